@@ -1,0 +1,4 @@
+//! The `stetfs` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

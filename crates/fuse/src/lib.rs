@@ -1,0 +1,2 @@
+//! The FUSE mount.
+#![forbid(unsafe_code)]

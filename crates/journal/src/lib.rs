@@ -1,0 +1,2 @@
+//! Transactions, buffers, and the journaling schemes.
+#![forbid(unsafe_code)]

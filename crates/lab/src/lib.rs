@@ -1,0 +1,2 @@
+//! Workloads, models and judges.
+#![forbid(unsafe_code)]

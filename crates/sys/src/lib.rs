@@ -1,0 +1,1 @@
+//! The only unsafe code outside the C interface: system calls that no safe crate wraps.
