@@ -1,0 +1,59 @@
+# The front of the build. `make demo` and `make test` work on a fresh Debian machine with a Rust toolchain:
+# each installs what is missing (as root; otherwise it says what to install) and builds.
+
+CARGO   ?= cargo
+PREFIX  ?= /usr/local
+DESTDIR ?=
+# mount(8) and umount(8) look for their helpers here and nowhere else.
+SBINDIR ?= /sbin
+TARGET  := $(or $(CARGO_TARGET_DIR),target)
+STETFS  := $(TARGET)/release/stetfs
+# e2fsprogs live in /sbin, which an ordinary user's path often lacks.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib fuzz clean
+
+help: ## This list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## The release build of the command: target/release/stetfs
+	@scripts/deps.sh build
+	$(CARGO) build --release --locked -p stetfs-cli
+
+demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fsck, the kernel's opinion
+	@scripts/deps.sh demo
+	$(CARGO) build --release --locked -p stetfs-cli
+	@scripts/demo.sh $(STETFS)
+
+test: ## Every test
+	@scripts/deps.sh test
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+lint: ## Formatting and clippy, as .ci/run has it
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+doc: ## The library's documentation: target/doc/stetfs/index.html
+	$(CARGO) doc --workspace --no-deps --locked
+
+install: build ## Command, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh $(STETFS)
+
+uninstall: ## Takes away what install put there
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh --remove
+
+bench-mount: ## Mounted speed beside the kernel's ext4 and a floor that keeps everything in memory
+	@scripts/deps.sh bench
+	$(CARGO) build --release --locked --workspace
+	@scripts/bench-mount.sh $(STETFS)
+
+bench-lib: ## The library's speed, without a mount
+	@scripts/deps.sh bench
+	@scripts/bench-lib.sh
+
+fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs a nightly toolchain and cargo-fuzz
+	@scripts/deps.sh fuzz
+	@scripts/fuzz.sh
+
+clean: ## Build results
+	$(CARGO) clean

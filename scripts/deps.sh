@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Makes sure that the programs which a make target runs are there.
+#
+#   scripts/deps.sh build|demo|test|bench|fuzz
+#
+# What is missing is installed with apt-get where that is possible (root on a Debian system); otherwise
+# the script says exactly what to install. Programs that only some tests use are "wanted": without them
+# those tests say that they are skipped. The others are "needed": without them the script fails.
+set -euo pipefail
+
+goal=${1:?usage: scripts/deps.sh build|demo|test|bench|fuzz}
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+# command:package or /file:package, a list for each goal
+needed_build=(cc:gcc ld:binutils /usr/include/stdio.h:libc6-dev)
+needed_demo=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs sqlite3:sqlite3)
+wanted_demo=(fusermount3:fuse3 mount:mount losetup:mount)
+needed_test=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs dumpe2fs:e2fsprogs)
+wanted_test=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 getfacl:acl getfattr:attr git:git
+    tar:tar diff:diffutils fio:fio dbench:dbench postmark:postmark stress-ng:stress-ng mandoc:mandoc xz:xz-utils
+    setpriv:util-linux)
+needed_bench=("${needed_test[@]}" fio:fio)
+wanted_bench=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 dbench:dbench postmark:postmark
+    stress-ng:stress-ng mkfs.xfs:xfsprogs)
+needed_fuzz=("${needed_build[@]}" mke2fs:e2fsprogs)
+wanted_build=()
+wanted_fuzz=()
+
+case $goal in
+build | demo | test | bench | fuzz) ;;
+*)
+    echo "deps: no such goal: $goal" >&2
+    exit 2
+    ;;
+esac
+declare -n needed="needed_$goal" wanted="wanted_$goal"
+
+# The packages of what is not there of "$@", each once. (`command -v` of an absolute path wants a program.)
+missing() {
+    local pair what
+    for pair in "$@"; do
+        what=${pair%%:*}
+        [[ $what = /* && -e $what ]] || command -v "$what" >/dev/null 2>&1 || echo "${pair#*:}"
+    done | sort -u
+}
+
+install_hint() {
+    echo "deps: install with:  sudo apt-get install --no-install-recommends $*" >&2
+}
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "deps: there is no cargo on the path; install the Rust toolchain (1.95 or later), see https://rustup.rs" >&2
+    exit 1
+fi
+
+mapfile -t lacking < <(missing "${needed[@]}" "${wanted[@]}")
+[ ${#lacking[@]} -eq 0 ] && exit 0
+
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "deps: installing ${lacking[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
+    apt-get update -qq </dev/null >"$log" 2>&1 || echo "deps: apt-get update failed: $(tail -n 1 "$log")" >&2
+    if ! apt-get install -y -qq --no-install-recommends "${lacking[@]}" </dev/null >"$log" 2>&1; then
+        # One package that cannot be had must not keep the others away.
+        for package in "${lacking[@]}"; do
+            apt-get install -y -qq --no-install-recommends "$package" </dev/null >"$log" 2>&1 ||
+                echo "deps: $package could not be installed: $(tail -n 1 "$log")" >&2
+        done
+    fi
+    hash -r
+fi
+
+mapfile -t lacking < <(missing "${wanted[@]}")
+if [ ${#lacking[@]} -gt 0 ]; then
+    echo "deps: not there, what uses them is skipped: ${lacking[*]}" >&2
+    install_hint "${lacking[@]}"
+fi
+mapfile -t lacking < <(missing "${needed[@]}")
+if [ ${#lacking[@]} -gt 0 ]; then
+    echo "deps: needed for \"make $goal\" and not there: ${lacking[*]}" >&2
+    install_hint "${lacking[@]}"
+    exit 1
+fi

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Installs the command and what belongs to it, or takes it away.
+#
+#   PREFIX=/usr/local DESTDIR= SBINDIR=/sbin scripts/install.sh path/to/stetfs
+#   PREFIX=/usr/local DESTDIR= SBINDIR=/sbin scripts/install.sh --remove
+set -euo pipefail
+
+prefix=${PREFIX:-/usr/local}
+dest=${DESTDIR:-}
+sbin=${SBINDIR:-/sbin}
+bin=$dest$prefix/bin
+man=$dest$prefix/share/man
+bash_completion=$dest$prefix/share/bash-completion/completions
+zsh_completion=$dest$prefix/share/zsh/site-functions
+fish_completion=$dest$prefix/share/fish/vendor_completions.d
+# mount -t fuse.stetfs runs /sbin/mount.fuse.stetfs; umount of such a mount runs /sbin/umount.fuse.stetfs, which
+# waits for the image. Both are this one program, told apart by the name it is called by.
+helpers=("$dest$sbin/mount.fuse.stetfs" "$dest$sbin/umount.fuse.stetfs")
+
+if [ "${1:-}" = --remove ]; then
+    rm -fv -- "$bin/stetfs" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+        "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
+    exit 0
+fi
+
+program=${1:?usage: scripts/install.sh path/to/stetfs | --remove}
+install -Dm755 "$program" "$bin/stetfs"
+
+pages=$(mktemp -d)
+trap 'rm -rf "$pages"' EXIT
+"$program" man "$pages"
+install -d "$man/man1" "$man/man8"
+install -m644 "$pages"/*.1 "$man/man1/"
+install -m644 "$pages"/*.8 "$man/man8/"
+
+install -d "$bash_completion" "$zsh_completion" "$fish_completion"
+"$program" completions bash >"$bash_completion/stetfs"
+"$program" completions zsh >"$zsh_completion/_stetfs"
+"$program" completions fish >"$fish_completion/stetfs.fish"
+
+for helper in "${helpers[@]}"; do
+    if install -d "$(dirname "$helper")" 2>/dev/null && ln -sfn "$prefix/bin/stetfs" "$helper" 2>/dev/null; then
+        echo "installed $helper"
+    else
+        echo "not installed (no permission): $helper; as root: ln -s $prefix/bin/stetfs $helper" >&2
+    fi
+done
+echo "installed $bin/stetfs"
