@@ -1,2 +1,5 @@
-//! Workloads, models and judges.
+//! Proofs and measurements of stetfs: workload generators, an in-memory model, judges that are not
+//! our code (e2fsck, the kernel), the power-cut harness, and the benchmarks.
 #![forbid(unsafe_code)]
+
+pub mod floor;
