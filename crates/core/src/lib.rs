@@ -1,2 +1,17 @@
-//! stetfs: a journaling file system on the ext4 on-disk format.
+//! stetfs: a journaling file system on the ext4 on-disk format, in the process that uses it.
+//!
+//! [`Fs::mount`] takes a device with an ext4 (or ext3) volume and gives back an [`Fs`], whose methods are the POSIX
+//! operations by inode number. Every change goes through a handle of the journal (`stetfs_journal`), which
+//! makes each operation happen entirely or not at all, whatever the journaling scheme.
+//!
+//! A tour, from the outside in:
+//! - `fs.rs`: the public operations; each is a few lines that call a module below.
+//! - `mount.rs`, `options.rs`: bringing a volume up and down.
+//! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
+//! - `file.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`: contents.
+//! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.
+//! - `volume.rs`, `inode.rs`, `icache.rs`: the state in memory; `volume.rs` has the lock order.
+//! - `alloc/`, `mapping/`, `place.rs`: which blocks hold what.
+//! - `orphan.rs`: what a crash must not leave behind.
 #![forbid(unsafe_code)]
+

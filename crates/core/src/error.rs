@@ -1,0 +1,215 @@
+//! What can go wrong, as callers see it.
+//!
+//! Three kinds of answer: what POSIX lets a call say (`NotFound`, `NoSpace`, ...), damage found on the volume
+//! ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that contradict each other), and
+//! failures of what lies below (media, journal). [`Error::kind`] maps each to exactly one [`Kind`], which the `fuse`
+//! and `ffi` crates translate to an errno; nothing in this crate knows an errno.
+
+use stetfs_format::{BlockNo, Corrupt, GroupNo, InodeNo, LBlock};
+use stetfs_journal::JournalError;
+use stetfs_media::MediaError;
+
+use crate::mount::MountError;
+
+/// The result of an operation on the volume.
+pub type Result<T> = std::result::Result<T, Error>;
+
+macro_rules! answers {
+    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
+        /// Why an operation did not do what was asked.
+        #[derive(Debug, Clone, thiserror::Error)]
+        pub enum Error {
+            $($(#[$doc])* #[error($text)] $name,)*
+            /// A record on the volume fails one of its checks (EUCLEAN, which ext4 calls EFSCORRUPTED).
+            #[error("{0}")]
+            Corrupt(Box<Corrupt>),
+            /// Two records, each valid alone, contradict each other (EUCLEAN).
+            #[error("{0}")]
+            Inconsistent(Box<Inconsistent>),
+            /// The device failed (EIO).
+            #[error("{0}")]
+            Media(Box<MediaError>),
+            /// The journal failed or refuses work (EIO or EROFS).
+            #[error("{0}")]
+            Journal(Box<JournalError>),
+            /// The volume cannot be mounted as asked.
+            #[error("{0}")]
+            Mount(Box<MountError>),
+        }
+
+        /// What an [`Error`] amounts to; one errno each.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $name,)*
+            /// The volume is damaged (EUCLEAN).
+            Corrupted,
+            /// Input or output failed (EIO).
+            Io,
+        }
+
+        impl Error {
+            /// The errno-like answer for this error.
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$name => Kind::$name,)*
+                    Self::Corrupt(_) | Self::Inconsistent(_) => Kind::Corrupted,
+                    Self::Media(_) => Kind::Io,
+                    Self::Journal(e) => journal_kind(e),
+                    Self::Mount(e) => e.kind(),
+                }
+            }
+        }
+    };
+}
+
+answers! {
+    /// No entry of that name, or no such inode (ENOENT).
+    NotFound = "no such file or directory",
+    /// An entry of that name exists (EEXIST).
+    Exists = "file exists",
+    /// A directory was needed (ENOTDIR).
+    NotDirectory = "not a directory",
+    /// A directory was given where none may be (EISDIR).
+    IsDirectory = "is a directory",
+    /// The directory holds entries (ENOTEMPTY).
+    NotEmpty = "directory not empty",
+    /// The permission bits or the ACL say no (EACCES).
+    Access = "permission denied",
+    /// The operation itself is not allowed to this caller or on this file (EPERM).
+    NotPermitted = "operation not permitted",
+    /// No free block or inode is left (ENOSPC).
+    NoSpace = "no space left on device",
+    /// The mount is read-only (EROFS).
+    ReadOnly = "read-only file system",
+    /// A name is longer than 255 bytes, or a path than 4095 (ENAMETOOLONG).
+    NameTooLong = "file name too long",
+    /// The file has as many links as the format can count (EMLINK).
+    TooManyLinks = "too many links",
+    /// More than 40 symbolic links on one path (ELOOP).
+    Loop = "too many levels of symbolic links",
+    /// Both names must be on one volume (EXDEV).
+    CrossDevice = "invalid cross-device link",
+    /// An argument makes no sense here (EINVAL).
+    Invalid = "invalid argument",
+    /// The file would become larger than the format allows (EFBIG).
+    TooBig = "file too large",
+    /// No such extended attribute (ENODATA).
+    NoData = "no data available",
+    /// The caller's buffer, or the attribute's name, is too small or too long (ERANGE).
+    Range = "numerical result out of range",
+    /// The attribute's value is larger than any can be (E2BIG).
+    ArgTooBig = "argument list too long",
+    /// The volume or the file cannot do this (EOPNOTSUPP).
+    NotSupported = "operation not supported",
+    /// In use (EBUSY).
+    Busy = "device or resource busy",
+    /// Nothing there: a seek beyond the data (ENXIO).
+    NoSuchDevice = "no such device or address",
+    /// The inode was freed, or its number was given to another file (ESTALE).
+    Stale = "stale file handle",
+    /// The volume was shut down (EIO, as the kernel answers after a shutdown).
+    ShutDown = "the volume was shut down",
+    /// A value does not fit the type that must carry it (EOVERFLOW).
+    Overflow = "value too large for defined data type",
+    /// The file is not open for this (EBADF).
+    BadFile = "bad file descriptor",
+}
+
+fn journal_kind(e: &JournalError) -> Kind {
+    match e {
+        JournalError::Corrupt(_) => Kind::Corrupted,
+        JournalError::Shutdown => Kind::ShutDown,
+        // As the kernel answers once a journal has stopped (ext4_journal_check_start).
+        JournalError::Aborted(_) | JournalError::ReadOnly => Kind::ReadOnly,
+        _ => Kind::Io,
+    }
+}
+
+/// Records that contradict each other. Each variant is one check.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Inconsistent {
+    /// An entry or the orphan list names an inode that is not in use.
+    #[error("inode {0} is referenced but not in use")]
+    UnusedInode(InodeNo),
+    /// An inode number outside the volume, or one that no file may have.
+    #[error("inode number {0} is out of range")]
+    InodeNumber(InodeNo),
+    /// A directory has no block where one must be.
+    #[error("directory inode {ino} has a hole at block {lblk}")]
+    DirectoryHole {
+        /// The directory.
+        ino: InodeNo,
+        /// The missing block.
+        lblk: LBlock,
+    },
+    /// A directory's size is not a whole number of blocks, or zero.
+    #[error("directory inode {ino} has size {size}")]
+    DirectorySize {
+        /// The directory.
+        ino: InodeNo,
+        /// Its size, in bytes.
+        size: u64,
+    },
+    /// A block that is to be freed is free already.
+    #[error("block {block} of group {group} is freed twice")]
+    FreeingFreeBlock {
+        /// The group.
+        group: GroupNo,
+        /// The block.
+        block: BlockNo,
+    },
+    /// A block that belongs to the volume's own structures is mapped by a file.
+    #[error("block {block}, which inode {ino} uses, holds the volume's own structures")]
+    SystemBlock {
+        /// The file.
+        ino: InodeNo,
+        /// The block.
+        block: BlockNo,
+    },
+    /// A symbolic link without a target, or with one that does not fit.
+    #[error("symbolic link inode {ino} has size {size}")]
+    SymlinkSize {
+        /// The link.
+        ino: InodeNo,
+        /// The size it claims, in bytes.
+        size: u64,
+    },
+    /// An attribute block whose use count is zero or beyond its limit.
+    #[error("extended attribute block {block} has reference count {count}")]
+    XattrRefcount {
+        /// The block.
+        block: BlockNo,
+        /// Its count.
+        count: u32,
+    },
+}
+
+impl From<Corrupt> for Error {
+    fn from(e: Corrupt) -> Self {
+        Self::Corrupt(Box::new(e))
+    }
+}
+
+impl From<Inconsistent> for Error {
+    fn from(e: Inconsistent) -> Self {
+        Self::Inconsistent(Box::new(e))
+    }
+}
+
+impl From<MediaError> for Error {
+    fn from(e: MediaError) -> Self {
+        Self::Media(Box::new(e))
+    }
+}
+
+impl From<JournalError> for Error {
+    fn from(e: JournalError) -> Self {
+        Self::Journal(Box::new(e))
+    }
+}
+
+impl From<MountError> for Error {
+    fn from(e: MountError) -> Self {
+        Self::Mount(Box::new(e))
+    }
+}

@@ -1,0 +1,157 @@
+//! Inodes in memory, bounded.
+//!
+//! Sixteen shards by number. Each keeps its inodes in a map and a ring over which a hand moves (second chance): an inode
+//! that nobody holds, that is not open and was not used since the last pass is dropped when the shard is full.
+//! A number that is loaded again gets the newest transaction of any dropped inode as its own, so that
+//! `fsync` never waits for less than it must.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use stetfs_format::{InodeNo, Tid};
+
+use crate::error::Result;
+use crate::inode::Inode;
+
+const SHARDS: usize = 16;
+
+/// The cache of inodes.
+pub(crate) struct InodeCache {
+    shards: [Mutex<Shard>; SHARDS],
+    /// How many inodes one shard keeps when nobody holds them.
+    capacity: usize,
+    /// The newest transaction among dropped inodes.
+    dropped: AtomicU32,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: HashMap<InodeNo, Arc<Inode>>,
+    /// The same inodes; each knows its index (`ring_at`).
+    ring: Vec<Arc<Inode>>,
+    hand: usize,
+}
+
+impl InodeCache {
+    /// A cache that keeps about `capacity` inodes; `committed` is the newest durable transaction.
+    pub(crate) fn new(capacity: usize, committed: Tid) -> Self {
+        Self {
+            shards: Default::default(),
+            capacity: capacity.div_ceil(SHARDS).max(4),
+            dropped: AtomicU32::new(committed.0),
+        }
+    }
+
+    fn shard(&self, ino: InodeNo) -> &Mutex<Shard> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// The newest transaction that changed an inode which was dropped since.
+    pub(crate) fn newest_dropped(&self) -> Tid {
+        Tid(self.dropped.load(Ordering::Relaxed))
+    }
+
+    /// The inode if it is in memory.
+    pub(crate) fn get(&self, ino: InodeNo) -> Option<Arc<Inode>> {
+        let shard = self.shard(ino).lock();
+        let inode = shard.map.get(&ino)?;
+        inode.referenced.store(true, Ordering::Relaxed);
+        Some(inode.clone())
+    }
+
+    /// The inode, loaded when it is not in memory. `load` runs twice when it has to: once to bring the block in without
+    /// a lock, and again under the shard's lock, because the slot may have changed in between.
+    pub(crate) fn get_or_load(
+        &self,
+        ino: InodeNo,
+        load: impl Fn() -> Result<Inode>,
+    ) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.get(ino) {
+            return Ok(inode);
+        }
+        load()?;
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.map.get(&ino) {
+            return Ok(inode.clone());
+        }
+        let inode = Arc::new(load()?);
+        self.add(&mut shard, inode.clone());
+        Ok(inode)
+    }
+
+    /// Puts a new inode in, in place of one that had its number.
+    pub(crate) fn insert(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard(inode.ino).lock();
+        self.add(&mut shard, inode);
+    }
+
+    /// Takes a freed inode out.
+    pub(crate) fn remove(&self, ino: InodeNo) {
+        let mut shard = self.shard(ino).lock();
+        if let Some(inode) = shard.map.remove(&ino) {
+            shard.leave_ring(&inode);
+        }
+    }
+
+    /// Every inode in memory.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        self.shards.iter().flat_map(|s| s.lock().map.values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    fn add(&self, shard: &mut Shard, inode: Arc<Inode>) {
+        if shard.ring.len() >= self.capacity {
+            self.make_room(shard);
+        }
+        if let Some(old) = shard.map.insert(inode.ino, inode.clone()) {
+            shard.leave_ring(&old);
+        }
+        inode.ring_at.store(shard.ring.len() as u32, Ordering::Relaxed);
+        shard.ring.push(inode);
+    }
+
+    /// Moves the hand until one inode was dropped, at most twice around; the shard grows when all are in use.
+    fn make_room(&self, shard: &mut Shard) {
+        for _ in 0..(2 * shard.ring.len()).min(256) {
+            if shard.hand >= shard.ring.len() {
+                shard.hand = 0;
+            }
+            let inode = &shard.ring[shard.hand];
+            if is_held(inode) || inode.referenced.swap(false, Ordering::Relaxed) {
+                shard.hand += 1;
+                continue;
+            }
+            let inode = inode.clone();
+            self.note_dropped(&inode);
+            shard.map.remove(&inode.ino);
+            shard.leave_ring(&inode);
+            return;
+        }
+    }
+
+    fn note_dropped(&self, inode: &Inode) {
+        let tid = inode.wanted_tid(false);
+        let _ = self.dropped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            tid.is_after(Tid(old)).then_some(tid.0)
+        });
+    }
+}
+
+impl Shard {
+    fn leave_ring(&mut self, inode: &Inode) {
+        let at = inode.ring_at.load(Ordering::Relaxed) as usize;
+        self.ring.swap_remove(at);
+        if let Some(moved) = self.ring.get(at) {
+            moved.ring_at.store(at as u32, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How many references the cache itself has: the map's and the ring's.
+const OWN_REFERENCES: usize = 2;
+
+/// Whether somebody but the cache needs the inode.
+fn is_held(inode: &Arc<Inode>) -> bool {
+    Arc::strong_count(inode) > OWN_REFERENCES || inode.opens.load(Ordering::Relaxed) > 0
+}

@@ -1,0 +1,224 @@
+//! Inodes in memory: reading and storing a slot of the inode table.
+//!
+//! Invariants:
+//! 1. The slot on the volume, seen through the journal, is what `InodeState::raw` says whenever nobody holds `state`
+//!    for writing: whoever changes `raw` calls [`Volume::store_inode`] in the same handle before letting go.
+//! 2. The same number is the same `Arc<Inode>` as long as anybody holds it (`icache.rs`).
+//! 3. A freed inode has `gone` set, under its `lock`; who comes later answers `Stale`.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use smallvec::{SmallVec, smallvec};
+use stetfs_format::{InodeNo, Tid, Time};
+use stetfs_journal::{FileData, Handle};
+use stetfs_media::Class;
+
+use crate::error::{Error, Inconsistent, Result};
+use crate::types::mode;
+use crate::volume::{Slot, Volume, VolumeState};
+
+/// An inode in memory.
+pub(crate) struct Inode {
+    /// Its number.
+    pub(crate) ino: InodeNo,
+    /// Where its slot is.
+    pub(crate) slot: Slot,
+    /// Serialises operations on the file or directory (`i_rwsem`): readers share, changers exclude.
+    pub(crate) lock: RwLock<()>,
+    /// What the slot says. Taken inside a handle, for short.
+    pub(crate) state: RwLock<InodeState>,
+    /// How often the file is open. Changed under `lock`.
+    pub(crate) opens: AtomicU32,
+    /// The newest transaction that changed the inode, or data, in any way (`i_sync_tid`).
+    sync_tid: AtomicU32,
+    /// The newest transaction that `fdatasync` must wait for (`i_datasync_tid`).
+    datasync_tid: AtomicU32,
+    /// The file's data blocks; made at first use.
+    data: OnceLock<Arc<FileData>>,
+    /// Used since the cache's hand last passed.
+    pub(crate) referenced: AtomicBool,
+    /// Its index in the ring of its shard of the cache; under the shard's lock.
+    pub(crate) ring_at: AtomicU32,
+}
+
+/// The changing part of an [`Inode`].
+#[derive(Debug, Clone)]
+pub(crate) struct InodeState {
+    /// The slot, typed. `raw.block` holds the extent root, the block pointers or a fast symlink's target.
+    pub(crate) raw: stetfs_format::Inode,
+    /// Freed: nothing may be done with it any more.
+    pub(crate) gone: bool,
+}
+
+impl InodeState {
+    /// A state with this slot.
+    pub(crate) fn new(raw: stetfs_format::Inode) -> Self {
+        Self { raw, gone: false }
+    }
+
+    /// Whether this is a directory.
+    pub(crate) fn is_dir(&self) -> bool {
+        mode::is_dir(self.raw.mode)
+    }
+
+    /// Whether this is a regular file.
+    pub(crate) fn is_reg(&self) -> bool {
+        mode::is_reg(self.raw.mode)
+    }
+
+    /// Whether this is a symbolic link.
+    pub(crate) fn is_lnk(&self) -> bool {
+        mode::is_lnk(self.raw.mode)
+    }
+
+    /// Fails when the inode was freed.
+    pub(crate) fn check_live(&self) -> Result<()> {
+        if self.gone { Err(Error::Stale) } else { Ok(()) }
+    }
+
+    /// Sets `ctime`.
+    pub(crate) fn touch(&mut self, now: Time) {
+        self.raw.ctime = now;
+    }
+}
+
+impl Inode {
+    /// An inode with this state whose newest transaction is `tid`.
+    pub(crate) fn new(ino: InodeNo, slot: Slot, state: InodeState, tid: Tid) -> Self {
+        Self {
+            ino,
+            slot,
+            lock: RwLock::new(()),
+            state: RwLock::new(state),
+            opens: AtomicU32::new(0),
+            sync_tid: AtomicU32::new(tid.0),
+            datasync_tid: AtomicU32::new(tid.0),
+            data: OnceLock::new(),
+            referenced: AtomicBool::new(true),
+            ring_at: AtomicU32::new(0),
+        }
+    }
+
+    /// The file's data blocks in memory.
+    pub(crate) fn data(&self, vol: &Volume) -> &Arc<FileData> {
+        self.data.get_or_init(|| vol.journal.file(self.ino))
+    }
+
+    /// The file's data blocks, if anybody has asked for them.
+    pub(crate) fn data_if_any(&self) -> Option<&Arc<FileData>> {
+        self.data.get()
+    }
+
+    /// Notes that `h` changed the inode; `data` when `fdatasync` must wait for it too (size, mapping, content).
+    pub(crate) fn note_change(&self, h: &Handle, data: bool) {
+        let tid = h.tid().0;
+        self.sync_tid.store(tid, Ordering::Relaxed);
+        if data {
+            self.datasync_tid.store(tid, Ordering::Relaxed);
+        }
+    }
+
+    /// The transaction that `fsync` (or `fdatasync`) waits for.
+    pub(crate) fn wanted_tid(&self, datasync: bool) -> Tid {
+        Tid(if datasync { &self.datasync_tid } else { &self.sync_tid }.load(Ordering::Relaxed))
+    }
+}
+
+impl Volume {
+    /// The inode `ino`, which an entry or a caller names.
+    ///
+    /// # Errors
+    /// `Inconsistent::InodeNumber` out of range; `Stale` when it is not in use; what decoding finds.
+    pub(crate) fn iget(&self, ino: InodeNo) -> Result<Arc<Inode>> {
+        self.icache.get_or_load(ino, || self.load_inode(ino))
+    }
+
+    /// A new inode of this number, written by the caller in the handle it has open. Replaces what the cache
+    /// held for the number.
+    pub(crate) fn inode_created(&self, ino: InodeNo, raw: stetfs_format::Inode, h: &Handle) -> Result<Arc<Inode>> {
+        let slot = self.inode_slot(ino)?;
+        let inode = Arc::new(Inode::new(ino, slot, InodeState::new(raw), h.tid()));
+        self.icache.insert(inode.clone());
+        Ok(inode)
+    }
+
+    fn load_inode(&self, ino: InodeNo) -> Result<Inode> {
+        let slot = self.inode_slot(ino)?;
+        let block = self.journal.read(slot.block, Class::InodeTable)?;
+        let at = slot.offset as usize;
+        let bytes = &block[at..at + self.geo.inode_size()];
+        let raw = stetfs_format::Inode::decode(bytes, ino, &self.geo)?;
+        let orphans = self.state.load(Ordering::Relaxed) & VolumeState::ORPHANS != 0;
+        if raw.links_count == 0 && (raw.mode == 0 || !orphans) {
+            return Err(Error::Stale);
+        }
+        if raw.mode & mode::S_IFMT == 0 {
+            return Err(Inconsistent::UnusedInode(ino).into());
+        }
+        Ok(Inode::new(ino, slot, InodeState::new(raw), self.icache.newest_dropped()))
+    }
+
+    /// Writes what changed of `state` into the inode table and notes the transaction. Every change of an inode ends here.
+    pub(crate) fn store_inode(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
+        let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
+        let at = inode.slot.offset as usize;
+        let size = self.geo.inode_size();
+        let old = &block[at..at + size];
+        let mut new: SmallVec<[u8; 256]> = SmallVec::from_slice(old);
+        state.raw.encode_into(&mut new, inode.ino, &self.geo);
+        for range in changed_ranges(old, &new) {
+            h.write(inode.slot.block, Class::InodeTable, at + range.start, &new[range])?;
+        }
+        inode.note_change(h, true);
+        Ok(())
+    }
+}
+
+/// The ranges in which two byte strings of one length differ; differences less than 32 bytes apart are one range, because
+/// a range costs more than the bytes between.
+pub(crate) fn changed_ranges(old: &[u8], new: &[u8]) -> SmallVec<[Range<usize>; 4]> {
+    const GAP: usize = 32;
+    debug_assert_eq!(old.len(), new.len());
+    let mut ranges: SmallVec<[Range<usize>; 4]> = smallvec![];
+    let (old_words, old_rest) = old.as_chunks::<8>();
+    let (new_words, _) = new.as_chunks::<8>();
+    let mut note = |start: usize, end: usize| match ranges.last_mut() {
+        Some(last) if start < last.end + GAP => last.end = end,
+        _ => ranges.push(start..end),
+    };
+    for (i, (o, n)) in old_words.iter().zip(new_words).enumerate() {
+        let diff = u64::from_le_bytes(*o) ^ u64::from_le_bytes(*n);
+        if diff != 0 {
+            let first = diff.trailing_zeros() as usize / 8;
+            let last = 7 - diff.leading_zeros() as usize / 8;
+            note(i * 8 + first, i * 8 + last + 1);
+        }
+    }
+    for i in old.len() - old_rest.len()..old.len() {
+        if old[i] != new[i] {
+            note(i, i + 1);
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_ranges_cover_exactly_what_differs() {
+        let old = [0u8; 260];
+        let mut new = old;
+        assert!(changed_ranges(&old, &new).is_empty());
+        new[3] = 1;
+        new[20] = 1;
+        new[100] = 1;
+        new[259] = 1;
+        let ranges = changed_ranges(&old, &new);
+        assert_eq!(ranges.as_slice(), &[3..21, 100..101, 259..260]);
+    }
+}

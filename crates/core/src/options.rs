@@ -1,0 +1,277 @@
+//! Mount options: what they mean and how `-o` strings are read.
+
+use std::time::Duration;
+
+use crate::clock::Clock;
+
+/// How a volume is mounted.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// Nothing is changed (`ro`). A dirty journal is still replayed when the device can be written.
+    pub read_only: bool,
+    /// The journaling scheme by its registry name (`scheme=`).
+    pub scheme: String,
+    /// The scheme's mode (`data=`); none means the volume's default, or else the scheme's.
+    pub data: Option<String>,
+    /// How often the running transaction is committed (`commit=` seconds, 0 meaning 5).
+    pub commit: Duration,
+    /// What happens when damage is found (`errors=`); none means the volume's own setting.
+    pub errors: Option<OnError>,
+    /// When reading changes `atime` (`relatime`, `noatime`, `strictatime`).
+    pub atime: Atime,
+    /// Whether reading changes the `atime` of directories (off with `nodiratime`).
+    pub diratime: bool,
+    /// Freed blocks are discarded on the device (`discard`).
+    pub discard: bool,
+    /// POSIX ACLs are honoured (`acl`, `noacl`).
+    pub acl: bool,
+    /// `user.` attributes can be used (`user_xattr`, `nouser_xattr`).
+    pub user_xattr: bool,
+    /// Bound of all caches together, in bytes (`memory=`, with K, M or G).
+    pub memory: u64,
+    /// Bypass the host's page cache (`direct`); for whoever opens the device.
+    pub direct: bool,
+    /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
+    pub barrier: bool,
+    /// Do not look at the journal (`noload`); needs `ro`.
+    pub noload: bool,
+    /// New files get their directory's group (`grpid`, `bsdgroups`).
+    pub grpid: bool,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+/// What to do when damage is found in operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnError {
+    /// Mark the volume and go on.
+    Continue,
+    /// Mark the volume and refuse changes from then on.
+    RemountReadOnly,
+    /// Mark the volume and stop the process.
+    Panic,
+}
+
+/// When reading changes `atime`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Atime {
+    /// When it is not newer than `mtime` and `ctime`, or older than a day.
+    Relative,
+    /// Never.
+    Never,
+    /// Always.
+    Strict,
+}
+
+/// A mount option that cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No such option.
+    #[error("unknown mount option \"{0}\"")]
+    Unknown(String),
+    /// The option needs a value.
+    #[error("mount option \"{0}\" needs a value")]
+    NoValue(String),
+    /// The option takes no value.
+    #[error("mount option \"{0}\" takes no value")]
+    UnwantedValue(String),
+    /// The value cannot be read.
+    #[error("mount option \"{option}={value}\": {expected}")]
+    Value {
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+}
+
+/// The period of commits when none is given, as in the kernel (JBD2_DEFAULT_MAX_COMMIT_AGE).
+const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
+
+/// The bound of the caches when none is given.
+const MEMORY_DEFAULT: u64 = 256 << 20;
+
+/// The smallest bound that still holds what one transaction needs.
+const MEMORY_MIN: u64 = 8 << 20;
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            scheme: "jbd2".to_owned(),
+            data: None,
+            commit: COMMIT_DEFAULT,
+            errors: None,
+            atime: Atime::Relative,
+            diratime: true,
+            discard: false,
+            acl: true,
+            user_xattr: true,
+            memory: MEMORY_DEFAULT,
+            direct: false,
+            barrier: true,
+            noload: false,
+            grpid: false,
+            clock: Clock::System,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Reads a comma-separated list as `mount -o` takes it, over the defaults.
+    ///
+    /// # Errors
+    /// The first option that is unknown or has a wrong value.
+    pub fn parse(list: &str) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            options.apply(option)?;
+        }
+        Ok(options)
+    }
+
+    /// Takes one option, `name` or `name=value`. A later option overrides an earlier one.
+    ///
+    /// # Errors
+    /// The option is unknown or has a wrong value; nothing is changed then.
+    pub fn apply(&mut self, option: &str) -> Result<(), OptionError> {
+        match option.split_once('=') {
+            Some((name, value)) => self.apply_value(name, value),
+            None => self.apply_flag(option),
+        }
+    }
+
+    fn apply_flag(&mut self, name: &str) -> Result<(), OptionError> {
+        match name {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "relatime" => self.atime = Atime::Relative,
+            "noatime" => self.atime = Atime::Never,
+            "strictatime" | "atime" => self.atime = Atime::Strict,
+            "diratime" => self.diratime = true,
+            "nodiratime" => self.diratime = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            "acl" => self.acl = true,
+            "noacl" => self.acl = false,
+            "user_xattr" => self.user_xattr = true,
+            "nouser_xattr" => self.user_xattr = false,
+            "direct" => self.direct = true,
+            "nodirect" => self.direct = false,
+            "barrier" => self.barrier = true,
+            "nobarrier" => self.barrier = false,
+            "noload" | "norecovery" => self.noload = true,
+            "grpid" | "bsdgroups" => self.grpid = true,
+            "nogrpid" | "sysvgroups" => self.grpid = false,
+            // What the kernel's ext4 takes and what cannot be otherwise here.
+            "defaults" | "delalloc" | "journal_checksum" | "dioread_nolock" => {}
+            "scheme" | "data" | "commit" | "errors" | "memory" => {
+                return Err(OptionError::NoValue(name.to_owned()));
+            }
+            _ => return Err(OptionError::Unknown(name.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn apply_value(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
+        let wrong = |expected| OptionError::Value {
+            option: name.to_owned(),
+            value: value.to_owned(),
+            expected,
+        };
+        if value.is_empty() {
+            return Err(OptionError::NoValue(name.to_owned()));
+        }
+        match name {
+            "scheme" => self.scheme = value.to_owned(),
+            "data" => self.data = Some(value.to_owned()),
+            "commit" => {
+                let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;
+                self.commit = match seconds {
+                    0 => COMMIT_DEFAULT,
+                    s => Duration::from_secs(s.into()),
+                };
+            }
+            "errors" => {
+                self.errors = Some(match value {
+                    "continue" => OnError::Continue,
+                    "remount-ro" => OnError::RemountReadOnly,
+                    "panic" => OnError::Panic,
+                    _ => return Err(wrong("continue, remount-ro or panic")),
+                });
+            }
+            "barrier" => {
+                self.barrier = match value {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err(wrong("0 or 1")),
+                };
+            }
+            "memory" => {
+                self.memory = parse_size(value)
+                    .filter(|&n| n >= MEMORY_MIN)
+                    .ok_or_else(|| wrong("a size of at least 8M, such as 64M or 1G"))?;
+            }
+            _ if Self::default().apply_flag(name).is_ok() => {
+                return Err(OptionError::UnwantedValue(name.to_owned()));
+            }
+            _ => return Err(OptionError::Unknown(name.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes with an optional K, M, G or T (powers of 1024).
+fn parse_size(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        b't' | b'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_line() {
+        let o = MountOptions::parse(
+            "ro,scheme=jbd2,data=journal,commit=9,errors=remount-ro,noatime,memory=64M",
+        )
+        .unwrap();
+        assert!(o.read_only);
+        assert_eq!(o.scheme, "jbd2");
+        assert_eq!(o.data.as_deref(), Some("journal"));
+        assert_eq!(o.commit, Duration::from_secs(9));
+        assert_eq!(o.errors, Some(OnError::RemountReadOnly));
+        assert_eq!(o.atime, Atime::Never);
+        assert_eq!(o.memory, 64 << 20);
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        use OptionError::*;
+        let parse = |s: &str| MountOptions::parse(s).unwrap_err();
+        assert_eq!(parse("rw,frobnicate"), Unknown("frobnicate".into()));
+        assert_eq!(parse("frobnicate=3"), Unknown("frobnicate".into()));
+        assert_eq!(parse("commit"), NoValue("commit".into()));
+        assert_eq!(parse("scheme="), NoValue("scheme".into()));
+        assert_eq!(parse("noatime=1"), UnwantedValue("noatime".into()));
+        for bad in ["commit=x", "errors=explode", "memory=1", "memory=99999999999G", "barrier=2"] {
+            assert!(matches!(parse(bad), Value { .. }), "{bad}");
+        }
+    }
+
+    #[test]
+    fn later_wins_and_blanks_are_skipped() {
+        let o = MountOptions::parse(" ro, rw,,commit=0,").unwrap();
+        assert!(!o.read_only);
+        assert_eq!(o.commit, COMMIT_DEFAULT);
+    }
+}

@@ -1,0 +1,359 @@
+//! What goes in and out of the public operations.
+
+use bitflags::bitflags;
+use smallvec::SmallVec;
+use stetfs_format::{InodeNo, Time};
+use stetfs_format::inode::InodeFlags;
+
+/// On whose behalf an operation runs.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    /// The user (fsuid).
+    pub uid: u32,
+    /// The group (fsgid); new files get it unless the directory is set-group-ID.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: SmallVec<[u32; 8]>,
+    /// The file creation mask, applied when the directory has no default ACL. 0 when the mode is masked already.
+    pub umask: u16,
+    /// May do what root may (CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_SYS_RESOURCE, CAP_SYS_ADMIN).
+    pub privileged: bool,
+    /// Whether permissions are checked here. False when the FUSE mount's `default_permissions` has done it.
+    pub checks: bool,
+}
+
+impl Caller {
+    /// The superuser.
+    pub fn root() -> Self {
+        Self {
+            privileged: true,
+            checks: true,
+            ..Self::default()
+        }
+    }
+
+    /// An ordinary user with one group.
+    pub fn user(uid: u32, gid: u32) -> Self {
+        Self {
+            uid,
+            gid,
+            privileged: uid == 0,
+            checks: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the caller is in group `gid`.
+    pub fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// Everything that `statx` tells of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: InodeNo,
+    /// Generation: tells apart two files that had the same number.
+    pub generation: u32,
+    /// File type and permission bits.
+    pub mode: u16,
+    /// Number of links. 1 for a directory with more subdirectories than the format counts.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device major and minor, of device files.
+    pub rdev: (u32, u32),
+    /// Length in bytes.
+    pub size: u64,
+    /// Space in 512-byte units, with blocks that have no place yet.
+    pub blocks: u64,
+    /// Preferred unit of input and output, in bytes.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Creation; zero on 128-byte inodes.
+    pub crtime: Time,
+    /// The inode's flags (chattr).
+    pub flags: InodeFlags,
+    /// Project.
+    pub projid: u32,
+}
+
+impl Attr {
+    /// Whether this is a directory.
+    pub fn is_dir(&self) -> bool {
+        mode::is_dir(self.mode)
+    }
+}
+
+/// A name's inode.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Inode number.
+    pub ino: InodeNo,
+    /// Generation of the inode.
+    pub generation: u32,
+    /// Attributes.
+    pub attr: Attr,
+}
+
+/// A time to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The clock's time (UTIME_NOW); needs write permission only.
+    Now,
+    /// This time; needs ownership.
+    At(Time),
+}
+
+/// What `setattr` is to change. All of it happens in one handle, except that a large truncate goes on in further ones.
+#[derive(Debug, Clone, Default)]
+pub struct SetAttr {
+    /// Permission bits; type bits are ignored.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the content.
+    pub mtime: Option<SetTime>,
+    /// Last change of the inode, when a writeback cache above keeps it.
+    pub ctime: Option<Time>,
+    /// The size is set through a file open for writing (`ftruncate`): permission was checked at open.
+    pub through_handle: bool,
+    /// Clear set-user-ID and set-group-ID as a write by this caller would (FUSE_HANDLE_KILLPRIV_V2).
+    pub kill_suid: bool,
+}
+
+/// What `statfs` tells; counts are in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes in a block.
+    pub block_size: u32,
+    /// Blocks for files: all but the overhead.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Free blocks that an unprivileged writer can have.
+    pub blocks_available: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub files_free: u64,
+    /// Longest name, in bytes.
+    pub name_max: u32,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+}
+
+/// One entry that `readdir` hands out.
+#[derive(Debug, Clone, Copy)]
+pub struct DirEntry<'a> {
+    /// Inode number.
+    pub ino: InodeNo,
+    /// Where the next call goes on after this entry.
+    pub next: u64,
+    /// File type as in `d_type` (`DT_REG` 8, `DT_DIR` 4, ..., 0 unknown).
+    pub kind: u8,
+    /// Name, not checked for UTF-8.
+    pub name: &'a [u8],
+}
+
+bitflags! {
+    /// How to rename (`renameat2`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct RenameFlags: u32 {
+        /// Fail when the new name exists.
+        const NOREPLACE = 1;
+        /// Exchange the two names.
+        const EXCHANGE = 2;
+        /// Leave a whiteout behind; refused.
+        const WHITEOUT = 4;
+    }
+}
+
+bitflags! {
+    /// How a file is opened, as far as this layer cares.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct OpenFlags: u32 {
+        /// For reading.
+        const READ = 1;
+        /// For writing.
+        const WRITE = 2;
+        /// Writes go to the end.
+        const APPEND = 4;
+        /// Cut to length 0.
+        const TRUNCATE = 8;
+        /// Fail when the name exists (`create` only).
+        const EXCLUSIVE = 16;
+        /// For execution: needs execute permission instead of read.
+        const EXEC = 32;
+    }
+}
+
+bitflags! {
+    /// How a write is to be done.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct WriteFlags: u32 {
+        /// At the end of the file, whatever the offset says (O_APPEND).
+        const APPEND = 1;
+        /// Durable when the call returns, data and what is needed to read it (O_DSYNC).
+        const DATASYNC = 2;
+        /// Durable when the call returns, with all attributes (O_SYNC).
+        const SYNC = 4;
+        /// From a page cache above: no permission, time or set-ID change is due (FUSE_WRITE_CACHE).
+        const CACHED = 8;
+        /// Clear set-user-ID and set-group-ID even for a privileged caller (FUSE_WRITE_KILL_SUIDGID).
+        const KILL_SUID = 16;
+    }
+}
+
+bitflags! {
+    /// `fallocate` modes (Linux `falloc.h`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct FallocateMode: u32 {
+        /// Leave the length alone.
+        const KEEP_SIZE = 0x01;
+        /// Make a hole; needs KEEP_SIZE.
+        const PUNCH_HOLE = 0x02;
+        /// Remove a range; refused.
+        const COLLAPSE_RANGE = 0x08;
+        /// Make a range read as zeros, keeping its blocks.
+        const ZERO_RANGE = 0x10;
+        /// Insert a range; refused.
+        const INSERT_RANGE = 0x20;
+        /// Unshare blocks; there are none to unshare.
+        const UNSHARE_RANGE = 0x40;
+    }
+}
+
+/// What `seek` looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whence {
+    /// The next byte that may hold data (SEEK_DATA).
+    Data,
+    /// The next hole (SEEK_HOLE); the end of the file counts as one.
+    Hole,
+}
+
+bitflags! {
+    /// What a mapped range is, as FIEMAP tells it (Linux `fiemap.h`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct FiemapFlags: u32 {
+        /// The last range of the file.
+        const LAST = 0x0000_0001;
+        /// Has no place yet.
+        const UNKNOWN = 0x0000_0002;
+        /// Waits for its allocation.
+        const DELALLOC = 0x0000_0004;
+        /// Allocated and never written: reads as zeros.
+        const UNWRITTEN = 0x0000_0800;
+        /// Made of single blocks (ext3 mapping).
+        const MERGED = 0x0000_1000;
+    }
+}
+
+/// One range that `fiemap` tells, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FiemapExtent {
+    /// Offset in the file.
+    pub logical: u64,
+    /// Offset on the device; 0 when there is none yet.
+    pub physical: u64,
+    /// Length.
+    pub length: u64,
+    /// What it is.
+    pub flags: FiemapFlags,
+}
+
+/// How `setxattr` treats an attribute that exists, or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SetXattr {
+    /// Set it either way.
+    #[default]
+    Any,
+    /// Fail when it exists (XATTR_CREATE).
+    Create,
+    /// Fail when it does not (XATTR_REPLACE).
+    Replace,
+}
+
+/// How a shutdown treats what is not durable yet (FS_IOC_SHUTDOWN, xfs's `godown`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Write everything first, then stop (GOING_FLAGS_DEFAULT).
+    Full,
+    /// Commit the journal, then stop (GOING_FLAGS_LOGFLUSH).
+    LogFlush,
+    /// Stop at once (GOING_FLAGS_NOLOGFLUSH): an honest crash.
+    NoLogFlush,
+}
+
+bitflags! {
+    /// What a caller wants to do with a file (`access`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct Access: u16 {
+        /// Execute, or search a directory.
+        const EXEC = 1;
+        /// Write.
+        const WRITE = 2;
+        /// Read.
+        const READ = 4;
+    }
+}
+
+/// File type bits of `i_mode` and questions about them.
+pub mod mode {
+    /// The type's bits.
+    pub const S_IFMT: u16 = 0o170000;
+    /// FIFO.
+    pub const S_IFIFO: u16 = 0o010000;
+    /// Character device.
+    pub const S_IFCHR: u16 = 0o020000;
+    /// Directory.
+    pub const S_IFDIR: u16 = 0o040000;
+    /// Block device.
+    pub const S_IFBLK: u16 = 0o060000;
+    /// Regular file.
+    pub const S_IFREG: u16 = 0o100000;
+    /// Symbolic link.
+    pub const S_IFLNK: u16 = 0o120000;
+    /// Socket.
+    pub const S_IFSOCK: u16 = 0o140000;
+    /// Set-user-ID.
+    pub const S_ISUID: u16 = 0o4000;
+    /// Set-group-ID.
+    pub const S_ISGID: u16 = 0o2000;
+    /// Sticky.
+    pub const S_ISVTX: u16 = 0o1000;
+    /// Group execute.
+    pub const S_IXGRP: u16 = 0o010;
+
+    /// A directory.
+    pub const fn is_dir(mode: u16) -> bool {
+        mode & S_IFMT == S_IFDIR
+    }
+    /// A regular file.
+    pub const fn is_reg(mode: u16) -> bool {
+        mode & S_IFMT == S_IFREG
+    }
+    /// A symbolic link.
+    pub const fn is_lnk(mode: u16) -> bool {
+        mode & S_IFMT == S_IFLNK
+    }
+    /// A character or block device.
+    pub const fn is_device(mode: u16) -> bool {
+        matches!(mode & S_IFMT, S_IFCHR | S_IFBLK)
+    }
+}

@@ -1,0 +1,154 @@
+//! The mounted volume: what every operation reaches for.
+//!
+//! Lock order: `rename_lock`, then `Inode::lock` (a parent before its child, two of a kind by ascending number), then a
+//! handle, then `Inode::state`, then what `Alloc` and the journal lock inside. `Inode::state` is never held across the
+//! start of a handle or a commit; no `Inode::lock` is taken while a handle is open, except of an inode that nobody else
+//! can know yet.
+//!
+//! The superblock changes in two ways. While the journal runs, through a handle ([`Volume::update_super`]); at mount,
+//! at unmount and after the journal has failed, directly on the device (`mount.rs`), when nothing of it is in flight.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use stetfs_format::{BlockNo, Geometry, InodeNo, Superblock};
+use stetfs_journal::{Handle, Journal};
+use stetfs_media::{BlockDev, Class};
+
+use crate::clock::Clock;
+use crate::error::{Error, Inconsistent, Result};
+use crate::icache::InodeCache;
+use crate::options::{MountOptions, OnError};
+
+/// A mounted volume.
+pub(crate) struct Volume {
+    /// The superblock in memory. Its free counts are stale: `alloc` has the true ones.
+    pub(crate) sb: RwLock<Superblock>,
+    /// What never changes while mounted.
+    pub(crate) geo: Geometry,
+    /// Blocks and transactions.
+    pub(crate) journal: Arc<Journal>,
+    /// The device below the journal; for discard, and for the superblock when no journal runs.
+    pub(crate) dev: Arc<dyn BlockDev>,
+    /// Block and inode allocation.
+    pub(crate) alloc: crate::balloc::Alloc,
+    /// Inodes in memory.
+    pub(crate) icache: InodeCache,
+    /// How it was mounted.
+    pub(crate) opts: MountOptions,
+    /// Time.
+    pub(crate) clock: Clock,
+    /// Unlinked inodes that are still to be freed, and truncates in progress.
+    pub(crate) orphans: crate::orphan::Orphans,
+    /// Taken by renames that change a directory's parent (`s_vfs_rename_mutex`).
+    pub(crate) rename_lock: Mutex<()>,
+    /// [`VolumeState`] bits.
+    pub(crate) state: AtomicU32,
+}
+
+/// Bits of `Volume::state`.
+pub(crate) struct VolumeState;
+
+impl VolumeState {
+    /// Mounted read-only, or made so by an error.
+    pub(crate) const READ_ONLY: u32 = 1;
+    /// Damage was found; `s_state` says so.
+    pub(crate) const ERROR: u32 = 2;
+    /// Shut down or unmounted: every operation fails.
+    pub(crate) const SHUT_DOWN: u32 = 4;
+    /// Orphans are being processed at mount: inodes without links are expected.
+    pub(crate) const ORPHANS: u32 = 8;
+}
+
+/// Where an inode's slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot {
+    /// The block of the inode table.
+    pub(crate) block: BlockNo,
+    /// Byte offset in it.
+    pub(crate) offset: u32,
+}
+
+/// The root directory.
+pub(crate) const ROOT_INO: InodeNo = InodeNo(2);
+
+impl Volume {
+    /// Fails unless the volume is up (mounted and not shut down).
+    pub(crate) fn check_up(&self) -> Result<()> {
+        if self.state.load(Ordering::Relaxed) & VolumeState::SHUT_DOWN != 0 {
+            return Err(Error::ShutDown);
+        }
+        Ok(())
+    }
+
+    /// Fails unless the volume may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        let state = self.state.load(Ordering::Relaxed);
+        if state & VolumeState::SHUT_DOWN != 0 {
+            return Err(Error::ShutDown);
+        }
+        if state & VolumeState::READ_ONLY != 0 {
+            return Err(Error::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Whether the volume is read-only now.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & VolumeState::READ_ONLY != 0
+    }
+
+    /// Opens a handle for up to `credits` metadata blocks, on a volume that may be changed. This, not
+    /// `journal.start`, is how every operation begins.
+    pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
+        self.check_writable()?;
+        Ok(self.journal.start(credits)?)
+    }
+
+    /// Where the slot of `ino` is.
+    pub(crate) fn inode_slot(&self, ino: InodeNo) -> Result<Slot> {
+        if !self.geo.is_valid_inode(ino) {
+            return Err(Inconsistent::InodeNumber(ino).into());
+        }
+        let (group, index) = self.geo.group_of_inode(ino);
+        let table = self.alloc.inode_table(self, group)?;
+        let (block, offset) = self.geo.inode_position(index);
+        Ok(Slot {
+            block: table.plus(block.into()),
+            offset: offset as u32,
+        })
+    }
+
+    /// Changes the superblock in memory and, through `h`, on the volume.
+    pub(crate) fn update_super(&self, h: &Handle, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let mut sb = self.sb.write();
+        change(&mut sb);
+        let (block, offset) = super_place(&self.geo);
+        let old = self.journal.read(block, Class::Superblock)?;
+        let old = &old[offset..offset + SUPERBLOCK_SIZE];
+        let mut new = [0; SUPERBLOCK_SIZE];
+        new.copy_from_slice(old);
+        sb.encode_into(&mut new);
+        for range in crate::inode::changed_ranges(old, &new) {
+            h.write(block, Class::Superblock, offset + range.start, &new[range])?;
+        }
+        Ok(())
+    }
+
+    /// What `errors=` asks for: the option, else what the superblock says.
+    pub(crate) fn on_error(&self) -> OnError {
+        self.opts.errors.unwrap_or(match self.sb.read().errors {
+            2 => OnError::RemountReadOnly,
+            3 => OnError::Panic,
+            _ => OnError::Continue,
+        })
+    }
+}
+
+/// The block that holds the primary superblock and its byte offset there.
+pub(crate) fn super_place(geo: &Geometry) -> (BlockNo, usize) {
+    let at = SUPERBLOCK_OFFSET as usize;
+    (BlockNo((at >> geo.block_bits) as u64), at & (geo.block_size() - 1))
+}
