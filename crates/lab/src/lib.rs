@@ -2,4 +2,7 @@
 //! our code (e2fsck, the kernel), the power-cut harness, and the benchmarks.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod floor;
+pub mod host;
+pub mod rng;

@@ -1,0 +1,118 @@
+//! Samples by row and column, medians, ratios, and the table that is printed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// All samples of a run: `rows[row][column]`.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// What was measured on, in words.
+    pub setting: BTreeMap<String, String>,
+    /// Row names in the order of the first sample.
+    pub order: Vec<String>,
+    /// The unit of each row; more is better in each.
+    pub units: BTreeMap<String, String>,
+    /// Samples.
+    pub rows: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
+    /// What could not be measured, and why.
+    pub failures: Vec<String>,
+}
+
+/// The middle of `samples` (the mean of the two middle ones when their number is even).
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(sorted[middle]),
+        _ => Some(f64::midpoint(sorted[middle - 1], sorted[middle])),
+    }
+}
+
+impl Report {
+    /// Notes one sample.
+    pub fn add(&mut self, row: &str, unit: &str, column: &str, value: f64) {
+        if !self.order.iter().any(|r| r == row) {
+            self.order.push(row.to_owned());
+        }
+        self.units.insert(row.to_owned(), unit.to_owned());
+        self.rows
+            .entry(row.to_owned())
+            .or_default()
+            .entry(column.to_owned())
+            .or_default()
+            .push(value);
+    }
+
+    /// The median of a cell.
+    pub fn median(&self, row: &str, column: &str) -> Option<f64> {
+        median(self.rows.get(row)?.get(column)?)
+    }
+
+    /// The table: one line a row, the median of each of `columns`, then `ratios` (numerator, denominator).
+    pub fn table(&self, columns: &[&str], ratios: &[(&str, &str)]) -> String {
+        let mut out = String::new();
+        let _ = write!(out, "{:<28}{:>9}", "workload", "unit");
+        for column in columns {
+            let _ = write!(out, "{column:>17}");
+        }
+        for (above, below) in ratios {
+            let _ = write!(out, "{:>24}", format!("{above}/{below}"));
+        }
+        out.push('\n');
+        for row in &self.order {
+            let unit = self.units.get(row).map_or("", String::as_str);
+            let _ = write!(out, "{row:<28}{unit:>9}");
+            for column in columns {
+                let shown = self
+                    .median(row, column)
+                    .map_or_else(|| "-".to_owned(), number);
+                let _ = write!(out, "{shown:>17}");
+            }
+            for (above, below) in ratios {
+                let ratio = match (self.median(row, above), self.median(row, below)) {
+                    (Some(a), Some(b)) if b > 0.0 => format!("{:.2}x", a / b),
+                    _ => "-".to_owned(),
+                };
+                let _ = write!(out, "{ratio:>24}");
+            }
+            out.push('\n');
+        }
+        for failure in &self.failures {
+            let _ = writeln!(out, "not measured: {failure}");
+        }
+        out
+    }
+}
+
+/// A figure with three or four digits that count.
+fn number(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn table_has_ratios() {
+        let mut report = Report::default();
+        report.add("r", "op/s", "a", 10.0);
+        report.add("r", "op/s", "b", 4.0);
+        assert!(report.table(&["a", "b"], &[("a", "b")]).contains("2.50x"));
+    }
+}

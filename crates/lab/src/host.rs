@@ -1,0 +1,256 @@
+//! What the tests and benchmarks borrow from the machine: programs, loop devices, kernel mounts.
+//!
+//! Everything here is released when its value is dropped. What the machine lacks is reported as
+//! [`Missing`], so that a test can say aloud what it skips.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Why a test cannot run here; to be printed, never swallowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing(pub String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Runs `program` and returns what it printed; an exit code above `worst` is an error with the output in it.
+///
+/// # Errors
+/// The program cannot be started, was killed, or exited with a code above `worst`.
+pub fn run_tolerating<S: AsRef<OsStr>>(program: &str, args: &[S], worst: i32) -> Result<Output> {
+    let out = Command::new(program)
+        .args(args)
+        .output()
+        .with_context(|| format!("starting {program}"))?;
+    let shown: Vec<_> = args
+        .iter()
+        .map(|a| a.as_ref().to_string_lossy().into_owned())
+        .collect();
+    if out.status.code().is_none_or(|code| code > worst) {
+        bail!(
+            "{program} {}: {}\n{}{}",
+            shown.join(" "),
+            out.status,
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+    Ok(out)
+}
+
+/// Runs `program`; anything but success is an error.
+///
+/// # Errors
+/// As [`run_tolerating`].
+pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) -> Result<Output> {
+    run_tolerating(program, args, 0)
+}
+
+/// Whether `program` is found in the usual places.
+pub fn has_program(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .any(|dir| dir.join(program).is_file())
+}
+
+/// Says what of root, FUSE, loop devices and `programs` is not here.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn needs(root: bool, fuse: bool, programs: &[&str]) -> Result<(), Missing> {
+    let missing = |what: String| Err(Missing(what));
+    if root && !rustix::process::geteuid().is_root() {
+        return missing("root is needed".into());
+    }
+    if root && !Path::new("/dev/loop-control").exists() {
+        return missing("loop devices are needed (/dev/loop-control)".into());
+    }
+    if fuse && !Path::new("/dev/fuse").exists() {
+        return missing("/dev/fuse is needed".into());
+    }
+    match programs.iter().find(|p| !has_program(p)) {
+        Some(program) => missing(format!("the program {program} is needed")),
+        None => Ok(()),
+    }
+}
+
+/// Returns from a test, saying aloud what it lacks.
+#[macro_export]
+macro_rules! skip_unless {
+    ($needs:expr) => {
+        if let Err(missing) = $needs {
+            eprintln!("SKIPPED: {}: {missing}", module_path!());
+            return;
+        }
+    };
+}
+
+/// A fast place for scratch images: `/dev/shm` where it is, else the temporary directory.
+pub fn scratch() -> Result<tempfile::TempDir> {
+    let builder = || {
+        let mut b = tempfile::Builder::new();
+        b.prefix("stetfs-lab-");
+        b
+    };
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir()
+        && let Ok(dir) = builder().tempdir_in(shm)
+    {
+        return Ok(dir);
+    }
+    Ok(builder().tempdir()?)
+}
+
+/// A loop device over a file; detached when dropped.
+#[derive(Debug)]
+pub struct Loop {
+    device: PathBuf,
+}
+
+impl Loop {
+    /// Attaches `file`.
+    ///
+    /// # Errors
+    /// What losetup says.
+    pub fn attach(file: &Path) -> Result<Self> {
+        let out = run(
+            "losetup",
+            &[OsStr::new("--find"), OsStr::new("--show"), file.as_os_str()],
+        )?;
+        let device = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
+        ensure!(
+            device.exists(),
+            "losetup named no device for {}",
+            file.display()
+        );
+        Ok(Self { device })
+    }
+
+    /// The device node.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Err(error) = run(
+            "losetup",
+            &[OsStr::new("--detach"), self.device.as_os_str()],
+        ) {
+            eprintln!("warning: {error:#}");
+        }
+    }
+}
+
+/// A mount made with mount(8); unmounted when dropped.
+#[derive(Debug)]
+pub struct KernelMount {
+    dir: PathBuf,
+    mounted: bool,
+}
+
+impl KernelMount {
+    /// Mounts `source` (a device, or an image: then mount(8) makes the loop device) on `dir` as ext4.
+    ///
+    /// # Errors
+    /// What mount(8) says.
+    pub fn ext4(source: &Path, dir: &Path, options: &str) -> Result<Self> {
+        let loop_option = if source.is_file() { "loop," } else { "" };
+        let options = format!("{loop_option}{options}");
+        let options = options.trim_matches(',');
+        let options = if options.is_empty() { "rw" } else { options };
+        run(
+            "mount",
+            &[
+                "-t".as_ref(),
+                "ext4".as_ref(),
+                "-o".as_ref(),
+                OsStr::new(options),
+                source.as_os_str(),
+                dir.as_os_str(),
+            ],
+        )?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            mounted: true,
+        })
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Unmounts, and says why when it cannot.
+    ///
+    /// # Errors
+    /// What umount(8) says after several tries.
+    pub fn unmount(mut self) -> Result<()> {
+        self.mounted = false;
+        unmount(&self.dir)
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        if self.mounted
+            && let Err(error) = unmount(&self.dir)
+        {
+            eprintln!("warning: {error:#}");
+        }
+    }
+}
+
+/// Unmounts `dir`, waiting for whoever still holds it for a moment.
+///
+/// # Errors
+/// What umount(8) says in the end.
+pub fn unmount(dir: &Path) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match run("umount", &[dir]) {
+            Ok(_) => return Ok(()),
+            Err(error) if start.elapsed() > Duration::from_secs(10) => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Whether something is mounted on `dir` now.
+pub fn is_mounted(dir: &Path) -> bool {
+    let Ok(dir) = dir.canonicalize() else {
+        return false;
+    };
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    table.lines().any(|line| {
+        line.split(' ')
+            .nth(1)
+            .is_some_and(|at| Path::new(at) == dir)
+    })
+}
+
+/// Waits until `done` says yes.
+///
+/// # Errors
+/// `what` did not happen within `limit`.
+pub fn wait_until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !done() {
+        ensure!(
+            start.elapsed() < limit,
+            "{what} did not happen within {limit:?}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
