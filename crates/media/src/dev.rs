@@ -1,0 +1,172 @@
+//! The block device: the contract that file systems and journals are written against.
+//!
+//! - Offsets and lengths are bytes, in whole sectors and within the device; anything else is
+//!   [`MediaError::Misaligned`] or [`MediaError::PastEnd`] and changes nothing. (The simulated device
+//!   panics instead: there it is a mistake of ours and shall be found.)
+//! - A write that has returned is seen by every later read.
+//! - A write is *durable* once a flush that was started after the write returned has itself returned, or
+//!   when it was a [`BlockDev::write_durable`]. Until then a power cut keeps or loses each
+//!   [`BlockDev::atomic_unit`] of it independently, whatever the order of the writes was.
+//! - After a failed write the content of its range is anybody's guess. After a failed flush, so are all writes
+//!   since the last good one, even if a later flush were to succeed: the device therefore never
+//!   lets one succeed again ([`MediaError::WritesLost`]). Whoever owns the device must stop writing.
+//! - Every request that succeeded is counted by the [`Meter`].
+
+use crate::error::{MediaError, Op};
+use crate::meter::Meter;
+use crate::tag::{Cause, Tag};
+
+/// Storage in sectors with a cache that forgets at a power cut.
+pub trait BlockDev: Send + Sync {
+    /// What it is, for messages: `/dev/sda3`, `RAM, 64 MiB`.
+    fn describe(&self) -> String;
+
+    /// Size in bytes, a multiple of the sector size. It does not change.
+    fn size(&self) -> u64;
+
+    /// The unit of offsets and lengths in bytes, a power of two from 512 to 65,536.
+    fn sector_size(&self) -> u32;
+
+    /// Bytes that a power cut leaves either all old or all new; a multiple of the sector size. An aligned
+    /// unit of this size is never torn.
+    fn atomic_unit(&self) -> u32 {
+        self.sector_size()
+    }
+
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool;
+
+    /// Whether a write that has returned can still be lost by a power cut.
+    fn volatile_cache(&self) -> bool;
+
+    /// Whether reads come from the host's memory anyway, so that caching them once more is waste.
+    fn host_cached(&self) -> bool;
+
+    /// Fills `out` with the newest content.
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError>;
+
+    /// Writes `data`, to be durable after the next flush.
+    fn write_at(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.write_vectored_at(offset, &[data], tag)
+    }
+
+    /// Writes `parts` one after the other into one contiguous range, to be durable after the next flush.
+    /// Each part is in whole sectors.
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError>;
+
+    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does and returns when *these* bytes are
+    /// durable (a write with forced unit access). It says nothing about other writes, and until it has returned its own
+    /// units are kept or lost one by one like any others.
+    fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        self.write_vectored_at(offset, parts, tag)?;
+        self.flush(tag.cause)
+    }
+
+    /// Makes every write that returned before this call durable.
+    fn flush(&self, cause: Cause) -> Result<(), MediaError>;
+
+    /// Tells the device that a range is no longer needed; what a later read of it gives is undefined.
+    /// [`MediaError::Unsupported`] where the device cannot.
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError>;
+
+    /// Fills a range with zeros, to be durable after the next flush; by the device's own means where it has them.
+    fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        write_zeros_by_hand(self, offset, len, tag)
+    }
+
+    /// The account of everything done on this device.
+    fn meter(&self) -> &Meter;
+
+    /// Fills `out` from any byte offset: reads the whole sectors around it. For the few
+    /// structures (the superblock at byte 1024) that need not be aligned to a sector.
+    fn read_bytes_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let sector = u64::from(self.sector_size());
+        let len = out.len() as u64;
+        if offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
+            return self.read_at(offset, out, tag);
+        }
+        check_in_device(Op::Read, offset, len, self.size())?;
+        let first = offset - offset % sector;
+        let end = (offset + len).next_multiple_of(sector);
+        let mut whole = vec![0; (end - first) as usize];
+        self.read_at(first, &mut whole, tag)?;
+        let skip = (offset - first) as usize;
+        out.copy_from_slice(&whole[skip..skip + out.len()]);
+        Ok(())
+    }
+}
+
+/// Zeros written as ordinary data, for devices that have nothing better.
+pub(crate) fn write_zeros_by_hand<D: BlockDev + ?Sized>(
+    dev: &D,
+    offset: u64,
+    len: u64,
+    tag: Tag,
+) -> Result<(), MediaError> {
+    const CHUNK: u64 = 256 << 10;
+    let zeros = crate::Block::zeroed(len.min(CHUNK).next_multiple_of(512) as usize);
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(CHUNK);
+        dev.write_at(offset + done, &zeros.bytes()[..n as usize], tag)?;
+        done += n;
+    }
+    Ok(())
+}
+
+/// Whether a range lies within the device; safe for any numbers.
+pub(crate) fn check_in_device(op: Op, offset: u64, len: u64, size: u64) -> Result<(), MediaError> {
+    match offset.checked_add(len) {
+        Some(end) if end <= size => Ok(()),
+        _ => Err(MediaError::PastEnd {
+            op,
+            offset,
+            len,
+            size,
+        }),
+    }
+}
+
+/// Whether a range lies within the device and is in whole sectors.
+pub(crate) fn check_range(
+    op: Op,
+    offset: u64,
+    len: u64,
+    sector: u32,
+    size: u64,
+) -> Result<(), MediaError> {
+    let unit = u64::from(sector);
+    if !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) {
+        return Err(MediaError::Misaligned {
+            op,
+            offset,
+            len,
+            sector,
+        });
+    }
+    check_in_device(op, offset, len, size)
+}
+
+/// The length of all `parts` together, each in whole sectors and the whole within the device.
+pub(crate) fn check_parts(
+    offset: u64,
+    parts: &[&[u8]],
+    sector: u32,
+    size: u64,
+) -> Result<u64, MediaError> {
+    let mut len = 0;
+    for part in parts {
+        let part_len = part.len() as u64;
+        if !part_len.is_multiple_of(u64::from(sector)) {
+            return Err(MediaError::Misaligned {
+                op: Op::Write,
+                offset,
+                len: part_len,
+                sector,
+            });
+        }
+        len += part_len;
+    }
+    check_range(Op::Write, offset, len, sector, size)?;
+    Ok(len)
+}

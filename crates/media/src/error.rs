@@ -1,0 +1,152 @@
+//! What a medium can answer instead of doing as it was told.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// An access to a medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    /// Bytes out of the medium.
+    Read,
+    /// Bytes into the medium.
+    Write,
+    /// Everything written before becomes durable.
+    Flush,
+    /// The content of a range is no longer needed.
+    Discard,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Discard => "discard",
+        })
+    }
+}
+
+/// A request that failed. Offsets, lengths and sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MediaError {
+    /// The file or device could not be opened or asked about itself.
+    #[error("{}: cannot open: {source}", path.display())]
+    Open {
+        /// What was to be opened.
+        path: PathBuf,
+        /// The system's reason.
+        source: Errno,
+    },
+    /// Somebody else uses the file or device.
+    #[error("{}: already mounted or in use{by}", path.display())]
+    Busy {
+        /// The file or device.
+        path: PathBuf,
+        /// By whom, where that is known: empty or " (...)".
+        by: String,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{}: is a {what}, not a regular file or block device", path.display())]
+    NotStorage {
+        /// What was opened.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The device failed to do it.
+    #[error("{op} of {len} bytes at {offset} failed: {source}")]
+    Io {
+        /// The request.
+        op: Op,
+        /// Where; 0 for a flush.
+        offset: u64,
+        /// How much; 0 for a flush.
+        len: u64,
+        /// The system's reason.
+        source: Errno,
+    },
+    /// A flush has failed before: nobody knows which of the earlier writes are lost, so
+    /// none can be called durable any more.
+    #[error("the device lost writes in an earlier failed flush")]
+    WritesLost,
+    /// The device ended before the request did, although it was larger when it was opened.
+    #[error("{op} of {len} bytes at {offset}: the file ends after {done} of them")]
+    Truncated {
+        /// The request.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// How much of it exists.
+        done: u64,
+    },
+    /// The request reaches beyond the end of the device.
+    #[error("{op} of {len} bytes at {offset} is beyond the end of the device ({size} bytes)")]
+    PastEnd {
+        /// The request.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// The size of the device.
+        size: u64,
+    },
+    /// Offset or length is not a multiple of the sector size.
+    #[error("{op} of {len} bytes at {offset} is not in whole sectors of {sector} bytes")]
+    Misaligned {
+        /// The request.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+        /// The sector size.
+        sector: u32,
+    },
+    /// The device was opened for reading only.
+    #[error("{op} of {len} bytes at {offset}: the device is read-only")]
+    ReadOnly {
+        /// The request.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+    },
+    /// The device cannot do this kind of thing at all. Nothing was changed.
+    #[error("the device has no {op}")]
+    Unsupported {
+        /// The request.
+        op: Op,
+    },
+    /// The simulated power is off.
+    #[error("{op} of {len} bytes at {offset}: the power is off")]
+    PowerLost {
+        /// The request.
+        op: Op,
+        /// Where.
+        offset: u64,
+        /// How much.
+        len: u64,
+    },
+}
+
+impl MediaError {
+    /// Whether the request was refused before the device was asked: our own mistake or a corrupt
+    /// image, and no sign of a failing device.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::PastEnd { .. }
+                | Self::Misaligned { .. }
+                | Self::ReadOnly { .. }
+                | Self::Unsupported { .. }
+        )
+    }
+}

@@ -1,0 +1,433 @@
+//! A regular file or a block device as a [`BlockDev`], through the page cache or past it (O_DIRECT).
+//!
+//! - Opening, locking and measuring are in `file_open.rs`; here is the transfer of bytes.
+//! - Requests that the system does only in part are continued, interrupted ones repeated.
+//! - A failed flush is final: the kernel reports a lost write once, to whoever asks first, marks the pages
+//!   clean and lets the next fdatasync succeed. So the device remembers, and every later flush fails too.
+//! - O_DIRECT wants aligned memory: blocks of [`Block`](crate::Block) are and go straight to the device;
+//!   anything else takes a detour through an aligned buffer.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev, pwritev2, retry_on_intr};
+use stetfs_sys::block_ioctl;
+
+pub use crate::file_open::FileOptions;
+
+use crate::dev::{BlockDev, check_parts, check_range, write_zeros_by_hand};
+use crate::error::{MediaError, Op};
+use crate::meter::Meter;
+use crate::tag::{Cause, Tag};
+
+/// Most pieces of memory that one system call takes (`UIO_MAXIOV`).
+const IOV_MAX: usize = 1024;
+
+/// A file or block device, locked as long as this lives.
+pub struct FileDev {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    pub(crate) shape: Shape,
+    meter: Meter,
+    /// A flush has failed: see the top of this file.
+    writes_lost: AtomicBool,
+    /// The kernel or file system has no RWF_DSYNC.
+    no_dsync: AtomicBool,
+    bounce: BouncePool,
+}
+
+/// What was found out about the file when it was opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) size: u64,
+    pub(crate) sector: u32,
+    pub(crate) block_device: bool,
+    pub(crate) read_only: bool,
+    pub(crate) direct: bool,
+    /// Alignment that O_DIRECT asks of memory, in bytes; 1 without O_DIRECT.
+    pub(crate) memory_align: u32,
+    pub(crate) volatile_cache: bool,
+}
+
+impl FileDev {
+    /// How to open one.
+    pub fn options() -> FileOptions {
+        FileOptions::default()
+    }
+
+    pub(crate) fn from_parts(file: File, path: PathBuf, shape: Shape) -> Self {
+        Self {
+            file,
+            path,
+            shape,
+            meter: Meter::new(),
+            writes_lost: AtomicBool::new(false),
+            no_dsync: AtomicBool::new(false),
+            bounce: BouncePool::default(),
+        }
+    }
+
+    /// Whether it is a block device rather than a regular file.
+    pub fn is_block_device(&self) -> bool {
+        self.shape.block_device
+    }
+
+    /// Whether transfers go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.shape.direct
+    }
+
+    fn is_aligned(&self, memory: &[u8]) -> bool {
+        memory
+            .as_ptr()
+            .addr()
+            .is_multiple_of(self.shape.memory_align as usize)
+    }
+
+    fn check_writable(&self, op: Op, offset: u64, len: u64) -> Result<(), MediaError> {
+        if self.shape.read_only {
+            return Err(MediaError::ReadOnly { op, offset, len });
+        }
+        Ok(())
+    }
+
+    /// Reads until `out` is full.
+    fn read_full(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError> {
+        let len = out.len() as u64;
+        let mut done = 0;
+        while done < out.len() {
+            match retry_on_intr(|| pread(&self.file, &mut out[done..], offset + done as u64)) {
+                Ok(0) => {
+                    return Err(MediaError::Truncated {
+                        op: Op::Read,
+                        offset,
+                        len,
+                        done: done as u64,
+                    });
+                }
+                Ok(n) => done += n,
+                Err(source) => {
+                    return Err(MediaError::Io {
+                        op: Op::Read,
+                        offset,
+                        len,
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads into memory that O_DIRECT does not take.
+    fn read_bounced(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError> {
+        let mut buffer = self.bounce.take();
+        let bytes = buffer.bytes_mut();
+        let mut at = offset;
+        for piece in out.chunks_mut(bytes.len()) {
+            let aligned = &mut bytes[..piece.len()];
+            self.read_full(at, aligned)?;
+            piece.copy_from_slice(aligned);
+            at += piece.len() as u64;
+        }
+        self.bounce.give_back(buffer);
+        Ok(())
+    }
+
+    /// Writes all of `parts`, as many at a time as the system takes.
+    fn write_parts(&self, offset: u64, parts: &[&[u8]], how: Sync) -> Result<(), MediaError> {
+        if !parts.iter().all(|part| self.is_aligned(part)) {
+            return self.write_bounced(offset, parts, how);
+        }
+        let mut at = offset;
+        for group in parts.chunks(IOV_MAX) {
+            let mut slices: smallvec::SmallVec<[IoSlice<'_>; 16]> = group
+                .iter()
+                .filter(|part| !part.is_empty())
+                .map(|part| IoSlice::new(part))
+                .collect();
+            let mut rest = &mut slices[..];
+            while !rest.is_empty() {
+                let n = self.write_some(at, rest, how)?;
+                IoSlice::advance_slices(&mut rest, n);
+                at += n as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// One system call; returns how many bytes it wrote, at least one.
+    fn write_some(&self, at: u64, slices: &[IoSlice<'_>], how: Sync) -> Result<usize, MediaError> {
+        let written = retry_on_intr(|| match (how, slices) {
+            (Sync::Durable, _) => pwritev2(&self.file, slices, at, ReadWriteFlags::DSYNC),
+            (Sync::Later, [one]) => pwrite(&self.file, one, at),
+            (Sync::Later, _) => pwritev(&self.file, slices, at),
+        });
+        let len = slices.iter().map(|s| s.len() as u64).sum();
+        match written {
+            Ok(0) => Err(MediaError::Truncated {
+                op: Op::Write,
+                offset: at,
+                len,
+                done: 0,
+            }),
+            Ok(n) => Ok(n),
+            Err(source) => Err(MediaError::Io {
+                op: Op::Write,
+                offset: at,
+                len,
+                source,
+            }),
+        }
+    }
+
+    /// Writes memory that O_DIRECT does not take.
+    fn write_bounced(&self, offset: u64, parts: &[&[u8]], how: Sync) -> Result<(), MediaError> {
+        let mut buffer = self.bounce.take();
+        let mut at = offset;
+        let mut filled = 0;
+        for part in parts {
+            let mut rest = *part;
+            while !rest.is_empty() {
+                let bytes = buffer.bytes_mut();
+                let n = rest.len().min(bytes.len() - filled);
+                bytes[filled..filled + n].copy_from_slice(&rest[..n]);
+                rest = &rest[n..];
+                filled += n;
+                if filled == bytes.len() {
+                    self.write_parts(at, &[&buffer.bytes()[..filled]], how)?;
+                    at += filled as u64;
+                    filled = 0;
+                }
+            }
+        }
+        if filled > 0 {
+            self.write_parts(at, &[&buffer.bytes()[..filled]], how)?;
+        }
+        self.bounce.give_back(buffer);
+        Ok(())
+    }
+
+    fn check_not_lost(&self) -> Result<(), MediaError> {
+        if self.writes_lost.load(Ordering::Acquire) {
+            return Err(MediaError::WritesLost);
+        }
+        Ok(())
+    }
+
+    fn sync_to_medium(&self) -> Result<(), MediaError> {
+        self.check_not_lost()?;
+        retry_on_intr(|| fdatasync(&self.file)).map_err(|source| {
+            self.writes_lost.store(true, Ordering::Release);
+            MediaError::Io {
+                op: Op::Flush,
+                offset: 0,
+                len: 0,
+                source,
+            }
+        })
+    }
+
+    fn zero_by_device(&self, offset: u64, len: u64) -> Result<(), Errno> {
+        if self.shape.block_device {
+            return retry_on_intr(|| block_ioctl::zero_out(&self.file, offset, len));
+        }
+        let how = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+        retry_on_intr(|| fallocate(&self.file, how, offset, len))
+    }
+}
+
+/// When a write has to be durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    /// After the next flush.
+    Later,
+    /// When it returns.
+    Durable,
+}
+
+/// Whether an errno says that there is no such operation here (and not that it failed).
+fn is_unsupported(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::NODEV
+    )
+}
+
+impl BlockDev for FileDev {
+    fn describe(&self) -> String {
+        let how = if self.shape.direct { ", direct" } else { "" };
+        format!("{}{how}", self.path.display())
+    }
+
+    fn size(&self) -> u64 {
+        self.shape.size
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.shape.sector
+    }
+
+    fn read_only(&self) -> bool {
+        self.shape.read_only
+    }
+
+    fn volatile_cache(&self) -> bool {
+        self.shape.volatile_cache
+    }
+
+    fn host_cached(&self) -> bool {
+        !self.shape.direct
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let len = out.len() as u64;
+        check_range(Op::Read, offset, len, self.shape.sector, self.shape.size)?;
+        if self.is_aligned(out) {
+            self.read_full(offset, out)?;
+        } else {
+            self.read_bounced(offset, out)?;
+        }
+        self.meter.count_read(tag, len);
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let len = check_parts(offset, parts, self.shape.sector, self.shape.size)?;
+        self.check_writable(Op::Write, offset, len)?;
+        self.write_parts(offset, parts, Sync::Later)?;
+        self.meter.count_write(tag, len);
+        Ok(())
+    }
+
+    fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let len = check_parts(offset, parts, self.shape.sector, self.shape.size)?;
+        self.check_writable(Op::Write, offset, len)?;
+        self.check_not_lost()?;
+        if !self.no_dsync.load(Ordering::Relaxed) {
+            match self.write_parts(offset, parts, Sync::Durable) {
+                Ok(()) => {
+                    self.meter.count_durable_write(tag, len);
+                    return Ok(());
+                }
+                Err(MediaError::Io { source, .. }) if is_unsupported(source) => {
+                    self.no_dsync.store(true, Ordering::Relaxed);
+                }
+                Err(e) => {
+                    self.writes_lost.store(true, Ordering::Release);
+                    return Err(e);
+                }
+            }
+        }
+        self.write_parts(offset, parts, Sync::Later)?;
+        self.sync_to_medium()?;
+        self.meter.count_durable_write(tag, len);
+        Ok(())
+    }
+
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        self.sync_to_medium()?;
+        self.meter.count_flush(cause);
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        check_range(Op::Discard, offset, len, self.shape.sector, self.shape.size)?;
+        self.check_writable(Op::Discard, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let done = if self.shape.block_device {
+            retry_on_intr(|| block_ioctl::discard(&self.file, offset, len))
+        } else {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            retry_on_intr(|| fallocate(&self.file, how, offset, len))
+        };
+        done.map_err(|source| {
+            if is_unsupported(source) {
+                MediaError::Unsupported { op: Op::Discard }
+            } else {
+                MediaError::Io {
+                    op: Op::Discard,
+                    offset,
+                    len,
+                    source,
+                }
+            }
+        })?;
+        self.meter.count_discard(len);
+        Ok(())
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        check_range(Op::Write, offset, len, self.shape.sector, self.shape.size)?;
+        self.check_writable(Op::Write, offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        match self.zero_by_device(offset, len) {
+            Ok(()) => {
+                self.meter.count_write(tag, len);
+                Ok(())
+            }
+            Err(source) if is_unsupported(source) => write_zeros_by_hand(self, offset, len, tag),
+            Err(source) => Err(MediaError::Io {
+                op: Op::Write,
+                offset,
+                len,
+                source,
+            }),
+        }
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
+
+/// Alignment of bounce buffers: as much as any device asks of memory.
+pub(crate) const PAGE: usize = 4096;
+
+#[derive(Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+/// Aligned memory of [`BounceBuffer::PAGES`] pages.
+struct BounceBuffer(Vec<Page>);
+
+impl BounceBuffer {
+    /// 256 KiB: what a device still takes as one request or two.
+    const PAGES: usize = 64;
+
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+/// Bounce buffers at rest. One that an error lost is simply freed.
+#[derive(Default)]
+struct BouncePool(Mutex<Vec<BounceBuffer>>);
+
+impl BouncePool {
+    const KEPT: usize = 4;
+
+    fn take(&self) -> BounceBuffer {
+        let kept = self.0.lock().pop();
+        kept.unwrap_or_else(|| BounceBuffer(vec![Page([0; PAGE]); BounceBuffer::PAGES]))
+    }
+
+    fn give_back(&self, buffer: BounceBuffer) {
+        let mut kept = self.0.lock();
+        if kept.len() < Self::KEPT {
+            kept.push(buffer);
+        }
+    }
+}

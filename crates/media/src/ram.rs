@@ -1,0 +1,258 @@
+//! A device in memory: for benchmarks, where the medium must cost little more than the copy, and for tests.
+//!
+//! The memory is divided into chunks of 64 KiB, each behind its own lock and allocated when it is first
+//! written, so threads that work in different places do not meet and a device of 16 GiB takes only
+//! what is used. Nothing survives the process; a flush has nothing to do.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use parking_lot::RwLock;
+
+use crate::dev::{BlockDev, check_parts, check_range};
+use crate::error::{MediaError, Op};
+use crate::meter::Meter;
+use crate::tag::{Cause, Tag};
+
+/// Bytes under one lock. A multiple of every sector size, so no sector is ever seen half written.
+const CHUNK: usize = 64 << 10;
+
+type Chunk = Option<Box<[u8]>>;
+
+/// Memory as a block device.
+pub struct RamDev {
+    chunks: Box<[RwLock<Chunk>]>,
+    size: u64,
+    sector: u32,
+    meter: Meter,
+}
+
+impl RamDev {
+    /// A device of `size` bytes, all zero, with sectors of 512 bytes. Panics unless `size` is a multiple of 512.
+    pub fn new(size: u64) -> Self {
+        Self::with_sector(size, 512)
+    }
+
+    /// The same with another sector size. Panics unless `sector` is a power of two from 512 to 65,536 and divides `size`.
+    pub fn with_sector(size: u64, sector: u32) -> Self {
+        assert!(
+            sector.is_power_of_two() && (512..=CHUNK as u32).contains(&sector),
+            "sectors of {sector} bytes"
+        );
+        assert!(
+            size.is_multiple_of(u64::from(sector)),
+            "{size} bytes are no whole sectors of {sector}"
+        );
+        let count = size.div_ceil(CHUNK as u64) as usize;
+        Self {
+            chunks: (0..count).map(|_| RwLock::new(None)).collect(),
+            size,
+            sector,
+            meter: Meter::new(),
+        }
+    }
+
+    /// A device with this content. Panics unless its length is a multiple of 512.
+    pub fn from_image(image: &[u8]) -> Self {
+        let dev = Self::new(image.len() as u64);
+        for (chunk, bytes) in dev.chunks.iter().zip(image.chunks(CHUNK)) {
+            put_unless_zero(&mut chunk.write(), bytes);
+        }
+        dev
+    }
+
+    /// A device with the content of a file; a last piece that is no whole sector is left out.
+    pub fn from_file(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        let size = file.metadata()?.len();
+        let dev = Self::new(size - size % 512);
+        let mut buffer = vec![0; CHUNK];
+        for (i, chunk) in dev.chunks.iter().enumerate() {
+            let part = &mut buffer[..dev.chunk_len(i)];
+            file.read_exact(part)?;
+            put_unless_zero(&mut chunk.write(), part);
+        }
+        Ok(dev)
+    }
+
+    /// Writes the whole content into a file, with holes where nothing was ever written. What
+    /// is being written at the same time is in it or not, sector by sector.
+    pub fn to_file(&self, path: &Path) -> io::Result<()> {
+        let mut file = File::create(path)?;
+        file.set_len(self.size)?;
+        for (i, chunk) in self.chunks.iter().enumerate() {
+            if let Some(bytes) = &*chunk.read() {
+                file.seek(SeekFrom::Start((i * CHUNK) as u64))?;
+                file.write_all(&bytes[..self.chunk_len(i)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A second device with a copy of the content and an account of its own.
+    pub fn fork(&self) -> Self {
+        Self {
+            chunks: self
+                .chunks
+                .iter()
+                .map(|chunk| RwLock::new(chunk.read().clone()))
+                .collect(),
+            size: self.size,
+            sector: self.sector,
+            meter: Meter::new(),
+        }
+    }
+
+    /// Bytes of memory that hold content.
+    pub fn allocated_bytes(&self) -> u64 {
+        let used = self
+            .chunks
+            .iter()
+            .filter(|chunk| chunk.read().is_some())
+            .count();
+        (used * CHUNK) as u64
+    }
+
+    /// Bytes of chunk `i` that belong to the device.
+    fn chunk_len(&self, i: usize) -> usize {
+        (self.size - (i * CHUNK) as u64).min(CHUNK as u64) as usize
+    }
+
+    /// Copies `parts` in and returns their length.
+    fn store(&self, offset: u64, parts: &[&[u8]]) -> Result<u64, MediaError> {
+        let len = check_parts(offset, parts, self.sector, self.size)?;
+        let mut at = offset;
+        for part in parts {
+            self.each_chunk(at, part.len() as u64, |chunk, span| {
+                let mut chunk = chunk.write();
+                let bytes = chunk.get_or_insert_with(empty_chunk);
+                bytes[span.in_chunk()].copy_from_slice(&part[span.in_request()]);
+            });
+            at += part.len() as u64;
+        }
+        Ok(len)
+    }
+
+    /// Calls `f` with the lock of each chunk in the range, the range inside it, and the range of the request that
+    /// it serves.
+    fn each_chunk(&self, offset: u64, len: u64, mut f: impl FnMut(&RwLock<Chunk>, Span)) {
+        let mut done = 0;
+        while done < len {
+            let at = offset + done;
+            let start = (at % CHUNK as u64) as usize;
+            let n = (CHUNK - start).min((len - done) as usize);
+            let span = Span {
+                start,
+                len: n,
+                done: done as usize,
+            };
+            f(&self.chunks[(at / CHUNK as u64) as usize], span);
+            done += n as u64;
+        }
+    }
+}
+
+/// A piece of a request within one chunk.
+#[derive(Clone, Copy)]
+struct Span {
+    /// First byte in the chunk.
+    start: usize,
+    /// Bytes.
+    len: usize,
+    /// Bytes of the request that came before.
+    done: usize,
+}
+
+impl Span {
+    fn in_chunk(self) -> std::ops::Range<usize> {
+        self.start..self.start + self.len
+    }
+
+    fn in_request(self) -> std::ops::Range<usize> {
+        self.done..self.done + self.len
+    }
+}
+
+fn empty_chunk() -> Box<[u8]> {
+    vec![0; CHUNK].into_boxed_slice()
+}
+
+fn put_unless_zero(chunk: &mut Chunk, bytes: &[u8]) {
+    if bytes.iter().any(|b| *b != 0) {
+        chunk.get_or_insert_with(empty_chunk)[..bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl BlockDev for RamDev {
+    fn describe(&self) -> String {
+        format!("memory, {} KiB", self.size >> 10)
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.sector
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn volatile_cache(&self) -> bool {
+        false
+    }
+
+    fn host_cached(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let len = out.len() as u64;
+        check_range(Op::Read, offset, len, self.sector, self.size)?;
+        self.each_chunk(offset, len, |chunk, span| match &*chunk.read() {
+            Some(bytes) => out[span.in_request()].copy_from_slice(&bytes[span.in_chunk()]),
+            None => out[span.in_request()].fill(0),
+        });
+        self.meter.count_read(tag, len);
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let len = self.store(offset, parts)?;
+        self.meter.count_write(tag, len);
+        Ok(())
+    }
+
+    fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let len = self.store(offset, parts)?;
+        self.meter.count_durable_write(tag, len);
+        Ok(())
+    }
+
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        self.meter.count_flush(cause);
+        Ok(())
+    }
+
+    /// Gives the memory back; a later read gives zeros.
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        check_range(Op::Discard, offset, len, self.sector, self.size)?;
+        self.each_chunk(offset, len, |chunk, span| {
+            let mut chunk = chunk.write();
+            if span.len == CHUNK {
+                *chunk = None;
+            } else if let Some(bytes) = &mut *chunk {
+                bytes[span.in_chunk()].fill(0);
+            }
+        });
+        self.meter.count_discard(len);
+        Ok(())
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
