@@ -1,2 +1,47 @@
 //! Transactions, buffers, and the journaling schemes.
+//!
+//! The words are JBD2's. An operation opens a [`Handle`], which joins the *running* transaction;
+//! every change of a block is a [`Handle::write`] (metadata, named by its block number) or a
+//! [`Handle::write_data`] (file data, named by inode and logical block until the commit gives it a
+//! place). A commit closes the running transaction, asks the file system to place its data
+//! ([`Placer`]), takes a snapshot of every block it changed, lets the next transaction run, and hands the
+//! snapshot to the [`Scheme`], which makes it durable.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `gate` | who may join, who must wait, who commits: the state machine alone |
+//! | `page` | one cached block: content, what changed in it, in which transaction |
+//! | `cache` | metadata blocks by block number |
+//! | `file_data` | data blocks by inode and logical block |
+//! | `journal` | the journal: reading, starting handles, background work, closing |
+//! | `handle` | the changes of one operation |
+//! | `commit` | from the running transaction to the scheme |
+//! | `scheme`, `registry`, `schemes/` | what a scheme is, which there are, one file each |
 #![forbid(unsafe_code)]
+
+mod cache;
+mod commit;
+mod error;
+mod file_data;
+mod gate;
+mod handle;
+mod journal;
+mod page;
+mod ranges;
+mod registry;
+mod scheme;
+mod schemes;
+mod stats;
+mod sync;
+
+pub use error::{JournalError, Result};
+pub use file_data::{FileData, Wrote};
+pub use handle::{Handle, Old};
+pub use journal::{Config, Journal};
+pub use ranges::Ranges;
+pub use registry::{Registration, SCHEMES, find};
+pub use scheme::{
+    About, DataMode, DataPromise, Goal, Held, LogExtent, LoggedBlock, OpenArgs, PlaceReq,
+    Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
+};
+pub use stats::JournalStats;

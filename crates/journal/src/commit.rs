@@ -1,0 +1,250 @@
+//! From the running transaction to the scheme.
+//!
+//! The committer is the thread that asked first. In order:
+//! 1. the gate is locked and the last open handle waited for;
+//! 2. the file system gives the data its place ([`Placer`](crate::scheme::Placer)), which changes more metadata of the same transaction;
+//! 3. the snapshot is taken: shared references to every changed block, no copies;
+//! 4. the next transaction may run; its changes copy what the snapshot still holds;
+//! 5. the scheme makes the snapshot durable;
+//! 6. the pages become clean, and whoever waited is woken.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use stetfs_format::{BlockNo, LBlock, Tid};
+use stetfs_media::Class;
+
+use crate::cache::Buffer;
+use crate::error::Result;
+use crate::file_data::FileData;
+use crate::gate::{Begin, Blocks, Load};
+use crate::handle::Handle;
+use crate::journal::Journal;
+use crate::page::Page;
+use crate::scheme::{LoggedBlock, Snapshot};
+use crate::stats::count;
+
+/// What a transaction collects while it runs.
+#[derive(Default)]
+pub(crate) struct Transaction {
+    meta: Mutex<Vec<Arc<Buffer>>>,
+    files: Mutex<Vec<Arc<FileData>>>,
+    revoked: Mutex<HashSet<BlockNo>>,
+    blocks: Blocks,
+    pinned: Blocks,
+}
+
+impl Load for Transaction {
+    fn blocks(&self) -> u32 {
+        self.blocks.get()
+    }
+
+    fn pinned(&self) -> u32 {
+        self.pinned.get()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pinned.get() == 0 && self.revoked.lock().is_empty()
+    }
+}
+
+impl Transaction {
+    pub(crate) fn add_meta(&self, buffer: Arc<Buffer>) {
+        self.meta.lock().push(buffer);
+        self.pinned.add(1);
+    }
+
+    pub(crate) fn add_file(&self, file: Arc<FileData>) {
+        self.files.lock().push(file);
+    }
+
+    pub(crate) fn add_blocks(&self, n: u32) {
+        self.blocks.add(n);
+    }
+
+    pub(crate) fn add_pinned(&self, n: u32) {
+        self.pinned.add(n);
+    }
+
+    /// Notes a freed block; how many there were before it.
+    pub(crate) fn revoke(&self, block: BlockNo) -> usize {
+        let mut revoked = self.revoked.lock();
+        let before = revoked.len();
+        revoked.insert(block);
+        before
+    }
+
+    pub(crate) fn cancel_revoke(&self, block: BlockNo) {
+        let mut revoked = self.revoked.lock();
+        if !revoked.is_empty() {
+            revoked.remove(&block);
+        }
+    }
+}
+
+impl Journal {
+    /// Returns when transaction `tid` is durable. Concurrent callers share one commit.
+    ///
+    /// Must not be called with an open handle in the same thread: it would wait for itself.
+    pub fn commit(self: &Arc<Self>, tid: Tid) -> Result<()> {
+        match self.gate().begin_commit(tid)? {
+            Begin::Done { waited } => {
+                count(&self.counters().shared_commits, u64::from(waited));
+                Ok(())
+            }
+            Begin::Closed { tid, load } => {
+                let result = self.commit_closed(tid, load);
+                self.gate().finish(result.clone());
+                self.after_commit();
+                match result {
+                    Ok(()) => Ok(()),
+                    Err(error) => Err(self.gate().stopped().unwrap_or(error)),
+                }
+            }
+        }
+    }
+
+    /// Makes everything that was done before this call durable.
+    pub fn commit_running(self: &Arc<Self>) -> Result<()> {
+        self.commit(self.gate().newest())
+    }
+
+    fn commit_closed(self: &Arc<Self>, tid: Tid, txn: Arc<Transaction>) -> Result<()> {
+        let files = std::mem::take(&mut *txn.files.lock());
+        self.place(tid, &txn, &files)?;
+        let buffers = std::mem::take(&mut *txn.meta.lock());
+        let (snapshot, owners) = self.snapshot(tid, &txn, &buffers, &files);
+        self.gate().switch();
+        if !(snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty()) {
+            self.account(&snapshot);
+            self.scheme().commit(&snapshot)?;
+        }
+        for buffer in &buffers {
+            if let Some(page) = buffer.page.lock().as_mut() {
+                page.committed(tid);
+            }
+        }
+        let mut rest = snapshot.data.as_slice();
+        for (file, n) in owners {
+            let (its, others) = rest.split_at(n);
+            rest = others;
+            file.committed(tid, its.iter().filter_map(|b| b.owner).map(|(_, l)| l));
+        }
+        Ok(())
+    }
+
+    fn place(
+        self: &Arc<Self>,
+        tid: Tid,
+        txn: &Arc<Transaction>,
+        files: &[Arc<FileData>],
+    ) -> Result<()> {
+        let handle = Handle::of_commit(Arc::clone(self), Arc::clone(txn), tid);
+        let (mut reqs, mut homes) = (Vec::new(), Vec::new());
+        for file in files {
+            reqs.clear();
+            homes.clear();
+            file.to_place(tid, self.scheme(), &mut reqs);
+            if reqs.is_empty() {
+                continue;
+            }
+            self.placer()?
+                .place(&handle, file.ino(), &reqs, &mut homes)?;
+            assert_eq!(
+                reqs.len(),
+                homes.len(),
+                "a home for each block of inode {}",
+                file.ino()
+            );
+            file.placed(&reqs, &homes);
+        }
+        Ok(())
+    }
+
+    /// The transaction's blocks, and how many of the data blocks each file has, in order.
+    fn snapshot<'a>(
+        &self,
+        tid: Tid,
+        txn: &Transaction,
+        buffers: &[Arc<Buffer>],
+        files: &'a [Arc<FileData>],
+    ) -> (Snapshot, Vec<(&'a Arc<FileData>, usize)>) {
+        let mut meta = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            if let Some(page) = buffer.page.lock().as_mut()
+                && page.tid == Some(tid)
+            {
+                meta.push(logged(page, buffer.home, None));
+            }
+        }
+        let mut data = Vec::with_capacity(
+            txn.pinned.get() as usize - buffers.len().min(txn.pinned.get() as usize),
+        );
+        let mut owners = Vec::with_capacity(files.len());
+        for file in files {
+            let before = data.len();
+            file.snapshot(tid, |lblk, page| {
+                if let Some(home) = page.home {
+                    data.push(logged(page, home, Some((file, lblk))));
+                }
+            });
+            owners.push((file, data.len() - before));
+        }
+        let mut revoked = std::mem::take(&mut *txn.revoked.lock());
+        if !revoked.is_empty() {
+            for block in meta.iter().chain(&data) {
+                revoked.remove(&block.home);
+            }
+        }
+        let mut revoked: Vec<_> = revoked.into_iter().collect();
+        revoked.sort_unstable();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let time = (now.as_secs(), now.subsec_nanos());
+        (
+            Snapshot {
+                tid,
+                meta,
+                data,
+                revoked,
+                time,
+            },
+            owners,
+        )
+    }
+
+    fn account(&self, snapshot: &Snapshot) {
+        let counters = self.counters();
+        count(&counters.commits, 1);
+        count(&counters.meta_blocks, snapshot.meta.len() as u64);
+        count(&counters.data_blocks, snapshot.data.len() as u64);
+        count(&counters.revoked_blocks, snapshot.revoked.len() as u64);
+        let changed: usize = snapshot
+            .meta
+            .iter()
+            .chain(&snapshot.data)
+            .map(|b| b.ranges.bytes())
+            .sum();
+        count(&counters.changed_bytes, changed as u64);
+    }
+}
+
+fn logged(page: &mut Page, home: BlockNo, owner: Option<(&Arc<FileData>, LBlock)>) -> LoggedBlock {
+    LoggedBlock {
+        home,
+        class: if owner.is_some() {
+            Class::Data
+        } else {
+            page.class
+        },
+        content: page.content.clone(),
+        base: page.base.take(),
+        ranges: std::mem::take(&mut page.ranges),
+        fresh: page.fresh,
+        owner: owner.map(|(file, lblk)| (file.ino(), lblk)),
+        relocated: page.relocated,
+    }
+}

@@ -1,0 +1,367 @@
+//! A file's data blocks in memory, by logical block.
+//!
+//! A dirty block is named by (inode, logical block) until its transaction commits; only then does it get a
+//! place, so a block that is truncated or deleted before costs nothing. Clean blocks are a cache.
+//!
+//! The file system holds the inode's lock around everything here that changes which blocks exist; the commit
+//! comes in between only to read, to note homes, and to mark blocks clean.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_media::{BlockRef, Class};
+
+use crate::error::Result;
+use crate::page::Page;
+use crate::scheme::{PlaceReq, Placement, Scheme};
+
+/// What a write of file data found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrote {
+    /// The block has no place yet and will get one at commit.
+    Unplaced {
+        /// This write made it so: the caller must keep one block of free space reserved for it.
+        newly: bool,
+    },
+    /// The block has a home.
+    Placed,
+}
+
+/// The cached data blocks of one file.
+pub struct FileData {
+    ino: InodeNo,
+    /// Shared count of all files' cached blocks.
+    cached: Arc<AtomicI64>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    pages: BTreeMap<u32, Page>,
+    /// Blocks that joined transaction `dirty_tid`; some may have been discarded since.
+    dirty: Vec<u32>,
+    dirty_tid: Option<Tid>,
+    unplaced: u32,
+}
+
+/// What a write did, for the handle's accounts.
+pub(crate) struct Joined {
+    pub(crate) wrote: Wrote,
+    /// The block is new in this transaction.
+    pub(crate) block: bool,
+    /// The file is new in this transaction.
+    pub(crate) file: bool,
+    /// The block waits for a place and none of its neighbours does.
+    pub(crate) run: bool,
+}
+
+impl FileData {
+    /// The file's inode.
+    pub fn ino(&self) -> InodeNo {
+        self.ino
+    }
+
+    /// The newest content of a block, if it is in memory. A reader must ask here before it looks at
+    /// the file's mapping: a block leaves memory only after the mapping shows where it went.
+    pub fn get(&self, lblk: LBlock) -> Option<BlockRef> {
+        let mut inner = self.inner.lock();
+        let page = inner.pages.get_mut(&lblk.0)?;
+        page.referenced = true;
+        Some(page.content.clone())
+    }
+
+    /// The cached blocks of `[from, from + count)` in order.
+    pub fn get_range(&self, from: LBlock, count: u32) -> SmallVec<[(LBlock, BlockRef); 8]> {
+        let inner = self.inner.lock();
+        if inner.pages.is_empty() {
+            return SmallVec::new();
+        }
+        let end = u64::from(from.0) + u64::from(count);
+        inner
+            .pages
+            .range(from.0..)
+            .take_while(|&(&l, _)| u64::from(l) < end)
+            .map(|(&l, page)| (LBlock(l), page.content.clone()))
+            .collect()
+    }
+
+    /// Keeps a clean block that was just read from `home`; does nothing if there is one already.
+    pub fn insert_clean(&self, lblk: LBlock, home: BlockNo, content: BlockRef) {
+        let mut inner = self.inner.lock();
+        if let std::collections::btree_map::Entry::Vacant(slot) = inner.pages.entry(lblk.0) {
+            slot.insert(Page::clean(content, Class::Data, Some(home)));
+            self.cached.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The first run of blocks without a place at or after `from` (and before `to`): first block and length.
+    pub fn dirty_in(&self, from: LBlock, to: Option<LBlock>) -> Option<(LBlock, u32)> {
+        let inner = self.inner.lock();
+        if inner.unplaced == 0 {
+            return None;
+        }
+        let end = to.map_or(u32::MAX, |l| l.0);
+        let mut run: Option<(u32, u32)> = None;
+        for (&l, page) in inner.pages.range(from.0..).take_while(|&(&l, _)| l < end) {
+            match &mut run {
+                None if page.unplaced => run = Some((l, 1)),
+                Some((start, len)) if page.unplaced && l == *start + *len => *len += 1,
+                Some(_) => break,
+                None => {}
+            }
+        }
+        run.map(|(start, len)| (LBlock(start), len))
+    }
+
+    /// The number of blocks that wait for a place.
+    pub fn unplaced(&self) -> u32 {
+        self.inner.lock().unplaced
+    }
+
+    pub(crate) fn new(ino: InodeNo, cached: Arc<AtomicI64>) -> Self {
+        Self {
+            ino,
+            cached,
+            inner: Mutex::default(),
+        }
+    }
+
+    /// Drops the blocks of `[from, to)`; how many of them were dirty, and how many waited for a place.
+    pub(crate) fn discard(&self, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
+        let mut inner = self.inner.lock();
+        if inner.pages.is_empty() {
+            return (0, 0);
+        }
+        let end = to.map_or(u32::MAX, |l| l.0);
+        let gone: BTreeMap<u32, Page> = if from.0 == 0 && to.is_none() {
+            std::mem::take(&mut inner.pages)
+        } else {
+            inner
+                .pages
+                .extract_if(from.0..end.max(from.0), |_, _| true)
+                .collect()
+        };
+        let unplaced = gone.values().filter(|p| p.unplaced).count() as u32;
+        let dirty = gone.values().filter(|p| p.tid.is_some()).count() as u32;
+        inner.unplaced -= unplaced;
+        self.cached.fetch_sub(gone.len() as i64, Relaxed);
+        (dirty, unplaced)
+    }
+
+    /// Whether the block is in memory.
+    pub(crate) fn has(&self, lblk: LBlock) -> bool {
+        self.inner.lock().pages.contains_key(&lblk.0)
+    }
+
+    /// Changes bytes of a block in transaction `tid`. `content` is what the block holds if it is not in memory.
+    pub(crate) fn write(
+        &self,
+        tid: Tid,
+        scheme: &dyn Scheme,
+        lblk: LBlock,
+        offset: usize,
+        bytes: &[u8],
+        absent: impl FnOnce() -> Page,
+    ) -> Result<Joined> {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let page = inner.pages.entry(lblk.0).or_insert_with(|| {
+            self.cached.fetch_add(1, Relaxed);
+            absent()
+        });
+        let fresh = page.unplaced || page.home.is_none();
+        let newly = !page.unplaced && page.home.is_none();
+        let block = page.join(tid, scheme, fresh)?;
+        page.change(offset, bytes);
+        page.unplaced |= newly;
+        let wrote = if page.unplaced {
+            Wrote::Unplaced { newly }
+        } else {
+            Wrote::Placed
+        };
+        let run = newly && !inner.touches_unplaced(lblk);
+        inner.unplaced += u32::from(newly);
+        let file = inner.dirty_tid != Some(tid);
+        if file {
+            inner.dirty_tid = Some(tid);
+            inner.dirty.clear();
+        }
+        if block {
+            inner.dirty.push(lblk.0);
+        }
+        Ok(Joined {
+            wrote,
+            block,
+            file,
+            run,
+        })
+    }
+
+    /// The blocks of transaction `tid` that need the file system to place them, ascending.
+    pub(crate) fn to_place(&self, tid: Tid, scheme: &dyn Scheme, out: &mut Vec<PlaceReq>) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if inner.dirty_tid != Some(tid) {
+            return;
+        }
+        inner.dirty.sort_unstable();
+        inner.dirty.dedup();
+        let pages = &inner.pages;
+        inner
+            .dirty
+            .retain(|l| pages.get(l).is_some_and(|page| page.tid == Some(tid)));
+        let relocates = scheme.about().relocates;
+        for &l in &inner.dirty {
+            let page = &pages[&l];
+            let relocate = match page.home {
+                Some(home) if relocates && !page.unplaced => {
+                    scheme.placement(home, &page.ranges) == Placement::Relocate
+                }
+                _ => false,
+            };
+            if page.unplaced || relocate {
+                out.push(PlaceReq {
+                    lblk: LBlock(l),
+                    relocate,
+                    unplaced: page.unplaced,
+                });
+            }
+        }
+    }
+
+    /// Notes the homes that [`to_place`](Self::to_place)'s blocks got.
+    pub(crate) fn placed(&self, reqs: &[PlaceReq], homes: &[BlockNo]) {
+        let mut inner = self.inner.lock();
+        for (req, &home) in reqs.iter().zip(homes) {
+            if let Some(page) = inner.pages.get_mut(&req.lblk.0) {
+                let was_unplaced = std::mem::replace(&mut page.unplaced, false);
+                page.fresh |= was_unplaced;
+                page.relocated = !was_unplaced && page.home != Some(home);
+                page.home = Some(home);
+                inner.unplaced -= u32::from(was_unplaced);
+            }
+        }
+    }
+
+    /// Hands the blocks of transaction `tid` to `each`: block, page.
+    pub(crate) fn snapshot(&self, tid: Tid, mut each: impl FnMut(LBlock, &mut Page)) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if inner.dirty_tid != Some(tid) {
+            return;
+        }
+        for l in std::mem::take(&mut inner.dirty) {
+            if let Some(page) = inner.pages.get_mut(&l)
+                && page.tid == Some(tid)
+            {
+                each(LBlock(l), page);
+            }
+        }
+        inner.dirty_tid = None;
+    }
+
+    /// Transaction `tid`, which held these blocks, is durable.
+    pub(crate) fn committed(&self, tid: Tid, blocks: impl Iterator<Item = LBlock>) {
+        let mut inner = self.inner.lock();
+        for lblk in blocks {
+            if let Some(page) = inner.pages.get_mut(&lblk.0) {
+                page.committed(tid);
+            }
+        }
+    }
+
+    /// Drops clean blocks not used since the last call; `None` is left when nothing is cached.
+    fn evict(&self) {
+        let mut inner = self.inner.lock();
+        let before = inner.pages.len();
+        inner.pages.retain(|_, page| {
+            page.tid.is_some() || page.unplaced || std::mem::replace(&mut page.referenced, false)
+        });
+        self.cached
+            .fetch_sub((before - inner.pages.len()) as i64, Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.inner.lock().pages.is_empty()
+    }
+}
+
+impl Inner {
+    /// The block before or after this one also waits for a place.
+    fn touches_unplaced(&self, lblk: LBlock) -> bool {
+        let waits = |l: Option<u32>| {
+            l.and_then(|l| self.pages.get(&l))
+                .is_some_and(|p| p.unplaced)
+        };
+        self.unplaced > 0 && (waits(lblk.0.checked_sub(1)) || waits(lblk.0.checked_add(1)))
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// All files with blocks in memory.
+pub(crate) struct Files {
+    shards: Vec<Mutex<FileShard>>,
+    cached: Arc<AtomicI64>,
+    hand: std::sync::atomic::AtomicUsize,
+}
+
+#[derive(Default)]
+struct FileShard {
+    map: HashMap<InodeNo, Arc<FileData>>,
+    sweep_at: usize,
+}
+
+impl FileShard {
+    /// Forgets files that nobody uses and that have no blocks.
+    fn sweep(&mut self) {
+        self.map
+            .retain(|_, file| Arc::strong_count(file) > 1 || !file.is_empty());
+        self.sweep_at = (2 * self.map.len()).max(256);
+    }
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            cached: Arc::default(),
+            hand: Default::default(),
+        }
+    }
+
+    /// The blocks of a file; always the same object while anybody uses it or it has blocks.
+    pub(crate) fn get(&self, ino: InodeNo) -> Arc<FileData> {
+        let mut shard = self.shards[ino.0 as usize % SHARDS].lock();
+        if shard.map.len() > shard.sweep_at.max(256) {
+            shard.sweep();
+        }
+        let new = || Arc::new(FileData::new(ino, Arc::clone(&self.cached)));
+        Arc::clone(shard.map.entry(ino).or_insert_with(new))
+    }
+
+    /// The number of cached blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.cached.load(Relaxed).max(0) as usize
+    }
+
+    /// Drops clean blocks that were not used lately, until about `most` remain.
+    pub(crate) fn evict(&self, most: usize) {
+        for _ in 0..2 * SHARDS {
+            if self.len() <= most {
+                return;
+            }
+            let files: Vec<_> = {
+                let mut shard = self.shards[self.hand.fetch_add(1, Relaxed) % SHARDS].lock();
+                shard.sweep();
+                shard.map.values().cloned().collect()
+            };
+            files.iter().for_each(|file| file.evict());
+        }
+    }
+}

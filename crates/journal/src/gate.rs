@@ -1,0 +1,292 @@
+//! Who may join the running transaction, who must wait, who commits it.
+//!
+//! The state machine alone, without blocks or media, so that a scheduler can explore it (`--cfg shuttle`).
+//!
+//! ```text
+//! running ──begin_commit──> locked ──last handle left──> closed ──switch──> committing ──finish──> committed
+//!    ^                        (new handles wait)                    │
+//!    └──────────── the next transaction runs from here on ─────────┘
+//! ```
+//!
+//! Invariants: at most one transaction commits; a handle never joins a locked transaction; the credits of
+//! open handles and the blocks already joined never exceed the limit; `committed` only grows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use stetfs_format::Tid;
+
+use crate::error::{JournalError, Result};
+use crate::sync::{Condvar, Mutex, MutexGuard};
+
+/// What a transaction collects while it runs (generic, so that the gate is tested alone).
+pub(crate) trait Load: Default {
+    /// Blocks that it will log so far.
+    fn blocks(&self) -> u32;
+    /// Blocks of memory that it keeps from being dropped.
+    fn pinned(&self) -> u32;
+    /// Nothing was changed.
+    fn is_empty(&self) -> bool;
+}
+
+pub(crate) struct Gate<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+    /// The newest durable transaction, for a look without the lock.
+    committed: AtomicU32,
+}
+
+struct State<T> {
+    running: Tid,
+    load: Arc<T>,
+    /// When its first handle joined.
+    since: Option<Instant>,
+    /// Open handles.
+    open: u32,
+    /// Credits of open handles.
+    granted: u32,
+    /// No handle may join: the running transaction is being closed.
+    locked: bool,
+    committing: Option<Tid>,
+    committed: Tid,
+    stopped: Option<JournalError>,
+    waiters: u32,
+}
+
+/// What a transaction may grow to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Blocks to log.
+    pub(crate) blocks: u32,
+    /// Blocks of memory.
+    pub(crate) pinned: u32,
+}
+
+/// The answer to a wish to join.
+pub(crate) enum Join<T> {
+    Joined {
+        tid: Tid,
+        load: Arc<T>,
+    },
+    /// No room: this transaction must be committed first.
+    Full(Tid),
+}
+
+/// The answer to a wish to commit.
+pub(crate) enum Begin<T> {
+    /// It is durable, or there is nothing to do. `waited`: somebody else did it meanwhile.
+    Done { waited: bool },
+    /// The caller commits it: no handle is open, none can join before [`Gate::switch`].
+    Closed { tid: Tid, load: Arc<T> },
+}
+
+impl<T: Load> Gate<T> {
+    pub(crate) fn new(first: Tid) -> Self {
+        Self {
+            state: Mutex::new(State {
+                running: first,
+                load: Arc::new(T::default()),
+                since: None,
+                open: 0,
+                granted: 0,
+                locked: false,
+                committing: None,
+                committed: first.previous(),
+                stopped: None,
+                waiters: 0,
+            }),
+            changed: Condvar::new(),
+            committed: AtomicU32::new(first.previous().0),
+        }
+    }
+
+    /// Joins the running transaction with `credits`.
+    pub(crate) fn join(&self, credits: u32, limits: Limits) -> Result<Join<T>> {
+        let mut state = self.state.lock();
+        loop {
+            state.check()?;
+            if !state.locked {
+                break;
+            }
+            self.wait(&mut state);
+        }
+        let used = state.load.blocks().saturating_add(state.granted);
+        let too_many = used > 0 && used.saturating_add(credits) > limits.blocks;
+        if too_many || state.load.pinned() > limits.pinned {
+            return Ok(Join::Full(state.running));
+        }
+        state.open += 1;
+        state.granted += credits;
+        state.since.get_or_insert_with(Instant::now);
+        Ok(Join::Joined {
+            tid: state.running,
+            load: Arc::clone(&state.load),
+        })
+    }
+
+    /// Gives an open handle `more` credits, if they fit.
+    pub(crate) fn extend(&self, more: u32, limits: Limits) -> bool {
+        let mut state = self.state.lock();
+        let used = state.load.blocks().saturating_add(state.granted);
+        let fits = !state.locked && used.saturating_add(more) <= limits.blocks;
+        if fits {
+            state.granted += more;
+        }
+        fits
+    }
+
+    /// Closes a handle that held `credits`.
+    pub(crate) fn leave(&self, credits: u32) {
+        let mut state = self.state.lock();
+        state.open -= 1;
+        state.granted -= credits;
+        if state.open == 0 && state.locked {
+            self.notify(&state);
+        }
+    }
+
+    /// Waits until `tid` is durable or becomes the one who commits it.
+    pub(crate) fn begin_commit(&self, tid: Tid) -> Result<Begin<T>> {
+        let mut state = self.state.lock();
+        let mut waited = false;
+        loop {
+            if state.committed.is_at_or_after(tid) {
+                return Ok(Begin::Done { waited });
+            }
+            state.check()?;
+            if state.committing.is_none() {
+                break;
+            }
+            waited = true;
+            self.wait(&mut state);
+        }
+        if state.running != tid || (state.open == 0 && state.load.is_empty()) {
+            // A transaction that is yet to come, or an empty one: nothing to make durable.
+            return Ok(Begin::Done { waited });
+        }
+        state.committing = Some(tid);
+        state.locked = true;
+        while state.open > 0 {
+            self.wait(&mut state);
+        }
+        Ok(Begin::Closed {
+            tid,
+            load: Arc::clone(&state.load),
+        })
+    }
+
+    /// Lets the next transaction run; the closed one is in the committer's hands.
+    pub(crate) fn switch(&self) {
+        let mut state = self.state.lock();
+        state.running = state.running.next();
+        state.load = Arc::new(T::default());
+        state.since = None;
+        state.locked = false;
+        self.notify(&state);
+    }
+
+    /// The committing transaction is durable, or failed: then nothing is ever committed again.
+    pub(crate) fn finish(&self, result: Result<()>) {
+        let mut state = self.state.lock();
+        if let Some(tid) = state.committing.take() {
+            match result {
+                Ok(()) => {
+                    state.committed = tid;
+                    self.committed
+                        .store(tid.0, std::sync::atomic::Ordering::Release);
+                }
+                Err(error) => state.stop(error),
+            }
+        }
+        if state.locked {
+            // It failed before the switch: whoever waits to join must hear of it.
+            state.locked = false;
+        }
+        self.notify(&state);
+    }
+
+    /// Stops everything with `error`; the first one is kept.
+    pub(crate) fn stop(&self, error: JournalError) {
+        let mut state = self.state.lock();
+        state.stop(error);
+        self.notify(&state);
+    }
+
+    /// Why nothing more can be written, if so.
+    pub(crate) fn stopped(&self) -> Option<JournalError> {
+        self.state.lock().stopped.clone()
+    }
+
+    /// The running transaction.
+    pub(crate) fn running(&self) -> Tid {
+        self.state.lock().running
+    }
+
+    /// Blocks of memory that the running transaction holds.
+    pub(crate) fn pinned(&self) -> u32 {
+        self.state.lock().load.pinned()
+    }
+
+    /// The newest durable transaction.
+    pub(crate) fn committed(&self) -> Tid {
+        Tid(self.committed.load(std::sync::atomic::Ordering::Acquire))
+    }
+
+    /// The running transaction and its age, if anything joined it.
+    pub(crate) fn age(&self) -> Option<(Tid, Duration)> {
+        let state = self.state.lock();
+        state.since.map(|since| (state.running, since.elapsed()))
+    }
+
+    /// The transaction to wait for so that everything done before now is durable.
+    pub(crate) fn newest(&self) -> Tid {
+        let state = self.state.lock();
+        match state.committing {
+            Some(tid) if state.open == 0 && state.load.is_empty() => tid,
+            _ => state.running,
+        }
+    }
+
+    fn wait(&self, state: &mut MutexGuard<'_, State<T>>) {
+        state.waiters += 1;
+        self.changed.wait(state);
+        state.waiters -= 1;
+    }
+
+    fn notify(&self, state: &State<T>) {
+        if state.waiters > 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<T> State<T> {
+    fn check(&self) -> Result<()> {
+        match &self.stopped {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    fn stop(&mut self, error: JournalError) {
+        self.stopped.get_or_insert(match error {
+            JournalError::Aborted(_) | JournalError::Shutdown | JournalError::ReadOnly => error,
+            cause => JournalError::Aborted(Arc::new(cause)),
+        });
+    }
+}
+
+/// A counter of blocks as [`Load`] wants it.
+#[derive(Default)]
+pub(crate) struct Blocks(AtomicU32);
+
+impl Blocks {
+    pub(crate) fn add(&self, n: u32) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u32 {
+        self.0.load(Relaxed)
+    }
+}

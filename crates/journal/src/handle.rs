@@ -1,0 +1,206 @@
+//! The changes of one operation.
+//!
+//! A handle belongs to one transaction; what is changed through it is in that transaction entirely or not at all.
+//! No lock is held between two calls: the file system's own locks keep two operations
+//! from changing the same bytes. Dropping the handle closes it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use stetfs_format::{BlockNo, LBlock, Tid};
+use stetfs_media::{Block, BlockRef, Class};
+
+use crate::commit::Transaction;
+use crate::error::Result;
+use crate::file_data::{FileData, Wrote};
+use crate::journal::Journal;
+use crate::page::Page;
+use crate::stats::count;
+
+/// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent or indirect block,
+/// and one more when that splits.
+const CREDITS_PER_RUN: u32 = 4;
+
+/// Revoked blocks that a block of the log has room for, at the smallest block size and the longest record.
+const REVOKES_PER_BLOCK: usize = 120;
+
+/// What a data block holds that is not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Old {
+    /// Zeros: a hole or an unwritten extent; it gets a place at commit.
+    Hole,
+    /// The content of its home.
+    Home(BlockNo),
+}
+
+/// An operation's part of the running transaction.
+pub struct Handle {
+    journal: Arc<Journal>,
+    txn: Arc<Transaction>,
+    tid: Tid,
+    credits: Cell<u32>,
+    used: Cell<u32>,
+    /// The commit's own handle: it is not counted as open.
+    of_commit: bool,
+}
+
+impl Handle {
+    pub(crate) fn new(
+        journal: Arc<Journal>,
+        txn: Arc<Transaction>,
+        tid: Tid,
+        credits: u32,
+    ) -> Self {
+        let (credits, used) = (Cell::new(credits), Cell::new(0));
+        Self {
+            journal,
+            txn,
+            tid,
+            credits,
+            used,
+            of_commit: false,
+        }
+    }
+
+    pub(crate) fn of_commit(journal: Arc<Journal>, txn: Arc<Transaction>, tid: Tid) -> Self {
+        let (credits, used) = (Cell::new(u32::MAX), Cell::new(0));
+        Self {
+            journal,
+            txn,
+            tid,
+            credits,
+            used,
+            of_commit: true,
+        }
+    }
+
+    /// The transaction.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Changes `bytes` at `offset` of a metadata block; the block is read first if it is not in memory.
+    ///
+    /// Panics when the range is not inside the block.
+    pub fn write(&self, block: BlockNo, class: Class, offset: usize, bytes: &[u8]) -> Result<()> {
+        let buffer = self.journal.cache().get(block);
+        let mut slot = buffer.page.lock();
+        if slot.is_none() {
+            *slot = Some(self.journal.load(block, class)?);
+        }
+        let page = slot.as_mut().expect("loaded just now");
+        let joined = page.join(self.tid, self.journal.scheme(), false)?;
+        page.class = class;
+        page.change(offset, bytes);
+        drop(slot);
+        if joined {
+            self.txn.add_meta(buffer);
+            self.charge(1);
+        }
+        Ok(())
+    }
+
+    /// Declares a fresh metadata block and gives its whole content; what lies on its home means nothing.
+    pub fn create(&self, block: BlockNo, class: Class, bytes: &[u8]) -> Result<()> {
+        self.journal.check_block(block)?;
+        let buffer = self.journal.cache().get(block);
+        let mut slot = buffer.page.lock();
+        let content: BlockRef = Block::copy_of(bytes).into();
+        let page = slot.get_or_insert_with(|| Page::clean(content.clone(), class, Some(block)));
+        let joined = page.join(self.tid, self.journal.scheme(), true)?;
+        page.class = class;
+        page.content = content;
+        page.ranges.add(0, bytes.len());
+        drop(slot);
+        self.txn.cancel_revoke(block);
+        if joined {
+            self.txn.add_meta(buffer);
+            self.charge(1);
+        }
+        Ok(())
+    }
+
+    /// The block was freed: whatever this transaction changed in it is dropped (JBD2's forget), and older
+    /// versions of it in the log are never replayed (revoke).
+    pub fn revoke(&self, block: BlockNo) {
+        self.journal.cache().remove(block);
+        if self.txn.revoke(block).is_multiple_of(REVOKES_PER_BLOCK) {
+            self.charge(1);
+        }
+    }
+
+    /// Changes `bytes` at `offset` of a file's block. `old` says what the block holds if it is not in memory.
+    ///
+    /// The caller holds the inode's lock and, for [`Wrote::Unplaced`]`{ newly: true }`, keeps a reserved block for it.
+    pub fn write_data(
+        &self,
+        file: &Arc<FileData>,
+        lblk: LBlock,
+        offset: usize,
+        bytes: &[u8],
+        old: Old,
+    ) -> Result<Wrote> {
+        let journal = &self.journal;
+        let scheme = journal.scheme();
+        let (content, home) = match old {
+            Old::Hole => (journal.zero_block(), None),
+            Old::Home(home) => {
+                let needed = bytes.len() < journal.block_size() || scheme.about().wants_base;
+                let content = match needed && !file.has(lblk) {
+                    true => journal.load(home, Class::Data)?.content,
+                    false => journal.zero_block(),
+                };
+                (content, Some(home))
+            }
+        };
+        let absent = || Page::clean(content, Class::Data, home);
+        let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent)?;
+        if joined.file {
+            self.txn.add_file(Arc::clone(file));
+        }
+        if joined.block {
+            self.txn.add_pinned(1);
+            self.charge(u32::from(scheme.logs_data()));
+        }
+        if joined.run {
+            self.charge(CREDITS_PER_RUN);
+        }
+        Ok(joined.wrote)
+    }
+
+    /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them waited for a
+    /// place, so that the caller gives up as many reserved blocks.
+    pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
+        let (dirty, unplaced) = file.discard(from, to);
+        count(&self.journal.counters().dropped_blocks, u64::from(dirty));
+        unplaced
+    }
+
+    /// The handle has, or could still get, room for `n` more blocks. When not, the operation must go on
+    /// in a new handle.
+    pub fn has_credits(&self, n: u32) -> bool {
+        let left = self.credits.get().saturating_sub(self.used.get());
+        if left >= n {
+            return true;
+        }
+        let more = n - left;
+        let extended = self.journal.extend(more);
+        if extended {
+            self.credits.set(self.credits.get() + more);
+        }
+        extended
+    }
+
+    fn charge(&self, blocks: u32) {
+        self.used.set(self.used.get().saturating_add(blocks));
+        self.txn.add_blocks(blocks);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.of_commit {
+            self.journal.leave(self.credits.get());
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! The journal: reading blocks, starting handles, work in the background, closing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use stetfs_format::{BlockNo, InodeNo, Tid};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Tag};
+
+use crate::cache::Cache;
+use crate::commit::Transaction;
+use crate::error::{JournalError, Result};
+use crate::file_data::{FileData, Files};
+use crate::gate::{Gate, Join, Limits};
+use crate::handle::Handle;
+use crate::page::Page;
+use crate::registry;
+use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
+use crate::stats::{Counters, JournalStats, count};
+
+/// How the transaction layer behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The scheme's name.
+    pub scheme: String,
+    /// A transaction is committed when it is this old (`commit=`); `None`: only when asked or when it is full.
+    pub commit_interval: Option<Duration>,
+    /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
+    pub memory: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            scheme: "jbd2".to_owned(),
+            commit_interval: Some(Duration::from_secs(5)),
+            memory: 256 << 20,
+        }
+    }
+}
+
+/// The transaction layer of one mounted volume.
+pub struct Journal {
+    dev: Arc<dyn BlockDev>,
+    scheme: Box<dyn Scheme>,
+    block_size: usize,
+    blocks: u64,
+    limits: Limits,
+    /// Cached blocks to keep.
+    most_cached: usize,
+    zero: BlockRef,
+    cache: Cache,
+    files: Files,
+    gate: Gate<Transaction>,
+    placer: OnceLock<Weak<dyn Placer>>,
+    counters: Counters,
+    background: Background,
+}
+
+#[derive(Default)]
+struct Background {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Set when there is work before the next look at the clock.
+    wanted: Mutex<bool>,
+    wake: Condvar,
+    ending: AtomicBool,
+}
+
+impl Journal {
+    /// Opens the scheme, which recovers what a crash left.
+    pub fn open(args: OpenArgs, config: &Config) -> Result<(Arc<Self>, RecoveryReport)> {
+        let registration = registry::find(&config.scheme)?;
+        let (dev, block_size, blocks) = (Arc::clone(&args.dev), args.block_size, args.blocks);
+        let writable = args.writable;
+        let (scheme, report) = (registration.open)(args)?;
+        let most_cached = (config.memory / block_size).max(64);
+        let limits = Limits {
+            blocks: scheme.max_transaction(),
+            pinned: u32::try_from(most_cached / 2).unwrap_or(u32::MAX),
+        };
+        let journal = Arc::new(Self {
+            dev,
+            scheme,
+            block_size,
+            blocks,
+            limits,
+            most_cached,
+            zero: Block::zeroed(block_size).into(),
+            cache: Cache::new(),
+            files: Files::new(),
+            gate: Gate::new(Tid(1)),
+            placer: OnceLock::new(),
+            counters: Counters::default(),
+            background: Background::default(),
+        });
+        if writable {
+            journal.start_background(config.commit_interval);
+        } else {
+            journal.gate.stop(JournalError::ReadOnly);
+        }
+        Ok((journal, report))
+    }
+
+    /// Names the file system's part of a commit; without it no new data can be committed. The first call counts.
+    pub fn attach(&self, placer: Weak<dyn Placer>) {
+        let _ = self.placer.set(placer);
+    }
+
+    /// The newest content of a metadata block.
+    pub fn read(&self, block: BlockNo, class: Class) -> Result<BlockRef> {
+        let buffer = self.cache.get(block);
+        let mut slot = buffer.page.lock();
+        if let Some(page) = slot.as_mut() {
+            page.referenced = true;
+            return Ok(page.content.clone());
+        }
+        let page = slot.insert(self.load(block, class)?);
+        let content = page.content.clone();
+        drop(slot);
+        drop(buffer);
+        self.trim_caches();
+        Ok(content)
+    }
+
+    /// Reads `count` home blocks from `start` on into `out`, in the newest committed version of each. For
+    /// file data that is not in memory: straight into the reader's buffer.
+    ///
+    /// Panics when `out` is not `count` blocks long.
+    pub fn read_home(
+        &self,
+        start: BlockNo,
+        count: u32,
+        out: &mut [u8],
+        class: Class,
+    ) -> Result<()> {
+        assert_eq!(
+            out.len(),
+            count as usize * self.block_size,
+            "room for the blocks"
+        );
+        if count == 0 {
+            return Ok(());
+        }
+        self.check_block(start.plus(u64::from(count) - 1))?;
+        if !self.scheme.holds_any(start, count) {
+            return self.read_device(start, out, class);
+        }
+        for (i, out) in (0..).zip(out.chunks_exact_mut(self.block_size)) {
+            match self.scheme.read(start.plus(i))? {
+                Held::Here(content) => out.copy_from_slice(&content),
+                Held::Home => self.read_device(start.plus(i), out, class)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the running transaction is being closed;
+    /// commits it first when it is full.
+    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        if credits > self.limits.blocks {
+            return Err(JournalError::TooLarge {
+                wanted: credits,
+                limit: self.limits.blocks,
+            });
+        }
+        count(&self.counters.handles, 1);
+        loop {
+            match self.gate.join(credits, self.limits)? {
+                Join::Joined { tid, load } => {
+                    return Ok(Handle::new(Arc::clone(self), load, tid, credits));
+                }
+                Join::Full(tid) => self.commit(tid)?,
+            }
+        }
+    }
+
+    /// The data blocks of a file: the same object for everybody.
+    pub fn file(&self, ino: InodeNo) -> Arc<FileData> {
+        self.files.get(ino)
+    }
+
+    /// The newest durable transaction.
+    pub fn committed(&self) -> Tid {
+        self.gate.committed()
+    }
+
+    /// The running transaction.
+    pub fn running(&self) -> Tid {
+        self.gate.running()
+    }
+
+    /// The most blocks that a handle may ask for.
+    pub fn max_credits(&self) -> u32 {
+        self.limits.blocks
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> usize {
+        self.block_size
+    }
+
+    /// File data goes through the log: freed data blocks must be revoked, written ones take a credit each.
+    pub fn journals_data(&self) -> bool {
+        self.scheme.logs_data()
+    }
+
+    /// What the scheme says of itself.
+    pub fn about(&self) -> &'static About {
+        self.scheme.about()
+    }
+
+    /// What a crash may do to file data.
+    pub fn data_promise(&self) -> DataPromise {
+        self.scheme.data_promise()
+    }
+
+    /// Why nothing more can be written, if so.
+    pub fn stopped(&self) -> Option<JournalError> {
+        self.gate.stopped()
+    }
+
+    /// Stops the journal: nothing is written any more, waiting callers get `error`.
+    pub fn abort(&self, error: JournalError) {
+        tracing::error!("journal stopped: {error}");
+        self.gate.stop(error);
+    }
+
+    /// Stops at once without writing anything (FS_IOC_SHUTDOWN without a flush of the log): an honest crash.
+    pub fn shutdown(&self) {
+        self.gate.stop(JournalError::Shutdown);
+    }
+
+    /// Writes committed blocks home.
+    pub fn checkpoint(&self, goal: Goal) -> Result<()> {
+        count(&self.counters.checkpoints, 1);
+        let result = self.scheme.checkpoint(goal);
+        if let Err(error) = &result {
+            self.abort(error.clone());
+        }
+        result
+    }
+
+    /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error says why.
+    pub fn close(self: &Arc<Self>) -> Result<()> {
+        self.end_background();
+        match self.gate.stopped() {
+            Some(JournalError::ReadOnly) => return Ok(()),
+            Some(error) => return Err(error),
+            None => {}
+        }
+        self.commit_running()?;
+        let result = self.scheme.close();
+        self.gate.stop(match &result {
+            Ok(()) => JournalError::ReadOnly,
+            Err(error) => error.clone(),
+        });
+        result
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> JournalStats {
+        let block = self.block_size as u64;
+        JournalStats {
+            cached_bytes: (self.cache.len() + self.files.len()) as u64 * block,
+            dirty_bytes: u64::from(self.gate.pinned()) * block,
+            ..self.counters.snapshot()
+        }
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub(crate) fn scheme(&self) -> &dyn Scheme {
+        &*self.scheme
+    }
+
+    pub(crate) fn gate(&self) -> &Gate<Transaction> {
+        &self.gate
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn zero_block(&self) -> BlockRef {
+        self.zero.clone()
+    }
+
+    pub(crate) fn placer(&self) -> Result<Arc<dyn Placer>> {
+        self.placer.get().and_then(Weak::upgrade).ok_or_else(|| {
+            JournalError::Unusable("the file system is gone, its data has no place".to_owned())
+        })
+    }
+
+    pub(crate) fn leave(&self, credits: u32) {
+        self.gate.leave(credits);
+    }
+
+    pub(crate) fn extend(&self, more: u32) -> bool {
+        self.gate.extend(more, self.limits)
+    }
+
+    pub(crate) fn check_block(&self, block: BlockNo) -> Result<()> {
+        if block.0 < self.blocks {
+            return Ok(());
+        }
+        Err(JournalError::BeyondVolume {
+            block,
+            blocks: self.blocks,
+        })
+    }
+
+    /// Reads a block that is not in memory.
+    pub(crate) fn load(&self, block: BlockNo, class: Class) -> Result<Page> {
+        self.check_block(block)?;
+        let content = match self.scheme.read(block)? {
+            Held::Here(content) => content,
+            Held::Home => {
+                let mut content = Block::zeroed(self.block_size);
+                self.read_device(block, content.bytes_mut(), class)?;
+                content.into()
+            }
+        };
+        Ok(Page::clean(content, class, Some(block)))
+    }
+
+    /// A commit is over: make room, and let the background look at the log.
+    pub(crate) fn after_commit(&self) {
+        self.trim_caches();
+        if self.scheme.wants_checkpoint() {
+            *self.background.wanted.lock() = true;
+            self.background.wake.notify_one();
+        }
+    }
+
+    fn read_device(&self, block: BlockNo, out: &mut [u8], class: Class) -> Result<()> {
+        let tag = Tag {
+            class,
+            cause: Cause::Read,
+        };
+        Ok(self
+            .dev
+            .read_at(block.0 * self.block_size as u64, out, tag)?)
+    }
+
+    fn trim_caches(&self) {
+        let cached = self.cache.len() + self.files.len();
+        if cached > self.most_cached {
+            // An eighth more than needed, so that this is not done for every block.
+            let most = self.most_cached - self.most_cached / 8;
+            let share = |part: usize| part * most / cached;
+            self.files.evict(share(self.files.len()));
+            self.cache.evict(share(self.cache.len()));
+        }
+    }
+
+    fn start_background(self: &Arc<Self>, interval: Option<Duration>) {
+        let journal = Arc::downgrade(self);
+        let thread = std::thread::Builder::new()
+            .name("stetfs-journal".to_owned())
+            .spawn(move || {
+                while journal
+                    .upgrade()
+                    .is_some_and(|journal| journal.in_background(interval))
+                {}
+            });
+        match thread {
+            Ok(thread) => *self.background.thread.lock() = Some(thread),
+            Err(error) => tracing::warn!("no thread for periodic commits: {error}"),
+        }
+    }
+
+    /// One round of the background thread; false when it should end.
+    fn in_background(self: &Arc<Self>, interval: Option<Duration>) -> bool {
+        // Short enough that a transaction is never much older than it should be.
+        let pause = interval
+            .unwrap_or(Duration::from_secs(5))
+            .min(Duration::from_secs(1));
+        {
+            let mut wanted = self.background.wanted.lock();
+            if !*wanted && !self.background.ending.load(Ordering::Acquire) {
+                self.background.wake.wait_for(&mut wanted, pause);
+            }
+            *wanted = false;
+        }
+        if self.background.ending.load(Ordering::Acquire) || self.gate.stopped().is_some() {
+            return false;
+        }
+        if let (Some(interval), Some((tid, age))) = (interval, self.gate.age())
+            && age + pause / 2 >= interval
+        {
+            // The error has stopped the journal and is told to everyone who asks.
+            let _ = self.commit(tid);
+        }
+        if self.scheme.wants_checkpoint() {
+            let _ = self.checkpoint(Goal::Background);
+        }
+        true
+    }
+
+    fn end_background(&self) {
+        let wanted = self.background.wanted.lock();
+        self.background.ending.store(true, Ordering::Release);
+        drop(wanted);
+        self.background.wake.notify_one();
+        if let Some(thread) = self.background.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.end_background();
+    }
+}

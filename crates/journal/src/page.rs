@@ -1,0 +1,84 @@
+//! One cached block: its newest content, and what the transaction that changed it last did to it.
+
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{Block, BlockRef, Class};
+
+use crate::error::Result;
+use crate::ranges::Ranges;
+use crate::scheme::Scheme;
+
+/// A block in a cache. Clean when `tid` is `None`: then the content is what is committed, and it may be dropped.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) content: BlockRef,
+    pub(crate) class: Class,
+    /// The transaction that changed it and has not finished committing.
+    pub(crate) tid: Option<Tid>,
+    /// What that transaction changed.
+    pub(crate) ranges: Ranges,
+    /// The content before that transaction, if the scheme wants it.
+    pub(crate) base: Option<BlockRef>,
+    /// That transaction made the block: what lies on its home means nothing.
+    pub(crate) fresh: bool,
+    /// Its home; a data block may have none yet.
+    pub(crate) home: Option<BlockNo>,
+    /// A data block that must get a place at commit (its home, if any, is an unwritten extent).
+    pub(crate) unplaced: bool,
+    /// That transaction switched the file's mapping to this home.
+    pub(crate) relocated: bool,
+    /// Used since the last look for something to evict.
+    pub(crate) referenced: bool,
+}
+
+impl Page {
+    pub(crate) fn clean(content: BlockRef, class: Class, home: Option<BlockNo>) -> Self {
+        Self {
+            content,
+            class,
+            tid: None,
+            ranges: Ranges::new(),
+            base: None,
+            fresh: false,
+            home,
+            unplaced: false,
+            relocated: false,
+            referenced: true,
+        }
+    }
+
+    /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content means nothing.
+    pub(crate) fn join(&mut self, tid: Tid, scheme: &dyn Scheme, fresh: bool) -> Result<bool> {
+        self.referenced = true;
+        if self.tid == Some(tid) {
+            return Ok(false);
+        }
+        if !fresh {
+            scheme.before_write(tid, self.home, self.class, &self.content)?;
+        }
+        self.base = (!fresh && scheme.about().wants_base).then(|| self.content.clone());
+        self.ranges = Ranges::new();
+        self.fresh = fresh;
+        self.relocated = false;
+        self.tid = Some(tid);
+        Ok(true)
+    }
+
+    /// Changes bytes; the page has joined before.
+    pub(crate) fn change(&mut self, offset: usize, bytes: &[u8]) {
+        if bytes.len() == self.content.len() && !self.content.is_unshared() {
+            // Copying what is overwritten whole would be waste.
+            self.content = Block::copy_of(bytes).into();
+        } else {
+            self.content.make_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+        self.ranges.add(offset, bytes.len());
+    }
+
+    /// Transaction `tid` is durable.
+    pub(crate) fn committed(&mut self, tid: Tid) {
+        if self.tid == Some(tid) {
+            self.tid = None;
+            self.base = None;
+        }
+    }
+}

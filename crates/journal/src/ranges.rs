@@ -1,0 +1,118 @@
+//! The byte ranges of a block that a transaction changed.
+
+use smallvec::SmallVec;
+
+/// Ranges kept apart; beyond this many the two nearest are made one, so that the cost of a block stays
+/// bounded. Differential schemes may still compare contents inside a range.
+const MOST: usize = 16;
+
+/// Sorted, disjoint, non-adjacent byte ranges `[start, end)` of a block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(SmallVec<[(u32, u32); 4]>);
+
+impl Ranges {
+    /// No bytes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes `[0, len)`.
+    pub fn whole(len: usize) -> Self {
+        let mut ranges = Self::new();
+        ranges.add(0, len);
+        ranges
+    }
+
+    /// Adds `[offset, offset + len)`, merging it with what it overlaps or touches.
+    pub fn add(&mut self, offset: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let (mut start, mut end) = (offset as u32, (offset + len) as u32);
+        let first = self.0.partition_point(|r| r.1 < start);
+        let last = first + self.0[first..].partition_point(|r| r.0 <= end);
+        if first < last {
+            start = start.min(self.0[first].0);
+            end = end.max(self.0[last - 1].1);
+            self.0[first] = (start, end);
+            self.0.drain(first + 1..last);
+        } else {
+            self.0.insert(first, (start, end));
+            if self.0.len() > MOST {
+                self.merge_nearest();
+            }
+        }
+    }
+
+    fn merge_nearest(&mut self) {
+        let gap = |i: usize| self.0[i + 1].0 - self.0[i].1;
+        if let Some(i) = (0..self.0.len() - 1).min_by_key(|&i| gap(i)) {
+            self.0[i].1 = self.0[i + 1].1;
+            self.0.remove(i + 1);
+        }
+    }
+
+    /// The ranges in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        self.0
+            .iter()
+            .map(|&(start, end)| start as usize..end as usize)
+    }
+
+    /// The number of bytes in all ranges.
+    pub fn bytes(&self) -> usize {
+        self.iter().map(|r| r.len()).sum()
+    }
+
+    /// No byte changed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_a_bitmap_until_it_must_merge() {
+        let mut seed = 1u32;
+        let mut next = |n: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 8) % n
+        };
+        for _ in 0..2_000 {
+            let mut ranges = Ranges::new();
+            let mut map = [false; 256];
+            for _ in 0..next(12) {
+                let (start, len) = (next(250) as usize, next(6) as usize);
+                ranges.add(start, len);
+                map[start..start + len].fill(true);
+            }
+            let mut got = [false; 256];
+            let mut previous_end = None;
+            for r in ranges.iter() {
+                assert!(previous_end.is_none_or(|end| end < r.start), "{ranges:?}");
+                previous_end = Some(r.end);
+                got[r].fill(true);
+            }
+            assert_eq!(map, got, "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn stays_bounded_and_covers_everything() {
+        let mut ranges = Ranges::new();
+        for i in 0..100 {
+            ranges.add(i * 40, 3);
+        }
+        assert!(ranges.0.len() <= MOST);
+        for i in 0..100 {
+            assert!(
+                ranges
+                    .iter()
+                    .any(|r| r.start <= i * 40 && i * 40 + 3 <= r.end)
+            );
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The list of schemes. It is the only one: the command line, the documents, the tests and the lab read it.
+
+use crate::error::{JournalError, Result};
+use crate::scheme::{About, OpenArgs, RecoveryReport, Scheme};
+use crate::schemes;
+
+/// A scheme as the registry knows it.
+pub struct Registration {
+    /// What it says of itself.
+    pub about: &'static About,
+    /// Formats or recovers, idempotently, and makes the scheme.
+    pub open: fn(OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)>,
+}
+
+/// All schemes, in the order in which people should see them.
+pub static SCHEMES: &[Registration] = &[Registration {
+    about: &schemes::null::ABOUT,
+    open: schemes::null::open,
+}];
+
+/// The scheme called `name`.
+pub fn find(name: &str) -> Result<&'static Registration> {
+    SCHEMES
+        .iter()
+        .find(|scheme| scheme.about.name == name)
+        .ok_or_else(|| JournalError::UnknownScheme(name.to_owned()))
+}

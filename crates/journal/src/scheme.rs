@@ -1,0 +1,294 @@
+//! What a journaling scheme is.
+//!
+//! A scheme receives whole transactions and makes them durable in its own way. It never sees a handle, an
+//! inode or a mount; it knows blocks, what changed in them, and what kind each is. One file a
+//! scheme in `schemes/`, its seven verbs in the order of the trait.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_media::{BlockDev, BlockRef, Class};
+
+use crate::error::{JournalError, Result};
+use crate::handle::Handle;
+use crate::ranges::Ranges;
+
+/// What a scheme says of itself: read by the command line, the documents, the tests and the lab.
+#[derive(Debug, Serialize)]
+pub struct About {
+    /// The one word by which it is chosen (`-o scheme=`).
+    pub name: &'static str,
+    /// One line for people.
+    pub title: &'static str,
+    /// The paper or document that it follows.
+    pub source: &'static str,
+    /// What `data=` may say; the first is the default. Empty: the scheme has no modes.
+    pub modes: &'static [DataMode],
+    /// It needs the journal area that mke2fs made inside the volume.
+    pub needs_journal_area: bool,
+    /// While mounted, the superblock says "needs recovery": what is on the home blocks alone is not the newest.
+    pub needs_recovery: bool,
+    /// After a crash every transaction is there entirely or not at all.
+    pub atomic: bool,
+    /// It wants the content that a block had before the transaction ([`LoggedBlock::base`]).
+    pub wants_base: bool,
+    /// It asks for relocation ([`Placement::Relocate`]).
+    pub relocates: bool,
+    /// What writing costs, in a line: bytes and flushes of a commit of n blocks.
+    pub cost: &'static str,
+}
+
+/// How file data is treated (ext4's `data=`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataMode {
+    /// Data goes through the journal like metadata.
+    Journal,
+    /// Data is written home before the transaction that refers to it commits.
+    #[default]
+    Ordered,
+    /// Data is written home in no order with the commit.
+    Writeback,
+}
+
+impl DataMode {
+    /// The word that `data=` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Ordered => "ordered",
+            Self::Writeback => "writeback",
+        }
+    }
+}
+
+/// What a crash may do to file data (metadata: see [`About::atomic`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataPromise {
+    /// Data changes with its transaction: all of it or none.
+    Atomic,
+    /// New blocks hold what was written to them; an overwritten block may hold old or new bytes.
+    Ordered,
+    /// Any block written since the last sync may hold old, new or stale bytes.
+    Writeback,
+    /// Nothing is promised before a clean unmount.
+    Nothing,
+}
+
+/// What the mount asks of the scheme.
+#[derive(Clone, Debug, Default)]
+pub struct SchemeOptions {
+    /// `data=`; `None` takes the scheme's default.
+    pub data: Option<DataMode>,
+    /// Further `key=value` options of this scheme, each to be refused by name when unknown.
+    pub extra: Vec<(String, String)>,
+}
+
+impl SchemeOptions {
+    /// An error naming the first option that a scheme without options of its own was given.
+    pub fn refuse_extra(&self, scheme: &'static str) -> Result<()> {
+        match self.extra.first() {
+            None => Ok(()),
+            Some((key, value)) => {
+                let why = format!("it has no option {key}={value}");
+                Err(JournalError::SchemeOption { scheme, why })
+            }
+        }
+    }
+}
+
+/// A run of blocks of the journal area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogExtent {
+    /// First block.
+    pub start: BlockNo,
+    /// Number of blocks.
+    pub len: u32,
+}
+
+/// What a scheme is opened with.
+pub struct OpenArgs {
+    /// The home medium.
+    pub dev: Arc<dyn BlockDev>,
+    /// The file system's block size in bytes.
+    pub block_size: usize,
+    /// The volume's size in blocks.
+    pub blocks: u64,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// The volume has the 64bit feature.
+    pub has_64bit: bool,
+    /// The volume has the metadata_csum feature.
+    pub has_metadata_csum: bool,
+    /// The journal area in order of its logical blocks; empty without one.
+    pub log: Vec<LogExtent>,
+    /// Bytes that the scheme may use to hold committed blocks before it should write them home.
+    pub memory: usize,
+    /// Recover and write; otherwise look only (a journal that needs recovery is then an error).
+    pub writable: bool,
+    /// The mount's wishes.
+    pub options: SchemeOptions,
+}
+
+/// What opening found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecoveryReport {
+    /// The volume had been left unclean.
+    pub was_needed: bool,
+    /// Committed transactions put in place.
+    pub transactions: u32,
+    /// Blocks written home.
+    pub blocks: u64,
+    /// Blocks not replayed because a later transaction revoked them.
+    pub revoked: u64,
+    /// First and last transaction replayed, when there was one.
+    pub sequences: Option<(u32, u32)>,
+}
+
+/// Whether a scheme holds a block's newest committed version.
+#[derive(Clone, Debug)]
+pub enum Held {
+    /// This is it.
+    Here(BlockRef),
+    /// It is at home.
+    Home,
+}
+
+/// Where a data block should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// To its present home.
+    Home,
+    /// To a new block, to which the file's mapping is switched in the same transaction.
+    Relocate,
+}
+
+/// A dirty data block that needs a place in the committing transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceReq {
+    /// The block of the file.
+    pub lblk: LBlock,
+    /// It has a home and the scheme would like another; the file system may decline when space is short.
+    pub relocate: bool,
+    /// It has no home (a hole or an unwritten extent), and one reserved block.
+    pub unplaced: bool,
+}
+
+/// The file system's part of a commit: the only call from the journal upwards.
+pub trait Placer: Send + Sync {
+    /// Gives each of the blocks of `ino` (ascending) a home in `handle`'s transaction and appends it to `homes`.
+    ///
+    /// Called when no other handle is open. May take inode *state* locks, never one that is held across
+    /// a wait. An error aborts the journal, so space must have been reserved when the data was written.
+    fn place(
+        &self,
+        handle: &Handle,
+        ino: InodeNo,
+        blocks: &[PlaceReq],
+        homes: &mut Vec<BlockNo>,
+    ) -> Result<()>;
+}
+
+/// A block as a transaction leaves it.
+#[derive(Clone, Debug)]
+pub struct LoggedBlock {
+    /// Where it belongs.
+    pub home: BlockNo,
+    /// What it is.
+    pub class: Class,
+    /// Its content at the end of the transaction.
+    pub content: BlockRef,
+    /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had one.
+    pub base: Option<BlockRef>,
+    /// The bytes that the transaction changed.
+    pub ranges: Ranges,
+    /// The block was free or a hole before: its old content means nothing.
+    pub fresh: bool,
+    /// For file data: whose.
+    pub owner: Option<(InodeNo, LBlock)>,
+    /// The home is new: the file's mapping was switched to it in this transaction.
+    pub relocated: bool,
+}
+
+/// A transaction, closed and complete.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Which transaction.
+    pub tid: Tid,
+    /// Changed metadata blocks, each once.
+    pub meta: Vec<LoggedBlock>,
+    /// Changed data blocks, each once.
+    pub data: Vec<LoggedBlock>,
+    /// Blocks freed in this transaction whose older versions must never be replayed; none of them is in `meta` or `data`.
+    pub revoked: Vec<BlockNo>,
+    /// When it was closed: seconds and nanoseconds since 1970.
+    pub time: (u64, u32),
+}
+
+/// How much of the log to reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// As much as brings the log back to a comfortable size; called in the background.
+    Background,
+    /// Everything that is committed.
+    All,
+}
+
+/// A journaling scheme. `commit` is called by one thread at a time; `checkpoint` by one thread at a time,
+/// possibly while another commits; `read` and `before_write` by any thread.
+pub trait Scheme: Send + Sync {
+    /// What it is and promises.
+    fn about(&self) -> &'static About;
+
+    /// What a crash may do to data in the mode that it was opened with.
+    fn data_promise(&self) -> DataPromise;
+
+    /// The most blocks that one transaction may log.
+    fn max_transaction(&self) -> u32;
+
+    /// Data blocks go through [`commit`](Self::commit)'s log (they count as credits, and freed ones are revoked).
+    fn logs_data(&self) -> bool;
+
+    // -- the verbs; `open` is in the registry, as it makes the scheme --
+
+    /// The newest committed version of a home block, if the scheme holds one.
+    fn read(&self, block: BlockNo) -> Result<Held>;
+
+    /// Some block from `start` on, `count` blocks long, may be held: a cheap filter before long reads.
+    fn holds_any(&self, start: BlockNo, count: u32) -> bool;
+
+    /// A block is about to change for the first time in transaction `tid`; `content` is what it holds
+    /// (JBD2's `get_write_access`). Not called for fresh blocks.
+    fn before_write(
+        &self,
+        tid: Tid,
+        home: Option<BlockNo>,
+        class: Class,
+        content: &BlockRef,
+    ) -> Result<()> {
+        let _ = (tid, home, class, content);
+        Ok(())
+    }
+
+    /// Where a dirty data block that has a home should go.
+    fn placement(&self, home: BlockNo, ranges: &Ranges) -> Placement {
+        let _ = (home, ranges);
+        Placement::Home
+    }
+
+    /// Makes the transaction durable. After an error nothing may be assumed of it and no further commit is made.
+    fn commit(&self, txn: &Snapshot) -> Result<()>;
+
+    /// The log wants reclaiming in the background.
+    fn wants_checkpoint(&self) -> bool {
+        false
+    }
+
+    /// Writes committed blocks home and frees their log space.
+    fn checkpoint(&self, goal: Goal) -> Result<()>;
+
+    /// Leaves a plain, clean ext4 image: everything home, the log empty. No commit follows.
+    fn close(&self) -> Result<()>;
+}

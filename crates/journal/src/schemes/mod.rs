@@ -1,0 +1,4 @@
+//! The schemes, one file each; `registry` lists them.
+
+mod home;
+pub(crate) mod null;

@@ -1,0 +1,98 @@
+//! No journal: blocks go home when the transaction commits, in no order, and one flush ends it.
+//!
+//! Source: none. It is the floor for cost, and what the judges must catch: a power cut in the middle of a commit leaves some blocks of
+//! a transaction new and others old, and an overwritten block torn.
+//!
+//! Recovery:
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | anything | nothing | it is not: e2fsck must look at a volume that was not unmounted |
+
+use std::sync::Arc;
+
+use stetfs_format::BlockNo;
+use stetfs_media::{BlockDev, Cause};
+
+use super::home::{Write, write_home};
+use crate::error::{JournalError, Result};
+use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, RecoveryReport, Scheme, Snapshot};
+
+pub(crate) static ABOUT: About = About {
+    name: "null",
+    title: "no journal: the floor for cost, unsafe by design",
+    source: "none",
+    modes: &[],
+    needs_journal_area: false,
+    needs_recovery: false,
+    atomic: false,
+    wants_base: false,
+    relocates: false,
+    cost: "n blocks and 1 flush for a commit of n blocks",
+};
+
+struct Null {
+    dev: Arc<dyn BlockDev>,
+    block_size: usize,
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
+    if let Some(mode) = args.options.data {
+        let why = format!("there is no data={} without a journal", mode.name());
+        return Err(JournalError::SchemeOption {
+            scheme: ABOUT.name,
+            why,
+        });
+    }
+    args.options.refuse_extra(ABOUT.name)?;
+    let null = Null {
+        dev: args.dev,
+        block_size: args.block_size,
+    };
+    Ok((Box::new(null), RecoveryReport::default()))
+}
+
+impl Scheme for Null {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn data_promise(&self) -> DataPromise {
+        DataPromise::Nothing
+    }
+
+    fn max_transaction(&self) -> u32 {
+        u32::MAX / 2
+    }
+
+    fn logs_data(&self) -> bool {
+        false
+    }
+
+    fn read(&self, _: BlockNo) -> Result<Held> {
+        Ok(Held::Home)
+    }
+
+    fn holds_any(&self, _: BlockNo, _: u32) -> bool {
+        false
+    }
+
+    fn commit(&self, txn: &Snapshot) -> Result<()> {
+        let blocks = txn.data.iter().chain(&txn.meta);
+        let writes = blocks.map(|b| Write {
+            home: b.home,
+            class: b.class,
+            content: &b.content,
+        });
+        write_home(&*self.dev, self.block_size, Cause::Home, writes.collect())?;
+        Ok(self.dev.flush(Cause::Home)?)
+    }
+
+    fn checkpoint(&self, _: Goal) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(self.dev.flush(Cause::Home)?)
+    }
+}
