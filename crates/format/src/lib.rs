@@ -1,6 +1,18 @@
 //! ext4 and JBD2 records: bytes to types and back, no I/O.
 #![forbid(unsafe_code)]
 
+pub mod bytes;
+pub mod checksum;
+pub mod error;
+pub mod features;
+pub mod geometry;
+pub mod layout;
 pub mod num;
+mod shape;
+pub mod superblock;
 
+pub use error::{Corrupt, Corruption, Place};
+pub use features::{Feature, FeatureCheck, FeatureCompat, FeatureIncompat, FeatureRoCompat};
+pub use geometry::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 pub use num::{BlockNo, GroupNo, InodeNo, LBlock, Tid};
+pub use superblock::{State, SuperFlags, Superblock};

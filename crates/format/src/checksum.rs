@@ -1,0 +1,115 @@
+//! The three checksums of ext4 and JBD2.
+//!
+//! All are chained the kernel's way: the result of one call is the seed of the
+//! next, nothing is inverted at the start or the end.
+
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// CRC-32C (Castagnoli) of `bytes` as the kernel's `crc32c(seed, ...)`: the
+/// checksum of `metadata_csum` and of JBD2's checksums v2 and v3.
+#[inline]
+pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, seed.into());
+    digest.update(bytes);
+    !(digest.finalize() as u32)
+}
+
+/// CRC-32 (polynomial 0x04c11db7, most significant bit first) as the kernel's
+/// `crc32_be(seed, ...)`: JBD2's checksum v1 of a whole transaction.
+#[inline]
+pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Mpeg2, seed.into());
+    digest.update(bytes);
+    digest.finalize() as u32
+}
+
+/// CRC-16 (polynomial 0x8005 reflected) as the kernel's `crc16(seed, ...)`:
+/// the descriptor checksum of `gdt_csum`.
+pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(seed, |crc, &byte| {
+        (crc >> 8) ^ CRC16_TABLE[usize::from((crc ^ u16::from(byte)) & 0xff)]
+    })
+}
+
+const CRC16_TABLE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut crc = i as u16;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ 0xa001
+            } else {
+                crc >> 1
+            };
+            bit += 1;
+        }
+        table[i] = crc;
+        i += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bit by bit, straight from the polynomial.
+    fn crc32c_by_bits(seed: u32, bytes: &[u8]) -> u32 {
+        bytes.iter().fold(seed, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+                if crc & 1 == 1 {
+                    (crc >> 1) ^ 0x82f6_3b78
+                } else {
+                    crc >> 1
+                }
+            })
+        })
+    }
+
+    fn crc32_be_by_bits(seed: u32, bytes: &[u8]) -> u32 {
+        bytes.iter().fold(seed, |crc, &byte| {
+            (0..8).fold(crc ^ (u32::from(byte) << 24), |crc, _| {
+                if crc >> 31 == 1 {
+                    (crc << 1) ^ 0x04c1_1db7
+                } else {
+                    crc << 1
+                }
+            })
+        })
+    }
+
+    #[test]
+    fn published_check_values() {
+        assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
+        assert_eq!(crc32_be(!0, b"123456789"), 0x0376_e6e7); // CRC-32/MPEG-2
+        assert_eq!(crc16(0, b"123456789"), 0xbb3d); // CRC-16/ARC
+    }
+
+    #[test]
+    fn every_length_and_seed_like_bit_by_bit() {
+        let bytes: Vec<u8> = (0..1024u32).map(|i| (i * 37 >> 3) as u8).collect();
+        for length in (0..300).chain([511, 512, 1000, 1024]) {
+            for seed in [0, 1, !0, 0x1234_5678] {
+                assert_eq!(
+                    crc32c(seed, &bytes[..length]),
+                    crc32c_by_bits(seed, &bytes[..length])
+                );
+                assert_eq!(
+                    crc32_be(seed, &bytes[..length]),
+                    crc32_be_by_bits(seed, &bytes[..length])
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn checksums_chain() {
+        let (a, b) = (b"hello, ".as_slice(), b"world".as_slice());
+        let whole = [a, b].concat();
+        assert_eq!(crc32c(crc32c(7, a), b), crc32c(7, &whole));
+        assert_eq!(crc32_be(crc32_be(7, a), b), crc32_be(7, &whole));
+        assert_eq!(crc16(crc16(7, a), b), crc16(7, &whole));
+    }
+}

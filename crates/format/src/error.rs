@@ -1,0 +1,378 @@
+//! What can be wrong with a record: one variant for each check.
+//!
+//! A decoder knows the bytes, not where they came from; [`Corrupt`] therefore
+//! says what is wrong and where inside the record, and the reader of the block
+//! adds the place with [`Corrupt::at`].
+
+use std::fmt;
+
+use crate::num::{BlockNo, GroupNo, InodeNo, LBlock};
+
+/// A check that a record failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Corrupt {
+    // --- superblock ---
+    /// Fewer bytes than the record has.
+    #[error("{record}: {found} bytes where {needed} are needed")]
+    TooShort {
+        /// The record.
+        record: &'static str,
+        /// Bytes that it has.
+        needed: usize,
+        /// Bytes that there were.
+        found: usize,
+    },
+    /// `s_magic` is not 0xef53.
+    #[error("not an ext2/3/4 superblock: magic {0:#06x}, not 0xef53")]
+    SuperMagic(u16),
+    /// `s_rev_level` is above 1.
+    #[error("superblock: revision {0} is not known")]
+    SuperRevision(u32),
+    /// The device is an external journal.
+    #[error("superblock: this is an external journal device, not a file system")]
+    SuperIsJournal,
+    /// The superblock's checksum does not fit its content.
+    #[error("superblock: checksum {stored:#010x}, computed {computed:#010x}")]
+    SuperChecksum {
+        /// In the superblock.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// `s_checksum_type` is not 1 (CRC-32C) though `metadata_csum` is set.
+    #[error("superblock: checksum type {0} is not crc32c")]
+    SuperChecksumType(u8),
+    /// The block size is not 1, 2 or 4 KiB.
+    #[error("superblock: s_log_block_size {0} means a block size other than 1, 2 or 4 KiB")]
+    SuperBlockSize(u32),
+    /// The cluster size does not fit the block size.
+    #[error("superblock: s_log_cluster_size {cluster} does not fit s_log_block_size {block}")]
+    SuperClusterSize {
+        /// `s_log_cluster_size`.
+        cluster: u32,
+        /// `s_log_block_size`.
+        block: u32,
+    },
+    /// The inode size is below 128, not a power of two, or above the block size.
+    #[error("superblock: inode size {0} is impossible")]
+    SuperInodeSize(u16),
+    /// The first inode that is not reserved is below 11 or beyond the last.
+    #[error("superblock: first inode {0} is impossible")]
+    SuperFirstInode(u32),
+    /// The descriptor size with `64bit` is below 64, above 1024 or no power of two.
+    #[error("superblock: group descriptor size {0} is impossible")]
+    SuperDescSize(u16),
+    /// Blocks per group is zero, above what a bitmap block holds, or uneven.
+    #[error("superblock: {0} blocks per group is impossible")]
+    SuperBlocksPerGroup(u32),
+    /// Clusters per group does not agree with blocks per group.
+    #[error("superblock: {clusters} clusters per group do not agree with {blocks} blocks")]
+    SuperClustersPerGroup {
+        /// `s_clusters_per_group`.
+        clusters: u32,
+        /// `s_blocks_per_group`.
+        blocks: u32,
+    },
+    /// Inodes per group is zero, above what a bitmap block holds, or does not
+    /// fill the blocks of the table.
+    #[error("superblock: {0} inodes per group is impossible")]
+    SuperInodesPerGroup(u32),
+    /// The first data block is not what the block size demands.
+    #[error("superblock: first data block {0} is impossible at this block size")]
+    SuperFirstDataBlock(u32),
+    /// The number of blocks is zero, or more than can be addressed.
+    #[error("superblock: block count {0} is impossible")]
+    SuperBlocksCount(u64),
+    /// The last group is too small for its own metadata.
+    #[error("superblock: the last group has {0} blocks, too few for its metadata")]
+    SuperLastGroup(u32),
+    /// The inode count is not groups times inodes per group.
+    #[error("superblock: inode count {stored}, but the groups hold {computed}")]
+    SuperInodesCount {
+        /// `s_inodes_count`.
+        stored: u32,
+        /// Groups times inodes per group.
+        computed: u64,
+    },
+    /// More blocks are reserved for root than the volume has.
+    #[error("superblock: {reserved} reserved blocks of {blocks}")]
+    SuperReservedBlocks {
+        /// `s_r_blocks_count`.
+        reserved: u64,
+        /// `s_blocks_count`.
+        blocks: u64,
+    },
+    /// More blocks are reserved for descriptors than a block of pointers holds.
+    #[error("superblock: {0} reserved descriptor blocks is impossible")]
+    SuperReservedGdt(u16),
+    /// The first meta block group lies beyond the descriptor table.
+    #[error("superblock: first meta block group {first} of {blocks} descriptor blocks")]
+    SuperFirstMetaBg {
+        /// `s_first_meta_bg`.
+        first: u32,
+        /// Blocks of the descriptor table.
+        blocks: u32,
+    },
+
+    // --- group descriptors and bitmaps ---
+    /// The descriptor's checksum does not fit its content.
+    #[error("descriptor of group {group}: checksum {stored:#06x}, computed {computed:#06x}")]
+    GroupChecksum {
+        /// The group.
+        group: GroupNo,
+        /// In the descriptor.
+        stored: u16,
+        /// From its content.
+        computed: u16,
+    },
+    /// A bitmap or the inode table lies outside the volume (or outside the
+    /// group, without `flex_bg`), or on the superblock.
+    #[error("descriptor of group {group}: {what} at block {block} is outside its range")]
+    GroupBlock {
+        /// The group.
+        group: GroupNo,
+        /// "block bitmap", "inode bitmap" or "inode table".
+        what: &'static str,
+        /// Where it should be.
+        block: BlockNo,
+    },
+    /// A count of the descriptor is larger than the group.
+    #[error("descriptor of group {group}: {what} {value} is above {limit}")]
+    GroupCount {
+        /// The group.
+        group: GroupNo,
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: u32,
+        /// The largest possible.
+        limit: u32,
+    },
+    /// The block bitmap's checksum does not fit its content.
+    #[error("block bitmap of group {group}: checksum {stored:#010x}, computed {computed:#010x}")]
+    BlockBitmapChecksum {
+        /// The group.
+        group: GroupNo,
+        /// In the descriptor.
+        stored: u32,
+        /// From the bitmap.
+        computed: u32,
+    },
+    /// The inode bitmap's checksum does not fit its content.
+    #[error("inode bitmap of group {group}: checksum {stored:#010x}, computed {computed:#010x}")]
+    InodeBitmapChecksum {
+        /// The group.
+        group: GroupNo,
+        /// In the descriptor.
+        stored: u32,
+        /// From the bitmap.
+        computed: u32,
+    },
+
+    // --- inodes ---
+    /// The number is 0 or beyond the last inode.
+    #[error("inode number {0} does not exist")]
+    InodeNumber(InodeNo),
+    /// The inode's checksum does not fit its content.
+    #[error("inode {ino}: checksum {stored:#010x}, computed {computed:#010x}")]
+    InodeChecksum {
+        /// The inode.
+        ino: InodeNo,
+        /// In the inode.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// `i_extra_isize` is uneven or beyond the inode's end.
+    #[error("inode {ino}: i_extra_isize {extra} does not fit {inode_size} bytes")]
+    InodeExtraSize {
+        /// The inode.
+        ino: InodeNo,
+        /// `i_extra_isize`.
+        extra: u16,
+        /// Bytes of an inode.
+        inode_size: u16,
+    },
+    /// The file type in `i_mode` does not exist.
+    #[error("inode {ino}: mode {mode:#o} has no known file type")]
+    InodeMode {
+        /// The inode.
+        ino: InodeNo,
+        /// `i_mode`.
+        mode: u16,
+    },
+    /// The size is above 2^63.
+    #[error("inode {ino}: size {size} is impossible")]
+    InodeSize {
+        /// The inode.
+        ino: InodeNo,
+        /// `i_size`.
+        size: u64,
+    },
+    /// The extended attribute block lies outside the volume.
+    #[error("inode {ino}: extended attributes at block {block}, outside the volume")]
+    InodeFileAcl {
+        /// The inode.
+        ino: InodeNo,
+        /// `i_file_acl`.
+        block: BlockNo,
+    },
+    /// A symbolic link in the inode whose size is not that of its text.
+    #[error("inode {ino}: symbolic link of size {size} does not fit its text in the inode")]
+    InodeSymlink {
+        /// The inode.
+        ino: InodeNo,
+        /// `i_size`.
+        size: u64,
+    },
+
+    // --- JBD2 ---
+    /// The block does not begin with JBD2's magic.
+    #[error("journal block: magic {0:#010x}, not 0xc03b3998")]
+    JournalMagic(u32),
+    /// The journal superblock's type is neither 3 nor 4.
+    #[error("journal superblock: block type {0} is neither version 1 nor 2")]
+    JournalSuperType(u32),
+    /// The block is of another type than the reader expects.
+    #[error("journal block: type {found} where {expected} is expected")]
+    JournalBlockType {
+        /// What was expected.
+        expected: u32,
+        /// What was there.
+        found: u32,
+    },
+    /// The journal superblock's checksum does not fit its content.
+    #[error("journal superblock: checksum {stored:#010x}, computed {computed:#010x}")]
+    JournalSuperChecksum {
+        /// In the superblock.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// The journal's checksum type is not 4 (CRC-32C) with checksums v2 or v3.
+    #[error("journal superblock: checksum type {0} is not crc32c")]
+    JournalChecksumType(u8),
+    /// Checksums v2 and v3, or v1 together with v2 or v3, are both set.
+    #[error("journal superblock: more than one checksum version is set")]
+    JournalChecksumVersions,
+    /// The journal's block size is not that of the volume.
+    #[error("journal superblock: block size {journal}, but the volume has {volume}")]
+    JournalBlockSize {
+        /// `s_blocksize`.
+        journal: u32,
+        /// Of the volume.
+        volume: u32,
+    },
+    /// The journal is shorter than the kernel accepts.
+    #[error("journal superblock: length {0} blocks is too short")]
+    JournalLength(u32),
+    /// The first log block is 0 or beyond the end.
+    #[error("journal superblock: first block {first} of {length}")]
+    JournalFirst {
+        /// `s_first`.
+        first: u32,
+        /// `s_maxlen`.
+        length: u32,
+    },
+    /// The start of the log lies outside the log.
+    #[error("journal superblock: log start {start} is outside {first}..{length}")]
+    JournalStart {
+        /// `s_start`.
+        start: u32,
+        /// `s_first`.
+        first: u32,
+        /// `s_maxlen`.
+        length: u32,
+    },
+    /// The fast-commit area takes the whole journal.
+    #[error("journal superblock: {fast} fast-commit blocks of {length}")]
+    JournalFastCommit {
+        /// `s_num_fc_blks`.
+        fast: u32,
+        /// `s_maxlen`.
+        length: u32,
+    },
+    /// The journal has an incompatible feature that is not known.
+    #[error("journal superblock: unknown incompatible features {0:#x}")]
+    JournalIncompat(u32),
+    /// The journal has a read-only-compatible feature; none are known.
+    #[error("journal superblock: unknown read-only-compatible features {0:#x}")]
+    JournalRoCompat(u32),
+    /// A descriptor or revoke block's checksum does not fit its content.
+    #[error("journal block: checksum {stored:#010x}, computed {computed:#010x}")]
+    JournalTail {
+        /// In the block's tail.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// A commit block's checksum does not fit its content.
+    #[error("commit block: checksum {stored:#010x}, computed {computed:#010x}")]
+    JournalCommitChecksum {
+        /// In the block.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// The tags of a descriptor block run past its end without a last one.
+    #[error("descriptor block: no last tag before offset {0}")]
+    JournalTagsUnended(usize),
+    /// A tag names a block that the volume does not have.
+    #[error("descriptor block: tag names block {0}, outside the volume")]
+    JournalTagBlock(BlockNo),
+    /// The byte count of a revoke block is impossible.
+    #[error("revoke block: {0} bytes used is impossible")]
+    JournalRevokeCount(u32),
+}
+
+/// Where a corrupt record lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The superblock.
+    Superblock,
+    /// A block of the volume.
+    Block(BlockNo),
+    /// A record that belongs to a group.
+    Group(GroupNo),
+    /// The inode itself.
+    Inode(InodeNo),
+    /// A metadata block (extent, indirect, attribute) of an inode.
+    InodeBlock(InodeNo, BlockNo),
+    /// A logical block of a directory or other file.
+    FileBlock(InodeNo, LBlock),
+    /// A block of the journal, counted from the journal's start.
+    Journal(u32),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Superblock => f.write_str("superblock"),
+            Self::Block(block) => write!(f, "block {block}"),
+            Self::Group(group) => write!(f, "group {group}"),
+            Self::Inode(ino) => write!(f, "inode {ino}"),
+            Self::InodeBlock(ino, block) => write!(f, "block {block} of inode {ino}"),
+            Self::FileBlock(ino, lblk) => write!(f, "logical block {lblk} of inode {ino}"),
+            Self::Journal(block) => write!(f, "journal block {block}"),
+        }
+    }
+}
+
+/// A failed check and where the record lies.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}")]
+pub struct Corruption {
+    /// Where.
+    pub place: Place,
+    /// What.
+    #[source]
+    pub what: Corrupt,
+}
+
+impl Corrupt {
+    /// Names the place.
+    pub fn at(self, place: Place) -> Corruption {
+        Corruption { place, what: self }
+    }
+}
