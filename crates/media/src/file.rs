@@ -35,7 +35,9 @@ pub struct FileDev {
     meter: Meter,
     /// A flush has failed: see the top of this file.
     writes_lost: AtomicBool,
-    /// The kernel or file system has no RWF_DSYNC.
+    /// RWF_DSYNC does not exist here or costs more than a write and a flush. It costs more on a block device
+    /// opened with O_DIRECT: the kernel marks the write FUA and flushes the device all the same (on a loop
+    /// device 28 us against 21 us); elsewhere it saves a system call (22.4 us against 23.9 us).
     no_dsync: AtomicBool,
     bounce: BouncePool,
 }
@@ -66,7 +68,7 @@ impl FileDev {
             shape,
             meter: Meter::new(),
             writes_lost: AtomicBool::new(false),
-            no_dsync: AtomicBool::new(false),
+            no_dsync: AtomicBool::new(shape.block_device && shape.direct),
             bounce: BouncePool::default(),
         }
     }

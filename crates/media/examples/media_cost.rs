@@ -1,0 +1,133 @@
+//! What the devices themselves cost, without a file system.
+//!
+//! `media_cost meter` - counting one request, by one and by two threads;
+//! `media_cost ram` - 4 KiB and 1 MiB copies in and out of a [`RamDev`], by one and by two threads;
+//! `media_cost durable PATH` - a durable write on a file or block device: **the content is overwritten**.
+
+use std::env;
+use std::hint::black_box;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use stetfs_media::{Block, BlockDev, Cause, Class, FileDev, MediaError, RamDev, Tag};
+
+const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
+
+fn main() {
+    let args: Vec<String> = env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["meter"] => meter(2_000_000),
+        ["ram"] => ram(200_000),
+        ["durable", path] => durable(path, 3000).unwrap_or_else(|e| fail(&e.to_string())),
+        _ => fail("media_cost meter | ram | durable PATH"),
+    }
+}
+
+fn fail(why: &str) {
+    eprintln!("{why}");
+    std::process::exit(2);
+}
+
+/// Runs `work(thread, i)` `count` times in each of `threads` threads; nanoseconds a call, the best of
+/// nine: what disturbs from outside only ever adds.
+fn time_ns(threads: usize, count: u64, work: impl Fn(usize, u64) + Sync) -> f64 {
+    let mut runs: Vec<f64> = (0..9)
+        .map(|_| {
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    let work = &work;
+                    scope.spawn(move || (0..count).for_each(|i| work(thread, i)));
+                }
+            });
+            start.elapsed().as_nanos() as f64 / count as f64
+        })
+        .collect();
+    runs.sort_by(f64::total_cmp);
+    runs[0]
+}
+
+/// A read of zero bytes does nothing but count.
+fn meter(count: u64) {
+    let dev = RamDev::new(1 << 20);
+    for threads in [1, 2] {
+        let ns = time_ns(threads, count, |_, _| {
+            dev.read_at(0, black_box(&mut []), LOG)
+                .expect("an empty read");
+        });
+        println!("empty request, {threads} thread(s): {ns:.1} ns");
+    }
+}
+
+fn ram(count: u64) {
+    let dev = RamDev::new(256 << 20);
+    let flat = vec![3u8; 256 << 20];
+    for (name, size, count) in [("4 KiB", 4096, count), ("1 MiB", 1 << 20, count / 100)] {
+        let slots = dev.size() / 2 / size as u64;
+        let place = |thread: usize, i: u64| {
+            let step = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+            (thread as u64 * slots + step % slots) * size as u64
+        };
+        let buffers: [_; 2] = std::array::from_fn(|_| Mutex::new(vec![7u8; size]));
+        for threads in [1, 2] {
+            let copy = time_ns(threads, count, |thread, i| {
+                let at = place(thread, i) as usize;
+                buffers[thread]
+                    .lock()
+                    .copy_from_slice(black_box(&flat[at..at + size]));
+            });
+            let write = time_ns(threads, count, |thread, i| {
+                dev.write_at(place(thread, i), &buffers[thread].lock(), LOG)
+                    .expect("in range");
+            });
+            let read = time_ns(threads, count, |thread, i| {
+                dev.read_at(place(thread, i), &mut buffers[thread].lock(), LOG)
+                    .expect("in range");
+            });
+            println!(
+                "{name}, {threads} thread(s): write {write:.0} ns, read {read:.0} ns, plain copy {copy:.0} ns"
+            );
+        }
+    }
+}
+
+fn durable(path: &str, count: u64) -> Result<(), MediaError> {
+    for direct in [false, true] {
+        let dev = match FileDev::options().direct(direct).open(path) {
+            Ok(dev) => dev,
+            Err(e) => {
+                println!("direct {direct}: {e}");
+                continue;
+            }
+        };
+        for size in [4096, 16_384] {
+            let block = Block::copy_of(&vec![7; size]);
+            let slots = dev.size() / size as u64;
+            for name in ["write + flush", "durable write"] {
+                let mut times: Vec<f64> = Vec::new();
+                for i in 0..count {
+                    let at = i % slots * size as u64;
+                    let start = Instant::now();
+                    if name == "durable write" {
+                        dev.write_durable(at, &[block.bytes()], LOG)?;
+                    } else {
+                        dev.write_at(at, block.bytes(), LOG)?;
+                        dev.flush(Cause::Log)?;
+                    }
+                    times.push(start.elapsed().as_nanos() as f64 / 1000.0);
+                }
+                times.sort_by(f64::total_cmp);
+                let part = |share: usize| times[times.len() * share / 100];
+                println!(
+                    "{}: {:2} KiB {name}: 10% {:.1}, median {:.1}, 90% {:.1} us",
+                    dev.describe(),
+                    size >> 10,
+                    part(10),
+                    part(50),
+                    part(90)
+                );
+            }
+        }
+    }
+    Ok(())
+}
