@@ -14,7 +14,7 @@
 
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::tag::{Cause, Tag};
+use crate::tag::{Cause, Class, Tag};
 
 /// Storage in sectors with a cache that forgets at a power cut.
 pub trait BlockDev: Send + Sync {
@@ -53,6 +53,21 @@ pub trait BlockDev: Send + Sync {
     /// Writes `parts` one after the other into one contiguous range, to be durable after the next flush.
     /// Each part is in whole sectors.
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError>;
+
+    /// Writes parts of several classes, as a log holds them, into one contiguous range in one request: the
+    /// request is counted as the log's, the bytes by class.
+    fn write_classed_at(
+        &self,
+        offset: u64,
+        parts: &[(Class, &[u8])],
+        cause: Cause,
+    ) -> Result<(), MediaError> {
+        let tag = Tag::new(Class::Journal, cause);
+        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.1).collect();
+        self.write_vectored_at(offset, &bytes, tag)?;
+        self.meter().reclassify(tag, parts);
+        Ok(())
+    }
 
     /// Writes as [`write_vectored_at`](Self::write_vectored_at) does and returns when *these* bytes are
     /// durable (a write with forced unit access). It says nothing about other writes, and until it has returned its own

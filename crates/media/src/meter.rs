@@ -87,6 +87,17 @@ impl Meter {
         cell.write_bytes.fetch_add(bytes, Relaxed);
     }
 
+    /// Moves the bytes of a write that was counted as `counted` to the classes that its parts really have.
+    pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Class, &[u8])]) {
+        let cells = &self.shard().cells;
+        let from = &cells[counted.class as usize][counted.cause as usize];
+        for (class, bytes) in parts.iter().filter(|part| part.0 != counted.class) {
+            let to = &cells[*class as usize][counted.cause as usize];
+            from.write_bytes.fetch_sub(bytes.len() as u64, Relaxed);
+            to.write_bytes.fetch_add(bytes.len() as u64, Relaxed);
+        }
+    }
+
     pub(crate) fn count_durable_write(&self, tag: Tag, bytes: u64) {
         self.count_write(tag, bytes);
         self.shard().durable_writes[tag.cause as usize].fetch_add(1, Relaxed);
