@@ -1,0 +1,415 @@
+//! Group descriptors, and the two bitmaps that each describes.
+//!
+//! Source: kernel `Documentation/filesystems/ext4/{group_descr,bitmaps,checksums}.rst`.
+
+use bitflags::bitflags;
+
+use crate::checksum::{crc16, crc32c};
+use crate::error::Corrupt;
+use crate::geometry::Geometry;
+use crate::layout::{Le16, Le32, layout};
+use crate::num::{BlockNo, GroupNo};
+
+layout! {
+    /// A group descriptor: 32 bytes, or 64 (and unused bytes behind) with `64bit`.
+    pub GROUP_DESC_LAYOUT = "Group descriptor", 64, {
+        0x00 Le32, BLOCK_BITMAP_LO = "bg_block_bitmap_lo";
+        0x04 Le32, INODE_BITMAP_LO = "bg_inode_bitmap_lo";
+        0x08 Le32, INODE_TABLE_LO = "bg_inode_table_lo";
+        0x0c Le16, FREE_BLOCKS_COUNT_LO = "bg_free_blocks_count_lo";
+        0x0e Le16, FREE_INODES_COUNT_LO = "bg_free_inodes_count_lo";
+        0x10 Le16, USED_DIRS_COUNT_LO = "bg_used_dirs_count_lo";
+        0x12 Le16, FLAGS = "bg_flags";
+        0x14 Le32, EXCLUDE_BITMAP_LO = "bg_exclude_bitmap_lo";
+        0x18 Le16, BLOCK_BITMAP_CSUM_LO = "bg_block_bitmap_csum_lo";
+        0x1a Le16, INODE_BITMAP_CSUM_LO = "bg_inode_bitmap_csum_lo";
+        0x1c Le16, ITABLE_UNUSED_LO = "bg_itable_unused_lo";
+        0x1e Le16, CHECKSUM = "bg_checksum";
+        0x20 Le32, BLOCK_BITMAP_HI = "bg_block_bitmap_hi";
+        0x24 Le32, INODE_BITMAP_HI = "bg_inode_bitmap_hi";
+        0x28 Le32, INODE_TABLE_HI = "bg_inode_table_hi";
+        0x2c Le16, FREE_BLOCKS_COUNT_HI = "bg_free_blocks_count_hi";
+        0x2e Le16, FREE_INODES_COUNT_HI = "bg_free_inodes_count_hi";
+        0x30 Le16, USED_DIRS_COUNT_HI = "bg_used_dirs_count_hi";
+        0x32 Le16, ITABLE_UNUSED_HI = "bg_itable_unused_hi";
+        0x34 Le32, EXCLUDE_BITMAP_HI = "bg_exclude_bitmap_hi";
+        0x38 Le16, BLOCK_BITMAP_CSUM_HI = "bg_block_bitmap_csum_hi";
+        0x3a Le16, INODE_BITMAP_CSUM_HI = "bg_inode_bitmap_csum_hi";
+    }
+}
+
+bitflags! {
+    /// `bg_flags`. Only with descriptor checksums (`gdt_csum` or `metadata_csum`)
+    /// do they mean anything.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct GroupFlags: u16 {
+        /// The inode bitmap is not initialised: no inode of the group is in use.
+        const INODE_UNINIT = 0x1;
+        /// The block bitmap is not initialised: see [`init_block_bitmap`].
+        const BLOCK_UNINIT = 0x2;
+        /// The whole inode table has been zeroed.
+        const INODE_ZEROED = 0x4;
+    }
+}
+
+/// A group descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupDesc {
+    /// The block of the block bitmap.
+    pub block_bitmap: BlockNo,
+    /// The block of the inode bitmap.
+    pub inode_bitmap: BlockNo,
+    /// The first block of the inode table.
+    pub inode_table: BlockNo,
+    /// Free blocks (clusters with `bigalloc`) of the group.
+    pub free_blocks_count: u32,
+    /// Free inodes of the group.
+    pub free_inodes_count: u32,
+    /// Directories among the group's inodes.
+    pub used_dirs_count: u32,
+    /// What is not initialised.
+    pub flags: GroupFlags,
+    /// Inodes at the end of the table that were never used.
+    pub itable_unused: u32,
+    /// CRC-32C of the block bitmap; 16 bits of it in descriptors of 32 bytes.
+    pub block_bitmap_csum: u32,
+    /// CRC-32C of the inode bitmap; 16 bits of it in descriptors of 32 bytes.
+    pub inode_bitmap_csum: u32,
+}
+
+impl GroupDesc {
+    /// Decodes the descriptor of group `g`.
+    ///
+    /// A descriptor is valid if and only if: 1. its checksum fits, where descriptors
+    /// have one; 2. bitmaps and table lie inside the volume (inside the group
+    /// without `flex_bg`); 3. no count is larger than the group.
+    ///
+    /// # Errors
+    /// [`Corrupt::GroupChecksum`], [`Corrupt::GroupBlock`], [`Corrupt::GroupCount`].
+    pub fn decode(raw: &[u8], g: GroupNo, geometry: &Geometry) -> Result<Self, Corrupt> {
+        let raw = raw.get(..geometry.desc_size()).ok_or(Corrupt::TooShort {
+            record: "group descriptor",
+            needed: geometry.desc_size(),
+            found: raw.len(),
+        })?;
+        if let Some(computed) = checksum_of(raw, g, geometry) {
+            let stored = CHECKSUM.get(raw);
+            if stored != computed {
+                return Err(Corrupt::GroupChecksum {
+                    group: g,
+                    stored,
+                    computed,
+                });
+            }
+        }
+        let desc = Self::read_fields(raw, geometry);
+        desc.check_blocks(g, geometry)?;
+        desc.check_counts(g, geometry)?;
+        Ok(desc)
+    }
+
+    fn read_fields(raw: &[u8], geometry: &Geometry) -> Self {
+        let wide = geometry.is_64bit;
+        let block = |lo: Le32, hi: Le32| {
+            let hi = if wide { hi.get(raw) } else { 0 };
+            BlockNo(u64::from(hi) << 32 | u64::from(lo.get(raw)))
+        };
+        let word = |lo: Le16, hi: Le16| {
+            let hi = if wide { hi.get(raw) } else { 0 };
+            u32::from(hi) << 16 | u32::from(lo.get(raw))
+        };
+        Self {
+            block_bitmap: block(BLOCK_BITMAP_LO, BLOCK_BITMAP_HI),
+            inode_bitmap: block(INODE_BITMAP_LO, INODE_BITMAP_HI),
+            inode_table: block(INODE_TABLE_LO, INODE_TABLE_HI),
+            free_blocks_count: word(FREE_BLOCKS_COUNT_LO, FREE_BLOCKS_COUNT_HI),
+            free_inodes_count: word(FREE_INODES_COUNT_LO, FREE_INODES_COUNT_HI),
+            used_dirs_count: word(USED_DIRS_COUNT_LO, USED_DIRS_COUNT_HI),
+            flags: GroupFlags::from_bits_retain(FLAGS.get(raw)),
+            itable_unused: word(ITABLE_UNUSED_LO, ITABLE_UNUSED_HI),
+            block_bitmap_csum: word(BLOCK_BITMAP_CSUM_LO, BLOCK_BITMAP_CSUM_HI),
+            inode_bitmap_csum: word(INODE_BITMAP_CSUM_LO, INODE_BITMAP_CSUM_HI),
+        }
+    }
+
+    fn check_blocks(&self, g: GroupNo, geometry: &Geometry) -> Result<(), Corrupt> {
+        let (first, last) = if geometry.flex_bg {
+            (geometry.first_data_block().0, geometry.blocks_count - 1)
+        } else {
+            let first = geometry.group_first_block(g).0;
+            (first, first + u64::from(geometry.group_blocks(g)) - 1)
+        };
+        let superblock = crate::SUPERBLOCK_OFFSET >> geometry.block_bits;
+        let fits = |start: BlockNo, count: u32| {
+            start.0 >= first
+                && start.0 > superblock
+                && start
+                    .0
+                    .checked_add(u64::from(count) - 1)
+                    .is_some_and(|end| end <= last)
+        };
+        for (what, block, count) in [
+            ("block bitmap", self.block_bitmap, 1),
+            ("inode bitmap", self.inode_bitmap, 1),
+            (
+                "inode table",
+                self.inode_table,
+                geometry.inode_table_blocks(),
+            ),
+        ] {
+            if !fits(block, count) {
+                return Err(Corrupt::GroupBlock {
+                    group: g,
+                    what,
+                    block,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self, g: GroupNo, geometry: &Geometry) -> Result<(), Corrupt> {
+        let clusters = geometry
+            .group_blocks(g)
+            .div_ceil(1 << geometry.cluster_bits);
+        let inodes = geometry.inodes_per_group;
+        for (what, value, limit) in [
+            ("free blocks", self.free_blocks_count, clusters),
+            ("free inodes", self.free_inodes_count, inodes),
+            ("directories", self.used_dirs_count, inodes),
+            ("unused inodes", self.itable_unused, inodes),
+        ] {
+            if value > limit {
+                return Err(Corrupt::GroupCount {
+                    group: g,
+                    what,
+                    value,
+                    limit,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes every field into `raw`, an older version of this descriptor (or
+    /// zeros), and makes its checksum anew.
+    ///
+    /// # Panics
+    /// When `raw` is shorter than a descriptor.
+    pub fn encode_into(&self, raw: &mut [u8], g: GroupNo, geometry: &Geometry) {
+        let raw = &mut raw[..geometry.desc_size()];
+        let wide = geometry.is_64bit;
+        let block = |raw: &mut [u8], lo: Le32, hi: Le32, value: BlockNo| {
+            lo.put(raw, value.0 as u32);
+            if wide {
+                hi.put(raw, (value.0 >> 32) as u32);
+            }
+        };
+        let word = |raw: &mut [u8], lo: Le16, hi: Le16, value: u32| {
+            lo.put(raw, value as u16);
+            if wide {
+                hi.put(raw, (value >> 16) as u16);
+            }
+        };
+        block(raw, BLOCK_BITMAP_LO, BLOCK_BITMAP_HI, self.block_bitmap);
+        block(raw, INODE_BITMAP_LO, INODE_BITMAP_HI, self.inode_bitmap);
+        block(raw, INODE_TABLE_LO, INODE_TABLE_HI, self.inode_table);
+        word(
+            raw,
+            FREE_BLOCKS_COUNT_LO,
+            FREE_BLOCKS_COUNT_HI,
+            self.free_blocks_count,
+        );
+        word(
+            raw,
+            FREE_INODES_COUNT_LO,
+            FREE_INODES_COUNT_HI,
+            self.free_inodes_count,
+        );
+        word(
+            raw,
+            USED_DIRS_COUNT_LO,
+            USED_DIRS_COUNT_HI,
+            self.used_dirs_count,
+        );
+        FLAGS.put(raw, self.flags.bits());
+        word(raw, ITABLE_UNUSED_LO, ITABLE_UNUSED_HI, self.itable_unused);
+        word(
+            raw,
+            BLOCK_BITMAP_CSUM_LO,
+            BLOCK_BITMAP_CSUM_HI,
+            self.block_bitmap_csum,
+        );
+        word(
+            raw,
+            INODE_BITMAP_CSUM_LO,
+            INODE_BITMAP_CSUM_HI,
+            self.inode_bitmap_csum,
+        );
+        if let Some(checksum) = checksum_of(raw, g, geometry) {
+            CHECKSUM.put(raw, checksum);
+        }
+    }
+
+    /// Flags that have a meaning on this volume.
+    #[inline]
+    pub fn flags(&self, geometry: &Geometry) -> GroupFlags {
+        if geometry.metadata_csum || geometry.gdt_csum {
+            self.flags
+        } else {
+            GroupFlags::empty()
+        }
+    }
+
+    /// Checks the bitmap's checksum, where bitmaps have one. `bitmap` is the whole block.
+    /// Not to be asked about a group that is `BLOCK_UNINIT`.
+    ///
+    /// # Errors
+    /// [`Corrupt::BlockBitmapChecksum`].
+    pub fn check_block_bitmap(
+        &self,
+        bitmap: &[u8],
+        g: GroupNo,
+        geometry: &Geometry,
+    ) -> Result<(), Corrupt> {
+        if !geometry.metadata_csum {
+            return Ok(());
+        }
+        let (stored, computed) = (self.block_bitmap_csum, block_bitmap_csum(bitmap, geometry));
+        if stored == computed {
+            return Ok(());
+        }
+        Err(Corrupt::BlockBitmapChecksum {
+            group: g,
+            stored,
+            computed,
+        })
+    }
+
+    /// Checks the bitmap's checksum, where bitmaps have one. `bitmap` is the whole block.
+    /// Not to be asked about a group that is `INODE_UNINIT`.
+    ///
+    /// # Errors
+    /// [`Corrupt::InodeBitmapChecksum`].
+    pub fn check_inode_bitmap(
+        &self,
+        bitmap: &[u8],
+        g: GroupNo,
+        geometry: &Geometry,
+    ) -> Result<(), Corrupt> {
+        if !geometry.metadata_csum {
+            return Ok(());
+        }
+        let (stored, computed) = (self.inode_bitmap_csum, inode_bitmap_csum(bitmap, geometry));
+        if stored == computed {
+            return Ok(());
+        }
+        Err(Corrupt::InodeBitmapChecksum {
+            group: g,
+            stored,
+            computed,
+        })
+    }
+
+    /// Takes over the checksum of a changed block bitmap.
+    pub fn set_block_bitmap_csum(&mut self, bitmap: &[u8], geometry: &Geometry) {
+        if geometry.metadata_csum {
+            self.block_bitmap_csum = block_bitmap_csum(bitmap, geometry);
+        }
+    }
+
+    /// Takes over the checksum of a changed inode bitmap.
+    pub fn set_inode_bitmap_csum(&mut self, bitmap: &[u8], geometry: &Geometry) {
+        if geometry.metadata_csum {
+            self.inode_bitmap_csum = inode_bitmap_csum(bitmap, geometry);
+        }
+    }
+}
+
+/// The descriptor's checksum; `None` where descriptors have none.
+fn checksum_of(raw: &[u8], g: GroupNo, geometry: &Geometry) -> Option<u16> {
+    let (before, behind) = (&raw[..CHECKSUM.0], &raw[CHECKSUM.end()..]);
+    let group = g.0.to_le_bytes();
+    if geometry.metadata_csum {
+        let mut crc = crc32c(crc32c(geometry.csum_seed, &group), before);
+        crc = crc32c(crc, &[0, 0]);
+        return Some(crc32c(crc, behind) as u16);
+    }
+    if geometry.gdt_csum {
+        let crc = crc16(crc16(!0, &geometry.uuid), &group);
+        return Some(crc16(crc16(crc, before), behind));
+    }
+    None
+}
+
+/// The checksum that the descriptor holds of a block bitmap: over the bits of a
+/// full group, also in the last one.
+pub fn block_bitmap_csum(bitmap: &[u8], geometry: &Geometry) -> u32 {
+    bitmap_csum(
+        &bitmap[..geometry.clusters_per_group() as usize / 8],
+        geometry,
+    )
+}
+
+/// The checksum that the descriptor holds of an inode bitmap.
+pub fn inode_bitmap_csum(bitmap: &[u8], geometry: &Geometry) -> u32 {
+    bitmap_csum(&bitmap[..geometry.inodes_per_group as usize / 8], geometry)
+}
+
+fn bitmap_csum(bits: &[u8], geometry: &Geometry) -> u32 {
+    let crc = crc32c(geometry.csum_seed, bits);
+    // Only descriptors of 64 bytes have room for the upper half.
+    if geometry.desc_size() >= BLOCK_BITMAP_CSUM_HI.end() {
+        crc
+    } else {
+        crc & 0xffff
+    }
+}
+
+/// Fills `bitmap` (a whole block) with the block bitmap of a group that is
+/// `BLOCK_UNINIT`: in use are only its own metadata and what lies behind the
+/// volume's end. Not for `bigalloc`.
+pub fn init_block_bitmap(bitmap: &mut [u8], g: GroupNo, desc: &GroupDesc, geometry: &Geometry) {
+    bitmap.fill(0);
+    set_bits(
+        bitmap,
+        0,
+        geometry.base_meta_blocks(g).min(geometry.blocks_per_group),
+    );
+    let first = geometry.group_first_block(g).0;
+    let blocks = u64::from(geometry.group_blocks(g));
+    let mut claim = |start: BlockNo, count: u32| {
+        // With `flex_bg` all or a part of it may lie in other groups.
+        let from = start.0.max(first);
+        let to = (start.0 + u64::from(count)).min(first + blocks);
+        if from < to {
+            set_bits(bitmap, (from - first) as u32, (to - from) as u32);
+        }
+    };
+    claim(desc.block_bitmap, 1);
+    claim(desc.inode_bitmap, 1);
+    claim(desc.inode_table, geometry.inode_table_blocks());
+    set_bits(
+        bitmap,
+        blocks as u32,
+        bitmap.len() as u32 * 8 - blocks as u32,
+    );
+}
+
+/// Fills `bitmap` (a whole block) with the inode bitmap of a group that is
+/// `INODE_UNINIT`: no inode is in use, and the bits behind the last are set.
+pub fn init_inode_bitmap(bitmap: &mut [u8], geometry: &Geometry) {
+    bitmap.fill(0);
+    let inodes = geometry.inodes_per_group;
+    set_bits(bitmap, inodes, bitmap.len() as u32 * 8 - inodes);
+}
+
+fn set_bits(bitmap: &mut [u8], start: u32, count: u32) {
+    for bit in start..start + count {
+        if bit % 8 == 0 && start + count - bit >= 8 {
+            bitmap[bit as usize / 8] = 0xff;
+        } else {
+            bitmap[bit as usize / 8] |= 1 << (bit % 8);
+        }
+    }
+}
