@@ -8,6 +8,7 @@ pub mod features;
 pub mod geometry;
 pub mod group;
 pub mod inode;
+pub mod jbd2;
 pub mod layout;
 pub mod num;
 mod shape;

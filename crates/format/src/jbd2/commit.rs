@@ -1,0 +1,114 @@
+//! Commit blocks: a transaction is committed when its commit block is in the log.
+
+use super::{BlockType, ChecksumVersion, Header, LogFormat, write_header};
+use crate::checksum::crc32c;
+use crate::error::Corrupt;
+use crate::inode::Time;
+use crate::layout::{Be32, Be64, Bytes, U8, layout};
+use crate::num::Tid;
+
+layout! {
+    /// A commit block.
+    pub COMMIT_LAYOUT = "Commit block", 60, {
+        0x00 Bytes<12>, HEADER = "h_header";
+        0x0c U8, CHKSUM_TYPE = "h_chksum_type";
+        0x0d U8, CHKSUM_SIZE = "h_chksum_size";
+        0x10 Be32, CHKSUM = "h_chksum";
+        0x30 Be64, COMMIT_SEC = "h_commit_sec";
+        0x38 Be32, COMMIT_NSEC = "h_commit_nsec";
+    }
+}
+
+/// `h_chksum_type` and `h_chksum_size` of checksums v1.
+const CHKSUM_TYPE_CRC32: u8 = 1;
+const CHKSUM_SIZE_CRC32: u8 = 4;
+
+/// A commit block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitBlock {
+    /// The transaction that is committed.
+    pub tid: Tid,
+    /// When, for people; recovery does not use it.
+    pub time: Time,
+    /// With checksums v1: [`crc32_be`](crate::checksum::crc32_be), begun with `!0`, of
+    /// all descriptor blocks and logged blocks of the transaction in the order of the log
+    /// (revoke blocks are not in it). `None` where there is none.
+    pub transaction_crc: Option<u32>,
+}
+
+impl CommitBlock {
+    /// Checks header and, with v2 or v3, the checksum.
+    ///
+    /// # Errors
+    /// [`Corrupt::JournalMagic`], [`Corrupt::JournalBlockType`],
+    /// [`Corrupt::JournalCommitChecksum`], [`Corrupt::TooShort`].
+    pub fn decode(block: &[u8], format: &LogFormat) -> Result<Self, Corrupt> {
+        format.check_length(block)?;
+        let header = Header::expect(block, BlockType::Commit)?;
+        if format.has_tails() {
+            let (stored, computed) = (CHKSUM.get(block), block_crc(block, format));
+            if stored != computed {
+                return Err(Corrupt::JournalCommitChecksum { stored, computed });
+            }
+        }
+        // A kernel that does not know v1 leaves type and size zero.
+        let has_v1 = format.checksum == ChecksumVersion::V1
+            && (
+                CHKSUM_TYPE.get(block),
+                CHKSUM_SIZE.get(block),
+                CHKSUM.get(block),
+            ) != (0, 0, 0);
+        Ok(Self {
+            tid: header.sequence,
+            time: Time {
+                sec: COMMIT_SEC.get(block) as i64,
+                nsec: COMMIT_NSEC.get(block),
+            },
+            transaction_crc: has_v1.then(|| CHKSUM.get(block)),
+        })
+    }
+
+    /// Compares with the CRC that was computed over the blocks of the transaction.
+    ///
+    /// # Errors
+    /// [`Corrupt::JournalCommitChecksum`].
+    pub fn check_transaction(&self, computed: u32) -> Result<(), Corrupt> {
+        match self.transaction_crc {
+            Some(stored) if stored != computed => {
+                Err(Corrupt::JournalCommitChecksum { stored, computed })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the whole block, whatever it held.
+    ///
+    /// # Panics
+    /// When `block` is not of the journal's block size.
+    pub fn encode(&self, block: &mut [u8], format: &LogFormat) {
+        assert_eq!(block.len(), format.block_size);
+        block.fill(0);
+        write_header(block, BlockType::Commit, self.tid);
+        COMMIT_SEC.put(block, self.time.sec as u64);
+        COMMIT_NSEC.put(block, self.time.nsec);
+        match format.checksum {
+            ChecksumVersion::None => {}
+            ChecksumVersion::V1 => {
+                if let Some(crc) = self.transaction_crc {
+                    CHKSUM_TYPE.put(block, CHKSUM_TYPE_CRC32);
+                    CHKSUM_SIZE.put(block, CHKSUM_SIZE_CRC32);
+                    CHKSUM.put(block, crc);
+                }
+            }
+            ChecksumVersion::V2 | ChecksumVersion::V3 => {
+                CHKSUM.put(block, block_crc(block, format));
+            }
+        }
+    }
+}
+
+fn block_crc(block: &[u8], format: &LogFormat) -> u32 {
+    let mut crc = crc32c(format.seed, &block[..CHKSUM.0]);
+    crc = crc32c(crc, &[0; 4]);
+    crc32c(crc, &block[CHKSUM.end()..])
+}
