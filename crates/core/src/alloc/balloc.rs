@@ -1,0 +1,308 @@
+//! Finding, taking and freeing blocks.
+//!
+//! Where a request goes, in this order:
+//! 1. the goal itself, when it is free: the file stays contiguous, however short the free run there is;
+//! 2. groups from the goal's on, each from its cursor on (next fit, so what is written together lies together), for a run that is
+//!    as long as wanted or at least [`GOOD_RUN`]; a group whose longest run is known to be too short is passed over;
+//! 3. after [`SCANS_MAX`] bitmaps looked through in vain, the longest run among them;
+//! 4. any free block, beginning where the last such search ended.
+//!
+//! A file that grows and finds its next block taken goes on elsewhere with a gap left behind it, so that it and its neighbour
+//! do not cut each other up again. Nothing is marked in the gap; it is used when the cursor comes round.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use stetfs_format::{BlockNo, GroupNo, InodeNo};
+use stetfs_journal::Handle;
+use stetfs_media::Class;
+
+use super::bits::View;
+use super::groups::{GroupState, Which};
+use super::pins::Pins;
+use super::{Alloc, Damage, Source};
+use crate::error::{Error, Result};
+
+/// A run that is long enough for any request, in blocks.
+const GOOD_RUN: u32 = 2048;
+/// Bitmaps that are looked through in vain before the best run seen is taken.
+const SCANS_MAX: u32 = 8;
+/// The gap behind a growing file, in blocks.
+const GAP: Range<u32> = 16..512;
+
+/// Where in a group to look.
+#[derive(Clone, Copy)]
+enum Look {
+    /// At this block and nowhere else.
+    At(u32),
+    /// From the cursor on; the cursor then moves this far past what was taken.
+    Cursor { gap: u32 },
+}
+
+enum Found {
+    /// These blocks are taken.
+    Took(BlockNo, u32),
+    /// Nothing long enough; this is the longest run.
+    Best(u32),
+    /// It is known without looking that nothing is long enough.
+    Skipped,
+}
+
+impl Alloc {
+    /// Takes a run of 1 to `want` blocks for `h`, near `goal` (at it when it is free). With [`Source::Reserved`] that many blocks of the
+    /// caller's reservation are used up.
+    ///
+    /// The blocks' content is whatever was there. Needs two credits.
+    ///
+    /// # Errors
+    /// `NoSpace`: then drop the handle and ask [`Alloc::retry_after_commit`]. Damage found in a bitmap.
+    pub(crate) fn allocate(
+        &self,
+        h: &Handle,
+        goal: BlockNo,
+        want: u32,
+        source: Source,
+    ) -> Result<(BlockNo, u32)> {
+        let want = want.clamp(1, self.geo.blocks_per_group());
+        let mut granted = self.space.take(want.into(), source);
+        if granted == 0 && self.release_pins() > 0 {
+            granted = self.space.take(want.into(), source);
+        }
+        if granted == 0 {
+            return Err(Error::NoSpace);
+        }
+        let found = self.find(h, goal, granted as u32, source);
+        let used = match &found {
+            Ok(Some((_, got))) => u64::from(*got),
+            _ => 0,
+        };
+        if used < granted {
+            self.space.untake(granted - used, source);
+        }
+        found?.ok_or(Error::NoSpace)
+    }
+
+    /// Takes one block for metadata of an inode: [`Alloc::allocate`] of one block.
+    pub(crate) fn allocate_one(
+        &self,
+        h: &Handle,
+        goal: BlockNo,
+        source: Source,
+    ) -> Result<BlockNo> {
+        Ok(self.allocate(h, goal, 1, source)?.0)
+    }
+
+    /// Where the first block of inode `ino` should be. With `flex_bg` the first group of a flex group is left to
+    /// directories and their like, and files begin in the second (`ext4_inode_to_goal_block`).
+    pub(crate) fn goal_of_inode(&self, ino: InodeNo, is_file: bool) -> BlockNo {
+        let (group, _) = self.geo.group_of_inode(ino);
+        let (first, count) = self.geo.flex_group(group);
+        let group = match self.geo.groups_per_flex {
+            0..4 => group,
+            _ => GroupNo(first.0 + u32::from(is_file && count > 1)),
+        };
+        self.geo.group_first_block(group)
+    }
+
+    fn find(
+        &self,
+        h: &Handle,
+        goal: BlockNo,
+        want: u32,
+        source: Source,
+    ) -> Result<Option<(BlockNo, u32)>> {
+        let goal = BlockNo(
+            goal.0
+                .clamp(self.geo.first_data_block().0, self.geo.blocks_count - 1),
+        );
+        let (near, at) = self.geo.group_of_block(goal);
+        if at != 0
+            && let Found::Took(start, got) = self.take(h, near, Look::At(at), want, 1)?
+        {
+            return Ok(Some((start, got)));
+        }
+        let grows = at != 0 && source == Source::Reserved;
+        let look = Look::Cursor {
+            gap: if grows {
+                want.clamp(GAP.start, GAP.end)
+            } else {
+                0
+            },
+        };
+        if let Some(taken) = self.find_long(h, near, look, want)? {
+            return Ok(Some(taken));
+        }
+        // A search without the cursors' order, for what is left; twice, because others take and free meanwhile.
+        for _ in 0..2 {
+            let far = GroupNo(self.far.load(Ordering::Relaxed));
+            for g in self.groups_from(far) {
+                if self.free_blocks[g.0 as usize].load(Ordering::Relaxed) > 0
+                    && let Found::Took(start, got) =
+                        self.take(h, g, Look::Cursor { gap: 0 }, want, 1)?
+                {
+                    self.far.store(g.0, Ordering::Relaxed);
+                    return Ok(Some((start, got)));
+                }
+            }
+            self.release_pins();
+        }
+        Ok(None)
+    }
+
+    /// Steps 2 and 3: a long run, or the longest of a few groups.
+    fn find_long(
+        &self,
+        h: &Handle,
+        near: GroupNo,
+        look: Look,
+        want: u32,
+    ) -> Result<Option<(BlockNo, u32)>> {
+        let accept = want.min(GOOD_RUN);
+        let (mut scans, mut best) = (0, (0, near));
+        for g in self.groups_from(near) {
+            if self.free_blocks[g.0 as usize].load(Ordering::Relaxed) < accept {
+                continue;
+            }
+            match self.take(h, g, look, want, accept)? {
+                Found::Took(start, got) => return Ok(Some((start, got))),
+                Found::Best(len) => {
+                    best = best.max((len, g));
+                    scans += 1;
+                    if scans == SCANS_MAX {
+                        break;
+                    }
+                }
+                Found::Skipped => {}
+            }
+        }
+        if best.0 > 0
+            && let Found::Took(start, got) = self.take(h, best.1, look, want, 1)?
+        {
+            return Ok(Some((start, got)));
+        }
+        Ok(None)
+    }
+
+    /// All groups, from `first` on and around.
+    pub(super) fn groups_from(&self, first: GroupNo) -> impl Iterator<Item = GroupNo> {
+        let count = self.geo.groups_count();
+        (first.0..count).chain(0..first.0.min(count)).map(GroupNo)
+    }
+
+    /// Takes a run of at least `accept` and at most `want` blocks in group `g`, if it has one.
+    fn take(&self, h: &Handle, g: GroupNo, look: Look, want: u32, accept: u32) -> Result<Found> {
+        let mut state = self.group(g).state.lock();
+        let state = &mut *state;
+        if state.pins.is_some() {
+            self.release_pins_of(g, state, self.journal.committed());
+        }
+        if state.longest < accept || self.free_blocks[g.0 as usize].load(Ordering::Relaxed) == 0 {
+            return Ok(Found::Skipped);
+        }
+        let bitmap = self.block_bitmap(g, state)?;
+        let blocks = self.geo.group_blocks(g);
+        let view = View::new(&bitmap, blocks, state.overlays());
+        let range = match look {
+            Look::At(n) if view.is_busy(n) => return Ok(Found::Skipped),
+            Look::At(n) => n..view.next_busy(n..blocks.min(n.saturating_add(want))),
+            Look::Cursor { .. } => {
+                let long_enough = |r: &Range<u32>| r.end - r.start >= accept;
+                match view
+                    .find_run(state.cursor..blocks, want)
+                    .0
+                    .filter(long_enough)
+                {
+                    Some(range) => range,
+                    None => match view.find_run(0..blocks, want).0 {
+                        Some(range) if long_enough(&range) => range,
+                        short => {
+                            state.longest = short.map_or(0, |r| r.end - r.start);
+                            return Ok(Found::Best(state.longest));
+                        }
+                    },
+                }
+            }
+        };
+        if let Look::Cursor { gap } = look {
+            let free = self.free_blocks[g.0 as usize].load(Ordering::Relaxed);
+            let roomy = free > blocks / 8;
+            state.cursor = range
+                .end
+                .saturating_add(if roomy { gap } else { 0 })
+                .min(blocks);
+        }
+        self.mark_taken(h, g, state, bitmap, range.clone())?;
+        let start = self.geo.group_first_block(g).plus(range.start.into());
+        Ok(Found::Took(start, range.end - range.start))
+    }
+
+    fn mark_taken(
+        &self,
+        h: &Handle,
+        g: GroupNo,
+        state: &mut GroupState,
+        bitmap: stetfs_media::BlockRef,
+        range: Range<u32>,
+    ) -> Result<()> {
+        let count = range.end - range.start;
+        self.init_block_bitmap(h, g, state)?;
+        self.set_bits(h, state, Which::Blocks, bitmap, range, true)?;
+        state.desc.free_blocks_count -= count;
+        self.store_desc(h, g, &state.desc)?;
+        self.free_blocks[g.0 as usize].fetch_sub(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Frees `count` blocks from `start` on, which held `class`. They cannot be taken again until `h`'s transaction is durable. Metadata,
+    /// and data that the journal logs, is revoked. Needs two credits for each group that the run touches.
+    ///
+    /// # Errors
+    /// Damage: the run is not wholly in the volume, holds its own structures, or is free already. Nothing is freed then
+    /// (of a run over several groups, nothing in the group at fault and those after it).
+    pub(crate) fn free(&self, h: &Handle, start: BlockNo, count: u32, class: Class) -> Result<()> {
+        if !self.geo.is_valid_range(start, count.into()) {
+            return Err(Damage::FreeOutside { start, count }.into());
+        }
+        if self.zone.overlaps(start, count.into()) {
+            return Err(Damage::FreeSystem { start, count }.into());
+        }
+        let (mut at, mut left) = (start, count);
+        while left > 0 {
+            let (g, first) = self.geo.group_of_block(at);
+            let n = left.min(self.geo.group_blocks(g) - first);
+            self.free_in_group(h, g, first..first + n)?;
+            at = at.plus(n.into());
+            left -= n;
+        }
+        if class != Class::Data || self.journal.journals_data() {
+            for n in 0..count {
+                let block = start.plus(n.into());
+                h.revoke(block);
+                self.verified.forget(block);
+            }
+        }
+        Ok(())
+    }
+
+    fn free_in_group(&self, h: &Handle, g: GroupNo, range: Range<u32>) -> Result<()> {
+        let mut state = self.group(g).state.lock();
+        let state = &mut *state;
+        let bitmap = self.block_bitmap(g, state)?;
+        if let Some(n) = View::plain(&bitmap, self.geo.group_blocks(g)).next_free(range.clone()) {
+            let block = self.geo.group_first_block(g).plus(n.into());
+            return Err(Damage::FreeTwice { group: g, block }.into());
+        }
+        let count = range.end - range.start;
+        self.init_block_bitmap(h, g, state)?;
+        self.set_bits(h, state, Which::Blocks, bitmap, range.clone(), false)?;
+        state.desc.free_blocks_count += count;
+        self.store_desc(h, g, &state.desc)?;
+        let bits = self.geo.group_blocks(g);
+        let pins = state.pins.get_or_insert_with(|| Box::new(Pins::new(bits)));
+        if pins.pin(h.tid(), range) {
+            self.pinned.lock().push_back((h.tid(), g));
+        }
+        self.space.pin(count.into());
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! The groups of the volume: descriptors and bitmaps.
+//!
+//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows through
+//! [`Alloc::store_desc`] in the same handle as the change. Bitmaps are not kept: they live in the journal's cache and are
+//! searched there.
+//!
+//! Invariants, while a group's `state` is not locked:
+//! 1. `state.desc` is what the descriptor says on the volume, seen through the journal.
+//! 2. `desc.free_blocks_count` is the number of clear bits in the block bitmap; of those, `Alloc::free_blocks[g]` are not pinned.
+//! 3. No run of free, unpinned blocks is longer than `state.longest`.
+//! 4. No inode below index `state.first_free_inode` is free.
+//!
+//! Order of writes in one handle: bitmap, then descriptor (which holds the bitmap's checksum); both are in one transaction.
+
+use std::ops::Range;
+
+use parking_lot::Mutex;
+use stetfs_format::group::{GroupDesc, GroupFlags, init_inode_bitmap};
+use stetfs_format::{BlockNo, GroupNo, checksum};
+use stetfs_journal::Handle;
+use stetfs_media::{Block, BlockRef, Class};
+
+use super::bits::{self, View};
+use super::pins::Pins;
+use super::{Alloc, Damage};
+use crate::error::Result;
+
+/// What is known of one group.
+pub(crate) struct Group {
+    /// Where its inode table begins; never changes.
+    pub(super) inode_table: BlockNo,
+    pub(super) state: Mutex<GroupState>,
+}
+
+pub(super) struct GroupState {
+    pub(super) desc: GroupDesc,
+    /// The block bitmap passed its check.
+    pub(super) blocks_checked: bool,
+    /// The inode bitmap passed its check.
+    pub(super) inodes_checked: bool,
+    /// Where the next search begins (next fit).
+    pub(super) cursor: u32,
+    pub(super) longest: u32,
+    pub(super) first_free_inode: u32,
+    pub(super) pins: Option<Box<Pins>>,
+}
+
+/// The bitmap that a change is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    Blocks,
+    Inodes,
+}
+
+impl Group {
+    pub(super) fn new(desc: GroupDesc) -> Self {
+        Self {
+            inode_table: desc.inode_table,
+            state: Mutex::new(GroupState {
+                desc,
+                blocks_checked: false,
+                inodes_checked: false,
+                cursor: 0,
+                longest: u32::MAX,
+                first_free_inode: 0,
+                pins: None,
+            }),
+        }
+    }
+}
+
+impl GroupState {
+    /// What a search must keep away from, besides the bitmap.
+    pub(super) fn overlays(&self) -> [&[u64]; 3] {
+        self.pins.as_ref().map_or([&[], &[], &[]], |p| p.overlays())
+    }
+}
+
+impl Alloc {
+    /// Whether the descriptor has `flag` and flags mean anything on this volume.
+    pub(super) fn has_flag(&self, state: &GroupState, flag: GroupFlags) -> bool {
+        state.desc.flags(&self.geo).contains(flag)
+    }
+
+    /// Decodes the descriptors of the whole volume, each block read once.
+    pub(super) fn load_groups(&mut self) -> Result<()> {
+        let geo = self.geo;
+        let size = geo.desc_size();
+        let mut block: Option<(BlockNo, BlockRef)> = None;
+        for g in (0..geo.groups_count()).map(GroupNo) {
+            let (at, offset) = geo.desc_position(g);
+            if block.as_ref().is_none_or(|(b, _)| *b != at) {
+                block = Some((at, self.journal.read(at, Class::GroupDesc)?));
+            }
+            let (_, bytes) = block.as_ref().expect("just read");
+            let desc = GroupDesc::decode(&bytes[offset..offset + size], g, &geo)?;
+            self.groups.push(Group::new(desc));
+        }
+        Ok(())
+    }
+
+    /// Writes what changed of a descriptor; computes its checksum.
+    pub(super) fn store_desc(&self, h: &Handle, g: GroupNo, desc: &GroupDesc) -> Result<()> {
+        let (block, offset) = self.geo.desc_position(g);
+        let size = self.geo.desc_size();
+        let content = self.journal.read(block, Class::GroupDesc)?;
+        let old = &content[offset..offset + size];
+        let mut raw = [0; 1024];
+        let new = &mut raw[..size];
+        new.copy_from_slice(old);
+        desc.encode_into(new, g, &self.geo);
+        let changed = stetfs_format::bytes::diff_range(old, new);
+        drop(content);
+        if let Some(range) = changed {
+            h.write(block, Class::GroupDesc, offset + range.start, &raw[range])?;
+        }
+        Ok(())
+    }
+
+    /// The block bitmap of a group, checked when it is first met. For a group whose bitmap was never written, what
+    /// it would be.
+    pub(super) fn block_bitmap(&self, g: GroupNo, state: &mut GroupState) -> Result<BlockRef> {
+        if self.has_flag(state, GroupFlags::BLOCK_UNINIT) {
+            let fresh = self.fresh_block_bitmap(g);
+            self.check_free_blocks(g, state, fresh.bytes())?;
+            return Ok(fresh.into());
+        }
+        let bitmap = self
+            .journal
+            .read(state.desc.block_bitmap, Class::BlockBitmap)?;
+        if !state.blocks_checked {
+            state.desc.check_block_bitmap(&bitmap, g, &self.geo)?;
+            self.check_system_bits(g, &bitmap)?;
+            self.check_free_blocks(g, state, &bitmap)?;
+            state.blocks_checked = true;
+        }
+        Ok(bitmap)
+    }
+
+    fn check_system_bits(&self, g: GroupNo, bitmap: &[u8]) -> Result<()> {
+        let view = View::plain(bitmap, self.geo.group_blocks(g));
+        for part in self.system_bits(g) {
+            if let Some(n) = view.next_free(part) {
+                let block = self.geo.group_first_block(g).plus(n.into());
+                return Err(Damage::SystemBlockFree { group: g, block }.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn check_free_blocks(&self, g: GroupNo, state: &GroupState, bitmap: &[u8]) -> Result<()> {
+        let bitmap = View::plain(bitmap, self.geo.group_blocks(g)).count_free();
+        let descriptor = state.desc.free_blocks_count;
+        if bitmap != descriptor {
+            return Err(Damage::FreeBlocks {
+                group: g,
+                bitmap,
+                descriptor,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// The bits of group `g` that stand for the volume's own structures.
+    fn system_bits(&self, g: GroupNo) -> impl Iterator<Item = Range<u32>> {
+        let first = self.geo.group_first_block(g).0;
+        let end = first + u64::from(self.geo.group_blocks(g));
+        self.zone
+            .parts(first..end)
+            .map(move |r| (r.start - first) as u32..(r.end - first) as u32)
+    }
+
+    /// The bitmap of a group in which nothing was allocated yet: the volume's own structures, and the bits past the end.
+    fn fresh_block_bitmap(&self, g: GroupNo) -> Block {
+        let mut block = Block::zeroed(self.geo.block_size());
+        let bytes = block.bytes_mut();
+        for part in self.system_bits(g) {
+            bits::fill(bytes, 0, part, true);
+        }
+        let end = bytes.len() as u32 * 8;
+        bits::fill(bytes, 0, self.geo.group_blocks(g)..end, true);
+        block
+    }
+
+    /// Gives a group whose block bitmap was never written one (`ext4_init_block_bitmap`). The caller stores the descriptor.
+    pub(super) fn init_block_bitmap(
+        &self,
+        h: &Handle,
+        g: GroupNo,
+        state: &mut GroupState,
+    ) -> Result<()> {
+        if !self.has_flag(state, GroupFlags::BLOCK_UNINIT) {
+            return Ok(());
+        }
+        let fresh = self.fresh_block_bitmap(g);
+        self.check_free_blocks(g, state, fresh.bytes())?;
+        h.create(state.desc.block_bitmap, Class::BlockBitmap, fresh.bytes())?;
+        state.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
+        state.desc.block_bitmap_csum = self.bitmap_csum(Which::Blocks, &[fresh.bytes()]);
+        state.blocks_checked = true;
+        Ok(())
+    }
+
+    /// The inode bitmap of a group, checked when it is first met; empty for one that was never written.
+    pub(super) fn inode_bitmap(&self, g: GroupNo, state: &mut GroupState) -> Result<BlockRef> {
+        if self.has_flag(state, GroupFlags::INODE_UNINIT) {
+            return Ok(self.fresh_inode_bitmap().into());
+        }
+        let bitmap = self
+            .journal
+            .read(state.desc.inode_bitmap, Class::InodeBitmap)?;
+        if !state.inodes_checked {
+            state.desc.check_inode_bitmap(&bitmap, g, &self.geo)?;
+            let found = View::plain(&bitmap, self.geo.inodes_per_group()).count_free();
+            let descriptor = state.desc.free_inodes_count;
+            if found != descriptor {
+                return Err(Damage::FreeInodes {
+                    group: g,
+                    bitmap: found,
+                    descriptor,
+                }
+                .into());
+            }
+            state.inodes_checked = true;
+        }
+        Ok(bitmap)
+    }
+
+    fn fresh_inode_bitmap(&self) -> Block {
+        let mut block = Block::zeroed(self.geo.block_size());
+        init_inode_bitmap(block.bytes_mut(), &self.geo);
+        block
+    }
+
+    /// Gives a group whose inode bitmap was never written one. The block bitmap comes with it, so that the inode
+    /// table is seen to be in use (as the kernel's `ext4_new_inode` does). The caller stores the descriptor.
+    pub(super) fn init_inode_bitmap(
+        &self,
+        h: &Handle,
+        g: GroupNo,
+        state: &mut GroupState,
+    ) -> Result<()> {
+        if !self.has_flag(state, GroupFlags::INODE_UNINIT) {
+            return Ok(());
+        }
+        self.init_block_bitmap(h, g, state)?;
+        let fresh = self.fresh_inode_bitmap();
+        h.create(state.desc.inode_bitmap, Class::InodeBitmap, fresh.bytes())?;
+        state.desc.flags.remove(GroupFlags::INODE_UNINIT);
+        state.desc.itable_unused = self.geo.inodes_per_group();
+        state.inodes_checked = true;
+        Ok(())
+    }
+
+    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`, and its checksum in the descriptor in memory.
+    pub(super) fn set_bits(
+        &self,
+        h: &Handle,
+        state: &mut GroupState,
+        which: Which,
+        bitmap: BlockRef,
+        range: Range<u32>,
+        value: bool,
+    ) -> Result<()> {
+        let (start, end) = (range.start as usize / 8, (range.end as usize).div_ceil(8));
+        let mut changed = [0; 4096];
+        let changed = &mut changed[..end - start];
+        changed.copy_from_slice(&bitmap[start..end]);
+        bits::fill(changed, start as u32 * 8, range, value);
+        let (block, class) = match which {
+            Which::Blocks => (state.desc.block_bitmap, Class::BlockBitmap),
+            Which::Inodes => (state.desc.inode_bitmap, Class::InodeBitmap),
+        };
+        let csum = self.bitmap_csum(which, &[&bitmap[..start], changed, &bitmap[end..]]);
+        match which {
+            Which::Blocks => state.desc.block_bitmap_csum = csum,
+            Which::Inodes => state.desc.inode_bitmap_csum = csum,
+        }
+        drop(bitmap);
+        h.write(block, class, start, changed)?;
+        Ok(())
+    }
+
+    /// The checksum of a bitmap given in pieces; 0 without `metadata_csum`.
+    fn bitmap_csum(&self, which: Which, pieces: &[&[u8]]) -> u32 {
+        if !self.geo.metadata_csum {
+            return 0;
+        }
+        let mut left = match which {
+            Which::Blocks => self.geo.clusters_per_group(),
+            Which::Inodes => self.geo.inodes_per_group(),
+        } as usize
+            / 8;
+        let crc = pieces.iter().fold(self.geo.csum_seed(), |crc, piece| {
+            let n = piece.len().min(left);
+            left -= n;
+            checksum::crc32c(crc, &piece[..n])
+        });
+        // Descriptors of 32 bytes hold the lower half.
+        if self.geo.desc_size() > 32 {
+            crc
+        } else {
+            crc & 0xFFFF
+        }
+    }
+}

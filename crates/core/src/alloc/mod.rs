@@ -1,0 +1,279 @@
+//! Allocation of blocks and inodes.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `groups` | descriptors and bitmaps of the groups; the order of their writes |
+//! | `balloc` | finding, taking and freeing blocks |
+//! | `ialloc` | choosing, taking and freeing inodes |
+//! | `space` | reservations, root's blocks, the pool: who may take how many |
+//! | `pins` | freed blocks whose freeing transaction is not durable |
+//! | `zone` | the volume's own structures |
+//! | `trim` | telling the device what is free |
+//! | `verified` | which metadata blocks passed their full check |
+//! | `bits` | bitmaps, 64 bits at a time |
+//!
+//! Locks: one mutex a group, taken inside a handle and inside `Inode::state`, never two at once; under it the journal's cache is
+//! read and written. `Space` and the queue of pins have locks of their own, taken last. Several threads allocate at
+//! once; each begins in the group near its own directory or inode, so they meet rarely.
+//!
+//! Memory: about a hundred bytes a group, plus the overlays of groups in which blocks were just freed.
+
+mod balloc;
+mod bits;
+mod damage;
+mod groups;
+mod ialloc;
+mod pins;
+mod space;
+#[cfg(test)]
+pub(crate) mod test_image;
+#[cfg(test)]
+mod tests;
+mod trim;
+mod verified;
+mod zone;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use stetfs_format::{BlockNo, Geometry, GroupNo, InodeNo, Superblock, Tid};
+use stetfs_journal::Journal;
+use stetfs_media::BlockDev;
+
+use crate::error::{Error, Inconsistent, Result};
+pub use damage::Damage;
+use groups::Group;
+pub(crate) use space::Source;
+use space::Space;
+pub(crate) use verified::Verified;
+use zone::SystemZone;
+
+/// How often a request that finds no space forces a commit and tries again (the kernel's `ext4_should_retry_alloc`).
+const RETRIES_MAX: u32 = 3;
+
+/// The allocator of a volume.
+pub(crate) struct Alloc {
+    geo: Geometry,
+    journal: Arc<Journal>,
+    dev: Arc<dyn BlockDev>,
+    groups: Vec<Group>,
+    /// Free blocks of each group that are not pinned. Changed under the group's lock, read without.
+    free_blocks: Box<[AtomicU32]>,
+    /// Free inodes of each group, likewise.
+    free_inodes: Box<[AtomicU32]>,
+    /// Directories of each group, likewise.
+    used_dirs: Box<[AtomicU32]>,
+    free_inodes_total: AtomicU64,
+    used_dirs_total: AtomicU64,
+    space: Space,
+    zone: SystemZone,
+    /// Groups with pins, by the transaction that freed there.
+    pinned: Mutex<VecDeque<(Tid, GroupNo)>>,
+    /// Where a search that had to leave its neighbourhood last found something.
+    far: AtomicU32,
+    /// Spreads top-level directories.
+    spread: AtomicU32,
+    verified: Verified,
+}
+
+impl Alloc {
+    /// The allocator of the volume that `sb` describes. Reads every descriptor (64 bytes for 128 MiB) and no bitmap.
+    ///
+    /// # Errors
+    /// A descriptor that fails one of its checks; reading.
+    pub(crate) fn new(
+        sb: &Superblock,
+        journal: Arc<Journal>,
+        dev: Arc<dyn BlockDev>,
+    ) -> Result<Self> {
+        let geo = *sb.geometry();
+        let zeros = || {
+            (0..geo.groups_count())
+                .map(|_| AtomicU32::new(0))
+                .collect::<Box<[_]>>()
+        };
+        let mut alloc = Self {
+            geo,
+            journal,
+            dev,
+            groups: Vec::with_capacity(geo.groups_count() as usize),
+            free_blocks: zeros(),
+            free_inodes: zeros(),
+            used_dirs: zeros(),
+            free_inodes_total: AtomicU64::new(0),
+            used_dirs_total: AtomicU64::new(0),
+            space: Space::new(0, 0, 0),
+            zone: SystemZone::default(),
+            pinned: Mutex::default(),
+            far: AtomicU32::new(0),
+            spread: AtomicU32::new(0),
+            verified: Verified::new(),
+        };
+        alloc.load_groups()?;
+        alloc.count(sb);
+        Ok(alloc)
+    }
+
+    /// Fills in what is derived from the descriptors. The superblock's counts may be stale after a crash and are not used.
+    fn count(&mut self, sb: &Superblock) {
+        let (mut free, mut inodes, mut dirs) = (0, 0, 0);
+        let mut located = Vec::with_capacity(self.groups.len());
+        for (n, group) in self.groups.iter_mut().enumerate() {
+            let desc = &group.state.get_mut().desc;
+            free += u64::from(desc.free_blocks_count);
+            inodes += u64::from(desc.free_inodes_count);
+            dirs += u64::from(desc.used_dirs_count);
+            *self.free_blocks[n].get_mut() = desc.free_blocks_count;
+            *self.free_inodes[n].get_mut() = desc.free_inodes_count;
+            *self.used_dirs[n].get_mut() = desc.used_dirs_count;
+            located.push([desc.block_bitmap, desc.inode_bitmap, desc.inode_table]);
+        }
+        *self.free_inodes_total.get_mut() = inodes;
+        *self.used_dirs_total.get_mut() = dirs;
+        self.space = Space::new(self.geo.blocks_count, free, sb.r_blocks_count);
+        let located = located
+            .into_iter()
+            .enumerate()
+            .map(|(n, at)| (GroupNo(n as u32), at));
+        self.zone = SystemZone::new(&self.geo, located);
+    }
+
+    fn group(&self, g: GroupNo) -> &Group {
+        &self.groups[g.0 as usize]
+    }
+
+    /// Where the inode table of group `g` (below the group count) begins.
+    #[inline]
+    pub(crate) fn inode_table(&self, g: GroupNo) -> BlockNo {
+        self.group(g).inode_table
+    }
+
+    /// The blocks that passed their full check.
+    #[inline]
+    pub(crate) fn verified(&self) -> &Verified {
+        &self.verified
+    }
+
+    /// The journal that blocks are read and written through.
+    #[inline]
+    pub(crate) fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// The volume's shape.
+    #[inline]
+    pub(crate) fn geo(&self) -> &Geometry {
+        &self.geo
+    }
+
+    /// Free blocks of the volume for `statfs`: all, and those that an ordinary user may have. Reserved blocks count as used.
+    pub(crate) fn free_blocks(&self) -> (u64, u64) {
+        self.space.free()
+    }
+
+    /// Free blocks in the bitmaps: the superblock's `s_free_blocks_count`.
+    pub(crate) fn free_blocks_in_bitmaps(&self) -> u64 {
+        self.space.free_in_bitmaps()
+    }
+
+    /// Free inodes of the volume.
+    pub(crate) fn free_inodes(&self) -> u64 {
+        self.free_inodes_total.load(Ordering::Relaxed)
+    }
+
+    /// Blocks of the volume's own structures, without the journal (`statfs` takes them off the total).
+    pub(crate) fn overhead(&self) -> u64 {
+        self.zone.blocks()
+    }
+
+    /// Fails unless a file may map `count` blocks from `start` on: they are in the volume and hold none of its own structures.
+    pub(crate) fn check_mappable(&self, ino: InodeNo, start: BlockNo, count: u64) -> Result<()> {
+        if self.geo.is_valid_range(start, count) && !self.zone.overlaps(start, count) {
+            return Ok(());
+        }
+        Err(Inconsistent::SystemBlock { ino, block: start }.into())
+    }
+
+    /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. Must be called without a handle open: it may force a commit,
+    /// which lets go of freed blocks and places what others reserved.
+    ///
+    /// # Errors
+    /// `NoSpace`; what the commit says.
+    pub(crate) fn reserve(&self, n: u64, privileged: bool) -> Result<()> {
+        let mut tries = 0;
+        while !self.space.reserve(n, privileged) {
+            if !self.retry_after_commit(&mut tries)? {
+                return Err(Error::NoSpace);
+            }
+        }
+        Ok(())
+    }
+
+    /// Like [`Alloc::reserve`], but never commits, so it may be called with a handle open.
+    pub(crate) fn try_reserve(&self, n: u64, privileged: bool) -> bool {
+        self.space.reserve(n, privileged)
+            || (self.release_pins() > 0 && self.space.reserve(n, privileged))
+    }
+
+    /// Takes back a promise of `n` blocks.
+    pub(crate) fn release(&self, n: u64) {
+        if n > 0 {
+            self.space.release(n);
+        }
+    }
+
+    /// After `NoSpace`, with no handle open: whether it is worth trying again, because freed blocks were let go of, if need be by
+    /// a commit. `tries` begins at 0.
+    pub(crate) fn retry_after_commit(&self, tries: &mut u32) -> Result<bool> {
+        *tries += 1;
+        if *tries > RETRIES_MAX {
+            return Ok(false);
+        }
+        if self.release_pins() > 0 {
+            return Ok(true);
+        }
+        if !self.space.commit_would_help() {
+            return Ok(false);
+        }
+        self.journal.commit_running()?;
+        self.release_pins();
+        Ok(true)
+    }
+
+    /// Lets go of all blocks whose freeing transaction is durable; returns how many.
+    fn release_pins(&self) -> u64 {
+        let committed = self.journal.committed();
+        let mut released = 0;
+        loop {
+            let g = {
+                let mut queue = self.pinned.lock();
+                match queue.front() {
+                    Some((tid, _)) if committed.is_at_or_after(*tid) => {
+                        queue.pop_front().expect("looked at").1
+                    }
+                    _ => return released,
+                }
+            };
+            released += self.release_pins_of(g, &mut self.group(g).state.lock(), committed);
+        }
+    }
+
+    /// The same for one group, whose state the caller has locked.
+    fn release_pins_of(&self, g: GroupNo, state: &mut groups::GroupState, committed: Tid) -> u64 {
+        let Some(pins) = &mut state.pins else {
+            return 0;
+        };
+        let released = pins.release(committed);
+        if pins.is_empty() {
+            state.pins = None;
+        }
+        if released > 0 {
+            state.longest = u32::MAX;
+            self.free_blocks[g.0 as usize].fetch_add(released, Ordering::Relaxed);
+            self.space.unpin(released.into());
+        }
+        released.into()
+    }
+}

@@ -1,0 +1,147 @@
+//! For tests: an image made by mke2fs, in memory, with a journal (scheme `null`) and an allocator on it, and e2fsck to
+//! judge what was done to it.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_journal::{Config, Journal, OpenArgs, SchemeOptions};
+use stetfs_media::{BlockDev, Cause, Class, RamDev, Tag};
+use tempfile::NamedTempFile;
+
+use super::Alloc;
+
+/// An image under test.
+pub(crate) struct TestImage {
+    dev: Arc<RamDev>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) alloc: Alloc,
+}
+
+/// The options of mke2fs for each kind of volume that tests go through.
+pub(crate) const KINDS: [(&str, &[&str]); 6] = [
+    ("ext4", &["-t", "ext4"]),
+    ("ext4, 1 KiB", &["-t", "ext4", "-b", "1024"]),
+    (
+        "ext4, 2 KiB, inodes of 128",
+        &["-t", "ext4", "-b", "2048", "-I", "128", "-O", "^64bit"],
+    ),
+    (
+        "gdt_csum",
+        &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg"],
+    ),
+    ("ext3", &["-t", "ext3", "-b", "1024"]),
+    ("ext3, 4 KiB", &["-t", "ext3", "-b", "4096"]),
+];
+
+fn run(command: &mut Command) -> String {
+    let out = command.output().expect("e2fsprogs is installed");
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{command:?}: {text}");
+    text
+}
+
+impl TestImage {
+    /// An image of `mib` MiB from `mke2fs OPTIONS`, without a journal of its own.
+    pub(crate) fn new(mib: u64, options: &[&str]) -> Self {
+        let file = NamedTempFile::new().expect("a temporary file");
+        file.as_file().set_len(mib << 20).expect("its size");
+        run(Command::new("mke2fs")
+            .args(["-q", "-F", "-U", "c5e4ae5a-0b3c-4a5e-9d1e-6a1f3b2c4d5e"])
+            .args([
+                "-E",
+                "lazy_itable_init=1,hash_seed=c5e4ae5a-0b3c-4a5e-9d1e-6a1f3b2c4d5e",
+            ])
+            .args(options)
+            .args(["-O", "^has_journal"])
+            .arg(file.path()));
+        Self::open(Arc::new(
+            RamDev::from_file(file.path()).expect("read the image"),
+        ))
+    }
+
+    fn open(dev: Arc<RamDev>) -> Self {
+        let sb = superblock(&*dev);
+        let args = OpenArgs {
+            dev: dev.clone(),
+            block_size: sb.block_size(),
+            blocks: sb.blocks_count,
+            uuid: sb.uuid,
+            has_64bit: sb.is_64bit,
+            has_metadata_csum: sb.metadata_csum,
+            log: Vec::new(),
+            memory: 64 << 20,
+            writable: true,
+            options: SchemeOptions::default(),
+        };
+        let config = Config {
+            scheme: "null".into(),
+            commit_interval: None,
+            memory: 64 << 20,
+        };
+        let (journal, _) = Journal::open(args, &config).expect("open the journal");
+        let alloc = Alloc::new(&sb, journal.clone(), dev.clone()).expect("read the descriptors");
+        Self {
+            dev,
+            journal,
+            alloc,
+        }
+    }
+
+    /// Commits, writes the superblock's counts and runs `e2fsck -fn`. Returns what it printed, which must be clean.
+    pub(crate) fn e2fsck(&self) -> String {
+        let file = self.save();
+        run(Command::new("e2fsck").arg("-fn").arg(file.path()))
+    }
+
+    /// Commits, and runs debugfs with `request` on a copy of the image.
+    pub(crate) fn debugfs(&self, request: &str) -> String {
+        let file = self.save();
+        run(Command::new("debugfs")
+            .args(["-R", request])
+            .arg(file.path()))
+    }
+
+    /// What dumpe2fs says of the image after a commit.
+    pub(crate) fn dumpe2fs(&self) -> String {
+        run(Command::new("dumpe2fs").arg(self.save().path()))
+    }
+
+    fn save(&self) -> NamedTempFile {
+        self.journal.commit_running().expect("commit");
+        let mut sb = superblock(&*self.dev);
+        sb.free_blocks_count = self.alloc.free_blocks_in_bitmaps();
+        sb.free_inodes_count = self.alloc.free_inodes() as u32;
+        let mut raw = [0; SUPERBLOCK_SIZE];
+        let tag = Tag::new(Class::Superblock, Cause::Control);
+        self.dev
+            .read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, tag)
+            .expect("read");
+        sb.encode_into(&mut raw);
+        self.dev
+            .write_at(SUPERBLOCK_OFFSET, &raw, tag)
+            .expect("write");
+        let file = NamedTempFile::new().expect("a temporary file");
+        self.dev.to_file(file.path()).expect("save the image");
+        file
+    }
+
+    /// The image as another mount would find it: everything in memory is given up after a commit.
+    pub(crate) fn reopen(self) -> Self {
+        drop(self.save());
+        Self::open(self.dev)
+    }
+
+    /// The device below.
+    pub(crate) fn dev(&self) -> &RamDev {
+        &self.dev
+    }
+}
+
+fn superblock(dev: &dyn BlockDev) -> Superblock {
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))
+        .expect("read the superblock");
+    Superblock::decode(&raw).expect("mke2fs made it")
+}

@@ -1,0 +1,111 @@
+//! Telling the device which blocks are free (FITRIM).
+//!
+//! A free run is taken out of the account and overlaid while the device works on it, so that nobody is given a block that is
+//! about to lose its content, and no lock is held meanwhile. Blocks freed by a transaction that is not durable are left alone:
+//! after a crash their old owner wants them back.
+
+use std::ops::Range;
+
+use stetfs_format::GroupNo;
+
+use super::bits::View;
+use super::pins::Pins;
+use super::{Alloc, Source};
+use crate::error::Result;
+
+/// Blocks that are discarded at a time, so that a writer does not find too much missing.
+const CHUNK: u32 = 8192;
+
+impl Alloc {
+    /// Discards the free runs of at least `min_len` blocks in `blocks`; returns how many blocks were discarded.
+    ///
+    /// # Errors
+    /// The device's, `Unsupported` among them; damage found in a bitmap.
+    pub(crate) fn trim(&self, blocks: Range<u64>, min_len: u64) -> Result<u64> {
+        let start = blocks.start.max(self.geo.first_data_block().0);
+        let end = blocks.end.min(self.geo.blocks_count);
+        if start >= end {
+            return Ok(0);
+        }
+        let min_len = u32::try_from(min_len.max(1)).unwrap_or(u32::MAX);
+        let (first, mut from) = self.geo.group_of_block(stetfs_format::BlockNo(start));
+        let (last, last_bit) = self.geo.group_of_block(stetfs_format::BlockNo(end - 1));
+        let mut trimmed = 0;
+        for g in (first.0..=last.0).map(GroupNo) {
+            let to = if g == last {
+                last_bit + 1
+            } else {
+                self.geo.group_blocks(g)
+            };
+            while let Some(run) = self.next_trim(g, from..to, min_len)? {
+                from = run.end;
+                trimmed += u64::from(run.end - run.start);
+                let result = self.discard(g, run.clone());
+                self.end_trim(g, run);
+                result?;
+            }
+            from = 0;
+        }
+        Ok(trimmed)
+    }
+
+    /// Finds the next free run in `within` and keeps it from allocation.
+    fn next_trim(
+        &self,
+        g: GroupNo,
+        within: Range<u32>,
+        min_len: u32,
+    ) -> Result<Option<Range<u32>>> {
+        let mut state = self.group(g).state.lock();
+        let state = &mut *state;
+        self.release_pins_of(g, state, self.journal.committed());
+        let bitmap = self.block_bitmap(g, state)?;
+        let bits = self.geo.group_blocks(g);
+        let view = View::new(&bitmap, bits, state.overlays());
+        let mut from = within.start;
+        while let Some(start) = view.next_free(from..within.end) {
+            let end = view.next_busy(start..within.end);
+            from = end;
+            let whole = view.next_busy(start..bits) - start;
+            if whole < min_len {
+                continue;
+            }
+            let want = (end - start).min(CHUNK);
+            let got = self
+                .space
+                .take(want.into(), Source::Free { privileged: false }) as u32;
+            if got == 0 {
+                return Ok(None);
+            }
+            let run = start..start + got;
+            let pins = state.pins.get_or_insert_with(|| Box::new(Pins::new(bits)));
+            pins.discard_begin(run.clone());
+            self.free_blocks[g.0 as usize].fetch_sub(got, std::sync::atomic::Ordering::Relaxed);
+            return Ok(Some(run));
+        }
+        Ok(None)
+    }
+
+    fn end_trim(&self, g: GroupNo, run: Range<u32>) {
+        let mut state = self.group(g).state.lock();
+        let count = run.end - run.start;
+        if let Some(pins) = &mut state.pins {
+            pins.discard_end(run);
+            if pins.is_empty() {
+                state.pins = None;
+            }
+        }
+        state.longest = u32::MAX;
+        self.free_blocks[g.0 as usize].fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+        self.space
+            .untake(count.into(), Source::Free { privileged: false });
+    }
+
+    fn discard(&self, g: GroupNo, run: Range<u32>) -> Result<()> {
+        let start = self.geo.group_first_block(g).plus(run.start.into());
+        let bits = self.geo.block_bits;
+        self.dev
+            .discard(start.0 << bits, u64::from(run.end - run.start) << bits)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Which metadata blocks have passed their whole check since the mount.
+//!
+//! A full check of a node (checksum, order, every range) costs more than the search in it, so it is made when the block is
+//! first met. The memory is a fixed table, one slot a hash: a collision costs another check, nothing else. A block
+//! that is freed is forgotten. Readers stay safe against content that was never checked: what this saves is the full check, not
+//! the bounds checks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stetfs_format::BlockNo;
+
+const SLOTS: usize = 1 << 13;
+
+/// A bounded set of block numbers.
+pub(crate) struct Verified {
+    slots: Box<[AtomicU64]>,
+}
+
+impl Verified {
+    /// Nothing is verified.
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    fn slot(&self, b: BlockNo) -> &AtomicU64 {
+        let hash = b.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 51;
+        &self.slots[hash as usize % SLOTS]
+    }
+
+    /// Whether `b` was noted and not forgotten. Block 0 holds no node and never is.
+    #[inline]
+    pub(crate) fn is_noted(&self, b: BlockNo) -> bool {
+        b.0 != 0 && self.slot(b).load(Ordering::Relaxed) == b.0
+    }
+
+    /// Notes that `b` passed its check.
+    pub(crate) fn note(&self, b: BlockNo) {
+        self.slot(b).store(b.0, Ordering::Relaxed);
+    }
+
+    /// `b` was freed.
+    pub(crate) fn forget(&self, b: BlockNo) {
+        let _ = self
+            .slot(b)
+            .compare_exchange(b.0, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noted_until_forgotten() {
+        let v = Verified::new();
+        assert!(!v.is_noted(BlockNo(0)));
+        v.note(BlockNo(77));
+        assert!(v.is_noted(BlockNo(77)) && !v.is_noted(BlockNo(78)));
+        v.forget(BlockNo(78));
+        assert!(v.is_noted(BlockNo(77)));
+        v.forget(BlockNo(77));
+        assert!(!v.is_noted(BlockNo(77)));
+    }
+}
