@@ -7,9 +7,9 @@
 //! - A write is *durable* once a flush that was started after the write returned has itself returned, or
 //!   when it was a [`BlockDev::write_durable`]. Until then a power cut keeps or loses each
 //!   [`BlockDev::atomic_unit`] of it independently, whatever the order of the writes was.
-//! - After a failed write the content of its range is anybody's guess. After a failed flush, so are all writes
-//!   since the last good one, even if a later flush were to succeed: the device therefore never
-//!   lets one succeed again ([`MediaError::WritesLost`]). Whoever owns the device must stop writing.
+//! - After a failed write the content of its range is anybody's guess. After a failed flush or durable
+//!   write, so are all writes since the last good flush, even if a later flush were to succeed: the device
+//!   therefore never lets one succeed again ([`MediaError::WritesLost`]). Whoever owns it must stop writing.
 //! - Every request that succeeded is counted by the [`Meter`].
 
 use crate::error::{MediaError, Op};

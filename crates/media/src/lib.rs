@@ -1,6 +1,9 @@
 //! Storage media, metered and recordable.
 //!
-//! [`BlockDev`] is the contract; [`FileDev`] (a file or block device), [`RamDev`] (memory) fulfil it.
+//! [`BlockDev`] is the contract and says what is durable when. Three kinds of device fulfil it: [`FileDev`] on a
+//! file or block device, [`RamDev`] in memory, and [`SimDev`], whose power can be cut and whose requests
+//! can fail. Every request carries a [`Tag`], by which the [`Meter`] counts it. A content is an
+//! [`Image`] and a block's content a [`BlockRef`], both cheap to share.
 #![forbid(unsafe_code)]
 
 mod block;
@@ -8,14 +11,20 @@ mod dev;
 mod error;
 mod file;
 mod file_open;
+mod image;
 mod meter;
 mod ram;
+pub mod sim;
+mod sparse;
 mod tag;
 
 pub use block::{Block, BlockRef};
 pub use dev::BlockDev;
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
+pub use image::Image;
 pub use meter::{Meter, MeterSnapshot, Traffic};
 pub use ram::RamDev;
+pub use rustix::io::Errno;
+pub use sim::SimDev;
 pub use tag::{Cause, Class, Tag};

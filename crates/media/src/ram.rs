@@ -4,8 +4,7 @@
 //! written, so threads that work in different places do not meet and a device of 16 GiB takes only
 //! what is used. Nothing survives the process; a flush has nothing to do.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::path::Path;
 
 use parking_lot::RwLock;
@@ -13,6 +12,7 @@ use parking_lot::RwLock;
 use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
+use crate::sparse;
 use crate::tag::{Cause, Tag};
 
 /// Bytes under one lock. A multiple of every sector size, so no sector is ever seen half written.
@@ -64,30 +64,27 @@ impl RamDev {
 
     /// A device with the content of a file; a last piece that is no whole sector is left out.
     pub fn from_file(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        let size = file.metadata()?.len();
-        let dev = Self::new(size - size % 512);
-        let mut buffer = vec![0; CHUNK];
-        for (i, chunk) in dev.chunks.iter().enumerate() {
-            let part = &mut buffer[..dev.chunk_len(i)];
-            file.read_exact(part)?;
-            put_unless_zero(&mut chunk.write(), part);
-        }
+        let len = std::fs::metadata(path)?.len();
+        let dev = Self::new(len - len % 512);
+        sparse::load(path, CHUNK, |offset, bytes| {
+            if let Some(chunk) = dev.chunks.get((offset / CHUNK as u64) as usize) {
+                put_unless_zero(&mut chunk.write(), bytes);
+            }
+        })?;
         Ok(dev)
     }
 
     /// Writes the whole content into a file, with holes where nothing was ever written. What
     /// is being written at the same time is in it or not, sector by sector.
     pub fn to_file(&self, path: &Path) -> io::Result<()> {
-        let mut file = File::create(path)?;
-        file.set_len(self.size)?;
-        for (i, chunk) in self.chunks.iter().enumerate() {
-            if let Some(bytes) = &*chunk.read() {
-                file.seek(SeekFrom::Start((i * CHUNK) as u64))?;
-                file.write_all(&bytes[..self.chunk_len(i)])?;
-            }
-        }
-        Ok(())
+        let pieces = self.chunks.iter().enumerate().filter_map(|(i, chunk)| {
+            let bytes = chunk
+                .read()
+                .as_ref()
+                .map(|bytes| bytes[..self.chunk_len(i)].to_vec());
+            bytes.map(|bytes| ((i * CHUNK) as u64, bytes))
+        });
+        sparse::store(path, self.size, pieces)
     }
 
     /// A second device with a copy of the content and an account of its own.
@@ -179,7 +176,7 @@ fn empty_chunk() -> Box<[u8]> {
 }
 
 fn put_unless_zero(chunk: &mut Chunk, bytes: &[u8]) {
-    if bytes.iter().any(|b| *b != 0) {
+    if !sparse::is_zero(bytes) {
         chunk.get_or_insert_with(empty_chunk)[..bytes.len()].copy_from_slice(bytes);
     }
 }

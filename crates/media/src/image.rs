@@ -1,0 +1,377 @@
+//! The content of a device as a value: cloning it costs nothing, changing a clone copies a few kilobytes.
+//!
+//! A tree of pages of 4 KiB, 64 ways at each level. Whatever two images have in common they share, so
+//! thousands of crash states that differ in a few blocks fit into the memory of one. Pages that were
+//! never written do not exist and read as zeros.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::sparse;
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Children of a node.
+const FAN: usize = 64;
+
+type Page = [u8; PAGE];
+
+/// A subtree. All leaves are at the same depth.
+#[derive(Clone)]
+enum Tree {
+    Empty,
+    Page(Arc<Page>),
+    Node(Arc<[Tree; FAN]>),
+}
+
+const EMPTY_NODE: [Tree; FAN] = [const { Tree::Empty }; FAN];
+
+/// Content of a fixed size in bytes, all zero at first.
+#[derive(Clone)]
+pub struct Image {
+    root: Tree,
+    /// Nodes between the root and a page.
+    depth: u32,
+    size: u64,
+}
+
+impl Image {
+    /// `size` bytes of zeros.
+    pub fn new(size: u64) -> Self {
+        let pages = size.div_ceil(PAGE as u64);
+        let mut depth = 0;
+        let mut reach: u64 = 1;
+        while reach < pages {
+            reach = reach.saturating_mul(FAN as u64);
+            depth += 1;
+        }
+        Self {
+            root: Tree::Empty,
+            depth,
+            size,
+        }
+    }
+
+    /// A copy of `bytes`.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut image = Self::new(bytes.len() as u64);
+        for (i, page) in bytes.chunks(PAGE).enumerate() {
+            if !sparse::is_zero(page) {
+                image.write((i * PAGE) as u64, page);
+            }
+        }
+        image
+    }
+
+    /// The content of a file, in whole sectors of 512 bytes; a shorter rest at the end is left out.
+    pub fn from_file(path: &Path) -> io::Result<Self> {
+        let mut image = Self::new(std::fs::metadata(path)?.len());
+        image.size = sparse::load(path, PAGE, |offset, bytes| {
+            if !sparse::is_zero(bytes) {
+                image.write(offset, bytes);
+            }
+        })?;
+        Ok(image)
+    }
+
+    /// Makes a file of it, with holes where nothing was written.
+    pub fn to_file(&self, path: &Path) -> io::Result<()> {
+        let mut pages = Vec::new();
+        self.root.collect_pages(self.depth, 0, &mut pages);
+        let pieces = pages.into_iter().map(|(n, page)| {
+            let offset = n * PAGE as u64;
+            let len = (self.size - offset).min(PAGE as u64) as usize;
+            (offset, &page[..len])
+        });
+        sparse::store(path, self.size, pieces)
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// All bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size as usize];
+        self.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Copies out. Panics when the range is beyond the end.
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        self.assert_inside(offset, out.len() as u64);
+        let mut at = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let (page, start, n) = piece(at, rest.len() as u64);
+            let (now, later) = rest.split_at_mut(n);
+            match self.root.page(self.depth, page) {
+                Some(bytes) => now.copy_from_slice(&bytes[start..start + n]),
+                None => now.fill(0),
+            }
+            rest = later;
+            at += n as u64;
+        }
+    }
+
+    /// Copies in. Panics when the range is beyond the end.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.assert_inside(offset, bytes.len() as u64);
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (page, start, n) = piece(at, rest.len() as u64);
+            let (now, later) = rest.split_at(n);
+            self.root.page_mut(self.depth, page)[start..start + n].copy_from_slice(now);
+            rest = later;
+            at += n as u64;
+        }
+    }
+
+    /// Sets every byte of a range. Panics when the range is beyond the end.
+    pub fn fill(&mut self, offset: u64, len: u64, byte: u8) {
+        self.assert_inside(offset, len);
+        let mut done = 0;
+        while done < len {
+            let (page, start, n) = piece(offset + done, len - done);
+            if byte == 0 && n == PAGE {
+                self.root.clear_page(self.depth, page);
+            } else if byte != 0 || self.root.page(self.depth, page).is_some() {
+                self.root.page_mut(self.depth, page)[start..start + n].fill(byte);
+            }
+            done += n as u64;
+        }
+    }
+
+    /// Byte offsets of the pages of 4 KiB that the two do not share; each may still have equal content. It
+    /// takes time in proportion to what is not shared. Panics when the sizes differ.
+    pub fn unshared_pages(&self, other: &Self) -> Vec<u64> {
+        assert_eq!(self.size, other.size, "images of two devices");
+        let mut found = Vec::new();
+        self.root.compare(&other.root, self.depth, 0, &mut found);
+        found.into_iter().map(|page| page * PAGE as u64).collect()
+    }
+
+    fn assert_inside(&self, offset: u64, len: u64) {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.size),
+            "{len} bytes at {offset} are beyond the {} bytes of the image",
+            self.size
+        );
+    }
+}
+
+/// Equal when every byte is.
+impl PartialEq for Image {
+    fn eq(&self, other: &Self) -> bool {
+        const ZERO: Page = [0; PAGE];
+        self.size == other.size
+            && self.unshared_pages(other).into_iter().all(|offset| {
+                let page = offset / PAGE as u64;
+                let [mine, theirs] =
+                    [self, other].map(|i| i.root.page(i.depth, page).unwrap_or(&ZERO));
+                mine == theirs
+            })
+    }
+}
+
+impl Eq for Image {}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Image({} bytes)", self.size)
+    }
+}
+
+/// The page of a byte, the place in it, and how many of `len` bytes lie in it.
+fn piece(at: u64, len: u64) -> (u64, usize, usize) {
+    let start = (at % PAGE as u64) as usize;
+    let n = len.min((PAGE - start) as u64) as usize;
+    (at / PAGE as u64, start, n)
+}
+
+impl Tree {
+    /// Which child of a node with `depth` levels below leads to the page.
+    fn child(depth: u32, page: u64) -> usize {
+        (page >> (6 * (depth - 1))) as usize % FAN
+    }
+
+    fn page(&self, depth: u32, page: u64) -> Option<&Page> {
+        match self {
+            Self::Empty => None,
+            Self::Page(bytes) => Some(bytes),
+            Self::Node(children) => children[Self::child(depth, page)].page(depth - 1, page),
+        }
+    }
+
+    fn page_mut(&mut self, depth: u32, page: u64) -> &mut Page {
+        if let Self::Empty = self {
+            *self = if depth == 0 {
+                Self::Page(Arc::new([0; PAGE]))
+            } else {
+                Self::Node(Arc::new(EMPTY_NODE))
+            };
+        }
+        match self {
+            Self::Page(bytes) => Arc::make_mut(bytes),
+            Self::Node(children) => {
+                Arc::make_mut(children)[Self::child(depth, page)].page_mut(depth - 1, page)
+            }
+            Self::Empty => unreachable!("it was filled above"),
+        }
+    }
+
+    fn clear_page(&mut self, depth: u32, page: u64) {
+        match self {
+            Self::Empty => {}
+            Self::Page(_) => *self = Self::Empty,
+            Self::Node(children) => {
+                let i = Self::child(depth, page);
+                if children[i].page(depth - 1, page).is_some() {
+                    Arc::make_mut(children)[i].clear_page(depth - 1, page);
+                }
+            }
+        }
+    }
+
+    /// Appends every page with its number, in ascending order.
+    fn collect_pages<'a>(&'a self, depth: u32, first: u64, into: &mut Vec<(u64, &'a Page)>) {
+        match self {
+            Self::Empty => {}
+            Self::Page(bytes) => into.push((first, bytes)),
+            Self::Node(children) => {
+                for (i, child) in children.iter().enumerate() {
+                    child.collect_pages(depth - 1, Self::first_of(depth, first, i), into);
+                }
+            }
+        }
+    }
+
+    /// Number of the first page below child `i` of a node whose own first page is `first`.
+    fn first_of(depth: u32, first: u64, i: usize) -> u64 {
+        first + ((i as u64) << (6 * (depth - 1)))
+    }
+
+    fn compare(&self, other: &Self, depth: u32, first: u64, found: &mut Vec<u64>) {
+        match (self, other) {
+            (Self::Empty, Self::Empty) => {}
+            (Self::Page(a), Self::Page(b)) if Arc::ptr_eq(a, b) => {}
+            (Self::Node(a), Self::Node(b)) if Arc::ptr_eq(a, b) => {}
+            (Self::Node(a), Self::Node(b)) => {
+                for (i, (a, b)) in a.iter().zip(b.iter()).enumerate() {
+                    a.compare(b, depth - 1, Self::first_of(depth, first, i), found);
+                }
+            }
+            (one, Self::Empty) | (Self::Empty, one) => {
+                let mut pages = Vec::new();
+                one.collect_pages(depth, first, &mut pages);
+                found.extend(pages.into_iter().map(|(n, _)| n));
+            }
+            _ => found.push(first),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SIZE: u64 = 70 * PAGE as u64 * FAN as u64 / 8 + 1536;
+
+    #[test]
+    fn clones_do_not_see_each_other() {
+        let mut a = Image::new(SIZE);
+        a.write(4090, &[1; 20]);
+        let b = a.clone();
+        a.write(4096, &[2; 4]);
+        let mut bytes = [0; 20];
+        b.read(4090, &mut bytes);
+        assert_eq!(bytes, [1; 20]);
+        assert_eq!(a.unshared_pages(&b), [4096]);
+        assert_ne!(a, b);
+        a.write(4096, &[1; 4]);
+        assert_eq!(a.unshared_pages(&b), [4096]);
+        assert_eq!(a, b);
+    }
+
+    #[test]
+    fn a_written_page_of_zeros_equals_none() {
+        let mut a = Image::new(SIZE);
+        a.write(SIZE - 1536, &[0; 1536]);
+        assert_eq!(a, Image::new(SIZE));
+        a.fill(0, SIZE, 0);
+        assert_eq!(a.unshared_pages(&Image::new(SIZE)), [SIZE - 1536]);
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond")]
+    fn the_end_is_the_end() {
+        Image::new(8192).write(8191, &[1, 2]);
+    }
+
+    #[test]
+    fn files_keep_content_and_holes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("image");
+        let mut a = Image::new(64 << 20);
+        for offset in [0, 5000, 1 << 20, (64 << 20) - 512] {
+            a.write(offset, &[9; 512]);
+        }
+        a.to_file(&path).expect("a file");
+        assert_eq!(std::fs::metadata(&path).expect("it exists").len(), 64 << 20);
+        assert_eq!(Image::from_file(&path).expect("the file"), a);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, Vec<u8>),
+        Fill(u64, u64, u8),
+        Clone,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..SIZE, prop::collection::vec(any::<u8>(), 1..9000)).prop_map(|(o, b)| Step::Write(o, b)),
+            2 => (0..SIZE, 1..20_000u64, prop_oneof![Just(0u8), any::<u8>()]).prop_map(|(o, l, b)| Step::Fill(o, l, b)),
+            1 => Just(Step::Clone),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The image against plain vectors, with clones that must stay as they were.
+        #[test]
+        fn behaves_like_a_vector(steps in prop::collection::vec(step(), 1..40)) {
+            let mut image = Image::new(SIZE);
+            let mut model = vec![0u8; SIZE as usize];
+            let mut clones = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Write(offset, bytes) => {
+                        let n = bytes.len().min((SIZE - offset) as usize);
+                        image.write(offset, &bytes[..n]);
+                        model[offset as usize..][..n].copy_from_slice(&bytes[..n]);
+                    }
+                    Step::Fill(offset, len, byte) => {
+                        let n = len.min(SIZE - offset);
+                        image.fill(offset, n, byte);
+                        model[offset as usize..][..n as usize].fill(byte);
+                    }
+                    Step::Clone => clones.push((image.clone(), model.clone())),
+                }
+            }
+            prop_assert_eq!(image.to_bytes(), model.clone());
+            prop_assert_eq!(&Image::from_bytes(&model), &image);
+            for (clone, as_it_was) in clones {
+                prop_assert_eq!(clone.to_bytes(), as_it_was);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The record of everything that changed a simulated device, in order.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::Op;
+use crate::image::Image;
+use crate::sim::SimOptions;
+use crate::sim::crash::CrashPoint;
+use crate::sim::fault::Failure;
+use crate::sim::pending::Volatile;
+use crate::tag::{Cause, Tag};
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Bytes written.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// The bytes, in whole sectors.
+        data: Arc<[u8]>,
+        /// What they are and why they were written.
+        tag: Tag,
+        /// Whether they were durable when the write returned.
+        durable: bool,
+    },
+    /// A range declared unneeded. A power cut keeps or loses it as a whole.
+    Discard {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Everything before it became durable.
+    Flush {
+        /// Why.
+        cause: Cause,
+    },
+}
+
+impl Entry {
+    /// Request, offset and length in bytes, as errors name them.
+    pub(crate) fn range(&self) -> (Op, u64, u64) {
+        match self {
+            Self::Write { offset, data, .. } => (Op::Write, *offset, data.len() as u64),
+            Self::Discard { offset, len } => (Op::Discard, *offset, *len),
+            Self::Flush { .. } => (Op::Flush, 0, 0),
+        }
+    }
+
+    /// What happens on the device when the request fails in this way.
+    pub(crate) fn after(self, failure: Failure, sector: u32) -> Option<Self> {
+        match (failure, self) {
+            (
+                Failure::Torn { sectors },
+                Self::Write {
+                    offset, data, tag, ..
+                },
+            ) => {
+                let len = (u64::from(sectors) * u64::from(sector)).min(data.len() as u64) as usize;
+                let data = data[..len].into();
+                if len == 0 {
+                    None
+                } else {
+                    Some(Self::Write {
+                        offset,
+                        data,
+                        tag,
+                        durable: false,
+                    })
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// As a line of a trace: `write 8192+4096 inode_table/log`.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write {
+                offset,
+                data,
+                tag,
+                durable,
+            } => {
+                let durable = if *durable { " durable" } else { "" };
+                write!(f, "write {offset}+{} {tag}{durable}", data.len())
+            }
+            Self::Discard { offset, len } => write!(f, "discard {offset}+{len}"),
+            Self::Flush { cause } => write!(f, "flush {cause}"),
+        }
+    }
+}
+
+/// The content that a device began with and everything that changed it since.
+#[derive(Clone, Debug)]
+pub struct Tape {
+    start: Image,
+    options: SimOptions,
+    entries: Arc<[Entry]>,
+}
+
+impl Tape {
+    pub(crate) fn new(start: Image, options: SimOptions, entries: Vec<Entry>) -> Self {
+        Self {
+            start,
+            options,
+            entries: entries.into(),
+        }
+    }
+
+    /// The content before the first entry.
+    pub fn start(&self) -> &Image {
+        &self.start
+    }
+
+    /// What was done, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing was done.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the first `n`
+    /// entries have been carried out and the next one, if there is one, is in flight.
+    pub fn crash_points(&self) -> CrashPoints {
+        let volatile = Volatile::new(self.start.clone(), self.options.discard_fill);
+        CrashPoints {
+            tape: self.clone(),
+            volatile,
+            next: 0,
+        }
+    }
+
+    /// The moment when the first `n` entries have been carried out. Takes time in proportion to `n`; whoever
+    /// wants all of them uses [`crash_points`](Self::crash_points). Panics when the tape is shorter.
+    pub fn crash_point(&self, n: usize) -> CrashPoint {
+        assert!(
+            n <= self.len(),
+            "moment {n} of a tape of {} entries",
+            self.len()
+        );
+        let mut points = self.crash_points();
+        points.skip_to(n);
+        points.next().expect("the tape is long enough")
+    }
+}
+
+/// The moments of a tape; see [`Tape::crash_points`].
+pub struct CrashPoints {
+    tape: Tape,
+    volatile: Volatile,
+    next: usize,
+}
+
+impl CrashPoints {
+    /// Goes on to moment `n` without building those in between.
+    fn skip_to(&mut self, n: usize) {
+        while self.next < n {
+            self.advance();
+        }
+    }
+
+    fn advance(&mut self) {
+        if let Some(entry) = self.tape.entries.get(self.next) {
+            self.volatile
+                .apply(self.next, entry, self.tape.options.volatile_cache);
+        }
+        self.next += 1;
+    }
+}
+
+impl Iterator for CrashPoints {
+    type Item = CrashPoint;
+
+    fn next(&mut self) -> Option<CrashPoint> {
+        if self.next > self.tape.len() {
+            return None;
+        }
+        let in_flight = self.tape.entries.get(self.next).cloned();
+        let point = CrashPoint::new(self.next, self.tape.options, &self.volatile, in_flight);
+        self.advance();
+        Some(point)
+    }
+
+    fn nth(&mut self, n: usize) -> Option<CrashPoint> {
+        let to = self.next.saturating_add(n).min(self.tape.len() + 1);
+        self.skip_to(to);
+        self.next()
+    }
+}

@@ -1,0 +1,76 @@
+//! Reading and writing image files without touching their holes.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+/// Whole pieces of `piece` bytes of a file that may hold data, as byte ranges in ascending order. The last
+/// one ends at `size`. A file system that cannot tell gives one range.
+fn data_ranges(file: &File, size: u64, piece: u64) -> io::Result<Vec<Range<u64>>> {
+    let whole = 0..size;
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(vec![whole]),
+            Err(e) => return Err(e.into()),
+        };
+        if start >= size {
+            break;
+        }
+        let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start))?.clamp(start + 1, size);
+        let range = start - start % piece..end.next_multiple_of(piece).min(size);
+        match ranges.last_mut() {
+            Some(last) if last.end >= range.start => last.end = range.end,
+            _ => ranges.push(range.clone()),
+        }
+        at = range.end;
+    }
+    Ok(ranges)
+}
+
+/// Calls `put` with each piece of `piece` bytes of the file that may hold data; a last one may be shorter.
+/// Returns the size of the file, rounded down to whole sectors of 512 bytes; the rest is left out.
+pub(crate) fn load(path: &Path, piece: usize, mut put: impl FnMut(u64, &[u8])) -> io::Result<u64> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    let size = len - len % 512;
+    let mut buffer = vec![0; piece];
+    for range in data_ranges(&file, size, piece as u64)? {
+        file.seek(SeekFrom::Start(range.start))?;
+        let mut at = range.start;
+        while at < range.end {
+            let n = (range.end - at).min(piece as u64) as usize;
+            file.read_exact(&mut buffer[..n])?;
+            put(at, &buffer[..n]);
+            at += n as u64;
+        }
+    }
+    Ok(size)
+}
+
+/// Makes a file of `size` bytes with the given pieces in it and holes elsewhere.
+pub(crate) fn store<P: AsRef<[u8]>>(
+    path: &Path,
+    size: u64,
+    pieces: impl Iterator<Item = (u64, P)>,
+) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.set_len(size)?;
+    for (offset, bytes) in pieces {
+        file.seek(SeekFrom::Start(offset))?;
+        file.write_all(bytes.as_ref())?;
+    }
+    Ok(())
+}
+
+/// Whether all bytes are zero.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|w| *w == [0; 64]) && rest.iter().all(|b| *b == 0)
+}
