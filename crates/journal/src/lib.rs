@@ -24,6 +24,8 @@ mod commit;
 mod error;
 mod file_data;
 mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod handle;
 mod journal;
 mod page;

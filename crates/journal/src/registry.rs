@@ -13,10 +13,21 @@ pub struct Registration {
 }
 
 /// All schemes, in the order in which people should see them.
-pub static SCHEMES: &[Registration] = &[Registration {
-    about: &schemes::null::ABOUT,
-    open: schemes::null::open,
-}];
+pub static SCHEMES: &[Registration] = &[
+    Registration {
+        about: &schemes::jbd2::ABOUT,
+        open: schemes::jbd2::open,
+    },
+    Registration {
+        about: &schemes::null::ABOUT,
+        open: schemes::null::open,
+    },
+    #[cfg(feature = "testing")]
+    Registration {
+        about: &schemes::relocate_all::ABOUT,
+        open: schemes::relocate_all::open,
+    },
+];
 
 /// The scheme called `name`.
 pub fn find(name: &str) -> Result<&'static Registration> {

@@ -143,6 +143,8 @@ pub struct RecoveryReport {
     pub blocks: u64,
     /// Blocks not replayed because a later transaction revoked them.
     pub revoked: u64,
+    /// The error that the journal had been stopped with (a negative errno), 0 for none.
+    pub journal_errno: i32,
     /// First and last transaction replayed, when there was one.
     pub sequences: Option<(u32, u32)>,
 }

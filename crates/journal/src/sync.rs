@@ -12,7 +12,6 @@ mod with_shuttle {
     //! shuttle's locks under parking_lot's signatures.
     pub(crate) use shuttle::sync::MutexGuard as Inner;
     use std::ops::{Deref, DerefMut};
-    use std::time::Duration;
 
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
     pub(crate) struct MutexGuard<'a, T>(Option<Inner<'a, T>>);
@@ -52,10 +51,6 @@ mod with_shuttle {
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             let inner = guard.0.take().expect("held");
             guard.0 = Some(self.0.wait(inner).expect("no thread panics under the lock"));
-        }
-
-        pub(crate) fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) {
-            self.wait(guard);
         }
 
         pub(crate) fn notify_all(&self) {

@@ -1,4 +1,7 @@
 //! The schemes, one file each; `registry` lists them.
 
 mod home;
+pub(crate) mod jbd2;
 pub(crate) mod null;
+#[cfg(feature = "testing")]
+pub(crate) mod relocate_all;

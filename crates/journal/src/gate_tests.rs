@@ -1,0 +1,187 @@
+//! The join/commit path under a scheduler that tries many interleavings.
+//!
+//! `RUSTFLAGS="--cfg shuttle" cargo test -p stetfs-journal gate` explores; an ordinary test run
+//! uses real threads. Either way the law is the same: when `commit` says that a transaction is durable, what the caller did in it has been written,
+//! once, and nothing was added to a transaction after it was closed.
+
+use std::sync::Arc;
+
+use stetfs_format::Tid;
+
+use crate::error::JournalError;
+use crate::gate::{Begin, Gate, Join, Limits, Load};
+use crate::sync::Mutex;
+
+#[cfg(shuttle)]
+use shuttle::thread;
+#[cfg(not(shuttle))]
+use std::thread;
+
+const LIMITS: Limits = Limits {
+    blocks: 4,
+    pinned: 100,
+};
+
+struct Load1(Mutex<Log>);
+
+#[derive(Default)]
+struct Log {
+    changes: Vec<u32>,
+    closed: bool,
+}
+
+impl Default for Load1 {
+    fn default() -> Self {
+        Self(Mutex::new(Log::default()))
+    }
+}
+
+impl Load for Load1 {
+    fn blocks(&self) -> u32 {
+        self.0.lock().changes.len() as u32
+    }
+
+    fn pinned(&self) -> u32 {
+        self.blocks()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.blocks() == 0
+    }
+}
+
+struct World {
+    gate: Gate<Load1>,
+    /// What is durable, transaction by transaction.
+    durable: Mutex<Vec<(Tid, Vec<u32>)>>,
+    /// The commit of this transaction fails.
+    fails: Option<Tid>,
+}
+
+impl World {
+    fn new(fails: Option<Tid>) -> Arc<Self> {
+        Arc::new(Self {
+            gate: Gate::new(Tid(1)),
+            durable: Mutex::new(Vec::new()),
+            fails,
+        })
+    }
+
+    fn change(&self, what: u32) -> Result<Tid, JournalError> {
+        loop {
+            match self.gate.join(2, LIMITS)? {
+                Join::Joined { tid, load } => {
+                    {
+                        let mut log = load.0.lock();
+                        assert!(!log.closed, "change {what} came into a closed transaction");
+                        log.changes.push(what);
+                    }
+                    self.gate.leave(2);
+                    return Ok(tid);
+                }
+                Join::Full(tid) => self.commit(tid)?,
+            }
+        }
+    }
+
+    fn commit(&self, tid: Tid) -> Result<(), JournalError> {
+        match self.gate.begin_commit(tid)? {
+            Begin::Done { .. } => Ok(()),
+            Begin::Closed { tid, load } => {
+                let changes = {
+                    let mut log = load.0.lock();
+                    log.closed = true;
+                    log.changes.clone()
+                };
+                self.gate.switch();
+                let result = match self.fails == Some(tid) {
+                    true => Err(JournalError::Unusable("planted".to_owned())),
+                    false => {
+                        self.durable.lock().push((tid, changes));
+                        Ok(())
+                    }
+                };
+                self.gate.finish(result.clone());
+                result
+            }
+        }
+    }
+
+    fn is_durable(&self, what: u32) -> bool {
+        self.durable
+            .lock()
+            .iter()
+            .any(|(_, changes)| changes.contains(&what))
+    }
+}
+
+fn run(threads: u32, each: u32, fails: Option<Tid>) {
+    let world = World::new(fails);
+    let workers: Vec<_> = (0..threads)
+        .map(|t| {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                for i in 0..each {
+                    let what = t * 100 + i;
+                    let outcome = world.change(what).and_then(|tid| world.commit(tid));
+                    match outcome {
+                        Ok(()) => {
+                            assert!(world.is_durable(what), "{what} was confirmed, not written")
+                        }
+                        Err(_) => {
+                            assert!(fails.is_some());
+                            return;
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().expect("no worker panics");
+    }
+    let durable = world.durable.lock();
+    let mut seen: Vec<u32> = durable
+        .iter()
+        .flat_map(|(_, changes)| changes.clone())
+        .collect();
+    assert!(
+        durable.windows(2).all(|w| w[1].0 == w[0].0.next()),
+        "transactions in order"
+    );
+    seen.sort_unstable();
+    let all = seen.len();
+    seen.dedup();
+    assert_eq!(all, seen.len(), "a change was written twice");
+    if fails.is_none() {
+        assert_eq!(all as u32, threads * each);
+    } else {
+        assert!(matches!(
+            world.gate.stopped(),
+            Some(JournalError::Aborted(_))
+        ));
+    }
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn real_threads() {
+    for _ in 0..50 {
+        run(4, 20, None);
+        run(4, 20, Some(Tid(5)));
+    }
+}
+
+#[cfg(shuttle)]
+#[test]
+fn random_schedules() {
+    shuttle::check_random(|| run(3, 3, None), 20_000);
+    shuttle::check_random(|| run(3, 3, Some(Tid(2))), 20_000);
+}
+
+#[cfg(shuttle)]
+#[test]
+fn few_preemptions() {
+    shuttle::check_pct(|| run(3, 2, None), 20_000, 3);
+    shuttle::check_pct(|| run(2, 3, Some(Tid(2))), 20_000, 3);
+}

@@ -1,0 +1,128 @@
+//! The journal area as a ring of blocks.
+//!
+//! Log block `n` is block `n` of the journal's inode; block 0 is the journal superblock, the log proper is
+//! `[first, end)` and wraps.
+
+use std::sync::Arc;
+
+use stetfs_format::BlockNo;
+use stetfs_media::{BlockDev, Cause, Class, Tag};
+
+use crate::error::{JournalError, Result};
+use crate::scheme::LogExtent;
+
+pub(super) struct Area {
+    pub(super) dev: Arc<dyn BlockDev>,
+    pub(super) block_size: usize,
+    extents: Vec<LogExtent>,
+    /// First log block.
+    pub(super) first: u32,
+    /// The log block after the last.
+    pub(super) end: u32,
+}
+
+impl Area {
+    pub(super) fn new(dev: Arc<dyn BlockDev>, block_size: usize, extents: Vec<LogExtent>) -> Self {
+        Self {
+            dev,
+            block_size,
+            extents,
+            first: 1,
+            end: 1,
+        }
+    }
+
+    /// Blocks in the area, the superblock included.
+    pub(super) fn len(&self) -> u64 {
+        self.extents.iter().map(|e| u64::from(e.len)).sum()
+    }
+
+    /// The log proper, once the journal superblock has told it.
+    pub(super) fn set_log(&mut self, first: u32, end: u32) -> Result<()> {
+        if first == 0 || first >= end || u64::from(end) > self.len() {
+            let why = format!(
+                "its superblock says blocks {first} to {end}, its inode has {} blocks",
+                self.len()
+            );
+            return Err(JournalError::Unusable(why));
+        }
+        (self.first, self.end) = (first, end);
+        Ok(())
+    }
+
+    /// Blocks of the log proper.
+    pub(super) fn capacity(&self) -> u32 {
+        self.end - self.first
+    }
+
+    /// The log block `n` after `at`, around the ring.
+    pub(super) fn step(&self, at: u32, n: u32) -> u32 {
+        let next = u64::from(at - self.first) + u64::from(n);
+        self.first + (next % u64::from(self.capacity())) as u32
+    }
+
+    /// Whether a block of the volume belongs to the journal.
+    pub(super) fn contains(&self, block: BlockNo) -> bool {
+        self.extents
+            .iter()
+            .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len))
+    }
+
+    /// Where log block `at` lies, and how many log blocks from it on lie together.
+    fn place(&self, at: u32) -> Result<(BlockNo, u32)> {
+        let mut before = 0;
+        for extent in &self.extents {
+            if at - before < extent.len {
+                return Ok((
+                    extent.start.plus(u64::from(at - before)),
+                    extent.len - (at - before),
+                ));
+            }
+            before += extent.len;
+        }
+        Err(JournalError::Unusable(format!(
+            "log block {at} is beyond the journal's end"
+        )))
+    }
+
+    pub(super) fn read(&self, at: u32, out: &mut [u8]) -> Result<()> {
+        let (block, _) = self.place(at)?;
+        let tag = Tag {
+            class: Class::Journal,
+            cause: Cause::Recovery,
+        };
+        Ok(self
+            .dev
+            .read_at(block.0 * self.block_size as u64, out, tag)?)
+    }
+
+    /// Writes one log block and returns when it is durable.
+    pub(super) fn write_durable(&self, at: u32, bytes: &[u8], cause: Cause) -> Result<()> {
+        let (block, _) = self.place(at)?;
+        let tag = Tag {
+            class: Class::Journal,
+            cause,
+        };
+        Ok(self
+            .dev
+            .write_durable(block.0 * self.block_size as u64, &[bytes], tag)?)
+    }
+
+    /// Writes blocks one after the other from log block `at` on, around the ring, in as few requests
+    /// as the area's layout allows.
+    pub(super) fn write(&self, mut at: u32, mut blocks: &[(Class, &[u8])]) -> Result<()> {
+        let size = self.block_size as u64;
+        while !blocks.is_empty() {
+            let (block, together) = self.place(at)?;
+            let n = blocks
+                .len()
+                .min(together as usize)
+                .min((self.end - at) as usize);
+            let (now, later) = blocks.split_at(n);
+            self.dev.write_classed_at(block.0 * size, now, Cause::Log)?;
+            at = self.step(at, n as u32);
+            blocks = later;
+        }
+        Ok(())
+    }
+}
