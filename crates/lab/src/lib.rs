@@ -5,4 +5,6 @@
 pub mod bench;
 pub mod floor;
 pub mod host;
+pub mod image;
 pub mod rng;
+pub mod world;

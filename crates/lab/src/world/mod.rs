@@ -1,0 +1,87 @@
+//! One stream of operations for every kind of file system: the in-memory model, the library, and
+//! anything that is mounted.
+//!
+//! - [`op`]: the operations and how they are drawn at random (with proptest, so that failures shrink).
+//! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the kernel's ext4.
+//! - [`posix`]: the same operations as system calls below a mounted directory.
+//! - [`tree`]: everything that can be seen of a tree, and how two of them differ.
+//!
+//! Paths are relative to the directory `t` in the root of the volume: symbolic links may then climb one
+//! step with `..` and still stay on the volume.
+
+pub mod acl;
+pub mod model;
+pub mod names;
+pub mod op;
+pub mod posix;
+pub mod sparse;
+pub mod tree;
+
+use rustix::io::Errno;
+
+use crate::world::op::Op;
+
+/// The directory in the root of the volume that all paths start from.
+pub const BASE: &str = "t";
+
+/// What a stat tells that does not depend on the implementation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// File type and permission bits, as `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links.
+    pub nlink: u64,
+    /// Length; 0 for directories.
+    pub size: u64,
+}
+
+/// What an operation that succeeded gave back.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing.
+    Done,
+    /// How many bytes were taken.
+    Count(usize),
+    /// Content, a link's target, or an attribute's value.
+    Bytes(Vec<u8>),
+    /// Attributes.
+    Stat(Stat),
+    /// Names in order, without `.` and `..`; for directories with the file type as in `d_type`.
+    Names(Vec<(Vec<u8>, u8)>),
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done => f.write_str("done"),
+            Self::Count(n) => write!(f, "{n} bytes"),
+            Self::Bytes(bytes) if bytes.len() <= 64 => write!(f, "\"{}\"", bytes.escape_ascii()),
+            Self::Bytes(bytes) => {
+                write!(f, "{} bytes, hash {:016x}", bytes.len(), tree::hash(bytes))
+            }
+            Self::Stat(stat) => write!(f, "{stat:?}"),
+            Self::Names(names) => {
+                let shown = names
+                    .iter()
+                    .map(|(n, kind)| format!("{}:{kind}", n.escape_ascii()));
+                write!(f, "[{}]", shown.collect::<Vec<_>>().join(" "))
+            }
+        }
+    }
+}
+
+/// The answer to an operation.
+pub type Outcome = Result<Reply, Errno>;
+
+/// Something that operations can be done on.
+pub trait World {
+    /// What it is, for messages.
+    fn name(&self) -> String;
+
+    /// Does one operation.
+    fn apply(&mut self, op: &Op) -> Outcome;
+}

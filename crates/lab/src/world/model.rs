@@ -1,0 +1,863 @@
+//! What each operation must do, in memory.
+//!
+//! The order of checks is that of the kernel's `fs/namei.c`, `fs/open.c`, `fs/xattr.c`, `fs/posix_acl.c` and
+//! `fs/ext4`; the differential test holds the model against the kernel's ext4. The caller is the superuser
+//! with umask 0, mounts do not update atime, space never ends.
+//!
+//! The model also knows at which step each file last changed: what an fsync of it vouches for.
+
+use std::collections::BTreeMap;
+
+use rustix::io::Errno;
+
+use super::acl::Acl;
+use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::sparse::Sparse;
+use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
+use super::{BASE, Outcome, Reply, Stat, World};
+
+const S_IFIFO: u32 = 0o010_000;
+const S_IFDIR: u32 = 0o040_000;
+const S_IFREG: u32 = 0o100_000;
+const S_IFLNK: u32 = 0o120_000;
+const S_IFSOCK: u32 = 0o140_000;
+
+/// Symbolic links on one path (MAXSYMLINKS).
+const LINKS_MAX: u32 = 40;
+
+const ACL_ACCESS: &str = "system.posix_acl_access";
+const ACL_DEFAULT: &str = "system.posix_acl_default";
+
+/// What differs between volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Files are mapped by extents: without, only holes can be punched.
+    pub extents: bool,
+    /// Inodes have room for nanoseconds and for times after 2038.
+    pub fine_times: bool,
+}
+
+/// A file of the model, by a number of its own.
+pub type Id = u64;
+
+#[derive(Clone, Debug)]
+enum Body {
+    Dir {
+        names: BTreeMap<String, Id>,
+        parent: Id,
+    },
+    File(Sparse),
+    Link(String),
+    Special,
+}
+
+/// A file of the model.
+#[derive(Clone, Debug)]
+pub struct Node {
+    body: Body,
+    kind: u32,
+    mode: u16,
+    uid: u32,
+    gid: u32,
+    nlink: u64,
+    xattrs: BTreeMap<String, Vec<u8>>,
+    acl: Option<Acl>,
+    default_acl: Option<Acl>,
+    atime: Option<(i64, u32)>,
+    mtime: Option<(i64, u32)>,
+    /// The step that changed it last, in content or attributes.
+    changed: usize,
+}
+
+/// The file system in memory.
+#[derive(Clone, Debug)]
+pub struct Model {
+    nodes: BTreeMap<Id, Node>,
+    next: Id,
+    base: Id,
+    slots: [Option<Id>; SLOTS as usize],
+    rules: Rules,
+    step: usize,
+    vouched: usize,
+}
+
+const ROOT: Id = 0;
+
+impl Model {
+    /// A volume with nothing but the base directory.
+    pub fn new(rules: Rules) -> Self {
+        let mut model = Self {
+            nodes: BTreeMap::new(),
+            next: 0,
+            base: 0,
+            slots: [None; SLOTS as usize],
+            rules,
+            step: 0,
+            vouched: 0,
+        };
+        let dir = |parent| Body::Dir {
+            names: BTreeMap::new(),
+            parent,
+        };
+        model.add(dir(ROOT), S_IFDIR, 0o755);
+        model.base = model.add(dir(ROOT), S_IFDIR, 0o755);
+        model.insert(ROOT, BASE, model.base);
+        model
+    }
+
+    /// How many operations were applied.
+    pub fn steps(&self) -> usize {
+        self.step
+    }
+
+    /// The newest step that the fsyncs and syncs so far vouch for: every state from there on is one that a crash may leave.
+    pub fn vouched(&self) -> usize {
+        self.vouched
+    }
+
+    fn add(&mut self, body: Body, kind: u32, mode: u16) -> Id {
+        let id = self.next;
+        self.next += 1;
+        let nlink = if kind == S_IFDIR { 2 } else { 1 };
+        let node = Node {
+            body,
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            nlink,
+            xattrs: BTreeMap::new(),
+            acl: None,
+            default_acl: None,
+            atime: None,
+            mtime: None,
+            changed: self.step,
+        };
+        self.nodes.insert(id, node);
+        id
+    }
+
+    fn node(&self, id: Id) -> &Node {
+        &self.nodes[&id]
+    }
+
+    /// For changes: notes the step.
+    fn touch(&mut self, id: Id) -> &mut Node {
+        let step = self.step;
+        let node = self
+            .nodes
+            .get_mut(&id)
+            .expect("a node that is linked or open");
+        node.changed = step;
+        node
+    }
+
+    /// For changes of content, which also change mtime.
+    fn modify(&mut self, id: Id) -> &mut Node {
+        let node = self.touch(id);
+        node.mtime = None;
+        node
+    }
+
+    fn names(&self, id: Id) -> Result<&BTreeMap<String, Id>, Errno> {
+        match &self.node(id).body {
+            Body::Dir { names, .. } => Ok(names),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    fn is_dir(&self, id: Id) -> bool {
+        self.node(id).kind == S_IFDIR
+    }
+
+    fn parent(&self, id: Id) -> Id {
+        match &self.node(id).body {
+            Body::Dir { parent, .. } => *parent,
+            _ => unreachable!("only directories are asked for their parent"),
+        }
+    }
+
+    fn insert(&mut self, dir: Id, name: &str, id: Id) {
+        let moved_dir = match &mut self.touch(id).body {
+            Body::Dir { parent, .. } => {
+                *parent = dir;
+                true
+            }
+            _ => false,
+        };
+        let node = self.modify(dir);
+        node.nlink += u64::from(moved_dir);
+        if let Body::Dir { names, .. } = &mut node.body {
+            names.insert(name.to_owned(), id);
+        }
+    }
+
+    fn remove(&mut self, dir: Id, name: &str) {
+        let node = self.modify(dir);
+        let Body::Dir { names, .. } = &mut node.body else {
+            return;
+        };
+        let Some(id) = names.remove(name) else { return };
+        if self.is_dir(id) {
+            self.touch(dir).nlink -= 1;
+        }
+    }
+
+    /// One link less (all of them for a directory); gone when nobody has it open.
+    fn drop_link(&mut self, id: Id) {
+        let dir = self.is_dir(id);
+        let node = self.touch(id);
+        node.nlink = if dir { 0 } else { node.nlink - 1 };
+        self.collect(id);
+    }
+
+    fn collect(&mut self, id: Id) {
+        let unused = self.nodes.get(&id).is_some_and(|n| n.nlink == 0);
+        if unused && !self.slots.contains(&Some(id)) {
+            self.nodes.remove(&id);
+        }
+    }
+
+    /// The directory and the last name of a path; everything before the last name is looked up.
+    fn split<'a>(&self, start: Id, path: &'a str, links: &mut u32) -> Result<(Id, &'a str), Errno> {
+        let mut names = path
+            .split('/')
+            .filter(|n| !n.is_empty() && *n != ".")
+            .peekable();
+        let mut dir = start;
+        while let Some(name) = names.next() {
+            self.names(dir)?;
+            if names.peek().is_none() {
+                return Ok((dir, name));
+            }
+            dir = self.step_into(dir, name, links)?;
+        }
+        Err(Errno::NOENT)
+    }
+
+    /// The file behind one name in the middle of a path.
+    fn step_into(&self, dir: Id, name: &str, links: &mut u32) -> Result<Id, Errno> {
+        let id = self.child(dir, name)?.ok_or(Errno::NOENT)?;
+        match &self.node(id).body {
+            Body::Link(target) => {
+                let (dir, name) = self.follow(dir, target, links)?;
+                self.child(dir, &name)?.ok_or(Errno::NOENT)
+            }
+            _ => Ok(id),
+        }
+    }
+
+    /// What a name in a directory is.
+    fn child(&self, dir: Id, name: &str) -> Result<Option<Id>, Errno> {
+        let names = self.names(dir)?;
+        match name {
+            ".." => Ok(Some(self.parent(dir))),
+            name if name.len() > 255 => Err(Errno::NAMETOOLONG),
+            name => Ok(names.get(name).copied()),
+        }
+    }
+
+    /// Where a link leads: the directory and name of the end, which is no link.
+    fn follow(&self, dir: Id, target: &str, links: &mut u32) -> Result<(Id, String), Errno> {
+        *links += 1;
+        if *links > LINKS_MAX {
+            return Err(Errno::LOOP);
+        }
+        let (dir, name) = self.split(dir, target, links)?;
+        match self.child(dir, name)?.map(|id| &self.node(id).body) {
+            Some(Body::Link(next)) => self.follow(dir, next, links),
+            _ => Ok((dir, name.to_owned())),
+        }
+    }
+
+    fn place<'a>(&self, path: &'a str) -> Result<(Id, &'a str), Errno> {
+        self.split(self.base, path, &mut 0)
+    }
+
+    /// The file at a path, links at its end not followed.
+    fn at(&self, path: &str) -> Result<Id, Errno> {
+        let (dir, name) = self.place(path)?;
+        self.child(dir, name)?.ok_or(Errno::NOENT)
+    }
+
+    /// Directory and name of the end of a path, links followed; the file need not exist.
+    fn end(&self, path: &str) -> Result<(Id, String, Option<Id>), Errno> {
+        let mut links = 0;
+        let (dir, name) = self.split(self.base, path, &mut links)?;
+        let id = self.child(dir, name)?;
+        match id.map(|id| &self.node(id).body) {
+            Some(Body::Link(target)) => {
+                let (dir, name) = self.follow(dir, target, &mut links)?;
+                let id = self.child(dir, &name)?;
+                Ok((dir, name, id))
+            }
+            _ => Ok((dir, name.to_owned(), id)),
+        }
+    }
+
+    fn followed(&self, path: &str) -> Result<Id, Errno> {
+        self.end(path)?.2.ok_or(Errno::NOENT)
+    }
+
+    /// A name that must not exist yet.
+    fn fresh<'a>(&self, path: &'a str) -> Result<(Id, &'a str), Errno> {
+        let (dir, name) = self.place(path)?;
+        match self.child(dir, name)? {
+            Some(_) => Err(Errno::EXIST),
+            None => Ok((dir, name)),
+        }
+    }
+
+    /// A new file in a directory: group, mode and ACLs as it inherits them.
+    fn make(&mut self, dir: Id, name: &str, body: Body, kind: u32, mode: u16) -> Id {
+        let id = self.add(body, kind, mode);
+        let parent = self.node(dir);
+        let (gid, setgid, inherited) = (
+            parent.gid,
+            parent.mode & 0o2000 != 0,
+            parent.default_acl.clone(),
+        );
+        let node = self.touch(id);
+        if setgid {
+            node.gid = gid;
+            node.mode |= if kind == S_IFDIR { 0o2000 } else { 0 };
+        }
+        if let Some(mut acl) = inherited.filter(|_| kind != S_IFLNK) {
+            node.default_acl = if kind == S_IFDIR {
+                Some(acl.clone())
+            } else {
+                None
+            };
+            node.mode = acl.masquerade(node.mode);
+            node.acl = Some(acl).filter(|a| !a.is_mode_only());
+        }
+        self.insert(dir, name, id);
+        id
+    }
+
+    fn create(&mut self, path: &str, mode: u16, exclusive: bool) -> Outcome {
+        if exclusive {
+            let (dir, name) = self.fresh(path)?;
+            self.make(dir, name, Body::File(Sparse::default()), S_IFREG, mode);
+            return Ok(Reply::Done);
+        }
+        let (dir, name, id) = self.end(path)?;
+        match id {
+            Some(id) => self.check_regular(id)?,
+            None => drop(self.make(dir, &name, Body::File(Sparse::default()), S_IFREG, mode)),
+        }
+        Ok(Reply::Done)
+    }
+
+    /// What opening for reading and writing says.
+    fn check_regular(&self, id: Id) -> Result<(), Errno> {
+        match self.node(id).body {
+            Body::File(_) => Ok(()),
+            Body::Dir { .. } => Err(Errno::ISDIR),
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    fn link(&mut self, old: &str, new: &str) -> Outcome {
+        let id = self.at(old)?;
+        let (dir, name) = self.fresh(new)?;
+        if self.is_dir(id) {
+            return Err(Errno::PERM);
+        }
+        self.touch(id).nlink += 1;
+        self.insert(dir, name, id);
+        Ok(Reply::Done)
+    }
+
+    fn unlink(&mut self, path: &str, dir_wanted: bool) -> Outcome {
+        let (dir, name) = self.place(path)?;
+        let id = self.child(dir, name)?.ok_or(Errno::NOENT)?;
+        match (self.is_dir(id), dir_wanted) {
+            (true, false) => return Err(Errno::ISDIR),
+            (false, true) => return Err(Errno::NOTDIR),
+            (true, true) if !self.names(id)?.is_empty() => return Err(Errno::NOTEMPTY),
+            _ => {}
+        }
+        self.remove(dir, name);
+        self.drop_link(id);
+        Ok(Reply::Done)
+    }
+
+    /// Whether `id` is `below` or a directory above it.
+    fn holds(&self, id: Id, below: Id) -> bool {
+        let mut at = below;
+        while at != id && at != ROOT {
+            at = self.parent(at);
+        }
+        at == id
+    }
+
+    fn rename(&mut self, old: &str, new: &str, how: RenameHow) -> Outcome {
+        let (old_dir, old_name) = self.place(old)?;
+        let (new_dir, new_name) = self.place(new)?;
+        let moved = self.child(old_dir, old_name)?.ok_or(Errno::NOENT)?;
+        let target = self.child(new_dir, new_name)?;
+        let exchange = how == RenameHow::Exchange;
+        match target {
+            Some(_) if how == RenameHow::NoReplace => return Err(Errno::EXIST),
+            None if exchange => return Err(Errno::NOENT),
+            _ => {}
+        }
+        if old_dir != new_dir && self.holds(moved, new_dir) {
+            return Err(Errno::INVAL);
+        }
+        if old_dir != new_dir && target.is_some_and(|t| self.holds(t, old_dir)) {
+            return Err(if exchange {
+                Errno::INVAL
+            } else {
+                Errno::NOTEMPTY
+            });
+        }
+        if target == Some(moved) {
+            return Ok(Reply::Done);
+        }
+        if let Some(target) = target.filter(|_| !exchange) {
+            match (self.is_dir(moved), self.is_dir(target)) {
+                (true, false) => return Err(Errno::NOTDIR),
+                (false, true) => return Err(Errno::ISDIR),
+                (true, true) if !self.names(target)?.is_empty() => return Err(Errno::NOTEMPTY),
+                _ => {}
+            }
+        }
+        self.remove(old_dir, old_name);
+        self.remove(new_dir, new_name);
+        self.insert(new_dir, new_name, moved);
+        match target {
+            Some(target) if exchange => self.insert(old_dir, old_name, target),
+            Some(target) => self.drop_link(target),
+            None => {}
+        }
+        Ok(Reply::Done)
+    }
+
+    fn slot(&self, slot: u8) -> Result<Id, Errno> {
+        self.slots[usize::from(slot)].ok_or(Errno::BADF)
+    }
+
+    fn close(&mut self, slot: u8) -> Option<Id> {
+        let id = self.slots[usize::from(slot)].take();
+        id.inspect(|id| self.collect(*id))
+    }
+
+    fn open(&mut self, slot: u8, path: &str, truncate: bool) -> Outcome {
+        self.close(slot);
+        let id = self.followed(path)?;
+        self.check_regular(id)?;
+        self.slots[usize::from(slot)] = Some(id);
+        if truncate {
+            self.resize(id, 0);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn resize(&mut self, id: Id, size: u64) {
+        if let Body::File(content) = &mut self.modify(id).body {
+            content.resize(size);
+        }
+    }
+
+    fn content(&self, id: Id) -> &Sparse {
+        match &self.node(id).body {
+            Body::File(content) => content,
+            _ => unreachable!("only regular files are open"),
+        }
+    }
+
+    fn write(&mut self, slot: u8, offset: Option<u64>, payload: Payload) -> Outcome {
+        let id = self.slot(slot)?;
+        if payload.len > 0 {
+            let offset = offset.unwrap_or_else(|| self.content(id).size());
+            if let Body::File(content) = &mut self.modify(id).body {
+                content.write(offset, &payload.bytes());
+            }
+        }
+        Ok(Reply::Count(payload.len as usize))
+    }
+
+    fn fallocate(&mut self, slot: u8, how: Reserve, offset: u64, len: u64) -> Outcome {
+        let id = self.slot(slot)?;
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        if !self.rules.extents && how != Reserve::Punch {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let size = self.content(id).size();
+        let keep = matches!(
+            how,
+            Reserve::KeepSize | Reserve::Punch | Reserve::ZeroKeepSize
+        );
+        let zero = matches!(how, Reserve::Punch | Reserve::Zero | Reserve::ZeroKeepSize);
+        if let Body::File(content) = &mut self.modify(id).body {
+            if zero {
+                content.zero(offset, len);
+            }
+            if !keep {
+                content.resize(size.max(offset + len));
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) -> Outcome {
+        let id = self.followed(path)?;
+        match self.node(id).body {
+            Body::File(_) => self.resize(id, size),
+            Body::Dir { .. } => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Whether a name can be used on a file at all (`xattr_permission`, `xattr_resolve_name`).
+    fn check_xattr(&self, id: Id, name: &str, refused: Errno) -> Result<(), Errno> {
+        let plain = matches!(self.node(id).kind, S_IFREG | S_IFDIR);
+        if name.starts_with("user.") && !plain {
+            return Err(refused);
+        }
+        if name == "user." {
+            Err(Errno::INVAL)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn set_xattr(&mut self, path: &str, name: &str, value: Payload, how: XattrHow) -> Outcome {
+        let id = self.at(path)?;
+        self.check_xattr(id, name, Errno::PERM)?;
+        match (how, self.node(id).xattrs.contains_key(name)) {
+            (XattrHow::Create, true) => return Err(Errno::EXIST),
+            (XattrHow::Replace, false) => return Err(Errno::NODATA),
+            _ => {}
+        }
+        self.touch(id).xattrs.insert(name.to_owned(), value.bytes());
+        Ok(Reply::Done)
+    }
+
+    fn get_xattr(&self, path: &str, name: &str) -> Outcome {
+        let id = self.at(path)?;
+        self.check_xattr(id, name, Errno::NODATA)?;
+        let value = self.node(id).xattrs.get(name).ok_or(Errno::NODATA)?;
+        Ok(Reply::Bytes(value.clone()))
+    }
+
+    fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome {
+        let id = self.at(path)?;
+        self.check_xattr(id, name, Errno::PERM)?;
+        if !self.node(id).xattrs.contains_key(name) {
+            return Err(Errno::NODATA);
+        }
+        self.touch(id).xattrs.remove(name);
+        Ok(Reply::Done)
+    }
+
+    fn set_acl(&mut self, path: &str, default: bool, acl: Option<&Acl>) -> Outcome {
+        let id = self.at(path)?;
+        if self.node(id).kind == S_IFLNK {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if default && !self.is_dir(id) {
+            return if acl.is_some() {
+                Err(Errno::ACCESS)
+            } else {
+                Ok(Reply::Done)
+            };
+        }
+        let node = self.touch(id);
+        if default {
+            node.default_acl = acl.cloned();
+            return Ok(Reply::Done);
+        }
+        if let Some(acl) = acl {
+            node.mode = node.mode & !0o777 | acl.mode();
+        }
+        node.acl = acl.filter(|acl| !acl.is_mode_only()).cloned();
+        Ok(Reply::Done)
+    }
+
+    fn chmod(&mut self, path: &str, mode: u16) -> Outcome {
+        let id = self.followed(path)?;
+        let node = self.touch(id);
+        node.mode = mode & 0o7777;
+        if let Some(acl) = &mut node.acl {
+            acl.chmod(mode);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn chown(&mut self, path: &str, uid: Option<u32>, gid: Option<u32>) -> Outcome {
+        let id = self.at(path)?;
+        let node = self.touch(id);
+        node.uid = uid.unwrap_or(node.uid);
+        node.gid = gid.unwrap_or(node.gid);
+        if node.kind != S_IFDIR {
+            let group_executes = node.mode & 0o010 != 0;
+            node.mode &= if group_executes { !0o6000 } else { !0o4000 };
+        }
+        Ok(Reply::Done)
+    }
+
+    fn utimes(&mut self, path: &str, atime: (i64, u32), mtime: (i64, u32)) -> Outcome {
+        let id = self.at(path)?;
+        let fine = self.rules.fine_times;
+        let kept = |(sec, nsec)| if fine { (sec, nsec) } else { (sec, 0) };
+        let node = self.touch(id);
+        node.atime = Some(kept(atime));
+        node.mtime = Some(kept(mtime));
+        Ok(Reply::Done)
+    }
+
+    fn stat(&self, path: &str) -> Outcome {
+        let node = self.node(self.at(path)?);
+        Ok(Reply::Stat(Stat {
+            mode: node.kind | u32::from(node.mode),
+            uid: node.uid,
+            gid: node.gid,
+            nlink: node.nlink,
+            size: node.size(),
+        }))
+    }
+
+    fn readlink(&self, path: &str) -> Outcome {
+        match &self.node(self.at(path)?).body {
+            Body::Link(target) => Ok(Reply::Bytes(target.clone().into_bytes())),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    fn readdir(&self, path: &str) -> Outcome {
+        let names = self.names(self.followed(path)?)?;
+        let kind = |id: &Id| (self.node(*id).kind >> 12) as u8;
+        Ok(Reply::Names(
+            names
+                .iter()
+                .map(|(name, id)| (name.clone().into_bytes(), kind(id)))
+                .collect(),
+        ))
+    }
+
+    fn list_xattr(&self, path: &str) -> Outcome {
+        let mut names: Vec<_> = self
+            .node(self.at(path)?)
+            .all_xattrs()
+            .into_keys()
+            .map(|name| (name, 0))
+            .collect();
+        names.sort();
+        Ok(Reply::Names(names))
+    }
+
+    fn fsync(&mut self, slot: u8) -> Outcome {
+        let id = self.slot(slot)?;
+        self.vouched = self.vouched.max(self.node(id).changed);
+        Ok(Reply::Done)
+    }
+
+    fn fsync_dir(&mut self, path: &str) -> Outcome {
+        let id = self.followed(path)?;
+        self.names(id)?;
+        self.vouched = self.vouched.max(self.node(id).changed);
+        Ok(Reply::Done)
+    }
+
+    fn remount(&mut self) -> Outcome {
+        for slot in 0..SLOTS {
+            self.close(slot);
+        }
+        self.vouched = self.step;
+        Ok(Reply::Done)
+    }
+
+    /// The tree below the base directory.
+    pub fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
+        let mut ids = BTreeMap::new();
+        let mut todo = vec![(Vec::new(), self.base)];
+        while let Some((path, id)) = todo.pop() {
+            if let Body::Dir { names, .. } = &self.node(id).body {
+                todo.extend(
+                    names
+                        .iter()
+                        .map(|(name, child)| (join(&path, name.as_bytes()), *child)),
+                );
+            }
+            ids.insert(path.clone(), id);
+            tree.insert(path, self.node(id).facts());
+        }
+        name_links(&mut tree, &ids);
+        tree
+    }
+
+    /// The bytes of a page of the file at a path of [`tree`](Self::tree), when it is a regular file and the page was written.
+    pub fn page(&self, path: &[u8], index: u64) -> Option<&[u8]> {
+        let path = std::str::from_utf8(path).ok()?;
+        match &self.node(self.at(path).ok()?).body {
+            Body::File(content) => content.page(index),
+            _ => None,
+        }
+    }
+
+    /// The step at which the file at a path changed last.
+    pub fn changed(&self, path: &[u8]) -> Option<usize> {
+        let path = std::str::from_utf8(path).ok()?;
+        Some(self.node(self.at(path).ok()?).changed)
+    }
+}
+
+impl Node {
+    fn size(&self) -> u64 {
+        match &self.body {
+            Body::File(content) => content.size(),
+            Body::Link(target) => target.len() as u64,
+            _ => 0,
+        }
+    }
+
+    /// Attributes with the ACLs among them, as listxattr shows them.
+    fn all_xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let plain = self
+            .xattrs
+            .iter()
+            .map(|(name, value)| (name.clone().into_bytes(), value.clone()));
+        let access = self.acl.iter().map(|acl| (ACL_ACCESS.into(), acl.encode()));
+        let default = self
+            .default_acl
+            .iter()
+            .map(|acl| (ACL_DEFAULT.into(), acl.encode()));
+        plain.chain(access).chain(default).collect()
+    }
+
+    fn facts(&self) -> Facts {
+        let mut pages = Pages::new();
+        if let Body::File(content) = &self.body {
+            content
+                .pages()
+                .for_each(|(at, page)| note_pages(&mut pages, at, page));
+        }
+        Facts {
+            mode: self.kind | u32::from(self.mode),
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            size: self.size(),
+            target: if let Body::Link(target) = &self.body {
+                Some(target.clone().into_bytes())
+            } else {
+                None
+            },
+            pages,
+            xattrs: self.all_xattrs(),
+            same_as: Vec::new(),
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: None,
+        }
+    }
+}
+
+impl World for Model {
+    fn name(&self) -> String {
+        "model".to_owned()
+    }
+
+    fn apply(&mut self, op: &Op) -> Outcome {
+        self.step += 1;
+        match op {
+            Op::Create {
+                path,
+                mode,
+                exclusive,
+            } => self.create(path, *mode, *exclusive),
+            Op::Mkdir { path, mode } => {
+                let (dir, name) = self.fresh(path)?;
+                self.make(
+                    dir,
+                    name,
+                    Body::Dir {
+                        names: BTreeMap::new(),
+                        parent: dir,
+                    },
+                    S_IFDIR,
+                    *mode,
+                );
+                Ok(Reply::Done)
+            }
+            Op::Mknod { path, mode, socket } => {
+                let (dir, name) = self.fresh(path)?;
+                self.make(
+                    dir,
+                    name,
+                    Body::Special,
+                    if *socket { S_IFSOCK } else { S_IFIFO },
+                    *mode,
+                );
+                Ok(Reply::Done)
+            }
+            Op::Symlink { target, path } => {
+                let (dir, name) = self.fresh(path)?;
+                self.make(dir, name, Body::Link(target.clone()), S_IFLNK, 0o777);
+                Ok(Reply::Done)
+            }
+            Op::Link { old, new } => self.link(old, new),
+            Op::Unlink { path } => self.unlink(path, false),
+            Op::Rmdir { path } => self.unlink(path, true),
+            Op::Rename { old, new, how } => self.rename(old, new, *how),
+            Op::Open {
+                slot,
+                path,
+                truncate,
+            } => self.open(*slot, path, *truncate),
+            Op::Close { slot } => self.close(*slot).map(|_| Reply::Done).ok_or(Errno::BADF),
+            Op::Write {
+                slot,
+                offset,
+                payload,
+            } => self.write(*slot, Some(*offset), *payload),
+            Op::Append { slot, payload } => self.write(*slot, None, *payload),
+            Op::Read { slot, offset, len } => {
+                let id = self.slot(*slot)?;
+                Ok(Reply::Bytes(self.content(id).read(*offset, *len as usize)))
+            }
+            Op::Truncate { path, size } => self.truncate(path, *size),
+            Op::Ftruncate { slot, size } => {
+                let id = self.slot(*slot)?;
+                self.resize(id, *size);
+                Ok(Reply::Done)
+            }
+            Op::Fallocate {
+                slot,
+                how,
+                offset,
+                len,
+            } => self.fallocate(*slot, *how, *offset, *len),
+            Op::SetXattr {
+                path,
+                name,
+                value,
+                how,
+            } => self.set_xattr(path, name, *value, *how),
+            Op::GetXattr { path, name } => self.get_xattr(path, name),
+            Op::RemoveXattr { path, name } => self.remove_xattr(path, name),
+            Op::ListXattr { path } => self.list_xattr(path),
+            Op::SetAcl { path, default, acl } => self.set_acl(path, *default, acl.as_ref()),
+            Op::Chmod { path, mode } => self.chmod(path, *mode),
+            Op::Chown { path, uid, gid } => self.chown(path, *uid, *gid),
+            Op::Utimes { path, atime, mtime } => self.utimes(path, *atime, *mtime),
+            Op::Stat { path } => self.stat(path),
+            Op::Readlink { path } => self.readlink(path),
+            Op::Readdir { path } => self.readdir(path),
+            Op::Fsync { slot } => self.fsync(*slot),
+            Op::FsyncDir { path } => self.fsync_dir(path),
+            Op::Sync => {
+                self.vouched = self.step;
+                Ok(Reply::Done)
+            }
+            Op::Remount => self.remount(),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Everything that can be seen of a tree, and how two of them differ.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use super::sparse::PAGE;
+
+/// Content by page: the hashes of the pages that are not all zeros.
+pub type Pages = BTreeMap<u64, u64>;
+
+/// A file of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// File type and permission bits, as `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links.
+    pub nlink: u64,
+    /// Length; 0 for directories, whose length is the implementation's business.
+    pub size: u64,
+    /// The target of a symbolic link.
+    pub target: Option<Vec<u8>>,
+    /// The content of a regular file.
+    pub pages: Pages,
+    /// Extended attributes and ACLs.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The first path, in order, of the same file.
+    pub same_as: Vec<u8>,
+    /// Last access, when it is known.
+    pub atime: Option<(i64, u32)>,
+    /// Last change of the content, when it is known.
+    pub mtime: Option<(i64, u32)>,
+    /// Last change of the inode, when it is known.
+    pub ctime: Option<(i64, u32)>,
+}
+
+/// Files by path relative to the top; the top itself is the empty path.
+pub type Tree = BTreeMap<Vec<u8>, Facts>;
+
+/// A 64-bit hash of bytes (FNV-1a over words, then mixed). Not for adversaries.
+pub fn hash(bytes: &[u8]) -> u64 {
+    let mut h = 0xcbf2_9ce4_8422_2325u64;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        h = (h ^ u64::from_le_bytes(word))
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(29);
+    }
+    (h ^ bytes.len() as u64 ^ h >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Notes the pages of `bytes`, which starts at page `first`, that are not zeros. The last page is
+/// filled up with zeros.
+pub fn note_pages(pages: &mut Pages, first: u64, bytes: &[u8]) {
+    for (i, chunk) in bytes.chunks(PAGE as usize).enumerate() {
+        if chunk.iter().any(|b| *b != 0) {
+            let mut page = [0; PAGE as usize];
+            page[..chunk.len()].copy_from_slice(chunk);
+            pages.insert(first + i as u64, hash(&page));
+        }
+    }
+}
+
+/// Joins a path of a tree and a name.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() {
+        name.to_vec()
+    } else {
+        [path, b"/", name].concat()
+    }
+}
+
+/// How `found` differs from `expected`, a line each; nothing when equal. Times are compared where both know them.
+pub fn differences(expected: &Tree, found: &Tree) -> Vec<String> {
+    let mut out = Vec::new();
+    for (path, want) in expected {
+        let shown = path.escape_ascii();
+        match found.get(path) {
+            None => out.push(format!("{shown}: missing ({:o})", want.mode)),
+            Some(have) => out.extend(
+                differing(want, have)
+                    .into_iter()
+                    .map(|d| format!("{shown}: {d}")),
+            ),
+        }
+    }
+    for (path, have) in found {
+        if !expected.contains_key(path) {
+            out.push(format!(
+                "{}: should not be there ({:o})",
+                path.escape_ascii(),
+                have.mode
+            ));
+        }
+    }
+    out
+}
+
+fn differing(want: &Facts, have: &Facts) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut check = |what: &str, same: bool, want: String, have: String| {
+        if !same {
+            out.push(format!("{what} is {have}, expected {want}"));
+        }
+    };
+    let bits = |v: u32| format!("{v:o}");
+    check(
+        "mode",
+        want.mode == have.mode,
+        bits(want.mode),
+        bits(have.mode),
+    );
+    let owner = |f: &Facts| format!("{}:{}", f.uid, f.gid);
+    check(
+        "owner",
+        owner(want) == owner(have),
+        owner(want),
+        owner(have),
+    );
+    check(
+        "links",
+        want.nlink == have.nlink,
+        want.nlink.to_string(),
+        have.nlink.to_string(),
+    );
+    check(
+        "size",
+        want.size == have.size,
+        want.size.to_string(),
+        have.size.to_string(),
+    );
+    let text = |t: &Option<Vec<u8>>| {
+        t.as_ref()
+            .map_or_else(String::new, |t| t.escape_ascii().to_string())
+    };
+    check(
+        "target",
+        want.target == have.target,
+        text(&want.target),
+        text(&have.target),
+    );
+    let name = |n: &[u8]| n.escape_ascii().to_string();
+    check(
+        "identity",
+        want.same_as == have.same_as,
+        name(&want.same_as),
+        name(&have.same_as),
+    );
+    let attributes = |f: &Facts| {
+        let each = f
+            .xattrs
+            .iter()
+            .map(|(n, v)| format!("{}={}", n.escape_ascii(), v.escape_ascii()));
+        each.collect::<Vec<_>>().join(" ")
+    };
+    check(
+        "xattrs",
+        want.xattrs == have.xattrs,
+        attributes(want),
+        attributes(have),
+    );
+    check(
+        "content",
+        want.pages == have.pages,
+        first_pages(&want.pages, &have.pages),
+        first_pages(&have.pages, &want.pages),
+    );
+    for (what, a, b) in [
+        ("atime", want.atime, have.atime),
+        ("mtime", want.mtime, have.mtime),
+        ("ctime", want.ctime, have.ctime),
+    ] {
+        if let (Some(a), Some(b)) = (a, b) {
+            check(what, a == b, format!("{a:?}"), format!("{b:?}"));
+        }
+    }
+    out
+}
+
+/// The pages of `a` that `b` does not have so, at most eight.
+fn first_pages(a: &Pages, b: &Pages) -> String {
+    let differ: Vec<_> = a.iter().filter(|(at, h)| b.get(at) != Some(h)).collect();
+    let shown: Vec<_> = differ
+        .iter()
+        .take(8)
+        .map(|(at, h)| format!("page {at} {h:016x}"))
+        .collect();
+    format!(
+        "{} of {} pages [{}]",
+        differ.len(),
+        a.len(),
+        shown.join(", ")
+    )
+}
+
+/// Fills in `same_as` from each path's inode number.
+pub fn name_links(tree: &mut Tree, inodes: &BTreeMap<Vec<u8>, u64>) {
+    let mut first = BTreeMap::new();
+    for (path, facts) in tree {
+        let ino = inodes.get(path).copied().unwrap_or(0);
+        facts.same_as = first.entry(ino).or_insert_with(|| path.clone()).clone();
+    }
+}
+
+/// The tree below a mounted directory.
+///
+/// # Errors
+/// Anything that cannot be read: a tree that is there must be readable.
+pub fn of_directory(top: &Path) -> Result<Tree> {
+    let mut tree = Tree::new();
+    let mut inodes = BTreeMap::new();
+    let mut todo = vec![Vec::new()];
+    while let Some(path) = todo.pop() {
+        let full = top.join(std::ffi::OsStr::from_bytes(&path));
+        let stat =
+            fs::symlink_metadata(&full).with_context(|| format!("stat of {}", full.display()))?;
+        if stat.is_dir() {
+            for entry in
+                fs::read_dir(&full).with_context(|| format!("listing {}", full.display()))?
+            {
+                todo.push(join(&path, &entry?.file_name().into_vec()));
+            }
+        }
+        inodes.insert(path.clone(), stat.ino());
+        tree.insert(path, facts_of(&full, &stat)?);
+    }
+    name_links(&mut tree, &inodes);
+    Ok(tree)
+}
+
+fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
+    let kind = stat.file_type();
+    let plain =
+        !(kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device());
+    let target = if kind.is_symlink() {
+        Some(fs::read_link(full)?.into_os_string().into_vec())
+    } else {
+        None
+    };
+    let pages = if kind.is_file() {
+        pages_of(full, stat.size()).with_context(|| format!("reading {}", full.display()))?
+    } else {
+        Pages::new()
+    };
+    Ok(Facts {
+        mode: stat.mode(),
+        uid: stat.uid(),
+        gid: stat.gid(),
+        nlink: stat.nlink(),
+        size: if kind.is_file() || kind.is_symlink() {
+            stat.size()
+        } else {
+            0
+        },
+        target,
+        pages,
+        xattrs: if plain || kind.is_fifo() || kind.is_socket() {
+            xattrs_of(full)?
+        } else {
+            BTreeMap::new()
+        },
+        same_as: Vec::new(),
+        atime: Some((stat.atime(), stat.atime_nsec() as u32)),
+        mtime: Some((stat.mtime(), stat.mtime_nsec() as u32)),
+        ctime: Some((stat.ctime(), stat.ctime_nsec() as u32)),
+    })
+}
+
+/// Reads what SEEK_DATA says is there.
+fn pages_of(full: &Path, size: u64) -> Result<Pages> {
+    let file = File::open(full)?;
+    let mut pages = Pages::new();
+    let mut at = 0;
+    let mut buffer = vec![0; 1 << 20];
+    while at < size {
+        let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Ok(start) => start - start % PAGE,
+            Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start.max(at)))?.min(size);
+        let end = end.max(start + 1);
+        let mut done = start;
+        while done < end {
+            let want = (buffer.len() as u64).min(size - done) as usize;
+            file.read_exact_at(&mut buffer[..want], done)?;
+            note_pages(&mut pages, done / PAGE, &buffer[..want]);
+            done += want as u64;
+        }
+        at = done;
+    }
+    Ok(pages)
+}
+
+/// The extended attributes of a path, links not followed.
+///
+/// # Errors
+/// What the calls report.
+pub fn xattrs_of(full: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut names = vec![0; 65_536];
+    let mut value = vec![0; 65_536];
+    let len = match rustix::fs::llistxattr(full, &mut names[..]) {
+        Ok(len) => len,
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(error) => {
+            return Err(error).with_context(|| format!("listxattr of {}", full.display()));
+        }
+    };
+    let mut out = BTreeMap::new();
+    for name in names[..len].split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        let len = rustix::fs::lgetxattr(full, std::ffi::OsStr::from_bytes(name), &mut value[..])
+            .with_context(|| format!("getxattr {} of {}", name.escape_ascii(), full.display()))?;
+        out.insert(name.to_vec(), value[..len].to_vec());
+    }
+    Ok(out)
+}
