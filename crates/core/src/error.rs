@@ -5,7 +5,7 @@
 //! failures of what lies below (media, journal). [`Error::kind`] maps each to exactly one [`Kind`], which the `fuse`
 //! and `ffi` crates translate to an errno; nothing in this crate knows an errno.
 
-use stetfs_format::{BlockNo, Corrupt, GroupNo, InodeNo, LBlock};
+use stetfs_format::{BlockNo, Corrupt, Corruption, GroupNo, InodeNo, LBlock};
 use stetfs_journal::JournalError;
 use stetfs_media::MediaError;
 
@@ -20,9 +20,13 @@ macro_rules! answers {
         #[derive(Debug, Clone, thiserror::Error)]
         pub enum Error {
             $($(#[$doc])* #[error($text)] $name,)*
-            /// A record on the volume fails one of its checks (EUCLEAN, which ext4 calls EFSCORRUPTED).
+            /// A record on the volume fails one of its checks, which says where it is (EUCLEAN, which ext4 calls
+            /// EFSCORRUPTED).
             #[error("{0}")]
             Corrupt(Box<Corrupt>),
+            /// The same, with the place.
+            #[error("{0}")]
+            CorruptAt(Box<Corruption>),
             /// Two records, each valid alone, contradict each other (EUCLEAN).
             #[error("{0}")]
             Inconsistent(Box<Inconsistent>),
@@ -52,7 +56,7 @@ macro_rules! answers {
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$name => Kind::$name,)*
-                    Self::Corrupt(_) | Self::Inconsistent(_) => Kind::Corrupted,
+                    Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => Kind::Corrupted,
                     Self::Media(_) => Kind::Io,
                     Self::Journal(e) => journal_kind(e),
                     Self::Mount(e) => e.kind(),
@@ -150,6 +154,51 @@ pub enum Inconsistent {
         /// Its size, in bytes.
         size: u64,
     },
+    /// The records of a directory block do not fill it up to its end.
+    #[error("directory inode {ino}, block {lblk}: the record at offset {offset} does not fit")]
+    DirectoryChain {
+        /// The directory.
+        ino: InodeNo,
+        /// Its block.
+        lblk: LBlock,
+        /// The byte in the block.
+        offset: usize,
+    },
+    /// A directory whose block 0 has no entry "..".
+    #[error("directory inode {0} has no entry \"..\"")]
+    NoDotDot(InodeNo),
+    /// Going up by ".." from a directory never comes to the root.
+    #[error("directory inode {0} is not below the root")]
+    NotBelowRoot(InodeNo),
+    /// The hash tree of a directory leads from block to block without end, or back.
+    #[error("directory inode {ino}: the hash tree goes astray at hash {hash:#010x}")]
+    IndexAstray {
+        /// The directory.
+        ino: InodeNo,
+        /// Where the next leaf begins.
+        hash: u32,
+    },
+    /// The leaf of a hash tree is full and has fewer than two entries.
+    #[error("directory inode {ino}, block {lblk}: full with fewer than two entries")]
+    LeafCannotSplit {
+        /// The directory.
+        ino: InodeNo,
+        /// Its block.
+        lblk: LBlock,
+    },
+    /// The chain of orphans comes to an inode for the second time.
+    #[error("the list of orphans comes to inode {0} again")]
+    OrphanLoop(InodeNo),
+    /// A block of the orphan file fails its check.
+    #[error("block {lblk} of the orphan file (inode {ino}): {what}")]
+    OrphanFile {
+        /// The orphan file.
+        ino: InodeNo,
+        /// Its block.
+        lblk: LBlock,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// A block that is to be freed is free already.
     #[error("block {block} of group {group} is freed twice")]
     FreeingFreeBlock {
@@ -187,6 +236,12 @@ pub enum Inconsistent {
 impl From<Corrupt> for Error {
     fn from(e: Corrupt) -> Self {
         Self::Corrupt(Box::new(e))
+    }
+}
+
+impl From<Corruption> for Error {
+    fn from(e: Corruption) -> Self {
+        Self::CorruptAt(Box::new(e))
     }
 }
 

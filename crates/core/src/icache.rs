@@ -1,7 +1,7 @@
 //! Inodes in memory, bounded.
 //!
 //! Sixteen shards by number. Each keeps its inodes in a map and a ring over which a hand moves (second chance): an inode
-//! that nobody holds, that is not open and was not used since the last pass is dropped when the shard is full.
+//! that nobody holds, that is not open, has no reserved blocks and was not used since the last pass is dropped when the shard is full.
 //! A number that is loaded again gets the newest transaction of any dropped inode as its own, so that
 //! `fsync` never waits for less than it must.
 
@@ -95,6 +95,11 @@ impl InodeCache {
         }
     }
 
+    /// How many inodes are in memory.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock().map.len()).sum()
+    }
+
     /// Every inode in memory.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         self.shards.iter().flat_map(|s| s.lock().map.values().cloned().collect::<Vec<_>>()).collect()
@@ -153,5 +158,7 @@ const OWN_REFERENCES: usize = 2;
 
 /// Whether somebody but the cache needs the inode.
 fn is_held(inode: &Arc<Inode>) -> bool {
-    Arc::strong_count(inode) > OWN_REFERENCES || inode.opens.load(Ordering::Relaxed) > 0
+    Arc::strong_count(inode) > OWN_REFERENCES
+        || inode.opens.load(Ordering::Relaxed) > 0
+        || inode.state.try_read().is_none_or(|st| st.reserved > 0)
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
-use stetfs_format::{InodeNo, Tid, Time};
+use stetfs_format::{FeatureRoCompat, InodeNo, Tid, Time};
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::Class;
 
@@ -38,6 +38,8 @@ pub(crate) struct Inode {
     datasync_tid: AtomicU32,
     /// The file's data blocks; made at first use.
     data: OnceLock<Arc<FileData>>,
+    /// Nothing for a write to strip: no set-user-ID, no set-group-ID, no file capabilities (`S_NOSEC`).
+    pub(crate) no_privileges: AtomicBool,
     /// Used since the cache's hand last passed.
     pub(crate) referenced: AtomicBool,
     /// Its index in the ring of its shard of the cache; under the shard's lock.
@@ -51,12 +53,14 @@ pub(crate) struct InodeState {
     pub(crate) raw: stetfs_format::Inode,
     /// Freed: nothing may be done with it any more.
     pub(crate) gone: bool,
+    /// Reserved blocks: as many as blocks in holes wait for a place.
+    pub(crate) reserved: u32,
 }
 
 impl InodeState {
     /// A state with this slot.
     pub(crate) fn new(raw: stetfs_format::Inode) -> Self {
-        Self { raw, gone: false }
+        Self { raw, gone: false, reserved: 0 }
     }
 
     /// Whether this is a directory.
@@ -97,6 +101,7 @@ impl Inode {
             sync_tid: AtomicU32::new(tid.0),
             datasync_tid: AtomicU32::new(tid.0),
             data: OnceLock::new(),
+            no_privileges: AtomicBool::new(false),
             referenced: AtomicBool::new(true),
             ring_at: AtomicU32::new(0),
         }
@@ -121,6 +126,11 @@ impl Inode {
         }
     }
 
+    /// Takes back what a change that `fdatasync` need not wait for has noted.
+    pub(crate) fn restore_datasync(&self, tid: Tid) {
+        self.datasync_tid.store(tid.0, Ordering::Relaxed);
+    }
+
     /// The transaction that `fsync` (or `fdatasync`) waits for.
     pub(crate) fn wanted_tid(&self, datasync: bool) -> Tid {
         Tid(if datasync { &self.datasync_tid } else { &self.sync_tid }.load(Ordering::Relaxed))
@@ -136,8 +146,8 @@ impl Volume {
         self.icache.get_or_load(ino, || self.load_inode(ino))
     }
 
-    /// A new inode of this number, written by the caller in the handle it has open. Replaces what the cache
-    /// held for the number.
+    /// A new inode in memory, in place of whatever the cache held for the number. The caller, which has allocated the
+    /// number in `h`, writes its slot.
     pub(crate) fn inode_created(&self, ino: InodeNo, raw: stetfs_format::Inode, h: &Handle) -> Result<Arc<Inode>> {
         let slot = self.inode_slot(ino)?;
         let inode = Arc::new(Inode::new(ino, slot, InodeState::new(raw), h.tid()));
@@ -163,19 +173,47 @@ impl Volume {
 
     /// Writes what changed of `state` into the inode table and notes the transaction. Every change of an inode ends here.
     pub(crate) fn store_inode(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
+        if state.raw.size > LARGE_FILE_MIN {
+            self.need_large_file(h)?;
+        }
+        self.write_slot(h, inode, |slot| state.raw.encode_into(slot, inode.ino, &self.geo))
+    }
+
+    /// The bytes of the inode's slot.
+    pub(crate) fn read_slot(&self, inode: &Inode) -> Result<SmallVec<[u8; 256]>> {
         let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
         let at = inode.slot.offset as usize;
-        let size = self.geo.inode_size();
-        let old = &block[at..at + size];
+        Ok(SmallVec::from_slice(&block[at..at + self.geo.inode_size()]))
+    }
+
+    /// Lets `change` edit a copy of the inode's slot and writes what differs.
+    pub(crate) fn write_slot(&self, h: &Handle, inode: &Inode, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
+        let at = inode.slot.offset as usize;
+        let old = &block[at..at + self.geo.inode_size()];
         let mut new: SmallVec<[u8; 256]> = SmallVec::from_slice(old);
-        state.raw.encode_into(&mut new, inode.ino, &self.geo);
-        for range in changed_ranges(old, &new) {
+        change(&mut new);
+        let changed = changed_ranges(old, &new);
+        // Otherwise the journal would have to copy the block before it changes it.
+        drop(block);
+        for range in changed {
             h.write(inode.slot.block, Class::InodeTable, at + range.start, &new[range])?;
         }
         inode.note_change(h, true);
         Ok(())
     }
+
+    /// A file of 2 GiB or more sets a feature of the volume.
+    fn need_large_file(&self, h: &Handle) -> Result<()> {
+        if self.sb.read().feature_ro_compat.contains(FeatureRoCompat::LARGE_FILE) {
+            return Ok(());
+        }
+        self.update_super(h, |sb| sb.feature_ro_compat |= FeatureRoCompat::LARGE_FILE)
+    }
 }
+
+/// The largest size without the feature `large_file`.
+const LARGE_FILE_MIN: u64 = 0x7fff_ffff;
 
 /// The ranges in which two byte strings of one length differ; differences less than 32 bytes apart are one range, because
 /// a range costs more than the bytes between.

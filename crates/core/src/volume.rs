@@ -8,10 +8,10 @@
 //! The superblock changes in two ways. While the journal runs, through a handle ([`Volume::update_super`]); at mount,
 //! at unmount and after the journal has failed, directly on the device (`mount.rs`), when nothing of it is in flight.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::{BlockNo, Geometry, InodeNo, Superblock};
 use stetfs_journal::{Handle, Journal};
@@ -20,7 +20,9 @@ use stetfs_media::{BlockDev, Class};
 use crate::clock::Clock;
 use crate::error::{Error, Inconsistent, Result};
 use crate::icache::InodeCache;
+use crate::inode::changed_ranges;
 use crate::options::{MountOptions, OnError};
+use crate::place::Placement;
 
 /// A mounted volume.
 pub(crate) struct Volume {
@@ -33,7 +35,9 @@ pub(crate) struct Volume {
     /// The device below the journal; for discard, and for the superblock when no journal runs.
     pub(crate) dev: Arc<dyn BlockDev>,
     /// Block and inode allocation.
-    pub(crate) alloc: crate::balloc::Alloc,
+    pub(crate) alloc: crate::alloc::Alloc,
+    /// What is the same for all directories.
+    pub(crate) dirs: crate::dir::Dirs,
     /// Inodes in memory.
     pub(crate) icache: InodeCache,
     /// How it was mounted.
@@ -42,10 +46,17 @@ pub(crate) struct Volume {
     pub(crate) clock: Clock,
     /// Unlinked inodes that are still to be freed, and truncates in progress.
     pub(crate) orphans: crate::orphan::Orphans,
-    /// Taken by renames that change a directory's parent (`s_vfs_rename_mutex`).
-    pub(crate) rename_lock: Mutex<()>,
+    /// What is the same for all directories.
+    pub(crate) dirs: crate::dir::Dirs,
+    /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they change a directory's
+    /// parent, shared when they do not.
+    pub(crate) rename_lock: RwLock<()>,
+    /// Blocks of the journal inside the volume.
+    pub(crate) journal_blocks: u64,
     /// [`VolumeState`] bits.
     pub(crate) state: AtomicU32,
+    /// Gives data its blocks at commit.
+    pub(crate) placement: OnceLock<Arc<Placement>>,
 }
 
 /// Bits of `Volume::state`.
@@ -113,7 +124,7 @@ impl Volume {
             return Err(Inconsistent::InodeNumber(ino).into());
         }
         let (group, index) = self.geo.group_of_inode(ino);
-        let table = self.alloc.inode_table(self, group)?;
+        let table = self.alloc.inode_table(group);
         let (block, offset) = self.geo.inode_position(index);
         Ok(Slot {
             block: table.plus(block.into()),
@@ -125,16 +136,24 @@ impl Volume {
     pub(crate) fn update_super(&self, h: &Handle, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let mut sb = self.sb.write();
         change(&mut sb);
-        let (block, offset) = super_place(&self.geo);
-        let old = self.journal.read(block, Class::Superblock)?;
-        let old = &old[offset..offset + SUPERBLOCK_SIZE];
+        let (block, offset) = super_place(self.geo.block_bits);
+        let content = self.journal.read(block, Class::Superblock)?;
+        let old = &content[offset..offset + SUPERBLOCK_SIZE];
         let mut new = [0; SUPERBLOCK_SIZE];
         new.copy_from_slice(old);
         sb.encode_into(&mut new);
-        for range in crate::inode::changed_ranges(old, &new) {
+        let changed = changed_ranges(old, &new);
+        // Otherwise the journal would have to copy the block before it changes it.
+        drop(content);
+        for range in changed {
             h.write(block, Class::Superblock, offset + range.start, &new[range])?;
         }
         Ok(())
+    }
+
+    /// The number of blocks that `bytes` fill, the last perhaps in part.
+    pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.geo.block_size() as u64)
     }
 
     /// What `errors=` asks for: the option, else what the superblock says.
@@ -148,7 +167,7 @@ impl Volume {
 }
 
 /// The block that holds the primary superblock and its byte offset there.
-pub(crate) fn super_place(geo: &Geometry) -> (BlockNo, usize) {
+pub(crate) fn super_place(block_bits: u32) -> (BlockNo, usize) {
     let at = SUPERBLOCK_OFFSET as usize;
-    (BlockNo((at >> geo.block_bits) as u64), at & (geo.block_size() - 1))
+    (BlockNo((at >> block_bits) as u64), at & ((1 << block_bits) - 1))
 }

@@ -1,0 +1,355 @@
+//! Attributes: stat, chmod, chown, times, size, and the flags of chattr.
+//!
+//! One call is one handle (a large truncate goes on in further ones). The rules of who may change what are the kernel's
+//! `setattr_prepare` and `may_setattr`; set-user-ID and set-group-ID go where the kernel clears them.
+
+use std::sync::atomic::Ordering;
+
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::Time;
+
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::options::Atime;
+use crate::perm;
+use crate::types::{Access, Attr, Caller, SetAttr, SetTime, mode};
+use crate::volume::Volume;
+use crate::{acl, truncate, xattr};
+
+/// The credits of changing an inode and its attribute block.
+const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
+
+/// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something here.
+pub(crate) const USER_MODIFIABLE: InodeFlags = InodeFlags::SECRM
+    .union(InodeFlags::UNRM)
+    .union(InodeFlags::COMPR)
+    .union(InodeFlags::SYNC)
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::JOURNAL_DATA)
+    .union(InodeFlags::NOTAIL)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
+
+/// The flags that lsattr shows (`EXT4_FL_USER_VISIBLE`).
+pub(crate) const USER_VISIBLE: InodeFlags = USER_MODIFIABLE
+    .union(InodeFlags::DIRTY)
+    .union(InodeFlags::COMPRBLK)
+    .union(InodeFlags::NOCOMPR)
+    .union(InodeFlags::ENCRYPT)
+    .union(InodeFlags::INDEX)
+    .union(InodeFlags::HUGE_FILE)
+    .union(InodeFlags::EXTENTS)
+    .union(InodeFlags::VERITY)
+    .union(InodeFlags::INLINE_DATA)
+    .union(InodeFlags::CASEFOLD);
+
+/// The attributes of an inode.
+pub(crate) fn getattr(vol: &Volume, inode: &Inode) -> Result<Attr> {
+    let st = inode.state.read();
+    st.check_live()?;
+    Ok(stat(vol, inode, &st))
+}
+
+/// The attributes of an inode whose state the caller has locked.
+pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
+    let raw = &st.raw;
+    let sectors_per_block = vol.geo.block_size() as u64 / 512;
+    Attr {
+        ino: inode.ino,
+        generation: raw.generation,
+        mode: raw.mode,
+        nlink: raw.links_count.into(),
+        uid: raw.uid,
+        gid: raw.gid,
+        rdev: if mode::is_device(raw.mode) { raw.rdev() } else { (0, 0) },
+        size: raw.size,
+        blocks: raw.blocks_512(&vol.geo) + u64::from(st.reserved) * sectors_per_block,
+        blksize: vol.geo.block_size() as u32,
+        atime: raw.atime,
+        mtime: raw.mtime,
+        ctime: raw.ctime,
+        crtime: raw.crtime,
+        flags: raw.flags & USER_VISIBLE,
+        projid: raw.projid,
+    }
+}
+
+/// Whether the target of a symbolic link is in the inode itself (`ext4_inode_is_fast_symlink`).
+pub(crate) fn is_fast_symlink(st: &InodeState) -> bool {
+    st.is_lnk() && st.raw.size < st.raw.block.len() as u64
+}
+
+/// Changes attributes; returns them all as they are then.
+///
+/// # Errors
+/// `NotPermitted`, `Access`, `Invalid`, `IsDirectory`, `TooBig`; what the journal says.
+pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<Attr> {
+    let _guard = inode.lock.write();
+    vol.check_writable()?;
+    {
+        let st = inode.state.read();
+        st.check_live()?;
+        check_setattr(c, &st, set)?;
+    }
+    check_access(vol, c, inode, set)?;
+    let now = vol.clock.now();
+    if let Some(size) = set.size {
+        truncate::set_size(vol, inode, size, |h, st| {
+            let resized = size != st.raw.size || set.through_handle;
+            apply(vol, c, h, inode, st, set, now)?;
+            if resized && set.mtime.is_none() {
+                st.raw.mtime = now;
+            }
+            Ok(())
+        })?;
+    } else {
+        let h = vol.start(ATTR_CREDITS)?;
+        let mut st = inode.state.write();
+        apply(vol, c, &h, inode, &mut st, set, now)?;
+        vol.store_inode(&h, inode, &st)?;
+    }
+    getattr(vol, inode)
+}
+
+/// What depends on flags and ownership only.
+fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
+    let explicit_time = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+    let explicit_times = explicit_time(set.atime) || explicit_time(set.mtime);
+    let flags = st.raw.flags;
+    let guarded = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || explicit_times;
+    if guarded && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(Error::NotPermitted);
+    }
+    if flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted);
+    }
+    if set.size.is_some() {
+        if st.is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        if !st.is_reg() {
+            return Err(Error::Invalid);
+        }
+        if flags.contains(InodeFlags::APPEND) {
+            return Err(Error::NotPermitted);
+        }
+    }
+    if !c.checks || c.privileged {
+        return Ok(());
+    }
+    let owner = c.uid == st.raw.uid;
+    if let Some(uid) = set.uid
+        && !(owner && uid == st.raw.uid)
+    {
+        return Err(Error::NotPermitted);
+    }
+    if let Some(gid) = set.gid
+        && !(owner && (gid == st.raw.gid || c.in_group(gid)))
+    {
+        return Err(Error::NotPermitted);
+    }
+    if (set.mode.is_some() || explicit_times) && !owner {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// What needs write permission: a size that is not set through an open file, and "now" by somebody else than the owner.
+fn check_access(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
+    let touches = matches!(set.atime, Some(SetTime::Now)) || matches!(set.mtime, Some(SetTime::Now));
+    let owner = c.uid == inode.state.read().raw.uid;
+    if set.size.is_some() && !set.through_handle || touches && !owner {
+        perm::permission(vol, c, inode, Access::WRITE)?;
+    }
+    Ok(())
+}
+
+/// Makes the changes, without the size, in `h`.
+fn apply(
+    vol: &Volume,
+    c: &Caller,
+    h: &stetfs_journal::Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    set: &SetAttr,
+    now: Time,
+) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        if !st.is_dir() {
+            st.raw.mode = without_privileges(st.raw.mode);
+            xattr::remove_capability(vol, h, inode, st)?;
+        }
+        st.raw.uid = set.uid.unwrap_or(st.raw.uid);
+        st.raw.gid = set.gid.unwrap_or(st.raw.gid);
+    }
+    if set.kill_suid || set.size.is_some() && !c.privileged && st.is_reg() {
+        st.raw.mode = without_privileges(st.raw.mode);
+        xattr::remove_capability(vol, h, inode, st)?;
+    }
+    if let Some(bits) = set.mode {
+        let mut bits = bits & !mode::S_IFMT;
+        if bits & mode::S_ISGID != 0 && !c.privileged && !c.in_group(st.raw.gid) {
+            bits &= !mode::S_ISGID;
+        }
+        st.raw.mode = st.raw.mode & mode::S_IFMT | bits;
+        acl::chmod(vol, h, inode, st)?;
+    }
+    let time = |t: SetTime| match t {
+        SetTime::Now => now,
+        SetTime::At(t) => t,
+    };
+    if let Some(t) = set.atime {
+        st.raw.atime = time(t);
+    }
+    if let Some(t) = set.mtime {
+        st.raw.mtime = time(t);
+    }
+    st.raw.ctime = set.ctime.unwrap_or(now);
+    inode.no_privileges.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The mode after a change of content or owner: set-user-ID goes, set-group-ID where it means execution.
+fn without_privileges(bits: u16) -> u16 {
+    let bits = bits & !mode::S_ISUID;
+    match bits & (mode::S_ISGID | mode::S_IXGRP) {
+        both if both == mode::S_ISGID | mode::S_IXGRP => bits & !mode::S_ISGID,
+        _ => bits,
+    }
+}
+
+/// Clears set-user-ID, set-group-ID and file capabilities before content changes (`file_remove_privs`). The caller
+/// holds the inode's lock for writing. Cheap when there was nothing to clear last time.
+pub(crate) fn strip_privileges(vol: &Volume, inode: &Inode) -> Result<()> {
+    if inode.no_privileges.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let needed = {
+        let st = inode.state.read();
+        st.raw.mode != without_privileges(st.raw.mode) || xattr::has_capability(vol, inode, &st)?
+    };
+    if needed {
+        let h = vol.start(ATTR_CREDITS)?;
+        let mut st = inode.state.write();
+        st.raw.mode = without_privileges(st.raw.mode);
+        xattr::remove_capability(vol, &h, inode, &mut st)?;
+        st.raw.ctime = vol.clock.now();
+        vol.store_inode(&h, inode, &st)?;
+    }
+    inode.no_privileges.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// [`strip_privileges`] for callers other than the superuser.
+pub(crate) fn strip_privileges_unless(vol: &Volume, inode: &Inode, privileged: bool) -> Result<()> {
+    if privileged { Ok(()) } else { strip_privileges(vol, inode) }
+}
+
+/// Notes a read, if the mount and the inode want that (`touch_atime`). Errors are nobody's concern.
+pub(crate) fn touch_atime(vol: &Volume, inode: &Inode) {
+    let now = {
+        let st = inode.state.read();
+        let off = vol.opts.atime == Atime::Never
+            || st.is_dir() && !vol.opts.diratime
+            || st.raw.flags.contains(InodeFlags::NOATIME)
+            || st.gone;
+        if off || vol.is_read_only() {
+            return;
+        }
+        let now = vol.clock.now();
+        if !wants_atime(vol.opts.atime, &st, now) {
+            return;
+        }
+        now
+    };
+    let _ = set_atime(vol, inode, now);
+}
+
+fn set_atime(vol: &Volume, inode: &Inode, now: Time) -> Result<()> {
+    let h = vol.start(1)?;
+    let mut st = inode.state.write();
+    if st.gone {
+        return Ok(());
+    }
+    st.raw.atime = now;
+    let tid = inode.wanted_tid(true);
+    vol.store_inode(&h, inode, &st)?;
+    // fdatasync need not wait for it.
+    inode.restore_datasync(tid);
+    Ok(())
+}
+
+/// Whether reading now changes `atime`: always, or as `relatime` has it, when it is not later than the last change, or a day old.
+fn wants_atime(rule: Atime, st: &InodeState, now: Time) -> bool {
+    const DAY_S: i64 = 24 * 60 * 60;
+    let t = st.raw.atime;
+    match rule {
+        Atime::Never => false,
+        Atime::Strict => t != now,
+        Atime::Relative => t <= st.raw.mtime || t <= st.raw.ctime || now.sec - t.sec >= DAY_S,
+    }
+}
+
+/// The flags that lsattr shows.
+pub(crate) fn get_flags(inode: &Inode) -> Result<InodeFlags> {
+    let st = inode.state.read();
+    st.check_live()?;
+    Ok(st.raw.flags & USER_VISIBLE)
+}
+
+/// Sets the flags that chattr may change; others must be as they are (`ext4_ioctl_setflags`).
+///
+/// # Errors
+/// `NotPermitted` for somebody else's file, and for the immutable and append-only flags without privilege;
+/// `NotSupported` for a change of any other flag.
+pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFlags) -> Result<()> {
+    let _guard = inode.lock.write();
+    vol.check_writable()?;
+    let old = {
+        let st = inode.state.read();
+        st.check_live()?;
+        if !c.privileged && c.uid != st.raw.uid {
+            return Err(Error::NotPermitted);
+        }
+        st.raw.flags
+    };
+    let is_dir = inode.state.read().is_dir();
+    let changed = (old ^ flags) & USER_VISIBLE;
+    if !(changed - USER_MODIFIABLE).is_empty() {
+        return Err(Error::NotSupported);
+    }
+    let privileged_only = InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::JOURNAL_DATA;
+    if changed.intersects(privileged_only) && !c.privileged {
+        return Err(Error::NotPermitted);
+    }
+    if !is_dir && flags.intersects(InodeFlags::DIRSYNC | InodeFlags::TOPDIR) {
+        return Err(Error::NotSupported);
+    }
+    let h = vol.start(1)?;
+    let mut st = inode.state.write();
+    st.raw.flags = old - USER_MODIFIABLE | flags & USER_MODIFIABLE;
+    st.raw.ctime = vol.clock.now();
+    vol.store_inode(&h, inode, &st)
+}
+
+/// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds checksums.
+pub(crate) fn set_generation(vol: &Volume, c: &Caller, inode: &Inode, generation: u32) -> Result<()> {
+    let _guard = inode.lock.write();
+    vol.check_writable()?;
+    if vol.geo.metadata_csum {
+        return Err(Error::NotSupported);
+    }
+    let h = vol.start(1)?;
+    let mut st = inode.state.write();
+    st.check_live()?;
+    if !c.privileged && c.uid != st.raw.uid {
+        return Err(Error::NotPermitted);
+    }
+    st.raw.generation = generation;
+    st.raw.ctime = vol.clock.now();
+    vol.store_inode(&h, inode, &st)
+}

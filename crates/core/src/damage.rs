@@ -1,0 +1,77 @@
+//! What happens when damage is found in operation (`ext4_handle_error`).
+//!
+//! The volume is marked: `s_state` says that it has errors, and the first and the latest are described in the superblock, so that
+//! the next e2fsck looks. Then `errors=` decides. Going on keeps the journal running. Read-only stops it: the operation that
+//! met the damage may be half done, and must not become durable.
+
+use std::panic::Location;
+use std::sync::atomic::Ordering;
+
+use stetfs_format::{State, Superblock};
+use stetfs_journal::JournalError;
+
+use crate::error::Error;
+use crate::mount::superblock;
+use crate::options::OnError;
+use crate::volume::{Volume, VolumeState};
+
+/// The kernel's code for EFSCORRUPTED in `s_*_error_errcode` (`EXT4_ERR_EFSCORRUPTED`).
+const ERRCODE_CORRUPTED: u8 = 15;
+
+/// Notes damage that an operation has met. Called with no lock and no handle.
+#[track_caller]
+pub(crate) fn found(vol: &Volume, error: &Error) {
+    tracing::error!("{}: {error}", vol.dev.describe());
+    let line = Location::caller().line();
+    let read_only = vol.state.fetch_or(VolumeState::ERROR, Ordering::Relaxed) & VolumeState::READ_ONLY != 0;
+    if read_only {
+        return;
+    }
+    let now = vol.clock.seconds();
+    match vol.on_error() {
+        OnError::Continue => {
+            let marked = vol.start(1).and_then(|h| {
+                vol.update_super(&h, |sb| mark(sb, now, line))?;
+                Ok(h.tid())
+            });
+            if let Ok(tid) = marked {
+                let _ = vol.journal.commit(tid);
+            }
+        }
+        OnError::RemountReadOnly => {
+            vol.state.fetch_or(VolumeState::READ_ONLY, Ordering::Relaxed);
+            stop(vol, error, now, line);
+        }
+        OnError::Panic => {
+            stop(vol, error, now, line);
+            panic!("{}: damaged, mounted with errors=panic: {error}", vol.dev.describe());
+        }
+    }
+}
+
+/// Stops the journal and marks the superblock on the device.
+fn stop(vol: &Volume, error: &Error, now: u64, line: u32) {
+    vol.journal.abort(JournalError::Unusable(error.to_string()));
+    mark(&mut vol.sb.write(), now, line);
+    if let Err(e) = superblock::store(&*vol.dev, |sb| mark(sb, now, line)) {
+        tracing::error!("{}: cannot mark the volume: {e}", vol.dev.describe());
+    }
+}
+
+fn mark(sb: &mut Superblock, now: u64, line: u32) {
+    const FUNC: &[u8] = b"stetfs";
+    let mut func = [0; 32];
+    func[..FUNC.len()].copy_from_slice(FUNC);
+    sb.state |= State::ERROR;
+    if sb.error_count == 0 {
+        sb.first_error_time = now;
+        sb.first_error_func = func;
+        sb.first_error_line = line;
+        sb.first_error_errcode = ERRCODE_CORRUPTED;
+    }
+    sb.last_error_time = now;
+    sb.last_error_func = func;
+    sb.last_error_line = line;
+    sb.last_error_errcode = ERRCODE_CORRUPTED;
+    sb.error_count = sb.error_count.saturating_add(1);
+}

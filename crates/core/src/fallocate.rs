@@ -1,0 +1,246 @@
+//! Preallocation, holes and zeroed ranges.
+//!
+//! Preallocated blocks are unwritten extents: they read as zeros until data is placed in them. Each handle allocates or frees what
+//! its credits allow and leaves a valid file, so a crash in between shows a shorter preallocation or a smaller hole, and
+//! nothing needs the orphan list. Files with ext3's block pointers cannot say "unwritten"; in them only holes can be
+//! punched, as in the kernel.
+
+use std::ops::Range;
+
+use stetfs_format::LBlock;
+use stetfs_format::inode::InodeFlags;
+use stetfs_journal::Handle;
+
+use crate::alloc::Source;
+use crate::error::{Error, Result};
+use crate::file::{self, waiting_in, zero_in_block};
+use crate::inode::{Inode, InodeState};
+use crate::mapping::{self, MapState, Run};
+use crate::truncate;
+use crate::types::{Caller, FallocateMode};
+use crate::volume::Volume;
+
+/// The most blocks that one handle allocates: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
+const RUN_MAX: u32 = 32_767;
+
+/// Does what `mode` says to `[offset, offset + len)`.
+///
+/// # Errors
+/// `Invalid` for an empty range, `NotSupported` for modes and files that cannot, `TooBig`, `NoSpace`.
+pub(crate) fn fallocate(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    mode: FallocateMode,
+    offset: u64,
+    len: u64,
+) -> Result<()> {
+    let _guard = inode.lock.write();
+    vol.check_writable()?;
+    check_mode(mode)?;
+    let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Error::Invalid)?;
+    check_inode(vol, inode, mode, end)?;
+    crate::attr::strip_privileges_unless(vol, inode, c.privileged)?;
+    if mode.contains(FallocateMode::PUNCH_HOLE) {
+        return punch(vol, inode, offset..end);
+    }
+    if mode.contains(FallocateMode::ZERO_RANGE) {
+        zero(vol, inode, offset..end)?;
+    } else {
+        file::zero_past_end(vol, inode, offset)?;
+    }
+    preallocate(vol, c, inode, offset..end)?;
+    finish(vol, inode, |st| {
+        if !mode.contains(FallocateMode::KEEP_SIZE) && end > st.raw.size {
+            st.raw.size = end;
+        }
+    })
+}
+
+fn check_mode(mode: FallocateMode) -> Result<()> {
+    use FallocateMode as M;
+    if !M::all().contains(mode) || mode.intersects(M::COLLAPSE_RANGE | M::INSERT_RANGE | M::UNSHARE_RANGE) {
+        return Err(Error::NotSupported);
+    }
+    let punch = mode.contains(M::PUNCH_HOLE);
+    if punch && (!mode.contains(M::KEEP_SIZE) || mode.contains(M::ZERO_RANGE)) {
+        return Err(Error::NotSupported);
+    }
+    Ok(())
+}
+
+fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Result<()> {
+    let st = inode.state.read();
+    st.check_live()?;
+    if !st.is_reg() {
+        return Err(if st.is_dir() { Error::IsDirectory } else { Error::NoSuchDevice });
+    }
+    let punch = mode.contains(FallocateMode::PUNCH_HOLE);
+    let flags = st.raw.flags;
+    // Appending to an append-only file is allowed, changing what is there is not (vfs_fallocate).
+    if flags.contains(InodeFlags::IMMUTABLE)
+        || flags.contains(InodeFlags::APPEND) && !(mode - FallocateMode::KEEP_SIZE).is_empty()
+    {
+        return Err(Error::NotPermitted);
+    }
+    if !flags.contains(InodeFlags::EXTENTS) && !punch {
+        return Err(Error::NotSupported);
+    }
+    if end > file::size_limit(vol, &st) && !punch {
+        return Err(Error::TooBig);
+    }
+    Ok(())
+}
+
+/// Sets the times, and whatever else `change` does.
+fn finish(vol: &Volume, inode: &Inode, change: impl FnOnce(&mut InodeState)) -> Result<()> {
+    let h = vol.start(file::INODE_CREDITS)?;
+    let mut st = inode.state.write();
+    change(&mut st);
+    st.raw.mtime = vol.clock.now();
+    st.raw.ctime = st.raw.mtime;
+    vol.store_inode(&h, inode, &st)
+}
+
+/// The blocks that lie wholly in a byte range.
+fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
+    let first = vol.blocks_for(bytes.start).min(u64::from(u32::MAX)) as u32;
+    let end = (bytes.end >> vol.geo.block_bits).min(u64::from(u32::MAX)) as u32;
+    first..end.max(first)
+}
+
+/// Zeroes what the range covers of blocks that it does not cover wholly.
+fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Result<()> {
+    let size = vol.geo.block_size() as u64;
+    let bits = vol.geo.block_bits;
+    let (first, last) = (bytes.start >> bits, (bytes.end - 1) >> bits);
+    if first > u64::from(u32::MAX) {
+        return Ok(());
+    }
+    let start = bytes.start % size;
+    if first == last {
+        let len = bytes.end - bytes.start;
+        if len == size {
+            return Ok(());
+        }
+        return zero_in_block(vol, h, inode, LBlock(first as u32), start as usize, len as usize);
+    }
+    if start != 0 {
+        zero_in_block(vol, h, inode, LBlock(first as u32), start as usize, (size - start) as usize)?;
+    }
+    let tail = bytes.end % size;
+    if tail != 0 && last <= u64::from(u32::MAX) {
+        zero_in_block(vol, h, inode, LBlock(last as u32), 0, tail as usize)?;
+    }
+    Ok(())
+}
+
+/// Makes a hole. What lies beyond the end of the file is left alone.
+fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
+    let size = inode.state.read().raw.size;
+    if bytes.start >= size {
+        return Ok(());
+    }
+    // To the end of the last block: what is behind the end of the file is zero, so the block can go.
+    let end = match bytes.end >= size {
+        true => size.next_multiple_of(vol.geo.block_size() as u64),
+        false => bytes.end,
+    };
+    let bytes = bytes.start..end;
+    let blocks = whole_blocks(vol, &bytes);
+    let h = truncate::start(vol)?;
+    zero_edges(vol, &h, inode, &bytes)?;
+    drop(h);
+    loop {
+        let h = truncate::start(vol)?;
+        let mut st = inode.state.write();
+        let to = Some(LBlock(blocks.end));
+        let done = blocks.is_empty() || {
+            truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), to)?;
+            mapping::remove(vol, &h, inode, &mut st, LBlock(blocks.start), to)?
+        };
+        st.raw.mtime = vol.clock.now();
+        st.raw.ctime = st.raw.mtime;
+        vol.store_inode(&h, inode, &st)?;
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they are.
+fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
+    let h = truncate::start(vol)?;
+    zero_edges(vol, &h, inode, &bytes)?;
+    let size = inode.state.read().raw.size;
+    if bytes.start > size {
+        file::zero_to_block_end(vol, &h, inode, size)?;
+    }
+    drop(h);
+    let blocks = whole_blocks(vol, &bytes);
+    let mut at = LBlock(blocks.start);
+    while at.0 < blocks.end {
+        let h = truncate::start(vol)?;
+        let mut st = inode.state.write();
+        truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), Some(LBlock(blocks.end)))?;
+        while at.0 < blocks.end && h.has_credits(truncate::FINISH_CREDITS) {
+            let run = mapping::lookup(vol, inode, &st, at, blocks.end - at.0)?;
+            let len = run.len.min(blocks.end - at.0).min(RUN_MAX);
+            if run.state == MapState::Written {
+                mapping::set_unwritten(vol, &h, inode, &mut st, at, len)?;
+            }
+            at = at.plus(len);
+        }
+        vol.store_inode(&h, inode, &st)?;
+    }
+    Ok(())
+}
+
+/// Gives every hole of the range unwritten blocks.
+fn preallocate(vol: &Volume, c: &Caller, inode: &Inode, bytes: Range<u64>) -> Result<()> {
+    let first = (bytes.start >> vol.geo.block_bits) as u32;
+    let end = vol.blocks_for(bytes.end) as u32;
+    let mut at = LBlock(first);
+    let mut tries = 0;
+    while at.0 < end {
+        match preallocate_some(vol, c, inode, at, end) {
+            Ok(next) => at = next,
+            Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks that hold data waiting
+/// for a place give up their reservation, because they have a place now.
+fn preallocate_some(vol: &Volume, c: &Caller, inode: &Inode, at: LBlock, end: u32) -> Result<LBlock> {
+    let h = truncate::start(vol)?;
+    let mut st = inode.state.write();
+    let mut at = at;
+    let mut result = Ok(());
+    while at.0 < end && h.has_credits(truncate::FINISH_CREDITS) {
+        let run = mapping::lookup(vol, inode, &st, at, end - at.0)?;
+        let want = run.len.min(end - at.0).min(RUN_MAX);
+        if run.state != MapState::Hole {
+            at = at.plus(want);
+            continue;
+        }
+        let goal = mapping::goal(vol, inode, &st, at)?;
+        let (pblk, len) = match vol.alloc.allocate(&h, goal, want, Source::Free { privileged: c.privileged }) {
+            Ok(got) => got,
+            Err(e) => {
+                result = Err(e);
+                break;
+            }
+        };
+        let waiting = waiting_in(vol, inode, &st, at, at.plus(len));
+        mapping::insert(vol, &h, inode, &mut st, Run { lblk: at, len, pblk, state: MapState::Unwritten })?;
+        st.reserved -= waiting;
+        vol.alloc.release(waiting.into());
+        at = at.plus(len);
+    }
+    vol.store_inode(&h, inode, &st)?;
+    result.map(|()| at)
+}
+

@@ -1,0 +1,475 @@
+//! Reading and writing file contents.
+//!
+//! Reading asks the file's cached blocks first and the mapping second: a block leaves the cache only after the mapping
+//! shows where it went, so what is in neither is a hole. Everything else goes from home straight into the caller's memory.
+//!
+//! Writing allocates nothing. Each block that has no place yet takes one reserved block ([`InodeState::reserved`]) and gets its
+//! place when the transaction commits (`place.rs`); unwritten extents have theirs already. A write is one handle, unless it is larger
+//! than a quarter of what a transaction can hold.
+
+use smallvec::SmallVec;
+use stetfs_format::LBlock;
+use stetfs_format::inode::InodeFlags;
+use stetfs_journal::{Handle, Old, Wrote};
+use stetfs_media::{Block, BlockRef, Class};
+
+use crate::error::{Error, Inconsistent, Result};
+use crate::inode::{Inode, InodeState};
+use crate::mapping::{self, MapState, Run};
+use crate::types::{Caller, WriteFlags, mode};
+use crate::volume::Volume;
+
+/// Reads of at most this many bytes are kept in memory, on devices that the host does not cache.
+const CACHED_READ_MAX: usize = 64 << 10;
+
+/// The most blocks that one handle writes.
+const CHUNK_BLOCKS_MAX: u64 = 1024;
+
+/// Credits for the inode and, when a first large file appears, the superblock.
+pub(crate) const INODE_CREDITS: u32 = 2;
+
+/// Credits for placing one run of new blocks; what the journal charges for it.
+const RUN_CREDITS: u32 = 4;
+
+/// Reads at `offset`; returns how many bytes there were before the end of the file.
+pub(crate) fn read(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8]) -> Result<usize> {
+    let _guard = inode.lock.read();
+    let size = {
+        let st = inode.state.read();
+        st.check_live()?;
+        match st.raw.mode & mode::S_IFMT {
+            mode::S_IFREG => st.raw.size,
+            mode::S_IFDIR => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid),
+        }
+    };
+    let len = (out.len() as u64).min(size.saturating_sub(offset)) as usize;
+    read_range(vol, inode, offset, &mut out[..len])?;
+    Ok(len)
+}
+
+/// Reads bytes that lie before the end of the file. The caller holds the inode's lock.
+pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8]) -> Result<()> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    let bits = vol.geo.block_bits;
+    let size = vol.geo.block_size();
+    let mut skip = offset as usize & (size - 1);
+    let mut lblk = LBlock((offset >> bits) as u32);
+    let data = inode.data(vol);
+    if skip + out.len() <= size {
+        if let Some(block) = data.get(lblk) {
+            out.copy_from_slice(&block[skip..skip + out.len()]);
+            return Ok(());
+        }
+        return read_gap(vol, inode, lblk, 1, skip, out);
+    }
+    let mut out = out;
+    while !out.is_empty() {
+        let count = (skip + out.len()).div_ceil(size).min(CHUNK_BLOCKS_MAX as usize) as u32;
+        let end = lblk.0 + count;
+        for (at, block) in data.get_range(lblk, count) {
+            out = read_part(vol, inode, lblk, at.0 - lblk.0, &mut skip, out)?;
+            let n = (size - skip).min(out.len());
+            let (now, rest) = out.split_at_mut(n);
+            now.copy_from_slice(&block[skip..skip + n]);
+            (out, skip, lblk) = (rest, 0, at.plus(1));
+        }
+        out = read_part(vol, inode, lblk, end - lblk.0, &mut skip, out)?;
+        lblk = LBlock(end);
+    }
+    Ok(())
+}
+
+/// Reads the next `count` blocks, none of which is cached; returns what is left of `out`.
+fn read_part<'a>(
+    vol: &Volume,
+    inode: &Inode,
+    lblk: LBlock,
+    count: u32,
+    skip: &mut usize,
+    out: &'a mut [u8],
+) -> Result<&'a mut [u8]> {
+    if count == 0 || out.is_empty() {
+        return Ok(out);
+    }
+    let n = (count as usize * vol.geo.block_size() - *skip).min(out.len());
+    let (now, rest) = out.split_at_mut(n);
+    read_gap(vol, inode, lblk, count, *skip, now)?;
+    *skip = 0;
+    Ok(rest)
+}
+
+/// Reads blocks that are not cached: `out` begins `skip` bytes into `lblk` and ends in the last of `count` blocks.
+fn read_gap(
+    vol: &Volume,
+    inode: &Inode,
+    lblk: LBlock,
+    count: u32,
+    skip: usize,
+    out: &mut [u8],
+) -> Result<()> {
+    let keep = !vol.dev.host_cached() && out.len() <= CACHED_READ_MAX;
+    // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those are cached.
+    let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
+    let size = vol.geo.block_size();
+    let mut skip = skip;
+    let mut out = out;
+    for run in runs {
+        let n = (run.len as usize * size - skip).min(out.len());
+        let (now, rest) = out.split_at_mut(n);
+        match run.state {
+            MapState::Hole | MapState::Unwritten => now.fill(0),
+            MapState::Written => read_run(vol, inode, run, skip, now, keep)?,
+        }
+        (out, skip) = (rest, 0);
+    }
+    Ok(())
+}
+
+/// Reads from one mapped run: whole blocks directly, partial ones through a block of memory.
+fn read_run(
+    vol: &Volume,
+    inode: &Inode,
+    run: Run,
+    skip: usize,
+    out: &mut [u8],
+    keep: bool,
+) -> Result<()> {
+    let size = vol.geo.block_size();
+    let mut run = run;
+    let mut out = out;
+    let mut skip = skip;
+    while !out.is_empty() {
+        let whole = if skip == 0 { out.len() / size } else { 0 };
+        let n = if whole > 0 {
+            let n = whole * size;
+            vol.journal.read_home(run.pblk, whole as u32, &mut out[..n], Class::Data)?;
+            if keep {
+                for (i, bytes) in (0..).zip(out[..n].chunks_exact(size)) {
+                    let block = BlockRef::new(Block::copy_of(bytes));
+                    inode.data(vol).insert_clean(run.lblk.plus(i), run.pblk.plus(i.into()), block);
+                }
+            }
+            n
+        } else {
+            let mut block = Block::zeroed(size);
+            vol.journal.read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
+            let n = (size - skip).min(out.len());
+            out[..n].copy_from_slice(&block.bytes()[skip..skip + n]);
+            if keep {
+                inode.data(vol).insert_clean(run.lblk, run.pblk, block.into());
+            }
+            n
+        };
+        let blocks = whole.max(1) as u32;
+        run.lblk = run.lblk.plus(blocks);
+        run.pblk = run.pblk.plus(blocks.into());
+        (out, skip) = (&mut out[n..], 0);
+    }
+    Ok(())
+}
+
+/// The mapping of `[lblk, lblk + count)`, holes included.
+pub(crate) fn runs_of(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    lblk: LBlock,
+    count: u32,
+) -> Result<SmallVec<[Run; 4]>> {
+    let mut runs = SmallVec::new();
+    let mut at = lblk;
+    let mut left = count;
+    while left > 0 {
+        let run = mapping::lookup(vol, inode, st, at, left)?;
+        let len = run.len.min(left);
+        runs.push(Run { len, ..run });
+        at = at.plus(len);
+        left -= len;
+    }
+    Ok(runs)
+}
+
+/// The target of a symbolic link: in the inode when it is short, else in a block of its own.
+///
+/// # Errors
+/// `Invalid` for anything but a symbolic link; `Inconsistent::SymlinkSize`.
+pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
+    let _guard = inode.lock.read();
+    let st = inode.state.read();
+    st.check_live()?;
+    if !st.is_lnk() {
+        return Err(Error::Invalid);
+    }
+    let size = st.raw.size as usize;
+    let target = if crate::attr::is_fast_symlink(&st) {
+        st.raw.block[..size].to_vec()
+    } else {
+        let run = mapping::lookup(vol, inode, &st, LBlock(0), 1)?;
+        if run.state != MapState::Written || size >= vol.geo.block_size() {
+            return Err(Inconsistent::SymlinkSize { ino: inode.ino, size: st.raw.size }.into());
+        }
+        vol.journal.read(run.pblk, Class::Directory)?[..size].to_vec()
+    };
+    if target.is_empty() || target.contains(&0) {
+        return Err(Inconsistent::SymlinkSize { ino: inode.ino, size: st.raw.size }.into());
+    }
+    Ok(target)
+}
+
+/// Writes at `offset`, or at the end with [`WriteFlags::APPEND`]; returns where, and how much.
+pub(crate) fn write(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    offset: u64,
+    bytes: &[u8],
+    flags: WriteFlags,
+) -> Result<(u64, usize)> {
+    let _guard = inode.lock.write();
+    vol.check_writable()?;
+    let (offset, room) = check_write(vol, inode, offset, flags)?;
+    if bytes.is_empty() {
+        return Ok((offset, 0));
+    }
+    let bytes = &bytes[..(bytes.len() as u64).min(room) as usize];
+    let strip = flags.contains(WriteFlags::KILL_SUID) || !(c.privileged || flags.contains(WriteFlags::CACHED));
+    if strip {
+        crate::attr::strip_privileges(vol, inode)?;
+    }
+    zero_past_end(vol, inode, offset)?;
+    let mut done = 0;
+    while done < bytes.len() {
+        match write_chunk(vol, c, inode, offset + done as u64, &bytes[done..], flags) {
+            Ok(n) => done += n,
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((offset, done))
+}
+
+/// Where the write goes and how many bytes may follow from there.
+fn check_write(vol: &Volume, inode: &Inode, offset: u64, flags: WriteFlags) -> Result<(u64, u64)> {
+    let st = inode.state.read();
+    st.check_live()?;
+    if !st.is_reg() {
+        return Err(if st.is_dir() { Error::IsDirectory } else { Error::Invalid });
+    }
+    if st.raw.flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted);
+    }
+    let append = flags.contains(WriteFlags::APPEND);
+    if st.raw.flags.contains(InodeFlags::APPEND) && !append && !flags.contains(WriteFlags::CACHED) {
+        return Err(Error::NotPermitted);
+    }
+    let offset = if append { st.raw.size } else { offset };
+    let limit = size_limit(vol, &st);
+    if offset >= limit {
+        return Err(Error::TooBig);
+    }
+    Ok((offset, limit - offset))
+}
+
+/// The largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`, `s_bitmap_maxbytes`).
+pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
+    let bits = vol.geo.block_bits;
+    if st.raw.flags.contains(InodeFlags::EXTENTS) {
+        return u64::from(u32::MAX) << bits;
+    }
+    let n = vol.geo.block_size() as u64 / 4;
+    let pointers = 12 + n + n * n + n * n * n;
+    // i_blocks counts the pointer blocks too.
+    let meta = 3 + 2 * n + n * n;
+    let counted = if vol.geo.huge_file { (1 << 48) - 1 } else { u64::from(u32::MAX) >> (bits - 9) };
+    pointers.min(counted - meta).min(u64::from(u32::MAX)) << bits
+}
+
+/// When a write leaves a gap behind the end of the file, what the last block holds beyond the end must be zeros.
+pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<()> {
+    let size = inode.state.read().raw.size;
+    if offset <= size || size & (vol.geo.block_size() as u64 - 1) == 0 {
+        return Ok(());
+    }
+    let h = vol.start(INODE_CREDITS + 1)?;
+    zero_to_block_end(vol, &h, inode, size)
+}
+
+/// Writes zeros from byte `from` to the end of its block, unless the block reads as zeros there already.
+pub(crate) fn zero_to_block_end(vol: &Volume, h: &Handle, inode: &Inode, from: u64) -> Result<()> {
+    let size = vol.geo.block_size();
+    let at = from as usize & (size - 1);
+    if at == 0 {
+        return Ok(());
+    }
+    zero_in_block(vol, h, inode, LBlock((from >> vol.geo.block_bits) as u32), at, size - at)
+}
+
+/// Writes zeros into a part of one block, unless it reads as zeros there already.
+pub(crate) fn zero_in_block(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    lblk: LBlock,
+    at: usize,
+    len: usize,
+) -> Result<()> {
+    let data = inode.data(vol);
+    let run = mapping::lookup(vol, inode, &inode.state.read(), lblk, 1)?;
+    let (content, old) = match (data.get(lblk), run.state) {
+        (Some(content), MapState::Written) => (content, Old::Home(run.pblk)),
+        (Some(content), _) => (content, Old::Hole),
+        (None, MapState::Written) => {
+            let mut block = Block::zeroed(vol.geo.block_size());
+            vol.journal.read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
+            (block.into(), Old::Home(run.pblk))
+        }
+        (None, _) => return Ok(()),
+    };
+    if content[at..at + len].iter().all(|&b| b == 0) {
+        return Ok(());
+    }
+    let zeros = Block::zeroed(vol.geo.block_size());
+    h.write_data(data, lblk, at, &zeros.bytes()[..len], old)?;
+    inode.note_change(h, true);
+    Ok(())
+}
+
+/// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written.
+fn write_chunk(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    offset: u64,
+    bytes: &[u8],
+    flags: WriteFlags,
+) -> Result<usize> {
+    let size = vol.geo.block_size();
+    let skip = offset as usize & (size - 1);
+    let first = LBlock((offset >> vol.geo.block_bits) as u32);
+    let most = u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX);
+    let count = ((skip + bytes.len()).div_ceil(size) as u64).min(most) as u32;
+    let bytes = &bytes[..bytes.len().min(count as usize * size - skip)];
+
+    let new = count_new(vol, inode, first, count)?;
+    vol.alloc.reserve(new.into(), c.privileged)?;
+    let logged = if vol.journal.journals_data() { count } else { 0 };
+    let credits = INODE_CREDITS + logged + if new > 0 { RUN_CREDITS } else { 0 };
+    let mut copied = Copied { bytes: 0, reserved: 0 };
+    let result = vol.start(credits).and_then(|h| {
+        // What was copied before an error counts.
+        let result = copy_in(vol, &h, inode, first, skip, bytes, &mut copied);
+        if copied.bytes > 0 {
+            finish_write(vol, &h, inode, offset + copied.bytes as u64, copied.reserved, flags)?;
+            return Ok(());
+        }
+        result
+    });
+    vol.alloc.release((new - copied.reserved).into());
+    result.map(|()| copied.bytes)
+}
+
+/// How many of the blocks will need a reserved block: those in holes that are not waiting for a place already. The answer holds until
+/// the inode's lock is released, because commits place only blocks that are waiting.
+fn count_new(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<u32> {
+    let st = inode.state.read();
+    let mut new = 0;
+    for run in runs_of(vol, inode, &st, first, count)? {
+        if run.state == MapState::Hole {
+            new += run.len - waiting_in(vol, inode, &st, run.lblk, run.lblk.plus(run.len));
+        }
+    }
+    Ok(new)
+}
+
+/// How many blocks of `[from, to)`, all of them in a hole, wait for a place.
+pub(crate) fn waiting_in(vol: &Volume, inode: &Inode, st: &InodeState, from: LBlock, to: LBlock) -> u32 {
+    if st.reserved == 0 {
+        return 0;
+    }
+    let data = inode.data(vol);
+    let mut waiting = 0;
+    let mut at = from;
+    while let Some((start, len)) = data.dirty_in(at, Some(to)) {
+        waiting += len;
+        at = start.plus(len);
+    }
+    waiting
+}
+
+/// What one handle wrote.
+struct Copied {
+    bytes: usize,
+    /// Blocks that took a reserved block.
+    reserved: u32,
+}
+
+/// Copies into the file's blocks until `bytes` or the credits are used up.
+fn copy_in(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    first: LBlock,
+    skip: usize,
+    bytes: &[u8],
+    copied: &mut Copied,
+) -> Result<()> {
+    let size = vol.geo.block_size();
+    let data = inode.data(vol);
+    let logged = u32::from(vol.journal.journals_data());
+    let mut skip = skip;
+    let mut lblk = first;
+    while copied.bytes < bytes.len() {
+        let left = (skip + bytes.len() - copied.bytes).div_ceil(size) as u32;
+        let run = mapping::lookup(vol, inode, &inode.state.read(), lblk, left)?;
+        if copied.bytes > 0 && !h.has_credits(INODE_CREDITS + RUN_CREDITS + logged) {
+            break;
+        }
+        for i in 0..run.len.min(left) {
+            let n = (size - skip).min(bytes.len() - copied.bytes);
+            let part = &bytes[copied.bytes..copied.bytes + n];
+            let old = match run.state {
+                MapState::Written => Old::Home(run.pblk.plus(i.into())),
+                MapState::Hole | MapState::Unwritten => Old::Hole,
+            };
+            let wrote = h.write_data(data, lblk, skip, part, old)?;
+            if run.state == MapState::Hole && wrote == (Wrote::Unplaced { newly: true }) {
+                copied.reserved += 1;
+            }
+            copied.bytes += n;
+            (skip, lblk) = (0, lblk.plus(1));
+        }
+    }
+    Ok(())
+}
+
+/// Size, times and the reservation, after data was written up to `end`.
+fn finish_write(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    end: u64,
+    reserved: u32,
+    flags: WriteFlags,
+) -> Result<()> {
+    let mut st = inode.state.write();
+    st.reserved += reserved;
+    let mut changed = end > st.raw.size;
+    if changed {
+        st.raw.size = end;
+    }
+    if !flags.contains(WriteFlags::CACHED) {
+        let now = vol.clock.now();
+        changed |= st.raw.mtime != now || st.raw.ctime != now;
+        st.raw.mtime = now;
+        st.raw.ctime = now;
+    }
+    if changed {
+        vol.store_inode(h, inode, &st)?;
+    } else {
+        inode.note_change(h, true);
+    }
+    Ok(())
+}

@@ -1,0 +1,388 @@
+//! The public operations. Each checks that the volume is up, calls the module that does the work, and reports damage.
+//!
+//! Files are named by inode number. A number stays a file's own as long as the file has a name or is open
+//! ([`Fs::open`], [`Fs::create`], [`Fs::release`]); after that an operation on it answers [`Error::Stale`], or another file
+//! has it, with another generation.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+use stetfs_format::{InodeFlags, InodeNo};
+use stetfs_journal::{About, DataPromise, JournalStats};
+use stetfs_media::BlockDev;
+
+use crate::error::{Error, Kind, Result};
+use crate::mount::MountReport;
+use crate::options::MountOptions;
+use crate::types::{
+    Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, OpenFlags, RenameFlags,
+    SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
+};
+use crate::volume::{ROOT_INO, Volume, VolumeState};
+use crate::{
+    attr, copy, damage, fallocate, file, mount, namei, open, path, perm, readdir, seek, xattr,
+};
+
+/// A mounted volume. Cloning it is cheap; all clones are the same mount.
+///
+/// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing that was confirmed is lost, the next
+/// mount recovers.
+#[derive(Clone)]
+pub struct Fs(Arc<Volume>);
+
+/// What a volume is doing, for people and for JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Stats {
+    /// The journaling scheme.
+    pub scheme: &'static str,
+    /// Transactions, blocks, caches.
+    pub journal: JournalStats,
+    /// Inodes in memory.
+    pub inodes_cached: usize,
+    /// Free blocks, reserved ones counted as used.
+    pub blocks_free: u64,
+    /// Free inodes.
+    pub inodes_free: u64,
+    /// Damage was found.
+    pub has_errors: bool,
+    /// Nothing can be changed.
+    pub read_only: bool,
+}
+
+impl Fs {
+    /// Mounts the ext4 (or ext3) volume on `dev`, recovering it first if need be.
+    ///
+    /// # Errors
+    /// [`Error::Mount`] with the reason, [`Error::Corrupt`] for a record that fails a check, or an error of the device or journal.
+    pub fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Result<(Self, MountReport)> {
+        let (vol, report) = mount::mount(dev, options)?;
+        Ok((Self(vol), report))
+    }
+
+    /// Commits everything and leaves a clean ext4 image. Every later operation answers [`Error::ShutDown`].
+    ///
+    /// # Errors
+    /// Of the journal or the device; the image then needs recovery, and nothing confirmed is lost.
+    pub fn unmount(&self) -> Result<()> {
+        mount::unmount(&self.0)
+    }
+
+    fn run<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+        self.0.check_up()?;
+        let result = op(&self.0);
+        if let Err(e) = &result
+            && e.kind() == Kind::Corrupted
+        {
+            damage::found(&self.0, e);
+        }
+        result
+    }
+
+    /// The inode of the root directory.
+    pub fn root(&self) -> InodeNo {
+        ROOT_INO
+    }
+
+    // -- names --
+
+    /// The inode that `name` in directory `parent` names; `.` and `..` too.
+    pub fn lookup(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<Entry> {
+        self.run(|vol| path::entry_of(vol, &*namei::lookup(vol, c, &*vol.iget(parent)?, name)?))
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        self.run(|vol| file::readlink(vol, &*vol.iget(ino)?))
+    }
+
+    /// Makes a regular file and opens it, or opens the one that is there (unless [`OpenFlags::EXCLUSIVE`]).
+    pub fn create(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16, flags: OpenFlags) -> Result<Entry> {
+        self.run(|vol| {
+            let made = namei::create(vol, c, &*vol.iget(parent)?, name, mode, flags)?;
+            if !made.new {
+                open::open(vol, c, made.inode.ino, flags)?;
+            }
+            path::entry_of(vol, &made.inode)
+        })
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
+        self.run(|vol| path::entry_of(vol, &*namei::mkdir(vol, c, &*vol.iget(parent)?, name, mode)?))
+    }
+
+    /// Makes a regular file, device, pipe or socket; `rdev` is major and minor.
+    pub fn mknod(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: (u32, u32)) -> Result<Entry> {
+        self.run(|vol| path::entry_of(vol, &*namei::mknod(vol, c, &*vol.iget(parent)?, name, mode, rdev)?))
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub fn symlink(&self, c: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.run(|vol| path::entry_of(vol, &*namei::symlink(vol, c, &*vol.iget(parent)?, name, target)?))
+    }
+
+    /// Gives `ino` one more name.
+    pub fn link(&self, c: &Caller, ino: InodeNo, parent: InodeNo, name: &[u8]) -> Result<Entry> {
+        self.run(|vol| {
+            let inode = vol.iget(ino)?;
+            namei::link(vol, c, &inode, &*vol.iget(parent)?, name)?;
+            path::entry_of(vol, &inode)
+        })
+    }
+
+    /// Removes a name of something that is no directory.
+    pub fn unlink(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
+        self.run(|vol| namei::unlink(vol, c, &*vol.iget(parent)?, name))
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, c: &Caller, parent: InodeNo, name: &[u8]) -> Result<()> {
+        self.run(|vol| namei::rmdir(vol, c, &*vol.iget(parent)?, name))
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        name: &[u8],
+        new_parent: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.run(|vol| {
+            let (from, to) = (vol.iget(parent)?, vol.iget(new_parent)?);
+            namei::rename(vol, c, &from, name, &to, new_name, flags)
+        })
+    }
+
+    /// Hands out entries from `cookie` on (0: from the start, then [`DirEntry::next`]) until `each` returns false, which means that it
+    /// did not take the entry. A cookie stays good while entries come and go.
+    pub fn readdir(&self, ino: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.run(|vol| {
+            let inode = vol.iget(ino)?;
+            readdir::readdir(vol, &inode, cookie, each)?;
+            attr::touch_atime(vol, &inode);
+            Ok(())
+        })
+    }
+
+    /// Walks `path` from the root, following symbolic links; the last one only if `follow`.
+    pub fn resolve(&self, c: &Caller, path: &[u8], follow: bool) -> Result<Entry> {
+        self.run(|vol| path::resolve(vol, c, ROOT_INO, path, follow))
+    }
+
+    /// Walks to the directory that holds the last name of `path`; gives that directory and the name.
+    pub fn resolve_parent<'p>(&self, c: &Caller, path: &'p [u8]) -> Result<(Entry, &'p [u8])> {
+        self.run(|vol| path::resolve_parent(vol, c, ROOT_INO, path))
+    }
+
+    // -- attributes --
+
+    /// All attributes.
+    pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
+        self.run(|vol| attr::getattr(vol, &*vol.iget(ino)?))
+    }
+
+    /// Changes attributes; gives them as they are then.
+    pub fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+        self.run(|vol| attr::setattr(vol, c, &*vol.iget(ino)?, set))
+    }
+
+    /// Whether the caller may use the file so.
+    pub fn access(&self, c: &Caller, ino: InodeNo, want: Access) -> Result<()> {
+        self.run(|vol| perm::permission(vol, c, &*vol.iget(ino)?, want))
+    }
+
+    /// The flags that lsattr shows.
+    pub fn get_flags(&self, ino: InodeNo) -> Result<InodeFlags> {
+        self.run(|vol| attr::get_flags(&*vol.iget(ino)?))
+    }
+
+    /// Sets the flags that chattr may change.
+    pub fn set_flags(&self, c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()> {
+        self.run(|vol| attr::set_flags(vol, c, &*vol.iget(ino)?, flags))
+    }
+
+    /// The inode's generation.
+    pub fn generation(&self, ino: InodeNo) -> Result<u32> {
+        self.run(|vol| Ok(vol.iget(ino)?.state.read().raw.generation))
+    }
+
+    /// Sets the inode's generation; [`Error::NotSupported`] with `metadata_csum`.
+    pub fn set_generation(&self, c: &Caller, ino: InodeNo, generation: u32) -> Result<()> {
+        self.run(|vol| attr::set_generation(vol, c, &*vol.iget(ino)?, generation))
+    }
+
+    /// The value of an extended attribute, by its full name (`user.x`).
+    pub fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        self.run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name))
+    }
+
+    /// Sets an extended attribute. POSIX ACLs (`system.posix_acl_access`, `..._default`) change the mode with them.
+    pub fn setxattr(&self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        self.run(|vol| xattr::set(vol, c, &*vol.iget(ino)?, name, value, how))
+    }
+
+    /// The names of the extended attributes that the caller may see, each ended by a NUL.
+    pub fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
+        self.run(|vol| xattr::list(vol, c, &*vol.iget(ino)?))
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
+        self.run(|vol| xattr::remove(vol, c, &*vol.iget(ino)?, name))
+    }
+
+    // -- contents --
+
+    /// Opens a file or directory: checks permission and keeps the inode, even when its last name goes, until
+    /// [`release`](Self::release).
+    pub fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<Attr> {
+        self.run(|vol| open::open(vol, c, ino, flags))
+    }
+
+    /// Ends one [`open`](Self::open) or [`create`](Self::create).
+    pub fn release(&self, ino: InodeNo) -> Result<()> {
+        self.run(|vol| open::release(vol, ino))
+    }
+
+    /// Reads at `offset`; gives how much there was before the end of the file.
+    pub fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.run(|vol| {
+            let inode = vol.iget(ino)?;
+            let n = file::read(vol, &inode, offset, out)?;
+            attr::touch_atime(vol, &inode);
+            Ok(n)
+        })
+    }
+
+    /// Writes at `offset`; gives how much was written. Durable after [`fsync`](Self::fsync).
+    pub fn write(&self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.write_with(c, ino, offset, bytes, WriteFlags::empty()).map(|(_, n)| n)
+    }
+
+    /// Writes at the end; gives where that was and how much was written.
+    pub fn append(&self, c: &Caller, ino: InodeNo, bytes: &[u8]) -> Result<(u64, usize)> {
+        self.write_with(c, ino, 0, bytes, WriteFlags::APPEND)
+    }
+
+    /// Writes as `flags` say; gives where and how much.
+    pub fn write_with(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(u64, usize)> {
+        self.run(|vol| {
+            let inode = vol.iget(ino)?;
+            let wrote = file::write(vol, c, &inode, offset, bytes, flags)?;
+            let sync = inode.state.read().raw.flags.contains(InodeFlags::SYNC);
+            if sync || flags.intersects(WriteFlags::SYNC | WriteFlags::DATASYNC) {
+                open::fsync(vol, &inode, !sync && !flags.contains(WriteFlags::SYNC))?;
+            }
+            Ok(wrote)
+        })
+    }
+
+    /// Preallocates, punches holes, zeroes ranges.
+    pub fn fallocate(&self, c: &Caller, ino: InodeNo, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
+        self.run(|vol| fallocate::fallocate(vol, c, &*vol.iget(ino)?, mode, offset, len))
+    }
+
+    /// The next data or hole at or after `offset`.
+    pub fn seek(&self, ino: InodeNo, offset: u64, whence: Whence) -> Result<u64> {
+        self.run(|vol| seek::seek(vol, &*vol.iget(ino)?, offset, whence))
+    }
+
+    /// Tells which ranges of the file are mapped, until `each` returns false.
+    pub fn fiemap(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        len: u64,
+        each: &mut dyn FnMut(FiemapExtent) -> bool,
+    ) -> Result<()> {
+        self.run(|vol| seek::fiemap(vol, &*vol.iget(ino)?, offset, len, each))
+    }
+
+    /// Copies up to `len` bytes from one file to another (or within one, not overlapping); gives how many.
+    /// Holes of the source become holes where the target ends.
+    pub fn copy_range(
+        &self,
+        c: &Caller,
+        from: (InodeNo, u64),
+        to: (InodeNo, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.run(|vol| copy::copy_range(vol, c, (&*vol.iget(from.0)?, from.1), (&*vol.iget(to.0)?, to.1), len))
+    }
+
+    /// Returns when the file's changes are durable; with `datasync` only those that reading it back needs.
+    pub fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
+        self.run(|vol| open::fsync(vol, &*vol.iget(ino)?, datasync))
+    }
+
+    // -- the volume --
+
+    /// Returns when everything done before is durable.
+    pub fn sync(&self) -> Result<()> {
+        self.run(|vol| if vol.is_read_only() { Ok(()) } else { Ok(vol.journal.commit_running()?) })
+    }
+
+    /// Space, counts, limits.
+    pub fn statfs(&self) -> Result<StatFs> {
+        self.run(|vol| Ok(open::statfs(vol)))
+    }
+
+    /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives the bytes discarded.
+    pub fn trim(&self, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
+        self.run(|vol| open::trim(vol, c, offset, len, min_len))
+    }
+
+    /// Stops the volume; see [`Shutdown`].
+    pub fn shutdown(&self, c: &Caller, how: Shutdown) -> Result<()> {
+        if !c.privileged {
+            return Err(Error::NotPermitted);
+        }
+        self.run(|vol| mount::shutdown(vol, how))
+    }
+
+    /// What the volume is doing.
+    pub fn stats(&self) -> Stats {
+        let vol = &self.0;
+        let state = vol.state.load(Ordering::Relaxed);
+        Stats {
+            scheme: vol.journal.about().name,
+            journal: vol.journal.stats(),
+            inodes_cached: vol.icache.len(),
+            blocks_free: vol.alloc.free_blocks().0,
+            inodes_free: vol.alloc.free_inodes(),
+            has_errors: state & VolumeState::ERROR != 0,
+            read_only: state & VolumeState::READ_ONLY != 0,
+        }
+    }
+
+    /// What the journaling scheme says of itself.
+    pub fn about(&self) -> &'static About {
+        self.0.journal.about()
+    }
+
+    /// What a crash may do to file data.
+    pub fn data_promise(&self) -> DataPromise {
+        self.0.journal.data_promise()
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<dyn BlockDev> {
+        &self.0.dev
+    }
+
+    /// How it was mounted.
+    pub fn options(&self) -> &MountOptions {
+        &self.0.opts
+    }
+}

@@ -1,0 +1,147 @@
+//! Where the journal lies: the journal inode's map, read straight from the device.
+//!
+//! Nothing here goes through the journal, because the journal is what is being looked for. Every record on
+//! the way is checked as if it were read in operation: superblock, descriptor, inode, extent nodes or pointer blocks.
+//! The kernel does the same in `ext4_get_journal_inode` and `jbd2_journal_init_inode`.
+
+use stetfs_format::extent::ExtentNode;
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, LBlock, Place, Superblock};
+use stetfs_journal::LogExtent;
+use stetfs_media::{Block, BlockDev, Class, Tag};
+
+use super::MountError;
+use crate::error::Result;
+use crate::types::mode;
+
+/// The journal's blocks in order.
+///
+/// # Errors
+/// [`MountError::ExternalJournal`], [`MountError::JournalInode`], or what decoding finds.
+pub(super) fn locate(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExtent>> {
+    if sb.journal_inum == 0 {
+        return Err(MountError::ExternalJournal { device: sb.journal_dev }.into());
+    }
+    let reader = Reader { dev, sb };
+    let ino = InodeNo(sb.journal_inum);
+    let bad = |why| MountError::JournalInode { ino, why };
+    let inode = reader.inode(ino)?;
+    if inode.links_count == 0 || !mode::is_reg(inode.mode) {
+        return Err(bad("is not a regular file in use").into());
+    }
+    let blocks = u32::try_from(inode.size >> sb.block_bits).map_err(|_| bad("is too long"))?;
+    let mut log = Log { extents: Vec::new(), next: 0, blocks };
+    if inode.flags.contains(InodeFlags::EXTENTS) {
+        reader.extents(&inode.block, None, ino, &mut log)?;
+    } else {
+        reader.pointers(&inode, ino, &mut log)?;
+    }
+    if log.next < blocks {
+        return Err(bad("has a hole").into());
+    }
+    Ok(log.extents)
+}
+
+/// The runs found so far; the journal may have no holes, so they come in order.
+struct Log {
+    extents: Vec<LogExtent>,
+    /// The logical block that must come next.
+    next: u32,
+    /// Blocks of the journal; what lies behind is left out.
+    blocks: u32,
+}
+
+impl Log {
+    fn push(&mut self, lblk: u32, start: BlockNo, len: u32) -> bool {
+        if self.next >= self.blocks {
+            return true;
+        }
+        if lblk != self.next {
+            return false;
+        }
+        let len = len.min(self.blocks - self.next);
+        self.next += len;
+        match self.extents.last_mut() {
+            Some(last) if last.start.plus(last.len.into()) == start => last.len += len,
+            _ => self.extents.push(LogExtent { start, len }),
+        }
+        true
+    }
+}
+
+struct Reader<'a> {
+    dev: &'a dyn BlockDev,
+    sb: &'a Superblock,
+}
+
+impl Reader<'_> {
+    fn block(&self, block: BlockNo, class: Class) -> Result<Block> {
+        let mut content = Block::zeroed(self.sb.block_size());
+        self.dev.read_at(block.0 << self.sb.block_bits, content.bytes_mut(), Tag::read(class))?;
+        Ok(content)
+    }
+
+    fn inode(&self, ino: InodeNo) -> Result<Inode> {
+        if !self.sb.is_valid_inode(ino) {
+            return Err(Corrupt::InodeNumber(ino).into());
+        }
+        let (group, index) = self.sb.group_of_inode(ino);
+        let (block, at) = self.sb.desc_position(group);
+        let raw = self.block(block, Class::GroupDesc)?;
+        let desc = GroupDesc::decode(&raw.bytes()[at..at + self.sb.desc_size()], group, self.sb)?;
+        let (block, at) = self.sb.inode_position(index);
+        let raw = self.block(desc.inode_table.plus(block.into()), Class::InodeTable)?;
+        Ok(Inode::decode(&raw.bytes()[at..at + self.sb.inode_size()], ino, self.sb)?)
+    }
+
+    /// Walks an extent node, the root in the inode first.
+    fn extents(&self, raw: &[u8], parent: Option<u16>, ino: InodeNo, log: &mut Log) -> Result<()> {
+        let node = ExtentNode::decode(raw, self.sb).map_err(|e| e.at(Place::Inode(ino)))?;
+        if let Some(depth) = parent
+            && node.depth() + 1 != depth
+        {
+            return Err(MountError::JournalInode { ino, why: "has an extent tree of uneven depth" }.into());
+        }
+        if node.depth() == 0 {
+            for e in node.extents() {
+                if e.unwritten || !log.push(e.lblk.0, e.pblk, e.len.into()) {
+                    return Err(MountError::JournalInode { ino, why: "has a hole" }.into());
+                }
+            }
+            return Ok(());
+        }
+        for index in node.indexes() {
+            let block = self.block(index.pblk, Class::Mapping)?;
+            self.extents(block.bytes(), Some(node.depth()), ino, log)?;
+        }
+        Ok(())
+    }
+
+    /// Walks the block pointers of an ext3 inode: 12 direct, then one, two and three levels.
+    fn pointers(&self, inode: &Inode, ino: InodeNo, log: &mut Log) -> Result<()> {
+        for i in 0..15 {
+            let block = BlockNo(u32::from_le_bytes(inode.block[4 * i..4 * i + 4].try_into().expect("four bytes")).into());
+            self.pointer(block, i.saturating_sub(11), ino, log)?;
+        }
+        Ok(())
+    }
+
+    fn pointer(&self, block: BlockNo, level: usize, ino: InodeNo, log: &mut Log) -> Result<()> {
+        if log.next >= log.blocks {
+            return Ok(());
+        }
+        if !self.sb.is_valid_range(block, 1) {
+            let why = if block.0 == 0 { "has a hole" } else { "has a block outside the volume" };
+            return Err(MountError::JournalInode { ino, why }.into());
+        }
+        if level == 0 {
+            log.push(log.next, block, 1);
+            return Ok(());
+        }
+        let raw = self.block(block, Class::Mapping)?;
+        for pointer in raw.bytes().as_chunks::<4>().0 {
+            self.pointer(BlockNo(u32::from_le_bytes(*pointer).into()), level - 1, ino, log)?;
+        }
+        Ok(())
+    }
+}

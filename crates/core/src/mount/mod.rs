@@ -1,0 +1,423 @@
+//! Bringing a volume up and down.
+//!
+//! Order at mount, each step safe to be cut at:
+//! 1. Superblock, features, size, journal area: only read.
+//! 2. "Needs recovery" is set in the superblock and flushed, so that nobody takes the home blocks for the newest from the
+//!    first commit on. Without a journal the superblock stops saying "valid" instead.
+//! 3. The journal opens and recovers. The superblock is read again, because recovery may have changed it; error marks
+//!    that were newer than the logged copy are put back.
+//! 4. Unlinked inodes and interrupted truncates are finished (`orphan.rs`).
+//!
+//! At unmount: everything is committed, the journal brings it home and marks itself empty, and only then the superblock
+//! says "clean" (counts, `VALID_FS`, no "needs recovery").
+//!
+//! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel does.
+
+mod journal_area;
+pub(crate) mod superblock;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+use stetfs_format::features;
+use stetfs_format::superblock::State;
+use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
+use stetfs_journal::{
+    About, Config, DataMode, Journal, JournalError, OpenArgs, RecoveryReport, SchemeOptions,
+};
+use stetfs_media::{BlockDev, Class};
+
+use crate::error::{Error, Kind, Result};
+use crate::icache::InodeCache;
+use crate::options::MountOptions;
+use crate::place::Placement;
+use crate::types::Shutdown;
+use crate::volume::{ROOT_INO, Volume, VolumeState, super_place};
+
+/// Why a volume cannot be mounted as asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MountError {
+    /// Features that change the format in ways unknown here.
+    #[error("the volume uses features that are not supported: {names}")]
+    Features {
+        /// Their names, as dumpe2fs prints them.
+        names: String,
+    },
+    /// The device ends before the volume does.
+    #[error("the volume has {volume} bytes but the device only {device}")]
+    DeviceTooSmall {
+        /// Bytes the superblock speaks of.
+        volume: u64,
+        /// Bytes of the device.
+        device: u64,
+    },
+    /// The journal is on another device.
+    #[error("the volume has an external journal (device {device:#x}), which is not supported")]
+    ExternalJournal {
+        /// Its device number.
+        device: u32,
+    },
+    /// The journal's inode is not as it must be.
+    #[error("journal inode {ino} {why}")]
+    JournalInode {
+        /// The inode.
+        ino: InodeNo,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The scheme needs a journal and the volume has none.
+    #[error("scheme {scheme} needs a journal and the volume has none (use scheme=null, or tune2fs -j)")]
+    NoJournal {
+        /// The scheme.
+        scheme: &'static str,
+    },
+    /// There is something to recover and the device cannot be written.
+    #[error("the journal needs recovery and {device} is read-only (noload mounts without it)")]
+    NeedsRecovery {
+        /// The device.
+        device: String,
+    },
+    /// `noload` without `ro`.
+    #[error("mount option \"noload\" needs \"ro\"")]
+    NoloadWritable,
+    /// The scheme has no such data mode.
+    #[error("scheme {scheme} has no mode data={mode}")]
+    DataMode {
+        /// The scheme.
+        scheme: &'static str,
+        /// What was asked.
+        mode: String,
+    },
+    /// The root inode is not a directory.
+    #[error("the root inode is not a directory")]
+    Root,
+    /// Unmounting while files are open.
+    #[error("{0} files are open")]
+    FilesOpen(usize),
+}
+
+impl MountError {
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::DeviceTooSmall { .. } | Self::JournalInode { .. } | Self::Root => Kind::Corrupted,
+            Self::NeedsRecovery { .. } => Kind::ReadOnly,
+            Self::FilesOpen(_) => Kind::Busy,
+            _ => Kind::Invalid,
+        }
+    }
+}
+
+/// What mounting found and did.
+#[derive(Debug, Clone, Serialize)]
+pub struct MountReport {
+    /// The journaling scheme.
+    pub scheme: &'static str,
+    /// Its mode, if it has modes.
+    pub data: Option<DataMode>,
+    /// What recovery did.
+    pub recovery: RecoveryReport,
+    /// Unlinked inodes that were freed.
+    pub orphans_deleted: u32,
+    /// Truncates that were finished.
+    pub orphans_truncated: u32,
+    /// Mounted read-only, whatever was asked.
+    pub read_only: bool,
+    /// What the user should know, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// What is decided before anything is written.
+struct Plan {
+    sb: Superblock,
+    about: &'static About,
+    data: Option<DataMode>,
+    args: OpenArgs,
+    /// No changes by operations.
+    read_only: bool,
+    /// The journal and the superblock may be written: also by a read-only mount that must recover.
+    writes: bool,
+    warnings: Vec<String>,
+}
+
+/// Mounts the volume on `dev`.
+///
+/// # Errors
+/// [`MountError`], a failed check of a record, or an error of the device or the journal.
+pub(crate) fn mount(dev: Arc<dyn BlockDev>, opts: MountOptions) -> Result<(Arc<Volume>, MountReport)> {
+    let plan = plan(&dev, &opts)?;
+    let before = plan.sb.clone();
+    let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
+    if writes {
+        mark_in_use(&*dev, about)?;
+    }
+    let config = Config {
+        scheme: about.name.to_owned(),
+        commit_interval: Some(opts.commit),
+        memory: usize::try_from(opts.memory).unwrap_or(usize::MAX),
+    };
+    let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
+    let (journal, recovery) = Journal::open(plan.args, &config)?;
+    let vol = assemble(dev, opts, journal, journal_blocks, read_only)?;
+    let mut report = MountReport {
+        scheme: about.name,
+        data,
+        recovery,
+        orphans_deleted: 0,
+        orphans_truncated: 0,
+        read_only,
+        warnings: plan.warnings,
+    };
+    check_root(&vol)?;
+    if writes {
+        note_mount(&vol, &before)?;
+        finish_orphans(&vol, &mut report)?;
+    }
+    if vol.sb.read().state.contains(State::ERROR) {
+        vol.state.fetch_or(VolumeState::ERROR, Ordering::Relaxed);
+        report.warnings.push("the volume has errors: run e2fsck".to_owned());
+    }
+    Ok((vol, report))
+}
+
+fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
+    let sb = superblock::load(&**dev)?;
+    let mut warnings = Vec::new();
+    let mut read_only = opts.read_only || dev.read_only();
+    if dev.read_only() && !opts.read_only {
+        warnings.push(format!("{} cannot be written: mounted read-only", dev.describe()));
+    }
+    let check = sb.check_features();
+    if !check.can_mount() {
+        return Err(MountError::Features { names: features::names(&check.refuse) }.into());
+    }
+    if !check.can_write() && !read_only {
+        read_only = true;
+        let names = features::names(&check.read_only);
+        warnings.push(format!("mounted read-only because of features that are not supported: {names}"));
+    }
+    let volume = sb.blocks_count << sb.block_bits;
+    if volume > dev.size() {
+        return Err(MountError::DeviceTooSmall { volume, device: dev.size() }.into());
+    }
+    if opts.noload && !read_only {
+        return Err(MountError::NoloadWritable.into());
+    }
+    let dirty = sb.feature_incompat.contains(FeatureIncompat::RECOVER) && !opts.noload;
+    if dirty && dev.read_only() {
+        return Err(MountError::NeedsRecovery { device: dev.describe() }.into());
+    }
+    let has_journal = sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) && !opts.noload;
+    let log = if has_journal { journal_area::locate(&**dev, &sb)? } else { Vec::new() };
+    let about = choose_scheme(opts, has_journal, read_only)?;
+    let data = choose_mode(about, opts, &sb)?;
+    let args = OpenArgs {
+        dev: dev.clone(),
+        block_size: sb.block_size(),
+        blocks: sb.blocks_count,
+        uuid: sb.uuid,
+        has_64bit: sb.is_64bit,
+        has_metadata_csum: sb.metadata_csum,
+        log,
+        writable: !read_only || dirty,
+        options: SchemeOptions { data, extra: Vec::new() },
+    };
+    Ok(Plan { about, data, read_only, writes: args.writable, args, sb, warnings })
+}
+
+/// The scheme that was asked for; a read-only mount without a journal journals nothing.
+fn choose_scheme(opts: &MountOptions, has_journal: bool, read_only: bool) -> Result<&'static About> {
+    let about = stetfs_journal::find(&opts.scheme)?.about;
+    if about.needs_journal_area && !has_journal {
+        if !read_only {
+            return Err(MountError::NoJournal { scheme: about.name }.into());
+        }
+        return Ok(stetfs_journal::find("null")?.about);
+    }
+    Ok(about)
+}
+
+/// `data=`, else the volume's own default (`tune2fs -o journal_data`), else the scheme's.
+fn choose_mode(about: &'static About, opts: &MountOptions, sb: &Superblock) -> Result<Option<DataMode>> {
+    /// `EXT4_DEFM_JMODE`: 1 data, 2 ordered, 3 writeback.
+    const JMODE_SHIFT: u32 = 5;
+    let find = |name: &str| about.modes.iter().copied().find(|m| m.name() == name);
+    if let Some(name) = &opts.data {
+        return find(name)
+            .map(Some)
+            .ok_or_else(|| MountError::DataMode { scheme: about.name, mode: name.clone() }.into());
+    }
+    let wanted = match sb.default_mount_opts >> JMODE_SHIFT & 3 {
+        1 => find("journal"),
+        2 => find("ordered"),
+        3 => find("writeback"),
+        _ => None,
+    };
+    Ok(wanted.or(about.modes.first().copied()))
+}
+
+/// Says on the device that the home blocks alone are no longer the whole truth.
+fn mark_in_use(dev: &dyn BlockDev, about: &About) -> Result<()> {
+    superblock::store(dev, |sb| {
+        if about.needs_recovery {
+            sb.feature_incompat |= FeatureIncompat::RECOVER;
+        } else {
+            sb.state -= State::VALID;
+        }
+    })?;
+    Ok(())
+}
+
+fn assemble(
+    dev: Arc<dyn BlockDev>,
+    opts: MountOptions,
+    journal: Arc<Journal>,
+    journal_blocks: u64,
+    read_only: bool,
+) -> Result<Arc<Volume>> {
+    // Through the journal: it may hold a newer superblock than the device does.
+    let (block, at) = super_place(superblock::load(&*dev)?.block_bits);
+    let raw = journal.read(block, Class::Superblock)?;
+    let sb = Superblock::decode(&raw[at..])?;
+    let geo = *sb;
+    let alloc = crate::alloc::Alloc::new(&sb, journal.clone(), dev.clone())?;
+    // An inode in memory takes about 512 bytes; an eighth of the memory is theirs.
+    let inodes = (opts.memory / 8 / 512).min(1 << 20) as usize;
+    let committed = journal.committed();
+    let dirs = crate::dir::Dirs::new(&sb);
+    let vol = Arc::new(Volume {
+        sb: RwLock::new(sb),
+        geo,
+        journal,
+        dev,
+        alloc,
+        dirs,
+        icache: InodeCache::new(inodes, committed),
+        clock: opts.clock.clone(),
+        opts,
+        orphans: crate::orphan::Orphans::default(),
+        rename_lock: Mutex::new(()),
+        journal_blocks,
+        state: AtomicU32::new(if read_only { VolumeState::READ_ONLY } else { 0 }),
+        placement: OnceLock::new(),
+    });
+    let placement = Arc::new(Placement::new(&vol));
+    let weak: Weak<dyn stetfs_journal::Placer> = Arc::downgrade(&placement) as _;
+    vol.journal.attach(weak);
+    let _ = vol.placement.set(placement);
+    Ok(vol)
+}
+
+fn check_root(vol: &Volume) -> Result<()> {
+    match vol.iget(ROOT_INO) {
+        Ok(root) if root.state.read().is_dir() => Ok(()),
+        Ok(_) | Err(Error::Stale) => Err(MountError::Root.into()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Counts the mount (`ext4_setup_super`) and puts error marks back that recovery has overwritten with older ones.
+fn note_mount(vol: &Volume, before: &Superblock) -> Result<()> {
+    let now = vol.clock.seconds();
+    let h = vol.journal.start(1)?;
+    vol.update_super(&h, |sb| {
+        if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
+            keep_errors(sb, before);
+        }
+        if !vol.is_read_only() {
+            sb.mnt_count = sb.mnt_count.saturating_add(1);
+            sb.mtime = now;
+            sb.wtime = now;
+        }
+    })
+}
+
+fn keep_errors(sb: &mut Superblock, before: &Superblock) {
+    sb.state |= before.state & State::ERROR;
+    sb.error_count = before.error_count;
+    sb.first_error_time = before.first_error_time;
+    sb.first_error_ino = before.first_error_ino;
+    sb.first_error_block = before.first_error_block;
+    sb.first_error_func = before.first_error_func;
+    sb.first_error_line = before.first_error_line;
+    sb.first_error_errcode = before.first_error_errcode;
+    sb.last_error_time = before.last_error_time;
+    sb.last_error_ino = before.last_error_ino;
+    sb.last_error_block = before.last_error_block;
+    sb.last_error_func = before.last_error_func;
+    sb.last_error_line = before.last_error_line;
+    sb.last_error_errcode = before.last_error_errcode;
+}
+
+/// Frees what was unlinked but open at the crash, and finishes truncates. As the kernel, not on a volume with errors.
+fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
+    if vol.sb.read().state.contains(State::ERROR) {
+        report.warnings.push("the volume has errors: orphan inodes were left alone".to_owned());
+        return Ok(());
+    }
+    let read_only = vol.state.fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed) & VolumeState::READ_ONLY;
+    let done = crate::orphan::process(vol);
+    vol.state.fetch_or(read_only, Ordering::Relaxed);
+    let done = done?;
+    report.orphans_deleted = done.deleted;
+    report.orphans_truncated = done.truncated;
+    Ok(())
+}
+
+/// Takes the volume down: commits everything and leaves a clean image. Operations fail from here on.
+///
+/// # Errors
+/// An error of the journal or the device: the image then needs recovery, which loses nothing that was confirmed.
+pub(crate) fn unmount(vol: &Volume) -> Result<()> {
+    vol.check_up()?;
+    free_unlinked(vol)?;
+    vol.state.fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
+    let writes = !matches!(vol.journal.stopped(), Some(JournalError::ReadOnly));
+    vol.journal.close()?;
+    if !writes {
+        return Ok(());
+    }
+    let memory = vol.sb.read().clone();
+    let read_only = vol.is_read_only();
+    superblock::store(&*vol.dev, |sb| {
+        sb.feature_incompat -= FeatureIncompat::RECOVER;
+        sb.state |= State::VALID | (memory.state & State::ERROR);
+        sb.free_blocks_count = vol.alloc.free_blocks_in_bitmaps();
+        sb.free_inodes_count = vol.alloc.free_inodes() as u32;
+        if !read_only {
+            sb.wtime = vol.clock.seconds();
+        }
+    })?;
+    Ok(())
+}
+
+/// Files that were unlinked while open and never closed: nobody can reach them any more.
+fn free_unlinked(vol: &Volume) -> Result<()> {
+    if vol.check_writable().is_err() {
+        return Ok(());
+    }
+    for inode in vol.icache.all() {
+        let _guard = inode.lock.write();
+        let unlinked = {
+            let st = inode.state.read();
+            st.raw.links_count == 0 && !st.gone
+        };
+        if unlinked {
+            inode.opens.store(0, Ordering::Relaxed);
+            crate::evict::evict(vol, &inode)?;
+        }
+    }
+    Ok(())
+}
+
+/// Stops the volume without unmounting it (FS_IOC_SHUTDOWN).
+pub(crate) fn shutdown(vol: &Volume, how: Shutdown) -> Result<()> {
+    let flushed = match how {
+        Shutdown::Full | Shutdown::LogFlush if !vol.is_read_only() => vol.journal.commit_running(),
+        _ => Ok(()),
+    };
+    vol.state.fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
+    vol.journal.shutdown();
+    Ok(flushed?)
+}

@@ -1,0 +1,134 @@
+//! Where a file has data and where it has holes: SEEK_DATA, SEEK_HOLE and FIEMAP.
+//!
+//! Data is what is mapped and written, and what waits for a place. Unwritten extents are holes to a seek unless data
+//! waits in them, as in the kernel.
+
+use stetfs_format::LBlock;
+use stetfs_format::inode::InodeFlags;
+
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::mapping::{self, MapState};
+use crate::types::{FiemapExtent, FiemapFlags, Whence};
+use crate::volume::Volume;
+
+/// What one piece of a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// Nothing: neither mapped nor waiting.
+    Hole,
+    /// Waits for a place.
+    Waiting,
+    /// Mapped here, and written or not.
+    Mapped { physical: u64, unwritten: bool },
+}
+
+/// The piece that begins at `lblk`, and its length in blocks, at most `max`.
+fn piece_at(vol: &Volume, inode: &Inode, st: &InodeState, lblk: LBlock, max: u32) -> Result<(Piece, u32)> {
+    let run = mapping::lookup(vol, inode, st, lblk, max)?;
+    let mut len = run.len.min(max);
+    if run.state != MapState::Written
+        && let Some((start, count)) = inode.data(vol).dirty_in(lblk, Some(lblk.plus(len)))
+    {
+        if start == lblk {
+            return Ok((Piece::Waiting, count.min(len)));
+        }
+        len = start.0 - lblk.0;
+    }
+    let piece = match run.state {
+        MapState::Hole => Piece::Hole,
+        state => Piece::Mapped {
+            physical: run.pblk.0,
+            unwritten: state == MapState::Unwritten,
+        },
+    };
+    Ok((piece, len))
+}
+
+/// The first offset at or after `offset` that `whence` looks for.
+///
+/// # Errors
+/// `NoSuchDevice` at or beyond the end, and when no data follows.
+pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+    let _guard = inode.lock.read();
+    let st = inode.state.read();
+    st.check_live()?;
+    let size = st.raw.size;
+    if offset >= size {
+        return Err(Error::NoSuchDevice);
+    }
+    if !st.is_reg() {
+        return match whence {
+            Whence::Data => Ok(offset),
+            Whence::Hole => Ok(size),
+        };
+    }
+    let bits = vol.geo.block_bits;
+    let end = vol.blocks_for(size) as u32;
+    let mut at = LBlock((offset >> bits) as u32);
+    while at.0 < end {
+        let (piece, len) = piece_at(vol, inode, &st, at, end - at.0)?;
+        let is_data = matches!(piece, Piece::Waiting | Piece::Mapped { unwritten: false, .. });
+        if is_data == (whence == Whence::Data) {
+            return Ok(offset.max(u64::from(at.0) << bits).min(size));
+        }
+        at = at.plus(len);
+    }
+    match whence {
+        Whence::Data => Err(Error::NoSuchDevice),
+        Whence::Hole => Ok(size),
+    }
+}
+
+/// Tells the mapped and waiting ranges that touch `[offset, offset + len)` until `each` returns false.
+pub(crate) fn fiemap(
+    vol: &Volume,
+    inode: &Inode,
+    offset: u64,
+    len: u64,
+    each: &mut dyn FnMut(FiemapExtent) -> bool,
+) -> Result<()> {
+    let _guard = inode.lock.read();
+    let st = inode.state.read();
+    st.check_live()?;
+    if !(st.is_reg() || st.is_dir()) {
+        return Err(Error::NotSupported);
+    }
+    let bits = vol.geo.block_bits;
+    // Blocks may be preallocated beyond the end of the file.
+    let last = u32::MAX;
+    let end = vol.blocks_for(offset.saturating_add(len)).min(last.into()) as u32;
+    let mut at = LBlock((offset >> bits).min(last.into()) as u32);
+    let merged = match st.raw.flags.contains(InodeFlags::EXTENTS) {
+        true => FiemapFlags::empty(),
+        false => FiemapFlags::MERGED,
+    };
+    let mut pending: Option<FiemapExtent> = None;
+    while at.0 < last {
+        let (piece, len) = piece_at(vol, inode, &st, at, last - at.0)?;
+        let (physical, flags) = match piece {
+            Piece::Hole => {
+                at = at.plus(len);
+                continue;
+            }
+            Piece::Waiting => (0, FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC),
+            Piece::Mapped { physical, unwritten: true } => (physical << bits, merged | FiemapFlags::UNWRITTEN),
+            Piece::Mapped { physical, unwritten: false } => (physical << bits, merged),
+        };
+        if let Some(extent) = pending.take()
+            && !each(extent)
+        {
+            return Ok(());
+        }
+        if at.0 >= end {
+            return Ok(());
+        }
+        let (logical, length) = (u64::from(at.0) << bits, u64::from(len) << bits);
+        pending = Some(FiemapExtent { logical, physical, length, flags });
+        at = at.plus(len);
+    }
+    if let Some(extent) = pending {
+        each(FiemapExtent { flags: extent.flags | FiemapFlags::LAST, ..extent });
+    }
+    Ok(())
+}

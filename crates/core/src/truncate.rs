@@ -1,0 +1,132 @@
+//! Cutting files, and growing them without data.
+//!
+//! Order: the first handle sets the new size, zeroes what the last block holds beyond it, forgets cached blocks
+//! and unmaps as much as its credits allow. If blocks remain, the same handle puts the inode on the orphan list, and further
+//! handles go on until the last takes it off. A crash in between leaves an orphan whose blocks beyond its size are freed at mount.
+
+use stetfs_format::LBlock;
+use stetfs_journal::Handle;
+
+use crate::error::{Error, Result};
+use crate::file;
+use crate::inode::{Inode, InodeState};
+use crate::mapping;
+use crate::volume::Volume;
+
+/// Credits that every truncate asks for at first: the inode, the superblock and a neighbour on the orphan list, the
+/// last block, and what freeing a handful of extents changes.
+const TRUNCATE_CREDITS: u32 = 32;
+
+/// Credits that must be left when unmapping stops: inode, superblock, the neighbour on the orphan list, the xattr block and
+/// the bitmap and descriptor that freeing the inode changes.
+pub(crate) const FINISH_CREDITS: u32 = 8;
+
+/// Sets the file's size. `change` makes the other changes of the inode that belong to the same operation. The caller holds
+/// the inode's lock for writing and has checked everything but the limit.
+///
+/// # Errors
+/// `TooBig`; what the journal or the mapping says.
+pub(crate) fn set_size(
+    vol: &Volume,
+    inode: &Inode,
+    size: u64,
+    change: impl FnOnce(&Handle, &mut InodeState) -> Result<()>,
+) -> Result<()> {
+    let old = {
+        let st = inode.state.read();
+        if size > file::size_limit(vol, &st) {
+            return Err(Error::TooBig);
+        }
+        st.raw.size
+    };
+    let h = start(vol)?;
+    file::zero_to_block_end(vol, &h, inode, size.min(old))?;
+    let mut st = inode.state.write();
+    change(&h, &mut st)?;
+    st.raw.size = size;
+    let done = if size < old { cut(vol, &h, inode, &mut st)? } else { true };
+    if !done {
+        crate::orphan::add(vol, &h, inode, &mut st)?;
+    }
+    vol.store_inode(&h, inode, &st)?;
+    if !done {
+        drop(st);
+        drop(h);
+        finish(vol, inode)?;
+    }
+    Ok(())
+}
+
+/// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the orphan list. The caller
+/// holds the inode's lock for writing, or nobody else is there yet.
+pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
+    loop {
+        let h = start(vol)?;
+        let mut st = inode.state.write();
+        let done = cut(vol, &h, inode, &mut st)?;
+        if done {
+            crate::orphan::del(vol, &h, inode, &mut st)?;
+        }
+        vol.store_inode(&h, inode, &st)?;
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+/// A handle for a truncate.
+pub(crate) fn start(vol: &Volume) -> Result<Handle> {
+    vol.start(TRUNCATE_CREDITS.min(vol.journal.max_credits()))
+}
+
+/// Forgets and unmaps blocks beyond `size`; false when credits ran out first.
+fn cut(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
+    let from = LBlock(vol.blocks_for(st.raw.size) as u32);
+    forget(vol, h, inode, st, from, None)?;
+    mapping::remove(vol, h, inode, st, from, None)
+}
+
+/// Forgets cached blocks of `[from, to)` and gives back what was reserved for them.
+pub(crate) fn forget(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    from: LBlock,
+    to: Option<LBlock>,
+) -> Result<()> {
+    let Some(data) = inode.data_if_any() else {
+        return Ok(());
+    };
+    let given_back = match (from, to) {
+        _ if st.reserved == 0 => 0,
+        (LBlock(0), None) => st.reserved,
+        _ => reserved_in(vol, inode, st, from, to)?,
+    };
+    h.discard_data(data, from, to);
+    st.reserved -= given_back;
+    vol.alloc.release(given_back.into());
+    Ok(())
+}
+
+/// How many blocks of `[from, to)` hold a reserved block: those that wait for a place in a hole.
+pub(crate) fn reserved_in(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    from: LBlock,
+    to: Option<LBlock>,
+) -> Result<u32> {
+    let data = inode.data(vol);
+    let mut reserved = 0;
+    let mut at = from;
+    while let Some((start, len)) = data.dirty_in(at, to) {
+        for run in file::runs_of(vol, inode, st, start, len)? {
+            if run.state == mapping::MapState::Hole {
+                reserved += run.len;
+            }
+        }
+        at = start.plus(len);
+    }
+    Ok(reserved)
+}
