@@ -4,12 +4,15 @@ use crate::error::{JournalError, Result};
 use crate::scheme::{About, OpenArgs, RecoveryReport, Scheme};
 use crate::schemes;
 
+/// What opening a scheme gives.
+pub type Opened = (Box<dyn Scheme>, RecoveryReport);
+
 /// A scheme as the registry knows it.
 pub struct Registration {
     /// What it says of itself.
     pub about: &'static About,
     /// Formats or recovers, idempotently, and makes the scheme.
-    pub open: fn(OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)>,
+    pub open: fn(OpenArgs) -> Result<Opened>,
 }
 
 /// All schemes, in the order in which people should see them.
