@@ -227,6 +227,197 @@ pub enum Corrupt {
         size: u64,
     },
 
+    // --- extent trees and block maps ---
+    /// The node does not begin with the magic.
+    #[error("extent node: magic {0:#06x}, not 0xf30a")]
+    ExtentMagic(u16),
+    /// The depth is above 5 or not what the node above demands.
+    #[error("extent node: depth {found}, expected {expected:?}")]
+    ExtentDepth {
+        /// `eh_depth`.
+        found: u16,
+        /// What the node above demands.
+        expected: Option<u16>,
+    },
+    /// `eh_max` is 0 or more than the node has room for.
+    #[error("extent node: room for {max} entries claimed, {possible} possible")]
+    ExtentMax {
+        /// `eh_max`.
+        max: u16,
+        /// What fits.
+        possible: u16,
+    },
+    /// More entries than `eh_max`, or none above the leaves.
+    #[error("extent node: {entries} entries of {max} is impossible")]
+    ExtentEntries {
+        /// `eh_entries`.
+        entries: u16,
+        /// `eh_max`.
+        max: u16,
+    },
+    /// The node's checksum does not fit its content.
+    #[error("extent node: checksum {stored:#010x}, computed {computed:#010x}")]
+    ExtentChecksum {
+        /// In the node's tail.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// The first entry does not begin where the index above says.
+    #[error("extent node: begins at logical block {found}, its index says {expected}")]
+    ExtentFirst {
+        /// Of the first entry.
+        found: LBlock,
+        /// Of the index.
+        expected: LBlock,
+    },
+    /// An entry begins before the one before it ends.
+    #[error("extent node: entry {index} at logical block {lblk} is out of order or overlaps")]
+    ExtentOrder {
+        /// The entry.
+        index: u16,
+        /// Where it begins.
+        lblk: LBlock,
+    },
+    /// An extent of no blocks.
+    #[error("extent node: entry {index} has length 0")]
+    ExtentLength {
+        /// The entry.
+        index: u16,
+    },
+    /// An extent that ends beyond the last logical block.
+    #[error("extent node: entry {index} at logical block {lblk} ends beyond 2^32")]
+    ExtentEnd {
+        /// The entry.
+        index: u16,
+        /// Where it begins.
+        lblk: LBlock,
+    },
+    /// An entry that points outside the volume.
+    #[error("extent node: entry {index} names {count} blocks at {block}, outside the volume")]
+    ExtentBlocks {
+        /// The entry.
+        index: u16,
+        /// The first block.
+        block: BlockNo,
+        /// Blocks.
+        count: u16,
+    },
+    /// A pointer of a block map points outside the volume.
+    #[error("block map: pointer {index} to block {block} is outside the volume")]
+    IndirectBlock {
+        /// The pointer's index in its block.
+        index: u32,
+        /// Where it points.
+        block: BlockNo,
+    },
+
+    // --- directories ---
+    /// There is no place for the block's checksum.
+    #[error("directory block: no checksum entry at its end")]
+    DirentTail,
+    /// The block's checksum does not fit its content.
+    #[error("directory block: checksum {stored:#010x}, computed {computed:#010x}")]
+    DirentChecksum {
+        /// In the block.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// `rec_len` is no multiple of 4 or too short for the name.
+    #[error("directory entry at {offset}: rec_len {rec_len} with a name of {name_len} bytes")]
+    DirentRecLen {
+        /// Where the entry begins.
+        offset: usize,
+        /// `rec_len`.
+        rec_len: usize,
+        /// `name_len`.
+        name_len: usize,
+    },
+    /// The entry ends beyond the block, or so close to its end that no further fits.
+    #[error("directory entry at {offset}: does not end with the block")]
+    DirentOverrun {
+        /// Where the entry begins.
+        offset: usize,
+    },
+    /// The entry names an inode that does not exist.
+    #[error("directory entry at {offset}: inode {ino} does not exist")]
+    DirentInode {
+        /// Where the entry begins.
+        offset: usize,
+        /// The inode.
+        ino: InodeNo,
+    },
+    /// An entry in use without a name.
+    #[error("directory entry at {offset}: empty name")]
+    DirentNameEmpty {
+        /// Where the entry begins.
+        offset: usize,
+    },
+
+    // --- hash trees ---
+    /// "." and ".." do not stand where a root has them.
+    #[error("hash tree root: . and .. are not in their places")]
+    DxDots,
+    /// The info is not of 8 bytes, or its reserved word is not 0.
+    #[error("hash tree root: info of length {0} is not known")]
+    DxInfoLength(u8),
+    /// The hash function is not known.
+    #[error("hash tree root: hash version {0} is not known")]
+    DxHashVersion(u8),
+    /// A flag is set; none are known.
+    #[error("hash tree root: flags {0:#x} are not known")]
+    DxFlags(u8),
+    /// The tree has more levels than the volume allows.
+    #[error("hash tree root: {0} levels of nodes are too many")]
+    DxLevels(u8),
+    /// The block does not look like a node.
+    #[error("hash tree node: does not look like one free entry")]
+    DxNode,
+    /// `limit` is not what the block has room for.
+    #[error("hash tree block: limit {limit}, room for {expected}")]
+    DxLimit {
+        /// `limit`.
+        limit: u16,
+        /// What fits.
+        expected: u16,
+    },
+    /// `count` is 0 or above `limit`.
+    #[error("hash tree block: count {count} of limit {limit}")]
+    DxCount {
+        /// `count`.
+        count: u16,
+        /// `limit`.
+        limit: u16,
+    },
+    /// The block's checksum does not fit its content.
+    #[error("hash tree block: checksum {stored:#010x}, computed {computed:#010x}")]
+    DxChecksum {
+        /// In the block's tail.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// A hash is below the one before it.
+    #[error("hash tree block: entry {index} is out of order")]
+    DxOrder {
+        /// The pair.
+        index: u16,
+    },
+
+    // --- orphan file ---
+    /// A block of the orphan file does not end in the magic.
+    #[error("orphan file block: magic {0:#010x}, not 0x0b10ca04")]
+    OrphanMagic(u32),
+    /// The checksum of a block of the orphan file does not fit its content.
+    #[error("orphan file block: checksum {stored:#010x}, computed {computed:#010x}")]
+    OrphanChecksum {
+        /// In the block's tail.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+
     // --- JBD2 ---
     /// The block does not begin with JBD2's magic.
     #[error("journal block: magic {0:#010x}, not 0xc03b3998")]
