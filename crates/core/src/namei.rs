@@ -1,0 +1,162 @@
+//! Operations on names: what a call may do, in which order, and what else changes with it.
+//!
+//! Every operation has the same steps: check the names; take the inodes' locks (parents before children); look; check
+//! permissions in the kernel's order; open one handle; change; let go. So each is in one transaction, entirely or not at all.
+//! Only the blocks of a large file that lost its last name are freed in further handles (`evict.rs`).
+//!
+//! When there is no space, the operation leaves nothing behind, lets go of its handle, and is tried again
+//! after a commit that may have freed some ([`Alloc::retry_after_commit`]).
+//!
+//! No two inodes' `state` are held at once, except that of an inode nobody else can know yet.
+//!
+//! [`Alloc::retry_after_commit`]: crate::alloc::Alloc::retry_after_commit
+//!
+//! | file | operations |
+//! |---|---|
+//! | `namei/create` | create, mkdir, mknod, symlink |
+//! | `namei/unlink` | link, unlink, rmdir |
+//! | `namei/rename` | rename, also NOREPLACE and EXCHANGE |
+
+use std::sync::Arc;
+
+use stetfs_format::InodeNo;
+
+use crate::dir::{self, Dir, Found, NAME_MAX, Place};
+use crate::error::{Error, Inconsistent, Result};
+use crate::inode::{Inode, InodeState};
+use crate::perm;
+use crate::types::Caller;
+use crate::volume::Volume;
+
+mod create;
+mod rename;
+mod unlink;
+
+pub(crate) use create::{Created, create, mkdir, mknod, symlink};
+pub(crate) use rename::rename;
+pub(crate) use unlink::{link, rmdir, unlink};
+
+/// The most links that an inode can have (EXT4_LINK_MAX).
+const LINK_MAX: u16 = 65_000;
+
+/// Blocks that changing an existing directory block takes: the block and the directory's inode.
+const ENTRY_CREDITS: u32 = 2;
+
+/// Blocks that adding a name takes when the directory must grow: at worst a new leaf and two new index blocks, each with
+/// its bitmap, descriptor and two blocks of the map; the old ones; the directory's inode.
+const GROW_CREDITS: u32 = 24;
+
+/// The credits for adding a name at `place`.
+fn entry_credits(place: Place) -> u32 {
+    match place {
+        Place::Room { .. } => ENTRY_CREDITS,
+        Place::Grow => GROW_CREDITS,
+    }
+}
+
+/// The inode that `name` stands for in `dir`.
+///
+/// # Errors
+/// `NotFound`, `NotDirectory`, `NameTooLong`, `Access`; damage.
+pub(crate) fn lookup(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<Arc<Inode>> {
+    perm::may_search(vol, c, dir)?;
+    check_name(name)?;
+    let _shared = dir.lock.read();
+    let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
+    named_inode(vol, &found)
+}
+
+/// The entry `name` of `dir`, if there is one. The caller holds the directory's lock.
+fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+    let st = dir.state.read();
+    st.check_live()?;
+    dir::find(Dir::open(vol, dir, &st)?, name)
+}
+
+/// The inode that an entry names.
+fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
+    match vol.iget(found.ino) {
+        Err(Error::Stale) => Err(Inconsistent::UnusedInode(found.ino).into()),
+        other => other,
+    }
+}
+
+/// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too.
+fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
+    if found.ino == dir.ino {
+        // Only "." may lead back to the directory.
+        return Err(Inconsistent::NotBelowRoot(dir.ino).into());
+    }
+    named_inode(vol, found)
+}
+
+/// Names of 1 to 255 bytes, without '/' and NUL.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if name.len() > NAME_MAX {
+        return Err(Error::NameTooLong);
+    }
+    if name.iter().any(|&b| matches!(b, b'/' | 0)) {
+        return Err(Error::Invalid);
+    }
+    Ok(())
+}
+
+/// Runs `attempt` until it finds space or a commit can free no more.
+fn with_space<T>(vol: &Volume, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut tries = 0;
+    loop {
+        match attempt() {
+            Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
+            result => return result,
+        }
+    }
+}
+
+/// Whether one more subdirectory can be counted (EXT4_DIR_LINK_MAX).
+fn check_dir_links(vol: &Volume, dir: &InodeState) -> Result<()> {
+    if dir.raw.links_count >= LINK_MAX && !uncounted_links(vol, dir) {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
+}
+
+/// Whether the directory may have more subdirectories than its link count says.
+fn uncounted_links(vol: &Volume, dir: &InodeState) -> bool {
+    use stetfs_format::inode::InodeFlags;
+    vol.dirs.dir_nlink && vol.dirs.dir_index && dir.raw.flags.contains(InodeFlags::INDEX)
+}
+
+/// A subdirectory more: 1 means "too many to count" and stays (`ext4_inc_count`).
+fn add_dir_link(vol: &Volume, dir: &mut InodeState) {
+    dir.raw.links_count += 1;
+    if uncounted_links(vol, dir) && (dir.raw.links_count > LINK_MAX || dir.raw.links_count == 2) {
+        dir.raw.links_count = 1;
+    }
+}
+
+/// A subdirectory less (`ext4_dec_count`).
+fn remove_dir_link(dir: &mut InodeState) {
+    if dir.raw.links_count > 2 {
+        dir.raw.links_count -= 1;
+    }
+}
+
+/// Whether the directory "above" is above or the same as `below`. The caller holds the rename lock, so no directory moves.
+fn is_same_or_above(vol: &Volume, above: InodeNo, below: InodeNo) -> Result<bool> {
+    let mut at = below;
+    for _ in 0..vol.geo.inodes_count {
+        if at == above {
+            return Ok(true);
+        }
+        if at == crate::volume::ROOT_INO {
+            return Ok(false);
+        }
+        let inode = vol.iget(at)?;
+        let st = inode.state.read();
+        at = dir::dotdot(Dir::open(vol, &inode, &st)?)?.ino;
+    }
+    Err(Inconsistent::NotBelowRoot(below).into())
+}

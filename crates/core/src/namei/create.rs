@@ -1,0 +1,374 @@
+//! New files: create, mkdir, mknod, symlink.
+//!
+//! Order of changes: the inode is taken and written, with what belongs to it (the first block of a directory, the target of
+//! a symbolic link, inherited ACLs); then the name; then the directory's own inode. When one of these finds no space, the
+//! new inode is freed in the same handle.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use stetfs_format::LBlock;
+use stetfs_format::inode::InodeFlags;
+use stetfs_journal::Handle;
+use stetfs_media::Class;
+
+use super::{
+    add_dir_link, check_dir_links, check_name, entry_credits, find, named_inode, with_space,
+};
+use crate::alloc::Source;
+use crate::dir::{self, Dir, NewEntry};
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::types::{Caller, OpenFlags, mode};
+use crate::volume::Volume;
+use crate::{acl, evict, mapping, perm};
+
+/// Blocks that a new inode changes: bitmap, descriptor, slot, and two when its group was never used.
+const INODE_CREDITS: u32 = 5;
+/// Blocks that a block of its own takes: bitmap, descriptor, the block.
+const BLOCK_CREDITS: u32 = 3;
+
+/// Symbolic links shorter than this are kept in the inode.
+const FAST_SYMLINK_MAX: usize = 60;
+
+/// What `create` did.
+pub(crate) struct Created {
+    /// The file.
+    pub(crate) inode: Arc<Inode>,
+    /// It did not exist before; then it is open once, for the caller.
+    pub(crate) new: bool,
+}
+
+/// What is to be made.
+#[derive(Clone, Copy)]
+struct New<'a> {
+    mode: u16,
+    rdev: (u32, u32),
+    target: &'a [u8],
+    /// Count it as open before anybody else can find it.
+    open: bool,
+}
+
+/// Creates a regular file and opens it; finds one that exists, unless `flags` has EXCLUSIVE.
+///
+/// # Errors
+/// `Exists`, `NotFound` (the directory was removed), `NotDirectory`, `Access`, `NotPermitted`, `NameTooLong`, `NoSpace`, `ReadOnly`.
+pub(crate) fn create(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    name: &[u8],
+    file_mode: u16,
+    flags: OpenFlags,
+) -> Result<Created> {
+    let new = New {
+        mode: permissions(file_mode) | mode::S_IFREG,
+        rdev: (0, 0),
+        target: &[],
+        open: true,
+    };
+    match make(vol, c, dir, name, new) {
+        Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+            let _shared = dir.lock.read();
+            let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
+            Ok(Created {
+                inode: named_inode(vol, &found)?,
+                new: false,
+            })
+        }
+        made => Ok(Created {
+            inode: made?,
+            new: true,
+        }),
+    }
+}
+
+/// Makes a directory.
+///
+/// # Errors
+/// As [`create`]; `TooManyLinks`.
+pub(crate) fn mkdir(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    name: &[u8],
+    file_mode: u16,
+) -> Result<Arc<Inode>> {
+    let bits = file_mode & 0o1777;
+    make(
+        vol,
+        c,
+        dir,
+        name,
+        New {
+            mode: bits | mode::S_IFDIR,
+            rdev: (0, 0),
+            target: &[],
+            open: false,
+        },
+    )
+}
+
+/// Makes a regular file, pipe, socket or device file (major and minor in `rdev`).
+///
+/// # Errors
+/// As [`create`]; `NotPermitted` for devices without privilege or for a type that mknod cannot make.
+pub(crate) fn mknod(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    name: &[u8],
+    file_mode: u16,
+    rdev: (u32, u32),
+) -> Result<Arc<Inode>> {
+    let kind = match file_mode & mode::S_IFMT {
+        0 => mode::S_IFREG,
+        mode::S_IFDIR => return Err(Error::NotPermitted),
+        kind @ (mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK | mode::S_IFCHR | mode::S_IFBLK) => {
+            kind
+        }
+        _ => return Err(Error::Invalid),
+    };
+    if mode::is_device(kind) && c.checks && !c.privileged {
+        return Err(Error::NotPermitted);
+    }
+    make(
+        vol,
+        c,
+        dir,
+        name,
+        New {
+            mode: permissions(file_mode) | kind,
+            rdev,
+            target: &[],
+            open: false,
+        },
+    )
+}
+
+/// Makes a symbolic link to `target`, of 1 to block size - 1 bytes.
+///
+/// # Errors
+/// As [`create`]; `NotFound` for an empty target, `NameTooLong` for one that does not fit a block, `Invalid` for one with a NUL.
+pub(crate) fn symlink(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    name: &[u8],
+    target: &[u8],
+) -> Result<Arc<Inode>> {
+    if target.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if target.len() >= vol.geo.block_size() {
+        return Err(Error::NameTooLong);
+    }
+    if target.contains(&0) {
+        return Err(Error::Invalid);
+    }
+    make(
+        vol,
+        c,
+        dir,
+        name,
+        New {
+            mode: 0o777 | mode::S_IFLNK,
+            rdev: (0, 0),
+            target,
+            open: false,
+        },
+    )
+}
+
+fn permissions(file_mode: u16) -> u16 {
+    file_mode & 0o7777
+}
+
+fn make(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8], new: New<'_>) -> Result<Arc<Inode>> {
+    perm::may_search(vol, c, dir)?;
+    check_name(name)?;
+    with_space(vol, || try_make(vol, c, dir, name, new))
+}
+
+fn try_make(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    name: &[u8],
+    new: New<'_>,
+) -> Result<Arc<Inode>> {
+    let _alone = dir.lock.write();
+    let place = {
+        let st = dir.state.read();
+        st.check_live()?;
+        dir::place(Dir::open(vol, dir, &st)?, name)?
+    };
+    perm::may_create(vol, c, dir)?;
+    let is_dir = mode::is_dir(new.mode);
+    let (raw, spread) = {
+        let st = dir.state.read();
+        if is_dir {
+            check_dir_links(vol, &st)?;
+        }
+        (
+            new_raw(vol, c, &st, new),
+            st.raw.flags.contains(InodeFlags::TOPDIR),
+        )
+    };
+    let inherited = acl::inherit(vol, c, dir, raw.mode)?;
+
+    let mut credits = INODE_CREDITS + entry_credits(place) + inherited.credits();
+    if is_dir || !new.target.is_empty() {
+        credits += BLOCK_CREDITS;
+    }
+    let h = vol.start(credits)?;
+    let ino = vol.alloc.alloc_inode(&h, dir.ino, is_dir, spread)?;
+    let inode = vol.inode_created(
+        ino,
+        stetfs_format::Inode {
+            mode: inherited.mode,
+            ..raw
+        },
+        &h,
+    )?;
+    let entry = NewEntry {
+        name,
+        ino,
+        mode: new.mode,
+        source: Source::Free {
+            privileged: c.privileged,
+        },
+    };
+    let made = fill(vol, &h, &inode, dir, new, &inherited, entry.source)
+        .and_then(|()| enter(vol, &h, dir, place, entry, is_dir));
+    match made {
+        Ok(()) => {
+            inode
+                .opens
+                .fetch_add(u32::from(new.open), Ordering::Relaxed);
+            Ok(inode)
+        }
+        Err(error) => {
+            let mut st = inode.state.write();
+            st.raw.links_count = 0;
+            if let Err(second) = evict::evict_in(vol, &h, &inode, &mut st) {
+                tracing::error!("inode {ino} could not be freed again: {second}");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The inode as it is to be, but for ACLs.
+fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_format::Inode {
+    let (gid, file_mode) = perm::inherit_group(vol, c, dir, new.mode);
+    let flags = perm::inherit_flags(dir.raw.flags, new.mode);
+    let now = vol.clock.now();
+    let mut raw =
+        stetfs_format::Inode::new(file_mode, flags, vol.dirs.new_generation(now), &vol.geo);
+    (raw.uid, raw.gid) = (c.uid, gid);
+    (raw.atime, raw.mtime, raw.ctime, raw.crtime) = (now, now, now, now);
+    raw.links_count = if mode::is_dir(new.mode) { 2 } else { 1 };
+    if dir.raw.flags.contains(InodeFlags::PROJINHERIT) {
+        raw.projid = dir.raw.projid;
+    }
+    if mode::is_device(new.mode) {
+        raw.set_rdev(new.rdev.0, new.rdev.1);
+    } else if !new.target.is_empty() && new.target.len() < FAST_SYMLINK_MAX {
+        raw.block[..new.target.len()].copy_from_slice(new.target);
+        raw.size = new.target.len() as u64;
+    } else if matches!(
+        new.mode & mode::S_IFMT,
+        mode::S_IFREG | mode::S_IFDIR | mode::S_IFLNK
+    ) {
+        mapping::init_root(vol, &mut raw);
+    }
+    raw
+}
+
+/// Writes the new inode and what belongs to it.
+fn fill(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    dir: &Inode,
+    new: New<'_>,
+    inherited: &acl::Inherited,
+    source: Source,
+) -> Result<()> {
+    let mut st = inode.state.write();
+    vol.store_new_inode(h, inode, &st)?;
+    if mode::is_dir(new.mode) {
+        dir::init(vol, h, inode, &mut st, dir.ino, source)?;
+    } else if new.target.len() >= FAST_SYMLINK_MAX {
+        write_target(vol, h, inode, &mut st, new.target, source)?;
+    } else if inherited.is_none() {
+        return Ok(());
+    }
+    acl::store_inherited(vol, h, inode, &mut st, inherited)?;
+    vol.store_inode(h, inode, &st)
+}
+
+/// Puts the target of a symbolic link into a block of its own, logged like metadata: link and target appear together.
+fn write_target(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    target: &[u8],
+    source: Source,
+) -> Result<()> {
+    let pblk = dir::allocate_block(vol, h, inode, st, LBlock(0), source)?;
+    let mut block = vec![0; vol.geo.block_size()];
+    block[..target.len()].copy_from_slice(target);
+    h.create(pblk, Class::Directory, &block)?;
+    st.raw.size = target.len() as u64;
+    Ok(())
+}
+
+/// Adds the name and brings the directory's inode up to date.
+fn enter(
+    vol: &Volume,
+    h: &Handle,
+    dir: &Inode,
+    place: dir::Place,
+    entry: NewEntry<'_>,
+    is_dir: bool,
+) -> Result<()> {
+    let mut st = dir.state.write();
+    let entered = dir::insert(vol, h, dir, &mut st, place, entry);
+    if entered.is_ok() {
+        let now = vol.clock.now();
+        (st.raw.mtime, st.raw.ctime) = (now, now);
+        if is_dir {
+            add_dir_link(vol, &mut st);
+        }
+    }
+    // Also when there was no space: the tree may have grown before that was found.
+    vol.store_inode(h, dir, &st)?;
+    entered
+}
+
+impl Volume {
+    /// Writes the slot of an inode that was just taken; nothing of what was there remains.
+    pub(crate) fn store_new_inode(&self, h: &Handle, inode: &Inode, st: &InodeState) -> Result<()> {
+        let at = inode.slot.offset as usize;
+        let size = self.geo.inode_size();
+        let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
+        let old = &block[at..at + size];
+        let mut new: smallvec::SmallVec<[u8; 256]> = smallvec::SmallVec::from_elem(0, size);
+        st.raw.encode_fresh(&mut new, inode.ino, &self.geo);
+        let ranges = crate::inode::changed_ranges(old, &new);
+        drop(block);
+        for range in ranges {
+            h.write(
+                inode.slot.block,
+                Class::InodeTable,
+                at + range.start,
+                &new[range],
+            )?;
+        }
+        inode.note_change(h, true);
+        Ok(())
+    }
+}

@@ -1,0 +1,423 @@
+//! Rename, also without replacing (NOREPLACE) and as an exchange (EXCHANGE).
+//!
+//! Locks. Renames from one directory to another share the rename lock, or hold it alone when a directory moves, so that
+//! no directory moves while the way to the root is looked at. Then both directories: the second is only tried for, and
+//! when somebody has it, the first is let go, so that it does not matter which of the two lies above the other. Then what is
+//! moved or replaced, by number; that neither lies above the other's directory was checked before.
+//!
+//! Order of changes in the one handle: the new name, so that nothing was changed when there is no space; then the old name is
+//! removed, ".." of a moved directory set, the counts; last, what was replaced is freed.
+
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::RwLockWriteGuard;
+use stetfs_format::inode::InodeFlags;
+use stetfs_journal::Handle;
+
+use super::unlink::{check_empty, check_project, drop_link, enter, remove_entry};
+use super::{
+    ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, entry_credits, find,
+    is_same_or_above, named_child, remove_dir_link, with_space,
+};
+use crate::alloc::Source;
+use crate::dir::{self, Dir, Found, NewEntry, Place};
+use crate::error::{Error, Result};
+use crate::evict::{self, EVICT_CREDITS};
+use crate::inode::Inode;
+use crate::types::{Access, Caller, RenameFlags, mode};
+use crate::volume::Volume;
+use crate::{orphan, perm};
+
+/// Blocks that a rename changes besides the new entry: the old one, "..", both directories' and both inodes' slots, and what
+/// freeing the replaced file takes.
+const RENAME_CREDITS: u32 = ENTRY_CREDITS + 1 + 4 + orphan::CREDITS + EVICT_CREDITS;
+
+/// A name to be renamed, and what it stands for.
+struct End<'a> {
+    dir: &'a Inode,
+    name: &'a [u8],
+}
+
+/// What was found at the two ends.
+struct Ends {
+    source: Arc<Inode>,
+    source_at: Found,
+    source_mode: u16,
+    target: Option<(Arc<Inode>, Found, u16)>,
+}
+
+impl Ends {
+    fn moves_directory(&self, flags: RenameFlags) -> bool {
+        let target = self.target.as_ref().is_some_and(|(.., m)| mode::is_dir(*m));
+        mode::is_dir(self.source_mode) || (flags.contains(RenameFlags::EXCHANGE) && target)
+    }
+}
+
+/// Whether an attempt was made, or must be repeated with the rename lock held alone.
+enum Attempt {
+    Done,
+    Alone,
+}
+
+/// Renames `old_name` in `old_dir` to `new_name` in `new_dir`.
+///
+/// # Errors
+/// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags, WHITEOUT), `NotEmpty`, `IsDirectory`, `NotDirectory`,
+/// `Busy` ("." and ".."), `TooManyLinks`, `CrossDevice` (another project), `Access`, `NotPermitted`, `NameTooLong`,
+/// `NoSpace`, `ReadOnly`.
+pub(crate) fn rename(
+    vol: &Volume,
+    c: &Caller,
+    (old_dir, old_name): (&Inode, &[u8]),
+    (new_dir, new_name): (&Inode, &[u8]),
+    flags: RenameFlags,
+) -> Result<()> {
+    let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
+    if flags.contains(RenameFlags::WHITEOUT) || flags.contains(both) {
+        return Err(Error::Invalid);
+    }
+    perm::may_search(vol, c, old_dir)?;
+    perm::may_search(vol, c, new_dir)?;
+    check_name(old_name)?;
+    check_name(new_name)?;
+    if dir::is_dot_or_dotdot(old_name) {
+        return Err(Error::Busy);
+    }
+    if dir::is_dot_or_dotdot(new_name) {
+        let exists = flags.contains(RenameFlags::NOREPLACE);
+        return Err(if exists { Error::Exists } else { Error::Busy });
+    }
+    let old = End {
+        dir: old_dir,
+        name: old_name,
+    };
+    let new = End {
+        dir: new_dir,
+        name: new_name,
+    };
+    with_space(vol, || {
+        if old_dir.ino == new_dir.ino {
+            let _dir = old_dir.lock.write();
+            return attempt(vol, c, &old, &new, flags, true).map(|_| ());
+        }
+        {
+            let _shared = vol.rename_lock.read();
+            let _dirs = lock_both(old_dir, new_dir);
+            if let Attempt::Done = attempt(vol, c, &old, &new, flags, false)? {
+                return Ok(());
+            }
+        }
+        let _alone = vol.rename_lock.write();
+        let _dirs = lock_both(old_dir, new_dir);
+        attempt(vol, c, &old, &new, flags, true).map(|_| ())
+    })
+}
+
+/// Locks two directories without waiting for one while the other is held.
+fn lock_both<'a>(a: &'a Inode, b: &'a Inode) -> [RwLockWriteGuard<'a, ()>; 2] {
+    let (mut first, mut second) = (a, b);
+    loop {
+        let guard = first.lock.write();
+        if let Some(other) = second.lock.try_write() {
+            return [guard, other];
+        }
+        drop(guard);
+        thread::yield_now();
+        std::mem::swap(&mut first, &mut second);
+    }
+}
+
+/// Everything once the directories are locked. `alone`: a directory may move.
+fn attempt(
+    vol: &Volume,
+    c: &Caller,
+    old: &End<'_>,
+    new: &End<'_>,
+    flags: RenameFlags,
+    alone: bool,
+) -> Result<Attempt> {
+    let exchange = flags.contains(RenameFlags::EXCHANGE);
+    let ends = find_ends(vol, old, new, flags)?;
+    if ends
+        .target
+        .as_ref()
+        .is_some_and(|(target, ..)| target.ino == ends.source.ino)
+    {
+        return Ok(Attempt::Done);
+    }
+    let cross = old.dir.ino != new.dir.ino;
+    if cross && !alone && ends.moves_directory(flags) {
+        return Ok(Attempt::Alone);
+    }
+    check_ways(vol, old, new, &ends, exchange)?;
+    let _children = lock_children(&ends);
+    check_rights(vol, c, old, new, &ends, exchange)?;
+    if exchange {
+        exchange_names(vol, old, new, &ends)?;
+        return Ok(Attempt::Done);
+    }
+    check_replace(vol, old, new, &ends)?;
+    move_name(vol, c, old, new, &ends)?;
+    Ok(Attempt::Done)
+}
+
+fn find_ends(vol: &Volume, old: &End<'_>, new: &End<'_>, flags: RenameFlags) -> Result<Ends> {
+    let source_at = find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?;
+    let target_at = find(vol, new.dir, new.name)?;
+    if target_at.is_some() && flags.contains(RenameFlags::NOREPLACE) {
+        return Err(Error::Exists);
+    }
+    if target_at.is_none() && flags.contains(RenameFlags::EXCHANGE) {
+        return Err(Error::NotFound);
+    }
+    let source = named_child(vol, old.dir, &source_at)?;
+    let source_mode = source.state.read().raw.mode;
+    let target = match target_at {
+        None => None,
+        Some(at) => {
+            let target = named_child(vol, new.dir, &at)?;
+            let target_mode = target.state.read().raw.mode;
+            Some((target, at, target_mode))
+        }
+    };
+    Ok(Ends {
+        source,
+        source_at,
+        source_mode,
+        target,
+    })
+}
+
+/// No directory may come to lie in itself, and a directory with the other end below it is not empty.
+fn check_ways(
+    vol: &Volume,
+    old: &End<'_>,
+    new: &End<'_>,
+    ends: &Ends,
+    exchange: bool,
+) -> Result<()> {
+    if old.dir.ino == new.dir.ino {
+        return Ok(());
+    }
+    if mode::is_dir(ends.source_mode) && is_same_or_above(vol, ends.source.ino, new.dir.ino)? {
+        return Err(Error::Invalid);
+    }
+    if let Some((target, _, target_mode)) = &ends.target {
+        if mode::is_dir(*target_mode) && is_same_or_above(vol, target.ino, old.dir.ino)? {
+            return Err(if exchange {
+                Error::Invalid
+            } else {
+                Error::NotEmpty
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Locks what loses its place: a moved directory, and what is replaced. (A file never replaces a directory, nor the reverse.)
+fn lock_children(ends: &Ends) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
+    let is_dir = mode::is_dir(ends.source_mode);
+    let source = is_dir.then_some(&*ends.source);
+    let target = ends
+        .target
+        .as_ref()
+        .filter(|(.., m)| mode::is_dir(*m) == is_dir)
+        .map(|(target, ..)| &**target);
+    let mut children = [source, target];
+    children.sort_by_key(|child| child.map(|child| child.ino));
+    children.map(|child| child.map(|child| child.lock.write()))
+}
+
+/// What the permissions say, in the kernel's order.
+fn check_rights(
+    vol: &Volume,
+    c: &Caller,
+    old: &End<'_>,
+    new: &End<'_>,
+    ends: &Ends,
+    exchange: bool,
+) -> Result<()> {
+    perm::may_delete(vol, c, old.dir, &ends.source)?;
+    let source_is_dir = mode::is_dir(ends.source_mode);
+    match &ends.target {
+        None => perm::may_create(vol, c, new.dir)?,
+        Some((target, _, target_mode)) => {
+            perm::may_delete(vol, c, new.dir, target)?;
+            match (source_is_dir, mode::is_dir(*target_mode)) {
+                (true, false) if !exchange => return Err(Error::NotDirectory),
+                (false, true) if !exchange => return Err(Error::IsDirectory),
+                (_, true) if exchange && old.dir.ino != new.dir.ino => {
+                    perm::permission(vol, c, target, Access::WRITE)?;
+                }
+                _ => {}
+            }
+        }
+    }
+    if old.dir.ino == new.dir.ino {
+        return Ok(());
+    }
+    if source_is_dir {
+        perm::permission(vol, c, &ends.source, Access::WRITE)?;
+    }
+    check_projects(new.dir, &ends.source)?;
+    match &ends.target {
+        Some((target, ..)) if exchange => check_projects(old.dir, target),
+        _ => Ok(()),
+    }
+}
+
+fn check_projects(dir: &Inode, inode: &Inode) -> Result<()> {
+    let project = {
+        let st = dir.state.read();
+        st.raw
+            .flags
+            .contains(InodeFlags::PROJINHERIT)
+            .then_some(st.raw.projid)
+    };
+    match project {
+        Some(project) if inode.state.read().raw.projid != project => Err(Error::CrossDevice),
+        _ => Ok(()),
+    }
+}
+
+/// What can be replaced, and whether the new directory can count one more.
+fn check_replace(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
+    if !mode::is_dir(ends.source_mode) {
+        return Ok(());
+    }
+    match &ends.target {
+        Some((target, ..)) => check_empty(vol, target),
+        None if old.dir.ino != new.dir.ino => check_dir_links(vol, &new.dir.state.read()),
+        None => Ok(()),
+    }
+}
+
+fn move_name(vol: &Volume, c: &Caller, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
+    let place = match &ends.target {
+        Some(_) => Place::Grow,
+        None => {
+            let st = new.dir.state.read();
+            dir::place(Dir::open(vol, new.dir, &st)?, new.name)?
+        }
+    };
+    let credits = if ends.target.is_some() {
+        ENTRY_CREDITS
+    } else {
+        entry_credits(place)
+    };
+    let h = vol.start(RENAME_CREDITS + credits)?;
+    let is_dir = mode::is_dir(ends.source_mode);
+    let cross = old.dir.ino != new.dir.ino;
+
+    match &ends.target {
+        Some((_, at, _)) => replace(vol, &h, new.dir, at, &ends.source, ends.source_mode)?,
+        None => {
+            let source = Source::Free {
+                privileged: c.privileged,
+            };
+            let entry = NewEntry {
+                name: new.name,
+                ino: ends.source.ino,
+                mode: ends.source_mode,
+                source,
+            };
+            enter(vol, &h, new.dir, place, entry)?;
+        }
+    }
+    // The new name may have moved the old one, or changed the record before it.
+    let moved = match (cross, &ends.target) {
+        (false, None) => find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?,
+        _ => ends.source_at,
+    };
+    // A directory less in the old one; within one directory only when another was replaced.
+    let fewer = is_dir && (cross || ends.target.is_some());
+    remove_entry(vol, &h, old.dir, &moved, fewer)?;
+    if is_dir && cross {
+        set_dotdot(vol, &h, &ends.source, new.dir)?;
+        if ends.target.is_none() {
+            let mut st = new.dir.state.write();
+            add_dir_link(vol, &mut st);
+            vol.store_inode(&h, new.dir, &st)?;
+        }
+    }
+    touch(vol, &h, &ends.source)?;
+    let gone = match &ends.target {
+        Some((target, ..)) => drop_link(vol, &h, target)?,
+        None => true,
+    };
+    drop(h);
+    match &ends.target {
+        Some((target, ..)) if !gone => evict::evict(vol, target),
+        _ => Ok(()),
+    }
+}
+
+/// Gives an entry another inode and brings the directory's own up to date.
+fn replace(
+    vol: &Volume,
+    h: &Handle,
+    dir: &Inode,
+    at: &Found,
+    inode: &Inode,
+    file_mode: u16,
+) -> Result<()> {
+    let mut st = dir.state.write();
+    dir::replace(vol, h, dir, &st, at, inode.ino, file_mode)?;
+    let now = vol.clock.now();
+    (st.raw.mtime, st.raw.ctime) = (now, now);
+    vol.store_inode(h, dir, &st)
+}
+
+/// Tells a directory that its parent is `parent` now.
+fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
+    let st = inode.state.write();
+    let at = dir::dotdot(Dir::open(vol, inode, &st)?)?;
+    dir::replace(vol, h, inode, &st, &at, parent.ino, mode::S_IFDIR)?;
+    inode.note_change(h, true);
+    Ok(())
+}
+
+fn touch(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
+    let mut st = inode.state.write();
+    st.touch(vol.clock.now());
+    vol.store_inode(h, inode, &st)
+}
+
+fn exchange_names(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
+    let Some((target, target_at, target_mode)) = &ends.target else {
+        return Err(Error::NotFound);
+    };
+    let cross = old.dir.ino != new.dir.ino;
+    let (source_is_dir, target_is_dir) =
+        (mode::is_dir(ends.source_mode), mode::is_dir(*target_mode));
+    let shifts = cross && source_is_dir != target_is_dir;
+    let (gains, loses) = if source_is_dir {
+        (new.dir, old.dir)
+    } else {
+        (old.dir, new.dir)
+    };
+    if shifts {
+        check_dir_links(vol, &gains.state.read())?;
+    }
+    let h = vol.start(RENAME_CREDITS + ENTRY_CREDITS)?;
+    replace(vol, &h, new.dir, target_at, &ends.source, ends.source_mode)?;
+    replace(vol, &h, old.dir, &ends.source_at, target, *target_mode)?;
+    if cross && source_is_dir {
+        set_dotdot(vol, &h, &ends.source, new.dir)?;
+    }
+    if cross && target_is_dir {
+        set_dotdot(vol, &h, target, old.dir)?;
+    }
+    if shifts {
+        let mut st = gains.state.write();
+        add_dir_link(vol, &mut st);
+        vol.store_inode(&h, gains, &st)?;
+        drop(st);
+        let mut st = loses.state.write();
+        remove_dir_link(&mut st);
+        vol.store_inode(&h, loses, &st)?;
+    }
+    touch(vol, &h, &ends.source)?;
+    touch(vol, &h, target)
+}

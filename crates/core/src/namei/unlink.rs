@@ -1,0 +1,228 @@
+//! Removing names, and giving a file another one: unlink, rmdir, link.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use stetfs_format::inode::InodeFlags;
+use stetfs_journal::Handle;
+
+use super::{
+    ENTRY_CREDITS, LINK_MAX, check_name, entry_credits, find, named_child, remove_dir_link,
+    with_space,
+};
+use crate::alloc::Source;
+use crate::dir::{self, Dir, NewEntry};
+use crate::error::{Error, Result};
+use crate::evict::{self, EVICT_CREDITS};
+use crate::inode::{Inode, InodeState};
+use crate::types::Caller;
+use crate::volume::{ROOT_INO, Volume};
+use crate::{orphan, perm};
+
+/// Blocks that losing a name changes: the entry's and the directory's, the inode's own, and what freeing it takes.
+const UNLINK_CREDITS: u32 = ENTRY_CREDITS + 1 + orphan::CREDITS + EVICT_CREDITS;
+
+/// Removes the name of anything but a directory. A file without names lives on while it is open.
+///
+/// # Errors
+/// `NotFound`, `IsDirectory`, `Access`, `NotPermitted` (sticky directory, append-only or immutable file), `ReadOnly`.
+pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
+    perm::may_search(vol, c, dir)?;
+    check_name(name)?;
+    if dir::is_dot_or_dotdot(name) {
+        return Err(Error::IsDirectory);
+    }
+    let _alone = dir.lock.write();
+    let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
+    let child = named_child(vol, dir, &found)?;
+    let _child_alone = child.lock.write();
+    perm::may_delete(vol, c, dir, &child)?;
+    if child.state.read().is_dir() {
+        return Err(Error::IsDirectory);
+    }
+    let h = vol.start(UNLINK_CREDITS)?;
+    remove_entry(vol, &h, dir, &found, false)?;
+    let gone = drop_link(vol, &h, &child)?;
+    drop(h);
+    if gone {
+        Ok(())
+    } else {
+        evict::evict(vol, &child)
+    }
+}
+
+/// Removes an empty directory.
+///
+/// # Errors
+/// `NotFound`, `NotDirectory`, `NotEmpty` (also for ".."), `Invalid` (for "."), `Busy` (the root), `Access`, `NotPermitted`, `ReadOnly`.
+pub(crate) fn rmdir(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
+    perm::may_search(vol, c, dir)?;
+    check_name(name)?;
+    match name {
+        b"." => return Err(Error::Invalid),
+        b".." => return Err(Error::NotEmpty),
+        _ => {}
+    }
+    let _alone = dir.lock.write();
+    let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
+    let child = named_child(vol, dir, &found)?;
+    let _child_alone = child.lock.write();
+    perm::may_delete(vol, c, dir, &child)?;
+    if child.ino == ROOT_INO {
+        return Err(Error::Busy);
+    }
+    check_empty(vol, &child)?;
+    let h = vol.start(UNLINK_CREDITS)?;
+    remove_entry(vol, &h, dir, &found, true)?;
+    let gone = drop_link(vol, &h, &child)?;
+    drop(h);
+    if gone {
+        Ok(())
+    } else {
+        evict::evict(vol, &child)
+    }
+}
+
+/// Fails unless `inode` is a directory with nothing in it.
+pub(super) fn check_empty(vol: &Volume, inode: &Inode) -> Result<()> {
+    let st = inode.state.read();
+    let empty = dir::is_empty(Dir::open(vol, inode, &st)?)?;
+    if empty { Ok(()) } else { Err(Error::NotEmpty) }
+}
+
+/// Takes an entry out and brings the directory's inode up to date.
+pub(super) fn remove_entry(
+    vol: &Volume,
+    h: &Handle,
+    dir: &Inode,
+    found: &dir::Found,
+    was_dir: bool,
+) -> Result<()> {
+    let mut st = dir.state.write();
+    dir::remove(vol, h, dir, &st, found)?;
+    let now = vol.clock.now();
+    (st.raw.mtime, st.raw.ctime) = (now, now);
+    if was_dir {
+        remove_dir_link(&mut st);
+    }
+    vol.store_inode(h, dir, &st)
+}
+
+/// The inode has a name less; a directory has none left. False: it must be evicted once the handle is closed. The caller
+/// holds the inode's lock alone.
+pub(super) fn drop_link(vol: &Volume, h: &Handle, inode: &Inode) -> Result<bool> {
+    let mut st = inode.state.write();
+    st.touch(vol.clock.now());
+    st.raw.links_count = if st.is_dir() {
+        0
+    } else {
+        st.raw.links_count.saturating_sub(1)
+    };
+    finish_unlink(vol, h, inode, &mut st)
+}
+
+fn finish_unlink(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
+    if st.raw.links_count == 0 {
+        if inode.opens.load(Ordering::Relaxed) == 0 {
+            return evict::evict_in(vol, h, inode, st);
+        }
+        orphan::add(vol, h, inode, st)?;
+    }
+    vol.store_inode(h, inode, st)?;
+    Ok(true)
+}
+
+/// Gives `inode` the name `name` in `dir`.
+///
+/// # Errors
+/// `Exists`, `NotPermitted` (a directory, an immutable or append-only file), `NotFound` (the file or the directory was
+/// removed), `TooManyLinks`, `CrossDevice` (another project), `Access`, `NoSpace`, `ReadOnly`.
+pub(crate) fn link(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Arc<Inode>,
+    dir: &Inode,
+    name: &[u8],
+) -> Result<()> {
+    perm::may_search(vol, c, dir)?;
+    check_name(name)?;
+    with_space(vol, || try_link(vol, c, inode, dir, name))
+}
+
+fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -> Result<()> {
+    if inode.state.read().is_dir() {
+        return Err(Error::NotPermitted);
+    }
+    let _alone = dir.lock.write();
+    let place = {
+        let st = dir.state.read();
+        st.check_live()?;
+        dir::place(Dir::open(vol, dir, &st)?, name)?
+    };
+    perm::may_create(vol, c, dir)?;
+    let _inode_alone = inode.lock.write();
+    let file_mode = {
+        let st = inode.state.read();
+        check_linkable(&st)?;
+        st.raw.mode
+    };
+    check_project(&dir.state.read(), &inode.state.read())?;
+    let h = vol.start(entry_credits(place) + 1)?;
+    let entry = NewEntry {
+        name,
+        ino: inode.ino,
+        mode: file_mode,
+        source: Source::Free {
+            privileged: c.privileged,
+        },
+    };
+    enter(vol, &h, dir, place, entry)?;
+    let mut st = inode.state.write();
+    st.raw.links_count += 1;
+    st.touch(vol.clock.now());
+    vol.store_inode(&h, inode, &st)
+}
+
+fn check_linkable(st: &InodeState) -> Result<()> {
+    if st
+        .raw
+        .flags
+        .intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
+    {
+        return Err(Error::NotPermitted);
+    }
+    if st.gone || st.raw.links_count == 0 {
+        return Err(Error::NotFound);
+    }
+    if st.raw.links_count >= LINK_MAX {
+        return Err(Error::TooManyLinks);
+    }
+    Ok(())
+}
+
+/// A directory that passes its project on takes only files of that project.
+pub(super) fn check_project(dir: &InodeState, inode: &InodeState) -> Result<()> {
+    if dir.raw.flags.contains(InodeFlags::PROJINHERIT) && dir.raw.projid != inode.raw.projid {
+        return Err(Error::CrossDevice);
+    }
+    Ok(())
+}
+
+/// Adds an entry and brings the directory's inode up to date.
+pub(super) fn enter(
+    vol: &Volume,
+    h: &Handle,
+    dir: &Inode,
+    place: dir::Place,
+    entry: NewEntry<'_>,
+) -> Result<()> {
+    let mut st = dir.state.write();
+    let entered = dir::insert(vol, h, dir, &mut st, place, entry);
+    if entered.is_ok() {
+        let now = vol.clock.now();
+        (st.raw.mtime, st.raw.ctime) = (now, now);
+    }
+    // Also when there was no space: the tree may have grown before that was found.
+    vol.store_inode(h, dir, &st)?;
+    entered
+}

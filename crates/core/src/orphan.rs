@@ -1,0 +1,265 @@
+//! Orphans: files without a name that are still open, and files whose truncate is spread over several transactions.
+//!
+//! The superblock's `s_last_orphan` names the newest, each orphan's `i_dtime` the next older one, 0 ends the chain. In
+//! memory the same chain is doubly linked, so that an orphan leaves it at the cost of one write wherever it is. At mount
+//! each is deleted (no links) or cut at its size (links). The chain is always a legal place for an orphan; the
+//! orphan file of the feature `orphan_file` is read at mount, its entries move to the chain, and it stays empty.
+//!
+//! Locks: an orphan's own `state`, then `list`. Leaving the chain changes the newer neighbour's inode, so its `state` is
+//! taken too; never while `list` is held, and always from an older orphan to a newer one, so nobody waits in a circle.
+//!
+//! Order of writes, in one handle: the new orphan's `i_dtime`, then `s_last_orphan`.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
+use stetfs_format::error::Place;
+use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
+use stetfs_format::orphan::{OrphanBlock, set_orphan};
+use stetfs_format::{InodeNo, LBlock};
+use stetfs_journal::Handle;
+use stetfs_media::Class;
+
+use crate::error::{Inconsistent, Result};
+use crate::inode::{Inode, InodeState, changed_ranges};
+use crate::volume::Volume;
+use crate::{evict, mapping, truncate};
+
+/// Blocks that adding or removing an orphan changes: the superblock and two inodes' blocks.
+pub(crate) const CREDITS: u32 = 3;
+
+/// Orphans moved from the orphan file to the chain in one handle.
+const MOVE_MAX: usize = 32;
+
+/// The orphans of a volume.
+#[derive(Default)]
+pub(crate) struct Orphans {
+    list: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    links: HashMap<InodeNo, Link>,
+    newest: Option<InodeNo>,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    newer: Option<InodeNo>,
+    older: Option<InodeNo>,
+}
+
+/// What was done with the orphans found at mount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OrphanReport {
+    /// Files without links, deleted.
+    pub deleted: u32,
+    /// Files with links, cut at their size.
+    pub truncated: u32,
+}
+
+impl List {
+    fn push(&mut self, ino: InodeNo) {
+        let older = self.newest.replace(ino);
+        if let Some(link) = older.and_then(|older| self.links.get_mut(&older)) {
+            link.newer = Some(ino);
+        }
+        self.links.insert(ino, Link { newer: None, older });
+    }
+
+    fn remove(&mut self, ino: InodeNo) {
+        let Some(link) = self.links.remove(&ino) else {
+            return;
+        };
+        if let Some(older) = link.older.and_then(|older| self.links.get_mut(&older)) {
+            older.newer = link.newer;
+        }
+        match link.newer.and_then(|newer| self.links.get_mut(&newer)) {
+            Some(newer) => newer.older = link.older,
+            None => self.newest = link.older,
+        }
+    }
+}
+
+/// The value of `i_dtime` or `s_last_orphan` that names `ino`.
+fn number(ino: Option<InodeNo>) -> u32 {
+    ino.map_or(0, |ino| ino.0)
+}
+
+/// Makes `inode` an orphan if it is not one yet. The caller stores the inode in the same handle.
+pub(crate) fn add(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
+    let mut list = vol.orphans.list.lock();
+    if list.links.contains_key(&inode.ino) {
+        return Ok(());
+    }
+    st.raw.dtime = number(list.newest);
+    vol.update_super(h, |sb| sb.last_orphan = inode.ino.0)?;
+    list.push(inode.ino);
+    Ok(())
+}
+
+/// Makes `inode` an ordinary inode again, or one that can be freed: its `i_dtime` becomes 0. Nothing happens when it is no
+/// orphan. The caller stores the inode in the same handle.
+pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
+    loop {
+        let mut list = vol.orphans.list.lock();
+        let Some(&link) = list.links.get(&inode.ino) else {
+            return Ok(());
+        };
+        let Some(newer) = link.newer else {
+            vol.update_super(h, |sb| sb.last_orphan = number(link.older))?;
+            list.remove(inode.ino);
+            break;
+        };
+        // In memory, because it is open or somebody is at work on it; or it has links and can be loaded.
+        drop(list);
+        let newer = vol.iget(newer)?;
+        let mut newer_st = newer.state.write();
+        let mut list = vol.orphans.list.lock();
+        let unchanged = list
+            .links
+            .get(&inode.ino)
+            .is_some_and(|l| l.newer == Some(newer.ino));
+        if unchanged {
+            let older = list.links.get(&inode.ino).and_then(|l| l.older);
+            newer_st.raw.dtime = number(older);
+            vol.store_inode(h, &newer, &newer_st)?;
+            list.remove(inode.ino);
+            break;
+        }
+    }
+    st.raw.dtime = 0;
+    Ok(())
+}
+
+/// Whether there are no orphans now.
+pub(crate) fn is_empty(vol: &Volume) -> bool {
+    vol.orphans.list.lock().links.is_empty()
+}
+
+/// Finishes what the last mount left: deletes or truncates every orphan. Runs once, at a mount that may write, before anybody
+/// else uses the volume.
+///
+/// # Errors
+/// [`Inconsistent::OrphanLoop`], [`Inconsistent::UnusedInode`] and others for a damaged list, of which nothing was changed then; and
+/// whatever goes wrong in deleting.
+pub(crate) fn process(vol: &Volume) -> Result<OrphanReport> {
+    load_chain(vol)?;
+    load_file(vol)?;
+    finish_all(vol)
+}
+
+fn finish_all(vol: &Volume) -> Result<OrphanReport> {
+    let mut report = OrphanReport::default();
+    loop {
+        let Some(newest) = vol.orphans.list.lock().newest else {
+            return Ok(report);
+        };
+        let inode = vol.iget(newest)?;
+        let _alone = inode.lock.write();
+        if inode.state.read().raw.links_count == 0 {
+            evict::evict(vol, &inode)?;
+            report.deleted += 1;
+        } else {
+            truncate::finish(vol, &inode)?;
+            report.truncated += 1;
+        }
+    }
+}
+
+/// An inode that the volume says is an orphan.
+fn orphan_inode(vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
+    if !vol.geo.is_valid_inode(ino) || ino.0 < vol.geo.first_ino {
+        return Err(Inconsistent::InodeNumber(ino).into());
+    }
+    if !vol.alloc.is_inode_used(ino)? {
+        return Err(Inconsistent::UnusedInode(ino).into());
+    }
+    vol.iget(ino)
+}
+
+/// Reads the chain that begins in the superblock.
+fn load_chain(vol: &Volume) -> Result<()> {
+    let mut chain = Vec::new();
+    let mut seen = HashSet::new();
+    let mut next = vol.sb.read().last_orphan;
+    while next != 0 {
+        let ino = InodeNo(next);
+        if !seen.insert(ino) {
+            return Err(Inconsistent::OrphanLoop(ino).into());
+        }
+        next = orphan_inode(vol, ino)?.state.read().raw.dtime;
+        chain.push(ino);
+    }
+    let mut list = vol.orphans.list.lock();
+    for &ino in chain.iter().rev() {
+        list.push(ino);
+    }
+    Ok(())
+}
+
+/// Moves the entries of the orphan file to the chain and marks the file empty.
+fn load_file(vol: &Volume) -> Result<()> {
+    let (has_file, present, ino) = {
+        let sb = vol.sb.read();
+        (
+            sb.feature_compat.contains(FeatureCompat::ORPHAN_FILE),
+            sb.feature_ro_compat
+                .contains(FeatureRoCompat::ORPHAN_PRESENT),
+            InodeNo(sb.orphan_file_inum),
+        )
+    };
+    if !has_file || !present {
+        return Ok(());
+    }
+    let file = orphan_inode(vol, ino)?;
+    let blocks = {
+        let st = file.state.read();
+        (st.raw.size >> vol.geo.block_bits).min(u64::from(u32::MAX)) as u32
+    };
+    for lblk in (0..blocks).map(LBlock) {
+        load_file_block(vol, &file, lblk)?;
+    }
+    let h = vol.start(1)?;
+    vol.update_super(&h, |sb| {
+        sb.feature_ro_compat.remove(FeatureRoCompat::ORPHAN_PRESENT)
+    })
+}
+
+/// Moves the entries of one block of the orphan file, a handful in each handle: onto the chain and out of the block at once.
+fn load_file_block(vol: &Volume, file: &Inode, lblk: LBlock) -> Result<()> {
+    let (run, seed) = {
+        let st = file.state.read();
+        (
+            mapping::lookup(vol, file, &st, lblk, 1)?,
+            st.raw.csum_seed(file.ino, &vol.geo),
+        )
+    };
+    if run.state != mapping::MapState::Written {
+        return Err(Inconsistent::OrphanFileHole {
+            ino: file.ino,
+            lblk,
+        }
+        .into());
+    }
+    let mut block = vol.journal.read(run.pblk, Class::Superblock)?.to_vec();
+    let used = OrphanBlock::decode(&block, run.pblk, seed, &vol.geo)
+        .and_then(|orphans| orphans.orphans().collect::<Result<Vec<_>, _>>())
+        .map_err(|e| e.at(Place::FileBlock(file.ino, lblk)))?;
+    for group in used.chunks(MOVE_MAX) {
+        let h = vol.start(CREDITS * group.len() as u32 + 1)?;
+        let old = block.clone();
+        for &(index, ino) in group {
+            let inode = orphan_inode(vol, ino)?;
+            let mut st = inode.state.write();
+            add(vol, &h, &inode, &mut st)?;
+            vol.store_inode(&h, &inode, &st)?;
+            set_orphan(&mut block, index, InodeNo(0), run.pblk, seed, &vol.geo);
+        }
+        for range in changed_ranges(&old, &block) {
+            h.write(run.pblk, Class::Superblock, range.start, &block[range])?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! Who may do what: permission bits, ACLs, the sticky bit, immutable and append-only files, and what a new file
+//! inherits from its directory.
+//!
+//! The rules are those of the kernel's `fs/namei.c` (`inode_permission`, `may_create`, `may_delete`) and
+//! `inode_init_owner`. [`Caller::checks`] switches off only what the FUSE mount option `default_permissions` has
+//! checked already: bits, ACLs and the sticky bit. Inode flags are always honoured, because nobody above knows them.
+
+use stetfs_format::inode::InodeFlags;
+
+use crate::acl;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::types::{Access, Caller, mode};
+use crate::volume::Volume;
+
+/// Whether the caller may use the file as `want` says.
+///
+/// # Errors
+/// [`Error::NotPermitted`] for writing to an immutable file, [`Error::ReadOnly`] for writing to anything but a
+/// device or a pipe on a read-only mount, [`Error::Access`] when bits or ACL deny it.
+pub(crate) fn permission(vol: &Volume, c: &Caller, inode: &Inode, want: Access) -> Result<()> {
+    let (file_mode, owner, group) = {
+        let st = inode.state.read();
+        if want.contains(Access::WRITE) {
+            check_writable(vol, &st)?;
+        }
+        (st.raw.mode, st.raw.uid, st.raw.gid)
+    };
+    if !c.checks || privileged_may(c, file_mode, want) {
+        return Ok(());
+    }
+    let allowed = if c.uid == owner {
+        file_mode >> 6
+    } else {
+        match acl::allowed(vol, c, inode, file_mode)? {
+            Some(bits) => bits,
+            None if c.in_group(group) => file_mode >> 3,
+            None => file_mode,
+        }
+    };
+    if want.bits() & !allowed == 0 {
+        Ok(())
+    } else {
+        Err(Error::Access)
+    }
+}
+
+/// What holds for every writer, also the superuser.
+fn check_writable(vol: &Volume, st: &InodeState) -> Result<()> {
+    if st.raw.flags.contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::NotPermitted);
+    }
+    let kind = st.raw.mode & mode::S_IFMT;
+    if vol.is_read_only() && matches!(kind, mode::S_IFREG | mode::S_IFDIR | mode::S_IFLNK) {
+        return Err(Error::ReadOnly);
+    }
+    Ok(())
+}
+
+/// CAP_DAC_OVERRIDE: everything on a directory, reading and writing of files, running what anybody may run.
+fn privileged_may(c: &Caller, file_mode: u16, want: Access) -> bool {
+    c.privileged
+        && (mode::is_dir(file_mode) || !want.contains(Access::EXEC) || file_mode & 0o111 != 0)
+}
+
+/// Whether the caller may search the directory `dir`.
+///
+/// # Errors
+/// [`Error::NotDirectory`], or those of [`permission`].
+pub(crate) fn may_search(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
+    if !mode::is_dir(dir.state.read().raw.mode) {
+        return Err(Error::NotDirectory);
+    }
+    permission(vol, c, dir, Access::EXEC)
+}
+
+/// Whether the caller may make an entry in `dir` (the kernel's `may_create`).
+///
+/// # Errors
+/// [`Error::NotFound`] when the directory was removed, or those of [`permission`].
+pub(crate) fn may_create(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
+    if dir.state.read().raw.links_count == 0 {
+        return Err(Error::NotFound);
+    }
+    permission(vol, c, dir, Access::WRITE | Access::EXEC)
+}
+
+/// Whether the caller may remove `victim`'s entry from `dir` (the kernel's `may_delete`, without its checks of the
+/// file type).
+///
+/// # Errors
+/// [`Error::NotPermitted`] when the directory or the victim is append-only, the victim is immutable, or a sticky
+/// directory protects it; or those of [`permission`].
+pub(crate) fn may_delete(vol: &Volume, c: &Caller, dir: &Inode, victim: &Inode) -> Result<()> {
+    permission(vol, c, dir, Access::WRITE | Access::EXEC)?;
+    let (dir_mode, dir_owner, dir_flags) = {
+        let st = dir.state.read();
+        (st.raw.mode, st.raw.uid, st.raw.flags)
+    };
+    let (victim_owner, victim_flags) = {
+        let st = victim.state.read();
+        (st.raw.uid, st.raw.flags)
+    };
+    let fixed = InodeFlags::APPEND | InodeFlags::IMMUTABLE;
+    if dir_flags.contains(InodeFlags::APPEND) || victim_flags.intersects(fixed) {
+        return Err(Error::NotPermitted);
+    }
+    let sticky = c.checks && dir_mode & mode::S_ISVTX != 0;
+    if sticky && !c.privileged && c.uid != victim_owner && c.uid != dir_owner {
+        return Err(Error::NotPermitted);
+    }
+    Ok(())
+}
+
+/// The group of a new file in `dir`, and its mode with the set-group-ID bit as the directory and the caller's
+/// rights make it (the kernel's `inode_init_owner` and `mode_strip_sgid`).
+pub(crate) fn inherit_group(
+    vol: &Volume,
+    c: &Caller,
+    dir: &InodeState,
+    file_mode: u16,
+) -> (u32, u16) {
+    if vol.opts.grpid {
+        return (dir.raw.gid, file_mode);
+    }
+    if dir.raw.mode & mode::S_ISGID == 0 {
+        return (c.gid, file_mode);
+    }
+    let group = dir.raw.gid;
+    let executable = mode::S_ISGID | mode::S_IXGRP;
+    if mode::is_dir(file_mode) {
+        (group, file_mode | mode::S_ISGID)
+    } else if file_mode & executable == executable && !c.privileged && !c.in_group(group) {
+        (group, file_mode & !mode::S_ISGID)
+    } else {
+        (group, file_mode)
+    }
+}
+
+/// The flags that a new file of mode `file_mode` takes over from its directory (EXT4_FL_INHERITED, `ext4_mask_flags`).
+pub(crate) fn inherit_flags(dir: InodeFlags, file_mode: u16) -> InodeFlags {
+    let inherited = dir
+        & (InodeFlags::SECRM
+            | InodeFlags::UNRM
+            | InodeFlags::COMPR
+            | InodeFlags::SYNC
+            | InodeFlags::NODUMP
+            | InodeFlags::NOATIME
+            | InodeFlags::NOCOMPR
+            | InodeFlags::JOURNAL_DATA
+            | InodeFlags::NOTAIL
+            | InodeFlags::DIRSYNC
+            | InodeFlags::PROJINHERIT);
+    match file_mode & mode::S_IFMT {
+        mode::S_IFDIR => inherited,
+        mode::S_IFREG => inherited & !(InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
+        _ => inherited & (InodeFlags::NODUMP | InodeFlags::NOATIME),
+    }
+}

@@ -1,0 +1,284 @@
+//! Listing a directory.
+//!
+//! A call starts at a *cookie* and hands out entries with the cookie behind each. Names that exist from the first call to the
+//! last come exactly once, whatever else is added or removed in between:
+//!
+//! - A linear directory of several blocks is listed in the order of bytes; a cookie is a byte offset. An entry never moves.
+//! - An indexed directory is listed in the order of hashes, as the kernel does it; a cookie is the hash of the next
+//!   entry (`hash2pos`: the major hash halved in the upper 32 bits, the minor in the lower), so splitting a leaf does not matter.
+//!   A linear directory of one block is listed that way too, if the volume has `dir_index`, because the next name may
+//!   turn it into an indexed one. "." counts as hash 0 and ".." as hash 2.
+//!
+//! Names with the same 63 bits of hash share a cookie: if a listing stops between two of them, the first ones come again. (The
+//! "legacy" hash has no minor half, so there the checksum of the name takes its place.)
+//!
+//! One call looks at the leaves from which it hands out entries and at the way to them, nothing else. The entries are gathered
+//! leaf by leaf under the directory's lock and handed out without it.
+
+use smallvec::SmallVec;
+use stetfs_format::bytes::read_u32le;
+use stetfs_format::checksum::crc32c;
+use stetfs_format::{InodeNo, LBlock};
+
+use crate::dir::{self, Dir, DirBlock, leaf};
+use crate::error::{Error, Inconsistent, Result};
+use crate::htree::{self, CONTINUED, Leaves};
+use crate::inode::Inode;
+use crate::types::DirEntry;
+use crate::volume::Volume;
+
+/// The cookie at the end of a listing in the order of hashes (EXT4_HTREE_EOF_64BIT).
+const END: u64 = 0x7fff_ffff_ffff_ffff;
+
+/// The cookie of "..".
+const DOTDOT: u64 = 1 << 32;
+
+/// The most leaves over which the names of one hash may be spread. A leaf holds at least three names.
+const CONTINUED_MAX: usize = 1024;
+
+/// The entries of a leaf that are yet to be handed out, in order.
+struct Batch {
+    blocks: SmallVec<[DirBlock; 2]>,
+    items: SmallVec<[Item; 128]>,
+    /// The cookie behind the last; none when nothing follows.
+    next: Option<u64>,
+}
+
+struct Item {
+    /// The entry's own cookie.
+    cookie: u64,
+    ino: InodeNo,
+    /// Which of the batch's blocks.
+    block: u16,
+    /// Where the name is there.
+    name: u16,
+    name_len: u8,
+    file_type: u8,
+}
+
+/// Hands out the entries from `cookie` on (0: all) until `sink` answers false, which means that it did not take the
+/// entry. `sink` may call back into the volume.
+///
+/// # Errors
+/// `NotDirectory`; `NotFound` when the directory was removed; damage found in a block.
+pub(crate) fn readdir(
+    vol: &Volume,
+    inode: &Inode,
+    cookie: u64,
+    sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+) -> Result<()> {
+    let mut from = Some(cookie);
+    while let Some(cookie) = from {
+        let batch = gather(vol, inode, cookie)?;
+        for (i, item) in batch.items.iter().enumerate() {
+            let next = batch
+                .items
+                .get(i + 1)
+                .map(|n| n.cookie)
+                .or(batch.next)
+                .unwrap_or(END);
+            let name = match item.name_len {
+                0 if item.cookie == 0 => b".".as_slice(),
+                0 => b"..",
+                n => {
+                    &batch.blocks[usize::from(item.block)].bytes[usize::from(item.name)..]
+                        [..usize::from(n)]
+                }
+            };
+            let entry = DirEntry {
+                ino: item.ino,
+                next,
+                kind: d_type(item.file_type),
+                name,
+            };
+            if !sink(entry) {
+                return Ok(());
+            }
+        }
+        from = batch.next;
+    }
+    Ok(())
+}
+
+/// The `d_type` of a file type as entries hold it.
+fn d_type(file_type: u8) -> u8 {
+    const D_TYPE: [u8; 8] = [0, 8, 4, 2, 6, 1, 12, 10];
+    D_TYPE.get(usize::from(file_type)).copied().unwrap_or(0)
+}
+
+/// The entries of the first leaf that has any from `cookie` on.
+fn gather(vol: &Volume, inode: &Inode, cookie: u64) -> Result<Batch> {
+    let _shared = inode.lock.read();
+    let st = inode.state.read();
+    st.check_live()?;
+    if st.raw.links_count == 0 {
+        return Err(Error::NotFound);
+    }
+    let dir = Dir::open(vol, inode, &st)?;
+    if dir.is_indexed() {
+        by_hash(dir, cookie)
+    } else if vol.dirs.dir_index && dir.blocks == 1 {
+        one_block_by_hash(dir, cookie)
+    } else {
+        by_offset(dir, cookie)
+    }
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            blocks: SmallVec::new(),
+            items: SmallVec::new(),
+            next: None,
+        }
+    }
+
+    /// Adds the used records of `block` whose cookies are not below `from`.
+    fn add(
+        &mut self,
+        dir: Dir<'_>,
+        block: DirBlock,
+        from: u64,
+        cookie_of: impl Fn(&leaf::Record, &[u8]) -> Option<u64>,
+    ) -> Result<()> {
+        let index = self.blocks.len() as u16;
+        for record in leaf::records(&block.bytes, dir.end()) {
+            let record = record.map_err(|b| dir.broken(&block, b))?;
+            if record.ino == 0 || record.name_len == 0 {
+                continue;
+            }
+            let Some(cookie) = cookie_of(&record, record.name(&block.bytes)).filter(|&c| c >= from)
+            else {
+                continue;
+            };
+            self.items.push(Item {
+                cookie,
+                ino: InodeNo(record.ino),
+                block: index,
+                name: (record.offset + leaf::HEADER) as u16,
+                name_len: record.name_len as u8,
+                file_type: record.file_type,
+            });
+        }
+        self.blocks.push(block);
+        Ok(())
+    }
+
+    /// Adds "." and "..", for whose places in the order of hashes the kernel has fixed values.
+    fn add_dots(&mut self, dir: Dir<'_>, parent: InodeNo, from: u64) {
+        let file_type = dir::file_type(dir.vol, crate::types::mode::S_IFDIR);
+        let mut add = |cookie, ino| {
+            if cookie >= from {
+                self.items.push(Item {
+                    cookie,
+                    ino,
+                    block: 0,
+                    name: 0,
+                    name_len: 0,
+                    file_type,
+                });
+            }
+        };
+        add(0, dir.inode.ino);
+        add(DOTDOT, parent);
+    }
+
+    fn sort(&mut self) {
+        self.items
+            .sort_unstable_by_key(|i| (i.cookie, i.block, i.name));
+    }
+}
+
+fn by_offset(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
+    let bits = dir.vol.geo.block_bits;
+    let mut batch = Batch::new();
+    let mut from = cookie;
+    while from >> bits < u64::from(dir.blocks) {
+        let lblk = LBlock((from >> bits) as u32);
+        let start = u64::from(lblk.0) << bits;
+        batch.add(dir, dir.read_leaf(lblk)?, from, |record, _| {
+            Some(start + record.offset as u64)
+        })?;
+        from = u64::from(lblk.0 + 1) << bits;
+        if !batch.items.is_empty() {
+            batch.next = Some(from);
+            return Ok(batch);
+        }
+    }
+    Ok(batch)
+}
+
+/// The cookie of a name in the order of hashes.
+fn hash_cookie(dir: Dir<'_>, version: u8, name: &[u8]) -> Option<u64> {
+    if dir::is_dot_or_dotdot(name) {
+        return None;
+    }
+    let hash = htree::hash(dir.vol, version, name);
+    let minor = if version == htree::LEGACY {
+        crc32c(0, name)
+    } else {
+        hash.minor
+    };
+    Some(cookie_at(hash.major, minor))
+}
+
+fn cookie_at(major: u32, minor: u32) -> u64 {
+    u64::from(major >> 1) << 32 | u64::from(minor)
+}
+
+fn one_block_by_hash(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
+    let block = dir.read_leaf(LBlock(0))?;
+    let parent = dir::dotdot(dir)?.ino;
+    let mut batch = Batch::new();
+    let version = dir.vol.dirs.default_version;
+    batch.add(dir, block, cookie, |_, name| {
+        hash_cookie(dir, version, name)
+    })?;
+    batch.add_dots(dir, parent, cookie);
+    batch.sort();
+    Ok(batch)
+}
+
+fn by_hash(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
+    let mut batch = Batch::new();
+    if cookie >= END {
+        return Ok(batch);
+    }
+    let path = htree::probe(dir, |_| ((cookie >> 32) as u32) << 1)?;
+    let version = path.version;
+    let mut leaves = Leaves::new(dir, path);
+    if cookie <= DOTDOT {
+        let root = htree::read_root_block(dir)?;
+        batch.add_dots(
+            dir,
+            InodeNo(read_u32le(&root.bytes, leaf::rec_len(1))),
+            cookie,
+        );
+    }
+    loop {
+        batch.add(dir, leaves.read()?, cookie, |_, name| {
+            hash_cookie(dir, version, name)
+        })?;
+        let Some(next) = leaves.next_hash() else {
+            batch.next = None;
+            break;
+        };
+        batch.next = Some(cookie_at(next, 0));
+        if next & CONTINUED == 0 {
+            if !batch.items.is_empty() {
+                break;
+            }
+            batch.blocks.clear();
+        }
+        if batch.blocks.len() > CONTINUED_MAX {
+            return Err(Inconsistent::IndexAstray {
+                ino: dir.inode.ino,
+                hash: next,
+            }
+            .into());
+        }
+        leaves.advance()?;
+    }
+    batch.sort();
+    Ok(batch)
+}
