@@ -1,14 +1,12 @@
 //! The journal: reading blocks, starting handles, work in the background, closing.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Tag};
 
+use crate::background::Background;
 use crate::cache::Cache;
 use crate::commit::Transaction;
 use crate::error::{JournalError, Result};
@@ -25,7 +23,8 @@ use crate::stats::{Counters, JournalStats, count};
 pub struct Config {
     /// The scheme's name.
     pub scheme: String,
-    /// A transaction is committed when it is this old (`commit=`); `None`: only when asked or when it is full.
+    /// A transaction is committed when it is this old (`commit=`); `None`: only when asked or
+    /// when it is full, and without a thread in the background: everything happens in one order.
     pub commit_interval: Option<Duration>,
     /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
     pub memory: usize,
@@ -59,15 +58,6 @@ pub struct Journal {
     background: Background,
 }
 
-#[derive(Default)]
-struct Background {
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// Set when there is work before the next look at the clock.
-    wanted: Mutex<bool>,
-    wake: Condvar,
-    ending: AtomicBool,
-}
-
 impl Journal {
     /// Opens the scheme, which recovers what a crash left.
     pub fn open(args: OpenArgs, config: &Config) -> Result<(Arc<Self>, RecoveryReport)> {
@@ -93,12 +83,12 @@ impl Journal {
             gate: Gate::new(Tid(1)),
             placer: OnceLock::new(),
             counters: Counters::default(),
-            background: Background::default(),
+            background: Background::new(),
         });
-        if writable {
-            journal.start_background(config.commit_interval);
-        } else {
-            journal.gate.stop(JournalError::ReadOnly);
+        match config.commit_interval {
+            _ if !writable => journal.gate.stop(JournalError::ReadOnly),
+            Some(interval) => journal.background.start(Arc::downgrade(&journal), interval),
+            None => {}
         }
         Ok((journal, report))
     }
@@ -252,7 +242,7 @@ impl Journal {
 
     /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error says why.
     pub fn close(self: &Arc<Self>) -> Result<()> {
-        self.end_background();
+        self.background.end();
         match self.gate.stopped() {
             Some(JournalError::ReadOnly) => return Ok(()),
             Some(error) => return Err(error),
@@ -335,12 +325,13 @@ impl Journal {
         Ok(Page::clean(content, class, Some(block)))
     }
 
-    /// A commit is over: make room, and let the background look at the log.
+    /// A commit is over: make room, and let the background look at the log. Without a thread this one does it, so that
+    /// everything happens in one order.
     pub(crate) fn after_commit(&self) {
         self.trim_caches();
-        if self.scheme.wants_checkpoint() {
-            *self.background.wanted.lock() = true;
-            self.background.wake.notify_one();
+        if self.scheme.wants_checkpoint() && !self.background.wake() && self.stopped().is_none() {
+            // The error has stopped the journal.
+            let _ = self.checkpoint(Goal::Background);
         }
     }
 
@@ -368,65 +359,21 @@ impl Journal {
         }
     }
 
-    fn start_background(self: &Arc<Self>, interval: Option<Duration>) {
-        let journal = Arc::downgrade(self);
-        let thread = std::thread::Builder::new()
-            .name("stetfs-journal".to_owned())
-            .spawn(move || {
-                while journal
-                    .upgrade()
-                    .is_some_and(|journal| journal.in_background(interval))
-                {}
-            });
-        match thread {
-            Ok(thread) => *self.background.thread.lock() = Some(thread),
-            Err(error) => tracing::warn!("no thread for periodic commits: {error}"),
-        }
-    }
-
-    /// One round of the background thread; false when it should end.
-    fn in_background(self: &Arc<Self>, interval: Option<Duration>) -> bool {
-        // Short enough that a transaction is never much older than it should be.
-        let pause = interval
-            .unwrap_or(Duration::from_secs(5))
-            .min(Duration::from_secs(1));
+    /// One round of the background thread. An error has stopped the journal and is told to everyone who asks.
+    pub(crate) fn background_work(self: &Arc<Self>, interval: Duration) {
+        if let Some((tid, age)) = self.gate.age()
+            && age >= interval
         {
-            let mut wanted = self.background.wanted.lock();
-            if !*wanted && !self.background.ending.load(Ordering::Acquire) {
-                self.background.wake.wait_for(&mut wanted, pause);
-            }
-            *wanted = false;
-        }
-        if self.background.ending.load(Ordering::Acquire) || self.gate.stopped().is_some() {
-            return false;
-        }
-        if let (Some(interval), Some((tid, age))) = (interval, self.gate.age())
-            && age + pause / 2 >= interval
-        {
-            // The error has stopped the journal and is told to everyone who asks.
             let _ = self.commit(tid);
         }
         if self.scheme.wants_checkpoint() {
             let _ = self.checkpoint(Goal::Background);
-        }
-        true
-    }
-
-    fn end_background(&self) {
-        let wanted = self.background.wanted.lock();
-        self.background.ending.store(true, Ordering::Release);
-        drop(wanted);
-        self.background.wake.notify_one();
-        if let Some(thread) = self.background.thread.lock().take()
-            && thread.thread().id() != std::thread::current().id()
-        {
-            let _ = thread.join();
         }
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.end_background();
+        self.background.end();
     }
 }

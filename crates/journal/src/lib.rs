@@ -15,10 +15,12 @@
 //! | `file_data` | data blocks by inode and logical block |
 //! | `journal` | the journal: reading, starting handles, background work, closing |
 //! | `handle` | the changes of one operation |
+//! | `background` | the thread that commits what is old and checkpoints |
 //! | `commit` | from the running transaction to the scheme |
 //! | `scheme`, `registry`, `schemes/` | what a scheme is, which there are, one file each |
 #![forbid(unsafe_code)]
 
+mod background;
 mod cache;
 mod commit;
 mod error;

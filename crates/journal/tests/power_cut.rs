@@ -18,8 +18,14 @@ use stetfs_media::{BlockDev, Class, Image, SimDev};
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 512;
-const LOG: LogExtent = LogExtent { start: BlockNo(100), len: 20 };
-const LOG_REST: LogExtent = LogExtent { start: BlockNo(200), len: 21 };
+const LOG: LogExtent = LogExtent {
+    start: BlockNo(100),
+    len: 20,
+};
+const LOG_REST: LogExtent = LogExtent {
+    start: BlockNo(200),
+    len: 21,
+};
 /// Blocks that hold metadata or, when freed, data.
 const WORLD: std::ops::Range<u64> = 300..316;
 
@@ -28,7 +34,10 @@ struct Rng(u64);
 
 impl Rng {
     fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
 }
@@ -43,7 +52,11 @@ fn volume(v1: bool) -> Image {
         sequence: Tid(u32::MAX - 5),
         start: 0,
         errno: 0,
-        feature_compat: if v1 { JournalCompat::CHECKSUM } else { JournalCompat::empty() },
+        feature_compat: if v1 {
+            JournalCompat::CHECKSUM
+        } else {
+            JournalCompat::empty()
+        },
         feature_incompat: JournalIncompat::empty(),
         feature_ro_compat: 0,
         uuid: [7; 16],
@@ -94,9 +107,16 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
         log: vec![LOG, LOG_REST],
         memory: 1 << 20,
         writable: true,
-        options: SchemeOptions { data: Some(kind.data), extra: vec![] },
+        options: SchemeOptions {
+            data: Some(kind.data),
+            extra: vec![],
+        },
     };
-    let config = Config { commit_interval: None, memory: 64 * BLOCK, ..Config::default() };
+    let config = Config {
+        commit_interval: None,
+        memory: 64 * BLOCK,
+        ..Config::default()
+    };
     Ok(Journal::open(args, &config)?.0)
 }
 
@@ -144,30 +164,40 @@ fn transaction(
         match world.get_mut(&block).expect("in the world") {
             Content::Meta(bytes) if rng.below(4) > 0 => {
                 let offset = rng.below(BLOCK as u64 - 40) as usize;
-                handle.write(BlockNo(block), Class::Directory, offset, &[fill; 40]).expect("a write");
+                handle
+                    .write(BlockNo(block), Class::Directory, offset, &[fill; 40])
+                    .expect("a write");
                 bytes[offset..offset + 40].fill(fill);
                 // Sometimes the log has to escape the block.
                 if rng.below(4) == 0 {
                     let magic = 0xc03b_3998u32.to_be_bytes();
-                    handle.write(BlockNo(block), Class::Directory, 0, &magic).expect("a write");
+                    handle
+                        .write(BlockNo(block), Class::Directory, 0, &magic)
+                        .expect("a write");
                     bytes[..4].copy_from_slice(&magic);
                 }
             }
             Content::Data(bytes) if rng.below(4) > 0 && journal.journals_data() => {
                 let offset = rng.below(BLOCK as u64 - 100) as usize;
                 let old = Old::Home(BlockNo(block));
-                handle.write_data(&file, LBlock(0), offset, &[fill; 100], old).expect("a write");
+                handle
+                    .write_data(&file, LBlock(0), offset, &[fill; 100], old)
+                    .expect("a write");
                 bytes[offset..offset + 100].fill(fill);
             }
             slot @ Content::Free => {
                 let bytes = vec![fill; BLOCK];
                 if rng.below(2) == 0 {
-                    handle.create(BlockNo(block), Class::Directory, &bytes).expect("a block");
+                    handle
+                        .create(BlockNo(block), Class::Directory, &bytes)
+                        .expect("a block");
                     *slot = Content::Meta(bytes);
                 } else {
-                    handle.write_data(&file, LBlock(0), 0, &bytes, Old::Hole).expect("a write");
+                    handle
+                        .write_data(&file, LBlock(0), 0, &bytes, Old::Hole)
+                        .expect("a write");
                     *slot = Content::Data(bytes);
-                    }
+                }
             }
             slot => {
                 handle.discard_data(&file, LBlock(0), None);
@@ -188,7 +218,10 @@ fn run(dev: &Arc<SimDev>, kind: Kind, seed: u64) -> Run {
     let placer: Arc<dyn Placer> = Arc::new(Homes);
     journal.attach(Arc::downgrade(&placer));
     let mut world: World = WORLD.map(|b| (b, Content::Free)).collect();
-    let mut run = Run { worlds: vec![world.clone()], confirmed_at: vec![0] };
+    let mut run = Run {
+        worlds: vec![world.clone()],
+        confirmed_at: vec![0],
+    };
     let mut freed = BTreeMap::new();
     let mut last = None;
     for _ in 0..40 {
@@ -209,7 +242,9 @@ fn run(dev: &Arc<SimDev>, kind: Kind, seed: u64) -> Run {
             }
         }
         if rng.below(10) == 0 {
-            journal.checkpoint(stetfs_journal::Goal::Background).expect("a checkpoint");
+            journal
+                .checkpoint(stetfs_journal::Goal::Background)
+                .expect("a checkpoint");
         }
     }
     journal.close().expect("a clean end");
@@ -229,9 +264,19 @@ fn matches(image: &Image, world: &World) -> bool {
 }
 
 /// Recovers and judges; the recovered content.
-fn judge(dev: Arc<dyn BlockDev>, content: impl Fn() -> Image, kind: Kind, run: &Run, at: u64, what: &str) {
-    let journal = open(dev, kind).unwrap_or_else(|error| panic!("{what}: recovery failed: {error}"));
-    journal.close().unwrap_or_else(|error| panic!("{what}: closing failed: {error}"));
+fn judge(
+    dev: Arc<dyn BlockDev>,
+    content: impl Fn() -> Image,
+    kind: Kind,
+    run: &Run,
+    at: u64,
+    what: &str,
+) {
+    let journal =
+        open(dev, kind).unwrap_or_else(|error| panic!("{what}: recovery failed: {error}"));
+    journal
+        .close()
+        .unwrap_or_else(|error| panic!("{what}: closing failed: {error}"));
     let image = content();
     let confirmed = run.confirmed_at.iter().rposition(|&c| c <= at).unwrap_or(0);
     // The commit in flight may have made it; never one after it.
@@ -248,11 +293,19 @@ fn explore(kind: Kind, seed: u64) {
     let options = SimOptions::default();
     let dev = Arc::new(options.build(volume(kind.v1)));
     let run = run(&dev, kind, seed);
-    assert!(matches(&dev.newest(), run.worlds.last().expect("at least one")), "a clean end");
+    assert!(
+        matches(&dev.newest(), run.worlds.last().expect("at least one")),
+        "a clean end"
+    );
     let tape = dev.tape();
     for point in tape.crash_points() {
         let at = point.position() as u64;
-        for keep in [Keep::None, Keep::All, Keep::Random(at), Keep::Random(at + 1_000_000)] {
+        for keep in [
+            Keep::None,
+            Keep::All,
+            Keep::Random(at),
+            Keep::Random(at + 1_000_000),
+        ] {
             let crashed = Arc::new(point.crash(&keep));
             let before = crashed.image();
             let what = format!("{kind:?} seed {seed} cut at {at} keep {keep}");
@@ -276,13 +329,27 @@ fn explore(kind: Kind, seed: u64) {
 #[test]
 fn journaled_data_survives_every_cut() {
     for seed in 0..6 {
-        explore(Kind { data: DataMode::Journal, csum: seed % 2 == 0, v1: seed % 4 == 1 }, seed);
+        explore(
+            Kind {
+                data: DataMode::Journal,
+                csum: seed % 2 == 0,
+                v1: seed % 4 == 1,
+            },
+            seed,
+        );
     }
 }
 
 #[test]
 fn ordered_data_survives_every_cut() {
     for seed in 10..16 {
-        explore(Kind { data: DataMode::Ordered, csum: seed % 2 == 0, v1: seed % 4 == 1 }, seed);
+        explore(
+            Kind {
+                data: DataMode::Ordered,
+                csum: seed % 2 == 0,
+                v1: seed % 4 == 1,
+            },
+            seed,
+        );
     }
 }

@@ -1,0 +1,99 @@
+//! The thread that commits what is old and checkpoints when the log wants it.
+//!
+//! It holds the journal only while it works, so a journal that everybody has left ends at once.
+
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::journal::Journal;
+
+/// The longest pause between two looks at the clock.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Signal {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    wanted: bool,
+    ending: bool,
+}
+
+/// The handle on the thread.
+pub(crate) struct Background {
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Background {
+    pub(crate) fn new() -> Self {
+        Self {
+            signal: Arc::default(),
+            thread: Mutex::new(None),
+        }
+    }
+
+    /// Starts the thread; transactions older than `interval` are committed.
+    pub(crate) fn start(&self, journal: Weak<Journal>, interval: Duration) {
+        let signal = Arc::clone(&self.signal);
+        // Short enough that a transaction is never much older than it should be.
+        let pause = (interval / 4).clamp(Duration::from_millis(10), LONGEST_PAUSE);
+        let work = move || {
+            while signal.pause(pause) {
+                match journal.upgrade() {
+                    Some(journal) if journal.stopped().is_none() => {
+                        journal.background_work(interval)
+                    }
+                    _ => return,
+                }
+            }
+        };
+        match std::thread::Builder::new()
+            .name("stetfs-journal".to_owned())
+            .spawn(work)
+        {
+            Ok(thread) => *self.thread.lock() = Some(thread),
+            Err(error) => tracing::warn!("no thread for periodic commits: {error}"),
+        }
+    }
+
+    /// There is work before the next look at the clock; false when there is no thread to do it.
+    pub(crate) fn wake(&self) -> bool {
+        let is_running = self.thread.lock().is_some();
+        if is_running {
+            self.signal.state.lock().wanted = true;
+            self.signal.wake.notify_one();
+        }
+        is_running
+    }
+
+    /// Ends the thread and waits for it, unless it is the caller.
+    pub(crate) fn end(&self) {
+        self.signal.state.lock().ending = true;
+        self.signal.wake.notify_one();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic there has been told; here it must not become a second one.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Signal {
+    /// Waits for work or until `pause` is over; false when the thread should end.
+    fn pause(&self, pause: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.wanted && !state.ending {
+            self.wake.wait_for(&mut state, pause);
+        }
+        state.wanted = false;
+        !state.ending
+    }
+}
