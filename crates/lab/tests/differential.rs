@@ -72,6 +72,8 @@ fn model_and_kernel(variety: Variety, seed: u64) -> Result<()> {
         &mut kernel,
         &stream(seed, 400, variety.profile()),
     )?;
+    // Without, SEEK_DATA of the kernel's ext4 overlooks data without a place yet in files without extents.
+    let _ = kernel.apply(&Op::Sync);
     let differences = tree::differences(&model.tree(), &tree::of_directory(&mnt.join(BASE))?);
     drop(kernel);
     check(&image)?;

@@ -277,30 +277,41 @@ fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
     })
 }
 
-/// Reads what SEEK_DATA says is there.
+/// Files up to this length are read whole: what SEEK_DATA leaves out is then compared too.
+const WHOLE: u64 = 64 << 20;
+
+/// The content, of large files only what SEEK_DATA says is there.
 fn pages_of(full: &Path, size: u64) -> Result<Pages> {
     let file = File::open(full)?;
     let mut pages = Pages::new();
+    if size <= WHOLE {
+        read_pages(&file, 0, size, size, &mut pages)?;
+        return Ok(pages);
+    }
     let mut at = 0;
-    let mut buffer = vec![0; 1 << 20];
     while at < size {
         let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-            Ok(start) => start - start % PAGE,
+            Ok(start) => start.max(at),
             Err(Errno::NXIO) => break,
             Err(error) => return Err(error.into()),
         };
-        let end = rustix::fs::seek(&file, SeekFrom::Hole(start.max(at)))?.min(size);
-        let end = end.max(start + 1);
-        let mut done = start;
-        while done < end {
-            let want = (buffer.len() as u64).min(size - done) as usize;
-            file.read_exact_at(&mut buffer[..want], done)?;
-            note_pages(&mut pages, done / PAGE, &buffer[..want]);
-            done += want as u64;
-        }
-        at = done;
+        let end = rustix::fs::seek(&file, SeekFrom::Hole(start))?.clamp(start + 1, size);
+        at = read_pages(&file, start - start % PAGE, end, size, &mut pages)?;
     }
     Ok(pages)
+}
+
+/// Notes the pages from `at` to the one that holds the last byte before `end`; where that one ends.
+fn read_pages(file: &File, mut at: u64, end: u64, size: u64, pages: &mut Pages) -> Result<u64> {
+    let mut buffer = vec![0; 1 << 20];
+    let stop = end.next_multiple_of(PAGE).min(size);
+    while at < stop {
+        let want = (buffer.len() as u64).min(stop - at) as usize;
+        file.read_exact_at(&mut buffer[..want], at)?;
+        note_pages(pages, at / PAGE, &buffer[..want]);
+        at += want as u64;
+    }
+    Ok(at)
 }
 
 /// The extended attributes of a path, links not followed.
