@@ -310,7 +310,7 @@ fn explore(kind: Kind, seed: u64) {
             let before = crashed.image();
             let what = format!("{kind:?} seed {seed} cut at {at} keep {keep}");
             judge(crashed.clone(), || crashed.image(), kind, &run, at, &what);
-            if at % 7 != 0 {
+            if !at.is_multiple_of(7) {
                 continue;
             }
             // The same, with a second cut during recovery.
