@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_length_and_seed_like_bit_by_bit() {
-        let bytes: Vec<u8> = (0..1024u32).map(|i| (i * 37 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..1024u32).map(|i| ((i * 37) >> 3) as u8).collect();
         for length in (0..300).chain([511, 512, 1000, 1024]) {
             for seed in [0, 1, !0, 0x1234_5678] {
                 assert_eq!(

@@ -405,6 +405,90 @@ pub enum Corrupt {
         index: u16,
     },
 
+    // --- extended attributes ---
+    /// The block does not begin with the magic.
+    #[error("attribute block: magic {0:#010x}, not 0xea020000")]
+    XattrMagic(u32),
+    /// The block claims to be of more or fewer blocks than one.
+    #[error("attribute block: {0} blocks claimed")]
+    XattrBlocks(u32),
+    /// No inode, or more than 1,024, refer to the block.
+    #[error("attribute block: reference count {0} is impossible")]
+    XattrRefcount(u32),
+    /// The block's checksum does not fit its content.
+    #[error("attribute block: checksum {stored:#010x}, computed {computed:#010x}")]
+    XattrChecksum {
+        /// In the block.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// The list of attributes runs past its place.
+    #[error("attributes: entry at {0} runs past the end")]
+    XattrUnended(usize),
+    /// A zero in an attribute's name.
+    #[error("attributes: entry at {0} has a zero in its name")]
+    XattrName(usize),
+    /// An attribute's value lies in an inode (`ea_inode`).
+    #[error("attributes: entry at {offset} has its value in inode {ino}, which is not supported")]
+    XattrInode {
+        /// Where the entry begins.
+        offset: usize,
+        /// The inode.
+        ino: u32,
+    },
+    /// An attribute's value does not lie between the list and the end.
+    #[error("attributes: entry at {offset} has {size} bytes of value at {start}, out of place")]
+    XattrValue {
+        /// Where the entry begins.
+        offset: usize,
+        /// Where the value should begin.
+        start: usize,
+        /// Its size.
+        size: u32,
+    },
+    /// An entry's hash does not fit it.
+    #[error("attributes: entry at {offset} has the wrong hash {stored:#010x}")]
+    XattrHash {
+        /// Where the entry begins.
+        offset: usize,
+        /// The hash in the entry.
+        stored: u32,
+    },
+
+    // --- access control lists ---
+    /// The version is not that of the form.
+    #[error("access control list: version {0} is not known")]
+    AclVersion(u32),
+    /// The size is not that of a header and whole entries.
+    #[error("access control list: {0} bytes is impossible")]
+    AclSize(usize),
+    /// An entry about nobody known.
+    #[error("access control list: entry {index} has unknown tag {tag:#x}")]
+    AclTag {
+        /// The entry.
+        index: usize,
+        /// Its tag.
+        tag: u16,
+    },
+    /// An entry that permits more than read, write and execute.
+    #[error("access control list: entry {index} has permissions {perm:#o}")]
+    AclPermissions {
+        /// The entry.
+        index: usize,
+        /// Its permissions.
+        perm: u16,
+    },
+    /// An entry out of order or twice.
+    #[error("access control list: entry {index} is out of order")]
+    AclOrder {
+        /// The entry.
+        index: usize,
+    },
+    /// The owner, the group, others or a mask is missing.
+    #[error("access control list: a required entry is missing")]
+    AclIncomplete,
+
     // --- orphan file ---
     /// A block of the orphan file does not end in the magic.
     #[error("orphan file block: magic {0:#010x}, not 0x0b10ca04")]

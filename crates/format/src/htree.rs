@@ -210,6 +210,15 @@ impl<'a> DxBlock<'a> {
         })
     }
 
+    /// The parent that a root's ".." names.
+    ///
+    /// # Panics
+    /// When this is not a root.
+    pub fn dotdot(&self) -> InodeNo {
+        assert_eq!(self.pairs, ROOT_PAIRS, "not a root");
+        InodeNo(DOTDOT_INODE.get(self.raw))
+    }
+
     /// Checks the checksum; `seed` is the directory's [`csum_seed`](crate::Inode::csum_seed).
     ///
     /// # Errors
@@ -404,6 +413,15 @@ impl<'a> DxBlockMut<'a> {
     pub fn set_indirect_levels(&mut self, levels: u8) {
         assert_eq!(self.pairs, ROOT_PAIRS, "not a root");
         INDIRECT_LEVELS.put(self.raw, levels);
+    }
+
+    /// Makes a root's ".." name another parent.
+    ///
+    /// # Panics
+    /// When this is not a root.
+    pub fn set_dotdot(&mut self, parent: InodeNo) {
+        assert_eq!(self.pairs, ROOT_PAIRS, "not a root");
+        DOTDOT_INODE.put(self.raw, parent.0);
     }
 
     /// Inserts a pair before `index`, which is at least 1: the first pair has no hash.

@@ -624,7 +624,7 @@ fn check_extra_isize(raw: &[u8], ino: InodeNo) -> Result<u16, Corrupt> {
         return Ok(0);
     }
     let extra = EXTRA_ISIZE.get(raw);
-    if extra % 4 != 0 || GOOD_OLD_INODE_SIZE + usize::from(extra) > raw.len() {
+    if !extra.is_multiple_of(4) || GOOD_OLD_INODE_SIZE + usize::from(extra) > raw.len() {
         return Err(Corrupt::InodeExtraSize {
             ino,
             extra,

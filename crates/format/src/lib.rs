@@ -1,6 +1,7 @@
 //! ext4 and JBD2 records: bytes to types and back, no I/O.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod bytes;
 pub mod checksum;
 pub mod dirent;
@@ -19,7 +20,9 @@ pub mod num;
 pub mod orphan;
 mod shape;
 pub mod superblock;
+pub mod xattr;
 
+pub use acl::{Acl, AclEntry};
 pub use dirent::DirBlock;
 pub use dirhash::{DirHash, HashVersion, Hasher};
 pub use error::{Corrupt, Corruption, Place};
@@ -31,3 +34,4 @@ pub use htree::{DxBlock, DxBlockMut, DxEntry, DxInfo};
 pub use inode::{FileType, Inode, InodeFlags, Time};
 pub use num::{BlockNo, GroupNo, InodeNo, LBlock, Tid};
 pub use superblock::{State, SuperFlags, Superblock};
+pub use xattr::{Xattr, XattrArea, XattrBlock};

@@ -215,7 +215,7 @@ fn want_extra_isize(sb: &Superblock, inode_size: u16) -> u16 {
     if sb.feature_ro_compat.contains(FeatureRoCompat::EXTRA_ISIZE) {
         want = want.max(sb.want_extra_isize).max(sb.min_extra_isize);
     }
-    if want > room || want % 4 != 0 {
+    if want > room || !want.is_multiple_of(4) {
         EXTRA_ISIZE
     } else {
         want
