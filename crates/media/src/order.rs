@@ -1,0 +1,171 @@
+//! The order of a commit, held by types: [`Dirty`] -> [`InFlight`] -> [`Durable`] -> the commit record.
+//!
+//! A record that says "this transaction is valid" must not reach the medium before what it vouches for. The
+//! only way to write one through this module is to hand over the body's [`Durable`], and only a flush that
+//! succeeded makes one. All three are used up by the step that they allow, none can be made or copied
+//! outside, and each knows its device, so there is no body of one device under the record of another.
+//!
+//! ```
+//! use stetfs_media::{BlockDev, Cause, Class, Dirty, RamDev, Tag};
+//!
+//! # fn main() -> Result<(), stetfs_media::MediaError> {
+//! let dev = RamDev::new(1 << 20);
+//! let mut body = Dirty::on(&dev);
+//! body.write(4096, &[&[1; 4096], &[2; 4096]], Tag::new(Class::Journal, Cause::Log))?;
+//! let body = body.submit().flush(Cause::Log)?;
+//! body.write_commit(12_288, &[&[3; 4096]], Tag::new(Class::Journal, Cause::CommitRecord))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A commit before its flush does not compile:
+//!
+//! ```compile_fail,E0599
+//! # use stetfs_media::{Cause, Class, Dirty, RamDev, Tag};
+//! # let dev = RamDev::new(1 << 20);
+//! let body = Dirty::on(&dev).submit();
+//! body.write_commit(0, &[&[3; 512]], Tag::new(Class::Journal, Cause::CommitRecord));
+//! ```
+//!
+//! nor does a second commit of the same body:
+//!
+//! ```compile_fail,E0382
+//! # use stetfs_media::{Cause, Class, Dirty, RamDev, Tag};
+//! # let dev = RamDev::new(1 << 20);
+//! # let tag = Tag::new(Class::Journal, Cause::CommitRecord);
+//! let body = Dirty::on(&dev).submit().flush(Cause::Log).unwrap();
+//! body.write_commit(0, &[&[3; 512]], tag);
+//! body.write_commit(512, &[&[3; 512]], tag);
+//! ```
+//!
+//! nor a body that nobody flushed but that claims to be durable:
+//!
+//! ```compile_fail,E0451
+//! # use stetfs_media::{Durable, RamDev};
+//! # let dev = RamDev::new(1 << 20);
+//! let body = Durable { dev: &dev };
+//! ```
+
+use crate::dev::BlockDev;
+use crate::error::MediaError;
+use crate::tag::{Cause, Tag};
+
+/// A body that is being written: the blocks of a transaction, descriptors, ordered data.
+#[must_use = "a body that is not committed was written for nothing"]
+pub struct Dirty<'d> {
+    dev: &'d dyn BlockDev,
+}
+
+/// A body of which every write has returned and nothing is certain.
+#[must_use = "a body that is not committed was written for nothing"]
+pub struct InFlight<'d> {
+    dev: &'d dyn BlockDev,
+}
+
+/// A body that no power cut takes away.
+#[must_use = "a body that is not committed was written for nothing"]
+pub struct Durable<'d> {
+    dev: &'d dyn BlockDev,
+}
+
+impl<'d> Dirty<'d> {
+    /// An empty body on this device.
+    pub fn on(dev: &'d dyn BlockDev) -> Self {
+        Self { dev }
+    }
+
+    /// Writes a part of it: see [`BlockDev::write_vectored_at`].
+    pub fn write(&mut self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        self.dev.write_vectored_at(offset, parts, tag)
+    }
+
+    /// The body is complete.
+    pub fn submit(self) -> InFlight<'d> {
+        InFlight { dev: self.dev }
+    }
+}
+
+impl<'d> InFlight<'d> {
+    /// Makes it durable. When that fails the body is gone and with it the right to commit.
+    pub fn flush(self, cause: Cause) -> Result<Durable<'d>, MediaError> {
+        self.dev.flush(cause)?;
+        Ok(Durable { dev: self.dev })
+    }
+
+    /// Writes a record that carries a checksum over the whole body and makes both durable, with one flush
+    /// instead of two. After a power cut the record may be there and the body not: recovery must
+    /// compute the checksum and drop a transaction whose body does not fit.
+    pub fn write_covering_commit(
+        self,
+        offset: u64,
+        parts: &[&[u8]],
+        tag: Tag,
+    ) -> Result<(), MediaError> {
+        self.dev.write_vectored_at(offset, parts, tag)?;
+        self.dev.flush(tag.cause)
+    }
+}
+
+impl Durable<'_> {
+    /// Writes the record that makes the body valid; durable when it returns.
+    pub fn write_commit(self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        self.dev.write_durable(offset, parts, tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Op;
+    use crate::image::Image;
+    use crate::sim::{Fault, SimDev};
+    use crate::tag::Class;
+
+    const BODY: Tag = Tag::new(Class::Data, Cause::Log);
+    const RECORD: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
+
+    /// In no state after a cut is the record there without the body.
+    #[test]
+    fn a_record_never_outlives_its_body() {
+        let dev = SimDev::new(Image::new(8192));
+        let mut body = Dirty::on(&dev);
+        body.write(0, &[&[1; 1024]], BODY).expect("a write");
+        body.write(2048, &[&[1; 512]], BODY).expect("a write");
+        let body = body.submit().flush(Cause::Log).expect("a flush");
+        body.write_commit(4096, &[&[1; 512]], RECORD)
+            .expect("a commit");
+        let mut committed = 0;
+        for point in dev.tape().crash_points() {
+            for states in 0..1u32 << point.atoms().len() {
+                let bytes = point.image(|i| states >> i & 1 == 1).to_bytes();
+                if bytes[4096] == 1 {
+                    committed += 1;
+                    assert_eq!((bytes[0], bytes[512], bytes[2048]), (1, 1, 1));
+                }
+            }
+        }
+        assert!(committed > 0);
+        assert_eq!(dev.stable().to_bytes()[4096], 1);
+    }
+
+    #[test]
+    fn a_failed_flush_takes_the_right_to_commit() {
+        let dev = SimDev::new(Image::new(8192));
+        dev.inject(Fault::nth(Op::Flush, 0));
+        let mut body = Dirty::on(&dev);
+        body.write(0, &[&[1; 1024]], BODY).expect("a write");
+        assert!(body.submit().flush(Cause::Log).is_err());
+    }
+
+    #[test]
+    fn a_covering_record_costs_one_flush() {
+        let dev = SimDev::new(Image::new(8192));
+        let mut body = Dirty::on(&dev);
+        body.write(0, &[&[1; 1024]], BODY).expect("a write");
+        body.submit()
+            .write_covering_commit(4096, &[&[1; 512]], RECORD)
+            .expect("a commit");
+        assert_eq!(dev.meter().snapshot().total_flushes(), 1);
+        assert_eq!(dev.crash_point().atoms().len(), 0);
+    }
+}
