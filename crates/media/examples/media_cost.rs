@@ -2,6 +2,7 @@
 //!
 //! `media_cost meter` - counting one request, by one and by two threads;
 //! `media_cost ram` - 4 KiB and 1 MiB copies in and out of a [`RamDev`], by one and by two threads;
+//! `media_cost crash` - recording on a [`SimDev`] and building the states after a power cut;
 //! `media_cost durable PATH` - a durable write on a file or block device: **the content is overwritten**.
 
 use std::env;
@@ -9,7 +10,8 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use stetfs_media::{Block, BlockDev, Cause, Class, FileDev, MediaError, RamDev, Tag};
+use stetfs_media::sim::{Keep, SimDev};
+use stetfs_media::{Block, BlockDev, Cause, Class, FileDev, Image, MediaError, RamDev, Tag};
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 
@@ -17,9 +19,10 @@ fn main() {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["meter"] => meter(2_000_000),
-        ["ram"] => ram(200_000),
+        ["ram"] => ram(256 << 20, 200_000),
+        ["crash"] => crash(4000),
         ["durable", path] => durable(path, 3000).unwrap_or_else(|e| fail(&e.to_string())),
-        _ => fail("media_cost meter | ram | durable PATH"),
+        _ => fail("media_cost meter | ram | crash | durable PATH"),
     }
 }
 
@@ -59,9 +62,9 @@ fn meter(count: u64) {
     }
 }
 
-fn ram(count: u64) {
-    let dev = RamDev::new(256 << 20);
-    let flat = vec![3u8; 256 << 20];
+fn ram(bytes: usize, count: u64) {
+    let dev = RamDev::new(bytes as u64);
+    let flat = vec![3u8; bytes];
     for (name, size, count) in [("4 KiB", 4096, count), ("1 MiB", 1 << 20, count / 100)] {
         let slots = dev.size() / 2 / size as u64;
         let place = |thread: usize, i: u64| {
@@ -89,6 +92,47 @@ fn ram(count: u64) {
             );
         }
     }
+}
+
+/// 64 MiB with content everywhere, one flush for eight writes of a block.
+fn crash(writes: u64) {
+    let mut start = Image::new(64 << 20);
+    start.fill(0, 64 << 20, 1);
+    let dev = SimDev::new(start);
+    let began = Instant::now();
+    for i in 0..writes {
+        let place = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 50;
+        dev.write_at(place * 4096, &[i as u8; 4096], LOG)
+            .expect("a write");
+        if i % 8 == 7 {
+            dev.flush(Cause::Log).expect("a flush");
+        }
+    }
+    println!(
+        "recorded write: {:.2} us",
+        began.elapsed().as_micros() as f64 / writes as f64
+    );
+    let tape = dev.tape();
+    let began = Instant::now();
+    let points = tape.crash_points().count();
+    println!(
+        "moment of a tape: {:.2} us",
+        began.elapsed().as_micros() as f64 / points as f64
+    );
+    let (mut states, mut differing) = (0, 0);
+    let began = Instant::now();
+    for point in tape.crash_points() {
+        for seed in 0..8 {
+            let state = point.crash(&Keep::Random(seed));
+            differing += state.image().unshared_pages(point.stable()).len();
+            states += 1;
+        }
+    }
+    let us = began.elapsed().as_micros() as f64 / f64::from(states);
+    println!(
+        "state as a device: {us:.2} us, {:.1} pages of its own",
+        differing as f64 / f64::from(states)
+    );
 }
 
 fn durable(path: &str, count: u64) -> Result<(), MediaError> {
@@ -130,4 +174,19 @@ fn durable(path: &str, count: u64) -> Result<(), MediaError> {
         }
     }
     Ok(())
+}
+
+/// Small runs, so that this program cannot rot.
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_measurement_runs() {
+        super::meter(100);
+        super::ram(8 << 20, 100);
+        super::crash(20);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        file.as_file().set_len(1 << 20).expect("a size");
+        let path = file.path().to_str().expect("a plain path");
+        super::durable(path, 5).expect("a file can be written");
+    }
 }

@@ -2,7 +2,8 @@
 //!
 //! Counting is always on. It is relaxed atomic additions into one of a few copies of the counters, chosen by thread,
 //! so that threads do not pull one cache line back and forth; a [`MeterSnapshot`] adds the
-//! copies up. Numbers of a snapshot taken while requests run may be one request apart from each other.
+//! copies up. That costs 9 ns a request; with one copy for all, two threads would pay 24 ns each
+//! (`examples/media_cost.rs meter`). Numbers of a snapshot taken while requests run may be one request apart from each other.
 
 use std::cell::Cell;
 use std::ops::{Add, AddAssign, Sub};
