@@ -15,8 +15,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stetfs_format::checksum::crc32c;
-use stetfs_format::inode::{FileType, InodeFlags};
-use stetfs_format::{BlockNo, InodeNo, LBlock, Superblock, Time};
+use stetfs_format::dirent::{self, body_size, rec_len};
+use stetfs_format::{
+    BlockNo, Corrupt, DirBlock as Leaf, FileType, HashVersion, Hasher, InodeFlags, InodeNo, LBlock,
+    Place as Where, Superblock, Time,
+};
 use stetfs_journal::Handle;
 use stetfs_media::{BlockRef, Class};
 
@@ -24,35 +27,22 @@ use crate::alloc::Source;
 use crate::error::{Error, Inconsistent, Result};
 use crate::htree;
 use crate::inode::{Inode, InodeState};
-use crate::mapping;
+use crate::mapping::{self, MapState};
 use crate::volume::Volume;
 
 pub(crate) mod leaf;
 
 use leaf::{Broken, Changes, Hit};
 
-/// Bytes of the record at a block's end that holds its checksum.
-pub(crate) const TAIL: usize = 12;
-
-/// The longest name.
-pub(crate) const NAME_MAX: usize = 255;
+/// Where the checksum is in the 12 bytes behind the records (`det_checksum`).
+const TAIL_CHECKSUM: usize = 8;
 
 /// What is the same for all directories of a volume.
 pub(crate) struct Dirs {
-    /// `s_hash_seed`; all zero means the hash's own.
-    pub(crate) hash_seed: [u32; 4],
-    /// Names are hashed as unsigned bytes.
-    pub(crate) unsigned_hash: bool,
     /// `s_def_hash_version`, of new indexes.
     pub(crate) default_version: u8,
-    /// `dir_index`: full directories become indexed.
-    pub(crate) dir_index: bool,
-    /// `filetype`: entries hold the file type.
-    pub(crate) filetype: bool,
-    /// `dir_nlink`: a directory may have more subdirectories than its link count can say.
-    pub(crate) dir_nlink: bool,
-    /// The most levels of index blocks: 2, or 3 with `large_dir`.
-    pub(crate) levels_max: usize,
+    hash_seed: [u32; 4],
+    unsigned_hash: bool,
     checked: Checked,
     /// How many generations were given out.
     generations: AtomicU64,
@@ -62,16 +52,26 @@ impl Dirs {
     /// As the superblock says.
     pub(crate) fn new(sb: &Superblock) -> Self {
         Self {
+            default_version: sb.def_hash_version,
             hash_seed: sb.hash_seed,
             unsigned_hash: sb.unsigned_hash(),
-            default_version: sb.def_hash_version,
-            dir_index: sb.geometry().dir_index,
-            filetype: sb.geometry().filetype,
-            dir_nlink: sb.geometry().dir_nlink,
-            levels_max: if sb.geometry().largedir { 3 } else { 2 },
             checked: Checked::new(),
             generations: AtomicU64::new(0),
         }
+    }
+
+    /// How the names of a directory are hashed.
+    pub(crate) fn hasher(&self, version: HashVersion) -> Hasher {
+        Hasher {
+            version,
+            unsigned: self.unsigned_hash,
+            seed: self.hash_seed,
+        }
+    }
+
+    /// How the names of a directory that becomes indexed will be hashed.
+    pub(crate) fn default_hasher(&self) -> Hasher {
+        self.hasher(HashVersion::of_code(self.default_version).unwrap_or(HashVersion::HalfMd4))
     }
 
     /// A number that the next inode of some number will not have again soon: counted, stirred with the time (splitmix64).
@@ -138,9 +138,9 @@ pub(crate) struct DirBlock {
 pub(crate) struct Found {
     /// Its inode.
     pub(crate) ino: InodeNo,
-    pub(crate) lblk: LBlock,
-    pub(crate) pblk: BlockNo,
-    pub(crate) hit: Hit,
+    lblk: LBlock,
+    pblk: BlockNo,
+    hit: Hit,
 }
 
 /// Where a new name can go.
@@ -155,6 +155,19 @@ pub(crate) enum Place {
     },
     /// Nowhere without another block.
     Grow,
+}
+
+/// A name to be added.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    /// The name.
+    pub(crate) name: &'a [u8],
+    /// Its inode.
+    pub(crate) ino: InodeNo,
+    /// The mode of the inode.
+    pub(crate) mode: u16,
+    /// Where a block comes from if the directory must grow.
+    pub(crate) source: Source,
 }
 
 impl<'a> Dir<'a> {
@@ -185,37 +198,63 @@ impl<'a> Dir<'a> {
     }
 
     /// Whether names are found through a hash tree.
+    #[inline]
     pub(crate) fn is_indexed(&self) -> bool {
-        self.vol.dirs.dir_index && self.st.raw.flags.contains(InodeFlags::INDEX)
+        is_indexed(self.vol, self.st)
     }
 
     /// Where the chain of records ends in each block.
+    #[inline]
     pub(crate) fn end(&self) -> usize {
-        chain_end(self.vol)
+        body_size(&self.vol.geo)
     }
 
-    fn map(&self, lblk: LBlock) -> Result<BlockNo> {
-        let run = mapping::lookup(self.vol, self.inode, self.st, lblk, 1)?;
-        match run.state {
-            mapping::MapState::Written if lblk.0 < self.blocks => Ok(run.pblk),
-            _ => Err(Inconsistent::DirectoryHole {
-                ino: self.inode.ino,
-                lblk,
-            }
-            .into()),
+    /// Seed of the checksums of this directory's blocks.
+    pub(crate) fn seed(&self) -> u32 {
+        self.st.raw.csum_seed(self.inode.ino, &self.vol.geo)
+    }
+
+    /// Names the directory and the block of a failed check.
+    #[cold]
+    pub(crate) fn corrupt(&self, lblk: LBlock, what: Corrupt) -> Error {
+        what.at(Where::FileBlock(self.inode.ino, lblk)).into()
+    }
+
+    /// Names the directory, the block and the failed check of a broken chain of records.
+    #[cold]
+    pub(crate) fn broken(&self, block: &DirBlock, at: Broken) -> Error {
+        match check_leaf(*self, &block.bytes) {
+            Err(what) => self.corrupt(block.lblk, what),
+            Ok(()) => self.corrupt(block.lblk, Corrupt::DirentOverrun { offset: at.0 }),
         }
     }
 
+    fn map(&self, lblk: LBlock) -> Result<BlockNo> {
+        if lblk.0 < self.blocks {
+            let run = mapping::lookup(self.vol, self.inode, self.st, lblk, 1)?;
+            if run.state == MapState::Written {
+                return Ok(run.pblk);
+            }
+        }
+        Err(Inconsistent::DirectoryHole {
+            ino: self.inode.ino,
+            lblk,
+        }
+        .into())
+    }
+
     /// A block of entries; checked as a whole when it is met for the first time.
+    #[inline]
     pub(crate) fn read_leaf(&self, lblk: LBlock) -> Result<DirBlock> {
-        self.read(lblk, false, |bytes| check_leaf(self, lblk, bytes))
+        self.read(lblk, false, |bytes| check_leaf(*self, bytes))
     }
 
     /// A block of the index; checked as a whole by `check` when it is met for the first time.
+    #[inline]
     pub(crate) fn read_index(
         &self,
         lblk: LBlock,
-        check: impl FnOnce(&[u8]) -> Result<()>,
+        check: impl FnOnce(&[u8]) -> Result<(), Corrupt>,
     ) -> Result<DirBlock> {
         self.read(lblk, true, check)
     }
@@ -225,78 +264,85 @@ impl<'a> Dir<'a> {
         &self,
         lblk: LBlock,
         index: bool,
-        check: impl FnOnce(&[u8]) -> Result<()>,
+        check: impl FnOnce(&[u8]) -> Result<(), Corrupt>,
     ) -> Result<DirBlock> {
         let pblk = self.map(lblk)?;
         let bytes = self.vol.journal.read(pblk, Class::Directory)?;
         let key = Checked::key(self.inode.ino, pblk, index);
         if !self.vol.dirs.checked.contains(key) {
-            check(&bytes)?;
+            check(&bytes).map_err(|e| self.corrupt(lblk, e))?;
             self.vol.dirs.checked.insert(key);
         }
         Ok(DirBlock { lblk, pblk, bytes })
-    }
-
-    /// Names the directory and the block of a broken chain.
-    pub(crate) fn broken(&self, block: &DirBlock, at: Broken) -> Error {
-        match check_leaf(self, block.lblk, &block.bytes) {
-            Err(e) => e,
-            Ok(()) => Inconsistent::DirectoryChain {
-                ino: self.inode.ino,
-                lblk: block.lblk,
-                offset: at.0,
-            }
-            .into(),
-        }
     }
 
     /// Looks for a name in one block.
     #[inline]
     pub(crate) fn find_in(&self, block: &DirBlock, name: &[u8]) -> Result<Option<Found>> {
         let hit = leaf::find(&block.bytes, self.end(), name).map_err(|b| self.broken(block, b))?;
-        Ok(hit.map(|hit| self.found(block, hit)))
+        Ok(hit.map(|hit| found(block, hit)))
     }
 
-    /// Looks for a name in one block, and for `need` spare bytes.
+    /// Looks for a name in one block, and for room for it.
     pub(crate) fn find_or_room_in(
         &self,
         block: &DirBlock,
         name: &[u8],
-        need: usize,
     ) -> Result<(Option<Found>, Option<usize>)> {
-        let (hit, room) = leaf::find_or_room(&block.bytes, self.end(), name, need)
+        let (hit, room) = leaf::find_or_room(&block.bytes, self.end(), name, rec_len(name.len()))
             .map_err(|b| self.broken(block, b))?;
-        Ok((hit.map(|hit| self.found(block, hit)), room))
+        Ok((hit.map(|hit| found(block, hit)), room))
     }
 
-    fn found(&self, block: &DirBlock, hit: Hit) -> Found {
-        Found {
-            ino: hit.ino,
-            lblk: block.lblk,
-            pblk: block.pblk,
-            hit,
-        }
+    /// Looks for room for a name in one block.
+    pub(crate) fn room_in(&self, block: &DirBlock, name: &[u8]) -> Result<Option<usize>> {
+        leaf::room(&block.bytes, self.end(), rec_len(name.len())).map_err(|b| self.broken(block, b))
     }
 }
 
-/// Where the chain of records ends in a directory block of this volume.
-pub(crate) fn chain_end(vol: &Volume) -> usize {
-    let size = vol.geo.block_size();
-    if vol.geo.metadata_csum {
-        size - TAIL
-    } else {
-        size
+fn found(block: &DirBlock, hit: Hit) -> Found {
+    Found {
+        ino: hit.ino,
+        lblk: block.lblk,
+        pblk: block.pblk,
+        hit,
     }
+}
+
+/// The check of a whole block of entries: checksum, and every entry.
+fn check_leaf(dir: Dir<'_>, bytes: &[u8]) -> Result<(), Corrupt> {
+    let leaf = Leaf::decode(bytes, &dir.vol.geo)?;
+    leaf.check_checksum(dir.seed())?;
+    leaf.entries().try_for_each(|entry| entry.map(|_| ()))
+}
+
+/// Whether the names of a directory in this state are found through a hash tree.
+#[inline]
+pub(crate) fn is_indexed(vol: &Volume, st: &InodeState) -> bool {
+    vol.geo.dir_index && st.raw.flags.contains(InodeFlags::INDEX)
+}
+
+/// Whether `name` is "." or "..".
+#[inline]
+pub(crate) fn is_dot_or_dotdot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }
 
 /// The entry `name`, if there is one.
+#[inline]
 pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
-    if is_dot_or_dotdot(name) {
-        return dir.find_in(&dot_block(dir)?, name);
-    }
     if dir.is_indexed() {
-        return htree::find(dir, name);
+        if is_dot_or_dotdot(name) {
+            find_dot(dir, name)
+        } else {
+            htree::find(dir, name)
+        }
+    } else {
+        find_linear(dir, name)
     }
+}
+
+fn find_linear(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     for lblk in (0..dir.blocks).map(LBlock) {
         if let Some(found) = dir.find_in(&dir.read_leaf(lblk)?, name)? {
             return Ok(Some(found));
@@ -305,33 +351,34 @@ pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     Ok(None)
 }
 
-/// Block 0, where "." and ".." are in every directory.
-fn dot_block(dir: Dir<'_>) -> Result<DirBlock> {
-    if dir.is_indexed() {
-        htree::read_root_block(dir)
-    } else {
-        dir.read_leaf(LBlock(0))
-    }
+/// "." or ".." of an indexed directory: where they are in every root.
+fn find_dot(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
+    let block = htree::read_root(dir)?;
+    let size = dir.vol.geo.block_size();
+    let hit = leaf::find(&block.bytes, size, name).map_err(|b| dir.broken(&block, b))?;
+    Ok(hit.map(|hit| found(&block, hit)))
 }
 
-/// Whether `name` is "." or "..".
-pub(crate) fn is_dot_or_dotdot(name: &[u8]) -> bool {
-    matches!(name, b"." | b"..")
+/// The entry ".." of a directory.
+pub(crate) fn dotdot(dir: Dir<'_>) -> Result<Found> {
+    find(dir, b"..")?.ok_or_else(|| Inconsistent::NoDotDot(dir.inode.ino).into())
 }
 
 /// Where `name`, which must not exist, can be put.
 ///
 /// # Errors
-/// [`Error::Exists`] with the entry's inode unused here, or what reading finds.
+/// [`Error::Exists`], or what reading finds.
 pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
+    if is_dot_or_dotdot(name) {
+        return Err(Error::Exists);
+    }
     if dir.is_indexed() {
         return htree::place(dir, name);
     }
-    let need = leaf::rec_len(name.len());
     let mut place = Place::Grow;
     for lblk in (0..dir.blocks).map(LBlock) {
         let block = dir.read_leaf(lblk)?;
-        let (found, room) = dir.find_or_room_in(&block, name, need)?;
+        let (found, room) = dir.find_or_room_in(&block, name)?;
         if found.is_some() {
             return Err(Error::Exists);
         }
@@ -345,7 +392,7 @@ pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     Ok(place)
 }
 
-/// Adds `name` at a place that [`place`] has found. The caller stores the inode of the directory, which may have grown.
+/// Adds a name at a place that [`place`] has found. The caller stores the inode of the directory, which may have grown.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -354,46 +401,24 @@ pub(crate) fn insert(
     place: Place,
     entry: NewEntry<'_>,
 ) -> Result<()> {
-    if !vol.dirs.dir_index {
+    if !vol.geo.dir_index {
         // An index that is not kept up would hide the new name from who trusts it (`ext4_update_dx_flag`).
         st.raw.flags.remove(InodeFlags::INDEX);
     }
     match place {
         Place::Room { pblk, offset } => {
             let block = vol.journal.read(pblk, Class::Directory)?;
-            let changes = leaf::insert(&block, offset, entry.name, entry.ino, entry.file_type(vol));
-            apply(vol, h, seed(vol, inode, st), pblk, block, &changes)
+            let changes = leaf::insert(
+                &block,
+                offset,
+                entry.name,
+                entry.ino,
+                file_type(vol, entry.mode),
+            );
+            apply(Dir::open(vol, inode, st)?, h, pblk, block, &changes)
         }
         Place::Grow => grow(vol, h, inode, st, entry),
     }
-}
-
-/// A name to be added.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NewEntry<'a> {
-    /// The name.
-    pub(crate) name: &'a [u8],
-    /// Its inode.
-    pub(crate) ino: InodeNo,
-    /// The mode of the inode.
-    pub(crate) mode: u16,
-    /// Where a block comes from if the directory must grow.
-    pub(crate) source: Source,
-}
-
-impl NewEntry<'_> {
-    /// The file type as entries of this volume hold it.
-    pub(crate) fn file_type(&self, vol: &Volume) -> u8 {
-        file_type(vol, self.mode)
-    }
-}
-
-/// The file type that an entry of this volume holds for an inode of mode `mode`: 0 without `filetype`.
-pub(crate) fn file_type(vol: &Volume, mode: u16) -> u8 {
-    if !vol.dirs.filetype {
-        return 0;
-    }
-    FileType::of_mode(mode).map_or(0, FileType::dirent_code)
 }
 
 fn grow(
@@ -407,22 +432,28 @@ fn grow(
     if dir.is_indexed() {
         return htree::insert(vol, h, inode, st, entry);
     }
-    if dir.blocks == 1 && vol.dirs.dir_index {
+    if dir.blocks == 1 && vol.geo.dir_index {
         htree::make_indexed(vol, h, inode, st, entry.source)?;
         return htree::insert(vol, h, inode, st, entry);
     }
+    let seed = dir.seed();
     let mut block = vec![0; vol.geo.block_size()];
-    let end = chain_end(vol);
-    let length = leaf::HEADER + entry.name.len();
-    leaf::encode(
-        &mut block[..length],
-        entry.ino,
-        end,
-        entry.file_type(vol),
-        entry.name,
-    );
-    finish_leaf(vol, seed(vol, inode, st), &mut block);
+    let record = dirent::NewEntry {
+        inode: entry.ino,
+        file_type: FileType::of_mode(entry.mode),
+        name: entry.name,
+    };
+    dirent::fill(&mut block, [record], &vol.geo);
+    dirent::write_checksum(&mut block, seed, &vol.geo);
     append(vol, h, inode, st, &block, entry.source).map(|_| ())
+}
+
+/// The file type that an entry of this volume holds for an inode of mode `mode`: 0 without `filetype`.
+pub(crate) fn file_type(vol: &Volume, mode: u16) -> u8 {
+    if !vol.geo.filetype {
+        return 0;
+    }
+    FileType::of_mode(mode).map_or(0, FileType::dirent_code)
 }
 
 /// Removes an entry that [`find`] has found.
@@ -435,7 +466,7 @@ pub(crate) fn remove(
 ) -> Result<()> {
     let block = vol.journal.read(found.pblk, Class::Directory)?;
     let changes = leaf::remove(&block, &found.hit);
-    apply(vol, h, seed(vol, inode, st), found.pblk, block, &changes)
+    apply(Dir::open(vol, inode, st)?, h, found.pblk, block, &changes)
 }
 
 /// Gives an entry that [`find`] has found another inode.
@@ -448,18 +479,14 @@ pub(crate) fn replace(
     ino: InodeNo,
     mode: u16,
 ) -> Result<()> {
+    let dir = Dir::open(vol, inode, st)?;
     let block = vol.journal.read(found.pblk, Class::Directory)?;
     let changes = leaf::replace(&block, found.hit.offset, ino, file_type(vol, mode));
-    if found.lblk == LBlock(0) && st.raw.flags.contains(InodeFlags::INDEX) && vol.dirs.dir_index {
-        // Only ".." of an indexed directory lies here: the block ends with an index, not with a dirent tail.
-        return htree::apply(vol, h, seed(vol, inode, st), found.pblk, block, &changes);
+    if found.lblk == LBlock(0) && dir.is_indexed() {
+        // Only ".." of an indexed directory is changed here: the block ends with an index, not with a dirent tail.
+        return htree::apply(dir, h, found.pblk, block, &changes);
     }
-    apply(vol, h, seed(vol, inode, st), found.pblk, block, &changes)
-}
-
-/// The entry ".." of a directory.
-pub(crate) fn dotdot(dir: Dir<'_>) -> Result<Found> {
-    find(dir, b"..")?.ok_or_else(|| Inconsistent::NoDotDot(dir.inode.ino).into())
+    apply(dir, h, found.pblk, block, &changes)
 }
 
 /// Whether nothing but "." and ".." is in the directory.
@@ -477,13 +504,9 @@ pub(crate) fn is_empty(dir: Dir<'_>) -> Result<bool> {
 
 /// Whether a block of entries has nothing but "." and "..".
 pub(crate) fn is_empty_block(dir: Dir<'_>, block: &DirBlock) -> Result<bool> {
-    for record in leaf::records(&block.bytes, dir.end()) {
-        let record = record.map_err(|b| dir.broken(block, b))?;
-        if record.ino != 0 && !is_dot_or_dotdot(record.name(&block.bytes)) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    Leaf::decode(&block.bytes, &dir.vol.geo)
+        .and_then(|leaf| leaf.is_empty())
+        .map_err(|e| dir.corrupt(block.lblk, e))
 }
 
 /// Makes the first block of a new directory, with "." and "..".
@@ -496,17 +519,8 @@ pub(crate) fn init(
     source: Source,
 ) -> Result<()> {
     let mut block = vec![0; vol.geo.block_size()];
-    let kind = file_type(vol, crate::types::mode::S_IFDIR);
-    let first = leaf::rec_len(1);
-    leaf::encode(&mut block[..9], inode.ino, first, kind, b".");
-    leaf::encode(
-        &mut block[first..first + 10],
-        parent,
-        chain_end(vol) - first,
-        kind,
-        b"..",
-    );
-    finish_leaf(vol, seed(vol, inode, st), &mut block);
+    dirent::init_dot_dotdot(&mut block, inode.ino, parent, &vol.geo);
+    dirent::write_checksum(&mut block, st.raw.csum_seed(inode.ino, &vol.geo), &vol.geo);
     append(vol, h, inode, st, &block, source).map(|_| ())
 }
 
@@ -519,59 +533,32 @@ pub(crate) fn append(
     content: &[u8],
     source: Source,
 ) -> Result<(LBlock, BlockNo)> {
-    let lblk = u32::try_from(st.raw.size >> vol.geo.block_bits).map_err(|_| Error::NoSpace)?;
-    let lblk = LBlock(lblk);
-    let pblk = allocate_block(vol, h, inode, st, lblk, source)?;
+    let lblk =
+        LBlock(u32::try_from(st.raw.size >> vol.geo.block_bits).map_err(|_| Error::NoSpace)?);
+    let size = st.raw.size + vol.geo.block_size() as u64;
+    if size > u64::from(u32::MAX) && !vol.geo.largedir {
+        return Err(Error::NoSpace);
+    }
+    let pblk = mapping::allocate_block(vol, h, inode, st, lblk, source)?;
     h.create(pblk, Class::Directory, content)?;
-    st.raw.size += vol.geo.block_size() as u64;
+    st.raw.size = size;
     Ok((lblk, pblk))
 }
 
-/// Takes a block for `lblk` of a directory or a symbolic link, and maps it. Nothing is changed when there is no space.
-pub(crate) fn allocate_block(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    lblk: LBlock,
-    source: Source,
-) -> Result<BlockNo> {
-    let goal = mapping::goal(vol, inode, st, lblk)?;
-    let pblk = vol.alloc.allocate_one(h, goal, source)?;
-    let run = mapping::Run {
-        lblk,
-        len: 1,
-        pblk,
-        state: mapping::MapState::Written,
-    };
-    if let Err(error) = mapping::insert(vol, h, inode, st, run) {
-        vol.alloc.free(h, pblk, 1, Class::Directory)?;
-        return Err(error);
-    }
-    Ok(pblk)
-}
-
-/// The seed of the checksums of this directory's blocks; only computed when the volume has checksums.
-pub(crate) fn seed(vol: &Volume, inode: &Inode, st: &InodeState) -> u32 {
-    if vol.geo.metadata_csum {
-        st.raw.csum_seed(inode.ino, &vol.geo)
-    } else {
-        0
-    }
-}
-
 /// Makes changes in a block of entries and brings its checksum up to date.
-pub(crate) fn apply(
-    vol: &Volume,
+fn apply(
+    dir: Dir<'_>,
     h: &Handle,
-    seed: u32,
     pblk: BlockNo,
     block: BlockRef,
     changes: &Changes,
 ) -> Result<()> {
-    let checksum = vol.geo.metadata_csum.then(|| {
-        let end = chain_end(vol);
-        (end + 8, changed_checksum(seed, &block[..end], changes))
+    let checksum = dir.vol.geo.metadata_csum.then(|| {
+        let end = dir.end();
+        (
+            end + TAIL_CHECKSUM,
+            changed_checksum(dir.seed(), &block[..end], changes),
+        )
     });
     drop(block);
     for (offset, bytes) in changes {
@@ -584,7 +571,7 @@ pub(crate) fn apply(
 }
 
 /// The checksum of `old` as it is after `changes`, which are in order and do not overlap.
-pub(crate) fn changed_checksum(seed: u32, old: &[u8], changes: &Changes) -> u32 {
+fn changed_checksum(seed: u32, old: &[u8], changes: &Changes) -> u32 {
     let mut sum = seed;
     let mut done = 0;
     for (offset, bytes) in changes {
@@ -593,18 +580,4 @@ pub(crate) fn changed_checksum(seed: u32, old: &[u8], changes: &Changes) -> u32 
         done = offset + bytes.len();
     }
     crc32c(sum, &old[done..])
-}
-
-/// Completes a block of entries that was built in memory: the tail and its checksum.
-pub(crate) fn finish_leaf(vol: &Volume, seed: u32, block: &mut [u8]) {
-    if !vol.geo.metadata_csum {
-        return;
-    }
-    let end = chain_end(vol);
-    let sum = crc32c(seed, &block[..end]);
-    let tail = &mut block[end..];
-    tail.fill(0);
-    tail[4] = TAIL as u8;
-    tail[7] = 0xde;
-    tail[8..].copy_from_slice(&sum.to_le_bytes());
 }

@@ -19,9 +19,10 @@
 
 use std::sync::Arc;
 
-use stetfs_format::InodeNo;
+use stetfs_format::dirent::MAX_NAME_LEN;
+use stetfs_format::{InodeFlags, InodeNo};
 
-use crate::dir::{self, Dir, Found, NAME_MAX, Place};
+use crate::dir::{self, Dir, Found, Place};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::perm;
@@ -32,7 +33,7 @@ mod create;
 mod rename;
 mod unlink;
 
-pub(crate) use create::{Created, create, mkdir, mknod, symlink};
+pub(crate) use create::{create, mkdir, mknod, symlink};
 pub(crate) use rename::rename;
 pub(crate) use unlink::{link, rmdir, unlink};
 
@@ -95,7 +96,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return Err(Error::NotFound);
     }
-    if name.len() > NAME_MAX {
+    if name.len() > MAX_NAME_LEN {
         return Err(Error::NameTooLong);
     }
     if name.iter().any(|&b| matches!(b, b'/' | 0)) {
@@ -125,8 +126,7 @@ fn check_dir_links(vol: &Volume, dir: &InodeState) -> Result<()> {
 
 /// Whether the directory may have more subdirectories than its link count says.
 fn uncounted_links(vol: &Volume, dir: &InodeState) -> bool {
-    use stetfs_format::inode::InodeFlags;
-    vol.dirs.dir_nlink && vol.dirs.dir_index && dir.raw.flags.contains(InodeFlags::INDEX)
+    vol.geo.dir_nlink && dir::is_indexed(vol, dir)
 }
 
 /// A subdirectory more: 1 means "too many to count" and stays (`ext4_inc_count`).
@@ -141,6 +141,21 @@ fn add_dir_link(vol: &Volume, dir: &mut InodeState) {
 fn remove_dir_link(dir: &mut InodeState) {
     if dir.raw.links_count > 2 {
         dir.raw.links_count -= 1;
+    }
+}
+
+/// A directory that passes its project on takes only files of that project.
+fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
+    let project = {
+        let st = dir.state.read();
+        st.raw
+            .flags
+            .contains(InodeFlags::PROJINHERIT)
+            .then_some(st.raw.projid)
+    };
+    match project {
+        Some(project) if inode.state.read().raw.projid != project => Err(Error::CrossDevice),
+        _ => Ok(()),
     }
 }
 

@@ -16,9 +16,8 @@
 //! leaf by leaf under the directory's lock and handed out without it.
 
 use smallvec::SmallVec;
-use stetfs_format::bytes::read_u32le;
 use stetfs_format::checksum::crc32c;
-use stetfs_format::{InodeNo, LBlock};
+use stetfs_format::{HashVersion, Hasher, InodeNo, LBlock};
 
 use crate::dir::{self, Dir, DirBlock, leaf};
 use crate::error::{Error, Inconsistent, Result};
@@ -117,7 +116,7 @@ fn gather(vol: &Volume, inode: &Inode, cookie: u64) -> Result<Batch> {
     let dir = Dir::open(vol, inode, &st)?;
     if dir.is_indexed() {
         by_hash(dir, cookie)
-    } else if vol.dirs.dir_index && dir.blocks == 1 {
+    } else if vol.geo.dir_index && dir.blocks == 1 {
         one_block_by_hash(dir, cookie)
     } else {
         by_offset(dir, cookie)
@@ -209,12 +208,12 @@ fn by_offset(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
 }
 
 /// The cookie of a name in the order of hashes.
-fn hash_cookie(dir: Dir<'_>, version: u8, name: &[u8]) -> Option<u64> {
+fn hash_cookie(hasher: &Hasher, name: &[u8]) -> Option<u64> {
     if dir::is_dot_or_dotdot(name) {
         return None;
     }
-    let hash = htree::hash(dir.vol, version, name);
-    let minor = if version == htree::LEGACY {
+    let hash = hasher.hash(name);
+    let minor = if hasher.version == HashVersion::Legacy {
         crc32c(0, name)
     } else {
         hash.minor
@@ -230,10 +229,8 @@ fn one_block_by_hash(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
     let block = dir.read_leaf(LBlock(0))?;
     let parent = dir::dotdot(dir)?.ino;
     let mut batch = Batch::new();
-    let version = dir.vol.dirs.default_version;
-    batch.add(dir, block, cookie, |_, name| {
-        hash_cookie(dir, version, name)
-    })?;
+    let hasher = dir.vol.dirs.default_hasher();
+    batch.add(dir, block, cookie, |_, name| hash_cookie(&hasher, name))?;
     batch.add_dots(dir, parent, cookie);
     batch.sort();
     Ok(batch)
@@ -244,20 +241,14 @@ fn by_hash(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
     if cookie >= END {
         return Ok(batch);
     }
-    let path = htree::probe(dir, |_| ((cookie >> 32) as u32) << 1)?;
-    let version = path.version;
-    let mut leaves = Leaves::new(dir, path);
+    let mut leaves = Leaves::new(dir, htree::probe(dir, |_| ((cookie >> 32) as u32) << 1)?)?;
+    let hasher = leaves.hasher();
     if cookie <= DOTDOT {
-        let root = htree::read_root_block(dir)?;
-        batch.add_dots(
-            dir,
-            InodeNo(read_u32le(&root.bytes, leaf::rec_len(1))),
-            cookie,
-        );
+        batch.add_dots(dir, dir::dotdot(dir)?.ino, cookie);
     }
     loop {
         batch.add(dir, leaves.read()?, cookie, |_, name| {
-            hash_cookie(dir, version, name)
+            hash_cookie(&hasher, name)
         })?;
         let Some(next) = leaves.next_hash() else {
             batch.next = None;
@@ -271,11 +262,8 @@ fn by_hash(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
             batch.blocks.clear();
         }
         if batch.blocks.len() > CONTINUED_MAX {
-            return Err(Inconsistent::IndexAstray {
-                ino: dir.inode.ino,
-                hash: next,
-            }
-            .into());
+            let ino = dir.inode.ino;
+            return Err(Inconsistent::IndexAstray { ino, hash: next }.into());
         }
         leaves.advance()?;
     }

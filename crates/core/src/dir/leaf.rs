@@ -8,17 +8,13 @@
 use smallvec::SmallVec;
 use stetfs_format::InodeNo;
 use stetfs_format::bytes::{read_u16le, read_u32le, read_u64le, write_u16le, write_u32le};
+use stetfs_format::dirent::rec_len;
 
 /// Bytes before the name.
 pub(crate) const HEADER: usize = 8;
 
 /// The shortest record.
 const SHORTEST: usize = 12;
-
-/// Bytes that a record needs for a name of `name_len` bytes (`ext4_dir_rec_len`).
-pub(crate) const fn rec_len(name_len: usize) -> usize {
-    (HEADER + name_len + 3) & !3
-}
 
 /// A chain is broken at this offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +187,7 @@ pub(crate) type Change = (usize, SmallVec<[u8; 48]>);
 pub(crate) type Changes = SmallVec<[Change; 2]>;
 
 /// Writes a record with a name into `out`, which is as long as the name needs.
-pub(crate) fn encode(out: &mut [u8], ino: InodeNo, rec_len: usize, file_type: u8, name: &[u8]) {
+fn encode(out: &mut [u8], ino: InodeNo, rec_len: usize, file_type: u8, name: &[u8]) {
     write_u32le(out, 0, ino.0);
     write_u16le(out, 4, rec_len as u16);
     out[6] = name.len() as u8;

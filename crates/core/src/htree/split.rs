@@ -5,23 +5,38 @@
 //! name is found, so running out of space between two of them harms nothing.
 
 use smallvec::SmallVec;
-use stetfs_format::bytes::{read_u16le, write_u16le, write_u32le};
-use stetfs_format::checksum::crc32c;
-use stetfs_format::inode::InodeFlags;
-use stetfs_format::{BlockNo, LBlock};
+use stetfs_format::dirent::{self, NewEntry as Record};
+use stetfs_format::htree::max_indirect_levels;
+use stetfs_format::{
+    BlockNo, DirBlock as Leaf, DxBlockMut, DxEntry, HashVersion, InodeFlags, InodeNo, LBlock,
+};
 use stetfs_journal::Handle;
 use stetfs_media::{BlockRef, Class};
 
-use super::{
-    CONTINUED, INFO_LEVELS, INFO_VERSION, NODE_ENTRIES, Node, PAIR, Path, ROOT_ENTRIES, hash,
-    limit, probe,
-};
+use super::{CONTINUED, Node, Path, probe};
 use crate::alloc::Source;
-use crate::dir::leaf::{self, Changes, Record};
-use crate::dir::{self, Dir, DirBlock, NewEntry, append, chain_end, finish_leaf};
+use crate::dir::leaf::Changes;
+use crate::dir::{self, Dir, DirBlock, NewEntry, Place, append};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState, changed_ranges};
 use crate::volume::Volume;
+
+/// What a split works on.
+struct Split<'a> {
+    vol: &'a Volume,
+    h: &'a Handle,
+    inode: &'a Inode,
+    st: &'a mut InodeState,
+    seed: u32,
+    source: Source,
+}
+
+/// A name of a leaf that is being split.
+struct Name<'b> {
+    hash: u32,
+    offset: usize,
+    record: Record<'b>,
+}
 
 /// Adds a name for which its leaf may have no room, growing the tree as far as needed.
 pub(crate) fn insert(
@@ -31,30 +46,33 @@ pub(crate) fn insert(
     st: &mut InodeState,
     entry: NewEntry<'_>,
 ) -> Result<()> {
-    // Each round but the last splits one index block, so a tree of the most levels needs this many.
-    for _ in 0..=vol.dirs.levels_max + 1 {
+    // Each round but the last splits one block: at most one a level, and one more when the tree gets a level.
+    for _ in 0..max_indirect_levels(&vol.geo) + 4 {
         let dir = Dir::open(vol, inode, st)?;
-        let mut major = 0;
-        let path = probe(dir, |version| {
-            major = hash(vol, version, entry.name).major;
-            major
-        })?;
-        let block = dir.read_leaf(path.leaf())?;
-        let need = leaf::rec_len(entry.name.len());
-        let room =
-            leaf::room(&block.bytes, chain_end(vol), need).map_err(|b| dir.broken(&block, b))?;
-        if let Some(offset) = room {
-            let place = dir::Place::Room {
+        let path = probe(dir, |hasher| hasher.hash(entry.name).major)?;
+        let block = dir.read_leaf(path.leaf)?;
+        if let Some(offset) = dir.room_in(&block, entry.name)? {
+            let place = Place::Room {
                 pblk: block.pblk,
                 offset,
             };
             drop((block, path));
             return dir::insert(vol, h, inode, st, place, entry);
         }
-        if path.nodes[path.nodes.len() - 1].is_full(vol) {
-            split_index(vol, h, inode, st, path, entry.source)?;
+        let full = path.nodes[path.nodes.len() - 1].pairs(dir)?.is_full();
+        let seed = dir.seed();
+        let mut split = Split {
+            vol,
+            h,
+            inode,
+            st,
+            seed,
+            source: entry.source,
+        };
+        if full {
+            split.split_index(path)?
         } else {
-            split_leaf(vol, h, inode, st, (path, block), entry.source)?;
+            split.split_leaf(path, block)?
         }
     }
     Err(Inconsistent::IndexAstray {
@@ -73,283 +91,204 @@ pub(crate) fn make_indexed(
     st: &mut InodeState,
     source: Source,
 ) -> Result<()> {
-    let seed = dir::seed(vol, inode, st);
     let dir = Dir::open(vol, inode, st)?;
+    let seed = dir.seed();
     let old = dir.read_leaf(LBlock(0))?;
-    let names = names_behind_dots(dir, &old)?;
+    let (parent, records) = names_behind_dots(dir, &old)?;
     let mut leaf = vec![0; vol.geo.block_size()];
-    pack(&old.bytes, &names, &mut leaf, chain_end(vol));
-    finish_leaf(vol, seed, &mut leaf);
+    dirent::fill(&mut leaf, records, &vol.geo);
+    dirent::write_checksum(&mut leaf, seed, &vol.geo);
     let (lblk, _) = append(vol, h, inode, st, &leaf, source)?;
 
-    let mut root = old.bytes.to_vec();
-    let dotdot = leaf::rec_len(1);
-    write_u16le(
-        &mut root,
-        dotdot + 4,
-        (vol.geo.block_size() - dotdot) as u16,
-    );
-    root[ROOT_ENTRIES - PAIR..ROOT_ENTRIES].fill(0);
-    root[INFO_VERSION] = vol.dirs.default_version;
-    root[INFO_VERSION + 1] = PAIR as u8;
-    write_pairs(vol, &mut root, ROOT_ENTRIES, &[(0, lblk.0)]);
-    if vol.geo.metadata_csum {
-        let tail = root.len() - PAIR;
-        root[tail..].fill(0);
-    }
-    write_index(vol, h, seed, old, ROOT_ENTRIES, &mut root)?;
+    let version = HashVersion::of_code(vol.dirs.default_version).unwrap_or(HashVersion::HalfMd4);
+    let mut root = vec![0; vol.geo.block_size()];
+    DxBlockMut::init_root(&mut root, inode.ino, parent, version, lblk, &vol.geo)
+        .write_checksum(seed, &vol.geo);
+    write_changed(h, old, &root)?;
     st.raw.flags.insert(InodeFlags::INDEX);
     Ok(())
 }
 
-/// The records of block 0 but "." and "..", which must come first.
-fn names_behind_dots(dir: Dir<'_>, block: &DirBlock) -> Result<SmallVec<[Record; 128]>> {
-    let mut records: SmallVec<[Record; 128]> = SmallVec::new();
-    for record in leaf::records(&block.bytes, dir.end()) {
-        records.push(record.map_err(|b| dir.broken(block, b))?);
+/// The names of block 0 but "." and "..", which must come first; and the inode of "..".
+fn names_behind_dots<'b>(
+    dir: Dir<'b>,
+    block: &'b DirBlock,
+) -> Result<(InodeNo, SmallVec<[Record<'b>; 64]>)> {
+    let corrupt = |e| dir.corrupt(block.lblk, e);
+    let entries = Leaf::decode(&block.bytes, &dir.vol.geo)
+        .map_err(corrupt)?
+        .entries();
+    let mut parent = None;
+    let mut records = SmallVec::new();
+    for (i, entry) in entries.enumerate() {
+        let entry = entry.map_err(corrupt)?;
+        match (i, entry.name) {
+            (0, b".") => {}
+            (1, b"..") => parent = Some(entry.inode),
+            (0 | 1, _) => return Err(Inconsistent::NoDotDot(dir.inode.ino).into()),
+            _ if entry.is_free() => {}
+            _ => records.push(record(&entry)),
+        }
     }
-    let is = |i: usize, offset: usize, name: &[u8]| {
-        records
-            .get(i)
-            .is_some_and(|r| r.offset == offset && r.name(&block.bytes) == name)
-    };
-    if !is(0, 0, b".") || !is(1, leaf::rec_len(1), b"..") {
-        return Err(Inconsistent::NoDotDot(dir.inode.ino).into());
-    }
-    records.drain(..2);
-    records.retain(|r| r.ino != 0);
-    Ok(records)
+    let parent = parent.ok_or(Inconsistent::NoDotDot(dir.inode.ino))?;
+    Ok((parent, records))
 }
 
-/// Writes `records` of `from` without gaps to the start of `to`; the last reaches to `end`. Behind it `to` keeps what it has.
-fn pack(from: &[u8], records: &[Record], to: &mut [u8], end: usize) {
-    if records.is_empty() {
-        to[..leaf::HEADER].fill(0);
-        write_u16le(to, 4, end as u16);
-        return;
+fn record<'b>(entry: &dirent::Entry<'b>) -> Record<'b> {
+    Record {
+        inode: entry.inode,
+        file_type: entry.file_type,
+        name: entry.name,
     }
-    let mut at = 0;
-    for (i, record) in records.iter().enumerate() {
-        let bytes = leaf::HEADER + record.name_len;
-        to[at..at + bytes].copy_from_slice(&from[record.offset..record.offset + bytes]);
-        let last = i + 1 == records.len();
-        let length = if last {
-            end - at
+}
+
+impl Split<'_> {
+    /// Splits the leaf of `path` in two by hash (`do_split`).
+    fn split_leaf(&mut self, mut path: Path, old: DirBlock) -> Result<()> {
+        let (vol, geo) = (self.vol, &self.vol.geo);
+        let dir = Dir::open(vol, self.inode, self.st)?;
+        let corrupt = |e| dir.corrupt(old.lblk, e);
+        let mut names: SmallVec<[Name<'_>; 64]> = SmallVec::new();
+        for entry in Leaf::decode(&old.bytes, geo).map_err(corrupt)?.entries() {
+            let entry = entry.map_err(corrupt)?;
+            if !entry.is_free() {
+                let hash = path.hasher.hash(entry.name).major;
+                names.push(Name {
+                    hash,
+                    offset: entry.offset,
+                    record: record(&entry),
+                });
+            }
+        }
+        if names.len() < 2 {
+            return Err(Inconsistent::LeafCannotSplit {
+                ino: self.inode.ino,
+                lblk: old.lblk,
+            }
+            .into());
+        }
+        names.sort_by_key(|name| (name.hash, name.offset));
+        let at = split_point(&names, geo.block_size());
+        let begins = names[at].hash;
+        let continued = if begins == names[at - 1].hash {
+            CONTINUED
         } else {
-            leaf::rec_len(record.name_len)
+            0
         };
-        write_u16le(to, at + 4, length as u16);
-        at += length;
+        // What stays keeps its order, so that little of the block changes.
+        names[..at].sort_by_key(|name| name.offset);
+
+        let mut upper = vec![0; geo.block_size()];
+        dirent::fill(&mut upper, names[at..].iter().map(|n| n.record), geo);
+        dirent::write_checksum(&mut upper, self.seed, geo);
+        let mut lower = vec![0; geo.block_size()];
+        dirent::fill(&mut lower, names[..at].iter().map(|n| n.record), geo);
+        dirent::write_checksum(&mut lower, self.seed, geo);
+        drop(names);
+
+        let (lblk, _) = self.append(&upper)?;
+        write_changed(self.h, old, &lower)?;
+        let node = path.nodes.pop().expect("a path has a node above its leaf");
+        drop(path);
+        self.insert_pair(
+            node,
+            DxEntry {
+                hash: begins | continued,
+                block: lblk,
+            },
+        )
+    }
+
+    /// Makes room above a full index block on `path`: the highest full one whose parent has room is split; when even
+    /// the root is full, its pairs move one level down.
+    fn split_index(&mut self, mut path: Path) -> Result<()> {
+        let levels = path.nodes.len();
+        let mut level = levels - 1;
+        let dir = Dir::open(self.vol, self.inode, self.st)?;
+        while level > 0 && path.nodes[level - 1].pairs(dir)?.is_full() {
+            level -= 1;
+        }
+        if level == 0 && levels > usize::from(max_indirect_levels(&self.vol.geo)) {
+            tracing::warn!("directory inode {}: the index is full", self.inode.ino);
+            return Err(Error::NoSpace);
+        }
+        path.nodes.truncate(level + 1);
+        let node = path.nodes.pop().expect("the chosen level");
+        match path.nodes.pop() {
+            None => self.deepen(node),
+            Some(parent) => self.split_node(parent, node),
+        }
+    }
+
+    /// Moves all pairs of the root into a new block below it.
+    fn deepen(&mut self, node: Node) -> Result<()> {
+        let geo = &self.vol.geo;
+        let mut below = vec![0; geo.block_size()];
+        let mut root = node.block.bytes.to_vec();
+        let mut pairs = DxBlockMut::init_node(&mut below, LBlock(0), geo);
+        DxBlockMut::edit_root(&mut root).push_down(&mut pairs, self.next_block());
+        pairs.write_checksum(self.seed, geo);
+        DxBlockMut::edit_root(&mut root).write_checksum(self.seed, geo);
+        self.append(&below)?;
+        write_changed(self.h, node.block, &root)
+    }
+
+    /// Moves the upper half of a node's pairs into a new block, which the parent gets a pair for.
+    fn split_node(&mut self, parent: Node, node: Node) -> Result<()> {
+        let geo = &self.vol.geo;
+        let mut upper = vec![0; geo.block_size()];
+        let mut lower = node.block.bytes.to_vec();
+        let mut pairs = DxBlockMut::init_node(&mut upper, LBlock(0), geo);
+        let mut old = DxBlockMut::edit_node(&mut lower);
+        let half = old.count() / 2;
+        let begins = old.split_off(half, &mut pairs);
+        pairs.write_checksum(self.seed, geo);
+        old.write_checksum(self.seed, geo);
+        let (lblk, _) = self.append(&upper)?;
+        write_changed(self.h, node.block, &lower)?;
+        self.insert_pair(
+            parent,
+            DxEntry {
+                hash: begins,
+                block: lblk,
+            },
+        )
+    }
+
+    /// Puts a pair behind the chosen one of a node that has room.
+    fn insert_pair(&mut self, node: Node, entry: DxEntry) -> Result<()> {
+        let mut new = node.block.bytes.to_vec();
+        let mut pairs = match node.block.lblk {
+            LBlock(0) => DxBlockMut::edit_root(&mut new),
+            _ => DxBlockMut::edit_node(&mut new),
+        };
+        pairs.insert(node.at + 1, entry);
+        pairs.write_checksum(self.seed, &self.vol.geo);
+        write_changed(self.h, node.block, &new)
+    }
+
+    /// Where [`Split::append`] will put its block.
+    fn next_block(&self) -> LBlock {
+        LBlock((self.st.raw.size >> self.vol.geo.block_bits) as u32)
+    }
+
+    fn append(&mut self, content: &[u8]) -> Result<(LBlock, BlockNo)> {
+        append(self.vol, self.h, self.inode, self.st, content, self.source)
     }
 }
 
-/// Splits the leaf of `path` in two by hash (`do_split`).
-fn split_leaf(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    (mut path, old): (Path, DirBlock),
-    source: Source,
-) -> Result<()> {
-    let seed = dir::seed(vol, inode, st);
-    let dir = Dir::open(vol, inode, st)?;
-    let mut map: SmallVec<[(u32, Record); 128]> = SmallVec::new();
-    for record in leaf::records(&old.bytes, dir.end()) {
-        let record = record.map_err(|b| dir.broken(&old, b))?;
-        if record.ino != 0 {
-            map.push((
-                hash(vol, path.version, record.name(&old.bytes)).major,
-                record,
-            ));
-        }
-    }
-    if map.len() < 2 {
-        return Err(Inconsistent::LeafCannotSplit {
-            ino: inode.ino,
-            lblk: old.lblk,
-        }
-        .into());
-    }
-    map.sort_by_key(|(hash, _)| *hash);
-    let split = split_point(&map, vol.geo.block_size());
-    let begins = map[split].0;
-    let continued = if begins == map[split - 1].0 {
-        CONTINUED
-    } else {
-        0
-    };
-
-    let mut upper = vec![0; vol.geo.block_size()];
-    pack(
-        &old.bytes,
-        &in_block_order(&map[split..]),
-        &mut upper,
-        chain_end(vol),
-    );
-    finish_leaf(vol, seed, &mut upper);
-    let (lblk, _) = append(vol, h, inode, st, &upper, source)?;
-
-    let mut lower = old.bytes.to_vec();
-    pack(
-        &old.bytes,
-        &in_block_order(&map[..split]),
-        &mut lower,
-        chain_end(vol),
-    );
-    finish_leaf(vol, seed, &mut lower);
-    write_changed(h, old, &lower)?;
-
-    let node = path.nodes.pop().expect("a path has a node above its leaf");
-    drop(path);
-    insert_pair(vol, h, seed, node, (begins + continued, lblk.0))
-}
-
-/// The first entry that moves, of entries sorted by hash: so many from the end that they fill at most half a
-/// block, but when all of them do, half of the entries.
-fn split_point(map: &[(u32, Record)], block_size: usize) -> usize {
+/// The first name that moves, of names sorted by hash: so many from the end that they fill at most half a
+/// block; but when all of them do, half of the names.
+fn split_point(names: &[Name<'_>], block_size: usize) -> usize {
     let mut size = 0;
-    for (i, (_, record)) in map.iter().enumerate().rev() {
-        let used = record.used();
+    for (i, name) in names.iter().enumerate().rev() {
+        let used = dirent::rec_len(name.record.name.len());
         if size + used / 2 > block_size / 2 {
-            return (i + 1).min(map.len() - 1);
+            return (i + 1).min(names.len() - 1);
         }
         size += used;
     }
-    map.len() / 2
-}
-
-fn in_block_order(part: &[(u32, Record)]) -> SmallVec<[Record; 128]> {
-    let mut records: SmallVec<[Record; 128]> = part.iter().map(|(_, r)| *r).collect();
-    records.sort_unstable_by_key(|r| r.offset);
-    records
-}
-
-/// Makes room above a full index block on `path`: the highest full one whose parent has room is split; when even
-/// the root is full, its pairs move one level down.
-fn split_index(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    mut path: Path,
-    source: Source,
-) -> Result<()> {
-    let levels = path.nodes.len();
-    let mut level = levels - 1;
-    while level > 0 && path.nodes[level - 1].is_full(vol) {
-        level -= 1;
-    }
-    if level == 0 && levels >= vol.dirs.levels_max {
-        tracing::warn!("directory inode {}: the index is full", inode.ino);
-        return Err(Error::NoSpace);
-    }
-    path.nodes.truncate(level + 1);
-    let node = path.nodes.pop().expect("the chosen level");
-    match path.nodes.pop() {
-        None => deepen(vol, h, inode, st, node, source),
-        Some(parent) => split_node(vol, h, inode, st, (parent, node), source),
-    }
-}
-
-/// Moves all pairs of the root into a new block below it.
-fn deepen(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    node: Node,
-    source: Source,
-) -> Result<()> {
-    let seed = dir::seed(vol, inode, st);
-    let lblk = append_node(vol, h, inode, st, &pairs(&node, 0..node.count), source)?;
-    let mut root = node.block.bytes.to_vec();
-    root[INFO_LEVELS] += 1;
-    write_pairs(vol, &mut root, ROOT_ENTRIES, &[(0, lblk.0)]);
-    write_index(vol, h, seed, node.block, ROOT_ENTRIES, &mut root)
-}
-
-/// Moves the upper half of a node's pairs into a new block, which the parent gets a pair for.
-fn split_node(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    (parent, node): (Node, Node),
-    source: Source,
-) -> Result<()> {
-    let seed = dir::seed(vol, inode, st);
-    let half = node.count / 2;
-    let begins = node.hash(half);
-    let lblk = append_node(vol, h, inode, st, &pairs(&node, half..node.count), source)?;
-    let mut lower = node.block.bytes.to_vec();
-    write_u16le(&mut lower, node.entries + 2, half as u16);
-    write_index(vol, h, seed, node.block, node.entries, &mut lower)?;
-    insert_pair(vol, h, seed, parent, (begins, lblk.0))
-}
-
-fn pairs(node: &Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
-    range
-        .map(|at| (node.hash(at), node.child_at(at).0))
-        .collect()
-}
-
-/// Adds an index block with these pairs; the hash of the first is the parent's to say.
-fn append_node(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    pairs: &[(u32, u32)],
-    source: Source,
-) -> Result<LBlock> {
-    let size = vol.geo.block_size();
-    let mut block = vec![0; size];
-    write_u16le(&mut block, 4, size as u16);
-    write_pairs(vol, &mut block, NODE_ENTRIES, pairs);
-    set_checksum(vol, dir::seed(vol, inode, st), NODE_ENTRIES, &mut block);
-    append(vol, h, inode, st, &block, source).map(|(lblk, _)| lblk)
-}
-
-/// Fills an index block: limit, count and pairs.
-fn write_pairs(vol: &Volume, block: &mut [u8], entries: usize, pairs: &[(u32, u32)]) {
-    for (i, (hash, child)) in pairs.iter().enumerate() {
-        write_u32le(block, entries + i * PAIR, *hash);
-        write_u32le(block, entries + i * PAIR + 4, *child);
-    }
-    write_u16le(block, entries, limit(vol, entries) as u16);
-    write_u16le(block, entries + 2, pairs.len() as u16);
-}
-
-/// Puts a pair behind the chosen one of a node that has room.
-fn insert_pair(
-    vol: &Volume,
-    h: &Handle,
-    seed: u32,
-    node: Node,
-    (hash, child): (u32, u32),
-) -> Result<()> {
-    let mut new = node.block.bytes.to_vec();
-    let at = node.entries + (node.at + 1) * PAIR;
-    let end = node.entries + node.count * PAIR;
-    new.copy_within(at..end, at + PAIR);
-    write_u32le(&mut new, at, hash);
-    write_u32le(&mut new, at + 4, child);
-    write_u16le(&mut new, node.entries + 2, (node.count + 1) as u16);
-    write_index(vol, h, seed, node.block, node.entries, &mut new)
-}
-
-/// Brings an index block's checksum up to date and writes what differs from `old`.
-fn write_index(
-    vol: &Volume,
-    h: &Handle,
-    seed: u32,
-    old: DirBlock,
-    entries: usize,
-    new: &mut [u8],
-) -> Result<()> {
-    set_checksum(vol, seed, entries, new);
-    write_changed(h, old, new)
+    names.len() / 2
 }
 
 /// Writes what differs; lets the old content go first.
@@ -363,30 +302,10 @@ fn write_changed(h: &Handle, old: DirBlock, new: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Sets the checksum of an index block (`ext4_dx_csum`): of everything up to the last pair, of the tail's reserved field, and of a
-/// zero in its own place.
-fn set_checksum(vol: &Volume, seed: u32, entries: usize, block: &mut [u8]) {
-    if vol.geo.metadata_csum {
-        let tail = entries + limit(vol, entries) * PAIR;
-        let sum = checksum(seed, entries, tail, block);
-        write_u32le(block, tail + 4, sum);
-    }
-}
-
-/// The checksum of an index block whose tail is at `tail`.
-pub(super) fn checksum(seed: u32, entries: usize, tail: usize, block: &[u8]) -> u32 {
-    let count = usize::from(read_u16le(block, entries + 2));
-    let end = (entries + count * PAIR).min(tail);
-    let sum = crc32c(seed, &block[..end]);
-    let sum = crc32c(sum, &block[tail..tail + 4]);
-    crc32c(sum, &[0; 4])
-}
-
 /// Makes changes before the pairs of a root (in ".."), and brings its checksum up to date.
 pub(crate) fn apply(
-    vol: &Volume,
+    dir: Dir<'_>,
     h: &Handle,
-    seed: u32,
     pblk: BlockNo,
     block: BlockRef,
     changes: &Changes,
@@ -395,10 +314,14 @@ pub(crate) fn apply(
     for (offset, bytes) in changes {
         new[*offset..offset + bytes.len()].copy_from_slice(bytes);
     }
-    let old = DirBlock {
-        lblk: LBlock(0),
-        pblk,
-        bytes: block,
-    };
-    write_index(vol, h, seed, old, ROOT_ENTRIES, &mut new)
+    DxBlockMut::edit_root(&mut new).write_checksum(dir.seed(), &dir.vol.geo);
+    write_changed(
+        h,
+        DirBlock {
+            lblk: LBlock(0),
+            pblk,
+            bytes: block,
+        },
+        &new,
+    )
 }

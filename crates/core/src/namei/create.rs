@@ -281,7 +281,7 @@ fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_f
         new.mode & mode::S_IFMT,
         mode::S_IFREG | mode::S_IFDIR | mode::S_IFLNK
     ) {
-        mapping::init_root(vol, &mut raw);
+        mapping::init(&mut raw, &vol.geo);
     }
     raw
 }
@@ -318,7 +318,7 @@ fn write_target(
     target: &[u8],
     source: Source,
 ) -> Result<()> {
-    let pblk = dir::allocate_block(vol, h, inode, st, LBlock(0), source)?;
+    let pblk = mapping::allocate_block(vol, h, inode, st, LBlock(0), source)?;
     let mut block = vec![0; vol.geo.block_size()];
     block[..target.len()].copy_from_slice(target);
     h.create(pblk, Class::Directory, &block)?;

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::RwLockWriteGuard;
-use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
 
-use super::unlink::{check_empty, check_project, drop_link, enter, remove_entry};
+use super::unlink::{check_empty, drop_link, enter, remove_entry};
 use super::{
-    ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, entry_credits, find,
+    ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, check_project, entry_credits, find,
     is_same_or_above, named_child, remove_dir_link, with_space,
 };
 use crate::alloc::Source;
@@ -69,8 +68,10 @@ enum Attempt {
 pub(crate) fn rename(
     vol: &Volume,
     c: &Caller,
-    (old_dir, old_name): (&Inode, &[u8]),
-    (new_dir, new_name): (&Inode, &[u8]),
+    old_dir: &Inode,
+    old_name: &[u8],
+    new_dir: &Inode,
+    new_name: &[u8],
     flags: RenameFlags,
 ) -> Result<()> {
     let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
@@ -260,23 +261,9 @@ fn check_rights(
     if source_is_dir {
         perm::permission(vol, c, &ends.source, Access::WRITE)?;
     }
-    check_projects(new.dir, &ends.source)?;
+    check_project(new.dir, &ends.source)?;
     match &ends.target {
-        Some((target, ..)) if exchange => check_projects(old.dir, target),
-        _ => Ok(()),
-    }
-}
-
-fn check_projects(dir: &Inode, inode: &Inode) -> Result<()> {
-    let project = {
-        let st = dir.state.read();
-        st.raw
-            .flags
-            .contains(InodeFlags::PROJINHERIT)
-            .then_some(st.raw.projid)
-    };
-    match project {
-        Some(project) if inode.state.read().raw.projid != project => Err(Error::CrossDevice),
+        Some((target, ..)) if exchange => check_project(old.dir, target),
         _ => Ok(()),
     }
 }

@@ -7,8 +7,8 @@ use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
 
 use super::{
-    ENTRY_CREDITS, LINK_MAX, check_name, entry_credits, find, named_child, remove_dir_link,
-    with_space,
+    ENTRY_CREDITS, LINK_MAX, check_name, check_project, entry_credits, find, named_child,
+    remove_dir_link, with_space,
 };
 use crate::alloc::Source;
 use crate::dir::{self, Dir, NewEntry};
@@ -166,7 +166,7 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
         check_linkable(&st)?;
         st.raw.mode
     };
-    check_project(&dir.state.read(), &inode.state.read())?;
+    check_project(dir, inode)?;
     let h = vol.start(entry_credits(place) + 1)?;
     let entry = NewEntry {
         name,
@@ -196,14 +196,6 @@ fn check_linkable(st: &InodeState) -> Result<()> {
     }
     if st.raw.links_count >= LINK_MAX {
         return Err(Error::TooManyLinks);
-    }
-    Ok(())
-}
-
-/// A directory that passes its project on takes only files of that project.
-pub(super) fn check_project(dir: &InodeState, inode: &InodeState) -> Result<()> {
-    if dir.raw.flags.contains(InodeFlags::PROJINHERIT) && dir.raw.projid != inode.raw.projid {
-        return Err(Error::CrossDevice);
     }
     Ok(())
 }
