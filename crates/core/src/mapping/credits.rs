@@ -1,0 +1,50 @@
+//! How many blocks of a transaction a change of a map can need at most: what a handle is opened with.
+//!
+//! The estimates are generous; a handle gives back what it did not use. None includes the inode itself.
+
+use stetfs_format::indirect::pointers_per_block;
+
+use super::is_by_extents;
+use crate::alloc::Alloc;
+use crate::inode::InodeState;
+use crate::volume::Volume;
+
+/// Bitmap and descriptor.
+pub(crate) const ALLOCATE_CREDITS: u32 = 2;
+/// Freed blocks for each of which a record of its revocation needs a block of the log, at least.
+const REVOKES_PER_CREDIT: u32 = 100;
+/// Levels of block pointers.
+const POINTER_LEVELS: u32 = 3;
+
+/// For mapping one run, or converting or switching one, blocks allocated beforehand. A run of `len` blocks.
+pub(crate) fn credits_for_insert(vol: &Volume, st: &InodeState, len: u32) -> u32 {
+    if is_by_extents(&st.raw) {
+        // Each node on the way changes; each may split into a block that is allocated, and the root may grow.
+        let depth =
+            u32::from(super::node::depth_of(&st.raw.block).min(stetfs_format::extent::MAX_DEPTH));
+        return depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
+    }
+    let blocks = len.div_ceil(pointers_per_block(&vol.geo)) + 1;
+    (blocks + POINTER_LEVELS) * (1 + ALLOCATE_CREDITS)
+}
+
+/// For one step of a removal, which frees at most `len` blocks in one piece.
+pub(super) fn remove_credits(alloc: &Alloc, len: u32, depth: u16) -> u32 {
+    let groups = len / alloc.geo().blocks_per_group() + 2;
+    let nodes = 2 * (u32::from(depth) + 1);
+    groups * ALLOCATE_CREDITS + nodes * (1 + ALLOCATE_CREDITS) + len / REVOKES_PER_CREDIT + 1
+}
+
+/// For the least that a removal must be able to do to make progress.
+pub(crate) fn credits_for_remove(vol: &Volume, st: &InodeState) -> u32 {
+    let depth = if is_by_extents(&st.raw) {
+        super::node::depth_of(&st.raw.block)
+    } else {
+        3
+    };
+    remove_credits(
+        &vol.alloc,
+        super::STEP_MAX,
+        depth.min(stetfs_format::extent::MAX_DEPTH),
+    )
+}

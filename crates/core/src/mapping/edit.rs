@@ -1,0 +1,188 @@
+//! What is done to a file mapped by extents, in terms of [`TreeMut::splice`].
+
+use smallvec::smallvec;
+use stetfs_format::extent::{Extent, MAX_BLOCKS};
+use stetfs_format::{BlockNo, LBlock};
+use stetfs_media::Class;
+
+use super::extent::Path;
+use super::node::{len_max, part};
+use super::tree::{Pieces, TreeMut};
+use super::{Damage, MapState, Removed, Run, remove_credits};
+use crate::error::Result;
+
+/// Blocks that one step of a removal frees at most: what it needs of the journal must fit any handle.
+pub(super) const STEP_MAX: u32 = 8192;
+
+impl TreeMut<'_> {
+    /// The leaf for `lblk`, and the last extent that begins at or before it.
+    fn find(&self, lblk: LBlock) -> Result<(Path, Option<(u16, Extent)>)> {
+        let path = self.read().path(lblk)?;
+        let leaf = path.leaf();
+        let view = leaf
+            .view(self.alloc.geo())
+            .map_err(self.read().at(leaf.block))?;
+        let found = match view.search(lblk) {
+            Some(n) => Some((n, view.extent(n).map_err(self.read().at(leaf.block))?)),
+            None => None,
+        };
+        Ok((path, found))
+    }
+
+    /// Maps `run`, all of which must be a hole.
+    pub(super) fn insert(&mut self, run: Run) -> Result<()> {
+        let unwritten = run.state == MapState::Unwritten;
+        let overlap = Damage::Overlap {
+            ino: self.ino,
+            lblk: run.lblk,
+        };
+        let end = run
+            .lblk
+            .0
+            .checked_add(run.len)
+            .filter(|end| *end <= MAX_BLOCKS)
+            .ok_or(overlap)?;
+        let mut at = run.lblk;
+        while at.0 < end {
+            let len = (end - at.0).min(len_max(unwritten));
+            let pblk = run.pblk.plus((at.0 - run.lblk.0).into());
+            let (path, found) = self.find(at)?;
+            let pos = found.map_or(0, |(n, _)| n + 1);
+            let leaf = path.leaf();
+            let view = leaf
+                .view(self.alloc.geo())
+                .map_err(self.read().at(leaf.block))?;
+            let next = if pos < view.entries() {
+                view.lblk(pos).0
+            } else {
+                path.until
+            };
+            if found.is_some_and(|(_, e)| e.contains(at)) || at.0 + len > next {
+                return Err(overlap.into());
+            }
+            let extent = Extent {
+                lblk: at,
+                len: len as u16,
+                pblk,
+                unwritten,
+            };
+            self.charge(len.into())?;
+            if let Err(e) = self.splice(path, pos, false, smallvec![extent]) {
+                self.charge(-i64::from(len))?;
+                return Err(e);
+            }
+            at = at.plus(len);
+        }
+        Ok(())
+    }
+
+    /// Makes what is mapped in `[lblk, lblk + len)` written or unwritten.
+    pub(super) fn convert(&mut self, lblk: LBlock, len: u32, unwritten: bool) -> Result<()> {
+        let end = lblk.0.saturating_add(len);
+        let mut at = lblk;
+        while at.0 < end {
+            let run = self.read().lookup(at, end - at.0)?;
+            let wrong = match run.state {
+                MapState::Hole => false,
+                state => (state == MapState::Unwritten) != unwritten,
+            };
+            // The longest unwritten extent is shorter than the longest written one.
+            let len = run.len.min(len_max(unwritten));
+            if wrong {
+                let (path, found) = self.find(at)?;
+                let (pos, extent) = found.ok_or(Damage::NotMapped {
+                    ino: self.ino,
+                    lblk: at,
+                })?;
+                let changed = Extent {
+                    unwritten,
+                    ..part(&extent, at.0, at.0 + len)
+                };
+                self.splice(path, pos, true, around(&extent, changed))?;
+            }
+            at = at.plus(len);
+        }
+        Ok(())
+    }
+
+    /// Maps `[lblk, lblk + len)`, which must be mapped in one piece, to written blocks from `new` on instead; returns the first old block.
+    pub(super) fn switch(&mut self, lblk: LBlock, len: u32, new: BlockNo) -> Result<BlockNo> {
+        let not_mapped = Damage::NotMapped {
+            ino: self.ino,
+            lblk,
+        };
+        let (path, found) = self.find(lblk)?;
+        let (pos, extent) = found.ok_or(not_mapped)?;
+        if !extent.contains(lblk) || len == 0 || extent.end() - lblk.0 < len {
+            return Err(not_mapped.into());
+        }
+        let old = part(&extent, lblk.0, lblk.0 + len);
+        let changed = Extent {
+            pblk: new,
+            unwritten: false,
+            ..old
+        };
+        self.splice(path, pos, true, around(&extent, changed))?;
+        Ok(old.pblk)
+    }
+
+    /// Unmaps and frees `[from, to)`, from its end on, as far as the handle's credits go.
+    pub(super) fn remove(&mut self, from: LBlock, to: u32, class: Class) -> Result<Removed> {
+        let (mut to, mut blocks) = (to, 0);
+        while to > from.0 {
+            let (path, found) = self.find(LBlock(to - 1))?;
+            let Some((pos, extent)) = found else {
+                // All of this leaf lies behind. What is before it is in the leaf before, if there is one.
+                if path.low >= to {
+                    break;
+                }
+                to = path.low;
+                continue;
+            };
+            if extent.end() <= from.0 {
+                break;
+            }
+            let end = extent.end().min(to);
+            let start = extent.lblk.0.max(from.0).max(end.saturating_sub(STEP_MAX));
+            let depth = self.read().depth()?;
+            if !self
+                .h
+                .has_credits(remove_credits(self.alloc, end - start, depth))
+            {
+                return Ok(Removed {
+                    done: false,
+                    blocks,
+                });
+            }
+            let gone = part(&extent, start, end);
+            let mut left = Pieces::new();
+            if start > extent.lblk.0 {
+                left.push(part(&extent, extent.lblk.0, start));
+            }
+            if end < extent.end() {
+                left.push(part(&extent, end, extent.end()));
+            }
+            self.splice(path, pos, true, left)?;
+            self.alloc.free(self.h, gone.pblk, gone.len.into(), class)?;
+            self.charge(-i64::from(gone.len))?;
+            blocks += u64::from(gone.len);
+            to = start;
+        }
+        self.shrink()?;
+        Ok(Removed { done: true, blocks })
+    }
+}
+
+/// `changed`, which takes the place of a part of `extent`, with what remains before and behind it.
+fn around(extent: &Extent, changed: Extent) -> Pieces {
+    let mut pieces = Pieces::new();
+    if changed.lblk > extent.lblk {
+        pieces.push(part(extent, extent.lblk.0, changed.lblk.0));
+    }
+    let end = changed.end();
+    pieces.push(changed);
+    if end < extent.end() {
+        pieces.push(part(extent, end, extent.end()));
+    }
+    pieces
+}

@@ -1,0 +1,232 @@
+//! Reading extent trees.
+//!
+//! A node is trusted after one full check, noted in [`Verified`](crate::alloc::Verified); later visits check the
+//! header and the entry that is used. A search takes no memory: the root is in the inode, a node below is borrowed from the
+//! journal's cache.
+//!
+//! Beyond what [`ExtentNode::decode`] checks of a node alone, a tree is valid if and only if: 1. a node's depth is its
+//! parent's less one; 2. its entries lie in the range that the parent's entries give it; 3. no block number lies in the volume's own
+//! structures.
+
+use smallvec::SmallVec;
+use stetfs_format::extent::{Expected, ExtentNode, Index, MAX_BLOCKS};
+use stetfs_format::{BlockNo, Corrupt, Inode, InodeNo, LBlock, Place};
+use stetfs_media::{BlockRef, Class};
+
+use super::node::{Node, part, state_of};
+use super::{Damage, MapState, Run};
+use crate::alloc::Alloc;
+use crate::error::{Error, Result};
+
+/// An extent tree to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Tree<'a> {
+    pub(super) alloc: &'a Alloc,
+    pub(super) ino: InodeNo,
+    pub(super) raw: &'a Inode,
+}
+
+/// A node on the way to a block, and which child was taken there.
+pub(super) struct Level {
+    pub(super) node: Node,
+    pub(super) at: u16,
+}
+
+/// The way from the root to a leaf.
+pub(super) struct Path {
+    pub(super) levels: SmallVec<[Level; 4]>,
+    /// The first logical block that the leaf is responsible for, and the one after its last.
+    pub(super) low: u32,
+    pub(super) until: u32,
+}
+
+impl Path {
+    pub(super) fn leaf(&self) -> &Node {
+        &self.levels[self.levels.len() - 1].node
+    }
+}
+
+impl<'a> Tree<'a> {
+    /// Names the place of a failed check: the inode (no `block`) or a node.
+    pub(super) fn at(&self, block: Option<BlockNo>) -> impl Fn(Corrupt) -> Error {
+        let ino = self.ino;
+        move |what| {
+            what.at(block.map_or(Place::Inode(ino), |b| Place::InodeBlock(ino, b)))
+                .into()
+        }
+    }
+
+    fn root(&self) -> Result<ExtentNode<'a>> {
+        ExtentNode::root(&self.raw.block, self.alloc.geo()).map_err(self.at(None))
+    }
+
+    /// Checks the root as a whole; nodes are checked when they are met.
+    pub(super) fn check_root(&self) -> Result<()> {
+        self.check_range(self.root()?, None, MAX_BLOCKS)
+    }
+
+    /// The levels below the root.
+    pub(super) fn depth(&self) -> Result<u16> {
+        Ok(self.root()?.depth())
+    }
+
+    /// What is at `lblk`, up to `max` blocks of it.
+    pub(super) fn lookup(&self, lblk: LBlock, max: u32) -> Result<Run> {
+        let until = MAX_BLOCKS.min(lblk.0.saturating_add(max.max(1)));
+        let root = self.root()?;
+        if root.is_leaf() {
+            return self.lookup_in(root, None, lblk, until);
+        }
+        let mut held: BlockRef;
+        let (mut node, mut block, mut end) = (root, None, MAX_BLOCKS);
+        while !node.is_leaf() {
+            let Some(n) = node.search(lblk) else {
+                return Ok(hole(lblk, until.min(node.lblk(0).0)));
+            };
+            if n + 1 < node.entries() {
+                end = end.min(node.lblk(n + 1).0);
+            }
+            let child = node.index(n).map_err(self.at(block))?;
+            let depth = node.depth() - 1;
+            held = self.read_node(child, depth, end)?;
+            block = Some(child.pblk);
+            node = ExtentNode::view(&held, depth, self.alloc.geo()).map_err(self.at(block))?;
+        }
+        self.lookup_in(node, block, lblk, until.min(end))
+    }
+
+    fn lookup_in(
+        &self,
+        leaf: ExtentNode<'_>,
+        block: Option<BlockNo>,
+        lblk: LBlock,
+        until: u32,
+    ) -> Result<Run> {
+        let found = leaf.search(lblk);
+        if let Some(n) = found {
+            let extent = leaf.extent(n).map_err(self.at(block))?;
+            if extent.contains(lblk) {
+                let part = part(&extent, lblk.0, until);
+                return Ok(Run {
+                    lblk,
+                    len: part.len.into(),
+                    pblk: part.pblk,
+                    state: state_of(&part),
+                });
+            }
+        }
+        let next = found.map_or(0, |n| n + 1);
+        let until = if next < leaf.entries() {
+            until.min(leaf.lblk(next).0)
+        } else {
+            until
+        };
+        Ok(hole(lblk, until))
+    }
+
+    /// The way to the leaf that is responsible for `lblk`, to be changed.
+    pub(super) fn path(&self, lblk: LBlock) -> Result<Path> {
+        let geo = self.alloc.geo();
+        let root = self.root()?;
+        let mut path = Path {
+            levels: SmallVec::new(),
+            low: 0,
+            until: MAX_BLOCKS,
+        };
+        let at = root.search(lblk).unwrap_or(0);
+        path.levels.push(Level {
+            node: Node::of(None, &self.raw.block),
+            at,
+        });
+        loop {
+            let Level { node, at } = &path.levels[path.levels.len() - 1];
+            let (block, at) = (node.block, *at);
+            let view = node.view(geo).map_err(self.at(block))?;
+            if view.is_leaf() {
+                return Ok(path);
+            }
+            let child = view.index(at).map_err(self.at(block))?;
+            let until = if at + 1 < view.entries() {
+                view.lblk(at + 1).0
+            } else {
+                path.until
+            };
+            let depth = view.depth() - 1;
+            let bytes = self.read_node(child, depth, until)?;
+            let node = Node::of(Some(child.pblk), &bytes);
+            let at = node
+                .view(geo)
+                .map_err(self.at(node.block))?
+                .search(lblk)
+                .unwrap_or(0);
+            path.levels.push(Level { node, at });
+            (path.low, path.until) = (child.lblk.0, until);
+        }
+    }
+
+    /// The node that `index` leads to, at `depth`, responsible for the blocks before `end`.
+    pub(super) fn read_node(&self, index: Index, depth: u16, end: u32) -> Result<BlockRef> {
+        let block = index.pblk;
+        let bytes = self.alloc.journal().read(block, Class::Mapping)?;
+        if !self.alloc.verified().is_noted(block) {
+            let expected = Expected {
+                depth,
+                lblk: index.lblk,
+            };
+            let geo = self.alloc.geo();
+            let node = ExtentNode::decode(&bytes, expected, self.raw.csum_seed(self.ino, geo), geo)
+                .map_err(self.at(Some(block)))?;
+            self.check_range(node, Some(block), end)?;
+            self.alloc.verified().note(block);
+        }
+        Ok(bytes)
+    }
+
+    /// Checks what a node alone cannot show.
+    fn check_range(&self, node: ExtentNode<'_>, block: Option<BlockNo>, end: u32) -> Result<()> {
+        for n in 0..node.entries() {
+            let (pblk, count, last) = if node.is_leaf() {
+                let extent = node.extent(n).map_err(self.at(block))?;
+                (extent.pblk, extent.len, extent.end())
+            } else {
+                let index = node.index(n).map_err(self.at(block))?;
+                (index.pblk, 1, index.lblk.0.saturating_add(1))
+            };
+            if last > end {
+                return Err(Damage::OutOfRange {
+                    ino: self.ino,
+                    lblk: node.lblk(n),
+                }
+                .into());
+            }
+            self.alloc.check_mappable(self.ino, pblk, count.into())?;
+        }
+        Ok(())
+    }
+
+    /// Where a new block at `lblk` should be: behind the block that precedes it in the file, as far behind as in the file.
+    pub(super) fn goal(&self, lblk: LBlock) -> Result<BlockNo> {
+        let path = self.path(lblk)?;
+        let leaf = path.leaf();
+        let view = leaf.view(self.alloc.geo()).map_err(self.at(leaf.block))?;
+        if view.entries() == 0 {
+            return Ok(self.alloc.goal_of_inode(self.ino, self.raw.is_regular()));
+        }
+        let near = view
+            .extent(view.search(lblk).unwrap_or(0))
+            .map_err(self.at(leaf.block))?;
+        Ok(match lblk.0.checked_sub(near.lblk.0) {
+            Some(behind) => near.pblk.plus(behind.into()),
+            None => BlockNo(near.pblk.0.saturating_sub(u64::from(near.lblk.0 - lblk.0))),
+        })
+    }
+}
+
+fn hole(lblk: LBlock, until: u32) -> Run {
+    Run {
+        lblk,
+        len: until.saturating_sub(lblk.0).max(1),
+        pblk: BlockNo(0),
+        state: MapState::Hole,
+    }
+}

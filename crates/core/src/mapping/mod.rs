@@ -1,0 +1,348 @@
+//! Which block of the volume holds which block of a file.
+//!
+//! One front for the two maps that ext4 knows: extent trees (`extent` reads, `tree` and `edit` change) and the block pointers of ext2 and
+//! ext3 (`indirect`). Everything here changes `InodeState::raw` (its `block`, `blocks` and flags) and blocks of [`Class::Mapping`]; the
+//! caller holds `Inode::state` for writing and stores the inode in the same handle.
+//!
+//! `i_blocks` is kept here: mapping adds to it, unmapping takes off, for data and for the map itself. Blocks of the map are
+//! allocated here, from the pool when nothing else is left: a file's data has been promised its place by then.
+//!
+//! Allocation of data is the caller's: [`goal`], [`Alloc::allocate`](crate::alloc::Alloc::allocate), [`insert`].
+
+mod credits;
+mod damage;
+mod edit;
+mod extent;
+mod indirect;
+mod node;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use stetfs_format::extent::{ExtentNodeMut, MAX_BLOCKS};
+use stetfs_format::indirect::max_blocks;
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::{BlockNo, Geometry, Inode as RawInode, InodeNo, LBlock};
+use stetfs_journal::Handle;
+use stetfs_media::Class;
+
+use crate::alloc::{Alloc, Source};
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::volume::Volume;
+use credits::remove_credits;
+pub(crate) use credits::{credits_for_insert, credits_for_remove};
+pub use damage::Damage;
+use edit::STEP_MAX;
+use extent::Tree;
+use indirect::{BlockMap, BlockMapMut};
+use tree::TreeMut;
+
+/// What there is at a block of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum MapState {
+    /// Nothing: reads as zeros.
+    Hole,
+    /// Blocks with data.
+    Written,
+    /// Blocks that were allocated but never written: reads as zeros.
+    Unwritten,
+}
+
+/// Blocks of a file that follow each other on the volume, or are all missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The first block.
+    pub(crate) lblk: LBlock,
+    /// How many, at least 1.
+    pub(crate) len: u32,
+    /// Where the first is; 0 in a hole.
+    pub(crate) pblk: BlockNo,
+    /// What they are.
+    pub(crate) state: MapState,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Removed {
+    done: bool,
+    blocks: u64,
+}
+
+/// Whether the file is mapped by extents.
+pub(crate) fn is_by_extents(raw: &RawInode) -> bool {
+    raw.flags.contains(InodeFlags::EXTENTS)
+}
+
+/// Gives a new inode an empty map, by extents when the volume has them.
+pub(crate) fn init(raw: &mut RawInode, geo: &Geometry) {
+    raw.block = [0; 60];
+    raw.flags.set(InodeFlags::EXTENTS, geo.extents);
+    if geo.extents {
+        ExtentNodeMut::init_root(&mut raw.block, 0);
+    }
+}
+
+/// Checks the part of a map that lies in the inode, which came from the volume. What lies below is checked when it is met.
+pub(crate) fn check(vol: &Volume, ino: InodeNo, raw: &RawInode) -> Result<()> {
+    check_in(&vol.alloc, ino, raw)
+}
+
+fn check_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode) -> Result<()> {
+    if is_by_extents(raw) {
+        Tree { alloc, ino, raw }.check_root()
+    } else {
+        BlockMap { alloc, ino, raw }.check_root()
+    }
+}
+
+/// One past the last logical block that a file mapped like this one can have.
+pub(crate) fn blocks_max(raw: &RawInode, geo: &Geometry) -> u32 {
+    if is_by_extents(raw) {
+        return MAX_BLOCKS;
+    }
+    u32::try_from(max_blocks(geo)).unwrap_or(u32::MAX)
+}
+
+/// What is at `lblk`: a run of at most `max` blocks (at least 1) of one state. A hole may be told in pieces.
+///
+/// # Errors
+/// Damage in the map.
+pub(crate) fn lookup(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    lblk: LBlock,
+    max: u32,
+) -> Result<Run> {
+    lookup_in(&vol.alloc, inode.ino, &st.raw, lblk, max)
+}
+
+fn lookup_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode, lblk: LBlock, max: u32) -> Result<Run> {
+    if is_by_extents(raw) {
+        Tree { alloc, ino, raw }.lookup(lblk, max)
+    } else {
+        BlockMap { alloc, ino, raw }.lookup(lblk, max)
+    }
+}
+
+/// Where a new block at `lblk` should be allocated.
+///
+/// # Errors
+/// Damage in the map.
+pub(crate) fn goal(vol: &Volume, inode: &Inode, st: &InodeState, lblk: LBlock) -> Result<BlockNo> {
+    goal_in(&vol.alloc, inode.ino, &st.raw, lblk)
+}
+
+fn goal_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode, lblk: LBlock) -> Result<BlockNo> {
+    if is_by_extents(raw) {
+        Tree { alloc, ino, raw }.goal(lblk)
+    } else {
+        BlockMap { alloc, ino, raw }.goal(lblk)
+    }
+}
+
+/// Maps `run`, all of which must be a hole, to blocks that the caller allocated. Needs [`credits_for_insert`].
+///
+/// # Errors
+/// `NoSpace` when the map needs a block and not even the pool has one; nothing is mapped then. `TooBig` when the file cannot have
+/// so many blocks. Damage in the map.
+pub(crate) fn insert(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    run: Run,
+) -> Result<()> {
+    insert_in(&vol.alloc, h, inode.ino, &mut st.raw, run)
+}
+
+fn insert_in(alloc: &Alloc, h: &Handle, ino: InodeNo, raw: &mut RawInode, run: Run) -> Result<()> {
+    debug_assert_ne!(run.state, MapState::Hole);
+    if is_by_extents(raw) {
+        TreeMut::new(alloc, h, ino, raw).insert(run)
+    } else {
+        BlockMapMut { alloc, h, ino, raw }.insert(run)
+    }
+}
+
+/// Allocates one block and maps it at `lblk`, which must be a hole. For directories and other metadata; the caller fills it by
+/// `Handle::create`. Needs two credits and [`credits_for_insert`].
+///
+/// # Errors
+/// `NoSpace`; nothing is changed then. Damage in the map or a bitmap.
+pub(crate) fn allocate_block(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    lblk: LBlock,
+    source: Source,
+) -> Result<BlockNo> {
+    let goal = goal(vol, inode, st, lblk)?;
+    let pblk = vol.alloc.allocate_one(h, goal, source)?;
+    let run = Run {
+        lblk,
+        len: 1,
+        pblk,
+        state: MapState::Written,
+    };
+    if let Err(e) = insert(vol, h, inode, st, run) {
+        vol.alloc.free(h, pblk, 1, Class::Directory)?;
+        return Err(e);
+    }
+    Ok(pblk)
+}
+
+/// Makes the unwritten blocks in `[lblk, lblk + len)` written. Needs [`credits_for_insert`] for each run.
+///
+/// # Errors
+/// As [`insert`].
+pub(crate) fn convert(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    lblk: LBlock,
+    len: u32,
+) -> Result<()> {
+    convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, false)
+}
+
+/// Makes the written blocks in `[lblk, lblk + len)` unwritten. Needs [`credits_for_insert`] for each run.
+///
+/// # Errors
+/// `NotSupported` for block pointers, which have no such state. Otherwise as [`insert`].
+pub(crate) fn set_unwritten(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    lblk: LBlock,
+    len: u32,
+) -> Result<()> {
+    if !is_by_extents(&st.raw) {
+        return Err(Error::NotSupported);
+    }
+    convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, true)
+}
+
+fn convert_in(
+    alloc: &Alloc,
+    h: &Handle,
+    ino: InodeNo,
+    raw: &mut RawInode,
+    lblk: LBlock,
+    len: u32,
+    unwritten: bool,
+) -> Result<()> {
+    // Blocks mapped by pointers are all written.
+    if is_by_extents(raw) {
+        TreeMut::new(alloc, h, ino, raw).convert(lblk, len, unwritten)
+    } else {
+        Ok(())
+    }
+}
+
+/// Maps `lblk`, which must be mapped, to `new` instead, written; returns the old block, which the caller frees.
+/// Needs [`credits_for_insert`].
+///
+/// # Errors
+/// As [`insert`]; damage when it is not mapped.
+pub(crate) fn switch(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    lblk: LBlock,
+    new: BlockNo,
+) -> Result<BlockNo> {
+    switch_run(vol, h, inode, st, lblk, 1, new)
+}
+
+/// Like [`switch`] for `len` blocks that [`lookup`] gave as one run.
+///
+/// # Errors
+/// As [`switch`].
+pub(crate) fn switch_run(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    lblk: LBlock,
+    len: u32,
+    new: BlockNo,
+) -> Result<BlockNo> {
+    switch_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, new)
+}
+
+fn switch_in(
+    alloc: &Alloc,
+    h: &Handle,
+    ino: InodeNo,
+    raw: &mut RawInode,
+    lblk: LBlock,
+    len: u32,
+    new: BlockNo,
+) -> Result<BlockNo> {
+    if is_by_extents(raw) {
+        TreeMut::new(alloc, h, ino, raw).switch(lblk, len, new)
+    } else {
+        BlockMapMut { alloc, h, ino, raw }.switch(lblk, len, new)
+    }
+}
+
+/// Unmaps and frees the blocks in `[from, to)` (to the end of the file without `to`). Begins at the end and stops when `h` cannot
+/// get more credits: false means that the caller must go on in a new handle of [`credits_for_remove`], and that a crash
+/// in between is its concern (the orphan list).
+///
+/// # Errors
+/// Damage in the map or a bitmap.
+pub(crate) fn remove(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    from: LBlock,
+    to: Option<LBlock>,
+) -> Result<bool> {
+    let to = to.map_or(MAX_BLOCKS, |to| to.0);
+    Ok(remove_in(&vol.alloc, h, inode.ino, &mut st.raw, from, to)?.done)
+}
+
+fn remove_in(
+    alloc: &Alloc,
+    h: &Handle,
+    ino: InodeNo,
+    raw: &mut RawInode,
+    from: LBlock,
+    to: u32,
+) -> Result<Removed> {
+    // What is not the content of an ordinary file was written as metadata, and the log may hold old versions of it.
+    let logged = !raw.is_regular() || raw.flags.contains(InodeFlags::JOURNAL_DATA);
+    let class = if logged {
+        Class::Directory
+    } else {
+        Class::Data
+    };
+    if is_by_extents(raw) {
+        TreeMut::new(alloc, h, ino, raw).remove(from, to, class)
+    } else {
+        BlockMapMut { alloc, h, ino, raw }.remove(from, to, class)
+    }
+}
+
+/// Adds `blocks` (or takes them off) to what `i_blocks` counts.
+fn charge(alloc: &Alloc, ino: InodeNo, raw: &mut RawInode, blocks: i64) -> Result<()> {
+    let geo = alloc.geo();
+    let units = blocks << (geo.block_bits - 9);
+    let new = raw
+        .blocks_512(geo)
+        .checked_add_signed(units)
+        .ok_or(Damage::BlockCount { ino })?;
+    if raw.set_blocks_512(new, geo) {
+        Ok(())
+    } else {
+        Err(Error::TooBig)
+    }
+}
