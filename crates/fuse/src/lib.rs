@@ -1,2 +1,42 @@
-//! The FUSE mount.
+//! A stetfs volume as a mounted directory: the core's operations behind Linux' FUSE protocol.
+//!
+//! What a mount goes through, and where:
+//! - [`options`]: the words of `-o`.
+//! - [`background`]: the command returns when the mount stands, the server goes on.
+//! - [`mount`]: the mount itself, as root or by fusermount3; [`mountinfo`]: what is mounted.
+//! - [`session`]: serving, signals, and the way to a clean image.
+//! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes one operation
+//!   of [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
+//! - [`companion`]: what happens to the mount point when the server dies.
+//! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for the server.
+//!
+//! The kernel checks permissions (`default_permissions` is always on) and caches names, attributes and pages for as long as it
+//! likes: nothing changes the volume but what comes through it. Nothing here keeps state of files but a count of writers.
 #![forbid(unsafe_code)]
+
+mod attr;
+mod caller;
+mod errno;
+mod files;
+mod fs;
+mod ioctl;
+mod names;
+mod xattrs;
+
+pub mod background;
+pub mod companion;
+pub mod control;
+pub mod mount;
+pub mod mountinfo;
+pub mod options;
+pub mod session;
+pub mod system_log;
+pub mod umount;
+
+pub use companion::run_if_asked;
+pub use control::query_stats;
+pub use ioctl::SHUTDOWN_WITH_MODE;
+pub use mount::{FS_TYPE, MountError, check_dir};
+pub use options::{Allow, FuseOptions, Options};
+pub use session::{Ended, SessionError, serve};
+pub use umount::{UmountError, umount};

@@ -1,0 +1,63 @@
+//! Who makes a request, in the core's terms.
+//!
+//! The kernel has checked permissions already (`default_permissions`), so a caller needs its user, its group and its
+//! file creation mask, which come with the request. Supplementary groups matter for one request only, setting an ACL, and
+//! are looked up in `/proc` then.
+
+use fuser::Request;
+use smallvec::SmallVec;
+use stetfs::Caller;
+
+/// The caller of a request that makes nothing.
+pub(crate) fn caller(req: &Request) -> Caller {
+    Caller {
+        uid: req.uid(),
+        gid: req.gid(),
+        groups: SmallVec::new(),
+        umask: 0,
+        privileged: req.uid() == 0,
+        checks: false,
+    }
+}
+
+/// The caller of a request that makes a file.
+pub(crate) fn creator(req: &Request, umask: u32) -> Caller {
+    Caller {
+        umask: (umask & 0o777) as u16,
+        ..caller(req)
+    }
+}
+
+/// The caller with its supplementary groups; without them when the process cannot be seen from here.
+pub(crate) fn caller_with_groups(req: &Request) -> Caller {
+    let mut caller = caller(req);
+    if req.pid() != 0
+        && let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", req.pid()))
+    {
+        caller.groups = groups(&status);
+    }
+    caller
+}
+
+fn groups(status: &str) -> SmallVec<[u32; 8]> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|gid| gid.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::groups;
+
+    #[test]
+    fn groups_of_a_status_file() {
+        let status = "Name:\tx\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNgid:\t0\n";
+        assert_eq!(groups(status).as_slice(), [4, 24, 1000]);
+        assert!(groups("Name:\tx\n").is_empty());
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert!(own.contains("\nGroups:"));
+        groups(&own);
+    }
+}

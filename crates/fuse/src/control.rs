@@ -1,0 +1,118 @@
+//! Talking to the server of a mounted volume through the mount itself: two extended attributes that no file has.
+//!
+//! | name | how | what |
+//! |---|---|---|
+//! | `system.stetfs.stats` | `getxattr` on any file of the mount | live counters and facts about the server, JSON |
+//! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two, by root or the server's own user |
+//!
+//! They need no socket, work for whoever can reach the mount and through every mount namespace, and are
+//! never listed. Commands: `commit`, `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::XattrFlags;
+use stetfs::Shutdown;
+
+/// The attribute to read.
+pub(crate) const STATS: &str = "system.stetfs.stats";
+/// The attribute to write.
+pub(crate) const CONTROL: &str = "system.stetfs.control";
+
+/// The longest value that an attribute can have (XATTR_SIZE_MAX).
+const VALUE_MAX: usize = 65_536;
+
+/// A command to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Commit the running transaction: everything done before is durable when the command returns.
+    Commit,
+    /// Stop serving, as FS_IOC_SHUTDOWN does.
+    Shutdown(Shutdown),
+}
+
+impl Command {
+    /// In words.
+    pub fn encode(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Shutdown(Shutdown::Full) => "shutdown full",
+            Self::Shutdown(Shutdown::LogFlush) => "shutdown logflush",
+            Self::Shutdown(Shutdown::NoLogFlush) => "shutdown nologflush",
+        }
+    }
+
+    /// From words.
+    pub(crate) fn decode(words: &[u8]) -> Option<Self> {
+        const ALL: [Command; 4] = [
+            Command::Commit,
+            Command::Shutdown(Shutdown::Full),
+            Command::Shutdown(Shutdown::LogFlush),
+            Command::Shutdown(Shutdown::NoLogFlush),
+        ];
+        ALL.into_iter()
+            .find(|c| c.encode().as_bytes() == words.trim_ascii())
+    }
+}
+
+/// The counters of the mounted volume that `path` is on, as JSON.
+///
+/// # Errors
+/// `Unsupported` when the path is on no stetfs mount; else what the system says.
+pub fn query_stats(path: &Path) -> io::Result<String> {
+    let mut value = vec![0; VALUE_MAX];
+    match rustix::fs::getxattr(path, STATS, &mut value[..]) {
+        Ok(len) => {
+            value.truncate(len);
+            String::from_utf8(value).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+        }
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => Err(not_stetfs(path)),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Gives the server of the mounted volume that `path` is on a command, and waits until it is done.
+///
+/// # Errors
+/// `Unsupported` when the path is on no stetfs mount, `PermissionDenied` for strangers; else what the command met.
+pub fn command(path: &Path, command: Command) -> io::Result<()> {
+    match rustix::fs::setxattr(
+        path,
+        CONTROL,
+        command.encode().as_bytes(),
+        XattrFlags::empty(),
+    ) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP) => Err(not_stetfs(path)),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn not_stetfs(path: &Path) -> io::Error {
+    let message = format!("{}: not on a mounted stetfs volume", path.display());
+    io::Error::new(io::ErrorKind::Unsupported, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_round_trip() {
+        for c in [
+            Command::Commit,
+            Command::Shutdown(Shutdown::NoLogFlush),
+            Command::Shutdown(Shutdown::Full),
+        ] {
+            assert_eq!(Command::decode(c.encode().as_bytes()), Some(c));
+        }
+        assert_eq!(Command::decode(b" commit\n"), Some(Command::Commit));
+        assert_eq!(Command::decode(b"explode"), None);
+    }
+
+    #[test]
+    fn other_file_systems_are_told_apart() {
+        let e = query_stats(Path::new("/proc")).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::Unsupported);
+    }
+}

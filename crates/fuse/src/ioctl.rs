@@ -1,0 +1,227 @@
+//! The ioctls that people's tools use on an ext4 volume, and their arguments.
+//!
+//! A FUSE server gets "restricted" ioctls: the kernel copies as many bytes as the number says, in the
+//! direction that the number says. So the mode of `FS_IOC_SHUTDOWN`, which is declared as a *read* although the kernel's
+//! file systems read it, never arrives here. Whoever sends that number (xfs_io, xfstests' `godown`) gets what
+//! `godown` means without options, [`Shutdown::NoLogFlush`]; the number with the right direction,
+//! [`SHUTDOWN_WITH_MODE`], carries the mode. FIEMAP, FIBMAP and FICLONE never reach a FUSE server at all.
+//!
+//! Numbers are those of Linux' `fs.h` for 64-bit machines; the 32-bit forms of the flag ioctls are known too.
+
+use fuser::{Errno, INodeNo, Request};
+use stetfs::{Caller, Shutdown};
+use stetfs_format::inode::InodeFlags;
+
+use crate::attr::inode;
+use crate::caller::caller;
+use crate::errno::errno;
+use crate::fs::{Answer, StetFs};
+
+const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
+    direction << 30 | size << 16 | (kind as u32) << 8 | nr as u32
+}
+const READ: u32 = 2;
+const WRITE: u32 = 1;
+
+/// `FS_IOC_GETFLAGS` (lsattr).
+pub(crate) const GETFLAGS: u32 = number(READ, b'f', 1, 8);
+/// `FS_IOC32_GETFLAGS`.
+pub(crate) const GETFLAGS_32: u32 = number(READ, b'f', 1, 4);
+/// `FS_IOC_SETFLAGS` (chattr).
+pub(crate) const SETFLAGS: u32 = number(WRITE, b'f', 2, 8);
+/// `FS_IOC32_SETFLAGS`.
+pub(crate) const SETFLAGS_32: u32 = number(WRITE, b'f', 2, 4);
+/// `FS_IOC_FSGETXATTR` (lsattr -p, xfs_io).
+pub(crate) const FSGETXATTR: u32 = number(READ, b'X', 31, 28);
+/// `FS_IOC_FSSETXATTR`.
+pub(crate) const FSSETXATTR: u32 = number(WRITE, b'X', 32, 28);
+/// `FS_IOC_GETVERSION` (lsattr -v): the generation.
+pub(crate) const GETVERSION: u32 = number(READ, b'v', 1, 8);
+/// `FS_IOC_SETVERSION` (chattr -v).
+pub(crate) const SETVERSION: u32 = number(WRITE, b'v', 2, 8);
+/// `FITRIM` (fstrim).
+pub(crate) const FITRIM: u32 = number(WRITE | READ, b'X', 121, 24);
+/// `FS_IOC_SHUTDOWN` as the kernel declares it; its mode does not arrive.
+pub(crate) const SHUTDOWN: u32 = number(READ, b'X', 125, 4);
+/// The same with its mode (a `u32`: 0 default, 1 log flush, 2 no log flush).
+pub const SHUTDOWN_WITH_MODE: u32 = number(WRITE, b'X', 125, 4);
+
+impl StetFs {
+    /// Does what an ioctl asks for; the answer is cut or padded to what its number says.
+    pub(crate) fn control_file(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        cmd: u32,
+        data: &[u8],
+    ) -> Answer<Vec<u8>> {
+        let (c, ino) = (caller(req), inode(ino));
+        let attr = || self.fs.getattr(ino).map_err(|e| errno(&e));
+        match cmd {
+            GETFLAGS | GETFLAGS_32 => attr().map(|a| a.flags.bits().to_ne_bytes().to_vec()),
+            SETFLAGS | SETFLAGS_32 => {
+                let flags = InodeFlags::from_bits_retain(read_u32(data).ok_or(Errno::EINVAL)?);
+                self.fs.set_flags(&c, ino, flags).map_err(|e| errno(&e))?;
+                Ok(Vec::new())
+            }
+            FSGETXATTR => attr().map(|a| encode_fsxattr(a.flags, a.projid).to_vec()),
+            FSSETXATTR => {
+                let attr = attr()?;
+                let (flags, projid) = decode_fsxattr(data, attr.flags).ok_or(Errno::EINVAL)?;
+                if projid != attr.projid {
+                    return Err(Errno::ENOTSUP);
+                }
+                self.fs.set_flags(&c, ino, flags).map_err(|e| errno(&e))?;
+                Ok(Vec::new())
+            }
+            GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
+            SETVERSION => {
+                let generation = read_u32(data).ok_or(Errno::EINVAL)?;
+                self.fs
+                    .set_generation(&c, ino, generation)
+                    .map_err(|e| errno(&e))?;
+                Ok(Vec::new())
+            }
+            FITRIM => self.trim(&self.administrator(req)?, data),
+            SHUTDOWN | SHUTDOWN_WITH_MODE => {
+                let mode = if cmd == SHUTDOWN {
+                    Some(Shutdown::NoLogFlush)
+                } else {
+                    read_u32(data).and_then(shutdown_mode)
+                };
+                let c = self.administrator(req)?;
+                self.shut_down(&c, mode.ok_or(Errno::EINVAL)?, req.pid())?;
+                Ok(Vec::new())
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    fn trim(&self, c: &Caller, data: &[u8]) -> Answer<Vec<u8>> {
+        let mut range = TrimRange::decode(data).ok_or(Errno::EINVAL)?;
+        range.len = self
+            .fs
+            .trim(c, range.start, range.len, range.min_len)
+            .map_err(|e| errno(&e))?;
+        Ok(range.encode().to_vec())
+    }
+}
+
+/// The mode of a shutdown by its number in `FS_IOC_SHUTDOWN`'s argument.
+pub(crate) fn shutdown_mode(argument: u32) -> Option<Shutdown> {
+    match argument {
+        0 => Some(Shutdown::Full),
+        1 => Some(Shutdown::LogFlush),
+        2 => Some(Shutdown::NoLogFlush),
+        _ => None,
+    }
+}
+
+/// A `u32` at the beginning of an ioctl's argument.
+pub(crate) fn read_u32(data: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(*data.first_chunk()?))
+}
+
+/// `struct fstrim_range`: where to trim, and from what length on a free range is worth it. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TrimRange {
+    pub(crate) start: u64,
+    pub(crate) len: u64,
+    pub(crate) min_len: u64,
+}
+
+impl TrimRange {
+    pub(crate) fn decode(data: &[u8]) -> Option<Self> {
+        let u64_at = |i: usize| Some(u64::from_ne_bytes(*data.get(i..)?.first_chunk()?));
+        Some(Self {
+            start: u64_at(0)?,
+            len: u64_at(8)?,
+            min_len: u64_at(16)?,
+        })
+    }
+
+    /// The answer: `len` says how much was trimmed.
+    pub(crate) fn encode(&self) -> [u8; 24] {
+        let mut out = [0; 24];
+        for (field, value) in out
+            .chunks_exact_mut(8)
+            .zip([self.start, self.len, self.min_len])
+        {
+            field.copy_from_slice(&value.to_ne_bytes());
+        }
+        out
+    }
+}
+
+/// Which inode flag is which `fsx_xflags` bit (`FS_XFLAG_*`).
+const XFLAGS: [(u32, InodeFlags); 6] = [
+    (0x0000_0008, InodeFlags::IMMUTABLE),
+    (0x0000_0010, InodeFlags::APPEND),
+    (0x0000_0020, InodeFlags::SYNC),
+    (0x0000_0040, InodeFlags::NOATIME),
+    (0x0000_0080, InodeFlags::NODUMP),
+    (0x0000_0200, InodeFlags::PROJINHERIT),
+];
+
+/// `struct fsxattr`: flags and project of a file.
+pub(crate) fn encode_fsxattr(flags: InodeFlags, projid: u32) -> [u8; 28] {
+    let mut xflags = 0;
+    for (bit, flag) in XFLAGS {
+        if flags.contains(flag) {
+            xflags |= bit;
+        }
+    }
+    let mut out = [0; 28];
+    out[0..4].copy_from_slice(&u32::to_ne_bytes(xflags));
+    out[12..16].copy_from_slice(&projid.to_ne_bytes());
+    out
+}
+
+/// What `FS_IOC_FSSETXATTR` asks for: the flags that it can express, over those that it cannot; and the project.
+pub(crate) fn decode_fsxattr(data: &[u8], old: InodeFlags) -> Option<(InodeFlags, u32)> {
+    let xflags = read_u32(data)?;
+    let projid = read_u32(data.get(12..)?)?;
+    let mut flags = old;
+    for (bit, flag) in XFLAGS {
+        flags.set(flag, xflags & bit != 0);
+    }
+    Some((flags, projid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_kernel() {
+        // From linux/fs.h, computed by the C compiler on x86-64.
+        assert_eq!(GETFLAGS, 0x8008_6601);
+        assert_eq!(SETFLAGS, 0x4008_6602);
+        assert_eq!(FSGETXATTR, 0x801c_581f);
+        assert_eq!(FSSETXATTR, 0x401c_5820);
+        assert_eq!(GETVERSION, 0x8008_7601);
+        assert_eq!(FITRIM, 0xc018_5879);
+        assert_eq!(SHUTDOWN, 0x8004_587d);
+    }
+
+    #[test]
+    fn fsxattr_keeps_what_it_cannot_say() {
+        let old = InodeFlags::EXTENTS | InodeFlags::IMMUTABLE;
+        let bytes = encode_fsxattr(InodeFlags::APPEND | InodeFlags::EXTENTS, 7);
+        let (flags, projid) = decode_fsxattr(&bytes, old).unwrap();
+        assert_eq!(flags, InodeFlags::EXTENTS | InodeFlags::APPEND);
+        assert_eq!(projid, 7);
+        assert_eq!(decode_fsxattr(&bytes[..8], old), None);
+    }
+
+    #[test]
+    fn trim_ranges_round_trip() {
+        let range = TrimRange {
+            start: 4096,
+            len: u64::MAX,
+            min_len: 1,
+        };
+        assert_eq!(TrimRange::decode(&range.encode()), Some(range));
+        assert_eq!(TrimRange::decode(&[0; 23]), None);
+    }
+}

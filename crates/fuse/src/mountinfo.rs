@@ -1,0 +1,145 @@
+//! What is mounted where, from `/proc/self/mountinfo`: never by asking the mount itself, which may be dead.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of mountinfo (proc(5)).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Major and minor number, as `stat` would tell in `st_dev`; unique among the mounts that stand.
+    pub device: String,
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// Type with subtype: `fuse.stetfs`.
+    pub kind: String,
+    /// The source: the image.
+    pub source: PathBuf,
+}
+
+impl MountEntry {
+    /// Whether stetfs serves it.
+    pub fn is_stetfs(&self) -> bool {
+        self.kind == super::mount::FS_TYPE
+    }
+}
+
+/// All mounts of this process's mount namespace, the newest last.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The topmost mount on exactly this directory.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn mounted_on(dir: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(mounts()?.into_iter().rfind(|m| m.dir == dir))
+}
+
+/// The mount that a path is in: the topmost one of the longest directory that the path begins with.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn mount_of(path: &Path) -> io::Result<Option<MountEntry>> {
+    let mut found: Option<MountEntry> = None;
+    for entry in mounts()? {
+        let longer = |f: &MountEntry| entry.dir.as_os_str().len() >= f.dir.as_os_str().len();
+        if path.starts_with(&entry.dir) && found.as_ref().is_none_or(longer) {
+            found = Some(entry);
+        }
+    }
+    Ok(found)
+}
+
+/// An absolute path without symbolic links, whose last component is not looked at: on a mount point
+/// whose server has died, looking at it fails.
+///
+/// # Errors
+/// The directory above does not exist or may not be searched.
+pub fn resolve(dir: &Path) -> io::Result<PathBuf> {
+    if let Ok(path) = dir.canonicalize() {
+        return Ok(path);
+    }
+    let absolute = std::path::absolute(dir)?;
+    match (absolute.parent(), absolute.file_name()) {
+        (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+        _ => Ok(absolute),
+    }
+}
+
+/// `36 35 98:0 /root /dir rw,noatime shared:1 - fuse.stetfs /source rw,user_id=0`
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
+    let dir = unescape(fields.nth(1)?);
+    let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
+    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
+    let source = unescape(rest.next()?);
+    Some(MountEntry {
+        device,
+        dir,
+        kind,
+        source,
+    })
+}
+
+/// Undoes the `\040` (octal) escapes.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let octal = |i: usize| {
+            field
+                .get(i)
+                .filter(|b| (b'0'..=b'7').contains(b))
+                .map(|b| u32::from(b - b'0'))
+        };
+        let code = match (field[at], octal(at + 1), octal(at + 2), octal(at + 3)) {
+            (b'\\', Some(a), Some(b), Some(c)) => u8::try_from(a * 64 + b * 8 + c).ok(),
+            _ => None,
+        };
+        match code {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_blanks_and_optional_fields() {
+        let line = b"40 23 0:45 / /mnt/a\\040b rw,nosuid shared:7 master:1 - fuse.stetfs /tmp/disk\\134.img rw,user_id=0";
+        let entry = parse(line).unwrap();
+        assert_eq!(entry.device, "0:45");
+        assert_eq!(entry.dir, Path::new("/mnt/a b"));
+        assert_eq!(entry.source, Path::new("/tmp/disk\\.img"));
+        assert!(entry.is_stetfs());
+        assert_eq!(parse(b""), None);
+        assert_eq!(parse(b"1 2 3 4"), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(mounted_on(Path::new("/")).unwrap().is_some());
+        assert_eq!(
+            mount_of(Path::new("/")).unwrap().unwrap().dir,
+            Path::new("/")
+        );
+    }
+}

@@ -1,0 +1,305 @@
+//! `-o a,b,c`: which words are FUSE's, which are the file system's, and which only mount(8) and fstab(5) mean.
+//!
+//! | who | words |
+//! |---|---|
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync` with their `no` or opposite forms, `auto_unmount`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=` |
+//! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
+//! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, `loop`, ... |
+//! | both | `ro`, `rw`, `noatime`, `relatime`, ... |
+//! | [`stetfs::MountOptions`] | everything else |
+
+use std::time::Duration;
+
+use stetfs::{Atime, MountOptions, OptionError};
+
+/// Who may use the mount, besides what the permission bits say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allow {
+    /// The user who mounted it.
+    Owner,
+    /// That user, and root.
+    Root,
+    /// Everybody. The default for root, as with any file system that root mounts.
+    Everybody,
+}
+
+/// How the volume is shown to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FuseOptions {
+    /// Who may use the mount.
+    pub allow: Allow,
+    /// Device files work.
+    pub dev: bool,
+    /// Set-user-ID and set-group-ID bits work.
+    pub suid: bool,
+    /// Programs may be run.
+    pub exec: bool,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// Shown in the mount table; access times are the core's business.
+    pub noatime: bool,
+    /// Every write is durable when it returns.
+    pub sync: bool,
+    /// Every change of a directory is durable when it returns.
+    pub dirsync: bool,
+    /// A companion process releases the mount point when the server dies.
+    pub auto_unmount: bool,
+    /// Worker threads.
+    pub threads: usize,
+    /// Each worker reads its own clone of `/dev/fuse`.
+    pub clone_fd: bool,
+    /// The kernel keeps written pages and sends them later.
+    pub writeback: bool,
+    /// How long the kernel may keep names and attributes. They change only through the kernel, so long is right.
+    pub timeout: Duration,
+    /// How far the kernel reads ahead, in bytes.
+    pub readahead: u32,
+}
+
+impl Default for FuseOptions {
+    fn default() -> Self {
+        let root = rustix::process::geteuid().is_root();
+        Self {
+            allow: if root { Allow::Everybody } else { Allow::Owner },
+            dev: root,
+            suid: root,
+            exec: true,
+            read_only: false,
+            noatime: false,
+            sync: false,
+            dirsync: false,
+            auto_unmount: true,
+            threads: 8,
+            clone_fd: true,
+            writeback: true,
+            timeout: Duration::from_secs(365 * 86_400),
+            readahead: 1 << 20,
+        }
+    }
+}
+
+/// All options of a mount.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// How the volume is shown to the kernel.
+    pub fuse: FuseOptions,
+    /// How the volume is run.
+    pub core: MountOptions,
+}
+
+impl Options {
+    /// Reads a comma-separated list over the defaults. Later words override earlier ones.
+    ///
+    /// # Errors
+    /// The first word that nobody knows, or whose value is wrong.
+    pub fn parse(list: &str) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            options.apply(option)?;
+        }
+        Ok(options)
+    }
+
+    /// Takes one word, `name` or `name=value`.
+    ///
+    /// # Errors
+    /// Nobody knows it, or its value is wrong.
+    pub fn apply(&mut self, option: &str) -> Result<(), OptionError> {
+        if is_for_others(option) {
+            return Ok(());
+        }
+        let taken = match option.split_once('=') {
+            Some((name, value)) => self.fuse.apply_value(name, value)?,
+            None => self.fuse.apply_flag(option),
+        };
+        if !taken || is_shared(option) {
+            self.core.apply(option)?;
+            self.fuse.noatime = self.core.atime == Atime::Never;
+        }
+        Ok(())
+    }
+}
+
+impl FuseOptions {
+    /// Whether the word is one of these.
+    fn apply_flag(&mut self, name: &str) -> bool {
+        match name {
+            "allow_other" => self.allow = Allow::Everybody,
+            "allow_root" => self.allow = Allow::Root,
+            "noallow_other" => self.allow = Allow::Owner,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "auto_unmount" => self.auto_unmount = true,
+            "noauto_unmount" => self.auto_unmount = false,
+            "clone_fd" => self.clone_fd = true,
+            "noclone_fd" => self.clone_fd = false,
+            "writeback" | "writeback_cache" => self.writeback = true,
+            "nowriteback" | "nowriteback_cache" => self.writeback = false,
+            // mount(8): these imply the safe flags, which a later word may take back.
+            "user" | "users" => (self.dev, self.suid, self.exec) = (false, false, false),
+            "owner" | "group" => (self.dev, self.suid) = (false, false),
+            _ => return false,
+        }
+        true
+    }
+
+    fn apply_value(&mut self, name: &str, value: &str) -> Result<bool, OptionError> {
+        let wrong = |expected| OptionError::Value {
+            option: name.to_owned(),
+            value: value.to_owned(),
+            expected,
+        };
+        match name {
+            "threads" => {
+                let n = value.parse().ok().filter(|n| (1..=256).contains(n));
+                self.threads = n.ok_or_else(|| wrong("a number from 1 to 256"))?;
+            }
+            "timeout" => {
+                let s: f64 = value.parse().map_err(|_| wrong("a number of seconds"))?;
+                self.timeout =
+                    Duration::try_from_secs_f64(s).map_err(|_| wrong("a number of seconds"))?;
+            }
+            "readahead" => {
+                let n = value
+                    .parse::<u32>()
+                    .ok()
+                    .filter(|n| (4..=16_384).contains(n));
+                self.readahead =
+                    1024 * n.ok_or_else(|| wrong("a number of KiB from 4 to 16384"))?;
+            }
+            // mount(8) passes the name of the user who mounted.
+            "user" => return Ok(self.apply_flag("user")),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Words that concern the file system as well.
+fn is_shared(option: &str) -> bool {
+    matches!(option, "ro" | "rw")
+}
+
+/// Words that are taken and mean nothing here.
+fn is_for_others(option: &str) -> bool {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    const FSTAB: &[&str] = &[
+        "defaults",
+        "auto",
+        "noauto",
+        "nouser",
+        "nousers",
+        "noowner",
+        "nogroup",
+        "nofail",
+        "fail",
+        "_netdev",
+        "comment",
+        "loop",
+        "uhelper",
+        "helper",
+        "silent",
+        "loud",
+        "mand",
+        "nomand",
+        "lazytime",
+        "nolazytime",
+        "symfollow",
+        "iversion",
+        "noiversion",
+        "quiet",
+        "verbose",
+    ];
+    const LIBFUSE: &[&str] = &[
+        "default_permissions",
+        "fsname",
+        "subtype",
+        "nonempty",
+        "big_writes",
+        "max_read",
+        "max_write",
+        "blkdev",
+        "large_read",
+        "kernel_cache",
+        "auto_cache",
+        "noauto_cache",
+        "splice_read",
+        "splice_write",
+        "splice_move",
+        "drop_privileges",
+        "debug",
+    ];
+    name.starts_with("x-")
+        || name.starts_with("X-")
+        || FSTAB.contains(&name)
+        || LIBFUSE.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_the_manual() {
+        let o = Options::parse(
+            "ro,scheme=jbd2,data=journal,commit=5,errors=remount-ro,noatime,allow_other,default_permissions",
+        )
+        .unwrap();
+        assert!(o.fuse.read_only && o.core.read_only);
+        assert!(o.fuse.noatime);
+        assert_eq!(o.fuse.allow, Allow::Everybody);
+        assert_eq!(o.core.data.as_deref(), Some("journal"));
+    }
+
+    #[test]
+    fn what_fstab_adds_is_taken() {
+        let o =
+            Options::parse("defaults,noauto,nofail,_netdev,x-systemd.automount,comment=mine,rw")
+                .unwrap();
+        assert!(!o.fuse.read_only);
+        assert_eq!(o.fuse, FuseOptions::default());
+    }
+
+    #[test]
+    fn user_mounts_are_safe_unless_said_otherwise() {
+        let o = Options::parse("suid,dev,user,exec").unwrap().fuse;
+        assert!(!o.suid && !o.dev && o.exec);
+        let o = Options::parse("user=me").unwrap().fuse;
+        assert!(!o.suid && !o.dev && !o.exec);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        assert_eq!(
+            Options::parse("rw,frobnicate").unwrap_err(),
+            OptionError::Unknown("frobnicate".into())
+        );
+        for bad in [
+            "threads=0",
+            "threads=x",
+            "timeout=-1",
+            "readahead=1",
+            "commit=x",
+        ] {
+            assert!(
+                matches!(Options::parse(bad), Err(OptionError::Value { .. })),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_later_word_wins() {
+        let o = Options::parse("ro,noatime,rw,relatime,noexec,exec").unwrap();
+        assert!(!o.fuse.read_only && !o.core.read_only && !o.fuse.noatime && o.fuse.exec);
+    }
+}

@@ -1,0 +1,235 @@
+//! Serving a mount, from the moment it stands until the image is clean again.
+//!
+//! Order at the start: companion, mount, INIT (the kernel's capabilities are agreed on), `ready`, workers. Order at the end:
+//! dirty pages of the kernel written to us, unmounted, workers gone, volume committed and marked clean, companion
+//! dismissed. SIGTERM, SIGINT and SIGHUP end a mount in the same order as `umount` does; when files are still open by
+//! then, the mount is detached and the volume is closed under them, which is what a shutdown of the machine needs.
+//!
+//! Threads: the workers are fuser's, one more waits for signals, and the caller's waits for the end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use stetfs::Fs;
+
+use crate::companion::Companion;
+use crate::files::Opens;
+use crate::fs::StetFs;
+use crate::mount::{self, MountError, Mounted};
+use crate::options::{Allow, FuseOptions};
+
+/// How long workers may take to notice that the mount is gone.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a served mount ended. The volume is clean in each case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Somebody unmounted it.
+    Unmounted,
+    /// This signal ended it.
+    Signal(i32),
+    /// This signal ended it while files were open; their owners get errors now.
+    Cut(i32),
+}
+
+/// Why a mount could not be made, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// It could not be mounted.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The kernel and this server did not agree, or the device failed.
+    #[error("the FUSE session failed: {0}")]
+    Session(io::Error),
+    /// Signals cannot be caught.
+    #[error("catching signals: {0}")]
+    Signals(io::Error),
+    /// The caller's `ready` failed.
+    #[error("going to the background: {0}")]
+    Ready(io::Error),
+    /// The volume could not be closed: what was not durable yet may be lost, the journal will be recovered at the next mount.
+    #[error("closing the volume: {0}")]
+    Close(stetfs::Error),
+}
+
+/// Mounts `fs`, which came from `image`, on `dir` (from [`mount::check_dir`]) and serves it until it is unmounted or a
+/// signal ends it; then closes the volume. `ready` is called when the mount stands.
+///
+/// # Errors
+/// See [`SessionError`]. The volume is closed in any case.
+pub fn serve(
+    fs: &Fs,
+    image: &Path,
+    dir: &Path,
+    options: &FuseOptions,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<Ended, SessionError> {
+    let mut companion = None;
+    if options.auto_unmount {
+        match Companion::start(image, dir) {
+            Ok(started) => companion = Some(started),
+            Err(e) => tracing::warn!(
+                "no companion process ({e}): a crash of the server will leave the mount point behind"
+            ),
+        }
+    }
+    let opens = Arc::new(Opens::default());
+    let server = StetFs::new(
+        fs.clone(),
+        image.to_owned(),
+        dir.to_owned(),
+        options.clone(),
+        opens.clone(),
+    );
+    let ended = run(server, image, dir, options, &mut companion, ready);
+    let left_open = opens.close_all(fs);
+    if left_open > 0 {
+        tracing::debug!("{left_open} files were still open");
+    }
+    let closed = fs.unmount().map_err(SessionError::Close);
+    if let Some(companion) = companion {
+        companion.dismiss();
+    }
+    let ended = ended?;
+    closed?;
+    Ok(ended)
+}
+
+/// What the waiting thread is told.
+enum Event {
+    Signal(i32),
+    Over(io::Result<()>),
+}
+
+fn run(
+    server: StetFs,
+    image: &Path,
+    dir: &Path,
+    options: &FuseOptions,
+    companion: &mut Option<Companion>,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<Ended, SessionError> {
+    let (tell, events) = mpsc::channel();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(SessionError::Signals)?;
+    let handle = signals.handle();
+    let tell_signal = tell.clone();
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            let _ = tell_signal.send(Event::Signal(signal));
+        }
+    })?;
+
+    let (fd, mounted) = mount::mount(image, dir, options)?;
+    if let Some(companion) = companion {
+        companion.mounted(&mounted);
+    }
+    let started = start(server, options, fd, &mounted, tell)
+        .and_then(|()| ready().map_err(SessionError::Ready));
+    if let Err(e) = started {
+        let _ = mounted.abort();
+        return Err(e);
+    }
+    let ended = wait(&events, &mounted);
+    handle.close();
+    ended
+}
+
+/// Agrees with the kernel and starts the workers.
+fn start(
+    server: StetFs,
+    options: &FuseOptions,
+    fd: OwnedFd,
+    mounted: &Mounted,
+    tell: mpsc::Sender<Event>,
+) -> Result<(), SessionError> {
+    let mut config = fuser::Config::default();
+    config.n_threads = Some(options.threads);
+    config.clone_fd = options.clone_fd && options.threads > 1 && mount::can_clone();
+    // The kernel keeps strangers out unless `allow_other` is given; fuser's own check would also refuse the
+    // kernel's write-back of attributes, which comes in root's name.
+    let acl = match options.allow {
+        Allow::Root => fuser::SessionACL::RootAndOwner,
+        Allow::Owner | Allow::Everybody => fuser::SessionACL::All,
+    };
+    let notifier = server.notifier_slot();
+    let session =
+        fuser::Session::from_fd(server, fd, acl, config).map_err(SessionError::Session)?;
+    let _ = notifier.set(session.notifier());
+    mount::tune_page_cache(mounted, options);
+    spawn("session", move || {
+        let over = session.run();
+        let _ = tell.send(Event::Over(over));
+    })
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .map(drop)
+        .map_err(SessionError::Session)
+}
+
+/// Waits for the end and brings it about when a signal asks for it.
+fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, SessionError> {
+    let signal = match events.recv() {
+        Ok(Event::Signal(signal)) => signal,
+        Ok(Event::Over(over)) => {
+            return over
+                .map(|()| Ended::Unmounted)
+                .map_err(SessionError::Session);
+        }
+        Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
+    };
+    tracing::info!("signal {signal}: unmounting {}", mounted.dir.display());
+    write_back(&mounted.dir);
+    let mut cut = false;
+    match mounted.unmount(false) {
+        Ok(()) => {}
+        Err(MountError::Busy(dir)) => {
+            tracing::warn!(
+                "{} is in use; it is detached, and files still open there are cut off",
+                dir.display()
+            );
+            cut = true;
+            let _ = mounted.unmount(true);
+            // Between the first write-back and the detachment more may have been written.
+            if let Err(e) = mounted.abort() {
+                tracing::warn!("{e}");
+            }
+        }
+        Err(e) => tracing::error!("{e}"),
+    }
+    loop {
+        match events.recv_timeout(GRACE) {
+            Ok(Event::Signal(_)) => tracing::info!("already unmounting"),
+            Ok(Event::Over(over)) => {
+                over.map_err(SessionError::Session)?;
+                break;
+            }
+            Err(_) => {
+                cut = true;
+                break;
+            }
+        }
+    }
+    Ok(if cut {
+        Ended::Cut(signal)
+    } else {
+        Ended::Signal(signal)
+    })
+}
+
+/// Makes the kernel send what it has cached, so that nothing written before the signal is lost.
+fn write_back(dir: &Path) {
+    let done = std::fs::File::open(dir).and_then(|open| Ok(rustix::fs::syncfs(&open)?));
+    if let Err(e) = done {
+        tracing::warn!("writing back {}: {e}", dir.display());
+    }
+}

@@ -1,0 +1,31 @@
+//! One line to where administrators look: the system log, or the kernel's when there is none.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+
+/// How bad it is, in syslog's numbers (facility `daemon`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// Something is lost or stopped.
+    Error = 3,
+    /// Something needs attention.
+    Warning = 4,
+    /// For the record.
+    Info = 6,
+}
+
+const FACILITY_DAEMON: u8 = 3 << 3;
+
+/// Writes a line to /dev/log, or to /dev/kmsg. When neither takes it, nobody can be told.
+pub fn write(severity: Severity, message: &str) {
+    let priority = FACILITY_DAEMON | severity as u8;
+    let message = message.replace('\n', " ");
+    let line = format!("<{priority}>stetfs[{}]: {message}", std::process::id());
+    let sent =
+        UnixDatagram::unbound().and_then(|socket| socket.send_to(line.as_bytes(), "/dev/log"));
+    if sent.is_err()
+        && let Ok(mut kmsg) = std::fs::OpenOptions::new().write(true).open("/dev/kmsg")
+    {
+        let _ = kmsg.write_all(line.as_bytes());
+    }
+}
