@@ -5,8 +5,8 @@
 
 use std::sync::atomic::Ordering;
 
-use stetfs_format::inode::InodeFlags;
 use stetfs_format::Time;
+use stetfs_format::inode::InodeFlags;
 
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
@@ -65,7 +65,11 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
         nlink: raw.links_count.into(),
         uid: raw.uid,
         gid: raw.gid,
-        rdev: if mode::is_device(raw.mode) { raw.rdev() } else { (0, 0) },
+        rdev: if mode::is_device(raw.mode) {
+            raw.rdev()
+        } else {
+            (0, 0)
+        },
         size: raw.size,
         blocks: raw.blocks_512(&vol.geo) + u64::from(st.reserved) * sectors_per_block,
         blksize: vol.geo.block_size() as u32,
@@ -160,7 +164,8 @@ fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
 
 /// What needs write permission: a size that is not set through an open file, and "now" by somebody else than the owner.
 fn check_access(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
-    let touches = matches!(set.atime, Some(SetTime::Now)) || matches!(set.mtime, Some(SetTime::Now));
+    let touches =
+        matches!(set.atime, Some(SetTime::Now)) || matches!(set.mtime, Some(SetTime::Now));
     let owner = c.uid == inode.state.read().raw.uid;
     if set.size.is_some() && !set.through_handle || touches && !owner {
         perm::permission(vol, c, inode, Access::WRITE)?;
@@ -246,7 +251,11 @@ pub(crate) fn strip_privileges(vol: &Volume, inode: &Inode) -> Result<()> {
 
 /// [`strip_privileges`] for callers other than the superuser.
 pub(crate) fn strip_privileges_unless(vol: &Volume, inode: &Inode, privileged: bool) -> Result<()> {
-    if privileged { Ok(()) } else { strip_privileges(vol, inode) }
+    if privileged {
+        Ok(())
+    } else {
+        strip_privileges(vol, inode)
+    }
 }
 
 /// Notes a read, if the mount and the inode want that (`touch_atime`). Errors are nobody's concern.
@@ -337,7 +346,12 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
 }
 
 /// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds checksums.
-pub(crate) fn set_generation(vol: &Volume, c: &Caller, inode: &Inode, generation: u32) -> Result<()> {
+pub(crate) fn set_generation(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    generation: u32,
+) -> Result<()> {
     let _guard = inode.lock.write();
     vol.check_writable()?;
     if vol.geo.metadata_csum {

@@ -33,7 +33,11 @@ pub(crate) fn copy_range(
         (st.raw.size, st.is_reg())
     };
     if !regular {
-        return Err(if from.state.read().is_dir() { Error::IsDirectory } else { Error::Invalid });
+        return Err(if from.state.read().is_dir() {
+            Error::IsDirectory
+        } else {
+            Error::Invalid
+        });
     }
     let len = len.min(size.saturating_sub(from_offset));
     let mut buffer = vec![0; len.min(CHUNK) as usize];
@@ -51,7 +55,14 @@ pub(crate) fn copy_range(
         if n == 0 {
             break;
         }
-        let (_, n) = file::write(vol, c, to, to_offset + done, &buffer[..n], WriteFlags::empty())?;
+        let (_, n) = file::write(
+            vol,
+            c,
+            to,
+            to_offset + done,
+            &buffer[..n],
+            WriteFlags::empty(),
+        )?;
         done += n as u64;
     }
     Ok(done)
@@ -67,6 +78,10 @@ fn hole_at(vol: &Volume, from: &Inode, at: u64, end: u64) -> Result<u64> {
 }
 
 fn grow(vol: &Volume, c: &Caller, to: &Inode, size: u64) -> Result<()> {
-    let set = SetAttr { size: Some(size), through_handle: true, ..SetAttr::default() };
+    let set = SetAttr {
+        size: Some(size),
+        through_handle: true,
+        ..SetAttr::default()
+    };
     crate::attr::setattr(vol, c, to, &set).map(drop)
 }

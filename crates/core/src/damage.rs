@@ -23,7 +23,8 @@ const ERRCODE_CORRUPTED: u8 = 15;
 pub(crate) fn found(vol: &Volume, error: &Error) {
     tracing::error!("{}: {error}", vol.dev.describe());
     let line = Location::caller().line();
-    let read_only = vol.state.fetch_or(VolumeState::ERROR, Ordering::Relaxed) & VolumeState::READ_ONLY != 0;
+    let read_only =
+        vol.state.fetch_or(VolumeState::ERROR, Ordering::Relaxed) & VolumeState::READ_ONLY != 0;
     if read_only {
         return;
     }
@@ -39,12 +40,16 @@ pub(crate) fn found(vol: &Volume, error: &Error) {
             }
         }
         OnError::RemountReadOnly => {
-            vol.state.fetch_or(VolumeState::READ_ONLY, Ordering::Relaxed);
+            vol.state
+                .fetch_or(VolumeState::READ_ONLY, Ordering::Relaxed);
             stop(vol, error, now, line);
         }
         OnError::Panic => {
             stop(vol, error, now, line);
-            panic!("{}: damaged, mounted with errors=panic: {error}", vol.dev.describe());
+            panic!(
+                "{}: damaged, mounted with errors=panic: {error}",
+                vol.dev.describe()
+            );
         }
     }
 }

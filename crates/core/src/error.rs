@@ -9,10 +9,12 @@ use stetfs_format::{BlockNo, Corrupt, Corruption, GroupNo, InodeNo, LBlock};
 use stetfs_journal::JournalError;
 use stetfs_media::MediaError;
 
+use crate::alloc::Damage as AllocationDamage;
+use crate::mapping::Damage as MappingDamage;
 use crate::mount::MountError;
 
 /// The result of an operation on the volume.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! answers {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -30,6 +32,12 @@ macro_rules! answers {
             /// Two records, each valid alone, contradict each other (EUCLEAN).
             #[error("{0}")]
             Inconsistent(Box<Inconsistent>),
+            /// Bitmaps, descriptors and what is freed contradict each other (EUCLEAN).
+            #[error("{0}")]
+            Allocation(Box<AllocationDamage>),
+            /// The records of a file's map contradict each other (EUCLEAN).
+            #[error("{0}")]
+            Mapping(Box<MappingDamage>),
             /// The device failed (EIO).
             #[error("{0}")]
             Media(Box<MediaError>),
@@ -56,7 +64,11 @@ macro_rules! answers {
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$name => Kind::$name,)*
-                    Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => Kind::Corrupted,
+                    Self::Corrupt(_)
+                    | Self::CorruptAt(_)
+                    | Self::Inconsistent(_)
+                    | Self::Allocation(_)
+                    | Self::Mapping(_) => Kind::Corrupted,
                     Self::Media(_) => Kind::Io,
                     Self::Journal(e) => journal_kind(e),
                     Self::Mount(e) => e.kind(),
@@ -189,15 +201,13 @@ pub enum Inconsistent {
     /// The chain of orphans comes to an inode for the second time.
     #[error("the list of orphans comes to inode {0} again")]
     OrphanLoop(InodeNo),
-    /// A block of the orphan file fails its check.
-    #[error("block {lblk} of the orphan file (inode {ino}): {what}")]
-    OrphanFile {
+    /// A block of the orphan file is not there.
+    #[error("the orphan file (inode {ino}) has a hole at block {lblk}")]
+    OrphanFileHole {
         /// The orphan file.
         ino: InodeNo,
-        /// Its block.
+        /// The missing block.
         lblk: LBlock,
-        /// What is wrong.
-        what: &'static str,
     },
     /// A block that is to be freed is free already.
     #[error("block {block} of group {group} is freed twice")]
@@ -248,6 +258,18 @@ impl From<Corruption> for Error {
 impl From<Inconsistent> for Error {
     fn from(e: Inconsistent) -> Self {
         Self::Inconsistent(Box::new(e))
+    }
+}
+
+impl From<AllocationDamage> for Error {
+    fn from(e: AllocationDamage) -> Self {
+        Self::Allocation(Box::new(e))
+    }
+}
+
+impl From<MappingDamage> for Error {
+    fn from(e: MappingDamage) -> Self {
+        Self::Mapping(Box::new(e))
     }
 }
 

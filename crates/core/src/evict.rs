@@ -18,7 +18,12 @@ pub(crate) const EVICT_CREDITS: u32 = 20;
 
 /// Frees the inode in `h`, or begins to: false means that it is on the orphan list now and the caller must call
 /// [`evict`] when it has closed `h`. The caller holds the inode's lock for writing.
-pub(crate) fn evict_in(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
+pub(crate) fn evict_in(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+) -> Result<bool> {
     forget(vol, h, inode, st, LBlock(0), None)?;
     if has_blocks(st) && !mapping::remove(vol, h, inode, st, LBlock(0), None)? {
         orphan::add(vol, h, inode, st)?;

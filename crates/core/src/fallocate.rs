@@ -38,7 +38,10 @@ pub(crate) fn fallocate(
     let _guard = inode.lock.write();
     vol.check_writable()?;
     check_mode(mode)?;
-    let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Error::Invalid)?;
+    let end = offset
+        .checked_add(len)
+        .filter(|_| len > 0)
+        .ok_or(Error::Invalid)?;
     check_inode(vol, inode, mode, end)?;
     crate::attr::strip_privileges_unless(vol, inode, c.privileged)?;
     if mode.contains(FallocateMode::PUNCH_HOLE) {
@@ -59,7 +62,9 @@ pub(crate) fn fallocate(
 
 fn check_mode(mode: FallocateMode) -> Result<()> {
     use FallocateMode as M;
-    if !M::all().contains(mode) || mode.intersects(M::COLLAPSE_RANGE | M::INSERT_RANGE | M::UNSHARE_RANGE) {
+    if !M::all().contains(mode)
+        || mode.intersects(M::COLLAPSE_RANGE | M::INSERT_RANGE | M::UNSHARE_RANGE)
+    {
         return Err(Error::NotSupported);
     }
     let punch = mode.contains(M::PUNCH_HOLE);
@@ -73,7 +78,11 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
     let st = inode.state.read();
     st.check_live()?;
     if !st.is_reg() {
-        return Err(if st.is_dir() { Error::IsDirectory } else { Error::NoSuchDevice });
+        return Err(if st.is_dir() {
+            Error::IsDirectory
+        } else {
+            Error::NoSuchDevice
+        });
     }
     let punch = mode.contains(FallocateMode::PUNCH_HOLE);
     let flags = st.raw.flags;
@@ -123,10 +132,24 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
         if len == size {
             return Ok(());
         }
-        return zero_in_block(vol, h, inode, LBlock(first as u32), start as usize, len as usize);
+        return zero_in_block(
+            vol,
+            h,
+            inode,
+            LBlock(first as u32),
+            start as usize,
+            len as usize,
+        );
     }
     if start != 0 {
-        zero_in_block(vol, h, inode, LBlock(first as u32), start as usize, (size - start) as usize)?;
+        zero_in_block(
+            vol,
+            h,
+            inode,
+            LBlock(first as u32),
+            start as usize,
+            (size - start) as usize,
+        )?;
     }
     let tail = bytes.end % size;
     if tail != 0 && last <= u64::from(u32::MAX) {
@@ -182,7 +205,14 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     while at.0 < blocks.end {
         let h = truncate::start(vol)?;
         let mut st = inode.state.write();
-        truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), Some(LBlock(blocks.end)))?;
+        truncate::forget(
+            vol,
+            &h,
+            inode,
+            &mut st,
+            LBlock(blocks.start),
+            Some(LBlock(blocks.end)),
+        )?;
         while at.0 < blocks.end && h.has_credits(truncate::FINISH_CREDITS) {
             let run = mapping::lookup(vol, inode, &st, at, blocks.end - at.0)?;
             let len = run.len.min(blocks.end - at.0).min(RUN_MAX);
@@ -214,7 +244,13 @@ fn preallocate(vol: &Volume, c: &Caller, inode: &Inode, bytes: Range<u64>) -> Re
 
 /// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks that hold data waiting
 /// for a place give up their reservation, because they have a place now.
-fn preallocate_some(vol: &Volume, c: &Caller, inode: &Inode, at: LBlock, end: u32) -> Result<LBlock> {
+fn preallocate_some(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    at: LBlock,
+    end: u32,
+) -> Result<LBlock> {
     let h = truncate::start(vol)?;
     let mut st = inode.state.write();
     let mut at = at;
@@ -227,7 +263,14 @@ fn preallocate_some(vol: &Volume, c: &Caller, inode: &Inode, at: LBlock, end: u3
             continue;
         }
         let goal = mapping::goal(vol, inode, &st, at)?;
-        let (pblk, len) = match vol.alloc.allocate(&h, goal, want, Source::Free { privileged: c.privileged }) {
+        let (pblk, len) = match vol.alloc.allocate(
+            &h,
+            goal,
+            want,
+            Source::Free {
+                privileged: c.privileged,
+            },
+        ) {
             Ok(got) => got,
             Err(e) => {
                 result = Err(e);
@@ -235,7 +278,18 @@ fn preallocate_some(vol: &Volume, c: &Caller, inode: &Inode, at: LBlock, end: u3
             }
         };
         let waiting = waiting_in(vol, inode, &st, at, at.plus(len));
-        mapping::insert(vol, &h, inode, &mut st, Run { lblk: at, len, pblk, state: MapState::Unwritten })?;
+        mapping::insert(
+            vol,
+            &h,
+            inode,
+            &mut st,
+            Run {
+                lblk: at,
+                len,
+                pblk,
+                state: MapState::Unwritten,
+            },
+        )?;
         st.reserved -= waiting;
         vol.alloc.release(waiting.into());
         at = at.plus(len);
@@ -243,4 +297,3 @@ fn preallocate_some(vol: &Volume, c: &Caller, inode: &Inode, at: LBlock, end: u3
     vol.store_inode(&h, inode, &st)?;
     result.map(|()| at)
 }
-

@@ -67,7 +67,9 @@ pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8
     }
     let mut out = out;
     while !out.is_empty() {
-        let count = (skip + out.len()).div_ceil(size).min(CHUNK_BLOCKS_MAX as usize) as u32;
+        let count = (skip + out.len())
+            .div_ceil(size)
+            .min(CHUNK_BLOCKS_MAX as usize) as u32;
         let end = lblk.0 + count;
         for (at, block) in data.get_range(lblk, count) {
             out = read_part(vol, inode, lblk, at.0 - lblk.0, &mut skip, out)?;
@@ -145,21 +147,27 @@ fn read_run(
         let whole = if skip == 0 { out.len() / size } else { 0 };
         let n = if whole > 0 {
             let n = whole * size;
-            vol.journal.read_home(run.pblk, whole as u32, &mut out[..n], Class::Data)?;
+            vol.journal
+                .read_home(run.pblk, whole as u32, &mut out[..n], Class::Data)?;
             if keep {
                 for (i, bytes) in (0..).zip(out[..n].chunks_exact(size)) {
                     let block = BlockRef::new(Block::copy_of(bytes));
-                    inode.data(vol).insert_clean(run.lblk.plus(i), run.pblk.plus(i.into()), block);
+                    inode
+                        .data(vol)
+                        .insert_clean(run.lblk.plus(i), run.pblk.plus(i.into()), block);
                 }
             }
             n
         } else {
             let mut block = Block::zeroed(size);
-            vol.journal.read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
+            vol.journal
+                .read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
             let n = (size - skip).min(out.len());
             out[..n].copy_from_slice(&block.bytes()[skip..skip + n]);
             if keep {
-                inode.data(vol).insert_clean(run.lblk, run.pblk, block.into());
+                inode
+                    .data(vol)
+                    .insert_clean(run.lblk, run.pblk, block.into());
             }
             n
         };
@@ -209,12 +217,20 @@ pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     } else {
         let run = mapping::lookup(vol, inode, &st, LBlock(0), 1)?;
         if run.state != MapState::Written || size >= vol.geo.block_size() {
-            return Err(Inconsistent::SymlinkSize { ino: inode.ino, size: st.raw.size }.into());
+            return Err(Inconsistent::SymlinkSize {
+                ino: inode.ino,
+                size: st.raw.size,
+            }
+            .into());
         }
         vol.journal.read(run.pblk, Class::Directory)?[..size].to_vec()
     };
     if target.is_empty() || target.contains(&0) {
-        return Err(Inconsistent::SymlinkSize { ino: inode.ino, size: st.raw.size }.into());
+        return Err(Inconsistent::SymlinkSize {
+            ino: inode.ino,
+            size: st.raw.size,
+        }
+        .into());
     }
     Ok(target)
 }
@@ -235,7 +251,8 @@ pub(crate) fn write(
         return Ok((offset, 0));
     }
     let bytes = &bytes[..(bytes.len() as u64).min(room) as usize];
-    let strip = flags.contains(WriteFlags::KILL_SUID) || !(c.privileged || flags.contains(WriteFlags::CACHED));
+    let strip = flags.contains(WriteFlags::KILL_SUID)
+        || !(c.privileged || flags.contains(WriteFlags::CACHED));
     if strip {
         crate::attr::strip_privileges(vol, inode)?;
     }
@@ -256,7 +273,11 @@ fn check_write(vol: &Volume, inode: &Inode, offset: u64, flags: WriteFlags) -> R
     let st = inode.state.read();
     st.check_live()?;
     if !st.is_reg() {
-        return Err(if st.is_dir() { Error::IsDirectory } else { Error::Invalid });
+        return Err(if st.is_dir() {
+            Error::IsDirectory
+        } else {
+            Error::Invalid
+        });
     }
     if st.raw.flags.contains(InodeFlags::IMMUTABLE) {
         return Err(Error::NotPermitted);
@@ -283,7 +304,11 @@ pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     let pointers = 12 + n + n * n + n * n * n;
     // i_blocks counts the pointer blocks too.
     let meta = 3 + 2 * n + n * n;
-    let counted = if vol.geo.huge_file { (1 << 48) - 1 } else { u64::from(u32::MAX) >> (bits - 9) };
+    let counted = if vol.geo.huge_file {
+        (1 << 48) - 1
+    } else {
+        u64::from(u32::MAX) >> (bits - 9)
+    };
     pointers.min(counted - meta).min(u64::from(u32::MAX)) << bits
 }
 
@@ -304,7 +329,14 @@ pub(crate) fn zero_to_block_end(vol: &Volume, h: &Handle, inode: &Inode, from: u
     if at == 0 {
         return Ok(());
     }
-    zero_in_block(vol, h, inode, LBlock((from >> vol.geo.block_bits) as u32), at, size - at)
+    zero_in_block(
+        vol,
+        h,
+        inode,
+        LBlock((from >> vol.geo.block_bits) as u32),
+        at,
+        size - at,
+    )
 }
 
 /// Writes zeros into a part of one block, unless it reads as zeros there already.
@@ -323,7 +355,8 @@ pub(crate) fn zero_in_block(
         (Some(content), _) => (content, Old::Hole),
         (None, MapState::Written) => {
             let mut block = Block::zeroed(vol.geo.block_size());
-            vol.journal.read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
+            vol.journal
+                .read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
             (block.into(), Old::Home(run.pblk))
         }
         (None, _) => return Ok(()),
@@ -355,14 +388,28 @@ fn write_chunk(
 
     let new = count_new(vol, inode, first, count)?;
     vol.alloc.reserve(new.into(), c.privileged)?;
-    let logged = if vol.journal.journals_data() { count } else { 0 };
+    let logged = if vol.journal.journals_data() {
+        count
+    } else {
+        0
+    };
     let credits = INODE_CREDITS + logged + if new > 0 { RUN_CREDITS } else { 0 };
-    let mut copied = Copied { bytes: 0, reserved: 0 };
+    let mut copied = Copied {
+        bytes: 0,
+        reserved: 0,
+    };
     let result = vol.start(credits).and_then(|h| {
         // What was copied before an error counts.
         let result = copy_in(vol, &h, inode, first, skip, bytes, &mut copied);
         if copied.bytes > 0 {
-            finish_write(vol, &h, inode, offset + copied.bytes as u64, copied.reserved, flags)?;
+            finish_write(
+                vol,
+                &h,
+                inode,
+                offset + copied.bytes as u64,
+                copied.reserved,
+                flags,
+            )?;
             return Ok(());
         }
         result
@@ -385,7 +432,13 @@ fn count_new(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<u
 }
 
 /// How many blocks of `[from, to)`, all of them in a hole, wait for a place.
-pub(crate) fn waiting_in(vol: &Volume, inode: &Inode, st: &InodeState, from: LBlock, to: LBlock) -> u32 {
+pub(crate) fn waiting_in(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    from: LBlock,
+    to: LBlock,
+) -> u32 {
     if st.reserved == 0 {
         return 0;
     }

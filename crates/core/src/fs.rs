@@ -97,7 +97,14 @@ impl Fs {
     }
 
     /// Makes a regular file and opens it, or opens the one that is there (unless [`OpenFlags::EXCLUSIVE`]).
-    pub fn create(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16, flags: OpenFlags) -> Result<Entry> {
+    pub fn create(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        name: &[u8],
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<Entry> {
         self.run(|vol| {
             let made = namei::create(vol, c, &*vol.iget(parent)?, name, mode, flags)?;
             if !made.new {
@@ -109,17 +116,45 @@ impl Fs {
 
     /// Makes a directory.
     pub fn mkdir(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.run(|vol| path::entry_of(vol, &*namei::mkdir(vol, c, &*vol.iget(parent)?, name, mode)?))
+        self.run(|vol| {
+            path::entry_of(
+                vol,
+                &*namei::mkdir(vol, c, &*vol.iget(parent)?, name, mode)?,
+            )
+        })
     }
 
     /// Makes a regular file, device, pipe or socket; `rdev` is major and minor.
-    pub fn mknod(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16, rdev: (u32, u32)) -> Result<Entry> {
-        self.run(|vol| path::entry_of(vol, &*namei::mknod(vol, c, &*vol.iget(parent)?, name, mode, rdev)?))
+    pub fn mknod(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        name: &[u8],
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Entry> {
+        self.run(|vol| {
+            path::entry_of(
+                vol,
+                &*namei::mknod(vol, c, &*vol.iget(parent)?, name, mode, rdev)?,
+            )
+        })
     }
 
     /// Makes a symbolic link to `target`.
-    pub fn symlink(&self, c: &Caller, parent: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.run(|vol| path::entry_of(vol, &*namei::symlink(vol, c, &*vol.iget(parent)?, name, target)?))
+    pub fn symlink(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry> {
+        self.run(|vol| {
+            path::entry_of(
+                vol,
+                &*namei::symlink(vol, c, &*vol.iget(parent)?, name, target)?,
+            )
+        })
     }
 
     /// Gives `ino` one more name.
@@ -159,7 +194,12 @@ impl Fs {
 
     /// Hands out entries from `cookie` on (0: from the start, then [`DirEntry::next`]) until `each` returns false, which means that it
     /// did not take the entry. A cookie stays good while entries come and go.
-    pub fn readdir(&self, ino: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+    pub fn readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
         self.run(|vol| {
             let inode = vol.iget(ino)?;
             readdir::readdir(vol, &inode, cookie, each)?;
@@ -221,7 +261,14 @@ impl Fs {
     }
 
     /// Sets an extended attribute. POSIX ACLs (`system.posix_acl_access`, `..._default`) change the mode with them.
-    pub fn setxattr(&self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+    pub fn setxattr(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
         self.run(|vol| xattr::set(vol, c, &*vol.iget(ino)?, name, value, how))
     }
 
@@ -260,7 +307,8 @@ impl Fs {
 
     /// Writes at `offset`; gives how much was written. Durable after [`fsync`](Self::fsync).
     pub fn write(&self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<usize> {
-        self.write_with(c, ino, offset, bytes, WriteFlags::empty()).map(|(_, n)| n)
+        self.write_with(c, ino, offset, bytes, WriteFlags::empty())
+            .map(|(_, n)| n)
     }
 
     /// Writes at the end; gives where that was and how much was written.
@@ -289,7 +337,14 @@ impl Fs {
     }
 
     /// Preallocates, punches holes, zeroes ranges.
-    pub fn fallocate(&self, c: &Caller, ino: InodeNo, mode: FallocateMode, offset: u64, len: u64) -> Result<()> {
+    pub fn fallocate(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
         self.run(|vol| fallocate::fallocate(vol, c, &*vol.iget(ino)?, mode, offset, len))
     }
 
@@ -318,7 +373,15 @@ impl Fs {
         to: (InodeNo, u64),
         len: u64,
     ) -> Result<u64> {
-        self.run(|vol| copy::copy_range(vol, c, (&*vol.iget(from.0)?, from.1), (&*vol.iget(to.0)?, to.1), len))
+        self.run(|vol| {
+            copy::copy_range(
+                vol,
+                c,
+                (&*vol.iget(from.0)?, from.1),
+                (&*vol.iget(to.0)?, to.1),
+                len,
+            )
+        })
     }
 
     /// Returns when the file's changes are durable; with `datasync` only those that reading it back needs.
@@ -330,7 +393,13 @@ impl Fs {
 
     /// Returns when everything done before is durable.
     pub fn sync(&self) -> Result<()> {
-        self.run(|vol| if vol.is_read_only() { Ok(()) } else { Ok(vol.journal.commit_running()?) })
+        self.run(|vol| {
+            if vol.is_read_only() {
+                Ok(())
+            } else {
+                Ok(vol.journal.commit_running()?)
+            }
+        })
     }
 
     /// Space, counts, limits.

@@ -102,7 +102,10 @@ impl InodeCache {
 
     /// Every inode in memory.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
-        self.shards.iter().flat_map(|s| s.lock().map.values().cloned().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|s| s.lock().map.values().cloned().collect::<Vec<_>>())
+            .collect()
     }
 
     fn add(&self, shard: &mut Shard, inode: Arc<Inode>) {
@@ -112,7 +115,9 @@ impl InodeCache {
         if let Some(old) = shard.map.insert(inode.ino, inode.clone()) {
             shard.leave_ring(&old);
         }
-        inode.ring_at.store(shard.ring.len() as u32, Ordering::Relaxed);
+        inode
+            .ring_at
+            .store(shard.ring.len() as u32, Ordering::Relaxed);
         shard.ring.push(inode);
     }
 
@@ -137,9 +142,11 @@ impl InodeCache {
 
     fn note_dropped(&self, inode: &Inode) {
         let tid = inode.wanted_tid(false);
-        let _ = self.dropped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
-            tid.is_after(Tid(old)).then_some(tid.0)
-        });
+        let _ = self
+            .dropped
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+                tid.is_after(Tid(old)).then_some(tid.0)
+            });
     }
 }
 

@@ -7,7 +7,7 @@
 //! 3. A freed inode has `gone` set, under its `lock`; who comes later answers `Stale`.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
@@ -40,6 +40,8 @@ pub(crate) struct Inode {
     data: OnceLock<Arc<FileData>>,
     /// Nothing for a write to strip: no set-user-ID, no set-group-ID, no file capabilities (`S_NOSEC`).
     pub(crate) no_privileges: AtomicBool,
+    /// Which ACLs the inode has, as far as somebody has looked (`acl.rs`).
+    pub(crate) acls: AtomicU8,
     /// Used since the cache's hand last passed.
     pub(crate) referenced: AtomicBool,
     /// Its index in the ring of its shard of the cache; under the shard's lock.
@@ -60,7 +62,11 @@ pub(crate) struct InodeState {
 impl InodeState {
     /// A state with this slot.
     pub(crate) fn new(raw: stetfs_format::Inode) -> Self {
-        Self { raw, gone: false, reserved: 0 }
+        Self {
+            raw,
+            gone: false,
+            reserved: 0,
+        }
     }
 
     /// Whether this is a directory.
@@ -102,6 +108,7 @@ impl Inode {
             datasync_tid: AtomicU32::new(tid.0),
             data: OnceLock::new(),
             no_privileges: AtomicBool::new(false),
+            acls: AtomicU8::new(0),
             referenced: AtomicBool::new(true),
             ring_at: AtomicU32::new(0),
         }
@@ -126,6 +133,11 @@ impl Inode {
         }
     }
 
+    /// The ACLs may have changed.
+    pub(crate) fn forget_acls(&self) {
+        self.acls.store(0, Ordering::Relaxed);
+    }
+
     /// Takes back what a change that `fdatasync` need not wait for has noted.
     pub(crate) fn restore_datasync(&self, tid: Tid) {
         self.datasync_tid.store(tid.0, Ordering::Relaxed);
@@ -133,7 +145,12 @@ impl Inode {
 
     /// The transaction that `fsync` (or `fdatasync`) waits for.
     pub(crate) fn wanted_tid(&self, datasync: bool) -> Tid {
-        Tid(if datasync { &self.datasync_tid } else { &self.sync_tid }.load(Ordering::Relaxed))
+        Tid(if datasync {
+            &self.datasync_tid
+        } else {
+            &self.sync_tid
+        }
+        .load(Ordering::Relaxed))
     }
 }
 
@@ -148,7 +165,12 @@ impl Volume {
 
     /// A new inode in memory, in place of whatever the cache held for the number. The caller, which has allocated the
     /// number in `h`, writes its slot.
-    pub(crate) fn inode_created(&self, ino: InodeNo, raw: stetfs_format::Inode, h: &Handle) -> Result<Arc<Inode>> {
+    pub(crate) fn inode_created(
+        &self,
+        ino: InodeNo,
+        raw: stetfs_format::Inode,
+        h: &Handle,
+    ) -> Result<Arc<Inode>> {
         let slot = self.inode_slot(ino)?;
         let inode = Arc::new(Inode::new(ino, slot, InodeState::new(raw), h.tid()));
         self.icache.insert(inode.clone());
@@ -168,7 +190,12 @@ impl Volume {
         if raw.mode & mode::S_IFMT == 0 {
             return Err(Inconsistent::UnusedInode(ino).into());
         }
-        Ok(Inode::new(ino, slot, InodeState::new(raw), self.icache.newest_dropped()))
+        Ok(Inode::new(
+            ino,
+            slot,
+            InodeState::new(raw),
+            self.icache.newest_dropped(),
+        ))
     }
 
     /// Writes what changed of `state` into the inode table and notes the transaction. Every change of an inode ends here.
@@ -176,7 +203,9 @@ impl Volume {
         if state.raw.size > LARGE_FILE_MIN {
             self.need_large_file(h)?;
         }
-        self.write_slot(h, inode, |slot| state.raw.encode_into(slot, inode.ino, &self.geo))
+        self.write_slot(h, inode, |slot| {
+            state.raw.encode_into(slot, inode.ino, &self.geo)
+        })
     }
 
     /// The bytes of the inode's slot.
@@ -187,7 +216,12 @@ impl Volume {
     }
 
     /// Lets `change` edit a copy of the inode's slot and writes what differs.
-    pub(crate) fn write_slot(&self, h: &Handle, inode: &Inode, change: impl FnOnce(&mut [u8])) -> Result<()> {
+    pub(crate) fn write_slot(
+        &self,
+        h: &Handle,
+        inode: &Inode,
+        change: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
         let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
         let at = inode.slot.offset as usize;
         let old = &block[at..at + self.geo.inode_size()];
@@ -197,7 +231,12 @@ impl Volume {
         // Otherwise the journal would have to copy the block before it changes it.
         drop(block);
         for range in changed {
-            h.write(inode.slot.block, Class::InodeTable, at + range.start, &new[range])?;
+            h.write(
+                inode.slot.block,
+                Class::InodeTable,
+                at + range.start,
+                &new[range],
+            )?;
         }
         inode.note_change(h, true);
         Ok(())
@@ -205,7 +244,12 @@ impl Volume {
 
     /// A file of 2 GiB or more sets a feature of the volume.
     fn need_large_file(&self, h: &Handle) -> Result<()> {
-        if self.sb.read().feature_ro_compat.contains(FeatureRoCompat::LARGE_FILE) {
+        if self
+            .sb
+            .read()
+            .feature_ro_compat
+            .contains(FeatureRoCompat::LARGE_FILE)
+        {
             return Ok(());
         }
         self.update_super(h, |sb| sb.feature_ro_compat |= FeatureRoCompat::LARGE_FILE)

@@ -15,3 +15,41 @@
 //! - `orphan.rs`: what a crash must not leave behind.
 #![forbid(unsafe_code)]
 
+mod acl;
+mod alloc;
+mod attr;
+pub mod clock;
+mod copy;
+mod damage;
+mod dir;
+mod error;
+mod evict;
+mod fallocate;
+mod file;
+mod fs;
+mod htree;
+mod icache;
+mod inode;
+mod mapping;
+mod mount;
+mod namei;
+mod open;
+mod options;
+mod orphan;
+mod path;
+mod perm;
+mod place;
+mod readdir;
+mod seek;
+mod truncate;
+mod types;
+mod volume;
+mod xattr;
+
+pub use alloc::Damage as AllocationDamage;
+pub use error::{Error, Inconsistent, Kind, Result};
+pub use fs::{Fs, Stats};
+pub use mapping::Damage as MappingDamage;
+pub use mount::{MountError, MountReport};
+pub use options::{Atime, MountOptions, OnError, OptionError};
+pub use types::*;

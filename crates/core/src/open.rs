@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use stetfs_format::inode::InodeFlags;
 use stetfs_format::InodeNo;
+use stetfs_format::inode::InodeFlags;
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;
@@ -17,7 +17,11 @@ pub(crate) fn open(vol: &Volume, c: &Caller, ino: InodeNo, flags: OpenFlags) -> 
     check_open(vol, c, &inode, flags)?;
     keep(&inode)?;
     if flags.contains(OpenFlags::TRUNCATE) && inode.state.read().is_reg() {
-        let cut = SetAttr { size: Some(0), through_handle: true, ..SetAttr::default() };
+        let cut = SetAttr {
+            size: Some(0),
+            through_handle: true,
+            ..SetAttr::default()
+        };
         if let Err(e) = attr::setattr(vol, c, &inode, &cut) {
             release(vol, ino)?;
             return Err(e);
@@ -64,7 +68,11 @@ pub(crate) fn release(vol: &Volume, ino: InodeNo) -> Result<()> {
         return Err(Error::BadFile);
     };
     let _guard = inode.lock.write();
-    let opens = inode.opens.load(Ordering::Relaxed).checked_sub(1).ok_or(Error::BadFile)?;
+    let opens = inode
+        .opens
+        .load(Ordering::Relaxed)
+        .checked_sub(1)
+        .ok_or(Error::BadFile)?;
     inode.opens.store(opens, Ordering::Relaxed);
     let unlinked = {
         let st = inode.state.read();
@@ -90,7 +98,10 @@ pub(crate) fn statfs(vol: &Volume) -> StatFs {
     let (blocks_free, blocks_available) = vol.alloc.free_blocks();
     StatFs {
         block_size: vol.geo.block_size() as u32,
-        blocks: vol.geo.blocks_count.saturating_sub(vol.alloc.overhead() + vol.journal_blocks),
+        blocks: vol
+            .geo
+            .blocks_count
+            .saturating_sub(vol.alloc.overhead() + vol.journal_blocks),
         blocks_free,
         blocks_available,
         files: vol.geo.inodes_count.into(),
@@ -112,6 +123,8 @@ pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64
     if first >= vol.geo.blocks_count {
         return Err(Error::Invalid);
     }
-    let blocks = vol.alloc.trim(first..end.max(first), vol.blocks_for(min_len))?;
+    let blocks = vol
+        .alloc
+        .trim(first..end.max(first), vol.blocks_for(min_len))?;
     Ok(blocks << bits)
 }

@@ -263,7 +263,13 @@ mod tests {
         assert_eq!(parse("commit"), NoValue("commit".into()));
         assert_eq!(parse("scheme="), NoValue("scheme".into()));
         assert_eq!(parse("noatime=1"), UnwantedValue("noatime".into()));
-        for bad in ["commit=x", "errors=explode", "memory=1", "memory=99999999999G", "barrier=2"] {
+        for bad in [
+            "commit=x",
+            "errors=explode",
+            "memory=1",
+            "memory=99999999999G",
+            "barrier=2",
+        ] {
             assert!(matches!(parse(bad), Value { .. }), "{bad}");
         }
     }

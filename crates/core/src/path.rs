@@ -20,7 +20,13 @@ const PATH_MAX: usize = 4096;
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `Access`, `Loop`, `NameTooLong`.
-pub(crate) fn resolve(vol: &Volume, c: &Caller, start: InodeNo, path: &[u8], follow: bool) -> Result<Entry> {
+pub(crate) fn resolve(
+    vol: &Volume,
+    c: &Caller,
+    start: InodeNo,
+    path: &[u8],
+    follow: bool,
+) -> Result<Entry> {
     check_length(path)?;
     let mut at = entry_of(vol, &*vol.iget(start)?)?;
     if path.is_empty() {
@@ -71,10 +77,17 @@ pub(crate) fn resolve_parent<'p>(
     check_length(path)?;
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
     let trimmed = &path[..end];
-    let cut = trimmed.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
+    let cut = trimmed
+        .iter()
+        .rposition(|&b| b == b'/')
+        .map_or(0, |i| i + 1);
     let name = &trimmed[cut..];
     if name.is_empty() {
-        return Err(if path.is_empty() { Error::NotFound } else { Error::Busy });
+        return Err(if path.is_empty() {
+            Error::NotFound
+        } else {
+            Error::Busy
+        });
     }
     if name == b"." || name == b".." {
         return Err(Error::Invalid);
@@ -90,15 +103,27 @@ pub(crate) fn resolve_parent<'p>(
 }
 
 fn check_length(path: &[u8]) -> Result<()> {
-    if path.len() < PATH_MAX { Ok(()) } else { Err(Error::NameTooLong) }
+    if path.len() < PATH_MAX {
+        Ok(())
+    } else {
+        Err(Error::NameTooLong)
+    }
 }
 
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    path.split(|&b| b == b'/').rev().filter(|p| !p.is_empty()).map(<[u8]>::to_vec).collect()
+    path.split(|&b| b == b'/')
+        .rev()
+        .filter(|p| !p.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect()
 }
 
 /// The entry of an inode.
 pub(crate) fn entry_of(vol: &Volume, inode: &Inode) -> Result<Entry> {
     let attr = crate::attr::getattr(vol, inode)?;
-    Ok(Entry { ino: inode.ino, generation: attr.generation, attr })
+    Ok(Entry {
+        ino: inode.ino,
+        generation: attr.generation,
+        attr,
+    })
 }

@@ -32,8 +32,9 @@ pub(crate) fn permission(vol: &Volume, c: &Caller, inode: &Inode, want: Access) 
     let allowed = if c.uid == owner {
         file_mode >> 6
     } else {
-        match acl::allowed(vol, c, inode, file_mode)? {
-            Some(bits) => bits,
+        match acl::permits(vol, c, inode, want)? {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(Error::Access),
             None if c.in_group(group) => file_mode >> 3,
             None => file_mode,
         }

@@ -35,7 +35,10 @@ impl Placer for Placement {
         homes: &mut Vec<BlockNo>,
     ) -> stetfs_journal::Result<()> {
         let failed = |why: String| JournalError::Place { ino: ino.0, why };
-        let vol = self.0.upgrade().ok_or_else(|| failed("the volume is gone".to_owned()))?;
+        let vol = self
+            .0
+            .upgrade()
+            .ok_or_else(|| failed("the volume is gone".to_owned()))?;
         place_all(&vol, handle, ino, blocks, homes).map_err(|e| failed(e.to_string()))
     }
 }
@@ -65,8 +68,12 @@ fn place_all(
 /// How many requests from the first on are of its kind and follow each other in the file.
 fn run_length(blocks: &[PlaceReq]) -> u32 {
     let first = blocks[0];
-    let follows = |(i, b): (u32, &PlaceReq)| b.unplaced == first.unplaced && b.lblk == first.lblk.plus(i);
-    (0..).zip(blocks).take_while(|&(i, b)| follows((i, b))).count() as u32
+    let follows =
+        |(i, b): (u32, &PlaceReq)| b.unplaced == first.unplaced && b.lblk == first.lblk.plus(i);
+    (0..)
+        .zip(blocks)
+        .take_while(|&(i, b)| follows((i, b)))
+        .count() as u32
 }
 
 /// Places `count` blocks that have none.
@@ -90,7 +97,18 @@ fn place_run(
                 let (pblk, got) = vol.alloc.allocate(h, goal, len, Source::Reserved)?;
                 len = got;
                 st.reserved -= len;
-                mapping::insert(vol, h, inode, st, Run { lblk, len, pblk, state: MapState::Written })?;
+                mapping::insert(
+                    vol,
+                    h,
+                    inode,
+                    st,
+                    Run {
+                        lblk,
+                        len,
+                        pblk,
+                        state: MapState::Written,
+                    },
+                )?;
                 pblk
             }
             MapState::Unwritten => {
@@ -122,7 +140,12 @@ fn relocate_run(
     while left > 0 {
         let run = mapping::lookup(vol, inode, st, lblk, left)?;
         let near = goal.unwrap_or(run.pblk);
-        match vol.alloc.allocate(h, near, run.len.min(left), Source::Free { privileged: false }) {
+        match vol.alloc.allocate(
+            h,
+            near,
+            run.len.min(left),
+            Source::Free { privileged: false },
+        ) {
             Ok((new, got)) => {
                 for i in 0..got {
                     let to = new.plus(i.into());

@@ -24,7 +24,13 @@ enum Piece {
 }
 
 /// The piece that begins at `lblk`, and its length in blocks, at most `max`.
-fn piece_at(vol: &Volume, inode: &Inode, st: &InodeState, lblk: LBlock, max: u32) -> Result<(Piece, u32)> {
+fn piece_at(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    lblk: LBlock,
+    max: u32,
+) -> Result<(Piece, u32)> {
     let run = mapping::lookup(vol, inode, st, lblk, max)?;
     let mut len = run.len.min(max);
     if run.state != MapState::Written
@@ -68,7 +74,14 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
     let mut at = LBlock((offset >> bits) as u32);
     while at.0 < end {
         let (piece, len) = piece_at(vol, inode, &st, at, end - at.0)?;
-        let is_data = matches!(piece, Piece::Waiting | Piece::Mapped { unwritten: false, .. });
+        let is_data = matches!(
+            piece,
+            Piece::Waiting
+                | Piece::Mapped {
+                    unwritten: false,
+                    ..
+                }
+        );
         if is_data == (whence == Whence::Data) {
             return Ok(offset.max(u64::from(at.0) << bits).min(size));
         }
@@ -112,8 +125,14 @@ pub(crate) fn fiemap(
                 continue;
             }
             Piece::Waiting => (0, FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC),
-            Piece::Mapped { physical, unwritten: true } => (physical << bits, merged | FiemapFlags::UNWRITTEN),
-            Piece::Mapped { physical, unwritten: false } => (physical << bits, merged),
+            Piece::Mapped {
+                physical,
+                unwritten: true,
+            } => (physical << bits, merged | FiemapFlags::UNWRITTEN),
+            Piece::Mapped {
+                physical,
+                unwritten: false,
+            } => (physical << bits, merged),
         };
         if let Some(extent) = pending.take()
             && !each(extent)
@@ -124,11 +143,19 @@ pub(crate) fn fiemap(
             return Ok(());
         }
         let (logical, length) = (u64::from(at.0) << bits, u64::from(len) << bits);
-        pending = Some(FiemapExtent { logical, physical, length, flags });
+        pending = Some(FiemapExtent {
+            logical,
+            physical,
+            length,
+            flags,
+        });
         at = at.plus(len);
     }
     if let Some(extent) = pending {
-        each(FiemapExtent { flags: extent.flags | FiemapFlags::LAST, ..extent });
+        each(FiemapExtent {
+            flags: extent.flags | FiemapFlags::LAST,
+            ..extent
+        });
     }
     Ok(())
 }

@@ -44,7 +44,11 @@ pub(crate) fn set_size(
     let mut st = inode.state.write();
     change(&h, &mut st)?;
     st.raw.size = size;
-    let done = if size < old { cut(vol, &h, inode, &mut st)? } else { true };
+    let done = if size < old {
+        cut(vol, &h, inode, &mut st)?
+    } else {
+        true
+    };
     if !done {
         crate::orphan::add(vol, &h, inode, &mut st)?;
     }

@@ -2,8 +2,8 @@
 
 use bitflags::bitflags;
 use smallvec::SmallVec;
-use stetfs_format::{InodeNo, Time};
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::{InodeNo, Time};
 
 /// On whose behalf an operation runs.
 #[derive(Debug, Clone, Default)]

@@ -8,8 +8,8 @@
 //! The superblock changes in two ways. While the journal runs, through a handle ([`Volume::update_super`]); at mount,
 //! at unmount and after the journal has failed, directly on the device (`mount.rs`), when nothing of it is in flight.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
@@ -46,11 +46,11 @@ pub(crate) struct Volume {
     pub(crate) clock: Clock,
     /// Unlinked inodes that are still to be freed, and truncates in progress.
     pub(crate) orphans: crate::orphan::Orphans,
-    /// What is the same for all directories.
-    pub(crate) dirs: crate::dir::Dirs,
     /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they change a directory's
     /// parent, shared when they do not.
     pub(crate) rename_lock: RwLock<()>,
+    /// Attribute blocks that inodes can share.
+    pub(crate) shared_xattrs: crate::xattr::SharedBlocks,
     /// Blocks of the journal inside the volume.
     pub(crate) journal_blocks: u64,
     /// [`VolumeState`] bits.
@@ -133,7 +133,11 @@ impl Volume {
     }
 
     /// Changes the superblock in memory and, through `h`, on the volume.
-    pub(crate) fn update_super(&self, h: &Handle, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    pub(crate) fn update_super(
+        &self,
+        h: &Handle,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
         let mut sb = self.sb.write();
         change(&mut sb);
         let (block, offset) = super_place(self.geo.block_bits);
@@ -169,5 +173,8 @@ impl Volume {
 /// The block that holds the primary superblock and its byte offset there.
 pub(crate) fn super_place(block_bits: u32) -> (BlockNo, usize) {
     let at = SUPERBLOCK_OFFSET as usize;
-    (BlockNo((at >> block_bits) as u64), at & ((1 << block_bits) - 1))
+    (
+        BlockNo((at >> block_bits) as u64),
+        at & ((1 << block_bits) - 1),
+    )
 }

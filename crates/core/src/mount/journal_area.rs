@@ -4,9 +4,9 @@
 //! the way is checked as if it were read in operation: superblock, descriptor, inode, extent nodes or pointer blocks.
 //! The kernel does the same in `ext4_get_journal_inode` and `jbd2_journal_init_inode`.
 
-use stetfs_format::extent::ExtentNode;
+use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, LBlock, Place, Superblock};
+use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, Place, Superblock};
 use stetfs_journal::LogExtent;
 use stetfs_media::{Block, BlockDev, Class, Tag};
 
@@ -20,7 +20,10 @@ use crate::types::mode;
 /// [`MountError::ExternalJournal`], [`MountError::JournalInode`], or what decoding finds.
 pub(super) fn locate(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExtent>> {
     if sb.journal_inum == 0 {
-        return Err(MountError::ExternalJournal { device: sb.journal_dev }.into());
+        return Err(MountError::ExternalJournal {
+            device: sb.journal_dev,
+        }
+        .into());
     }
     let reader = Reader { dev, sb };
     let ino = InodeNo(sb.journal_inum);
@@ -30,9 +33,14 @@ pub(super) fn locate(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExten
         return Err(bad("is not a regular file in use").into());
     }
     let blocks = u32::try_from(inode.size >> sb.block_bits).map_err(|_| bad("is too long"))?;
-    let mut log = Log { extents: Vec::new(), next: 0, blocks };
+    let mut log = Log {
+        extents: Vec::new(),
+        next: 0,
+        blocks,
+    };
     if inode.flags.contains(InodeFlags::EXTENTS) {
-        reader.extents(&inode.block, None, ino, &mut log)?;
+        let root = ExtentNode::root(&inode.block, sb).map_err(|e| e.at(Place::Inode(ino)))?;
+        reader.extents(root, inode.csum_seed(ino, sb), ino, &mut log)?;
     } else {
         reader.pointers(&inode, ino, &mut log)?;
     }
@@ -77,7 +85,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn block(&self, block: BlockNo, class: Class) -> Result<Block> {
         let mut content = Block::zeroed(self.sb.block_size());
-        self.dev.read_at(block.0 << self.sb.block_bits, content.bytes_mut(), Tag::read(class))?;
+        self.dev.read_at(
+            block.0 << self.sb.block_bits,
+            content.bytes_mut(),
+            Tag::read(class),
+        )?;
         Ok(content)
     }
 
@@ -91,28 +103,39 @@ impl Reader<'_> {
         let desc = GroupDesc::decode(&raw.bytes()[at..at + self.sb.desc_size()], group, self.sb)?;
         let (block, at) = self.sb.inode_position(index);
         let raw = self.block(desc.inode_table.plus(block.into()), Class::InodeTable)?;
-        Ok(Inode::decode(&raw.bytes()[at..at + self.sb.inode_size()], ino, self.sb)?)
+        Ok(Inode::decode(
+            &raw.bytes()[at..at + self.sb.inode_size()],
+            ino,
+            self.sb,
+        )?)
     }
 
-    /// Walks an extent node, the root in the inode first.
-    fn extents(&self, raw: &[u8], parent: Option<u16>, ino: InodeNo, log: &mut Log) -> Result<()> {
-        let node = ExtentNode::decode(raw, self.sb).map_err(|e| e.at(Place::Inode(ino)))?;
-        if let Some(depth) = parent
-            && node.depth() + 1 != depth
-        {
-            return Err(MountError::JournalInode { ino, why: "has an extent tree of uneven depth" }.into());
-        }
-        if node.depth() == 0 {
-            for e in node.extents() {
+    /// Walks an extent node; each level down is one level less deep, so the walk ends.
+    fn extents(&self, node: ExtentNode<'_>, seed: u32, ino: InodeNo, log: &mut Log) -> Result<()> {
+        let place = |e: Corrupt| e.at(Place::Inode(ino));
+        if node.is_leaf() {
+            for extent in node.extents() {
+                let e = extent.map_err(place)?;
                 if e.unwritten || !log.push(e.lblk.0, e.pblk, e.len.into()) {
-                    return Err(MountError::JournalInode { ino, why: "has a hole" }.into());
+                    return Err(MountError::JournalInode {
+                        ino,
+                        why: "has a hole",
+                    }
+                    .into());
                 }
             }
             return Ok(());
         }
         for index in node.indexes() {
+            let index = index.map_err(place)?;
             let block = self.block(index.pblk, Class::Mapping)?;
-            self.extents(block.bytes(), Some(node.depth()), ino, log)?;
+            let expected = Expected {
+                depth: node.depth() - 1,
+                lblk: index.lblk,
+            };
+            let child = ExtentNode::decode(block.bytes(), expected, seed, self.sb)
+                .map_err(|e| e.at(Place::InodeBlock(ino, index.pblk)))?;
+            self.extents(child, seed, ino, log)?;
         }
         Ok(())
     }
@@ -120,7 +143,14 @@ impl Reader<'_> {
     /// Walks the block pointers of an ext3 inode: 12 direct, then one, two and three levels.
     fn pointers(&self, inode: &Inode, ino: InodeNo, log: &mut Log) -> Result<()> {
         for i in 0..15 {
-            let block = BlockNo(u32::from_le_bytes(inode.block[4 * i..4 * i + 4].try_into().expect("four bytes")).into());
+            let block = BlockNo(
+                u32::from_le_bytes(
+                    inode.block[4 * i..4 * i + 4]
+                        .try_into()
+                        .expect("four bytes"),
+                )
+                .into(),
+            );
             self.pointer(block, i.saturating_sub(11), ino, log)?;
         }
         Ok(())
@@ -131,7 +161,11 @@ impl Reader<'_> {
             return Ok(());
         }
         if !self.sb.is_valid_range(block, 1) {
-            let why = if block.0 == 0 { "has a hole" } else { "has a block outside the volume" };
+            let why = if block.0 == 0 {
+                "has a hole"
+            } else {
+                "has a block outside the volume"
+            };
             return Err(MountError::JournalInode { ino, why }.into());
         }
         if level == 0 {
@@ -140,7 +174,12 @@ impl Reader<'_> {
         }
         let raw = self.block(block, Class::Mapping)?;
         for pointer in raw.bytes().as_chunks::<4>().0 {
-            self.pointer(BlockNo(u32::from_le_bytes(*pointer).into()), level - 1, ino, log)?;
+            self.pointer(
+                BlockNo(u32::from_le_bytes(*pointer).into()),
+                level - 1,
+                ino,
+                log,
+            )?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ pub(crate) mod superblock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use serde::Serialize;
 use stetfs_format::features;
 use stetfs_format::superblock::State;
@@ -68,7 +68,9 @@ pub enum MountError {
         why: &'static str,
     },
     /// The scheme needs a journal and the volume has none.
-    #[error("scheme {scheme} needs a journal and the volume has none (use scheme=null, or tune2fs -j)")]
+    #[error(
+        "scheme {scheme} needs a journal and the volume has none (use scheme=null, or tune2fs -j)"
+    )]
     NoJournal {
         /// The scheme.
         scheme: &'static str,
@@ -145,7 +147,10 @@ struct Plan {
 ///
 /// # Errors
 /// [`MountError`], a failed check of a record, or an error of the device or the journal.
-pub(crate) fn mount(dev: Arc<dyn BlockDev>, opts: MountOptions) -> Result<(Arc<Volume>, MountReport)> {
+pub(crate) fn mount(
+    dev: Arc<dyn BlockDev>,
+    opts: MountOptions,
+) -> Result<(Arc<Volume>, MountReport)> {
     let plan = plan(&dev, &opts)?;
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
@@ -155,7 +160,7 @@ pub(crate) fn mount(dev: Arc<dyn BlockDev>, opts: MountOptions) -> Result<(Arc<V
     let config = Config {
         scheme: about.name.to_owned(),
         commit_interval: Some(opts.commit),
-        memory: usize::try_from(opts.memory).unwrap_or(usize::MAX),
+        memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let (journal, recovery) = Journal::open(plan.args, &config)?;
@@ -176,7 +181,9 @@ pub(crate) fn mount(dev: Arc<dyn BlockDev>, opts: MountOptions) -> Result<(Arc<V
     }
     if vol.sb.read().state.contains(State::ERROR) {
         vol.state.fetch_or(VolumeState::ERROR, Ordering::Relaxed);
-        report.warnings.push("the volume has errors: run e2fsck".to_owned());
+        report
+            .warnings
+            .push("the volume has errors: run e2fsck".to_owned());
     }
     Ok((vol, report))
 }
@@ -186,30 +193,49 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
     let mut warnings = Vec::new();
     let mut read_only = opts.read_only || dev.read_only();
     if dev.read_only() && !opts.read_only {
-        warnings.push(format!("{} cannot be written: mounted read-only", dev.describe()));
+        warnings.push(format!(
+            "{} cannot be written: mounted read-only",
+            dev.describe()
+        ));
     }
     let check = sb.check_features();
     if !check.can_mount() {
-        return Err(MountError::Features { names: features::names(&check.refuse) }.into());
+        return Err(MountError::Features {
+            names: features::names(&check.refuse),
+        }
+        .into());
     }
     if !check.can_write() && !read_only {
         read_only = true;
         let names = features::names(&check.read_only);
-        warnings.push(format!("mounted read-only because of features that are not supported: {names}"));
+        warnings.push(format!(
+            "mounted read-only because of features that are not supported: {names}"
+        ));
     }
     let volume = sb.blocks_count << sb.block_bits;
     if volume > dev.size() {
-        return Err(MountError::DeviceTooSmall { volume, device: dev.size() }.into());
+        return Err(MountError::DeviceTooSmall {
+            volume,
+            device: dev.size(),
+        }
+        .into());
     }
     if opts.noload && !read_only {
         return Err(MountError::NoloadWritable.into());
     }
     let dirty = sb.feature_incompat.contains(FeatureIncompat::RECOVER) && !opts.noload;
     if dirty && dev.read_only() {
-        return Err(MountError::NeedsRecovery { device: dev.describe() }.into());
+        return Err(MountError::NeedsRecovery {
+            device: dev.describe(),
+        }
+        .into());
     }
     let has_journal = sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) && !opts.noload;
-    let log = if has_journal { journal_area::locate(&**dev, &sb)? } else { Vec::new() };
+    let log = if has_journal {
+        journal_area::locate(&**dev, &sb)?
+    } else {
+        Vec::new()
+    };
     let about = choose_scheme(opts, has_journal, read_only)?;
     let data = choose_mode(about, opts, &sb)?;
     let args = OpenArgs {
@@ -220,14 +246,31 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
         has_64bit: sb.is_64bit,
         has_metadata_csum: sb.metadata_csum,
         log,
+        // Half of the memory; the other half is the caches'.
+        memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
         writable: !read_only || dirty,
-        options: SchemeOptions { data, extra: Vec::new() },
+        options: SchemeOptions {
+            data,
+            extra: Vec::new(),
+        },
     };
-    Ok(Plan { about, data, read_only, writes: args.writable, args, sb, warnings })
+    Ok(Plan {
+        about,
+        data,
+        read_only,
+        writes: args.writable,
+        args,
+        sb,
+        warnings,
+    })
 }
 
 /// The scheme that was asked for; a read-only mount without a journal journals nothing.
-fn choose_scheme(opts: &MountOptions, has_journal: bool, read_only: bool) -> Result<&'static About> {
+fn choose_scheme(
+    opts: &MountOptions,
+    has_journal: bool,
+    read_only: bool,
+) -> Result<&'static About> {
     let about = stetfs_journal::find(&opts.scheme)?.about;
     if about.needs_journal_area && !has_journal {
         if !read_only {
@@ -239,14 +282,22 @@ fn choose_scheme(opts: &MountOptions, has_journal: bool, read_only: bool) -> Res
 }
 
 /// `data=`, else the volume's own default (`tune2fs -o journal_data`), else the scheme's.
-fn choose_mode(about: &'static About, opts: &MountOptions, sb: &Superblock) -> Result<Option<DataMode>> {
+fn choose_mode(
+    about: &'static About,
+    opts: &MountOptions,
+    sb: &Superblock,
+) -> Result<Option<DataMode>> {
     /// `EXT4_DEFM_JMODE`: 1 data, 2 ordered, 3 writeback.
     const JMODE_SHIFT: u32 = 5;
     let find = |name: &str| about.modes.iter().copied().find(|m| m.name() == name);
     if let Some(name) = &opts.data {
-        return find(name)
-            .map(Some)
-            .ok_or_else(|| MountError::DataMode { scheme: about.name, mode: name.clone() }.into());
+        return find(name).map(Some).ok_or_else(|| {
+            MountError::DataMode {
+                scheme: about.name,
+                mode: name.clone(),
+            }
+            .into()
+        });
     }
     let wanted = match sb.default_mount_opts >> JMODE_SHIFT & 3 {
         1 => find("journal"),
@@ -297,7 +348,8 @@ fn assemble(
         clock: opts.clock.clone(),
         opts,
         orphans: crate::orphan::Orphans::default(),
-        rename_lock: Mutex::new(()),
+        rename_lock: RwLock::new(()),
+        shared_xattrs: crate::xattr::SharedBlocks::default(),
         journal_blocks,
         state: AtomicU32::new(if read_only { VolumeState::READ_ONLY } else { 0 }),
         placement: OnceLock::new(),
@@ -353,10 +405,15 @@ fn keep_errors(sb: &mut Superblock, before: &Superblock) {
 /// Frees what was unlinked but open at the crash, and finishes truncates. As the kernel, not on a volume with errors.
 fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
     if vol.sb.read().state.contains(State::ERROR) {
-        report.warnings.push("the volume has errors: orphan inodes were left alone".to_owned());
+        report
+            .warnings
+            .push("the volume has errors: orphan inodes were left alone".to_owned());
         return Ok(());
     }
-    let read_only = vol.state.fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed) & VolumeState::READ_ONLY;
+    let read_only = vol
+        .state
+        .fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed)
+        & VolumeState::READ_ONLY;
     let done = crate::orphan::process(vol);
     vol.state.fetch_or(read_only, Ordering::Relaxed);
     let done = done?;
@@ -372,7 +429,8 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
 pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.check_up()?;
     free_unlinked(vol)?;
-    vol.state.fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
+    vol.state
+        .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
     let writes = !matches!(vol.journal.stopped(), Some(JournalError::ReadOnly));
     vol.journal.close()?;
     if !writes {
@@ -417,7 +475,8 @@ pub(crate) fn shutdown(vol: &Volume, how: Shutdown) -> Result<()> {
         Shutdown::Full | Shutdown::LogFlush if !vol.is_read_only() => vol.journal.commit_running(),
         _ => Ok(()),
     };
-    vol.state.fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
+    vol.state
+        .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
     vol.journal.shutdown();
     Ok(flushed?)
 }

@@ -15,7 +15,10 @@ pub(crate) fn load(dev: &dyn BlockDev) -> Result<Superblock> {
 
 /// Reads the superblock, changes it, writes it and flushes. Bytes that are no known field stay; the whole sectors
 /// around it are rewritten as they are.
-pub(crate) fn store(dev: &dyn BlockDev, change: impl FnOnce(&mut Superblock)) -> Result<Superblock> {
+pub(crate) fn store(
+    dev: &dyn BlockDev,
+    change: impl FnOnce(&mut Superblock),
+) -> Result<Superblock> {
     let sector = u64::from(dev.sector_size());
     let first = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % sector;
     let end = (SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).next_multiple_of(sector);
@@ -26,7 +29,11 @@ pub(crate) fn store(dev: &dyn BlockDev, change: impl FnOnce(&mut Superblock)) ->
     let mut sb = Superblock::decode(raw)?;
     change(&mut sb);
     sb.encode_into(raw);
-    dev.write_at(first, sectors.bytes(), Tag::new(Class::Superblock, Cause::Control))?;
+    dev.write_at(
+        first,
+        sectors.bytes(),
+        Tag::new(Class::Superblock, Cause::Control),
+    )?;
     dev.flush(Cause::Control)?;
     Ok(sb)
 }

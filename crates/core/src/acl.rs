@@ -1,0 +1,388 @@
+//! POSIX access control lists: storing them, what they permit, what new files inherit.
+//!
+//! A file's mode and its access list always say the same: setting one changes the other. A list that says no more than nine
+//! permission bits can say is kept as the mode alone. The rules are the kernel's `fs/posix_acl.c`.
+
+use std::sync::atomic::Ordering;
+
+use stetfs_format::Place;
+use stetfs_format::acl::{Acl, AclEntry, Tag};
+use stetfs_format::xattr::{INDEX_POSIX_ACL_ACCESS, INDEX_POSIX_ACL_DEFAULT};
+use stetfs_journal::Handle;
+
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::types::{Access, Caller, SetXattr, mode};
+use crate::volume::Volume;
+use crate::xattr;
+
+/// Which list of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Who may use it.
+    Access,
+    /// What new files in the directory get.
+    Default,
+}
+
+impl Kind {
+    /// The kind that an attribute's index means.
+    pub(crate) fn of_index(index: u8) -> Option<Self> {
+        match index {
+            INDEX_POSIX_ACL_ACCESS => Some(Self::Access),
+            INDEX_POSIX_ACL_DEFAULT => Some(Self::Default),
+            _ => None,
+        }
+    }
+
+    fn index(self) -> u8 {
+        match self {
+            Self::Access => INDEX_POSIX_ACL_ACCESS,
+            Self::Default => INDEX_POSIX_ACL_DEFAULT,
+        }
+    }
+
+    /// The bit in `Inode::acls`.
+    fn bit(self) -> u8 {
+        match self {
+            Self::Access => 2,
+            Self::Default => 4,
+        }
+    }
+}
+
+/// The bit of `Inode::acls` that says that the others mean something.
+const KNOWN: u8 = 1;
+
+/// The list of a file, if it has one.
+pub(crate) fn load(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    kind: Kind,
+) -> Result<Option<Acl>> {
+    let known = inode.acls.load(Ordering::Relaxed);
+    if known & KNOWN != 0 && known & kind.bit() == 0 {
+        return Ok(None);
+    }
+    let mut found = KNOWN;
+    for kind in [Kind::Access, Kind::Default] {
+        if known & KNOWN == 0 && xattr::find(vol, inode, st, kind.index(), b"")?.is_some() {
+            found |= kind.bit();
+        }
+    }
+    if known & KNOWN == 0 {
+        inode.acls.store(found, Ordering::Relaxed);
+    }
+    match xattr::find(vol, inode, st, kind.index(), b"")? {
+        None => Ok(None),
+        Some(value) => Ok(Acl::decode_disk(&value).map_err(|e| e.at(Place::Inode(inode.ino)))?),
+    }
+}
+
+/// What the file's access list says to a caller who is not the owner; `None` when there is no list that counts, and the mode
+/// decides. As in the kernel, no list counts when the group bits are all off.
+pub(crate) fn permits(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    want: Access,
+) -> Result<Option<bool>> {
+    if !vol.opts.acl {
+        return Ok(None);
+    }
+    let st = inode.state.read();
+    if st.raw.mode & 0o070 == 0 || st.is_lnk() {
+        return Ok(None);
+    }
+    Ok(load(vol, inode, &st, Kind::Access)?
+        .map(|acl| evaluate(&acl, c, st.raw.gid, want.bits() as u8)))
+}
+
+/// `posix_acl_permission`, for a caller who is not the owner: an entry for the user decides; else any one entry for one of its
+/// groups that grants everything wanted; else, if no group matched, the others.
+fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
+    let perm_of = |tag| acl.entries().iter().find(|e| e.tag == tag).map(|e| e.perm);
+    let mask = perm_of(Tag::Mask).unwrap_or(7);
+    if let Some(perm) = perm_of(Tag::User(c.uid)) {
+        return perm & mask & want == want;
+    }
+    let mut in_a_group = false;
+    for entry in acl.entries() {
+        let matches = match entry.tag {
+            Tag::GroupObj => c.in_group(file_gid),
+            Tag::Group(gid) => c.in_group(gid),
+            _ => false,
+        };
+        in_a_group |= matches;
+        if matches && entry.perm & want == want {
+            return mask & want == want;
+        }
+    }
+    !in_a_group && perm_of(Tag::Other).unwrap_or(0) & want == want
+}
+
+/// Sets or removes a list, given as setxattr has it. The caller stores the inode.
+///
+/// # Errors
+/// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a directory, `Invalid` for a value that is
+/// no list, `NotSupported` for symbolic links.
+pub(crate) fn set(
+    vol: &Volume,
+    c: &Caller,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    kind: Kind,
+    value: Option<&[u8]>,
+) -> Result<()> {
+    if st.is_lnk() {
+        return Err(Error::NotSupported);
+    }
+    if c.checks && !c.privileged && c.uid != st.raw.uid {
+        return Err(Error::NotPermitted);
+    }
+    let acl = match value {
+        None | Some([]) => None,
+        Some(value) => Acl::decode_xattr(value).map_err(|_| Error::Invalid)?,
+    };
+    match kind {
+        Kind::Default => {
+            if !st.is_dir() {
+                return if acl.is_some() {
+                    Err(Error::Access)
+                } else {
+                    Ok(())
+                };
+            }
+            store(vol, h, inode, st, kind, acl.as_ref(), c.privileged)
+        }
+        Kind::Access => {
+            let Some(acl) = acl else {
+                return store(vol, h, inode, st, kind, None, c.privileged);
+            };
+            let (bits, equivalent) = as_mode(&acl);
+            store(
+                vol,
+                h,
+                inode,
+                st,
+                kind,
+                (!equivalent).then_some(&acl),
+                c.privileged,
+            )?;
+            st.raw.mode = st.raw.mode & !0o777 | bits;
+            if !c.privileged && !c.in_group(st.raw.gid) {
+                st.raw.mode &= !mode::S_ISGID;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Brings the access list in line with a mode that was just set (`posix_acl_chmod`). The caller stores the inode.
+pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
+    if !vol.opts.acl || st.is_lnk() {
+        return Ok(());
+    }
+    let Some(acl) = load(vol, inode, st, Kind::Access)? else {
+        return Ok(());
+    };
+    let bits = st.raw.mode;
+    let has_mask = acl.entries().iter().any(|e| e.tag == Tag::Mask);
+    let changed = acl.entries().iter().map(|&entry| AclEntry {
+        perm: match entry.tag {
+            Tag::UserObj => (bits >> 6 & 7) as u8,
+            Tag::Mask => (bits >> 3 & 7) as u8,
+            Tag::GroupObj if !has_mask => (bits >> 3 & 7) as u8,
+            Tag::Other => (bits & 7) as u8,
+            _ => entry.perm,
+        },
+        ..entry
+    });
+    store(
+        vol,
+        h,
+        inode,
+        st,
+        Kind::Access,
+        Some(&Acl::new(changed)?),
+        true,
+    )
+}
+
+/// The permission bits that a list means, and whether they say all that it says (`posix_acl_equiv_mode`).
+fn as_mode(acl: &Acl) -> (u16, bool) {
+    let (mut bits, mut equivalent) = (0, true);
+    for entry in acl.entries() {
+        let perm = u16::from(entry.perm);
+        match entry.tag {
+            Tag::UserObj => bits |= perm << 6,
+            Tag::GroupObj => bits |= perm << 3,
+            Tag::Other => bits |= perm,
+            // Comes after the group's own entry.
+            Tag::Mask => {
+                bits = bits & !0o070 | perm << 3;
+                equivalent = false;
+            }
+            Tag::User(_) | Tag::Group(_) => equivalent = false,
+        }
+    }
+    (bits, equivalent)
+}
+
+fn store(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    kind: Kind,
+    acl: Option<&Acl>,
+    privileged: bool,
+) -> Result<()> {
+    let value = acl.map(Acl::encode_disk);
+    let change = xattr::Change {
+        index: kind.index(),
+        name: b"",
+        value: value.as_deref(),
+        how: SetXattr::Any,
+        privileged,
+    };
+    xattr::change(vol, h, inode, st, change)
+}
+
+/// What a new file gets from its directory.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// Its mode, with the umask or the default list applied.
+    pub(crate) mode: u16,
+    access: Option<Acl>,
+    default: Option<Acl>,
+}
+
+impl Inherited {
+    /// Whether there is nothing but the mode.
+    pub(crate) fn is_none(&self) -> bool {
+        self.access.is_none() && self.default.is_none()
+    }
+
+    /// What storing it costs.
+    pub(crate) fn credits(&self) -> u32 {
+        if self.is_none() { 0 } else { xattr::CREDITS }
+    }
+}
+
+/// What a new file with this mode gets from `dir` (`posix_acl_create`).
+pub(crate) fn inherit(vol: &Volume, c: &Caller, dir: &Inode, file_mode: u16) -> Result<Inherited> {
+    let plain = |mode| Inherited {
+        mode,
+        access: None,
+        default: None,
+    };
+    if mode::is_lnk(file_mode) {
+        return Ok(plain(file_mode));
+    }
+    let masked = file_mode & !(c.umask & 0o777);
+    if !vol.opts.acl {
+        return Ok(plain(masked));
+    }
+    let Some(default) = load(vol, dir, &dir.state.read(), Kind::Default)? else {
+        return Ok(plain(masked));
+    };
+    let (access, mode) = masked_by(&default, file_mode)?;
+    let (_, equivalent) = as_mode(&access);
+    Ok(Inherited {
+        mode,
+        access: (!equivalent).then_some(access),
+        default: mode::is_dir(file_mode).then_some(default),
+    })
+}
+
+/// The list and the mode when each takes away what the other does not grant (`posix_acl_create_masq`).
+fn masked_by(default: &Acl, file_mode: u16) -> Result<(Acl, u16)> {
+    let has_mask = default.entries().iter().any(|e| e.tag == Tag::Mask);
+    let mut bits = file_mode;
+    let entries: Vec<AclEntry> = default
+        .entries()
+        .iter()
+        .map(|&entry| {
+            let shift = match entry.tag {
+                Tag::UserObj => 6,
+                Tag::Mask => 3,
+                Tag::GroupObj if !has_mask => 3,
+                Tag::Other => 0,
+                _ => return entry,
+            };
+            let perm = entry.perm & (file_mode >> shift & 7) as u8;
+            bits = bits & !(7 << shift) | u16::from(perm) << shift;
+            AclEntry { perm, ..entry }
+        })
+        .collect();
+    Ok((Acl::new(entries)?, bits))
+}
+
+/// Stores what a new file has inherited. The caller stores the inode.
+pub(crate) fn store_inherited(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    inherited: &Inherited,
+) -> Result<()> {
+    if let Some(default) = &inherited.default {
+        store(vol, h, inode, st, Kind::Default, Some(default), true)?;
+    }
+    if let Some(access) = &inherited.access {
+        store(vol, h, inode, st, Kind::Access, Some(access), true)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(Tag, u8)]) -> Acl {
+        Acl::new(entries.iter().map(|&(tag, perm)| AclEntry { tag, perm })).unwrap()
+    }
+
+    #[test]
+    fn no_union_of_groups() {
+        let list = acl(&[
+            (Tag::UserObj, 7),
+            (Tag::User(5), 4),
+            (Tag::GroupObj, 4),
+            (Tag::Group(20), 2),
+            (Tag::Mask, 6),
+            (Tag::Other, 1),
+        ]);
+        let mut c = Caller::user(9, 10);
+        c.groups.push(20);
+        // Group 10 owns the file: each group grants one of the two, none both.
+        assert!(evaluate(&list, &c, 10, 4));
+        assert!(evaluate(&list, &c, 10, 2));
+        assert!(!evaluate(&list, &c, 10, 6));
+        // Matched groups shut out what others may.
+        assert!(!evaluate(&list, &c, 10, 1));
+        assert!(evaluate(&list, &Caller::user(9, 99), 10, 1));
+        // An entry for the user decides alone.
+        assert!(!evaluate(&list, &Caller::user(5, 20), 10, 2));
+    }
+
+    #[test]
+    fn a_mask_stands_for_the_group() {
+        let list = acl(&[
+            (Tag::UserObj, 7),
+            (Tag::User(5), 7),
+            (Tag::GroupObj, 5),
+            (Tag::Mask, 6),
+            (Tag::Other, 0),
+        ]);
+        assert_eq!(as_mode(&list), (0o760, false));
+        let (masked, bits) = masked_by(&list, 0o100644).unwrap();
+        assert_eq!(bits, 0o100640);
+        assert_eq!(as_mode(&masked).0, 0o640);
+        let minimal = acl(&[(Tag::UserObj, 6), (Tag::GroupObj, 4), (Tag::Other, 4)]);
+        assert_eq!(as_mode(&minimal), (0o644, true));
+    }
+}

@@ -1,0 +1,244 @@
+//! Extended attributes: names, who may see and change them, and the four calls.
+//!
+//! `store` decides where an attribute lies (in the inode, else in a block), `shared` lets inodes with equal attributes have one
+//! block. POSIX ACLs pass through here by name and are handled in `acl.rs`, because they change the mode too.
+
+mod shared;
+mod store;
+
+use std::sync::atomic::Ordering;
+
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::xattr::{
+    INDEX_POSIX_ACL_ACCESS, INDEX_POSIX_ACL_DEFAULT, INDEX_SECURITY, INDEX_TRUSTED, INDEX_USER,
+    MAX_NAME_LEN, prefix, split_name,
+};
+use stetfs_journal::Handle;
+
+use crate::acl;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState};
+use crate::perm;
+use crate::types::{Access, Caller, SetXattr, mode};
+use crate::volume::Volume;
+
+pub(crate) use shared::SharedBlocks;
+pub(crate) use store::{CREDITS, Change, change, find, release_block};
+
+/// The longest value that any file system takes (XATTR_SIZE_MAX).
+const VALUE_MAX: usize = 65_536;
+
+/// The suffix of `security.capability`.
+const CAPABILITY: &[u8] = b"capability";
+
+/// The value of `name`.
+///
+/// # Errors
+/// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long, `Access`.
+pub(crate) fn get(vol: &Volume, c: &Caller, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+    let (index, suffix) = parse_name(vol, name)?;
+    check(vol, c, inode, index, Access::READ)?;
+    let st = inode.state.read();
+    st.check_live()?;
+    if let Some(kind) = acl::Kind::of_index(index) {
+        let acl = acl::load(vol, inode, &st, kind)?.ok_or(Error::NoData)?;
+        return Ok(acl.encode_xattr());
+    }
+    find(vol, inode, &st, index, suffix)?.ok_or(Error::NoData)
+}
+
+/// The names that the caller may see, each ended by a NUL.
+pub(crate) fn list(vol: &Volume, c: &Caller, inode: &Inode) -> Result<Vec<u8>> {
+    let st = inode.state.read();
+    st.check_live()?;
+    let mut names = Vec::new();
+    store::each(vol, inode, &st, |attribute| {
+        let hidden = match attribute.index {
+            INDEX_USER => !vol.opts.user_xattr,
+            INDEX_TRUSTED => !c.privileged,
+            INDEX_POSIX_ACL_ACCESS | INDEX_POSIX_ACL_DEFAULT => !vol.opts.acl,
+            _ => false,
+        };
+        if let (false, Some(prefix)) = (hidden, prefix(attribute.index)) {
+            names.extend_from_slice(prefix);
+            names.extend_from_slice(attribute.name);
+            names.push(0);
+        }
+    })?;
+    Ok(names)
+}
+
+/// Sets `name`.
+///
+/// # Errors
+/// As [`get`]; `Exists`, `NoData` as `how` demands; `ArgTooBig`, `NoSpace`, `NotPermitted`.
+pub(crate) fn set(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    name: &[u8],
+    value: &[u8],
+    how: SetXattr,
+) -> Result<()> {
+    if value.len() > VALUE_MAX {
+        return Err(Error::ArgTooBig);
+    }
+    modify(vol, c, inode, name, Some(value), how)
+}
+
+/// Removes `name`.
+///
+/// # Errors
+/// As [`set`].
+pub(crate) fn remove(vol: &Volume, c: &Caller, inode: &Inode, name: &[u8]) -> Result<()> {
+    modify(vol, c, inode, name, None, SetXattr::Replace)
+}
+
+fn modify(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    name: &[u8],
+    value: Option<&[u8]>,
+    how: SetXattr,
+) -> Result<()> {
+    let (index, suffix) = parse_name(vol, name)?;
+    let _guard = inode.lock.write();
+    vol.check_writable()?;
+    check(vol, c, inode, index, Access::WRITE)?;
+    let mut tries = 0;
+    loop {
+        match try_modify(vol, c, inode, (index, suffix), value, how) {
+            Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
+            result => return result,
+        }
+    }
+}
+
+fn try_modify(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    (index, name): (u8, &[u8]),
+    value: Option<&[u8]>,
+    how: SetXattr,
+) -> Result<()> {
+    let h = vol.start(CREDITS)?;
+    let mut st = inode.state.write();
+    st.check_live()?;
+    if let Some(kind) = acl::Kind::of_index(index) {
+        acl::set(vol, c, &h, inode, &mut st, kind, value)?;
+    } else {
+        change(
+            vol,
+            &h,
+            inode,
+            &mut st,
+            Change {
+                index,
+                name,
+                value,
+                how,
+                privileged: c.privileged,
+            },
+        )?;
+    }
+    inode.no_privileges.store(false, Ordering::Relaxed);
+    st.raw.ctime = vol.clock.now();
+    vol.store_inode(&h, inode, &st)
+}
+
+/// Index and suffix of a full name.
+fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
+    if name.is_empty() || name.len() > MAX_NAME_LEN {
+        return Err(Error::Range);
+    }
+    let Some((index, suffix)) = split_name(name) else {
+        // A known prefix without a name behind it makes no sense; an unknown one may elsewhere.
+        let known = [b"user.".as_slice(), b"trusted.", b"security.", b"system."].contains(&name);
+        return Err(if known {
+            Error::Invalid
+        } else {
+            Error::NotSupported
+        });
+    };
+    let off = match index {
+        INDEX_USER => !vol.opts.user_xattr,
+        INDEX_POSIX_ACL_ACCESS | INDEX_POSIX_ACL_DEFAULT => !vol.opts.acl,
+        INDEX_TRUSTED | INDEX_SECURITY => false,
+        _ => true,
+    };
+    if off {
+        Err(Error::NotSupported)
+    } else {
+        Ok((index, suffix))
+    }
+}
+
+/// Who may do what (the kernel's `xattr_permission`, `cap_inode_setxattr`).
+fn check(vol: &Volume, c: &Caller, inode: &Inode, index: u8, want: Access) -> Result<()> {
+    let writes = want == Access::WRITE;
+    let (file_mode, owner) = {
+        let st = inode.state.read();
+        if writes
+            && st
+                .raw
+                .flags
+                .intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
+        {
+            return Err(Error::NotPermitted);
+        }
+        (st.raw.mode, st.raw.uid)
+    };
+    let refused = if writes {
+        Error::NotPermitted
+    } else {
+        Error::NoData
+    };
+    match index {
+        INDEX_TRUSTED if c.checks && !c.privileged => Err(refused),
+        INDEX_SECURITY if c.checks && writes && !c.privileged => Err(Error::NotPermitted),
+        INDEX_USER => {
+            if !mode::is_reg(file_mode) && !mode::is_dir(file_mode) {
+                return Err(refused);
+            }
+            let sticky = mode::is_dir(file_mode) && file_mode & mode::S_ISVTX != 0;
+            if writes && sticky && c.checks && !c.privileged && c.uid != owner {
+                return Err(Error::NotPermitted);
+            }
+            perm::permission(vol, c, inode, want)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the file has capabilities, which a change of content takes away.
+pub(crate) fn has_capability(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<bool> {
+    Ok(find(vol, inode, st, INDEX_SECURITY, CAPABILITY)?.is_some())
+}
+
+/// Takes away the file's capabilities, if it has any. The caller stores the inode.
+pub(crate) fn remove_capability(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+) -> Result<()> {
+    if !has_capability(vol, inode, st)? {
+        return Ok(());
+    }
+    let (index, name, how) = (INDEX_SECURITY, CAPABILITY, SetXattr::Replace);
+    change(
+        vol,
+        h,
+        inode,
+        st,
+        Change {
+            index,
+            name,
+            value: None,
+            how,
+            privileged: true,
+        },
+    )
+}

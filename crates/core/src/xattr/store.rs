@@ -1,0 +1,320 @@
+//! Where attributes lie: in the inode behind its fields as long as they fit, else in one block.
+//!
+//! A change makes the new list of a place and writes the place as a whole. The block comes first, because only it can
+//! fail for want of space; then nothing has changed yet. A block that several inodes share is never rewritten: the inode
+//! that changes its attributes gets one of its own, or joins another that has just the attributes it wants.
+
+use std::cmp::Ordering;
+
+use smallvec::SmallVec;
+use stetfs_format::xattr::{
+    MAX_REFCOUNT, Xattr, XattrArea, XattrBlock, block_hash, encode_block, encode_inode, fits_block,
+    fits_inode, set_refcount,
+};
+use stetfs_format::{BlockNo, Place};
+use stetfs_journal::Handle;
+use stetfs_media::{BlockRef, Class};
+
+use super::shared::Known;
+use crate::alloc::Source;
+use crate::error::{Error, Result};
+use crate::inode::{Inode, InodeState, changed_ranges};
+use crate::types::SetXattr;
+use crate::volume::Volume;
+
+/// Credits of a change: the inode, a new block with bitmap and descriptor, an old block with bitmap and descriptor, and another
+/// to be shared.
+pub(crate) const CREDITS: u32 = 8;
+
+/// What is to become of one attribute.
+pub(crate) struct Change<'a> {
+    /// The kind of its name.
+    pub(crate) index: u8,
+    /// The name behind the prefix.
+    pub(crate) name: &'a [u8],
+    /// Its new value; none removes it.
+    pub(crate) value: Option<&'a [u8]>,
+    /// Whether it must exist, or must not.
+    pub(crate) how: SetXattr,
+    /// The caller may use root's blocks.
+    pub(crate) privileged: bool,
+}
+
+/// The value of an attribute, from the inode or else from the block.
+pub(crate) fn find(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    index: u8,
+    name: &[u8],
+) -> Result<Option<Vec<u8>>> {
+    let mut value = None;
+    each(vol, inode, st, |attribute| {
+        if attribute.index == index && attribute.name == name {
+            value = Some(attribute.value.to_vec());
+        }
+    })?;
+    Ok(value)
+}
+
+/// Shows every attribute of the inode.
+pub(super) fn each(
+    vol: &Volume,
+    inode: &Inode,
+    st: &InodeState,
+    mut show: impl FnMut(Xattr<'_>),
+) -> Result<()> {
+    if vol.geo.inode_size() > stetfs_format::inode::GOOD_OLD_INODE_SIZE {
+        let table = vol.journal.read(inode.slot.block, Class::InodeTable)?;
+        let at = inode.slot.offset as usize;
+        let slot = &table[at..at + vol.geo.inode_size()];
+        let area = XattrArea::in_inode(slot, &st.raw, &vol.geo)
+            .map_err(|e| e.at(Place::Inode(inode.ino)))?;
+        area.iter().for_each(&mut show);
+    }
+    if st.raw.file_acl.0 != 0 {
+        let raw = vol.journal.read(st.raw.file_acl, Class::Xattr)?;
+        decode(vol, inode, st.raw.file_acl, &raw)?
+            .area()
+            .iter()
+            .for_each(&mut show);
+    }
+    Ok(())
+}
+
+fn decode<'r>(
+    vol: &Volume,
+    inode: &Inode,
+    block: BlockNo,
+    raw: &'r [u8],
+) -> Result<XattrBlock<'r>> {
+    let decoded = XattrBlock::decode(raw, block, &vol.geo);
+    Ok(decoded.map_err(|e| e.at(Place::InodeBlock(inode.ino, block)))?)
+}
+
+/// The attributes of one place, borrowed from it.
+type List<'a> = SmallVec<[Xattr<'a>; 8]>;
+
+/// Takes `change`'s attribute out of a list; its old value, if it was there.
+fn take<'a>(list: &mut List<'a>, change: &Change<'_>) -> Option<&'a [u8]> {
+    let at = list
+        .iter()
+        .position(|x| x.index == change.index && x.name == change.name)?;
+    Some(list.remove(at).value)
+}
+
+/// Changes one attribute. The caller holds the inode's lock for writing, and stores the inode.
+///
+/// # Errors
+/// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit or no block is free: nothing was changed then.
+pub(crate) fn change(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    change: Change<'_>,
+) -> Result<()> {
+    let slot = vol.read_slot(inode)?;
+    let area =
+        XattrArea::in_inode(&slot, &st.raw, &vol.geo).map_err(|e| e.at(Place::Inode(inode.ino)))?;
+    let mut inside: List<'_> = area.iter().collect();
+    let block = read_block(vol, st)?;
+    let mut outside = List::new();
+    if let Some(raw) = &block {
+        outside = decode(vol, inode, st.raw.file_acl, raw)?
+            .area()
+            .iter()
+            .collect();
+    }
+
+    let was_inside = take(&mut inside, &change);
+    let was_outside = take(&mut outside, &change);
+    let old = was_inside.or(was_outside);
+    match (change.how, old) {
+        (SetXattr::Create, Some(_)) => return Err(Error::Exists),
+        (SetXattr::Replace, None) => return Err(Error::NoData),
+        _ if old == change.value => return Ok(()),
+        _ => {}
+    }
+    let (mut inside_changed, mut outside_changed) = (was_inside.is_some(), was_outside.is_some());
+    if let Some(value) = change.value {
+        let new = Xattr {
+            index: change.index,
+            name: change.name,
+            value,
+        };
+        if fits_inode(inside.iter().copied().chain([new]), &st.raw, &vol.geo) {
+            inside.push(new);
+            inside_changed = true;
+        } else if fits_block(outside.iter().copied().chain([new]), &vol.geo) {
+            outside.push(new);
+            outside_changed = true;
+        } else {
+            return Err(Error::NoSpace);
+        }
+    }
+    if outside_changed {
+        write_block(vol, h, inode, st, &mut outside, change.privileged)?;
+    }
+    if inside_changed {
+        let raw = &st.raw;
+        vol.write_slot(h, inode, |slot| {
+            encode_inode(slot, &inside, raw, &vol.geo);
+            raw.encode_into(slot, inode.ino, &vol.geo);
+        })?;
+    }
+    inode.forget_acls();
+    Ok(())
+}
+
+fn read_block(vol: &Volume, st: &InodeState) -> Result<Option<BlockRef>> {
+    match st.raw.file_acl {
+        BlockNo(0) => Ok(None),
+        block => Ok(Some(vol.journal.read(block, Class::Xattr)?)),
+    }
+}
+
+/// Gives the inode a block with these attributes, or none when the list is empty.
+fn write_block(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    list: &mut List<'_>,
+    privileged: bool,
+) -> Result<()> {
+    let mut known = vol.shared_xattrs.lock();
+    let old = st.raw.file_acl;
+    if list.is_empty() {
+        drop_reference(vol, h, inode, old, &mut known)?;
+        return set_block(vol, st, BlockNo(0));
+    }
+    list.sort_unstable_by(|a, b| a.order(b.index, b.name));
+    let hash = block_hash(list);
+    if let Some(block) = share(vol, h, inode, list, hash, &mut known)? {
+        if old.0 != 0 {
+            drop_reference(vol, h, inode, old, &mut known)?;
+        }
+        return set_block(vol, st, block);
+    }
+    if old.0 != 0 {
+        let raw = vol.journal.read(old, Class::Xattr)?;
+        let (refcount, old_hash) = {
+            let decoded = decode(vol, inode, old, &raw)?;
+            (decoded.refcount, decoded.hash)
+        };
+        if refcount == 1 {
+            known.forget(old_hash, old);
+            let mut new = raw.to_vec();
+            encode_block(&mut new, list, 1, old, &vol.geo);
+            rewrite(h, old, raw, &new)?;
+            known.insert(hash, old);
+            return Ok(());
+        }
+    }
+    let goal = vol.alloc.goal_of_inode(inode.ino, st.is_reg());
+    let block = vol
+        .alloc
+        .allocate_one(h, goal, Source::Free { privileged })?;
+    let mut new = vec![0; vol.geo.block_size()];
+    encode_block(&mut new, list, 1, block, &vol.geo);
+    h.create(block, Class::Xattr, &new)?;
+    known.insert(hash, block);
+    if old.0 != 0 {
+        drop_reference(vol, h, inode, old, &mut known)?;
+    }
+    set_block(vol, st, block)
+}
+
+/// One more inode refers to a block that has exactly these attributes, if one is known.
+fn share(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    list: &List<'_>,
+    hash: u32,
+    known: &mut Known,
+) -> Result<Option<BlockNo>> {
+    let Some(block) = known.find(hash) else {
+        return Ok(None);
+    };
+    let raw = vol.journal.read(block, Class::Xattr)?;
+    let refcount = {
+        let decoded = decode(vol, inode, block, &raw)?;
+        if decoded.refcount >= MAX_REFCOUNT || !decoded.area().iter().eq(list.iter().copied()) {
+            return Ok(None);
+        }
+        decoded.refcount
+    };
+    let mut new = raw.to_vec();
+    set_refcount(&mut new, refcount + 1, block, &vol.geo);
+    rewrite(h, block, raw, &new)?;
+    Ok(Some(block))
+}
+
+fn rewrite(h: &Handle, block: BlockNo, old: BlockRef, new: &[u8]) -> Result<()> {
+    let changed = changed_ranges(&old, new);
+    drop(old);
+    for range in changed {
+        h.write(block, Class::Xattr, range.start, &new[range])?;
+    }
+    Ok(())
+}
+
+/// One inode less refers to `block`; the last one frees it.
+fn drop_reference(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    block: BlockNo,
+    known: &mut Known,
+) -> Result<()> {
+    let raw = vol.journal.read(block, Class::Xattr)?;
+    let (refcount, hash) = {
+        let decoded = decode(vol, inode, block, &raw)?;
+        (decoded.refcount, decoded.hash)
+    };
+    match refcount.cmp(&1) {
+        Ordering::Greater => {
+            let mut new = raw.to_vec();
+            set_refcount(&mut new, refcount - 1, block, &vol.geo);
+            rewrite(h, block, raw, &new)
+        }
+        _ => {
+            known.forget(hash, block);
+            drop(raw);
+            vol.alloc.free(h, block, 1, Class::Xattr)
+        }
+    }
+}
+
+/// Names the inode's block and counts its space.
+fn set_block(vol: &Volume, st: &mut InodeState, block: BlockNo) -> Result<()> {
+    let sectors = vol.geo.block_size() as u64 / 512;
+    let others = match st.raw.file_acl {
+        BlockNo(0) => st.raw.blocks_512(&vol.geo),
+        _ => st.raw.blocks_512(&vol.geo).saturating_sub(sectors),
+    };
+    let own = if block.0 == 0 { 0 } else { sectors };
+    st.raw.file_acl = block;
+    if st.raw.set_blocks_512(others + own, &vol.geo) {
+        Ok(())
+    } else {
+        Err(Error::TooBig)
+    }
+}
+
+/// Lets go of the inode's block, when the inode is freed. The caller stores the inode.
+pub(crate) fn release_block(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+) -> Result<()> {
+    if st.raw.file_acl.0 == 0 {
+        return Ok(());
+    }
+    let mut known = vol.shared_xattrs.lock();
+    drop_reference(vol, h, inode, st.raw.file_acl, &mut known)?;
+    set_block(vol, st, BlockNo(0))
+}
