@@ -1,4 +1,13 @@
 //! ext4 and JBD2 records: bytes to types and back, no I/O.
+//!
+//! One module a record. Each begins with a table of its fields (`*_LAYOUT`, also in
+//! FORMAT.md) and has a typed form or a view with `decode`, which checks everything that later code
+//! relies on and names the check that failed ([`Corrupt`]), and `encode` functions that
+//! fill a scratch copy. No input makes a decoder panic, loop without end or allocate much; what
+//! an encoder demands of its caller it asserts.
+//!
+//! What the checks need to know of the volume is its [`Geometry`], to which a
+//! [`Superblock`] dereferences.
 #![forbid(unsafe_code)]
 
 pub mod acl;
@@ -35,3 +44,30 @@ pub use inode::{FileType, Inode, InodeFlags, Time};
 pub use num::{BlockNo, GroupNo, InodeNo, LBlock, Tid};
 pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
+
+/// The layout of every record: the tables of FORMAT.md.
+pub const LAYOUTS: [&layout::Layout; 23] = [
+    &superblock::SUPERBLOCK_LAYOUT,
+    &group::GROUP_DESC_LAYOUT,
+    &inode::INODE_LAYOUT,
+    &extent::EXTENT_HEADER_LAYOUT,
+    &extent::EXTENT_LAYOUT,
+    &extent::EXTENT_INDEX_LAYOUT,
+    &dirent::DIRENT_LAYOUT,
+    &dirent::DIRENT_TAIL_LAYOUT,
+    &htree::DX_ROOT_LAYOUT,
+    &htree::DX_NODE_LAYOUT,
+    &htree::DX_ENTRY_LAYOUT,
+    &htree::DX_TAIL_LAYOUT,
+    &xattr::XATTR_HEADER_LAYOUT,
+    &xattr::XATTR_ENTRY_LAYOUT,
+    &acl::ACL_HEADER_LAYOUT,
+    &acl::ACL_ENTRY_LAYOUT,
+    &orphan::ORPHAN_TAIL_LAYOUT,
+    &jbd2::HEADER_LAYOUT,
+    &jbd2::JOURNAL_SUPERBLOCK_LAYOUT,
+    &jbd2::TAG_LAYOUT,
+    &jbd2::TAG3_LAYOUT,
+    &jbd2::REVOKE_LAYOUT,
+    &jbd2::COMMIT_LAYOUT,
+];
