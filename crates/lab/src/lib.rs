@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod crash;
 pub mod floor;
 pub mod host;
 pub mod image;

@@ -3,6 +3,7 @@
 //!
 //! - [`op`]: the operations and how they are drawn at random (with proptest, so that failures shrink).
 //! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the kernel's ext4.
+//! - [`library`]: the operations through the library, in this process.
 //! - [`posix`]: the same operations as system calls below a mounted directory.
 //! - [`tree`]: everything that can be seen of a tree, and how two of them differ.
 //!
@@ -10,6 +11,7 @@
 //! step with `..` and still stay on the volume.
 
 pub mod acl;
+pub mod library;
 pub mod model;
 pub mod names;
 pub mod op;

@@ -693,19 +693,20 @@ impl Model {
         tree
     }
 
-    /// The bytes of a page of the file at a path of [`tree`](Self::tree), when it is a regular file and the page was written.
-    pub fn page(&self, path: &[u8], index: u64) -> Option<&[u8]> {
-        let path = std::str::from_utf8(path).ok()?;
-        match &self.node(self.at(path).ok()?).body {
-            Body::File(content) => content.page(index),
-            _ => None,
+    /// Which file is at a path of [`tree`](Self::tree).
+    pub fn id(&self, path: &[u8]) -> Option<Id> {
+        if path.is_empty() {
+            return Some(self.base);
         }
+        self.at(std::str::from_utf8(path).ok()?).ok()
     }
 
-    /// The step at which the file at a path changed last.
-    pub fn changed(&self, path: &[u8]) -> Option<usize> {
-        let path = std::str::from_utf8(path).ok()?;
-        Some(self.node(self.at(path).ok()?).changed)
+    /// A page of a file: nothing when there is no such regular file, `Some(None)` when the page is all zeros.
+    pub fn page_of(&self, id: Id, index: u64) -> Option<Option<&[u8]>> {
+        match &self.nodes.get(&id)?.body {
+            Body::File(content) => Some(content.page(index)),
+            _ => None,
+        }
     }
 }
 

@@ -1,0 +1,277 @@
+//! Workloads for power cuts.
+
+use crate::rng::Rng;
+use crate::world::op::{Op, Payload, Profile, RenameHow, Reserve, stream};
+
+/// What is done before the power goes off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script {
+    /// A random stream with many syncs, from a seed.
+    Random(u64),
+    /// A log that is appended to and synced, beside a file that is replaced by rename.
+    LogAndReplace,
+    /// A directory that grows until it splits, and shrinks again.
+    Directory,
+    /// Large files cut short, and files removed while open.
+    Orphans,
+    /// Overwrites in place, synced now and then.
+    Overwrites,
+    /// Blocks that change their role from metadata to data and back: what revoke records are for.
+    Revokes,
+}
+
+impl Script {
+    /// Those that are written down.
+    pub const WRITTEN: [Self; 5] = [
+        Self::LogAndReplace,
+        Self::Directory,
+        Self::Orphans,
+        Self::Overwrites,
+        Self::Revokes,
+    ];
+
+    /// A word that names it.
+    pub fn name(self) -> String {
+        match self {
+            Self::Random(seed) => format!("random{seed}"),
+            Self::LogAndReplace => "log".to_owned(),
+            Self::Directory => "directory".to_owned(),
+            Self::Orphans => "orphans".to_owned(),
+            Self::Overwrites => "overwrites".to_owned(),
+            Self::Revokes => "revokes".to_owned(),
+        }
+    }
+
+    /// The script of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        if let Some(seed) = name.strip_prefix("random") {
+            return seed.parse().ok().map(Self::Random);
+        }
+        Self::WRITTEN
+            .into_iter()
+            .find(|script| script.name() == name)
+    }
+
+    /// The operations; `profile` bounds those that are random.
+    pub fn ops(self, profile: Profile) -> Vec<Op> {
+        match self {
+            Self::Random(seed) => random(seed, profile),
+            Self::LogAndReplace => log_and_replace(),
+            Self::Directory => directory(),
+            Self::Orphans => orphans(),
+            Self::Overwrites => overwrites(),
+            Self::Revokes => revokes(),
+        }
+    }
+}
+
+fn random(seed: u64, profile: Profile) -> Vec<Op> {
+    let profile = Profile {
+        huge_files: false,
+        looks: false,
+        write_max: 20_000,
+        ..profile
+    };
+    let mut rng = Rng::new(seed ^ 0xC7A5);
+    let mut ops = Vec::new();
+    for op in stream(seed, 90, profile) {
+        let slot = match &op {
+            Op::Write { slot, .. } | Op::Append { slot, .. } | Op::Ftruncate { slot, .. } => {
+                Some(*slot)
+            }
+            _ => None,
+        };
+        ops.push(op);
+        match slot {
+            Some(slot) if rng.chance(30) => ops.push(Op::Fsync { slot }),
+            _ if rng.chance(6) => ops.push(Op::Sync),
+            _ => {}
+        }
+    }
+    ops
+}
+
+fn create(path: &str) -> Op {
+    Op::Create {
+        path: path.to_owned(),
+        mode: 0o644,
+        exclusive: false,
+    }
+}
+
+fn open(slot: u8, path: &str) -> Op {
+    Op::Open {
+        slot,
+        path: path.to_owned(),
+        truncate: false,
+    }
+}
+
+fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
+    Op::Write {
+        slot,
+        offset,
+        payload: Payload { seed, len },
+    }
+}
+
+fn unlink(path: &str) -> Op {
+    Op::Unlink {
+        path: path.to_owned(),
+    }
+}
+
+fn log_and_replace() -> Vec<Op> {
+    let mut ops = vec![create("log"), open(0, "log")];
+    for i in 0..12u16 {
+        ops.push(Op::Append {
+            slot: 0,
+            payload: Payload {
+                seed: i + 1,
+                len: 700,
+            },
+        });
+        if i % 3 == 2 {
+            ops.push(Op::Fsync { slot: 0 });
+        }
+        ops.extend([
+            create("new"),
+            open(1, "new"),
+            write(1, 0, 100 + i, 5000),
+            Op::Fsync { slot: 1 },
+        ]);
+        ops.push(Op::Rename {
+            old: "new".into(),
+            new: "config".into(),
+            how: RenameHow::Plain,
+        });
+        if i % 4 == 3 {
+            ops.push(Op::FsyncDir { path: ".".into() });
+        }
+    }
+    ops.push(Op::Sync);
+    ops
+}
+
+fn directory() -> Vec<Op> {
+    let name = |i: u32| format!("d/a-name-that-takes-some-room-in-the-block-{i}");
+    let mut ops = vec![Op::Mkdir {
+        path: "d".into(),
+        mode: 0o755,
+    }];
+    for i in 0..150 {
+        ops.push(create(&name(i)));
+        if i % 10 == 9 {
+            ops.push(if i % 20 == 9 {
+                Op::FsyncDir { path: "d".into() }
+            } else {
+                Op::Sync
+            });
+        }
+    }
+    for i in 0..150 {
+        ops.push(unlink(&name((i * 7) % 150)));
+        if i % 25 == 24 {
+            ops.push(Op::FsyncDir { path: "d".into() });
+        }
+    }
+    ops.extend([Op::Rmdir { path: "d".into() }, Op::Sync]);
+    ops
+}
+
+fn orphans() -> Vec<Op> {
+    let mut ops = Vec::new();
+    for round in 0..4u16 {
+        ops.extend([create("big"), open(0, "big")]);
+        for i in 0..12u64 {
+            // Every other block, so that the mapping has many pieces.
+            ops.push(write(0, i * 40_000, round * 50 + i as u16 + 1, 9000));
+        }
+        ops.extend([
+            Op::Fsync { slot: 0 },
+            Op::Ftruncate {
+                slot: 0,
+                size: 30_000,
+            },
+            Op::Sync,
+        ]);
+        ops.extend([
+            create("gone"),
+            open(1, "gone"),
+            write(1, 5000, 900 + round, 15_000),
+        ]);
+        ops.extend([
+            Op::Fsync { slot: 1 },
+            unlink("gone"),
+            Op::FsyncDir { path: ".".into() },
+        ]);
+        ops.extend([
+            write(1, 0, 950 + round, 3000),
+            Op::Fsync { slot: 1 },
+            Op::Close { slot: 1 },
+            Op::Sync,
+        ]);
+        ops.extend([unlink("big"), Op::Close { slot: 0 }]);
+    }
+    ops.push(Op::Sync);
+    ops
+}
+
+fn overwrites() -> Vec<Op> {
+    let mut rng = Rng::new(5);
+    let mut ops = vec![create("f"), open(0, "f")];
+    ops.extend((0..6).map(|i| write(0, i * 20_000, i as u16 + 1, 20_000)));
+    ops.push(Op::Sync);
+    for i in 0..60u16 {
+        let at = rng.below(118_000);
+        ops.push(write(0, at, 100 + i, 200 + rng.below(9000) as u32));
+        if rng.chance(25) {
+            ops.push(Op::Fsync { slot: 0 });
+        }
+    }
+    ops.push(Op::Sync);
+    ops
+}
+
+fn revokes() -> Vec<Op> {
+    let mut ops = Vec::new();
+    for round in 0..6u16 {
+        ops.push(Op::Mkdir {
+            path: "m".into(),
+            mode: 0o755,
+        });
+        ops.extend(
+            (0..30).map(|i| create(&format!("m/some-rather-long-name-so-that-blocks-fill-{i}"))),
+        );
+        ops.extend([create("holes"), open(0, "holes")]);
+        ops.extend((0..20).map(|i| write(0, i * 16_384, round * 40 + i as u16 + 1, 1024)));
+        ops.push(Op::Sync);
+        ops.extend(
+            (0..30).map(|i| unlink(&format!("m/some-rather-long-name-so-that-blocks-fill-{i}"))),
+        );
+        ops.extend([
+            Op::Rmdir { path: "m".into() },
+            Op::Fallocate {
+                slot: 0,
+                how: Reserve::Punch,
+                offset: 0,
+                len: 1 << 20,
+            },
+        ]);
+        ops.push(Op::Sync);
+        ops.extend([
+            create("data"),
+            open(1, "data"),
+            write(1, 0, 700 + round, 60_000),
+            Op::Fsync { slot: 1 },
+        ]);
+        ops.extend([
+            unlink("data"),
+            Op::Close { slot: 1 },
+            unlink("holes"),
+            Op::Close { slot: 0 },
+        ]);
+    }
+    ops.push(Op::Sync);
+    ops
+}

@@ -1,0 +1,618 @@
+//! The operations through the library, without FUSE.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use rustix::io::Errno;
+use stetfs::{
+    Attr, Caller, Error, FallocateMode, Fs, Kind, MountOptions, MountReport, OpenFlags,
+    RenameFlags, SetAttr, SetTime, SetXattr, Whence,
+};
+use stetfs_format::{InodeNo, Time};
+use stetfs_media::BlockDev;
+
+use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::sparse::PAGE;
+use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
+use super::{BASE, Outcome, Reply, Stat, World};
+
+const S_IFMT: u16 = 0o170_000;
+const S_IFIFO: u16 = 0o010_000;
+const S_IFDIR: u16 = 0o040_000;
+const S_IFREG: u16 = 0o100_000;
+const S_IFLNK: u16 = 0o120_000;
+const S_IFSOCK: u16 = 0o140_000;
+
+/// Files up to this length are read whole.
+const WHOLE: u64 = 64 << 20;
+
+/// The errno for an error of the library.
+pub fn errno(error: &Error) -> Errno {
+    match error.kind() {
+        Kind::NotFound => Errno::NOENT,
+        Kind::Exists => Errno::EXIST,
+        Kind::NotDirectory => Errno::NOTDIR,
+        Kind::IsDirectory => Errno::ISDIR,
+        Kind::NotEmpty => Errno::NOTEMPTY,
+        Kind::Access => Errno::ACCESS,
+        Kind::NotPermitted => Errno::PERM,
+        Kind::NoSpace => Errno::NOSPC,
+        Kind::ReadOnly => Errno::ROFS,
+        Kind::NameTooLong => Errno::NAMETOOLONG,
+        Kind::TooManyLinks => Errno::MLINK,
+        Kind::Loop => Errno::LOOP,
+        Kind::CrossDevice => Errno::XDEV,
+        Kind::Invalid => Errno::INVAL,
+        Kind::TooBig => Errno::FBIG,
+        Kind::NoData => Errno::NODATA,
+        Kind::Range => Errno::RANGE,
+        Kind::ArgTooBig => Errno::TOOBIG,
+        Kind::NotSupported => Errno::OPNOTSUPP,
+        Kind::Busy => Errno::BUSY,
+        Kind::NoSuchDevice => Errno::NXIO,
+        Kind::Stale => Errno::STALE,
+        Kind::Overflow => Errno::OVERFLOW,
+        Kind::BadFile => Errno::BADF,
+        Kind::Corrupted => Errno::UCLEAN,
+        Kind::ShutDown | Kind::Io => Errno::IO,
+    }
+}
+
+/// A volume mounted in this process.
+pub struct Library {
+    dev: Arc<dyn BlockDev>,
+    options: MountOptions,
+    fs: Fs,
+    caller: Caller,
+    slots: [Option<InodeNo>; SLOTS as usize],
+}
+
+type Answer<T> = std::result::Result<T, Error>;
+
+impl Library {
+    /// Mounts a volume and makes the base directory, unless it is there.
+    ///
+    /// # Errors
+    /// Of the mount, or of making the directory.
+    pub fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Answer<(Self, MountReport)> {
+        let (fs, report) = Fs::mount(dev.clone(), options.clone())?;
+        let caller = Caller::root();
+        match fs.mkdir(&caller, fs.root(), BASE.as_bytes(), 0o755) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), Kind::Exists | Kind::ReadOnly) => {}
+            Err(error) => return Err(error),
+        }
+        Ok((
+            Self {
+                dev,
+                options,
+                fs,
+                caller,
+                slots: [None; SLOTS as usize],
+            },
+            report,
+        ))
+    }
+
+    /// The mount.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// Closes the slots and unmounts.
+    ///
+    /// # Errors
+    /// Of the unmount.
+    pub fn unmount(&mut self) -> Answer<()> {
+        for slot in 0..SLOTS {
+            drop(self.close(slot));
+        }
+        self.fs.unmount()
+    }
+
+    fn full(path: &str) -> Vec<u8> {
+        format!("/{BASE}/{path}").into_bytes()
+    }
+
+    fn at(&self, path: &str) -> Answer<Attr> {
+        Ok(self
+            .fs
+            .resolve(&self.caller, &Self::full(path), false)?
+            .attr)
+    }
+
+    fn followed(&self, path: &str) -> Answer<Attr> {
+        Ok(self.fs.resolve(&self.caller, &Self::full(path), true)?.attr)
+    }
+
+    /// The directory and the last name of a path.
+    fn place(&self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
+        let full = Self::full(path);
+        let (dir, name) = self.fs.resolve_parent(&self.caller, &full)?;
+        Ok((dir.ino, name.to_vec()))
+    }
+
+    fn close(&mut self, slot: u8) -> Answer<()> {
+        match self.slots[usize::from(slot)].take() {
+            Some(ino) => self.fs.release(ino),
+            None => Err(Error::BadFile),
+        }
+    }
+
+    fn slot(&self, slot: u8) -> Answer<InodeNo> {
+        self.slots[usize::from(slot)].ok_or(Error::BadFile)
+    }
+
+    /// What opening for reading and writing says of a file's type.
+    fn check_regular(attr: &Attr) -> Answer<()> {
+        match attr.mode & S_IFMT {
+            S_IFREG => Ok(()),
+            S_IFDIR => Err(Error::IsDirectory),
+            _ => Err(Error::NoSuchDevice),
+        }
+    }
+
+    /// `open(O_CREAT)` and close. Following a dangling link to where the file is to be made is the caller's part (in the
+    /// kernel, the VFS's).
+    fn create(&self, path: &str, mode: u16, exclusive: bool) -> Answer<()> {
+        const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+        let flags = if exclusive {
+            ACCESS | OpenFlags::EXCLUSIVE
+        } else {
+            ACCESS
+        };
+        let mut path = path.to_owned();
+        for _ in 0..=40 {
+            let (dir, name) = self.place(&path)?;
+            match self.fs.lookup(&self.caller, dir, &name) {
+                Ok(found) if !exclusive && found.attr.mode & S_IFMT == S_IFLNK => {
+                    let target = self.fs.readlink(found.ino)?;
+                    let above = path.rfind('/').map_or("", |i| &path[..=i]);
+                    path = format!("{above}{}", String::from_utf8_lossy(&target));
+                }
+                Ok(found) if !exclusive => {
+                    Self::check_regular(&found.attr)?;
+                    self.fs.open(&self.caller, found.ino, flags)?;
+                    return self.fs.release(found.ino);
+                }
+                Err(error) if error.kind() != Kind::NotFound => return Err(error),
+                _ => {
+                    let made = self.fs.create(&self.caller, dir, &name, mode, flags)?;
+                    return self.fs.release(made.ino);
+                }
+            }
+        }
+        Err(Error::Loop)
+    }
+
+    fn open(&mut self, slot: u8, path: &str, truncate: bool) -> Answer<()> {
+        drop(self.close(slot));
+        let attr = self.followed(path)?;
+        Self::check_regular(&attr)?;
+        let cut = if truncate {
+            OpenFlags::TRUNCATE
+        } else {
+            OpenFlags::empty()
+        };
+        self.fs.open(
+            &self.caller,
+            attr.ino,
+            OpenFlags::READ | OpenFlags::WRITE | cut,
+        )?;
+        self.slots[usize::from(slot)] = Some(attr.ino);
+        Ok(())
+    }
+
+    fn write(&self, slot: u8, offset: u64, payload: Payload) -> Answer<Reply> {
+        let ino = self.slot(slot)?;
+        Ok(Reply::Count(self.fs.write(
+            &self.caller,
+            ino,
+            offset,
+            &payload.bytes(),
+        )?))
+    }
+
+    fn read(&self, slot: u8, offset: u64, len: u32) -> Answer<Reply> {
+        let mut out = vec![0; len as usize];
+        let n = self.fs.read(self.slot(slot)?, offset, &mut out)?;
+        out.truncate(n);
+        Ok(Reply::Bytes(out))
+    }
+
+    fn truncate(&self, path: &str, size: u64) -> Answer<()> {
+        let attr = self.followed(path)?;
+        match attr.mode & S_IFMT {
+            S_IFREG => self.set(
+                attr.ino,
+                SetAttr {
+                    size: Some(size),
+                    ..SetAttr::default()
+                },
+            ),
+            S_IFDIR => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    fn set(&self, ino: InodeNo, set: SetAttr) -> Answer<()> {
+        self.fs.setattr(&self.caller, ino, &set).map(drop)
+    }
+
+    fn fallocate(&self, slot: u8, how: Reserve, offset: u64, len: u64) -> Answer<()> {
+        let keep = FallocateMode::KEEP_SIZE;
+        let mode = match how {
+            Reserve::Plain => FallocateMode::empty(),
+            Reserve::KeepSize => keep,
+            Reserve::Punch => FallocateMode::PUNCH_HOLE | keep,
+            Reserve::Zero => FallocateMode::ZERO_RANGE,
+            Reserve::ZeroKeepSize => FallocateMode::ZERO_RANGE | keep,
+        };
+        self.fs
+            .fallocate(&self.caller, self.slot(slot)?, mode, offset, len)
+    }
+
+    /// Names and types, a few at a time so that cookies are used.
+    fn list(&self, dir: InodeNo) -> Answer<Vec<(Vec<u8>, u8)>> {
+        const AT_A_TIME: usize = 7;
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let mut taken = 0;
+            self.fs.readdir(dir, cookie, &mut |entry| {
+                if taken == AT_A_TIME {
+                    return false;
+                }
+                taken += 1;
+                cookie = entry.next;
+                if entry.name != b"." && entry.name != b".." {
+                    names.push((entry.name.to_vec(), entry.kind));
+                }
+                true
+            })?;
+            if taken == 0 {
+                break;
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn readdir(&self, path: &str) -> Answer<Reply> {
+        let attr = self.followed(path)?;
+        if !attr.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        Ok(Reply::Names(self.list(attr.ino)?))
+    }
+
+    fn list_xattr(&self, path: &str) -> Answer<Reply> {
+        let list = self.fs.listxattr(&self.caller, self.at(path)?.ino)?;
+        let names = list.split(|b| *b == 0).filter(|n| !n.is_empty());
+        let mut names: Vec<_> = names.map(|n| (n.to_vec(), 0)).collect();
+        names.sort();
+        Ok(Reply::Names(names))
+    }
+
+    fn fsync_dir(&self, path: &str) -> Answer<()> {
+        let attr = self.followed(path)?;
+        if !attr.is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        self.fs.fsync(attr.ino, false)
+    }
+
+    fn remount(&mut self) -> Answer<()> {
+        self.unmount()?;
+        self.fs = Fs::mount(self.dev.clone(), self.options.clone())?.0;
+        Ok(())
+    }
+
+    fn names_op(&mut self, op: &Op) -> Option<Answer<()>> {
+        Some(match op {
+            Op::Create {
+                path,
+                mode,
+                exclusive,
+            } => self.create(path, *mode, *exclusive),
+            Op::Mkdir { path, mode } => self
+                .place(path)
+                .and_then(|(dir, name)| self.fs.mkdir(&self.caller, dir, &name, *mode).map(drop)),
+            Op::Mknod { path, mode, socket } => self.place(path).and_then(|(dir, name)| {
+                let kind = if *socket { S_IFSOCK } else { S_IFIFO };
+                self.fs
+                    .mknod(&self.caller, dir, &name, kind | mode, (0, 0))
+                    .map(drop)
+            }),
+            Op::Symlink { target, path } => self.place(path).and_then(|(dir, name)| {
+                self.fs
+                    .symlink(&self.caller, dir, &name, target.as_bytes())
+                    .map(drop)
+            }),
+            Op::Link { old, new } => self.at(old).and_then(|attr| {
+                let (dir, name) = self.place(new)?;
+                self.fs.link(&self.caller, attr.ino, dir, &name).map(drop)
+            }),
+            Op::Unlink { path } => self
+                .place(path)
+                .and_then(|(dir, name)| self.fs.unlink(&self.caller, dir, &name)),
+            Op::Rmdir { path } => self
+                .place(path)
+                .and_then(|(dir, name)| self.fs.rmdir(&self.caller, dir, &name)),
+            Op::Rename { old, new, how } => self.place(old).and_then(|(dir, name)| {
+                let flags = match how {
+                    RenameHow::Plain => RenameFlags::empty(),
+                    RenameHow::NoReplace => RenameFlags::NOREPLACE,
+                    RenameHow::Exchange => RenameFlags::EXCHANGE,
+                };
+                let (new_dir, new_name) = self.place(new)?;
+                self.fs
+                    .rename(&self.caller, dir, &name, new_dir, &new_name, flags)
+            }),
+            _ => return None,
+        })
+    }
+
+    fn attribute_op(&self, op: &Op) -> Option<Answer<()>> {
+        let c = &self.caller;
+        Some(match op {
+            Op::SetXattr {
+                path,
+                name,
+                value,
+                how,
+            } => self.at(path).and_then(|attr| {
+                let how = match how {
+                    XattrHow::Any => SetXattr::Any,
+                    XattrHow::Create => SetXattr::Create,
+                    XattrHow::Replace => SetXattr::Replace,
+                };
+                self.fs
+                    .setxattr(c, attr.ino, name.as_bytes(), &value.bytes(), how)
+            }),
+            Op::RemoveXattr { path, name } => self
+                .at(path)
+                .and_then(|attr| self.fs.removexattr(c, attr.ino, name.as_bytes())),
+            Op::SetAcl { path, default, acl } => self.at(path).and_then(|attr| {
+                let name: &[u8] = if *default {
+                    b"system.posix_acl_default"
+                } else {
+                    b"system.posix_acl_access"
+                };
+                match acl {
+                    Some(acl) => self
+                        .fs
+                        .setxattr(c, attr.ino, name, &acl.encode(), SetXattr::Any),
+                    None => self.fs.removexattr(c, attr.ino, name),
+                }
+            }),
+            Op::Chmod { path, mode } => self.followed(path).and_then(|attr| {
+                self.set(
+                    attr.ino,
+                    SetAttr {
+                        mode: Some(*mode),
+                        ..SetAttr::default()
+                    },
+                )
+            }),
+            Op::Chown { path, uid, gid } => self.at(path).and_then(|attr| {
+                self.set(
+                    attr.ino,
+                    SetAttr {
+                        uid: *uid,
+                        gid: *gid,
+                        ..SetAttr::default()
+                    },
+                )
+            }),
+            Op::Utimes { path, atime, mtime } => self.at(path).and_then(|attr| {
+                let at = |(sec, nsec): &(i64, u32)| {
+                    Some(SetTime::At(Time {
+                        sec: *sec,
+                        nsec: *nsec,
+                    }))
+                };
+                self.set(
+                    attr.ino,
+                    SetAttr {
+                        atime: at(atime),
+                        mtime: at(mtime),
+                        ..SetAttr::default()
+                    },
+                )
+            }),
+            _ => return None,
+        })
+    }
+
+    fn other_op(&mut self, op: &Op) -> Answer<Reply> {
+        let done = match op {
+            Op::Open {
+                slot,
+                path,
+                truncate,
+            } => self.open(*slot, path, *truncate),
+            Op::Close { slot } => self.close(*slot),
+            Op::Write {
+                slot,
+                offset,
+                payload,
+            } => return self.write(*slot, *offset, *payload),
+            Op::Append { slot, payload } => {
+                let ino = self.slot(*slot)?;
+                return Ok(Reply::Count(
+                    self.fs.append(&self.caller, ino, &payload.bytes())?.1,
+                ));
+            }
+            Op::Read { slot, offset, len } => return self.read(*slot, *offset, *len),
+            Op::Truncate { path, size } => self.truncate(path, *size),
+            Op::Ftruncate { slot, size } => {
+                let set = SetAttr {
+                    size: Some(*size),
+                    through_handle: true,
+                    ..SetAttr::default()
+                };
+                self.set(self.slot(*slot)?, set)
+            }
+            Op::Fallocate {
+                slot,
+                how,
+                offset,
+                len,
+            } => self.fallocate(*slot, *how, *offset, *len),
+            Op::GetXattr { path, name } => {
+                let ino = self.at(path)?.ino;
+                return Ok(Reply::Bytes(self.fs.getxattr(
+                    &self.caller,
+                    ino,
+                    name.as_bytes(),
+                )?));
+            }
+            Op::ListXattr { path } => return self.list_xattr(path),
+            Op::Stat { path } => return Ok(Reply::Stat(stat(&self.at(path)?))),
+            Op::Readlink { path } => {
+                return Ok(Reply::Bytes(self.fs.readlink(self.at(path)?.ino)?));
+            }
+            Op::Readdir { path } => return self.readdir(path),
+            Op::Fsync { slot } => self.fs.fsync(self.slot(*slot)?, false),
+            Op::FsyncDir { path } => self.fsync_dir(path),
+            Op::Sync => self.fs.sync(),
+            Op::Remount => self.remount(),
+            _ => unreachable!("done by the caller"),
+        };
+        done.map(|()| Reply::Done)
+    }
+
+    /// The tree below the base directory.
+    ///
+    /// # Errors
+    /// Anything that cannot be read.
+    pub fn tree(&self) -> Result<Tree> {
+        let top = self
+            .fs
+            .resolve(&self.caller, format!("/{BASE}").as_bytes(), false)
+            .context("the base directory")?;
+        let (mut tree, mut inodes) = (Tree::new(), BTreeMap::new());
+        let mut todo = vec![(Vec::new(), top.ino)];
+        while let Some((path, ino)) = todo.pop() {
+            let facts = self
+                .facts(ino)
+                .with_context(|| format!("inode {ino}, {}", path.escape_ascii()))?;
+            if facts.mode & u32::from(S_IFMT) == u32::from(S_IFDIR) {
+                for (name, _) in self.list(ino)? {
+                    let child = self.fs.lookup(&self.caller, ino, &name)?;
+                    todo.push((join(&path, &name), child.ino));
+                }
+            }
+            inodes.insert(path.clone(), u64::from(ino.0));
+            tree.insert(path, facts);
+        }
+        name_links(&mut tree, &inodes);
+        Ok(tree)
+    }
+
+    /// The bytes of a page of the file at a path of [`tree`](Self::tree), as far as the file reaches.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn page(&self, path: &[u8], index: u64) -> Result<Vec<u8>> {
+        let full = [b"/", BASE.as_bytes(), b"/", path].concat();
+        let ino = self.fs.resolve(&self.caller, &full, false)?.ino;
+        let mut out = vec![0; PAGE as usize];
+        let n = self.fs.read(ino, index * PAGE, &mut out)?;
+        out.truncate(n);
+        Ok(out)
+    }
+
+    fn facts(&self, ino: InodeNo) -> Result<Facts> {
+        let attr = self.fs.getattr(ino)?;
+        let seen = stat(&attr);
+        let mut xattrs = BTreeMap::new();
+        for name in self
+            .fs
+            .listxattr(&self.caller, ino)?
+            .split(|b| *b == 0)
+            .filter(|n| !n.is_empty())
+        {
+            xattrs.insert(name.to_vec(), self.fs.getxattr(&self.caller, ino, name)?);
+        }
+        let time = |t: Time| Some((t.sec, t.nsec));
+        Ok(Facts {
+            mode: seen.mode,
+            uid: seen.uid,
+            gid: seen.gid,
+            nlink: seen.nlink,
+            size: seen.size,
+            target: if attr.mode & S_IFMT == S_IFLNK {
+                Some(self.fs.readlink(ino)?)
+            } else {
+                None
+            },
+            pages: if attr.mode & S_IFMT == S_IFREG {
+                self.pages(ino, attr.size)?
+            } else {
+                Pages::new()
+            },
+            xattrs,
+            same_as: Vec::new(),
+            atime: time(attr.atime),
+            mtime: time(attr.mtime),
+            ctime: time(attr.ctime),
+        })
+    }
+
+    fn pages(&self, ino: InodeNo, size: u64) -> Result<Pages> {
+        let mut pages = Pages::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < size {
+            let mut end = size;
+            if size > WHOLE {
+                let start = match self.fs.seek(ino, at, Whence::Data) {
+                    Ok(start) => start.max(at),
+                    Err(error) if error.kind() == Kind::NoSuchDevice => break,
+                    Err(error) => return Err(error.into()),
+                };
+                end = self
+                    .fs
+                    .seek(ino, start, Whence::Hole)?
+                    .clamp(start + 1, size);
+                at = start - start % PAGE;
+            }
+            let stop = end.next_multiple_of(PAGE).min(size);
+            while at < stop {
+                let want = (buffer.len() as u64).min(stop - at) as usize;
+                let n = self.fs.read(ino, at, &mut buffer[..want])?;
+                anyhow::ensure!(n == want, "{n} of {want} bytes were read at {at} of {size}");
+                note_pages(&mut pages, at / PAGE, &buffer[..want]);
+                at += want as u64;
+            }
+        }
+        Ok(pages)
+    }
+}
+
+fn stat(attr: &Attr) -> Stat {
+    let sized = matches!(attr.mode & S_IFMT, S_IFREG | S_IFLNK);
+    Stat {
+        mode: u32::from(attr.mode),
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: u64::from(attr.nlink),
+        size: if sized { attr.size } else { 0 },
+    }
+}
+
+impl World for Library {
+    fn name(&self) -> String {
+        format!("stetfs {} {:?}", self.options.scheme, self.options.data)
+    }
+
+    fn apply(&mut self, op: &Op) -> Outcome {
+        let done = match self.names_op(op).or_else(|| self.attribute_op(op)) {
+            Some(done) => done.map(|()| Reply::Done),
+            None => self.other_op(op),
+        };
+        done.map_err(|error| errno(&error))
+    }
+}

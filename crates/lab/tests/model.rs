@@ -1,0 +1,163 @@
+//! Random operation sequences through the library against the in-memory model, on every variety of volume and in every
+//! mode: equal answers, equal trees; after unmount e2fsck finds nothing and the kernel sees the same.
+//!
+//! A failure shrinks to a short list of operations. `STETFS_LAB_CASES` sets how many sequences are run a variety and mode.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use stetfs::MountOptions;
+use stetfs_lab::host::{KernelMount, needs, scratch};
+use stetfs_lab::image::{
+    EXT3_1K, EXT3_4K, EXT4_1K, EXT4_2K, EXT4_4K, EXT4_PLAIN, EXT4_SMALL_INODES, Variety, check,
+};
+use stetfs_lab::world::library::Library;
+use stetfs_lab::world::model::Model;
+use stetfs_lab::world::op::{Op, operation};
+use stetfs_lab::world::{BASE, World, tree};
+use stetfs_media::RamDev;
+
+fn cases() -> u32 {
+    std::env::var("STETFS_LAB_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(6)
+}
+
+fn options(mode: &str) -> MountOptions {
+    let list = match mode {
+        "null" => "scheme=null,noatime".to_owned(),
+        mode => format!("scheme=jbd2,data={mode},noatime"),
+    };
+    MountOptions::parse(&list).expect("good options")
+}
+
+struct Bed {
+    variety: Variety,
+    mode: &'static str,
+    dir: tempfile::TempDir,
+    fresh: Vec<u8>,
+}
+
+impl Bed {
+    fn new(variety: Variety, mode: &'static str) -> Result<Self> {
+        let dir = scratch()?;
+        let image = dir.path().join("fresh");
+        variety.make(&image, 48, if variety.block == 1024 { 1 } else { 4 })?;
+        fs::create_dir(dir.path().join("mnt"))?;
+        Ok(Self {
+            variety,
+            mode,
+            fresh: fs::read(&image)?,
+            dir,
+        })
+    }
+
+    /// Runs one sequence; any difference is an error.
+    fn run(&self, ops: &[Op]) -> Result<()> {
+        let dev = Arc::new(RamDev::from_image(&self.fresh));
+        let (mut library, _) =
+            Library::mount(dev.clone(), options(self.mode)).context("mounting")?;
+        let mut model = Model::new(self.variety.rules());
+        for (i, op) in ops.iter().enumerate() {
+            let (expected, found) = (model.apply(op), library.apply(op));
+            ensure!(
+                expected == found,
+                "step {i} {op:?}: {found:?}, expected {expected:?}"
+            );
+        }
+        let before = library.tree().context("reading the tree")?;
+        equal("the model", &model.tree(), "the mount", &before)?;
+        library.unmount().context("unmounting")?;
+        let image = self.dir.path().join("image");
+        dev.to_file(&image)?;
+        check(&image)?;
+        if needs(true, false, &[]).is_ok() {
+            self.kernel(&image, &before).context("under the kernel")?;
+        }
+        Ok(())
+    }
+
+    fn kernel(&self, image: &Path, before: &tree::Tree) -> Result<()> {
+        let mount = KernelMount::ext4(image, &self.dir.path().join("mnt"), "ro,noatime")?;
+        let seen = tree::of_directory(&mount.dir().join(BASE))?;
+        mount.unmount()?;
+        equal("the mount", before, "the kernel", &seen)
+    }
+}
+
+fn equal(expected: &str, a: &tree::Tree, found: &str, b: &tree::Tree) -> Result<()> {
+    let differences = tree::differences(a, b);
+    if !differences.is_empty() {
+        bail!("{found} is not as {expected}:\n{}", differences.join("\n"));
+    }
+    Ok(())
+}
+
+/// Sequences on one variety of volume in one mode.
+fn sequences(variety: Variety, mode: &'static str) {
+    if let Err(missing) = needs(false, false, &["mke2fs", "e2fsck"]) {
+        eprintln!("SKIPPED: model test: {missing}");
+        return;
+    }
+    if let Err(missing) = needs(true, false, &[]) {
+        eprintln!("SKIPPED: the kernel's view of the model test: {missing}");
+    }
+    let bed = Bed::new(variety, mode).expect("a volume");
+    let config = Config {
+        cases: cases(),
+        max_shrink_iters: 20_000,
+        max_shrink_time: 40_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let strategy = prop::collection::vec(operation(variety.profile()), 1..250);
+    let mut runner = TestRunner::new(config);
+    let result = runner.run(&strategy, |ops| {
+        bed.run(&ops)
+            .map_err(|error| TestCaseError::fail(format!("{error:#}")))
+    });
+    if let Err(TestError::Fail(why, ops)) = result {
+        let listed: Vec<_> = ops
+            .iter()
+            .enumerate()
+            .map(|(i, op)| format!("{i}: {op:?}"))
+            .collect();
+        panic!(
+            "{} in mode {mode}: {why}\nafter shrinking:\n{}",
+            variety.name,
+            listed.join("\n")
+        );
+    }
+}
+
+macro_rules! beds {
+    ($($name:ident: $variety:ident, $mode:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                sequences($variety, $mode);
+            }
+        )*
+    };
+}
+
+beds! {
+    ext4_4k_journal: EXT4_4K, "journal";
+    ext4_4k_ordered: EXT4_4K, "ordered";
+    ext4_4k_writeback: EXT4_4K, "writeback";
+    ext4_4k_null: EXT4_4K, "null";
+    ext4_1k_journal: EXT4_1K, "journal";
+    ext4_1k_ordered: EXT4_1K, "ordered";
+    ext4_2k_journal: EXT4_2K, "journal";
+    ext4_inode128_journal: EXT4_SMALL_INODES, "journal";
+    ext4_plain_ordered: EXT4_PLAIN, "ordered";
+    ext3_1k_journal: EXT3_1K, "journal";
+    ext3_1k_ordered: EXT3_1K, "ordered";
+    ext3_4k_writeback: EXT3_4K, "writeback";
+}
