@@ -32,12 +32,6 @@ macro_rules! answers {
             /// Two records, each valid alone, contradict each other (EUCLEAN).
             #[error("{0}")]
             Inconsistent(Box<Inconsistent>),
-            /// Bitmaps, descriptors and what is freed contradict each other (EUCLEAN).
-            #[error("{0}")]
-            Allocation(Box<AllocationDamage>),
-            /// The records of a file's map contradict each other (EUCLEAN).
-            #[error("{0}")]
-            Mapping(Box<MappingDamage>),
             /// The device failed (EIO).
             #[error("{0}")]
             Media(Box<MediaError>),
@@ -64,11 +58,7 @@ macro_rules! answers {
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$name => Kind::$name,)*
-                    Self::Corrupt(_)
-                    | Self::CorruptAt(_)
-                    | Self::Inconsistent(_)
-                    | Self::Allocation(_)
-                    | Self::Mapping(_) => Kind::Corrupted,
+                    Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => Kind::Corrupted,
                     Self::Media(_) => Kind::Io,
                     Self::Journal(e) => journal_kind(e),
                     Self::Mount(e) => e.kind(),
@@ -144,6 +134,12 @@ fn journal_kind(e: &JournalError) -> Kind {
 /// Records that contradict each other. Each variant is one check.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistent {
+    /// Bitmaps, descriptors and what is freed contradict each other.
+    #[error(transparent)]
+    Alloc(AllocationDamage),
+    /// The records of a file's map contradict each other.
+    #[error(transparent)]
+    Map(MappingDamage),
     /// An entry or the orphan list names an inode that is not in use.
     #[error("inode {0} is referenced but not in use")]
     UnusedInode(InodeNo),
@@ -263,13 +259,13 @@ impl From<Inconsistent> for Error {
 
 impl From<AllocationDamage> for Error {
     fn from(e: AllocationDamage) -> Self {
-        Self::Allocation(Box::new(e))
+        Inconsistent::Alloc(e).into()
     }
 }
 
 impl From<MappingDamage> for Error {
     fn from(e: MappingDamage) -> Self {
-        Self::Mapping(Box::new(e))
+        Inconsistent::Map(e).into()
     }
 }
 

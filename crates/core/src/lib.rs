@@ -41,6 +41,10 @@ mod perm;
 mod place;
 mod readdir;
 mod seek;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 mod truncate;
 mod types;
 mod volume;
@@ -50,6 +54,6 @@ pub use alloc::Damage as AllocationDamage;
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, Stats};
 pub use mapping::Damage as MappingDamage;
-pub use mount::{MountError, MountReport};
+pub use mount::{MountError, MountReport, journal_extents};
 pub use options::{Atime, MountOptions, OnError, OptionError};
 pub use types::*;

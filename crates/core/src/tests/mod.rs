@@ -1,0 +1,3 @@
+//! Tests through [`Fs`](crate::Fs), judged by e2fsck, debugfs and the kernel.
+
+mod basic;
