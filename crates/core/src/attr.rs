@@ -100,7 +100,7 @@ pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) ->
         check_setattr(c, &st, set)?;
     }
     check_access(vol, c, inode, set)?;
-    let now = vol.clock.now();
+    let now = vol.now();
     if let Some(size) = set.size {
         truncate::set_size(vol, inode, size, |h, st| {
             let resized = size != st.raw.size || set.through_handle;
@@ -205,7 +205,7 @@ fn apply(
     }
     let time = |t: SetTime| match t {
         SetTime::Now => now,
-        SetTime::At(t) => t,
+        SetTime::At(t) => vol.kept(t),
     };
     if let Some(t) = set.atime {
         st.raw.atime = time(t);
@@ -213,7 +213,7 @@ fn apply(
     if let Some(t) = set.mtime {
         st.raw.mtime = time(t);
     }
-    st.raw.ctime = set.ctime.unwrap_or(now);
+    st.raw.ctime = set.ctime.map_or(now, |t| vol.kept(t));
     inode.no_privileges.store(false, Ordering::Relaxed);
     Ok(())
 }
@@ -242,7 +242,7 @@ pub(crate) fn strip_privileges(vol: &Volume, inode: &Inode) -> Result<()> {
         let mut st = inode.state.write();
         st.raw.mode = without_privileges(st.raw.mode);
         xattr::remove_capability(vol, &h, inode, &mut st)?;
-        st.raw.ctime = vol.clock.now();
+        st.raw.ctime = vol.now();
         vol.store_inode(&h, inode, &st)?;
     }
     inode.no_privileges.store(true, Ordering::Relaxed);
@@ -269,7 +269,7 @@ pub(crate) fn touch_atime(vol: &Volume, inode: &Inode) {
         if off || vol.is_read_only() {
             return;
         }
-        let now = vol.clock.now();
+        let now = vol.now();
         if !wants_atime(vol.opts.atime, &st, now) {
             return;
         }
@@ -341,7 +341,7 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
     let h = vol.start(1)?;
     let mut st = inode.state.write();
     st.raw.flags = old - USER_MODIFIABLE | flags & USER_MODIFIABLE;
-    st.raw.ctime = vol.clock.now();
+    st.raw.ctime = vol.now();
     vol.store_inode(&h, inode, &st)
 }
 
@@ -364,6 +364,6 @@ pub(crate) fn set_generation(
         return Err(Error::NotPermitted);
     }
     st.raw.generation = generation;
-    st.raw.ctime = vol.clock.now();
+    st.raw.ctime = vol.now();
     vol.store_inode(&h, inode, &st)
 }

@@ -106,7 +106,7 @@ fn finish(vol: &Volume, inode: &Inode, change: impl FnOnce(&mut InodeState)) -> 
     let h = vol.start(file::INODE_CREDITS)?;
     let mut st = inode.state.write();
     change(&mut st);
-    st.raw.mtime = vol.clock.now();
+    st.raw.mtime = vol.now();
     st.raw.ctime = st.raw.mtime;
     vol.store_inode(&h, inode, &st)
 }
@@ -182,7 +182,7 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), to)?;
             mapping::remove(vol, &h, inode, &mut st, LBlock(blocks.start), to)?
         };
-        st.raw.mtime = vol.clock.now();
+        st.raw.mtime = vol.now();
         st.raw.ctime = st.raw.mtime;
         vol.store_inode(&h, inode, &st)?;
         if done {

@@ -514,7 +514,7 @@ fn finish_write(
         st.raw.size = end;
     }
     if !flags.contains(WriteFlags::CACHED) {
-        let now = vol.clock.now();
+        let now = vol.now();
         changed |= st.raw.mtime != now || st.raw.ctime != now;
         st.raw.mtime = now;
         st.raw.ctime = now;

@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
-use stetfs_format::{BlockNo, Geometry, InodeNo, Superblock};
+use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
+use stetfs_format::{BlockNo, Geometry, InodeNo, Superblock, Time};
 use stetfs_journal::{Handle, Journal};
 use stetfs_media::{BlockDev, Class};
 
@@ -104,6 +105,16 @@ impl Volume {
             return Err(Error::ReadOnly);
         }
         Ok(())
+    }
+
+    /// The time now, as an inode of this volume can hold it.
+    pub(crate) fn now(&self) -> Time {
+        self.kept(self.clock.now())
+    }
+
+    /// The nearest time that an inode of this volume can hold (`timestamp_truncate`).
+    pub(crate) fn kept(&self, time: Time) -> Time {
+        time.kept(self.geo.inode_size() > GOOD_OLD_INODE_SIZE)
     }
 
     /// Whether the volume is read-only now.

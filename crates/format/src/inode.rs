@@ -222,6 +222,12 @@ impl Time {
         }
     }
 
+    /// The nearest time that an inode can hold, with extra fields or without.
+    pub fn kept(self, has_extra: bool) -> Self {
+        let (base, extra) = self.encode(has_extra);
+        Self::decode(base, has_extra.then_some(extra))
+    }
+
     /// The two words; times that do not fit become the nearest that does.
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {

@@ -263,7 +263,7 @@ fn try_make(
 fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_format::Inode {
     let (gid, file_mode) = perm::inherit_group(vol, c, dir, new.mode);
     let flags = perm::inherit_flags(dir.raw.flags, new.mode);
-    let now = vol.clock.now();
+    let now = vol.now();
     let mut raw =
         stetfs_format::Inode::new(file_mode, flags, vol.dirs.new_generation(now), &vol.geo);
     (raw.uid, raw.gid) = (c.uid, gid);
@@ -338,7 +338,7 @@ fn enter(
     let mut st = dir.state.write();
     let entered = dir::insert(vol, h, dir, &mut st, place, entry);
     if entered.is_ok() {
-        let now = vol.clock.now();
+        let now = vol.now();
         (st.raw.mtime, st.raw.ctime) = (now, now);
         if is_dir {
             add_dir_link(vol, &mut st);

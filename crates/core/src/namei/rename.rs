@@ -351,7 +351,7 @@ fn replace(
 ) -> Result<()> {
     let mut st = dir.state.write();
     dir::replace(vol, h, dir, &st, at, inode.ino, file_mode)?;
-    let now = vol.clock.now();
+    let now = vol.now();
     (st.raw.mtime, st.raw.ctime) = (now, now);
     vol.store_inode(h, dir, &st)
 }
@@ -367,7 +367,7 @@ fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result
 
 fn touch(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
     let mut st = inode.state.write();
-    st.touch(vol.clock.now());
+    st.touch(vol.now());
     vol.store_inode(h, inode, &st)
 }
 

@@ -100,7 +100,7 @@ pub(super) fn remove_entry(
 ) -> Result<()> {
     let mut st = dir.state.write();
     dir::remove(vol, h, dir, &st, found)?;
-    let now = vol.clock.now();
+    let now = vol.now();
     (st.raw.mtime, st.raw.ctime) = (now, now);
     if was_dir {
         remove_dir_link(&mut st);
@@ -112,7 +112,7 @@ pub(super) fn remove_entry(
 /// holds the inode's lock alone.
 pub(super) fn drop_link(vol: &Volume, h: &Handle, inode: &Inode) -> Result<bool> {
     let mut st = inode.state.write();
-    st.touch(vol.clock.now());
+    st.touch(vol.now());
     st.raw.links_count = if st.is_dir() {
         0
     } else {
@@ -150,15 +150,15 @@ pub(crate) fn link(
 }
 
 fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -> Result<()> {
-    if inode.state.read().is_dir() {
-        return Err(Error::NotPermitted);
-    }
     let _alone = dir.lock.write();
     let place = {
         let st = dir.state.read();
         st.check_live()?;
         dir::place(Dir::open(vol, dir, &st)?, name)?
     };
+    if inode.state.read().is_dir() {
+        return Err(Error::NotPermitted);
+    }
     perm::may_create(vol, c, dir)?;
     let _inode_alone = inode.lock.write();
     let file_mode = {
@@ -179,7 +179,7 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
     enter(vol, &h, dir, place, entry)?;
     let mut st = inode.state.write();
     st.raw.links_count += 1;
-    st.touch(vol.clock.now());
+    st.touch(vol.now());
     vol.store_inode(&h, inode, &st)
 }
 
@@ -211,7 +211,7 @@ pub(super) fn enter(
     let mut st = dir.state.write();
     let entered = dir::insert(vol, h, dir, &mut st, place, entry);
     if entered.is_ok() {
-        let now = vol.clock.now();
+        let now = vol.now();
         (st.raw.mtime, st.raw.ctime) = (now, now);
     }
     // Also when there was no space: the tree may have grown before that was found.

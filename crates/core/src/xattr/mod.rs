@@ -37,7 +37,7 @@ const CAPABILITY: &[u8] = b"capability";
 /// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long, `Access`.
 pub(crate) fn get(vol: &Volume, c: &Caller, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, suffix) = parse_name(vol, name)?;
-    check(vol, c, inode, index, Access::READ)?;
+    check(vol, c, inode, (index, suffix), Access::READ)?;
     let st = inode.state.read();
     st.check_live()?;
     if let Some(kind) = acl::Kind::of_index(index) {
@@ -105,7 +105,7 @@ fn modify(
     let (index, suffix) = parse_name(vol, name)?;
     let _guard = inode.lock.write();
     vol.check_writable()?;
-    check(vol, c, inode, index, Access::WRITE)?;
+    check(vol, c, inode, (index, suffix), Access::WRITE)?;
     let mut tries = 0;
     loop {
         match try_modify(vol, c, inode, (index, suffix), value, how) {
@@ -144,7 +144,7 @@ fn try_modify(
         )?;
     }
     inode.no_privileges.store(false, Ordering::Relaxed);
-    st.raw.ctime = vol.clock.now();
+    st.raw.ctime = vol.now();
     vol.store_inode(&h, inode, &st)
 }
 
@@ -153,15 +153,16 @@ fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     if name.is_empty() || name.len() > MAX_NAME_LEN {
         return Err(Error::Range);
     }
-    let Some((index, suffix)) = split_name(name) else {
-        // A known prefix without a name behind it makes no sense; an unknown one may elsewhere.
-        let known = [b"user.".as_slice(), b"trusted.", b"security.", b"system."].contains(&name);
-        return Err(if known {
-            Error::Invalid
-        } else {
-            Error::NotSupported
-        });
-    };
+    // A prefix alone is refused after the permissions were checked, as in the kernel.
+    let bare = [
+        (b"user.".as_slice(), INDEX_USER),
+        (b"trusted.", INDEX_TRUSTED),
+        (b"security.", INDEX_SECURITY),
+    ];
+    let bare = bare.into_iter().find(|(prefix, _)| *prefix == name);
+    let (index, suffix) = split_name(name)
+        .or(bare.map(|(_, index)| (index, b"".as_slice())))
+        .ok_or(Error::NotSupported)?;
     let off = match index {
         INDEX_USER => !vol.opts.user_xattr,
         INDEX_POSIX_ACL_ACCESS | INDEX_POSIX_ACL_DEFAULT => !vol.opts.acl,
@@ -175,8 +176,28 @@ fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     }
 }
 
-/// Who may do what (the kernel's `xattr_permission`, `cap_inode_setxattr`).
-fn check(vol: &Volume, c: &Caller, inode: &Inode, index: u8, want: Access) -> Result<()> {
+/// Who may do what (the kernel's `xattr_permission`, `cap_inode_setxattr`), and whether there is a name at all.
+fn check(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    (index, suffix): (u8, &[u8]),
+    want: Access,
+) -> Result<()> {
+    check_permission(vol, c, inode, index, want)?;
+    if suffix.is_empty() && acl::Kind::of_index(index).is_none() {
+        return Err(Error::Invalid);
+    }
+    Ok(())
+}
+
+fn check_permission(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    index: u8,
+    want: Access,
+) -> Result<()> {
     let writes = want == Access::WRITE;
     let (file_mode, owner) = {
         let st = inode.state.read();
