@@ -1,4 +1,140 @@
 //! The `stetfs` command.
+//!
+//! `args.rs` is the definition of the command line; each command is a module of its name. One program goes by several names:
+//! called as `mount.fuse.stetfs` or `umount.fuse.stetfs` it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
+//! is how mount.fuse3 calls it for the type fuse.stetfs.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod clock;
+mod copy;
+mod disk;
+mod docs;
+mod e2fsprogs;
+mod failure;
+mod files;
+mod fsck;
+mod image;
+mod info;
+mod journal;
+mod logging;
+mod mkfs;
+mod mount;
+mod mounts;
+mod output;
+mod place;
+mod schemes;
+mod size;
+mod stats;
+mod tree;
+mod umount;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Command, MountHelper, UmountHelper};
+use failure::{Failure, Result};
+use logging::Log;
+
+fn main() -> ExitCode {
+    // A server's companion process is this program too.
+    stetfs_fuse::run_if_asked();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments
+        .first()
+        .map(Path::new)
+        .and_then(Path::file_name)
+        .unwrap_or_default();
+    let result = if name == "mount.fuse.stetfs" {
+        mount_helper(arguments)
+    } else if name == "umount.fuse.stetfs" {
+        umount_helper(arguments)
+    } else if is_mount_fuse_call(&arguments) {
+        mount_helper(arguments)
+    } else {
+        command(arguments)
+    };
+    match result {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.tell();
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// `stetfs IMAGE DIR [-o OPTIONS]`: the first word is not a command, and the first two are what can be mounted where.
+fn is_mount_fuse_call(arguments: &[OsString]) -> bool {
+    let [_, image, dir, ..] = arguments else {
+        return false;
+    };
+    let is_command = Cli::command().find_subcommand(image).is_some();
+    !is_command
+        && !image.as_encoded_bytes().starts_with(b"-")
+        && Path::new(image).exists()
+        && Path::new(dir).is_dir()
+}
+
+fn mount_helper(arguments: Vec<OsString>) -> Result<ExitCode> {
+    let args = parse_helper::<MountHelper>(arguments)?;
+    mount::run_helper(&args).map_err(|f| f.exit(mount::EXIT_MOUNT_FAILED))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn umount_helper(arguments: Vec<OsString>) -> Result<ExitCode> {
+    let args = parse_helper::<UmountHelper>(arguments)?;
+    Log::start(args.verbose);
+    umount::run_helper(&args).map_err(|f| f.exit(mount::EXIT_MOUNT_FAILED))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As `Parser::parse`, with mount(8)'s exit code for wrong arguments.
+fn parse_helper<P: Parser>(arguments: Vec<OsString>) -> Result<P> {
+    P::try_parse_from(arguments).map_err(|e| {
+        if !e.use_stderr() {
+            e.exit();
+        }
+        Failure::new(e.to_string().trim_end().trim_start_matches("error: ")).exit(mount::EXIT_USAGE)
+    })
+}
+
+fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(e) => {
+            // fsck(8) has a code of its own for a wrong command line.
+            let is_fsck = arguments.get(1).is_some_and(|a| a == OsStr::new("fsck"));
+            if e.use_stderr() && is_fsck {
+                // Where standard error is closed there is nobody to tell.
+                let _ = e.print();
+                return Ok(ExitCode::from(fsck::EXIT_USAGE));
+            }
+            e.exit()
+        }
+    };
+    if let Command::Mount(args) = &cli.command {
+        return mount::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
+    }
+    Log::start(cli.verbose);
+    match &cli.command {
+        Command::Fsck(args) => return fsck::run(args),
+        Command::Mkfs(args) => mkfs::run(args),
+        Command::Mount(_) => unreachable!("taken above"),
+        Command::Umount(args) => umount::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Journal(args) => journal::run(args),
+        Command::Stats(args) => stats::run(args),
+        Command::Ls(args) => files::ls(args),
+        Command::Cat(args) => files::cat(args),
+        Command::Cp(args) => copy::run(args),
+        Command::Rm(args) => files::rm(args),
+        Command::Mkdir(args) => files::mkdir(args),
+        Command::Schemes(args) => schemes::run(args),
+        Command::Completions(args) => docs::completions(args),
+        Command::Man(args) => docs::man(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}

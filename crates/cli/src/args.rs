@@ -1,0 +1,479 @@
+//! The command line: one definition from which parsing, help, man pages and completions come.
+//!
+//! Nothing here does anything; `main.rs` hands each parsed command to the module of its name.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueHint};
+
+use crate::place::Place;
+use crate::size::Size;
+
+/// Exit codes that hold for every command but `fsck` and the mount helper.
+const EXIT_CODES: &str = "\
+Exit codes: 0 done; 1 it failed, the reason is on standard error; 2 the command line is wrong.
+`stetfs fsck` has the codes of fsck(8), `mount.fuse.stetfs` those of mount(8).";
+
+const TOUR: &str = "\
+Examples:
+  stetfs mkfs disk.img --size 1G          make an ext4 volume in a file
+  stetfs cp -a ~/photos disk.img:/        copy into it without mounting
+  mkdir mnt && stetfs mount disk.img mnt  mount it, every write journaled
+  stetfs stats mnt                        what was written, and why
+  stetfs umount mnt                       unmount and wait for the image
+  stetfs fsck disk.img                    let e2fsck judge it
+";
+
+/// A journaling file system in user space, on the ext4 format.
+///
+/// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read what stetfs wrote, and stetfs
+/// reads what they wrote. IMAGE is a file or a block device. PLACE is a path on this machine, or a path in an image that is not
+/// mounted, written image.img:/path.
+#[derive(Debug, Parser)]
+#[command(
+    name = "stetfs",
+    version,
+    before_long_help = None,
+    after_help = TOUR,
+    after_long_help = format!("{TOUR}\n{EXIT_CODES}"),
+    disable_help_subcommand = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+)]
+pub(crate) struct Cli {
+    /// Say more on standard error (twice: everything)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Mkfs(Mkfs),
+    Mount(Mount),
+    Umount(Umount),
+    Fsck(Fsck),
+    Info(Info),
+    Journal(Journal),
+    Stats(Stats),
+    Ls(Ls),
+    Cat(Cat),
+    Cp(Cp),
+    Rm(Rm),
+    Mkdir(Mkdir),
+    Schemes(Schemes),
+    #[command(hide = true)]
+    Completions(Completions),
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// Make an ext4 volume (runs mke2fs)
+///
+/// Drives mke2fs with defaults that suit full data journaling: 4 KiB blocks and 256-byte inodes also on small volumes, and a
+/// journal of a sixteenth of the volume (4 MiB to 256 MiB). An image file is made sparse. What is already there is
+/// overwritten only with --force, and never while it is mounted or open elsewhere.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs mkfs disk.img --size 1G
+  stetfs mkfs /dev/sdb1 --label backup
+  stetfs mkfs old.img --size 64M --type ext3
+  stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
+pub(crate) struct Mkfs {
+    /// File (made when it is not there) or block device
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Size of the volume: 512M, 1G, 1.5T (powers of 1024). May be left out when IMAGE has a size already
+    #[arg(short, long)]
+    pub(crate) size: Option<Size>,
+    /// Name of the volume, at most 16 bytes
+    #[arg(short = 'L', long)]
+    pub(crate) label: Option<String>,
+    /// Size of the journal
+    #[arg(short, long, value_name = "SIZE")]
+    pub(crate) journal_size: Option<Size>,
+    /// Block size: 1K, 2K or 4K
+    #[arg(short, long, value_name = "SIZE", default_value = "4K")]
+    pub(crate) block_size: Size,
+    /// ext4, or ext3: indirect blocks, no checksums
+    #[arg(short, long = "type", value_name = "TYPE", value_parser = ["ext4", "ext3"], default_value = "ext4")]
+    pub(crate) kind: String,
+    /// Overwrite what IMAGE holds
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Print what was made as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Further arguments for mke2fs
+    #[arg(last = true, value_name = "MKE2FS-ARGUMENTS")]
+    pub(crate) extra: Vec<String>,
+}
+
+/// Mount a volume (FUSE)
+///
+/// Goes to the background when the mount stands. The journal is recovered first when the volume was not cleanly unmounted.
+/// The server logs to the system log, or to the file given by --log.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Mount options, for -o (name or name=value, separated by commas):
+  ro, rw                              read-only; read-write
+  scheme=NAME                         journaling scheme, see `stetfs schemes`
+  data=journal|ordered|writeback      what jbd2 journals (default journal)
+  commit=SECONDS                      how long a change may wait for its commit (default 5)
+  memory=SIZE                         bound of all caches together (default 256M)
+  errors=remount-ro|continue|panic    what an error does (default: the volume's setting)
+  noatime, relatime, strictatime      when reading changes access times (default relatime)
+  discard                             tell the device which blocks are freed
+  direct                              bypass this machine's page cache
+  noload                              with ro: leave the journal alone
+  allow_other, default_permissions    who may use the mount, and who checks
+
+In /etc/fstab:
+  /srv/disk.img  /mnt/disk  fuse.stetfs  data=journal,noatime  0  0
+
+Examples:
+  stetfs mount disk.img mnt
+  stetfs mount -o ro,noatime disk.img mnt
+  stetfs mount -f -v disk.img mnt        stay in front, say what happens
+  mount -t fuse.stetfs disk.img mnt      after `make install`")]
+pub(crate) struct Mount {
+    /// File or block device with an ext4 volume
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Where to mount it: an existing directory
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Mount options
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    /// Stay in the foreground; interrupt (Ctrl-C) unmounts
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
+    /// Append the server's messages to this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) log: Option<PathBuf>,
+    /// Say nothing when it succeeds
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Set for the server process that a background mount starts.
+    #[arg(long, hide = true)]
+    pub(crate) server: bool,
+}
+
+/// Unmount, and wait until the image is released and clean
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs umount mnt
+  stetfs umount --lazy mnt     detach now, release when the last file is closed")]
+pub(crate) struct Umount {
+    /// The mount point
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Detach the mount now even if files are open; does not wait
+    #[arg(short, long)]
+    pub(crate) lazy: bool,
+    /// Give up waiting after this many seconds
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) timeout: u64,
+}
+
+/// Check a volume: recover its journal, then run e2fsck -f
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes, as fsck(8); their sum when several apply:
+  0  no errors                       8   operational error (no such image, in use, no e2fsck)
+  1  errors were corrected           16  the command line is wrong
+  4  errors were left uncorrected    32  cancelled
+
+Examples:
+  stetfs fsck disk.img        repair what is safe, ask about the rest
+  stetfs fsck -n disk.img     change nothing, only look
+  stetfs fsck -y disk.img -- -D    further options for e2fsck")]
+pub(crate) struct Fsck {
+    /// File or block device that is not mounted
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Change nothing: no recovery, no repair
+    #[arg(short = 'n', long, conflicts_with_all = ["yes", "preen"])]
+    pub(crate) no_change: bool,
+    /// Repair everything without asking
+    #[arg(short, long, conflicts_with = "preen")]
+    pub(crate) yes: bool,
+    /// Repair what is safe without asking, stop at the rest
+    #[arg(short, long)]
+    pub(crate) preen: bool,
+    /// Further arguments for e2fsck
+    #[arg(last = true, value_name = "E2FSCK-ARGUMENTS")]
+    pub(crate) extra: Vec<String>,
+}
+
+/// Show what a volume is: superblock, journal, scheme, state
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    /// File or block device, mounted or not
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show the journal's transactions in words
+///
+/// Each record in the order of the log: descriptors with the home of each block and what lives there, revokes, commit records
+/// with their times; and whether recovery would replay it. Reads only.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs journal disk.img              what a recovery would replay
+  stetfs journal --all disk.img        and what is left from earlier laps
+  stetfs journal --json disk.img | jq '.transactions[].tid'")]
+pub(crate) struct Journal {
+    /// File or block device
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) image: PathBuf,
+    /// Also show transactions that recovery would not replay
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what a mounted volume has done: bytes by class and cause, commits, caches
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs stats mnt
+  stetfs stats --watch mnt             once a second, with what changed
+  stetfs stats --json mnt | jq .journal.commits")]
+pub(crate) struct Stats {
+    /// The mount point, or anything in it
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// Print as JSON (with --watch one object a line)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Repeat every SECONDS until interrupted
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub(crate) watch: Option<f64>,
+}
+
+/// List files of an image that is not mounted
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs ls disk.img
+  stetfs ls -lR disk.img:/home")]
+pub(crate) struct Ls {
+    /// IMAGE or IMAGE:/PATH
+    #[arg(required = true, value_name = "PLACE")]
+    pub(crate) places: Vec<Place>,
+    /// Mode, links, owner, size, time
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Names that begin with a dot, too
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Subdirectories, too
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+    /// The inode number first
+    #[arg(short, long)]
+    pub(crate) inode: bool,
+    /// The directory itself, not what is in it
+    #[arg(short, long)]
+    pub(crate) directory: bool,
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print files of an image that is not mounted
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  stetfs cat disk.img:/etc/hostname")]
+pub(crate) struct Cat {
+    /// IMAGE:/PATH
+    #[arg(required = true, value_name = "PLACE")]
+    pub(crate) places: Vec<Place>,
+}
+
+/// Copy files into, out of or between images that are not mounted
+///
+/// A place in an image is written IMAGE:/PATH; IMAGE must exist, anything else is a path on this machine. Holes in sparse files stay
+/// holes. Everything that is copied into one image is on the device when the command returns.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs cp notes.txt disk.img:/
+  stetfs cp -a ~/photos disk.img:/home/me
+  stetfs cp disk.img:/etc/fstab .
+  stetfs cp -a old.img:/ new.img:/copy")]
+pub(crate) struct Cp {
+    /// What to copy (one or more), and where to
+    #[arg(required = true, num_args = 2.., value_name = "PLACE", value_hint = ValueHint::AnyPath)]
+    pub(crate) places: Vec<Place>,
+    /// Copy directories and what is in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// As -r, keeping mode, owner, times, extended attributes, ACLs, hard links, special files
+    #[arg(short, long)]
+    pub(crate) archive: bool,
+    /// Leave files that are already there as they are
+    #[arg(short, long)]
+    pub(crate) no_clobber: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Remove files of an image that is not mounted
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  stetfs rm -r disk.img:/tmp/build")]
+pub(crate) struct Rm {
+    /// IMAGE:/PATH
+    #[arg(required = true, value_name = "PLACE")]
+    pub(crate) places: Vec<Place>,
+    /// Directories and what is in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+    /// What is not there is no error
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// Make directories in an image that is not mounted
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  stetfs mkdir -p disk.img:/srv/www/static")]
+pub(crate) struct Mkdir {
+    /// IMAGE:/PATH
+    #[arg(required = true, value_name = "PLACE")]
+    pub(crate) places: Vec<Place>,
+    /// Make parents as needed; what is there already is no error
+    #[arg(short, long)]
+    pub(crate) parents: bool,
+    /// Permissions, octal
+    #[arg(short, long, value_parser = parse_mode, default_value = "755")]
+    pub(crate) mode: u16,
+}
+
+/// List the journaling schemes: what each promises and needs
+#[derive(Debug, Args)]
+pub(crate) struct Schemes {
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print shell completions
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the man pages into a directory
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+/// Mount a stetfs volume, called by mount(8)
+///
+/// mount(8) runs this for the type fuse.stetfs; the options are those of `stetfs mount -o`. Options that only mount(8), systemd
+/// or fstab(5) know (auto, nofail, user, x-...) are accepted and ignored.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mount.fuse.stetfs",
+    version,
+    after_help = "\
+Exit codes, as mount(8): 0 mounted; 1 wrong arguments; 2 system error; 32 the mount failed.
+
+Examples:
+  mount -t fuse.stetfs -o noatime disk.img /mnt
+  /srv/disk.img  /mnt  fuse.stetfs  noatime,nofail  0  0     (a line of /etc/fstab)"
+)]
+pub(crate) struct MountHelper {
+    /// File or block device with an ext4 volume
+    pub(crate) image: PathBuf,
+    /// The mount point
+    pub(crate) dir: PathBuf,
+    /// Mount options
+    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    pub(crate) options: Vec<String>,
+    /// Tolerate unknown options
+    #[arg(short)]
+    pub(crate) sloppy: bool,
+    /// Check everything, mount nothing
+    #[arg(short)]
+    pub(crate) fake: bool,
+    /// Ignored: /etc/mtab is the kernel's
+    #[arg(short, hide = true)]
+    pub(crate) no_mtab: bool,
+    /// Say more
+    #[arg(short, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// The type, fuse.stetfs
+    #[arg(short = 't', value_name = "TYPE", hide = true)]
+    pub(crate) kind: Option<String>,
+}
+
+/// Unmount a stetfs volume, called by umount(8)
+///
+/// umount(8) runs this for mounts of the type fuse.stetfs. Returns when the image is released and clean.
+#[derive(Debug, Parser)]
+#[command(name = "umount.fuse.stetfs", version)]
+pub(crate) struct UmountHelper {
+    /// The mount point
+    pub(crate) dir: PathBuf,
+    /// Detach now, do not wait
+    #[arg(short)]
+    pub(crate) lazy: bool,
+    /// Ignored
+    #[arg(short, hide = true)]
+    pub(crate) force: bool,
+    /// Ignored: /etc/mtab is the kernel's
+    #[arg(short, hide = true)]
+    pub(crate) no_mtab: bool,
+    /// Ignored
+    #[arg(short, hide = true)]
+    pub(crate) read_only: bool,
+    /// Say more
+    #[arg(short, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// The type, fuse.stetfs
+    #[arg(short = 't', value_name = "TYPE", hide = true)]
+    pub(crate) kind: Option<String>,
+}
+
+fn parse_mode(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| "permissions are an octal number of at most 7777, such as 755".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+        MountHelper::command().debug_assert();
+        UmountHelper::command().debug_assert();
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(parse_mode("1777"), Ok(0o1777));
+        assert!(parse_mode("17777").is_err());
+        assert!(parse_mode("8").is_err());
+    }
+}

@@ -1,0 +1,54 @@
+//! Looking at a volume's blocks directly, without mounting it: for `info` and `journal`.
+//!
+//! Reads only and takes no lock, so that a mounted volume can be looked at; what is found then may be a moment old.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use stetfs_format::{Corrupt, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_media::{BlockDev, Class, FileDev, FileOptions, Tag};
+
+use crate::failure::{Failure, Result};
+use crate::info::not_a_volume;
+use crate::size::Size;
+
+/// A volume that is only looked at.
+pub(crate) struct Disk {
+    pub(crate) dev: FileDev,
+    pub(crate) superblock: Superblock,
+}
+
+impl Disk {
+    /// Opens an image, mounted or not.
+    pub(crate) fn open(image: &Path) -> Result<Self> {
+        let dev = FileOptions::default()
+            .read_only(true)
+            .lock(false)
+            .open(image)?;
+        if dev.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+            let shown = image.display();
+            return Err(Failure::new(format!(
+                "{shown}: no volume: {} have no room for a superblock",
+                Size(dev.size())
+            )));
+        }
+        let superblock = read_superblock(&dev).map_err(|e| not_a_volume(image, e))?;
+        Ok(Self { dev, superblock })
+    }
+}
+
+/// Reads the superblock; again when its checksum fails, since a mounted one may just be being written.
+fn read_superblock(dev: &FileDev) -> Result<Superblock> {
+    const TRIES: usize = 3;
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    for _ in 1..TRIES {
+        dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))?;
+        match Superblock::decode(&raw) {
+            Err(Corrupt::SuperChecksum { .. }) => sleep(Duration::from_millis(2)),
+            other => return Ok(other?),
+        }
+    }
+    dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))?;
+    Ok(Superblock::decode(&raw)?)
+}

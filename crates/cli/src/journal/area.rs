@@ -1,0 +1,97 @@
+//! The journal area of a volume: its superblock and its blocks by number.
+
+use stetfs_format::jbd2::{ChecksumVersion, JournalIncompat, JournalSuperblock, LogFormat};
+use stetfs_journal::LogExtent;
+use stetfs_media::{Block, BlockDev, Class, Tag};
+
+use crate::disk::Disk;
+use crate::failure::{Failure, Result};
+use crate::info::JournalInfo;
+
+/// The journal inside a volume.
+pub(crate) struct JournalArea<'a> {
+    disk: &'a Disk,
+    extents: Vec<LogExtent>,
+    pub(crate) superblock: JournalSuperblock,
+    pub(crate) format: LogFormat,
+}
+
+impl<'a> JournalArea<'a> {
+    /// Finds the journal and reads its superblock.
+    pub(crate) fn open(disk: &'a Disk) -> Result<Self> {
+        let extents = stetfs::journal_extents(&disk.dev, &disk.superblock)?;
+        let block = read_block(disk, &extents, 0)?;
+        let superblock = JournalSuperblock::decode(block.bytes(), disk.superblock.block_size())?;
+        let blocks: u64 = extents.iter().map(|e| u64::from(e.len)).sum();
+        if u64::from(superblock.maxlen) > blocks {
+            let maxlen = superblock.maxlen;
+            return Err(Failure::new(format!(
+                "its superblock speaks of {maxlen} blocks, its inode has {blocks}"
+            )));
+        }
+        Ok(Self {
+            disk,
+            extents,
+            format: superblock.log_format(),
+            superblock,
+        })
+    }
+
+    /// Reads block `index` of the journal.
+    pub(crate) fn read(&self, index: u32) -> Result<Block> {
+        read_block(self.disk, &self.extents, index)
+    }
+
+    /// What `stetfs info` tells.
+    pub(crate) fn info(&self, inode: u32) -> JournalInfo {
+        let sb = &self.superblock;
+        JournalInfo::Internal {
+            inode,
+            size: u64::from(sb.maxlen) << self.disk.superblock.block_bits,
+            blocks: sb.maxlen,
+            scheme: "jbd2",
+            features: self.features(),
+            sequence: sb.sequence.0,
+            start: sb.start,
+            error: sb.errno,
+        }
+    }
+
+    /// The features by the names of dumpe2fs.
+    pub(crate) fn features(&self) -> Vec<&'static str> {
+        let has = |feature| self.superblock.feature_incompat.contains(feature);
+        let all = [
+            (
+                self.format.checksum == ChecksumVersion::V1,
+                "journal_checksum",
+            ),
+            (has(JournalIncompat::REVOKE), "journal_incompat_revoke"),
+            (has(JournalIncompat::IS_64BIT), "journal_64bit"),
+            (has(JournalIncompat::ASYNC_COMMIT), "journal_async_commit"),
+            (has(JournalIncompat::CSUM_V2), "journal_checksum_v2"),
+            (has(JournalIncompat::CSUM_V3), "journal_checksum_v3"),
+            (has(JournalIncompat::FAST_COMMIT), "fast_commit"),
+        ];
+        all.into_iter()
+            .filter(|(set, _)| *set)
+            .map(|(_, name)| name)
+            .collect()
+    }
+}
+
+fn read_block(disk: &Disk, extents: &[LogExtent], index: u32) -> Result<Block> {
+    let mut skipped = index;
+    for extent in extents {
+        if skipped < extent.len {
+            let mut block = Block::zeroed(disk.superblock.block_size());
+            let offset = (extent.start.0 + u64::from(skipped)) << disk.superblock.block_bits;
+            disk.dev
+                .read_at(offset, block.bytes_mut(), Tag::read(Class::Journal))?;
+            return Ok(block);
+        }
+        skipped -= extent.len;
+    }
+    Err(Failure::new(format!(
+        "journal block {index} is beyond the end of the journal"
+    )))
+}

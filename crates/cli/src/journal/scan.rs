@@ -1,0 +1,308 @@
+//! Reading the log as recovery does (kernel fs/jbd2/recovery.c), and beyond what it would replay.
+//!
+//! The live part is what recovery scans: from `s_start`, each record with the expected sequence number, each transaction
+//! ended by its commit block. A logged block that begins with the journal's magic is escaped, so outside the live part every block
+//! with the magic is a record of an earlier lap.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use stetfs_format::checksum::crc32_be;
+use stetfs_format::jbd2::{
+    self, BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, RevokeBlock,
+};
+use stetfs_format::{BlockNo, Tid};
+
+use super::area::JournalArea;
+use super::home::HomeMap;
+use crate::failure::Result;
+
+/// What recovery would do with a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fate {
+    /// Committed, and not yet known to be at home: recovery replays it.
+    Replayed,
+    /// Recovery ends before it: there is no valid commit block.
+    Uncommitted,
+    /// From an earlier lap, or already at home.
+    Old,
+}
+
+/// A transaction as it stands in the log.
+#[derive(Debug, Serialize)]
+pub(crate) struct Transaction {
+    pub(crate) tid: u32,
+    pub(crate) fate: Fate,
+    /// When it was committed: seconds and nanoseconds since 1970.
+    pub(crate) time: Option<(i64, u32)>,
+    pub(crate) records: Vec<Record>,
+    /// Why it does not count, when a record of it is damaged.
+    pub(crate) damage: Option<String>,
+}
+
+/// A record of the log.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Record {
+    /// Names the blocks that follow it.
+    Descriptor { at: u32, blocks: Vec<Logged> },
+    /// Names blocks that older transactions must not restore.
+    Revoke { at: u32, blocks: Vec<u64> },
+    /// Ends the transaction.
+    Commit { at: u32 },
+}
+
+/// A logged block.
+#[derive(Debug, Serialize)]
+pub(crate) struct Logged {
+    /// Block of the journal.
+    pub(crate) at: u32,
+    /// Block of the volume where it belongs.
+    pub(crate) home: u64,
+    /// What lives there.
+    pub(crate) what: String,
+    /// It began with the journal's magic.
+    pub(crate) escaped: bool,
+    /// Its checksum fits, or it has none.
+    pub(crate) intact: bool,
+    /// The transaction that revokes it, so that it is not replayed.
+    pub(crate) revoked_by: Option<u32>,
+}
+
+/// Reads records and keeps the transactions that they make.
+pub(crate) struct Scan<'a> {
+    area: &'a JournalArea<'a>,
+    homes: &'a HomeMap<'a>,
+    /// Blocks of the journal that the live part takes.
+    live: Vec<bool>,
+}
+
+impl<'a> Scan<'a> {
+    pub(crate) fn new(area: &'a JournalArea<'a>, homes: &'a HomeMap<'a>) -> Self {
+        Self {
+            area,
+            homes,
+            live: vec![false; area.superblock.log_end() as usize],
+        }
+    }
+
+    fn after(&self, at: u32, count: u32) -> u32 {
+        let (first, end) = (self.area.superblock.first, self.area.superblock.log_end());
+        let next = u64::from(at) + u64::from(count);
+        if next < u64::from(end) {
+            next as u32
+        } else {
+            first + ((next - u64::from(end)) as u32) % (end - first)
+        }
+    }
+
+    /// The transactions that recovery sees, in order; the last may be uncommitted.
+    pub(crate) fn live(&mut self) -> Result<Vec<Transaction>> {
+        let sb = &self.area.superblock;
+        let (mut at, mut tid) = (sb.start, sb.sequence);
+        let mut all = Vec::new();
+        if at == 0 {
+            return Ok(all);
+        }
+        loop {
+            let (transaction, next) = self.transaction(at, tid)?;
+            let Some(transaction) = transaction else {
+                break;
+            };
+            let ends = transaction.fate != Fate::Replayed;
+            all.push(transaction);
+            if ends {
+                break;
+            }
+            at = next;
+            tid = Tid(tid.0.wrapping_add(1));
+        }
+        mark_revoked(&mut all);
+        Ok(all)
+    }
+
+    /// The transaction `tid` that begins at `at`, and where it ends. `None` when no record of it is there.
+    fn transaction(&mut self, start: u32, tid: Tid) -> Result<(Option<Transaction>, u32)> {
+        let mut found = Transaction {
+            tid: tid.0,
+            fate: Fate::Uncommitted,
+            time: None,
+            records: Vec::new(),
+            damage: None,
+        };
+        let mut at = start;
+        let mut crc = !0;
+        loop {
+            let block = self.area.read(at)?;
+            let is_record = Header::decode(block.bytes()).is_some_and(|h| h.sequence == tid);
+            // A log that is one endless transaction has been round once.
+            if !is_record || self.live[at as usize] {
+                break;
+            }
+            self.live[at as usize] = true;
+            match self.record(at, block.bytes(), &mut crc) {
+                Ok(Parsed::Record(record, length)) => {
+                    for i in 1..length {
+                        let logged = self.after(at, i);
+                        self.live[logged as usize] = true;
+                    }
+                    at = self.after(at, length);
+                    found.records.push(record);
+                }
+                Ok(Parsed::Commit(commit)) => {
+                    found.records.push(Record::Commit { at });
+                    found.time = Some((commit.time.sec, commit.time.nsec));
+                    found.fate = Fate::Replayed;
+                    if let Err(e) = commit.check_transaction(crc) {
+                        found.fate = Fate::Uncommitted;
+                        found.damage = Some(e.to_string());
+                    }
+                    return Ok((Some(found), self.after(at, 1)));
+                }
+                Err(e) => {
+                    found.damage = Some(format!("journal block {at}: {e}"));
+                    break;
+                }
+            }
+        }
+        let is_there = !found.records.is_empty() || found.damage.is_some();
+        Ok((is_there.then_some(found), at))
+    }
+
+    /// Reads one record; `crc` is the running checksum of a v1 transaction.
+    fn record(&self, at: u32, block: &[u8], crc: &mut u32) -> Result<Parsed> {
+        let format = &self.area.format;
+        match Header::decode(block).and_then(|h| h.known_type()) {
+            Some(BlockType::Descriptor) => {
+                let has_v1 = format.checksum == ChecksumVersion::V1;
+                if has_v1 {
+                    *crc = crc32_be(*crc, block);
+                }
+                let blocks = self.descriptor(at, block, |logged| {
+                    if has_v1 {
+                        *crc = crc32_be(*crc, logged);
+                    }
+                })?;
+                let length = 1 + blocks.len() as u32;
+                Ok(Parsed::Record(Record::Descriptor { at, blocks }, length))
+            }
+            Some(BlockType::Revoke) => {
+                let blocks = RevokeBlock::decode(block, format)?
+                    .blocks()
+                    .map(|b| b.0)
+                    .collect();
+                Ok(Parsed::Record(Record::Revoke { at, blocks }, 1))
+            }
+            Some(BlockType::Commit) => Ok(Parsed::Commit(CommitBlock::decode(block, format)?)),
+            other => Err(crate::failure::Failure::new(format!(
+                "a record of type {other:?} has no place in the log"
+            ))),
+        }
+    }
+
+    fn descriptor(
+        &self,
+        at: u32,
+        block: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<Vec<Logged>> {
+        let descriptor = DescriptorBlock::decode(block, &self.area.format)?;
+        let mut blocks = Vec::new();
+        for tag in descriptor.tags() {
+            let tag = tag?;
+            let logged_at = self.after(at, 1 + blocks.len() as u32);
+            let mut content = self.area.read(logged_at)?;
+            each(content.bytes());
+            let intact = self
+                .area
+                .format
+                .is_intact(&tag, descriptor.tid, content.bytes());
+            if tag.escaped {
+                jbd2::unescape(content.bytes_mut());
+            }
+            blocks.push(Logged {
+                at: logged_at,
+                home: tag.block.0,
+                what: self.homes.describe(BlockNo(tag.block.0), content.bytes()),
+                escaped: tag.escaped,
+                intact,
+                revoked_by: None,
+            });
+        }
+        Ok(blocks)
+    }
+
+    /// What is left of earlier laps, oldest transaction first. Call after [`live`](Self::live).
+    pub(crate) fn old(&self) -> Result<Vec<Transaction>> {
+        let mut all: BTreeMap<u32, Transaction> = BTreeMap::new();
+        for at in self.area.superblock.first..self.area.superblock.log_end() {
+            if self.live[at as usize] {
+                continue;
+            }
+            let block = self.area.read(at)?;
+            let Some(header) = Header::decode(block.bytes()) else {
+                continue;
+            };
+            let tid = header.sequence.0;
+            let blank = || Transaction {
+                tid,
+                fate: Fate::Old,
+                time: None,
+                records: Vec::new(),
+                damage: None,
+            };
+            match self.record(at, block.bytes(), &mut 0) {
+                Ok(Parsed::Record(record, _)) => {
+                    all.entry(tid).or_insert_with(blank).records.push(record)
+                }
+                Ok(Parsed::Commit(commit)) => {
+                    let transaction = all.entry(tid).or_insert_with(blank);
+                    transaction.records.push(Record::Commit { at });
+                    transaction.time = Some((commit.time.sec, commit.time.nsec));
+                }
+                Err(e) => {
+                    all.entry(tid).or_insert_with(blank).damage =
+                        Some(format!("journal block {at}: {e}"));
+                }
+            }
+        }
+        Ok(all.into_values().collect())
+    }
+}
+
+enum Parsed {
+    /// A record and the number of blocks that it takes with what it names.
+    Record(Record, u32),
+    Commit(CommitBlock),
+}
+
+/// Notes on each block of a committed transaction whether the same or a later one revokes it.
+fn mark_revoked(all: &mut [Transaction]) {
+    let mut last: HashMap<u64, usize> = HashMap::new();
+    for (i, transaction) in all
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| t.fate == Fate::Replayed)
+    {
+        for record in &transaction.records {
+            if let Record::Revoke { blocks, .. } = record {
+                last.extend(blocks.iter().map(|b| (*b, i)));
+            }
+        }
+    }
+    let tids: Vec<u32> = all.iter().map(|t| t.tid).collect();
+    for (i, transaction) in all.iter_mut().enumerate() {
+        for record in &mut transaction.records {
+            let Record::Descriptor { blocks, .. } = record else {
+                continue;
+            };
+            for block in blocks {
+                block.revoked_by = last
+                    .get(&block.home)
+                    .filter(|by| **by >= i)
+                    .map(|by| tids[*by]);
+            }
+        }
+    }
+}

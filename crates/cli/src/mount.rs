@@ -1,0 +1,184 @@
+//! `stetfs mount` and the helper `mount.fuse.stetfs`.
+//!
+//! In the background there are two processes: the one that the user called starts this program again with `--server` and
+//! waits until the mount stands; that one mounts and serves.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+use std::process::Command;
+
+use stetfs::MountReport;
+use stetfs_fuse::background::{self, StartError};
+use stetfs_fuse::{Ended, Options};
+
+use crate::args::{Mount, MountHelper};
+use crate::failure::{Explain, Failure, Result};
+use crate::image;
+use crate::logging::Log;
+
+/// mount(8): wrong invocation or permissions.
+pub(crate) const EXIT_USAGE: u8 = 1;
+/// mount(8): the mount failed.
+pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
+
+pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
+    let options = parse(&args.options)?;
+    if args.server || args.foreground {
+        return serve(args, &options, verbose);
+    }
+    check(&args.image, &args.dir)?;
+    start_server(args, verbose)
+}
+
+/// Called by mount(8), or by mount.fuse3 as `stetfs IMAGE DIR -o ...`.
+pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
+    let options = if args.sloppy {
+        known(&args.options)
+    } else {
+        args.options.clone()
+    };
+    parse(&options).map_err(|f| f.exit(EXIT_USAGE))?;
+    check(&args.image, &args.dir).map_err(|f| f.exit(EXIT_MOUNT_FAILED))?;
+    if args.fake {
+        return Ok(());
+    }
+    let (image, dir) = (args.image.clone(), args.dir.clone());
+    let mount = Mount {
+        image,
+        dir,
+        options,
+        foreground: false,
+        log: None,
+        server: false,
+        quiet: true,
+    };
+    start_server(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
+}
+
+fn parse(options: &[String]) -> Result<Options> {
+    Options::parse(&options.join(","))
+        .or_advise(|| "see the list of mount options: stetfs mount --help".to_owned())
+        .map_err(|f| f.exit(2))
+}
+
+/// The options without those that nobody knows (mount -s).
+fn known(options: &[String]) -> Vec<String> {
+    options
+        .iter()
+        .filter(|o| Options::parse(o).is_ok())
+        .cloned()
+        .collect()
+}
+
+/// What can be said before a server is started. The mount point is looked at by the server, which may find a dead mount on it.
+fn check(image: &Path, dir: &Path) -> Result<()> {
+    image.metadata().during(|| image.display().to_string())?;
+    match dir.metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            Err(
+                Failure::new(format!("{}: there is no such directory", dir.display())).advise(
+                    format!("make the mount point first: mkdir {}", dir.display()),
+                ),
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Starts the server process and waits for its mount.
+fn start_server(args: &Mount, verbose: u8) -> Result<()> {
+    let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
+    let mut server = Command::new(program);
+    server
+        .arg("mount")
+        .arg("--server")
+        .args((0..verbose).map(|_| "-v"))
+        .args(args.quiet.then_some("--quiet"));
+    if let Some(log) = &args.log {
+        server.arg("--log").arg(log);
+    }
+    if !args.options.is_empty() {
+        server.arg("-o").arg(args.options.join(","));
+    }
+    server.arg("--").arg(&args.image).arg(&args.dir);
+    match background::start(server) {
+        Ok(()) => Ok(()),
+        // It has said why.
+        Err(StartError::Failed { code }) => {
+            Err(Failure::said().exit(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(1)))
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Mounts and serves, until the mount is gone and the image clean.
+fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
+    let log_file = args.log.as_deref().map(open_log).transpose()?;
+    let log = Log::start(verbose);
+    let image = args
+        .image
+        .canonicalize()
+        .during(|| args.image.display().to_string())?;
+    let dir = stetfs_fuse::check_dir(&args.dir)?;
+    let (fs, report) = image::mount(&image, options.core.clone())?;
+    let mut fuse = options.fuse.clone();
+    fuse.read_only |= report.read_only;
+    tell(args, &report);
+    let ready = || {
+        if args.server {
+            background::detach(log_file)?;
+            log.detach(args.log.is_some());
+        }
+        Ok(())
+    };
+    let ended = stetfs_fuse::serve(&fs, &image, &dir, &fuse, ready)?;
+    drop(fs);
+    match ended {
+        Ended::Unmounted => tracing::info!("{}: unmounted", image.display()),
+        Ended::Signal(signal) => {
+            tracing::info!("{}: unmounted after signal {signal}", image.display())
+        }
+        Ended::Cut(signal) => tracing::warn!(
+            "{}: closed after signal {signal} while files were open",
+            image.display()
+        ),
+    }
+    Ok(())
+}
+
+fn open_log(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .during(|| path.display().to_string())
+}
+
+/// What the user should know about the mount.
+fn tell(args: &Mount, report: &MountReport) {
+    for warning in &report.warnings {
+        eprintln!("stetfs: {}: {warning}", args.image.display());
+    }
+    if image::recovered(report) {
+        eprintln!(
+            "stetfs: {}: {}",
+            args.image.display(),
+            image::recovery_in_words(report)
+        );
+    }
+    if !args.quiet {
+        let access = if report.read_only {
+            "read-only"
+        } else {
+            "read-write"
+        };
+        let data = report
+            .data
+            .map_or_else(String::new, |mode| format!(", data={}", mode.name()));
+        let (image, dir) = (args.image.display(), args.dir.display());
+        eprintln!(
+            "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}",
+            report.scheme
+        );
+    }
+}

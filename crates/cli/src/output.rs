@@ -1,0 +1,36 @@
+//! Standard output: text and JSON. A reader that goes away (`| head`) ends the command quietly.
+
+use std::io::{self, Write};
+use std::process;
+
+use serde::Serialize;
+
+use crate::failure::{Failure, Result};
+
+/// Writes bytes.
+pub(crate) fn write_all(bytes: &[u8]) -> Result<()> {
+    finish(io::stdout().lock().write_all(bytes))
+}
+
+/// Writes text and ends the line.
+pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
+    finish(writeln!(io::stdout().lock(), "{text}"))
+}
+
+/// Writes a value as indented JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string_pretty(value)?)
+}
+
+/// Writes a value as JSON in one line.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string(value)?)
+}
+
+fn finish(result: io::Result<()>) -> Result<()> {
+    match result.and_then(|()| io::stdout().lock().flush()) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => process::exit(0),
+        Err(e) => Err(Failure::from(e).context("standard output")),
+    }
+}

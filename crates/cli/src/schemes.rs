@@ -1,0 +1,68 @@
+//! `stetfs schemes`: the registry as a table. There is no second list.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use stetfs_journal::{About, SCHEMES};
+
+use crate::args::Schemes;
+use crate::failure::Result;
+use crate::output;
+
+pub(crate) fn run(args: &Schemes) -> Result<()> {
+    let all: Vec<&About> = SCHEMES.iter().map(|s| s.about).collect();
+    if args.json {
+        #[derive(Serialize)]
+        struct All<'a> {
+            schemes: Vec<&'a About>,
+        }
+        return output::json(&All { schemes: all });
+    }
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header([
+        "scheme",
+        "what it is",
+        "data=",
+        "needs",
+        "after a crash",
+        "cost of a commit",
+    ]);
+    for about in all {
+        table.add_row([
+            about.name,
+            about.title,
+            &modes(about),
+            needs(about),
+            promise(about),
+            about.cost,
+        ]);
+    }
+    output::line(table.trim_fmt())
+}
+
+fn modes(about: &About) -> String {
+    let names: Vec<&str> = about.modes.iter().map(|m| m.name()).collect();
+    if names.is_empty() {
+        "-".to_owned()
+    } else {
+        names.join(" ")
+    }
+}
+
+fn needs(about: &About) -> &'static str {
+    if about.needs_journal_area {
+        "a journal in the volume"
+    } else {
+        "-"
+    }
+}
+
+fn promise(about: &About) -> &'static str {
+    if about.atomic {
+        "each transaction entirely or not at all"
+    } else {
+        "nothing"
+    }
+}

@@ -1,0 +1,237 @@
+//! `stetfs stats`: the live counters of a mounted volume.
+//!
+//! The server gives them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`. Only what is
+//! worth a table of its own is known by name here; the other counters are shown under the names that they have.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use stetfs_media::{Cause, Class, MeterSnapshot, Tag};
+
+use crate::args::Stats;
+use crate::failure::{Explain, Failure, Result};
+use crate::output;
+use crate::size::Size;
+
+/// How often the header is repeated in `--watch`.
+const HEADER_EVERY: u32 = 20;
+
+/// The counters that are shown in a form of their own, and all others.
+#[derive(Debug, Deserialize)]
+struct Counters {
+    scheme: String,
+    /// What callers wrote and read, in bytes.
+    #[serde(default)]
+    bytes_written: u64,
+    #[serde(default)]
+    bytes_read: u64,
+    /// What the device did.
+    #[serde(default)]
+    device: MeterSnapshot,
+    #[serde(default)]
+    journal: Map<String, Value>,
+    #[serde(default)]
+    server: Map<String, Value>,
+    #[serde(flatten)]
+    volume: Map<String, Value>,
+}
+
+pub(crate) fn run(args: &Stats) -> Result<()> {
+    match args.watch {
+        Some(seconds) => watch(args, seconds),
+        None if args.json => output::json(&serde_json::from_str::<Value>(&query(&args.dir)?)?),
+        None => print(&read(&args.dir)?),
+    }
+}
+
+fn query(dir: &Path) -> Result<String> {
+    stetfs_fuse::query_stats(dir)
+        .map_err(|e| match e.kind() {
+            std::io::ErrorKind::Unsupported => Failure::from(e),
+            _ => Failure::from(e).context(dir.display()),
+        })
+        .or_advise(|| "the mounted volumes are: findmnt -t fuse.stetfs".to_owned())
+}
+
+fn read(dir: &Path) -> Result<Counters> {
+    Ok(serde_json::from_str(&query(dir)?)?)
+}
+
+fn print(counters: &Counters) -> Result<()> {
+    let text = |key: &str| {
+        counters
+            .server
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or("?")
+            .to_owned()
+    };
+    let uptime = counters
+        .server
+        .get("uptime_s")
+        .and_then(Value::as_u64)
+        .unwrap_or(0);
+    output::line(format_args!(
+        "{} on {}, scheme {}, up {uptime} s",
+        text("image"),
+        text("dir"),
+        counters.scheme
+    ))?;
+    output::line("")?;
+    output::line(device_table(&counters.device).trim_fmt())?;
+    output::line("")?;
+    output::line(summary(counters))?;
+    output::line("")?;
+    line_of("journal", &counters.journal)?;
+    line_of("volume", &counters.volume)?;
+    match counters.server.get("requests") {
+        Some(Value::Object(requests)) => line_of("requests", requests),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes written: what they are by why they were written.
+fn device_table(device: &MeterSnapshot) -> Table {
+    let written = |class, cause| device.of(Tag::new(class, cause)).write_bytes;
+    let causes: Vec<Cause> = Cause::ALL
+        .into_iter()
+        .filter(|c| device.by_cause(*c).write_bytes > 0)
+        .collect();
+    let cell = |bytes: u64| {
+        if bytes == 0 {
+            "-".to_owned()
+        } else {
+            Size(bytes).to_string()
+        }
+    };
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let heads = causes.iter().map(|c| words(c.name()));
+    table.set_header(
+        ["written to the device".to_owned()]
+            .into_iter()
+            .chain(heads)
+            .chain(["all".to_owned()]),
+    );
+    for class in Class::ALL
+        .into_iter()
+        .filter(|c| device.by_class(*c).write_bytes > 0)
+    {
+        let cells = causes.iter().map(|cause| cell(written(class, *cause)));
+        let all = cell(device.by_class(class).write_bytes);
+        table.add_row([words(class.name())].into_iter().chain(cells).chain([all]));
+    }
+    let sums = causes
+        .iter()
+        .map(|cause| cell(device.by_cause(*cause).write_bytes));
+    let total = cell(device.total().write_bytes);
+    table.add_row(["all".to_owned()].into_iter().chain(sums).chain([total]));
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if i > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// The two ends of the pipe beside each other.
+fn summary(counters: &Counters) -> String {
+    let (user, device) = (counters.bytes_written, counters.device.total());
+    let ratio = if user == 0 {
+        String::new()
+    } else {
+        format!(" ({:.2} times)", device.write_bytes as f64 / user as f64)
+    };
+    format!(
+        "programs wrote {}, the device received {}{ratio} in {} writes and {} flushes\nprograms read {}, the device delivered {}",
+        Size(user),
+        Size(device.write_bytes),
+        device.writes,
+        counters.device.total_flushes() + counters.device.total_durable_writes(),
+        Size(counters.bytes_read),
+        Size(device.read_bytes),
+    )
+}
+
+/// `name: key value, key value`, without zeros.
+fn line_of(name: &str, counters: &Map<String, Value>) -> Result<()> {
+    let shown = counters
+        .iter()
+        .filter(|(_, value)| **value != Value::from(0) && **value != Value::Bool(false));
+    let list: Vec<String> = shown
+        .map(|(key, value)| match value {
+            Value::Bool(true) => words(key),
+            Value::Number(n) if key.ends_with("_bytes") => {
+                format!("{} {}", words(key), Size(n.as_u64().unwrap_or_default()))
+            }
+            Value::String(s) => format!("{} {s}", words(key)),
+            other => format!("{} {other}", words(key)),
+        })
+        .collect();
+    if list.is_empty() {
+        return Ok(());
+    }
+    output::line(format_args!("{name}: {}", list.join(", ")))
+}
+
+fn words(name: &str) -> String {
+    name.replace('_', " ")
+}
+
+fn watch(args: &Stats, seconds: f64) -> Result<()> {
+    let pause = Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|p| *p >= Duration::from_millis(10))
+        .ok_or_else(|| {
+            Failure::new("--watch needs a number of seconds of at least 0.01").exit(2)
+        })?;
+    if args.json {
+        loop {
+            output::json_line(&serde_json::from_str::<Value>(&query(&args.dir)?)?)?;
+            sleep(pause);
+        }
+    }
+    let mut before = (Instant::now(), read(&args.dir)?);
+    for i in 0u32.. {
+        if i % HEADER_EVERY == 0 {
+            output::line(
+                "   commits/s   flushes/s   written/s         log  checkpoint        home   all writes   (bytes a second)",
+            )?;
+        }
+        sleep(pause);
+        let now = (Instant::now(), read(&args.dir)?);
+        output::line(rates(&before.1, &now.1, (now.0 - before.0).as_secs_f64()))?;
+        before = now;
+    }
+    Ok(())
+}
+
+fn rates(before: &Counters, now: &Counters, seconds: f64) -> String {
+    let per_second = |n: u64| (n as f64 / seconds) as u64;
+    let commits = |c: &Counters| {
+        c.journal
+            .get("commits")
+            .and_then(Value::as_u64)
+            .unwrap_or(0)
+    };
+    let device = now.device.clone() - &before.device;
+    let bytes = |n| Size(per_second(n)).to_string();
+    let log =
+        device.by_cause(Cause::Log).write_bytes + device.by_cause(Cause::CommitRecord).write_bytes;
+    let flushes = device.total_flushes() + device.total_durable_writes();
+    format!(
+        "{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}{:>13}",
+        per_second(commits(now).saturating_sub(commits(before))),
+        per_second(flushes),
+        bytes(now.bytes_written.saturating_sub(before.bytes_written)),
+        bytes(log),
+        bytes(device.by_cause(Cause::Checkpoint).write_bytes),
+        bytes(device.by_cause(Cause::Home).write_bytes),
+        bytes(device.total().write_bytes),
+    )
+}

@@ -1,0 +1,87 @@
+//! `stetfs umount` and the helper `umount.fuse.stetfs`.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::args::{Umount, UmountHelper};
+use crate::failure::{Explain, Failure, Result};
+use crate::info::VolumeInfo;
+use crate::mounts;
+
+/// How often the lock is tried.
+const POLL: Duration = Duration::from_millis(10);
+
+/// How long umount(8)'s helper waits: as long as a slow device may need for a full cache.
+const HELPER_TIMEOUT: u64 = 600;
+
+pub(crate) fn run(args: &Umount) -> Result<()> {
+    let timeout = Duration::from_secs(args.timeout);
+    let unmounted = stetfs_fuse::umount(&args.dir, args.lazy, timeout)
+        .or_advise(|| format!("see what is mounted there: findmnt {}", args.dir.display()))?;
+    let image = &unmounted.image;
+    if unmounted.was_dead {
+        eprintln!(
+            "stetfs: the server of {} had died; the mount point is released",
+            image.display()
+        );
+        return check_clean(image);
+    }
+    if args.lazy && !unmounted.finished {
+        return Ok(());
+    }
+    wait_released(image, timeout)?;
+    check_clean(image)
+}
+
+/// Called by umount(8), which has found the mount point.
+pub(crate) fn run_helper(args: &UmountHelper) -> Result<()> {
+    run(&Umount {
+        dir: args.dir.clone(),
+        lazy: args.lazy,
+        timeout: HELPER_TIMEOUT,
+    })
+}
+
+/// Waits until nobody holds the image: the server's process may not be visible from here (another PID namespace).
+fn wait_released(image: &Path, timeout: Duration) -> Result<()> {
+    let started = Instant::now();
+    let shown = image.display();
+    loop {
+        match mounts::is_locked(image) {
+            Ok(false) => return Ok(()),
+            Ok(true) if started.elapsed() >= timeout => {
+                return Err(Failure::new(format!(
+                    "unmounted, but {shown} is still in use after {} s",
+                    timeout.as_secs()
+                ))
+                .advise(format!(
+                    "its server is still writing, or it was mounted again; see: fuser -v {shown}"
+                )));
+            }
+            Ok(true) => sleep(POLL),
+            // Someone else's image, or one that is gone: there is nothing more to find out about it.
+            Err(Errno::ACCESS | Errno::PERM | Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(Failure::from(e).context(shown)),
+        }
+    }
+}
+
+/// Tells when the image was left in a state that needs recovery.
+fn check_clean(image: &Path) -> Result<()> {
+    let Ok(volume) = VolumeInfo::read(image) else {
+        return Ok(());
+    };
+    if volume.needs_recovery {
+        let shown = image.display();
+        return Err(Failure::new(format!(
+            "unmounted, but the journal of {shown} is still to be recovered"
+        ))
+        .advise(format!(
+            "what was confirmed is in it: the next mount recovers it, or: stetfs fsck {shown}"
+        )));
+    }
+    Ok(())
+}

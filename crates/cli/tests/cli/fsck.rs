@@ -1,0 +1,139 @@
+//! fsck: recovery by our code, judgement by e2fsck, the exit codes of fsck(8).
+
+use std::fs;
+
+use crate::run::{Lab, assert_clean, debugfs, debugfs_write, dumpe2fs, json, sha256, stetfs};
+
+/// An image whose journal, written by debugfs, holds block 3000 with 0x55 bytes, to be replayed.
+fn dirty() -> (Lab, String) {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let content = lab.path("content");
+    fs::write(&content, [0x55; 4096]).unwrap();
+    debugfs_write(
+        &image,
+        &["jo", &format!("jw -b 3000 {}", content.display()), "jc"],
+    );
+    assert!(dumpe2fs(&image, "Filesystem features").contains("needs_recovery"));
+    (lab, image)
+}
+
+fn block_3000(image: &str) -> Vec<u8> {
+    fs::read(image).unwrap()[3000 * 4096..][..4096].to_vec()
+}
+
+#[test]
+fn a_clean_volume_is_clean() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let ran = stetfs(&["fsck", "-n", &image]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.out.contains("Pass 5") && !ran.out.contains("recovered"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+fn the_journal_that_debugfs_wrote_is_replayed() {
+    let (_lab, image) = dirty();
+    assert_eq!(
+        json(&stetfs(&["info", "--json", &image]).ok())["state"],
+        "needs recovery"
+    );
+    let ran = stetfs(&["fsck", "-p", &image]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.out.contains("recovered the journal: 1 transactions"),
+        "{ran:?}"
+    );
+    assert_eq!(block_3000(&image), [0x55; 4096]);
+    assert!(!dumpe2fs(&image, "Filesystem features").contains("needs_recovery"));
+    assert_clean(&image);
+}
+
+#[test]
+fn no_change_means_no_change() {
+    let (_lab, image) = dirty();
+    let before = sha256(&image);
+    stetfs(&["fsck", "-n", &image]);
+    assert_eq!(sha256(&image), before);
+}
+
+#[test]
+fn reading_a_dirty_volume_recovers_it_and_says_so() {
+    let (_lab, image) = dirty();
+    let ran = stetfs(&["ls", &image]);
+    assert!(ran.err.contains("recovered the journal"), "{ran:?}");
+    assert_eq!(ran.ok(), "lost+found\n");
+    assert_eq!(block_3000(&image), [0x55; 4096]);
+}
+
+#[test]
+fn damage_is_repaired_with_the_right_codes() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    stetfs(&["mkdir", "-p", &lab.place("/a/b")]).ok();
+    debugfs_write(&image, &["clri /a/b"]);
+    assert_eq!(stetfs(&["fsck", "-n", &image]).code, 4);
+    assert_eq!(stetfs(&["fsck", "-y", &image]).code, 1);
+    assert_eq!(stetfs(&["fsck", "-y", &image]).code, 0);
+    assert_clean(&image);
+}
+
+#[test]
+fn a_superblock_that_is_gone_is_left_to_e2fsck() {
+    let lab = Lab::new();
+    let image = lab.str("disk.img");
+    // Several groups, so that there are copies of the superblock.
+    stetfs(&["mkfs", &image, "--size", "64M", "-b", "1K"]).ok();
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[1024..2048].fill(0);
+    fs::write(&image, &bytes).unwrap();
+    stetfs(&["ls", &image]).fails(1, &["magic", "stetfs fsck"]);
+    assert_eq!(stetfs(&["fsck", "-y", &image]).code & !1, 0);
+    assert_clean(&image);
+}
+
+#[test]
+fn what_cannot_be_checked_is_told_with_fscks_codes() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    stetfs(&["fsck", &lab.str("none.img")]).fails(8, &["none.img", "no such file"]);
+    stetfs(&["fsck"]).fails(16, &["IMAGE"]);
+    stetfs(&["fsck", "-n", "-y", &image]).fails(16, &["cannot be used with"]);
+    let holder = fs::File::open(&image).unwrap();
+    holder.try_lock().unwrap();
+    stetfs(&["fsck", "-p", &image]).fails(8, &[&image, "in use"]);
+}
+
+#[test]
+fn orphans_are_finished() {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let file = lab.path("file");
+    fs::write(&file, vec![1; 50_000]).unwrap();
+    stetfs(&["cp", file.to_str().unwrap(), &lab.place("/doomed")]).ok();
+    // As after a crash while the deleted file was open: no name, no links, first of the orphan list.
+    let stat = debugfs(&image, "stat /doomed");
+    let ino = stat
+        .split("Inode: ")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .next()
+        .unwrap()
+        .to_owned();
+    debugfs_write(
+        &image,
+        &[
+            "unlink /doomed",
+            &format!("sif <{ino}> links_count 0"),
+            &format!("ssv last_orphan {ino}"),
+        ],
+    );
+    let ran = stetfs(&["fsck", "-p", &image]);
+    assert!(ran.out.contains("freed 1 deleted files"), "{ran:?}");
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_clean(&image);
+}

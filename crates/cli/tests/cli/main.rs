@@ -1,0 +1,10 @@
+//! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can) a mount.
+
+mod copy;
+mod docs;
+mod files;
+mod fsck;
+mod journal;
+mod mkfs;
+mod mounted;
+mod run;

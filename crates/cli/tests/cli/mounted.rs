@@ -1,0 +1,299 @@
+//! mount, umount, stats and the helpers, on a real FUSE mount. Skipped out loud where there is none.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, stetfs, tool};
+
+/// Whether FUSE mounts can be made here.
+fn can_mount() -> bool {
+    let device = fs::File::options().read(true).write(true).open("/dev/fuse");
+    let can = device.is_ok()
+        && (rustix::process::geteuid().is_root()
+            || tool("sh", &["-c", "command -v fusermount3"]).code == 0);
+    if !can {
+        eprintln!("SKIPPED: no FUSE mounts here ({device:?})");
+    }
+    can
+}
+
+/// A volume and a mount point; unmounts when the test ends, however it ends.
+struct Mount {
+    lab: Lab,
+    image: String,
+    dir: String,
+}
+
+impl Mount {
+    fn new() -> Self {
+        let lab = Lab::new();
+        let image = lab.volume(&["-L", "mounted"]);
+        let dir = lab.str("mnt");
+        fs::create_dir(&dir).unwrap();
+        Self { lab, image, dir }
+    }
+
+    #[track_caller]
+    fn up(&self, args: &[&str]) -> String {
+        let mut all = vec!["mount"];
+        all.extend(args);
+        all.extend([self.image.as_str(), self.dir.as_str()]);
+        let ran = stetfs(&all);
+        assert_eq!(ran.code, 0, "{ran:#?}");
+        assert!(self.is_mounted());
+        ran.err
+    }
+
+    fn is_mounted(&self) -> bool {
+        let list = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        list.lines()
+            .any(|l| l.contains(&format!(" {} ", self.dir)) && l.contains(" - fuse.stetfs "))
+    }
+
+    #[track_caller]
+    fn down(&self) {
+        stetfs(&["umount", &self.dir]).ok();
+        assert!(!self.is_mounted());
+        assert_clean(&self.image);
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            stetfs(&["umount", "--lazy", &self.dir]);
+        }
+    }
+}
+
+#[test]
+fn mount_write_unmount() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let said = m.up(&[]);
+    assert!(
+        said.contains("read-write, scheme jbd2, data=journal"),
+        "{said}"
+    );
+    fs::write(m.file("file"), "through the mount").unwrap();
+    let info = json(&stetfs(&["info", "--json", &m.image]).ok());
+    assert_eq!(
+        (&info["state"], &info["mounted"]["dir"]),
+        (&"mounted".into(), &m.dir.as_str().into())
+    );
+    m.down();
+    assert_eq!(debugfs(&m.image, "cat /file"), "through the mount");
+    assert_eq!(
+        json(&stetfs(&["info", "--json", &m.image]).ok())["state"],
+        "clean"
+    );
+}
+
+#[test]
+fn a_mounted_volume_is_left_alone_by_everything_else() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    m.up(&["-q"]);
+    stetfs(&["mkfs", "--force", &m.image]).fails(1, &["is mounted on", &m.dir, "stetfs umount"]);
+    stetfs(&["fsck", "-y", &m.image]).fails(8, &["is mounted on"]);
+    stetfs(&["ls", &m.image]).fails(1, &["is mounted on", &m.dir]);
+    stetfs(&["cp", "/etc/passwd", &m.lab.place("/")]).fails(1, &["is mounted on"]);
+    let other = m.lab.str("other");
+    fs::create_dir(&other).unwrap();
+    stetfs(&["mount", &m.image, &other]).fails(1, &["is mounted on"]);
+    stetfs(&["mount", &m.image, &m.dir]).fails(1, &[&m.dir]);
+    m.down();
+}
+
+#[test]
+fn stats_tell_what_was_written() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    m.up(&["-q"]);
+    fs::write(m.file("file"), vec![9; 1 << 20]).unwrap();
+    fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
+    let stats = json(&stetfs(&["stats", "--json", &m.file("file")]).ok());
+    assert_eq!(stats["bytes_written"], 1 << 20);
+    assert!(stats["journal"]["commits"].as_u64().unwrap() >= 1);
+    let log: u64 = stats["device"]["traffic"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["cause"] == "log")
+        .map(|row| row["write_bytes"].as_u64().unwrap())
+        .sum();
+    assert!(log > 1 << 20, "data=journal logs the data: {stats}");
+    let table = stetfs(&["stats", &m.dir]).ok();
+    assert!(
+        table.contains("written to the device") && table.contains("programs wrote 1 MiB"),
+        "{table}"
+    );
+    let line = format!("timeout 1 '{STETFS}' stats --watch 0.2 '{}'", m.dir);
+    let watched = tool("sh", &["-c", &line]);
+    assert!(
+        watched.out.lines().count() >= 3 && watched.out.contains("commits/s"),
+        "{watched:?}"
+    );
+    stetfs(&["stats", "/"]).fails(1, &["not on a mounted stetfs volume", "findmnt"]);
+    m.down();
+}
+
+#[test]
+fn read_only_and_its_words() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let said = m.up(&["-o", "ro,noatime"]);
+    assert!(said.contains("read-only"), "{said}");
+    let e = fs::write(m.file("file"), "x").unwrap_err();
+    assert_eq!(e.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    m.down();
+    stetfs(&["mount", "-o", "frobnicate", &m.image, &m.dir])
+        .fails(2, &["unknown mount option \"frobnicate\"", "--help"]);
+    stetfs(&["mount", "-o", "scheme=magic", &m.image, &m.dir])
+        .fails(1, &["magic", "stetfs schemes"]);
+    stetfs(&["mount", "-o", "data=perhaps", &m.image, &m.dir]).fails(1, &["data=perhaps"]);
+    stetfs(&["mount", &m.image, &m.lab.str("nowhere")]).fails(1, &["no such directory", "mkdir"]);
+    stetfs(&["mount", &m.lab.str("none.img"), &m.dir]).fails(1, &["none.img", "No such file"]);
+    stetfs(&["umount", &m.dir]).fails(1, &["no stetfs volume is mounted there"]);
+}
+
+/// The program under the name by which mount(8) or umount(8) calls it.
+fn helper(lab: &Lab, name: &str, args: &[&str]) -> Ran {
+    let link = lab.path(name);
+    if !link.exists() {
+        symlink(STETFS, &link).unwrap();
+    }
+    tool(&link, args)
+}
+
+#[test]
+fn as_mounts_helper() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let options = "rw,noauto,nofail,x-systemd.automount,data=ordered";
+    helper(
+        &m.lab,
+        "mount.fuse.stetfs",
+        &[&m.image, &m.dir, "-o", options, "-t", "fuse.stetfs"],
+    )
+    .ok();
+    assert!(m.is_mounted());
+    fs::write(m.file("file"), "by the helper").unwrap();
+    helper(&m.lab, "umount.fuse.stetfs", &[&m.dir]).ok();
+    assert!(!m.is_mounted());
+    assert_eq!(debugfs(&m.image, "cat /file"), "by the helper");
+
+    // As mount.fuse3 calls it for `mount -t fuse.stetfs` where no helper is installed.
+    tool(STETFS, &[&m.image, &m.dir, "-o", "rw,dev,suid"]).ok();
+    assert!(m.is_mounted());
+    m.down();
+
+    helper(&m.lab, "mount.fuse.stetfs", &[&m.image, &m.dir, "-f"]).ok();
+    assert!(!m.is_mounted());
+    helper(
+        &m.lab,
+        "mount.fuse.stetfs",
+        &[&m.image, &m.dir, "-o", "frobnicate"],
+    )
+    .fails(1, &["frobnicate"]);
+    helper(&m.lab, "mount.fuse.stetfs", &[&m.image]).fails(1, &["DIR"]);
+    helper(&m.lab, "mount.fuse.stetfs", &["/etc/passwd", &m.dir]).fails(32, &["/etc/passwd"]);
+    helper(
+        &m.lab,
+        "mount.fuse.stetfs",
+        &[&m.image, &m.dir, "-s", "-o", "frobnicate,ro"],
+    )
+    .ok();
+    m.down();
+}
+
+#[test]
+fn a_killed_server_is_told_and_recovered() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    m.up(&["-q"]);
+    fs::write(m.file("kept"), "fsynced").unwrap();
+    fs::File::open(m.file("kept")).unwrap().sync_all().unwrap();
+    let pid = json(&stetfs(&["stats", "--json", &m.dir]).ok())["server"]["pid"].to_string();
+    tool("kill", &["-KILL", &pid]).ok();
+    for _ in 0..200 {
+        if !m.is_mounted() {
+            break;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    assert!(
+        !m.is_mounted(),
+        "the mount point of a dead server is released"
+    );
+    let journal = stetfs(&["journal", &m.image]).ok();
+    assert!(journal.contains("recovery replays it"), "{journal}");
+    let said = m.up(&[]);
+    assert!(said.contains("recovered the journal"), "{said}");
+    assert_eq!(fs::read_to_string(m.file("kept")).unwrap(), "fsynced");
+    m.down();
+}
+
+#[test]
+fn a_busy_mount_is_told_and_can_be_detached() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    m.up(&["-q"]);
+    let open = fs::File::create(m.file("open")).unwrap();
+    stetfs(&["umount", &m.dir]).fails(1, &["in use", "--lazy"]);
+    stetfs(&["umount", "--lazy", &m.dir]).ok();
+    assert!(!m.is_mounted());
+    drop(open);
+    for _ in 0..200 {
+        if stetfs(&["ls", &m.image]).code == 0 {
+            break;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    assert_clean(&m.image);
+}
+
+#[test]
+fn in_the_foreground_a_signal_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let mut server = std::process::Command::new(STETFS)
+        .args(["mount", "-f", "-q", &m.image, &m.dir])
+        .spawn()
+        .expect("the server");
+    for _ in 0..500 {
+        if m.is_mounted() && Path::new(&m.file("lost+found")).exists() {
+            break;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    fs::write(m.file("file"), "until the signal").unwrap();
+    tool("kill", &["-TERM", &server.id().to_string()]).ok();
+    assert!(server.wait().unwrap().success());
+    assert!(!m.is_mounted());
+    assert_clean(&m.image);
+    assert_eq!(debugfs(&m.image, "cat /file"), "until the signal");
+}
