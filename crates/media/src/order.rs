@@ -48,7 +48,7 @@
 
 use crate::dev::BlockDev;
 use crate::error::MediaError;
-use crate::tag::{Cause, Tag};
+use crate::tag::{Cause, Class, Tag};
 
 /// A body that is being written: the blocks of a transaction, descriptors, ordered data.
 #[must_use = "a body that is not committed was written for nothing"]
@@ -77,6 +77,16 @@ impl<'d> Dirty<'d> {
     /// Writes a part of it: see [`BlockDev::write_vectored_at`].
     pub fn write(&mut self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.dev.write_vectored_at(offset, parts, tag)
+    }
+
+    /// Writes a part of it: see [`BlockDev::write_classed_at`].
+    pub fn write_classed(
+        &mut self,
+        offset: u64,
+        parts: &[(Class, &[u8])],
+        cause: Cause,
+    ) -> Result<(), MediaError> {
+        self.dev.write_classed_at(offset, parts, cause)
     }
 
     /// The body is complete.
@@ -119,7 +129,6 @@ mod tests {
     use crate::error::Op;
     use crate::image::Image;
     use crate::sim::{Fault, SimDev};
-    use crate::tag::Class;
 
     const BODY: Tag = Tag::new(Class::Data, Cause::Log);
     const RECORD: Tag = Tag::new(Class::Journal, Cause::CommitRecord);

@@ -1,7 +1,7 @@
 //! Writing blocks to their homes: in ascending order, neighbours in one request.
 
 use stetfs_format::BlockNo;
-use stetfs_media::{BlockDev, BlockRef, Cause, Class, Tag};
+use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, MediaError, Tag};
 
 use crate::error::Result;
 
@@ -20,7 +20,30 @@ pub(crate) fn write_home(
     dev: &dyn BlockDev,
     block_size: usize,
     cause: Cause,
+    writes: Vec<Write<'_>>,
+) -> Result<()> {
+    write_runs(block_size, cause, writes, |at, parts, tag| {
+        dev.write_vectored_at(at, parts, tag)
+    })
+}
+
+/// Writes the blocks home as a part of a commit's body.
+pub(crate) fn write_home_in(
+    body: &mut Dirty<'_>,
+    block_size: usize,
+    cause: Cause,
+    writes: Vec<Write<'_>>,
+) -> Result<()> {
+    write_runs(block_size, cause, writes, |at, parts, tag| {
+        body.write(at, parts, tag)
+    })
+}
+
+fn write_runs(
+    block_size: usize,
+    cause: Cause,
     mut writes: Vec<Write<'_>>,
+    mut write: impl FnMut(u64, &[&[u8]], Tag) -> Result<(), MediaError>,
 ) -> Result<()> {
     writes.sort_unstable_by_key(|w| w.home);
     let most = MOST / block_size;
@@ -32,7 +55,7 @@ pub(crate) fn write_home(
                 class: run[0].class,
                 cause,
             };
-            dev.write_vectored_at(run[0].home.0 * block_size as u64, &parts, tag)?;
+            write(run[0].home.0 * block_size as u64, &parts, tag)?;
         }
     }
     Ok(())

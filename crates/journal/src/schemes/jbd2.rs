@@ -30,12 +30,12 @@ mod recovery;
 use hashbrown::HashSet;
 use parking_lot::{Condvar, Mutex};
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Cause, Class};
+use stetfs_media::{Cause, Class, Dirty};
 
 use self::area::Area;
 use self::live::{Due, Live, Logged, Span};
 use self::record::Records;
-use super::home::{Write, write_home};
+use super::home::{Write, write_home, write_home_in};
 use crate::error::{JournalError, Result};
 use crate::scheme::{
     About, DataMode, DataPromise, Goal, Held, LoggedBlock, OpenArgs, RecoveryReport, Scheme,
@@ -146,19 +146,21 @@ impl Scheme for Jbd2 {
             .copied()
             .filter(|&b| self.live.is_logged(b))
             .collect();
-        if self.mode == DataMode::Ordered {
-            self.write_data_home(&txn.data)?;
+        let mut body = Dirty::on(&*self.area.dev);
+        let has_log = !(logged.is_empty() && revoked.is_empty());
+        if self.mode == DataMode::Ordered || (self.mode == DataMode::Writeback && !has_log) {
+            self.write_data(&mut body, &txn.data)?;
         }
-        if logged.is_empty() && revoked.is_empty() {
-            if self.mode == DataMode::Writeback {
-                self.write_data_home(&txn.data)?;
-            }
-            return self.flush(Cause::Home);
+        if !has_log {
+            // Nothing that a record would have to make valid.
+            let _durable = body.submit().flush(Cause::Home)?;
+            return Ok(());
         }
-        self.write_log(txn, &logged, &revoked)?;
+        self.write_log(body, txn, &logged, &revoked)?;
         if self.mode == DataMode::Writeback && !txn.data.is_empty() {
-            self.write_data_home(&txn.data)?;
-            self.flush(Cause::Home)?;
+            let mut data = Dirty::on(&*self.area.dev);
+            self.write_data(&mut data, &txn.data)?;
+            let _durable = data.submit().flush(Cause::Home)?;
         }
         Ok(())
     }
@@ -193,6 +195,7 @@ impl Jbd2 {
     /// Steps 1 and 3 to 5.
     fn write_log(
         &self,
+        mut body: Dirty<'_>,
         txn: &Snapshot,
         logged: &[&LoggedBlock],
         revoked: &[BlockNo],
@@ -200,14 +203,13 @@ impl Jbd2 {
         let needed = self.records.log_blocks(logged.len(), revoked.len());
         self.make_room(needed)?;
         let (head, sequence) = self.begin_log()?;
-        let body = self.records.body(sequence, logged, revoked);
-        let parts: Vec<(Class, &[u8])> = body.parts(logged);
-        self.area.write(head, &parts)?;
-        self.flush(Cause::Log)?;
+        let records = self.records.body(sequence, logged, revoked);
+        let parts: Vec<(Class, &[u8])> = records.parts(logged);
+        self.area.write(&mut body, head, &parts)?;
+        let durable = body.submit().flush(Cause::Log)?;
         let commit_at = self.area.step(head, parts.len() as u32);
-        let commit = self.records.commit(sequence, txn.time, &body, &parts);
-        self.area
-            .write_durable(commit_at, commit.bytes(), Cause::CommitRecord)?;
+        let commit = self.records.commit(sequence, txn.time, &records, &parts);
+        self.area.write_commit(durable, commit_at, commit.bytes())?;
         let len = parts.len() as u32 + 1;
         assert_eq!(
             len, needed,
@@ -310,7 +312,8 @@ impl Jbd2 {
         Ok(())
     }
 
-    fn write_data_home(&self, data: &[LoggedBlock]) -> Result<()> {
+    /// Data home, as a part of a body that is flushed before anything vouches for it.
+    fn write_data(&self, body: &mut Dirty<'_>, data: &[LoggedBlock]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -326,18 +329,13 @@ impl Jbd2 {
             class: b.class,
             content: &b.content,
         });
-        write_home(
-            &*self.area.dev,
-            self.area.block_size,
-            Cause::Home,
-            writes.collect(),
-        )
+        write_home_in(body, self.area.block_size, Cause::Home, writes.collect())
     }
 
     /// Where the log begins; `start` 0 says that it is empty. Durable when it returns.
     fn update_superblock(&self, start: u32, sequence: Tid) -> Result<()> {
         let mut superblock = self.superblock.lock();
         let bytes = superblock.update(start, sequence);
-        self.area.write_durable(0, bytes, Cause::Control)
+        self.area.write_superblock(bytes, Cause::Control)
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use stetfs_format::BlockNo;
-use stetfs_media::{BlockDev, Cause, Class, Tag};
+use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
 
 use crate::error::{JournalError, Result};
 use crate::scheme::LogExtent;
@@ -96,21 +96,32 @@ impl Area {
             .read_at(block.0 * self.block_size as u64, out, tag)?)
     }
 
-    /// Writes one log block and returns when it is durable.
-    pub(super) fn write_durable(&self, at: u32, bytes: &[u8], cause: Cause) -> Result<()> {
-        let (block, _) = self.place(at)?;
+    /// Writes the journal superblock's block and returns when it is durable.
+    pub(super) fn write_superblock(&self, bytes: &[u8], cause: Cause) -> Result<()> {
         let tag = Tag {
             class: Class::Journal,
             cause,
         };
-        Ok(self
-            .dev
-            .write_durable(block.0 * self.block_size as u64, &[bytes], tag)?)
+        Ok(self.dev.write_durable(self.offset(0)?, &[bytes], tag)?)
+    }
+
+    /// Writes the record that makes a durable body valid; durable when it returns.
+    pub(super) fn write_commit(&self, body: Durable<'_>, at: u32, record: &[u8]) -> Result<()> {
+        let tag = Tag {
+            class: Class::Journal,
+            cause: Cause::CommitRecord,
+        };
+        Ok(body.write_commit(self.offset(at)?, &[record], tag)?)
     }
 
     /// Writes blocks one after the other from log block `at` on, around the ring, in as few requests
     /// as the area's layout allows.
-    pub(super) fn write(&self, mut at: u32, mut blocks: &[(Class, &[u8])]) -> Result<()> {
+    pub(super) fn write(
+        &self,
+        body: &mut Dirty<'_>,
+        mut at: u32,
+        mut blocks: &[(Class, &[u8])],
+    ) -> Result<()> {
         let size = self.block_size as u64;
         while !blocks.is_empty() {
             let (block, together) = self.place(at)?;
@@ -119,10 +130,14 @@ impl Area {
                 .min(together as usize)
                 .min((self.end - at) as usize);
             let (now, later) = blocks.split_at(n);
-            self.dev.write_classed_at(block.0 * size, now, Cause::Log)?;
+            body.write_classed(block.0 * size, now, Cause::Log)?;
             at = self.step(at, n as u32);
             blocks = later;
         }
         Ok(())
+    }
+
+    fn offset(&self, at: u32) -> Result<u64> {
+        Ok(self.place(at)?.0.0 * self.block_size as u64)
     }
 }

@@ -119,7 +119,7 @@ fn replay(
     }
     report.blocks = copies.len() as u64;
     area.dev.flush(Cause::Recovery)?;
-    area.write_durable(0, superblock.update(0, next.next()), Cause::Recovery)
+    area.write_superblock(superblock.update(0, next.next()), Cause::Recovery)
 }
 
 /// A complete transaction in the log.
