@@ -81,7 +81,6 @@ pub(crate) fn rename(
     perm::may_search(vol, c, old_dir)?;
     perm::may_search(vol, c, new_dir)?;
     check_name(old_name)?;
-    check_name(new_name)?;
     if dir::is_dot_or_dotdot(old_name) {
         return Err(Error::Busy);
     }
@@ -165,6 +164,7 @@ fn attempt(
 
 fn find_ends(vol: &Volume, old: &End<'_>, new: &End<'_>, flags: RenameFlags) -> Result<Ends> {
     let source_at = find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?;
+    check_name(new.name)?;
     let target_at = find(vol, new.dir, new.name)?;
     if target_at.is_some() && flags.contains(RenameFlags::NOREPLACE) {
         return Err(Error::Exists);
