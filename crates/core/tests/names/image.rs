@@ -1,0 +1,129 @@
+//! Volumes to test on: made by mke2fs in a file, mounted from memory, written back for the judges.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use stetfs::clock::Clock;
+use stetfs::{Fs, MountOptions};
+use stetfs_media::RamDev;
+use tempfile::TempDir;
+
+/// A mounted volume.
+pub(crate) struct Volume {
+    pub(crate) fs: Fs,
+    dev: Arc<RamDev>,
+    dir: TempDir,
+}
+
+/// Runs a program of e2fsprogs; returns its exit code and all it printed.
+fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
+    let output = Command::new(program)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .args(args)
+        .arg(image)
+        .output()
+        .unwrap_or_else(|e| panic!("{program} (e2fsprogs) cannot be run: {e}"));
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+impl Volume {
+    /// Makes a volume of `mib` MiB with these arguments of mke2fs and mounts it. An argument `hash_alg=...` is tune2fs's.
+    pub(crate) fn make(mke2fs: &str, mib: u64) -> Self {
+        Self::mount(Self::image(mke2fs, mib))
+    }
+
+    /// Makes an image without mounting it.
+    pub(crate) fn image(mke2fs: &str, mib: u64) -> TempDir {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("image");
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(mib << 20)
+            .unwrap();
+        let (tune, mut args): (Vec<&str>, Vec<&str>) = mke2fs
+            .split_whitespace()
+            .partition(|arg| arg.starts_with("hash_alg="));
+        args.extend(["-F", "-q"]);
+        let (code, text) = run("mke2fs", &args, &path);
+        assert_eq!(code, 0, "mke2fs {mke2fs}: {text}");
+        for option in tune {
+            let (code, text) = run("tune2fs", &["-E", option], &path);
+            assert_eq!(code, 0, "tune2fs {option}: {text}");
+        }
+        dir
+    }
+
+    fn mount(dir: TempDir) -> Self {
+        let dev = Arc::new(RamDev::from_file(&dir.path().join("image")).unwrap());
+        let options = MountOptions {
+            clock: Clock::manual(1_600_000_000),
+            ..MountOptions::default()
+        };
+        let (fs, _) = Fs::mount(dev.clone(), options).unwrap();
+        Self { fs, dev, dir }
+    }
+
+    /// Unmounts, has e2fsck judge the image, and mounts it again.
+    pub(crate) fn check(self) -> Self {
+        Self::mount(self.checked())
+    }
+
+    /// Unmounts and has e2fsck judge the image; gives the directory that holds it as `image`.
+    pub(crate) fn checked(self) -> TempDir {
+        self.fs.unmount().unwrap();
+        drop(self.fs);
+        let path = self.dir.path().join("image");
+        self.dev.to_file(&path).unwrap();
+        let (code, text) = run("e2fsck", &["-fn"], &path);
+        if code != 0 {
+            let kept = std::env::temp_dir().join("stetfs-names-failed.img");
+            let _ = std::fs::copy(&path, &kept);
+            panic!(
+                "e2fsck -fn says {code}, image kept at {}:\n{text}",
+                kept.display()
+            );
+        }
+        self.dir
+    }
+
+    /// What debugfs prints for `request` on an unmounted image.
+    pub(crate) fn debugfs(dir: &TempDir, request: &str) -> String {
+        run("debugfs", &["-R", request], &dir.path().join("image")).1
+    }
+
+    /// Changes an unmounted image with debugfs.
+    pub(crate) fn debugfs_write(dir: &TempDir, request: &str) -> String {
+        run("debugfs", &["-w", "-R", request], &dir.path().join("image")).1
+    }
+
+    /// Mounts an image that [`Volume::checked`] has given.
+    pub(crate) fn again(dir: TempDir) -> Self {
+        Self::mount(dir)
+    }
+}
+
+/// A small generator of random numbers (xorshift64*), the same on every run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        ((self.next() >> 33) as usize) % n
+    }
+}
