@@ -222,7 +222,7 @@ impl Image {
 
         let mut script = "mkdir d\ncd d\n".to_owned();
         for i in 0..700 {
-            let name = format!("file-{i}-{}", "n".repeat(i * 7 % 90));
+            let name = format!("file-{i}-{}", "n".repeat(90 + i * 7 % 130));
             writeln!(script, "write /dev/null {name}").expect("a string");
         }
         script += "write /dev/null h\u{e4}\u{df}lich\u{2603}\n";
