@@ -45,7 +45,7 @@ pub(crate) fn evict_in(
 /// Frees the inode in as many handles as it takes. The caller holds its lock for writing and no handle.
 pub(crate) fn evict(vol: &Volume, inode: &Inode) -> Result<()> {
     loop {
-        let h = truncate::start(vol)?;
+        let h = truncate::start_removal(vol, inode)?;
         let mut st = inode.state.write();
         if st.gone || evict_in(vol, &h, inode, &mut st)? {
             return Ok(());

@@ -23,6 +23,14 @@ use crate::volume::Volume;
 /// The most blocks that one handle allocates: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
 const RUN_MAX: u32 = 32_767;
 
+/// Credits for zeroing the edges of a range: two blocks, the inode and the superblock.
+const EDGE_CREDITS: u32 = 4;
+
+/// Credits for allocating or changing one run, and for storing the inode.
+fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
+    mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + file::INODE_CREDITS
+}
+
 /// Does what `mode` says to `[offset, offset + len)`.
 ///
 /// # Errors
@@ -171,11 +179,11 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     };
     let bytes = bytes.start..end;
     let blocks = whole_blocks(vol, &bytes);
-    let h = truncate::start(vol)?;
+    let h = vol.start(EDGE_CREDITS)?;
     zero_edges(vol, &h, inode, &bytes)?;
     drop(h);
     loop {
-        let h = truncate::start(vol)?;
+        let h = truncate::start_removal(vol, inode)?;
         let mut st = inode.state.write();
         let to = Some(LBlock(blocks.end));
         let done = blocks.is_empty() || {
@@ -193,7 +201,7 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
 
 /// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they are.
 fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
-    let h = truncate::start(vol)?;
+    let h = vol.start(EDGE_CREDITS)?;
     zero_edges(vol, &h, inode, &bytes)?;
     let size = inode.state.read().raw.size;
     if bytes.start > size {
@@ -203,7 +211,7 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let blocks = whole_blocks(vol, &bytes);
     let mut at = LBlock(blocks.start);
     while at.0 < blocks.end {
-        let h = truncate::start(vol)?;
+        let h = vol.start(step_credits(vol, &inode.state.read()))?;
         let mut st = inode.state.write();
         truncate::forget(
             vol,
@@ -213,7 +221,7 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             LBlock(blocks.start),
             Some(LBlock(blocks.end)),
         )?;
-        while at.0 < blocks.end && h.has_credits(truncate::FINISH_CREDITS) {
+        while at.0 < blocks.end && h.has_credits(step_credits(vol, &st)) {
             let run = mapping::lookup(vol, inode, &st, at, blocks.end - at.0)?;
             let len = run.len.min(blocks.end - at.0).min(RUN_MAX);
             if run.state == MapState::Written {
@@ -251,11 +259,11 @@ fn preallocate_some(
     at: LBlock,
     end: u32,
 ) -> Result<LBlock> {
-    let h = truncate::start(vol)?;
+    let h = vol.start(step_credits(vol, &inode.state.read()))?;
     let mut st = inode.state.write();
     let mut at = at;
     let mut result = Ok(());
-    while at.0 < end && h.has_credits(truncate::FINISH_CREDITS) {
+    while at.0 < end && h.has_credits(step_credits(vol, &st)) {
         let run = mapping::lookup(vol, inode, &st, at, end - at.0)?;
         let want = run.len.min(end - at.0).min(RUN_MAX);
         if run.state != MapState::Hole {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{About, DataPromise, JournalStats};
-use stetfs_media::BlockDev;
+use stetfs_media::{BlockDev, MeterSnapshot};
 
 use crate::error::{Error, Kind, Result};
 use crate::mount::MountReport;
@@ -36,6 +36,12 @@ pub struct Fs(Arc<Volume>);
 pub struct Stats {
     /// The journaling scheme.
     pub scheme: &'static str,
+    /// Bytes that callers have read from files.
+    pub bytes_read: u64,
+    /// Bytes that callers have written to files.
+    pub bytes_written: u64,
+    /// What the device below has done.
+    pub device: MeterSnapshot,
     /// Transactions, blocks, caches.
     pub journal: JournalStats,
     /// Inodes in memory.
@@ -301,6 +307,7 @@ impl Fs {
             let inode = vol.iget(ino)?;
             let n = file::read(vol, &inode, offset, out)?;
             attr::touch_atime(vol, &inode);
+            vol.bytes_read.fetch_add(n as u64, Ordering::Relaxed);
             Ok(n)
         })
     }
@@ -328,6 +335,8 @@ impl Fs {
         self.run(|vol| {
             let inode = vol.iget(ino)?;
             let wrote = file::write(vol, c, &inode, offset, bytes, flags)?;
+            vol.bytes_written
+                .fetch_add(wrote.1 as u64, Ordering::Relaxed);
             let sync = inode.state.read().raw.flags.contains(InodeFlags::SYNC);
             if sync || flags.intersects(WriteFlags::SYNC | WriteFlags::DATASYNC) {
                 open::fsync(vol, &inode, !sync && !flags.contains(WriteFlags::SYNC))?;
@@ -426,6 +435,9 @@ impl Fs {
         let state = vol.state.load(Ordering::Relaxed);
         Stats {
             scheme: vol.journal.about().name,
+            bytes_read: vol.bytes_read.load(Ordering::Relaxed),
+            bytes_written: vol.bytes_written.load(Ordering::Relaxed),
+            device: vol.dev.meter().snapshot(),
             journal: vol.journal.stats(),
             inodes_cached: vol.icache.len(),
             blocks_free: vol.alloc.free_blocks().0,

@@ -13,13 +13,9 @@ use crate::inode::{Inode, InodeState};
 use crate::mapping;
 use crate::volume::Volume;
 
-/// Credits that every truncate asks for at first: the inode, the superblock and a neighbour on the orphan list, the
-/// last block, and what freeing a handful of extents changes.
-const TRUNCATE_CREDITS: u32 = 32;
-
-/// Credits that must be left when unmapping stops: inode, superblock, the neighbour on the orphan list, the xattr block and
-/// the bitmap and descriptor that freeing the inode changes.
-pub(crate) const FINISH_CREDITS: u32 = 8;
+/// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the orphan list, the last block and the
+/// attribute block, and what freeing a handful of extents changes. It gets more on the way when it needs more.
+const TRUNCATE_CREDITS: u32 = 40;
 
 /// Sets the file's size. `change` makes the other changes of the inode that belong to the same operation. The caller holds
 /// the inode's lock for writing and has checked everything but the limit.
@@ -39,7 +35,7 @@ pub(crate) fn set_size(
         }
         st.raw.size
     };
-    let h = start(vol)?;
+    let h = vol.start(TRUNCATE_CREDITS.min(vol.journal.max_credits()))?;
     file::zero_to_block_end(vol, &h, inode, size.min(old))?;
     let mut st = inode.state.write();
     change(&h, &mut st)?;
@@ -65,7 +61,7 @@ pub(crate) fn set_size(
 /// holds the inode's lock for writing, or nobody else is there yet.
 pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
     loop {
-        let h = start(vol)?;
+        let h = start_removal(vol, inode)?;
         let mut st = inode.state.write();
         let done = cut(vol, &h, inode, &mut st)?;
         if done {
@@ -78,9 +74,10 @@ pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
     }
 }
 
-/// A handle for a truncate.
-pub(crate) fn start(vol: &Volume) -> Result<Handle> {
-    vol.start(TRUNCATE_CREDITS.min(vol.journal.max_credits()))
+/// A handle in which [`mapping::remove`] makes progress, and the inode can be freed.
+pub(crate) fn start_removal(vol: &Volume, inode: &Inode) -> Result<Handle> {
+    let credits = mapping::credits_for_remove(vol, &inode.state.read()).max(TRUNCATE_CREDITS);
+    vol.start(credits.min(vol.journal.max_credits()))
 }
 
 /// Forgets and unmaps blocks beyond `size`; false when credits ran out first.

@@ -8,7 +8,7 @@
 //! The superblock changes in two ways. While the journal runs, through a handle ([`Volume::update_super`]); at mount,
 //! at unmount and after the journal has failed, directly on the device (`mount.rs`), when nothing of it is in flight.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
@@ -56,6 +56,10 @@ pub(crate) struct Volume {
     pub(crate) journal_blocks: u64,
     /// [`VolumeState`] bits.
     pub(crate) state: AtomicU32,
+    /// Bytes that callers have read from files.
+    pub(crate) bytes_read: AtomicU64,
+    /// Bytes that callers have written to files.
+    pub(crate) bytes_written: AtomicU64,
     /// Gives data its blocks at commit.
     pub(crate) placement: OnceLock<Arc<Placement>>,
 }

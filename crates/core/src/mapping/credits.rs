@@ -28,11 +28,15 @@ pub(crate) fn credits_for_insert(vol: &Volume, st: &InodeState, len: u32) -> u32
     (blocks + POINTER_LEVELS) * (1 + ALLOCATE_CREDITS)
 }
 
-/// For one step of a removal, which frees at most `len` blocks in one piece.
+/// What a removal leaves for its caller to finish with: the inode, the superblock and a neighbour on the orphan list, the attribute
+/// block, and bitmaps and descriptors of the attribute block and the inode.
+const FINISH_CREDITS: u32 = 8;
+
+/// For one step of a removal, which frees at most `len` blocks in one piece, and for finishing after it.
 pub(super) fn remove_credits(alloc: &Alloc, len: u32, depth: u16) -> u32 {
     let groups = len / alloc.geo().blocks_per_group() + 2;
     let nodes = 2 * (u32::from(depth) + 1);
-    groups * ALLOCATE_CREDITS + nodes * (1 + ALLOCATE_CREDITS) + len / REVOKES_PER_CREDIT + 1
+    groups * ALLOCATE_CREDITS + nodes * (1 + ALLOCATE_CREDITS) + len / REVOKES_PER_CREDIT + 1 + FINISH_CREDITS
 }
 
 /// For the least that a removal must be able to do to make progress.

@@ -18,7 +18,7 @@ use crate::types::mode;
 ///
 /// # Errors
 /// [`MountError::ExternalJournal`], [`MountError::JournalInode`], or what decoding finds.
-pub(super) fn locate(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExtent>> {
+pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExtent>> {
     if sb.journal_inum == 0 {
         return Err(MountError::ExternalJournal {
             device: sb.journal_dev,

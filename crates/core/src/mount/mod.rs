@@ -16,7 +16,7 @@
 mod journal_area;
 pub(crate) mod superblock;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::RwLock;
@@ -29,6 +29,7 @@ use stetfs_journal::{
 };
 use stetfs_media::{BlockDev, Class};
 
+pub use self::journal_area::journal_extents;
 use crate::error::{Error, Kind, Result};
 use crate::icache::InodeCache;
 use crate::options::MountOptions;
@@ -232,7 +233,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
     }
     let has_journal = sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) && !opts.noload;
     let log = if has_journal {
-        journal_area::locate(&**dev, &sb)?
+        journal_extents(&**dev, &sb)?
     } else {
         Vec::new()
     };
@@ -352,6 +353,8 @@ fn assemble(
         shared_xattrs: crate::xattr::SharedBlocks::default(),
         journal_blocks,
         state: AtomicU32::new(if read_only { VolumeState::READ_ONLY } else { 0 }),
+        bytes_read: AtomicU64::new(0),
+        bytes_written: AtomicU64::new(0),
         placement: OnceLock::new(),
     });
     let placement = Arc::new(Placement::new(&vol));
