@@ -31,16 +31,26 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
 
 /// How a write is to be done.
 ///
-/// Not [`WriteFlags::APPEND`]: the kernel holds the file's length and has chosen the offset. `O_SYNC` of pages from the
-/// writeback cache is none of the write's business either: the kernel sends an FSYNC after them.
-fn write_flags(from: FuseWriteFlags, flags: i32) -> WriteFlags {
+/// With a writeback cache the kernel holds the file's length and times: it has chosen the offset of an append, and the
+/// core must take it as it is. Without one the core appends by itself. `O_SYNC` of pages from the cache is none of the write's
+/// business: the kernel sends an FSYNC after them.
+fn write_flags(from: FuseWriteFlags, flags: i32, writeback: bool) -> WriteFlags {
     let mut out = WriteFlags::empty();
     if from.contains(FuseWriteFlags::FUSE_WRITE_CACHE) {
         out |= WriteFlags::CACHED;
-    } else if flags & libc::O_SYNC == libc::O_SYNC {
-        out |= WriteFlags::SYNC;
-    } else if flags & libc::O_DSYNC != 0 {
-        out |= WriteFlags::DATASYNC;
+    } else {
+        if flags & libc::O_APPEND != 0 {
+            out |= if writeback {
+                WriteFlags::CACHED
+            } else {
+                WriteFlags::APPEND
+            };
+        }
+        if flags & libc::O_SYNC == libc::O_SYNC {
+            out |= WriteFlags::SYNC;
+        } else if flags & libc::O_DSYNC != 0 {
+            out |= WriteFlags::DATASYNC;
+        }
     }
     out.set(
         WriteFlags::KILL_SUID,
@@ -109,9 +119,13 @@ impl StetFs {
         from: FuseWriteFlags,
         flags: i32,
     ) -> Answer<u32> {
-        let written = self
-            .fs
-            .write_with(c, inode(ino), offset, data, write_flags(from, flags));
+        let written = self.fs.write_with(
+            c,
+            inode(ino),
+            offset,
+            data,
+            write_flags(from, flags, self.options.writeback),
+        );
         written.map(|(_, n)| n as u32).map_err(|e| errno(&e))
     }
 
@@ -276,15 +290,15 @@ mod tests {
     }
 
     #[test]
-    fn only_direct_writes_are_synchronous_themselves() {
-        let none = FuseWriteFlags::empty();
-        assert_eq!(write_flags(none, libc::O_SYNC), WriteFlags::SYNC);
-        assert_eq!(write_flags(none, libc::O_DSYNC), WriteFlags::DATASYNC);
-        assert_eq!(write_flags(none, libc::O_APPEND), WriteFlags::empty());
-        assert_eq!(
-            write_flags(FuseWriteFlags::FUSE_WRITE_CACHE, libc::O_SYNC),
-            WriteFlags::CACHED
-        );
+    fn flags_of_writes() {
+        let (none, cached) = (FuseWriteFlags::empty(), FuseWriteFlags::FUSE_WRITE_CACHE);
+        assert_eq!(write_flags(none, libc::O_SYNC, true), WriteFlags::SYNC);
+        assert_eq!(write_flags(none, libc::O_DSYNC, true), WriteFlags::DATASYNC);
+        assert_eq!(write_flags(cached, libc::O_SYNC, true), WriteFlags::CACHED);
+        assert_eq!(write_flags(none, libc::O_APPEND, false), WriteFlags::APPEND);
+        assert_eq!(write_flags(none, libc::O_APPEND, true), WriteFlags::CACHED);
+        let kill = FuseWriteFlags::FUSE_WRITE_KILL_SUIDGID;
+        assert_eq!(write_flags(kill, 0, true), WriteFlags::KILL_SUID);
     }
 
     #[test]

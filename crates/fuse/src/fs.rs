@@ -607,7 +607,8 @@ impl Filesystem for StetFs {
         tally!(self, ioctl);
         match self.control_file(req, ino, cmd, in_data) {
             Ok(mut out) => {
-                out.resize(out_size as usize, 0);
+                // Not padded: programs pass an int where the number says long, and would be written past.
+                out.truncate(out_size as usize);
                 reply.ioctl(0, &out);
             }
             Err(e) => reply.error(e),

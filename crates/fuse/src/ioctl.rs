@@ -47,7 +47,7 @@ pub(crate) const SHUTDOWN: u32 = number(READ, b'X', 125, 4);
 pub const SHUTDOWN_WITH_MODE: u32 = number(WRITE, b'X', 125, 4);
 
 impl StetFs {
-    /// Does what an ioctl asks for; the answer is cut or padded to what its number says.
+    /// Does what an ioctl asks for; the answer may be shorter than its number says, not longer.
     pub(crate) fn control_file(
         &self,
         req: &Request,

@@ -39,4 +39,4 @@ pub use ioctl::SHUTDOWN_WITH_MODE;
 pub use mount::{FS_TYPE, MountError, check_dir};
 pub use options::{Allow, FuseOptions, Options};
 pub use session::{Ended, SessionError, serve};
-pub use umount::{UmountError, umount};
+pub use umount::{UmountError, umount, wait_for_release};

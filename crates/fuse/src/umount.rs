@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
@@ -96,6 +96,24 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
     Ok(unmounted)
 }
 
+/// Waits until a server that has been unmounted but still commits has released the image, at most `timeout`; for a new mount
+/// right after `umount`. Returns at once when the image is free, cannot be looked at, or is still mounted: opening it
+/// then says what is to be said.
+pub fn wait_for_release(image: &Path, timeout: Duration) {
+    let Ok(file) = std::fs::File::open(image) else {
+        return;
+    };
+    let deadline = Instant::now() + timeout;
+    while let Err(std::fs::TryLockError::WouldBlock) = file.try_lock_shared() {
+        let mounted = mountinfo::mounts()
+            .is_ok_and(|all| all.iter().any(|m| m.is_stetfs() && m.source == image));
+        if mounted || Instant::now() > deadline {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The process that serves the mount.
 fn server_of(dir: &Path) -> Option<u32> {
     let stats = control::query_stats(dir).ok()?;
@@ -112,9 +130,9 @@ fn wait_for_end(pid: u32, timeout: Duration) -> bool {
         // Gone already.
         return true;
     };
-    let deadline = std::time::Instant::now() + timeout;
+    let deadline = Instant::now() + timeout;
     loop {
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec {
             tv_sec: left.as_secs() as i64,
             tv_nsec: i64::from(left.subsec_nanos()),

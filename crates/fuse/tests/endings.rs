@@ -1,0 +1,320 @@
+//! How a mount ends: unmounted, by a signal, killed; and what is left of it each time.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::{Server, Volume, errno, run, wait_until};
+
+const ENOTCONN: i32 = 107;
+
+#[test]
+fn what_was_synced_survives_a_kill() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("commit=300");
+    for i in 0..50 {
+        let mut file = File::create(volume.path(&format!("synced-{i}"))).unwrap();
+        file.write_all(format!("number {i}").as_bytes()).unwrap();
+        file.sync_all().unwrap();
+    }
+    File::options()
+        .write(true)
+        .open(volume.path("synced-7"))
+        .unwrap()
+        .write_all(b"never synced")
+        .unwrap();
+    server.crash(&volume.dir);
+
+    let server = volume.mount("");
+    for i in 0..50 {
+        assert_eq!(
+            fs::read(volume.path(&format!("synced-{i}"))).unwrap().len(),
+            format!("number {i}").len()
+        );
+    }
+    volume.unmount(server);
+}
+
+#[test]
+fn synchronous_writes_survive_a_kill() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    const O_DSYNC: i32 = 0o10_000;
+    const O_SYNC: i32 = 0o4_010_000;
+    const O_DIRECT: i32 = 0o40_000;
+    for (name, flags) in [
+        ("sync", O_SYNC),
+        ("dsync", O_DSYNC),
+        ("direct", O_SYNC | O_DIRECT),
+    ] {
+        let server = volume.mount("commit=300");
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(flags)
+            .open(volume.path(name));
+        // O_DIRECT wants aligned memory.
+        let buffer = Aligned([b's'; 4096]);
+        file.unwrap().write_all_at(&buffer.0, 4096).unwrap();
+        server.crash(&volume.dir);
+        let server = volume.mount("");
+        let text = fs::read(volume.path(name)).unwrap();
+        assert!(
+            text.len() == 8192 && text[4096..].iter().all(|&b| b == b's'),
+            "{name}"
+        );
+        volume.unmount(server);
+    }
+    let server = volume.mount("commit=300,sync");
+    fs::create_dir(volume.path("dir")).unwrap();
+    fs::write(volume.path("dir/file"), b"kept").unwrap();
+    server.crash(&volume.dir);
+    let server = volume.mount("commit=300,dirsync");
+    assert_eq!(fs::read(volume.path("dir/file")).unwrap(), b"kept");
+    fs::rename(volume.path("dir/file"), volume.path("moved")).unwrap();
+    server.crash(&volume.dir);
+    let server = volume.mount("");
+    assert_eq!(fs::read(volume.path("moved")).unwrap(), b"kept");
+    volume.unmount(server);
+}
+
+#[repr(align(4096))]
+struct Aligned([u8; 4096]);
+
+#[test]
+fn syncing_the_mount_point_syncs_everything() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("commit=300");
+    fs::create_dir(volume.path("d")).unwrap();
+    fs::write(volume.path("d/f"), b"kept").unwrap();
+    run(Command::new("sync").arg(&volume.dir));
+    fs::write(volume.path("d/g"), b"too").unwrap();
+    stetfs_fuse::control::command(&volume.dir, stetfs_fuse::control::Command::Commit).unwrap();
+    server.crash(&volume.dir);
+    let server = volume.mount("");
+    assert_eq!(fs::read(volume.path("d/f")).unwrap(), b"kept");
+    assert_eq!(fs::read(volume.path("d/g")).unwrap(), b"too");
+    volume.unmount(server);
+}
+
+#[test]
+fn signals_leave_a_clean_image() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    for (i, signal) in [Signal::TERM, Signal::INT, Signal::HUP]
+        .into_iter()
+        .enumerate()
+    {
+        let server = volume.mount("commit=300");
+        fs::write(volume.path(&format!("f{i}")), format!("{signal:?}")).unwrap();
+        server.signal(signal);
+        let (status, said) = server.wait();
+        assert!(status.success(), "{signal:?}: {status}: {said}");
+        assert_eq!(fs::read_dir(&volume.dir).unwrap().count(), 0, "unmounted");
+        volume.check_clean();
+    }
+    let server = volume.mount("ro");
+    for i in 0..3 {
+        assert!(volume.path(&format!("f{i}")).exists());
+    }
+    volume.unmount(server);
+}
+
+#[test]
+fn a_signal_closes_the_volume_under_open_files() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("commit=300");
+    let mut open = File::create(volume.path("open")).unwrap();
+    open.write_all(b"in the kernel's cache only").unwrap();
+    let unlinked = File::create(volume.path("unlinked")).unwrap();
+    unlinked.set_len(1 << 20).unwrap();
+    fs::remove_file(volume.path("unlinked")).unwrap();
+    assert!(matches!(
+        stetfs_fuse::umount(&volume.dir, false, Duration::from_secs(1)),
+        Err(stetfs_fuse::UmountError::Mount(
+            stetfs_fuse::MountError::Busy(_)
+        ))
+    ));
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    assert_eq!(status.code(), Some(3), "{said}");
+    assert!(
+        open.write_all(b"more")
+            .and_then(|()| open.sync_all())
+            .is_err()
+    );
+    drop((open, unlinked));
+    volume.check_clean();
+    let server = volume.mount("");
+    assert_eq!(
+        fs::read(volume.path("open")).unwrap(),
+        b"in the kernel's cache only"
+    );
+    volume.unmount(server);
+}
+
+#[test]
+fn unmounting_by_others_is_noticed() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("commit=300");
+    fs::write(volume.path("f"), b"kept").unwrap();
+    run(Command::new("umount").arg(&volume.dir));
+    let (status, said) = server.wait();
+    assert!(status.success(), "{said}");
+    volume.check_clean();
+    // At once again: the old server must not undo the new mount.
+    for _ in 0..5 {
+        let server = volume.mount("");
+        run(Command::new("umount").arg(&volume.dir));
+        let next = volume.mount("");
+        assert!(server.wait().0.success());
+        assert_eq!(fs::read(volume.path("f")).unwrap(), b"kept");
+        volume.unmount(next);
+    }
+}
+
+#[test]
+fn lazy_unmount_lasts_until_the_last_file_is_closed() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let mut file = File::create(volume.path("f")).unwrap();
+    let unmounted = stetfs_fuse::umount(&volume.dir, true, Duration::from_secs(1)).unwrap();
+    assert!(!unmounted.finished);
+    file.write_all(b"late").unwrap();
+    drop(file);
+    assert!(server.wait().0.success());
+    volume.check_clean();
+    let server = volume.mount("ro");
+    assert_eq!(fs::read(volume.path("f")).unwrap(), b"late");
+    volume.unmount(server);
+}
+
+#[test]
+fn a_dead_mount_point_is_released() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    for by_mounting in [false, true] {
+        let server = volume.mount("noauto_unmount");
+        server.signal(Signal::KILL);
+        server.wait();
+        assert_eq!(errno(fs::metadata(&volume.dir)), ENOTCONN);
+        if by_mounting {
+            let server = volume.mount("");
+            volume.unmount(server);
+        } else {
+            let unmounted =
+                stetfs_fuse::umount(&volume.dir, false, Duration::from_secs(1)).unwrap();
+            assert!(unmounted.was_dead);
+            assert!(fs::read_dir(&volume.dir).is_ok());
+        }
+    }
+}
+
+#[test]
+fn the_background_server_stands_when_the_command_returns() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let out = volume
+        .serve_command("")
+        .arg("--background")
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    fs::write(volume.path("f"), b"x").unwrap();
+    let stats = stetfs_fuse::query_stats(&volume.dir).unwrap();
+    let pid = stats.split("\"pid\":").nth(1).unwrap();
+    let pid: u32 = pid[..pid.find(|c: char| !c.is_ascii_digit()).unwrap()]
+        .parse()
+        .unwrap();
+    assert!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap() == std::path::Path::new("/"));
+    let again = volume
+        .serve_command("")
+        .arg("--background")
+        .output()
+        .unwrap();
+    assert!(!again.status.success());
+    assert!(
+        String::from_utf8_lossy(&again.stderr).contains("already"),
+        "the server's words reach the terminal"
+    );
+    let unmounted = stetfs_fuse::umount(&volume.dir, false, Duration::from_secs(60)).unwrap();
+    assert!(unmounted.finished);
+    volume.check_clean();
+}
+
+#[test]
+fn a_crash_in_the_background_is_told() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    server.crash(&volume.dir);
+    assert_eq!(fs::read_dir(&volume.dir).unwrap().count(), 0);
+    // Where there is no system log, the kernel's has it.
+    if !std::path::Path::new("/dev/log").exists() {
+        let image = volume.image.display().to_string();
+        wait_until("the kernel log has it", || {
+            let log = Command::new("dmesg").output().unwrap().stdout;
+            String::from_utf8_lossy(&log)
+                .lines()
+                .any(|l| l.contains("stetfs") && l.contains(&image))
+        });
+    }
+}
+
+#[test]
+fn wrong_mounts_are_refused_with_the_reason() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let refused =
+        |volume: &Volume, options: &str| volume.try_mount(options).err().expect("it was mounted");
+    assert!(refused(&volume, "frobnicate").contains("unknown mount option \"frobnicate\""));
+    assert!(refused(&volume, "commit=soon").contains("commit=soon"));
+    assert!(refused(&volume, "scheme=nonsense").contains("nonsense"));
+
+    let server = volume.mount("");
+    let twice = refused(&volume, "");
+    assert!(twice.contains("already"), "{twice}");
+    let elsewhere = volume.scratch.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let mut command = Command::new(support::serve_program());
+    let locked = Server::start({
+        command.arg(&volume.image).arg(&elsewhere);
+        command
+    });
+    let locked = locked.err().expect("mounted twice");
+    assert!(
+        locked.contains("in use") || locked.contains("lock") || locked.contains("already"),
+        "{locked}"
+    );
+    volume.unmount(server);
+
+    let nowhere = Volume::new(8, &[]);
+    fs::remove_dir(&nowhere.dir).unwrap();
+    assert!(refused(&nowhere, "").contains("mnt"));
+    fs::write(&nowhere.dir, b"").unwrap();
+    assert!(refused(&nowhere, "").contains("not a directory"));
+
+    let garbage = Volume::new(8, &[]);
+    fs::write(&garbage.image, vec![0; 8 << 20]).unwrap();
+    assert!(!refused(&garbage, "").is_empty());
+    assert!(
+        stetfs_fuse::mountinfo::mounted_on(&garbage.dir)
+            .unwrap()
+            .is_none()
+    );
+}

@@ -1,0 +1,428 @@
+//! What ordinary programs do on a mount, judged by what they read back, by e2fsck, and by the volume after a remount.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FallocateFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
+use support::{Volume, errno};
+
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const ENOTEMPTY: i32 = 39;
+const ENODATA: i32 = 61;
+
+#[test]
+fn files_directories_and_links() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let path = |name: &str| volume.path(name);
+
+    assert_eq!(
+        fs::metadata(&volume.dir).unwrap().ino(),
+        2,
+        "the root is inode 2, as on a kernel mount"
+    );
+    fs::create_dir_all(path("a/b/c")).unwrap();
+    fs::write(path("a/b/c/file"), b"content").unwrap();
+    fs::hard_link(path("a/b/c/file"), path("a/second")).unwrap();
+    symlink("b/c/file", path("a/link")).unwrap();
+    assert_eq!(fs::read(path("a/link")).unwrap(), b"content");
+    assert_eq!(fs::metadata(path("a/second")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(path("a")).unwrap().nlink(), 3);
+    assert_eq!(errno(fs::create_dir(path("a"))), EEXIST);
+    assert_eq!(errno(fs::remove_dir(path("a/b"))), ENOTEMPTY);
+
+    fs::rename(path("a/b/c/file"), path("a/moved")).unwrap();
+    assert_eq!(
+        errno(fs::read(path("a/b/c/file"))),
+        ENOENT,
+        "a name that the kernel may have cached"
+    );
+    assert_eq!(errno(fs::read(path("a/link"))), ENOENT);
+    fs::write(path("a/other"), b"other").unwrap();
+    let exchange = |flags| {
+        rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            path("a/moved"),
+            rustix::fs::CWD,
+            path("a/other"),
+            flags,
+        )
+    };
+    assert_eq!(
+        exchange(RenameFlags::NOREPLACE).unwrap_err().raw_os_error(),
+        EEXIST
+    );
+    exchange(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read(path("a/moved")).unwrap(), b"other");
+    fs::remove_file(path("a/second")).unwrap();
+    assert_eq!(fs::metadata(path("a/other")).unwrap().nlink(), 1);
+    fs::remove_dir(path("a/b/c")).unwrap();
+    assert_eq!(fs::metadata(path("a/b")).unwrap().nlink(), 2);
+
+    volume.unmount(server);
+    let server = volume.mount("ro");
+    assert_eq!(fs::read(path("a/other")).unwrap(), b"content");
+    assert_eq!(
+        fs::read_link(path("a/link")).unwrap(),
+        Path::new("b/c/file")
+    );
+    assert!(fs::write(path("new"), b"").is_err());
+    volume.unmount(server);
+}
+
+#[test]
+fn contents() {
+    need!(support::fuse());
+    let volume = Volume::new(256, &[]);
+    let server = volume.mount("");
+    let path = |name: &str| volume.path(name);
+
+    // Far larger than a request, at odd offsets.
+    let big: Vec<u8> = (0..20_000_001u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    fs::write(path("big"), &big).unwrap();
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .open(path("big"))
+        .unwrap();
+    file.write_all_at(b"patch", 12_345_677).unwrap();
+    file.seek(SeekFrom::Start(12_345_670)).unwrap();
+    let mut piece = [0; 20];
+    file.read_exact(&mut piece).unwrap();
+    assert_eq!(&piece[7..12], b"patch");
+    file.set_len(12_345_679).unwrap();
+    file.set_len(12_345_690).unwrap();
+    drop(file);
+
+    // A hole, appends from two handles, a truncating open.
+    let sparse = File::create(path("sparse")).unwrap();
+    sparse.write_all_at(b"end", 5 << 30).unwrap();
+    let append = || {
+        File::options()
+            .append(true)
+            .create(true)
+            .open(path("log"))
+            .unwrap()
+    };
+    let (mut one, mut two) = (append(), append());
+    for i in 0..200 {
+        let handle = if i % 2 == 0 { &mut one } else { &mut two };
+        writeln!(handle, "{i}").unwrap();
+    }
+    fs::write(path("short"), b"something long").unwrap();
+    fs::write(path("short"), b"brief").unwrap();
+    drop((sparse, one, two));
+
+    volume.unmount(server);
+    let server = volume.mount("");
+    let mut want = big;
+    want[12_345_677..12_345_679].copy_from_slice(b"pa");
+    want.truncate(12_345_679);
+    want.resize(12_345_690, 0);
+    assert!(
+        fs::read(path("big")).unwrap() == want,
+        "the large file came back different"
+    );
+    let sparse = File::open(path("sparse")).unwrap();
+    assert_eq!(sparse.metadata().unwrap().len(), (5 << 30) + 3);
+    assert!(sparse.metadata().unwrap().blocks() < 100);
+    let log: Vec<u32> = fs::read_to_string(path("log"))
+        .unwrap()
+        .lines()
+        .map(|l| l.parse().unwrap())
+        .collect();
+    assert!(log.into_iter().eq(0..200));
+    assert_eq!(fs::read(path("short")).unwrap(), b"brief");
+    drop(sparse);
+    volume.unmount(server);
+}
+
+#[test]
+fn holes_and_ranges() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let path = |name: &str| volume.path(name);
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path("f"))
+        .unwrap();
+
+    // Another handle has written and not synced: what a seek finds must know of it.
+    let writer = File::options().write(true).open(path("f")).unwrap();
+    writer.write_all_at(&[7; 4096], 1 << 20).unwrap();
+    let seek = |from| rustix::fs::seek(&file, from);
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(0)).unwrap(), 1 << 20);
+    assert_eq!(
+        seek(rustix::fs::SeekFrom::Hole(1 << 20)).unwrap(),
+        (1 << 20) + 4096
+    );
+    assert!(seek(rustix::fs::SeekFrom::Data(2 << 20)).is_err());
+
+    let fallocate = |mode, offset, len| rustix::fs::fallocate(&file, mode, offset, len);
+    fallocate(FallocateFlags::KEEP_SIZE, 4 << 20, 1 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (1 << 20) + 4096);
+    fallocate(FallocateFlags::empty(), 2 << 20, 4096).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (2 << 20) + 4096);
+    writer.write_all_at(&[9; 12_288], 0).unwrap();
+    fallocate(
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        4096,
+        4096,
+    )
+    .unwrap();
+    fallocate(FallocateFlags::ZERO_RANGE, 8192, 100).unwrap();
+    let mut start = vec![0; 12_288];
+    file.read_exact_at(&mut start, 0).unwrap();
+    assert!(start[..4096].iter().all(|&b| b == 9));
+    assert!(start[4096..8292].iter().all(|&b| b == 0));
+    assert!(start[8292..].iter().all(|&b| b == 9));
+
+    let copy = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path("copy"))
+        .unwrap();
+    let (mut from, mut to) = (0, 0);
+    while from < 12_288 {
+        let left = 12_288 - from as usize;
+        let n = rustix::fs::copy_file_range(&file, Some(&mut from), &copy, Some(&mut to), left)
+            .unwrap();
+        assert!(n > 0);
+    }
+    let mut copied = vec![1; 12_288];
+    copy.read_exact_at(&mut copied, 0).unwrap();
+    assert!(copied == start);
+    drop((file, writer, copy));
+    volume.unmount(server);
+}
+
+#[test]
+fn attributes() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &["-b", "4096"]);
+    let server = volume.mount("");
+    let file = volume.path("f");
+    fs::write(&file, b"x").unwrap();
+
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o4640)).unwrap();
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps {
+        last_access: time(1_000_000_000, 1),
+        last_modification: time(-2, 800_000_000),
+    };
+    rustix::fs::utimensat(rustix::fs::CWD, &file, &times, AtFlags::empty()).unwrap();
+    rustix::fs::setxattr(&file, "user.colour", b"blue", XattrFlags::CREATE).unwrap();
+    let again = rustix::fs::setxattr(&file, "user.colour", b"red", XattrFlags::CREATE);
+    assert_eq!(again.unwrap_err().raw_os_error(), EEXIST);
+    rustix::fs::setxattr(&file, "user.colour", b"green", XattrFlags::REPLACE).unwrap();
+    rustix::fs::setxattr(&file, "user.empty", b"", XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&file, "user.gone", &[1; 1000], XattrFlags::empty()).unwrap();
+    rustix::fs::removexattr(&file, "user.gone").unwrap();
+
+    let check = || {
+        let meta = fs::metadata(&file).unwrap();
+        assert_eq!(meta.mode(), 0o104_640);
+        assert_eq!((meta.atime(), meta.atime_nsec()), (1_000_000_000, 1));
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (-2, 800_000_000));
+        let mut value = [0; 100];
+        let len = rustix::fs::getxattr(&file, "user.colour", &mut value[..]).unwrap();
+        assert_eq!(&value[..len], b"green");
+        assert_eq!(rustix::fs::getxattr_query(&file, "user.colour").unwrap(), 5);
+        assert_eq!(
+            rustix::fs::getxattr(&file, "user.gone", &mut value[..])
+                .unwrap_err()
+                .raw_os_error(),
+            ENODATA
+        );
+        let mut names = [0u8; 100];
+        let len = rustix::fs::listxattr(&file, &mut names[..]).unwrap();
+        let mut names: Vec<_> = names[..len]
+            .split(|&b| b == 0)
+            .filter(|n| !n.is_empty())
+            .collect();
+        names.sort_unstable();
+        assert_eq!(names, [&b"user.colour"[..], b"user.empty"]);
+    };
+    check();
+    volume.unmount(server);
+    let server = volume.mount("");
+    check();
+
+    let space = rustix::fs::statvfs(&volume.dir).unwrap();
+    assert_eq!(space.f_namemax, 255);
+    assert!(space.f_blocks * space.f_frsize > 50 << 20);
+    fs::write(volume.path("ballast"), vec![1; 5 << 20]).unwrap();
+    let after = rustix::fs::statvfs(&volume.dir).unwrap();
+    assert!((space.f_bfree - after.f_bfree) * space.f_frsize >= 5 << 20);
+    volume.unmount(server);
+}
+
+#[test]
+fn a_file_outlives_its_name_while_it_is_open() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let free = || rustix::fs::statvfs(&volume.dir).unwrap().f_ffree;
+    let before = free();
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(volume.path("f"))
+        .unwrap();
+    file.write_all(b"still here").unwrap();
+    fs::remove_file(volume.path("f")).unwrap();
+    fs::write(volume.path("g"), b"another").unwrap();
+    file.sync_all().unwrap();
+    let mut text = [0; 10];
+    file.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"still here");
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    drop(file);
+    fs::remove_file(volume.path("g")).unwrap();
+    support::wait_until("the inodes are free again", || free() == before);
+    volume.unmount(server);
+}
+
+#[test]
+fn a_directory_that_changes_while_it_is_read() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &["-N", "20000"]);
+    let server = volume.mount("");
+    let dir = volume.path("d");
+    fs::create_dir(&dir).unwrap();
+    for i in 0..4000 {
+        File::create(dir.join(format!("stays-{i}"))).unwrap();
+        File::create(dir.join(format!("goes-{i}"))).unwrap();
+    }
+    let mut seen = std::collections::HashMap::new();
+    for (i, entry) in fs::read_dir(&dir).unwrap().enumerate() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        *seen.entry(name).or_insert(0) += 1;
+        if i % 2 == 0 && i / 2 < 4000 {
+            let _ = fs::remove_file(dir.join(format!("goes-{}", i / 2)));
+            File::create(dir.join(format!("comes-{i}"))).unwrap();
+        }
+    }
+    for i in 0..4000 {
+        assert_eq!(seen.get(&format!("stays-{i}")), Some(&1), "stays-{i}");
+    }
+    assert!(seen.values().all(|&n| n == 1), "an entry was seen twice");
+    for i in 0..4000 {
+        let _ = fs::remove_file(dir.join(format!("goes-{i}")));
+    }
+    let names: Vec<_> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert!(
+        names
+            .iter()
+            .filter(|n| n.to_string_lossy().starts_with("stays"))
+            .count()
+            == 4000
+    );
+    assert!(
+        !names
+            .iter()
+            .any(|n| n.to_string_lossy().starts_with("goes"))
+    );
+    volume.unmount(server);
+}
+
+#[test]
+fn memory_maps_are_written() {
+    need!(support::fuse());
+    need!(support::have("xfs_io"));
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let file = volume.path("mapped");
+    fs::write(&file, vec![b'.'; 100_000]).unwrap();
+    let script = [
+        "-c",
+        "mmap -rw 0 100000",
+        "-c",
+        "mwrite -S 0x61 50000 10000",
+        "-c",
+        "munmap",
+    ];
+    support::run(std::process::Command::new("xfs_io").args(script).arg(&file));
+    let synced = [
+        "-c",
+        "mmap -rw 0 100000",
+        "-c",
+        "mwrite -S 0x62 70000 5",
+        "-c",
+        "msync -s",
+        "-c",
+        "munmap",
+    ];
+    support::run(std::process::Command::new("xfs_io").args(synced).arg(&file));
+    volume.unmount(server);
+    let server = volume.mount("ro");
+    let text = fs::read(&file).unwrap();
+    assert!(text[..50_000].iter().all(|&b| b == b'.'));
+    assert!(text[50_000..60_000].iter().all(|&b| b == b'a'));
+    assert_eq!(&text[69_999..70_006], b".bbbbb.");
+    volume.unmount(server);
+}
+
+#[test]
+fn strangers_are_kept_out() {
+    need!(support::root_and_fuse());
+    need!(support::have("setpriv"));
+    let volume = Volume::new(64, &[]);
+    fs::set_permissions(volume.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let server = volume.mount("");
+    fs::create_dir(volume.path("private")).unwrap();
+    fs::set_permissions(volume.path("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(volume.path("private/f"), b"secret").unwrap();
+    fs::write(volume.path("public"), b"news").unwrap();
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o4777)
+        .open(volume.path("suid"))
+        .unwrap();
+    fs::set_permissions(volume.path("suid"), fs::Permissions::from_mode(0o4777)).unwrap();
+    let as_nobody = |script: &str| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "sh",
+            "-c",
+            script,
+        ]);
+        command.current_dir(&volume.dir).output().unwrap()
+    };
+    assert_eq!(as_nobody("cat public").stdout, b"news");
+    assert!(!as_nobody("echo x > public").status.success());
+    // The names are in the kernel's cache by now; the permission must be asked all the same.
+    assert!(!as_nobody("cat private/f").status.success());
+    assert!(!as_nobody("touch new").status.success());
+    assert!(as_nobody("echo x > suid").status.success());
+    assert_eq!(
+        fs::metadata(volume.path("suid")).unwrap().mode() & 0o7777,
+        0o777,
+        "writing takes set-user-ID away"
+    );
+    volume.unmount(server);
+}

@@ -1,0 +1,272 @@
+//! Images, servers and judges for the mount tests.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Ends the test, loudly, when the machine lacks what it needs.
+#[macro_export]
+macro_rules! need {
+    ($need:expr) => {
+        if let Err(missing) = $need {
+            eprintln!("SKIPPED {}:{}: {missing}", file!(), line!());
+            return;
+        }
+    };
+}
+
+/// /dev/fuse and root.
+pub fn root_and_fuse() -> Result<(), String> {
+    fuse()?;
+    if !rustix::process::geteuid().is_root() {
+        return Err("needs root".to_owned());
+    }
+    Ok(())
+}
+
+/// /dev/fuse, e2fsprogs, and root or fusermount3.
+pub fn fuse() -> Result<(), String> {
+    std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(|e| format!("/dev/fuse: {e}"))?;
+    for program in ["mke2fs", "e2fsck", "dumpe2fs"] {
+        have(program)?;
+    }
+    if !rustix::process::geteuid().is_root() {
+        have("fusermount3")?;
+    }
+    Ok(())
+}
+
+/// A program in the path.
+pub fn have(program: &str) -> Result<(), String> {
+    let status = Command::new("sh")
+        .arg("-c")
+        .arg(format!("command -v {program} >/dev/null"))
+        .status();
+    match status {
+        Ok(s) if s.success() => Ok(()),
+        _ => Err(format!("needs the program {program}")),
+    }
+}
+
+/// A fresh volume in a scratch directory, with a mount point beside it.
+pub struct Volume {
+    pub scratch: TempDir,
+    pub image: PathBuf,
+    pub dir: PathBuf,
+}
+
+impl Volume {
+    /// A volume of `mib` MiB, made by mke2fs with further arguments.
+    pub fn new(mib: u32, arguments: &[&str]) -> Self {
+        let scratch = tempfile::Builder::new()
+            .prefix("stetfs-mount-")
+            .tempdir()
+            .unwrap();
+        let (image, dir) = (scratch.path().join("disk.img"), scratch.path().join("mnt"));
+        std::fs::create_dir(&dir).unwrap();
+        let mut command = Command::new("mke2fs");
+        command
+            .args(["-q", "-F", "-t", "ext4"])
+            .args(arguments)
+            .arg(&image)
+            .arg(format!("{mib}M"));
+        run(&mut command);
+        Self {
+            scratch,
+            image,
+            dir,
+        }
+    }
+
+    /// Mounts it in the foreground of a child process.
+    pub fn mount(&self, options: &str) -> Server {
+        match self.try_mount(options) {
+            Ok(server) => server,
+            Err(said) => panic!("the server gave up: {said}"),
+        }
+    }
+
+    /// The same, giving what the server said when it did not come to a mount.
+    pub fn try_mount(&self, options: &str) -> Result<Server, String> {
+        Server::start(self.serve_command(options))
+    }
+
+    /// What mounts it.
+    pub fn serve_command(&self, options: &str) -> Command {
+        let mut command = Command::new(serve_program());
+        command.args([
+            self.image.as_os_str(),
+            self.dir.as_os_str(),
+            OsStr::new(options),
+        ]);
+        command
+    }
+
+    /// A path in the mount.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Unmounts through the crate, waits for the server, and lets e2fsck judge.
+    pub fn unmount(&self, server: Server) {
+        let unmounted = stetfs_fuse::umount(&self.dir, false, Duration::from_secs(60)).unwrap();
+        assert!(unmounted.finished);
+        let (status, said) = server.wait();
+        assert!(status.success(), "{status}: {said}");
+        self.check_clean();
+    }
+
+    /// e2fsck finds nothing, and the superblock says that nothing is to be recovered.
+    pub fn check_clean(&self) {
+        let header = run(Command::new("dumpe2fs").arg("-h").arg(&self.image));
+        let header = String::from_utf8_lossy(&header.stdout).into_owned();
+        assert!(
+            header.contains("Filesystem state:         clean"),
+            "{header}"
+        );
+        assert!(!header.contains("needs_recovery"), "{header}");
+        self.fsck();
+    }
+
+    /// e2fsck finds nothing.
+    pub fn fsck(&self) {
+        let out = Command::new("e2fsck")
+            .args(["-fn"])
+            .arg(&self.image)
+            .output()
+            .unwrap();
+        assert!(
+            out.status.success(),
+            "e2fsck: {}",
+            String::from_utf8_lossy(&out.stdout)
+        );
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // A test that failed leaves its mount behind; the scratch directory must not be removed through it.
+        while stetfs_fuse::mountinfo::mounted_on(&self.dir).is_ok_and(|m| m.is_some()) {
+            let out = Command::new("umount").arg("-l").arg(&self.dir).output();
+            if !out.is_ok_and(|out| out.status.success()) {
+                break;
+            }
+        }
+    }
+}
+
+/// The program that the tests mount with.
+pub fn serve_program() -> &'static str {
+    env!("CARGO_BIN_EXE_stetfs-serve")
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Starts it and waits for its mount; gives what it said when it gave up.
+    pub fn start(mut command: Command) -> Result<Self, String> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        if line == "mounted\n" {
+            return Ok(Self { child });
+        }
+        let mut said = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        child.wait().unwrap();
+        Err(said)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end; gives its exit status and what it said.
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        (status, said)
+    }
+
+    /// Kills it as a crash would, and waits until the companion has released the mount point.
+    pub fn crash(self, dir: &Path) {
+        self.signal(Signal::KILL);
+        let (status, _) = self.wait();
+        assert!(!status.success());
+        wait_until("the mount point is released", || {
+            stetfs_fuse::mountinfo::mounted_on(dir).unwrap().is_none()
+        });
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.child.kill();
+        }
+    }
+}
+
+/// Runs a program that must succeed.
+pub fn run(command: &mut Command) -> Output {
+    let out = command
+        .output()
+        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(
+        out.status.success(),
+        "{command:?}: {}\n{}{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    out
+}
+
+/// Waits for something that must happen soon.
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !happened() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The errno of a failed call.
+pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
