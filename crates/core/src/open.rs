@@ -20,6 +20,7 @@ pub(crate) fn open(vol: &Volume, c: &Caller, ino: InodeNo, flags: OpenFlags) -> 
         let cut = SetAttr {
             size: Some(0),
             through_handle: true,
+            kill_suid: !c.privileged,
             ..SetAttr::default()
         };
         if let Err(e) = attr::setattr(vol, c, &inode, &cut) {
