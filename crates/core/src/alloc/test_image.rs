@@ -45,6 +45,11 @@ fn run(command: &mut Command) -> String {
 impl TestImage {
     /// An image of `mib` MiB from `mke2fs OPTIONS`, without a journal of its own.
     pub(crate) fn new(mib: u64, options: &[&str]) -> Self {
+        Self::with(mib, options, "")
+    }
+
+    /// The same, on which debugfs first does `request`.
+    pub(crate) fn with(mib: u64, options: &[&str], request: &str) -> Self {
         let file = NamedTempFile::new().expect("a temporary file");
         file.as_file().set_len(mib << 20).expect("its size");
         run(Command::new("mke2fs")
@@ -56,6 +61,11 @@ impl TestImage {
             .args(options)
             .args(["-O", "^has_journal"])
             .arg(file.path()));
+        if !request.is_empty() {
+            run(Command::new("debugfs")
+                .args(["-w", "-R", request])
+                .arg(file.path()));
+        }
         Self::open(Arc::new(
             RamDev::from_file(file.path()).expect("read the image"),
         ))
@@ -89,26 +99,20 @@ impl TestImage {
         }
     }
 
-    /// Commits, writes the superblock's counts and runs `e2fsck -fn`. Returns what it printed, which must be clean.
-    pub(crate) fn e2fsck(&self) -> String {
-        let file = self.save();
-        run(Command::new("e2fsck").arg("-fn").arg(file.path()))
+    /// Commits, writes the superblock's counts and runs `e2fsck -fn`, which must find nothing.
+    pub(crate) fn e2fsck(&self) {
+        self.save().e2fsck();
     }
 
-    /// Commits, and runs debugfs with `request` on a copy of the image.
-    pub(crate) fn debugfs(&self, request: &str) -> String {
-        let file = self.save();
-        run(Command::new("debugfs")
-            .args(["-R", request])
-            .arg(file.path()))
+    /// Commits, writes the superblock's counts and saves the image for the tools.
+    pub(crate) fn save(&self) -> SavedImage {
+        self.commit();
+        let file = NamedTempFile::new().expect("a temporary file");
+        self.dev.to_file(file.path()).expect("save the image");
+        SavedImage(file)
     }
 
-    /// What dumpe2fs says of the image after a commit.
-    pub(crate) fn dumpe2fs(&self) -> String {
-        run(Command::new("dumpe2fs").arg(self.save().path()))
-    }
-
-    fn save(&self) -> NamedTempFile {
+    fn commit(&self) {
         self.journal.commit_running().expect("commit");
         let mut sb = superblock(&*self.dev);
         sb.free_blocks_count = self.alloc.free_blocks_in_bitmaps();
@@ -122,20 +126,34 @@ impl TestImage {
         self.dev
             .write_at(SUPERBLOCK_OFFSET, &raw, tag)
             .expect("write");
-        let file = NamedTempFile::new().expect("a temporary file");
-        self.dev.to_file(file.path()).expect("save the image");
-        file
     }
 
     /// The image as another mount would find it: everything in memory is given up after a commit.
     pub(crate) fn reopen(self) -> Self {
-        drop(self.save());
+        self.commit();
         Self::open(self.dev)
     }
 
     /// The device below.
     pub(crate) fn dev(&self) -> &RamDev {
         &self.dev
+    }
+}
+
+/// An image in a file, for e2fsprogs to look at.
+pub(crate) struct SavedImage(NamedTempFile);
+
+impl SavedImage {
+    /// Runs `e2fsck -fn`, which must find nothing.
+    pub(crate) fn e2fsck(&self) {
+        run(Command::new("e2fsck").arg("-fn").arg(self.0.path()));
+    }
+
+    /// What debugfs answers to `request`.
+    pub(crate) fn debugfs(&self, request: &str) -> String {
+        run(Command::new("debugfs")
+            .args(["-R", request])
+            .arg(self.0.path()))
     }
 }
 
