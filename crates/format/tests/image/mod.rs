@@ -98,6 +98,16 @@ pub struct Image {
     pub path: PathBuf,
 }
 
+/// Unmounts when dropped, after a failed test too.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let status = Command::new("umount").arg(&self.0).status();
+        assert!(status.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
 /// The output of a tool of e2fsprogs, errors too; `None`, said aloud, when it is not
 /// installed.
 fn run(tool: &str, args: &[&str]) -> Option<(i32, String)> {
@@ -194,6 +204,29 @@ impl Image {
     pub fn assert_clean(&self, what: &str) {
         let (status, output) = self.e2fsck("-fn");
         assert_eq!(status, 0, "{what}: {output}");
+    }
+
+    /// Mounts the image with the kernel while `work` runs. False, said aloud, when that is
+    /// not possible here.
+    pub fn while_mounted(&self, options: &[&str], work: impl FnOnce(&Path)) -> bool {
+        let root = self.dir.path().join("mounted");
+        std::fs::create_dir_all(&root).expect("a mount point");
+        let options = ["loop"]
+            .iter()
+            .chain(options)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(",");
+        let mut mount = Command::new("mount");
+        mount.args(["-o", &options]).arg(&self.path).arg(&root);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        if !mounted {
+            eprintln!("SKIPPED: the kernel does not mount the image here (root and loop needed)");
+            return false;
+        }
+        let _guard = Unmount(root.clone());
+        work(&root);
+        true
     }
 
     pub fn read(&self) -> Volume {
