@@ -417,7 +417,9 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
         .state
         .fetch_and(!VolumeState::READ_ONLY, Ordering::Relaxed)
         & VolumeState::READ_ONLY;
+    vol.state.fetch_or(VolumeState::ORPHANS, Ordering::Relaxed);
     let done = crate::orphan::process(vol);
+    vol.state.fetch_and(!VolumeState::ORPHANS, Ordering::Relaxed);
     vol.state.fetch_or(read_only, Ordering::Relaxed);
     let done = done?;
     report.orphans_deleted = done.deleted;
