@@ -675,6 +675,12 @@ impl Superblock {
 
 const CHECKSUM_CRC32C: u8 = 1;
 
+/// Makes the checksum of the 1,024 bytes in `raw` anew, whatever they are.
+pub fn reseal(raw: &mut [u8]) {
+    let computed = checksum_of(raw);
+    CHECKSUM.put(raw, computed);
+}
+
 fn checksum_of(raw: &[u8]) -> u32 {
     crc32c(!0, &raw[..CHECKSUM.0])
 }

@@ -331,7 +331,7 @@ fn assemble(
     // Through the journal: it may hold a newer superblock than the device does.
     let (block, at) = super_place(superblock::load(&*dev)?.block_bits);
     let raw = journal.read(block, Class::Superblock)?;
-    let sb = Superblock::decode(&raw[at..])?;
+    let sb = superblock::decode(&*dev, &raw[at..])?;
     let geo = *sb;
     let alloc = crate::alloc::Alloc::new(&sb, journal.clone(), dev.clone())?;
     // An inode in memory takes about 512 bytes; an eighth of the memory is theirs.

@@ -1,7 +1,14 @@
 //! The superblock read and written directly on the device: before the journal runs, after it has closed, and
 //! when it has failed. In between it changes through handles (`Volume::update_super`).
+//!
+//! The superblock is 1,024 bytes, so a power cut can tear it on a device whose sectors have 512. All that changes while a
+//! volume is used lies in the first 512 bytes, all or none of which are new then; of the others only the checksum
+//! changes. A torn superblock therefore is a good one with a wrong checksum, and is taken for that ([`decode`]) when the
+//! parts that never change agree with a backup. Recovery and the mount write it anew.
 
-use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_format::features::{FeatureIncompat, FeatureRoCompat};
+use stetfs_format::superblock::reseal;
+use stetfs_format::{Corrupt, Geometry, GroupNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
 use crate::error::Result;
@@ -10,7 +17,52 @@ use crate::error::Result;
 pub(crate) fn load(dev: &dyn BlockDev) -> Result<Superblock> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))?;
-    Ok(Superblock::decode(&raw)?)
+    decode(dev, &raw)
+}
+
+/// Decodes the superblock of the volume on `dev`, also when it was torn.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn decode(dev: &dyn BlockDev, raw: &[u8]) -> Result<Superblock> {
+    match Superblock::decode(raw) {
+        Err(e @ Corrupt::SuperChecksum { .. }) => mend(dev, raw).ok_or_else(|| e.into()),
+        result => Ok(result?),
+    }
+}
+
+/// What a torn superblock says, if that can be believed: its checks pass but for the checksum, and every readable backup
+/// agrees in what never changes. A volume of one group has no backup.
+fn mend(dev: &dyn BlockDev, raw: &[u8]) -> Option<Superblock> {
+    const BACKUPS: usize = 3;
+    let mut copy: [u8; SUPERBLOCK_SIZE] = raw.get(..SUPERBLOCK_SIZE)?.try_into().ok()?;
+    reseal(&mut copy);
+    let sb = Superblock::decode(&copy).ok()?;
+    if sb.groups_count == 1 {
+        return Some(sb);
+    }
+    let groups = (1..sb.groups_count).map(GroupNo);
+    let mut backups = groups.filter(|g| sb.has_super(*g)).take(BACKUPS);
+    let agrees = |g| {
+        let at = sb.group_first_block(g).0 << sb.block_bits;
+        let mut backup = [0; SUPERBLOCK_SIZE];
+        dev.read_bytes_at(at, &mut backup, Tag::read(Class::Superblock))
+            .is_ok()
+            && Superblock::decode(&backup).is_ok_and(|backup| is_same_volume(&sb, &backup))
+    };
+    backups.any(agrees).then_some(sb)
+}
+
+/// Whether two superblocks agree in what does not change while a volume is used.
+fn is_same_volume(a: &Superblock, b: &Superblock) -> bool {
+    let changing = FeatureRoCompat::LARGE_FILE | FeatureRoCompat::ORPHAN_PRESENT;
+    let (a_geo, b_geo): (&Geometry, &Geometry) = (a, b);
+    a_geo == b_geo
+        && a.journal_inum == b.journal_inum
+        && a.feature_compat == b.feature_compat
+        && a.feature_incompat - FeatureIncompat::RECOVER
+            == b.feature_incompat - FeatureIncompat::RECOVER
+        && a.feature_ro_compat - changing == b.feature_ro_compat - changing
 }
 
 /// Reads the superblock, changes it, writes it and flushes. Bytes that are no known field stay; the whole sectors
@@ -26,7 +78,7 @@ pub(crate) fn store(
     dev.read_at(first, sectors.bytes_mut(), Tag::read(Class::Superblock))?;
     let skip = (SUPERBLOCK_OFFSET - first) as usize;
     let raw = &mut sectors.bytes_mut()[skip..skip + SUPERBLOCK_SIZE];
-    let mut sb = Superblock::decode(raw)?;
+    let mut sb = decode(dev, raw)?;
     change(&mut sb);
     sb.encode_into(raw);
     dev.write_at(

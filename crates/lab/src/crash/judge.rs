@@ -88,16 +88,20 @@ impl<'a> Judge<'a> {
             DataPromise::Atomic | DataPromise::Nothing
         );
         let mut nearest: Option<(usize, Vec<String>)> = None;
+        let verbose = std::env::var_os("STETFS_LAB_CASE").is_some();
         for state in allowed.clone().rev() {
             let mut wrong = match atomic {
                 true => differences(&self.trees[state], &found),
                 false => differences(&without_data(&self.trees[state]), &without_data(&found)),
             };
             if wrong.is_empty() && !atomic {
-                wrong = self.data_differences(library, &found, state, *allowed.end())?;
+                wrong = self.data_differences(library, &found, state, &allowed)?;
             }
             if wrong.is_empty() {
                 return Ok(state);
+            }
+            if verbose {
+                eprintln!("not state {state}: {}", wrong.join("; "));
             }
             if nearest
                 .as_ref()
@@ -123,7 +127,7 @@ impl<'a> Judge<'a> {
         library: &Library,
         found: &Tree,
         state: usize,
-        last: usize,
+        allowed: &RangeInclusive<usize>,
     ) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for (path, facts) in found {
@@ -139,7 +143,7 @@ impl<'a> Judge<'a> {
                     continue;
                 }
                 let bytes = library.page(path, index)?;
-                if let Err(why) = self.page_allowed(path, index, &bytes, state, last) {
+                if let Err(why) = self.page_allowed(path, index, &bytes, state, allowed) {
                     wrong.push(format!("{} page {index}: {why}", path.escape_ascii()));
                 }
             }
@@ -153,20 +157,20 @@ impl<'a> Judge<'a> {
         index: u64,
         bytes: &[u8],
         state: usize,
-        last: usize,
+        allowed: &RangeInclusive<usize>,
     ) -> Result<()> {
         let record = self.record;
         let id = record.states[state]
             .id(path)
             .context("no such file in the model")?;
         let zeros = [0; PAGE as usize];
-        let versions: Vec<&[u8]> = (state..=last)
+        let versions: Vec<&[u8]> = (state..=*allowed.end())
             .filter_map(|s| record.states[s].page_of(id, index))
             .map(|page| page.unwrap_or(&zeros))
             .collect();
         if record.promise == DataPromise::Writeback {
-            let earliest = record.states[last].vouched().min(state);
-            let all: Vec<_> = (earliest..=last)
+            let all: Vec<_> = allowed
+                .clone()
                 .filter_map(|s| record.states[s].page_of(id, index))
                 .collect();
             ensure!(

@@ -296,6 +296,9 @@ impl Model {
     }
 
     fn followed(&self, path: &str) -> Result<Id, Errno> {
+        if path == "." {
+            return Ok(self.base);
+        }
         self.end(path)?.2.ok_or(Errno::NOENT)
     }
 
