@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
 use stetfs_format::Time;
 
 /// A source of timestamps. Cheap to clone; clones of a manual clock tick together.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// The machine's wall clock.
+    /// The machine's wall clock as of its last tick, which is where the kernel's file systems take their timestamps from.
+    /// Through FUSE it also saves requests: the kernel sees that a file just made has the time it would give it, and need not
+    /// send it.
     System,
     /// Nanoseconds since 1970, moved on by [`Clock::TICK_NS`] at each reading, so that runs repeat exactly.
     Manual(Arc<AtomicU64>),
@@ -27,13 +29,13 @@ impl Clock {
     /// The time now.
     pub fn now(&self) -> Time {
         match self {
-            Self::System => match SystemTime::now().duration_since(UNIX_EPOCH) {
-                Ok(d) => Time {
-                    sec: d.as_secs() as i64,
-                    nsec: d.subsec_nanos(),
-                },
-                Err(_) => Time::default(),
-            },
+            Self::System => {
+                let now = clock_gettime(ClockId::RealtimeCoarse);
+                Time {
+                    sec: now.tv_sec,
+                    nsec: now.tv_nsec as u32,
+                }
+            }
             Self::Manual(ns) => {
                 let ns = ns.fetch_add(Self::TICK_NS, Ordering::Relaxed);
                 Time {
