@@ -18,7 +18,7 @@ const TOUR: &str = "\
 Examples:
   stetfs mkfs disk.img --size 1G          make an ext4 volume in a file
   stetfs cp -a ~/photos disk.img:/        copy into it without mounting
-  mkdir mnt && stetfs mount disk.img mnt  mount it, every write journaled
+  mkdir mnt && stetfs mount disk.img mnt  mount it; goes to the background
   stetfs stats mnt                        what was written, and why
   stetfs umount mnt                       unmount and wait for the image
   stetfs fsck disk.img                    let e2fsck judge it
@@ -121,7 +121,7 @@ pub(crate) struct Mkfs {
 Mount options, for -o (name or name=value, separated by commas):
   ro, rw                              read-only; read-write
   scheme=NAME                         journaling scheme, see `stetfs schemes`
-  data=journal|ordered|writeback      what jbd2 journals (default journal)
+  data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else ordered)
   commit=SECONDS                      how long a change may wait for its commit (default 5)
   memory=SIZE                         bound of all caches together (default 256M)
   errors=remount-ro|continue|panic    what an error does (default: the volume's setting)

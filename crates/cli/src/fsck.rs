@@ -63,10 +63,7 @@ fn recover(image: &Path) -> Result<()> {
             image::recovery_in_words(&report)
         )),
         Err(e) => {
-            eprintln!(
-                "stetfs: {}",
-                e.context(format_args!("{shown}: recovering the journal"))
-            );
+            eprintln!("stetfs: the journal was not recovered: {e}");
             eprintln!("stetfs: leaving it to e2fsck");
             Ok(())
         }

@@ -80,7 +80,7 @@ fn is_mount_fuse_call(arguments: &[OsString]) -> bool {
 
 fn mount_helper(arguments: Vec<OsString>) -> Result<ExitCode> {
     let args = parse_helper::<MountHelper>(arguments)?;
-    mount::run_helper(&args).map_err(|f| f.exit(mount::EXIT_MOUNT_FAILED))?;
+    mount::run_helper(&args)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -62,6 +62,11 @@ impl<'a> HomeMap<'a> {
         map
     }
 
+    /// Blocks of the volume.
+    pub(crate) fn blocks_count(&self) -> u64 {
+        self.superblock.blocks_count
+    }
+
     /// What `block`, with this content, is, in words.
     pub(crate) fn describe(&self, block: BlockNo, content: &[u8]) -> String {
         let sb = self.superblock;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
-    self, BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, RevokeBlock,
+    self, BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, LogFormat, RevokeBlock,
 };
 use stetfs_format::{BlockNo, Tid};
 
@@ -141,7 +141,7 @@ impl<'a> Scan<'a> {
                 break;
             }
             self.live[at as usize] = true;
-            match self.record(at, block.bytes(), &mut crc) {
+            match self.record(at, block.bytes(), &self.area.format, &mut crc) {
                 Ok(Parsed::Record(record, length)) => {
                     for i in 1..length {
                         let logged = self.after(at, i);
@@ -152,7 +152,7 @@ impl<'a> Scan<'a> {
                 }
                 Ok(Parsed::Commit(commit)) => {
                     found.records.push(Record::Commit { at });
-                    found.time = Some((commit.time.sec, commit.time.nsec));
+                    found.time = Some(commit_time(&commit));
                     found.fate = Fate::Replayed;
                     if let Err(e) = commit.check_transaction(crc) {
                         found.fate = Fate::Uncommitted;
@@ -171,15 +171,14 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads one record; `crc` is the running checksum of a v1 transaction.
-    fn record(&self, at: u32, block: &[u8], crc: &mut u32) -> Result<Parsed> {
-        let format = &self.area.format;
+    fn record(&self, at: u32, block: &[u8], format: &LogFormat, crc: &mut u32) -> Result<Parsed> {
         match Header::decode(block).and_then(|h| h.known_type()) {
             Some(BlockType::Descriptor) => {
                 let has_v1 = format.checksum == ChecksumVersion::V1;
                 if has_v1 {
                     *crc = crc32_be(*crc, block);
                 }
-                let blocks = self.descriptor(at, block, |logged| {
+                let blocks = self.descriptor(at, block, format, |logged| {
                     if has_v1 {
                         *crc = crc32_be(*crc, logged);
                     }
@@ -205,19 +204,17 @@ impl<'a> Scan<'a> {
         &self,
         at: u32,
         block: &[u8],
+        format: &LogFormat,
         mut each: impl FnMut(&[u8]),
     ) -> Result<Vec<Logged>> {
-        let descriptor = DescriptorBlock::decode(block, &self.area.format)?;
+        let descriptor = DescriptorBlock::decode(block, format)?;
         let mut blocks = Vec::new();
         for tag in descriptor.tags() {
             let tag = tag?;
             let logged_at = self.after(at, 1 + blocks.len() as u32);
             let mut content = self.area.read(logged_at)?;
             each(content.bytes());
-            let intact = self
-                .area
-                .format
-                .is_intact(&tag, descriptor.tid, content.bytes());
+            let intact = format.is_intact(&tag, descriptor.tid, content.bytes());
             if tag.escaped {
                 jbd2::unescape(content.bytes_mut());
             }
@@ -231,6 +228,48 @@ impl<'a> Scan<'a> {
             });
         }
         Ok(blocks)
+    }
+
+    /// Reads a record that may be older than the journal's present features: in the first format that makes sense of it.
+    fn old_record(&self, at: u32, block: &[u8]) -> Result<Parsed> {
+        let now = self.area.format;
+        let is_sound = |parsed: &Result<Parsed>| match parsed {
+            Ok(Parsed::Record(record, _)) => self.is_inside(record),
+            Ok(Parsed::Commit(_)) => true,
+            Err(_) => false,
+        };
+        let first = self.record(at, block, &now, &mut 0);
+        if is_sound(&first) {
+            return first;
+        }
+        let versions = [
+            ChecksumVersion::V3,
+            ChecksumVersion::V2,
+            ChecksumVersion::None,
+        ];
+        versions
+            .into_iter()
+            .flat_map(|checksum| [true, false].map(|is_64bit| (checksum, is_64bit)))
+            .map(|(checksum, is_64bit)| {
+                let format = LogFormat {
+                    checksum,
+                    is_64bit,
+                    ..now
+                };
+                self.record(at, block, &format, &mut 0)
+            })
+            .find(is_sound)
+            .unwrap_or(first)
+    }
+
+    /// Whether all blocks that a record names are of the volume.
+    fn is_inside(&self, record: &Record) -> bool {
+        let is_valid = |block: u64| block < self.homes.blocks_count();
+        match record {
+            Record::Descriptor { blocks, .. } => blocks.iter().all(|b| is_valid(b.home)),
+            Record::Revoke { blocks, .. } => blocks.iter().all(|b| is_valid(*b)),
+            Record::Commit { .. } => true,
+        }
     }
 
     /// What is left of earlier laps, oldest transaction first. Call after [`live`](Self::live).
@@ -252,14 +291,14 @@ impl<'a> Scan<'a> {
                 records: Vec::new(),
                 damage: None,
             };
-            match self.record(at, block.bytes(), &mut 0) {
+            match self.old_record(at, block.bytes()) {
                 Ok(Parsed::Record(record, _)) => {
                     all.entry(tid).or_insert_with(blank).records.push(record)
                 }
                 Ok(Parsed::Commit(commit)) => {
                     let transaction = all.entry(tid).or_insert_with(blank);
                     transaction.records.push(Record::Commit { at });
-                    transaction.time = Some((commit.time.sec, commit.time.nsec));
+                    transaction.time = Some(commit_time(&commit));
                 }
                 Err(e) => {
                     all.entry(tid).or_insert_with(blank).damage =
@@ -275,6 +314,14 @@ enum Parsed {
     /// A record and the number of blocks that it takes with what it names.
     Record(Record, u32),
     Commit(CommitBlock),
+}
+
+/// The time in a commit block. debugfs 1.47 stores 32 bits of it where 64 belong (e2fsprogs debugfs/journal.c), so that its seconds come
+/// out 2^32 times too large.
+fn commit_time(commit: &CommitBlock) -> (i64, u32) {
+    let sec = commit.time.sec;
+    let is_shifted = sec >= 1 << 34 && sec & 0xffff_ffff == 0;
+    (if is_shifted { sec >> 32 } else { sec }, commit.time.nsec)
 }
 
 /// Notes on each block of a committed transaction whether the same or a later one revokes it.

@@ -138,7 +138,7 @@ fn make_tree(root: &Path) {
     }
     for (name, value) in [
         ("user.colour", b"blue".as_slice()),
-        ("user.large", &[7; 1500]),
+        ("user.large", &[7; 700]),
     ] {
         let set = rustix::fs::setxattr(root.join("text"), name, value, XattrFlags::empty());
         if let Err(e) = set {

@@ -124,7 +124,7 @@ fn after_recovery_the_old_ones_are_still_told() {
     );
     let said = stetfs(&["journal", "--all", &image]).ok();
     assert!(
-        said.contains("old: recovery does not look at it") && said.contains("block 3000"),
+        said.contains("old: recovery does not look at it") && said.contains("block 3002"),
         "{said}"
     );
 }

@@ -79,7 +79,7 @@ fn mount_write_unmount() {
         return;
     }
     let m = Mount::new();
-    let said = m.up(&[]);
+    let said = m.up(&["-o", "data=journal"]);
     assert!(
         said.contains("read-write, scheme jbd2, data=journal"),
         "{said}"
@@ -122,7 +122,7 @@ fn stats_tell_what_was_written() {
         return;
     }
     let m = Mount::new();
-    m.up(&["-q"]);
+    m.up(&["-q", "-o", "data=journal"]);
     fs::write(m.file("file"), vec![9; 1 << 20]).unwrap();
     fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
     let stats = json(&stetfs(&["stats", "--json", &m.file("file")]).ok());
