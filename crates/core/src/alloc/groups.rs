@@ -15,6 +15,7 @@
 use std::ops::Range;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use stetfs_format::group::{GroupDesc, GroupFlags, init_inode_bitmap};
 use stetfs_format::{BlockNo, GroupNo, checksum};
 use stetfs_journal::Handle;
@@ -24,6 +25,7 @@ use super::bits::{self, View};
 use super::pins::Pins;
 use super::{Alloc, Damage};
 use crate::error::Result;
+use crate::inode::changed_ranges;
 
 /// What is known of one group.
 pub(crate) struct Group {
@@ -105,14 +107,13 @@ impl Alloc {
         let size = self.geo.desc_size();
         let content = self.journal.read(block, Class::GroupDesc)?;
         let old = &content[offset..offset + size];
-        let mut raw = [0; 1024];
-        let new = &mut raw[..size];
-        new.copy_from_slice(old);
-        desc.encode_into(new, g, &self.geo);
-        let changed = stetfs_format::bytes::diff_range(old, new);
+        let mut new: SmallVec<[u8; 64]> = SmallVec::from_slice(old);
+        desc.encode_into(&mut new, g, &self.geo);
+        let changed = changed_ranges(old, &new);
+        // Otherwise the journal would have to copy the block before it changes it.
         drop(content);
-        if let Some(range) = changed {
-            h.write(block, Class::GroupDesc, offset + range.start, &raw[range])?;
+        for range in changed {
+            h.write(block, Class::GroupDesc, offset + range.start, &new[range])?;
         }
         Ok(())
     }
@@ -264,21 +265,19 @@ impl Alloc {
         value: bool,
     ) -> Result<()> {
         let (start, end) = (range.start as usize / 8, (range.end as usize).div_ceil(8));
-        let mut changed = [0; 4096];
-        let changed = &mut changed[..end - start];
-        changed.copy_from_slice(&bitmap[start..end]);
-        bits::fill(changed, start as u32 * 8, range, value);
+        let mut changed: SmallVec<[u8; 64]> = SmallVec::from_slice(&bitmap[start..end]);
+        bits::fill(&mut changed, start as u32 * 8, range, value);
         let (block, class) = match which {
             Which::Blocks => (state.desc.block_bitmap, Class::BlockBitmap),
             Which::Inodes => (state.desc.inode_bitmap, Class::InodeBitmap),
         };
-        let csum = self.bitmap_csum(which, &[&bitmap[..start], changed, &bitmap[end..]]);
+        let csum = self.bitmap_csum(which, &[&bitmap[..start], &changed, &bitmap[end..]]);
         match which {
             Which::Blocks => state.desc.block_bitmap_csum = csum,
             Which::Inodes => state.desc.inode_bitmap_csum = csum,
         }
         drop(bitmap);
-        h.write(block, class, start, changed)?;
+        h.write(block, class, start, &changed)?;
         Ok(())
     }
 

@@ -56,7 +56,7 @@ impl TestImage {
             .args(["-q", "-F", "-U", "c5e4ae5a-0b3c-4a5e-9d1e-6a1f3b2c4d5e"])
             .args([
                 "-E",
-                "lazy_itable_init=1,hash_seed=c5e4ae5a-0b3c-4a5e-9d1e-6a1f3b2c4d5e",
+                "nodiscard,lazy_itable_init=1,hash_seed=c5e4ae5a-0b3c-4a5e-9d1e-6a1f3b2c4d5e",
             ])
             .args(options)
             .args(["-O", "^has_journal"])

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use stetfs_format::group::GroupFlags;
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_media::{BlockDev, Cause, Class, Tag};
 
@@ -460,4 +461,79 @@ fn threads_never_get_the_same_block() {
     }
     drop(h);
     image.e2fsck();
+}
+
+/// mke2fs leaves bitmaps and inode tables of unused groups unwritten: whatever lies there must not matter.
+#[test]
+fn what_was_never_written_is_never_read() {
+    for kind in [1, 3] {
+        let image = TestImage::new(60, KINDS[kind].1);
+        let geo = *image.alloc.geo();
+        let (free, inodes) = (
+            image.alloc.free_blocks_in_bitmaps(),
+            image.alloc.free_inodes(),
+        );
+        let size = geo.block_size();
+        let garbage = vec![0xA5; size];
+        let mut spoilt = 0;
+        let tag = Tag::new(Class::Data, Cause::Control);
+        let mut spoil = |block: BlockNo| {
+            image
+                .dev()
+                .write_at(block.0 * size as u64, &garbage, tag)
+                .expect("write");
+            spoilt += 1;
+        };
+        for group in &image.alloc.groups {
+            let state = group.state.lock();
+            let flags = state.desc.flags(&geo);
+            if flags.contains(GroupFlags::BLOCK_UNINIT) {
+                spoil(state.desc.block_bitmap);
+            }
+            if flags.contains(GroupFlags::INODE_UNINIT) {
+                spoil(state.desc.inode_bitmap);
+            }
+            let used = geo.inodes_per_group() - state.desc.itable_unused;
+            for block in used.div_ceil(geo.inodes_per_block())..geo.inode_table_blocks() {
+                assert!(!flags.contains(GroupFlags::INODE_ZEROED));
+                spoil(state.desc.inode_table.plus(block.into()));
+            }
+        }
+        assert!(spoilt > 1000);
+        let mut taken = Vec::new();
+        for g in (0..geo.groups_count()).map(GroupNo) {
+            let h = image.journal.start(500).expect("a handle");
+            for _ in 0..20 {
+                let parent = geo.inode_at(g, 0);
+                let ino = image
+                    .alloc
+                    .alloc_inode(&h, parent, false, false)
+                    .expect("an inode");
+                let (group, index) = geo.group_of_inode(ino);
+                let (block, offset) = geo.inode_position(index);
+                let block = image.alloc.inode_table(group).plus(block.into());
+                let content = image.journal.read(block, Class::InodeTable).expect("read");
+                assert_ne!(content[offset], 0xA5, "inode {ino}");
+                taken.push(ino);
+            }
+            let (start, len) = image
+                .alloc
+                .allocate(&h, geo.group_first_block(g), 3, FREE)
+                .expect("space");
+            image.alloc.free(&h, start, len, Class::Data).expect("free");
+        }
+        let h = image.journal.start(500).expect("a handle");
+        for ino in taken {
+            image.alloc.free_inode(&h, ino, false).expect("free");
+        }
+        drop(h);
+        assert_eq!(
+            (
+                image.alloc.free_blocks_in_bitmaps(),
+                image.alloc.free_inodes()
+            ),
+            (free, inodes)
+        );
+        image.e2fsck();
+    }
 }
