@@ -590,8 +590,8 @@ pub enum Corrupt {
         /// From its content.
         computed: u32,
     },
-    /// The tags of a descriptor block run past its end without a last one.
-    #[error("descriptor block: no last tag before offset {0}")]
+    /// Zeros where a tag must follow one that is not marked as the last.
+    #[error("descriptor block: no tag at offset {0}, nor was the one before the last")]
     JournalTagsUnended(usize),
     /// A tag names a block that the volume does not have.
     #[error("descriptor block: tag names block {0}, outside the volume")]

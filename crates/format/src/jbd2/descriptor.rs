@@ -92,8 +92,9 @@ impl<'a> DescriptorBlock<'a> {
     }
 }
 
-/// Iterator over the tags of a descriptor block. Ends after the tag that is
-/// marked as the last, or with [`Corrupt::JournalTagsUnended`] when there is none.
+/// Iterator over the tags of a descriptor block. Ends after the tag that is marked as the last
+/// or where the block is full (e2fsprogs marks none there), and with
+/// [`Corrupt::JournalTagsUnended`] where zeros follow a tag that is not the last.
 #[derive(Clone, Debug)]
 pub struct Tags<'a> {
     block: &'a [u8],
@@ -112,10 +113,13 @@ impl Iterator for Tags<'_> {
         let size = self.format.tag_size();
         let end = self.block.len() - self.format.tail_size();
         if self.offset + size > end {
-            self.ended = true;
-            return Some(Err(Corrupt::JournalTagsUnended(end)));
+            return None;
         }
         let raw = &self.block[self.offset..self.offset + size];
+        if self.offset > HEADER_SIZE && raw.iter().all(|&byte| byte == 0) {
+            self.ended = true;
+            return Some(Err(Corrupt::JournalTagsUnended(self.offset)));
+        }
         let (flags, high, checksum) = match self.format.checksum {
             ChecksumVersion::V3 => (
                 tag3::FLAGS_FIELD.get(raw),
