@@ -27,7 +27,7 @@ use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::perm;
 use crate::types::Caller;
-use crate::volume::Volume;
+use crate::volume::{ROOT_INO, Volume};
 
 mod create;
 mod rename;
@@ -76,6 +76,10 @@ fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
 
 /// The inode that an entry names.
 fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
+    if found.ino.0 < vol.geo.first_ino && found.ino != ROOT_INO {
+        // The journal and its like have no names.
+        return Err(Inconsistent::InodeNumber(found.ino).into());
+    }
     match vol.iget(found.ino) {
         Err(Error::Stale) => Err(Inconsistent::UnusedInode(found.ino).into()),
         other => other,
@@ -166,7 +170,7 @@ fn is_same_or_above(vol: &Volume, above: InodeNo, below: InodeNo) -> Result<bool
         if at == above {
             return Ok(true);
         }
-        if at == crate::volume::ROOT_INO {
+        if at == ROOT_INO {
             return Ok(false);
         }
         let inode = vol.iget(at)?;

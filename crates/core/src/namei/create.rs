@@ -205,57 +205,58 @@ fn try_make(
     };
     perm::may_create(vol, c, dir)?;
     let is_dir = mode::is_dir(new.mode);
-    let (raw, spread) = {
+    let (mut raw, spread) = {
         let st = dir.state.read();
         if is_dir {
             check_dir_links(vol, &st)?;
         }
-        (
-            new_raw(vol, c, &st, new),
-            st.raw.flags.contains(InodeFlags::TOPDIR),
-        )
+        let spread = st.raw.flags.contains(InodeFlags::TOPDIR);
+        (new_raw(vol, c, &st, new), spread)
     };
     let inherited = acl::inherit(vol, c, dir, raw.mode)?;
+    raw.mode = inherited.mode;
 
-    let mut credits = INODE_CREDITS + entry_credits(place) + inherited.credits();
-    if is_dir || !new.target.is_empty() {
-        credits += BLOCK_CREDITS;
-    }
+    let own_block = u32::from(is_dir || !new.target.is_empty());
+    let credits =
+        INODE_CREDITS + entry_credits(place) + inherited.credits() + own_block * BLOCK_CREDITS;
+    let source = Source::Free {
+        privileged: vol.alloc.may_use_root_blocks(c),
+    };
     let h = vol.start(credits)?;
     let ino = vol.alloc.alloc_inode(&h, dir.ino, is_dir, spread)?;
-    let inode = vol.inode_created(
-        ino,
-        stetfs_format::Inode {
-            mode: inherited.mode,
-            ..raw
-        },
-        &h,
-    )?;
+    let inode = vol.inode_created(ino, raw, &h)?;
     let entry = NewEntry {
         name,
         ino,
         mode: new.mode,
-        source: Source::Free {
-            privileged: c.privileged,
-        },
+        source,
     };
-    let made = fill(vol, &h, &inode, dir, new, &inherited, entry.source)
+    let made = fill(vol, &h, &inode, dir, new, &inherited, source)
         .and_then(|()| enter(vol, &h, dir, place, entry, is_dir));
-    match made {
-        Ok(()) => {
-            inode
-                .opens
-                .fetch_add(u32::from(new.open), Ordering::Relaxed);
-            Ok(inode)
-        }
-        Err(error) => {
-            let mut st = inode.state.write();
-            st.raw.links_count = 0;
-            if let Err(second) = evict::evict_in(vol, &h, &inode, &mut st) {
-                tracing::error!("inode {ino} could not be freed again: {second}");
-            }
-            Err(error)
-        }
+    if let Err(error) = made {
+        unmake(vol, h, &inode);
+        return Err(error);
+    }
+    inode
+        .opens
+        .fetch_add(u32::from(new.open), Ordering::Relaxed);
+    Ok(inode)
+}
+
+/// Frees an inode that could not be given its name.
+fn unmake(vol: &Volume, h: Handle, inode: &Inode) {
+    let freed = {
+        let mut st = inode.state.write();
+        st.raw.links_count = 0;
+        evict::evict_in(vol, &h, inode, &mut st)
+    };
+    drop(h);
+    let freed = match freed {
+        Ok(false) => evict::evict(vol, inode),
+        freed => freed.map(|_| ()),
+    };
+    if let Err(error) = freed {
+        tracing::error!("inode {} could not be freed again: {error}", inode.ino);
     }
 }
 

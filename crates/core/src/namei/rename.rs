@@ -301,7 +301,7 @@ fn move_name(vol: &Volume, c: &Caller, old: &End<'_>, new: &End<'_>, ends: &Ends
         Some((_, at, _)) => replace(vol, &h, new.dir, at, &ends.source, ends.source_mode)?,
         None => {
             let source = Source::Free {
-                privileged: c.privileged,
+                privileged: vol.alloc.may_use_root_blocks(c),
             };
             let entry = NewEntry {
                 name: new.name,

@@ -173,7 +173,7 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
         ino: inode.ino,
         mode: file_mode,
         source: Source::Free {
-            privileged: c.privileged,
+            privileged: vol.alloc.may_use_root_blocks(c),
         },
     };
     enter(vol, &h, dir, place, entry)?;
