@@ -1,3 +1,4 @@
 //! Tests through [`Fs`](crate::Fs), judged by e2fsck, debugfs and the kernel.
 
 mod basic;
+mod contents;
