@@ -146,6 +146,7 @@ pub(crate) fn set(
         None | Some([]) => None,
         Some(value) => Acl::decode_xattr(value).map_err(|_| Error::Invalid)?,
     };
+    let rooted = vol.alloc.may_use_root_blocks(c);
     match kind {
         Kind::Default => {
             if !st.is_dir() {
@@ -155,11 +156,11 @@ pub(crate) fn set(
                     Ok(())
                 };
             }
-            store(vol, h, inode, st, kind, acl.as_ref(), c.privileged)
+            store(vol, h, inode, st, kind, acl.as_ref(), rooted)
         }
         Kind::Access => {
             let Some(acl) = acl else {
-                return store(vol, h, inode, st, kind, None, c.privileged);
+                return store(vol, h, inode, st, kind, None, rooted);
             };
             let (bits, equivalent) = as_mode(&acl);
             store(
@@ -169,7 +170,7 @@ pub(crate) fn set(
                 st,
                 kind,
                 (!equivalent).then_some(&acl),
-                c.privileged,
+                rooted,
             )?;
             st.raw.mode = st.raw.mode & !0o777 | bits;
             if !c.privileged && !c.in_group(st.raw.gid) {

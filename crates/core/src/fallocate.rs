@@ -276,7 +276,7 @@ fn preallocate_some(
             goal,
             want,
             Source::Free {
-                privileged: c.privileged,
+                privileged: vol.alloc.may_use_root_blocks(c),
             },
         ) {
             Ok(got) => got,

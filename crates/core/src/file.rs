@@ -387,7 +387,7 @@ fn write_chunk(
     let bytes = &bytes[..bytes.len().min(count as usize * size - skip)];
 
     let new = count_new(vol, inode, first, count)?;
-    vol.alloc.reserve(new.into(), c.privileged)?;
+    vol.alloc.reserve(new.into(), vol.alloc.may_use_root_blocks(c))?;
     let logged = if vol.journal.journals_data() {
         count
     } else {

@@ -17,6 +17,7 @@ use stetfs_journal::{FileData, Handle};
 use stetfs_media::Class;
 
 use crate::error::{Error, Inconsistent, Result};
+use crate::mapping;
 use crate::types::mode;
 use crate::volume::{Slot, Volume, VolumeState};
 
@@ -189,6 +190,9 @@ impl Volume {
         }
         if raw.mode & mode::S_IFMT == 0 {
             return Err(Inconsistent::UnusedInode(ino).into());
+        }
+        if mapping::has_map(&raw, &self.geo) {
+            mapping::check(self, ino, &raw)?;
         }
         Ok(Inode::new(
             ino,

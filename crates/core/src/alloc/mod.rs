@@ -43,6 +43,7 @@ use stetfs_journal::Journal;
 use stetfs_media::BlockDev;
 
 use crate::error::{Error, Inconsistent, Result};
+use crate::types::Caller;
 pub use damage::Damage;
 use groups::Group;
 pub(crate) use space::Source;
@@ -76,6 +77,8 @@ pub(crate) struct Alloc {
     /// Spreads top-level directories.
     spread: AtomicU32,
     verified: Verified,
+    /// The user, and the group unless 0, that root's blocks are also for (`s_def_resuid`, `s_def_resgid`).
+    root_blocks_for: (u32, u32),
 }
 
 impl Alloc {
@@ -110,6 +113,7 @@ impl Alloc {
             far: AtomicU32::new(0),
             spread: AtomicU32::new(0),
             verified: Verified::new(),
+            root_blocks_for: (sb.def_resuid.into(), sb.def_resgid.into()),
         };
         alloc.load_groups()?;
         alloc.count(sb);
@@ -196,6 +200,12 @@ impl Alloc {
         Err(Inconsistent::SystemBlock { ino, block: start }.into())
     }
 
+    /// Whether `c` may have root's blocks: what is `privileged` in a request for space (the kernel's `ext4_has_free_clusters`).
+    pub(crate) fn may_use_root_blocks(&self, c: &Caller) -> bool {
+        let (uid, gid) = self.root_blocks_for;
+        c.privileged || c.uid == uid || (gid != 0 && c.in_group(gid))
+    }
+
     /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. Must be called without a handle open: it may force a commit,
     /// which lets go of freed blocks and places what others reserved.
     ///
@@ -209,12 +219,6 @@ impl Alloc {
             }
         }
         Ok(())
-    }
-
-    /// Like [`Alloc::reserve`], but never commits, so it may be called with a handle open.
-    pub(crate) fn try_reserve(&self, n: u64, privileged: bool) -> bool {
-        self.space.reserve(n, privileged)
-            || (self.release_pins() > 0 && self.space.reserve(n, privileged))
     }
 
     /// Takes back a promise of `n` blocks.

@@ -10,6 +10,7 @@ use stetfs_media::{BlockDev, Cause, Class, Tag};
 use super::test_image::{KINDS, TestImage};
 use super::{Damage, Source};
 use crate::error::{Error, Inconsistent};
+use crate::types::Caller;
 
 const FREE: Source = Source::Free { privileged: false };
 const ROOT: InodeNo = InodeNo(2);
@@ -212,7 +213,7 @@ fn what_a_transaction_freed_is_not_reused_before_it_is_durable() {
         alloc.allocate(&h, freed.0, 1, Source::Pool),
         Err(Error::NoSpace)
     ));
-    assert!(!alloc.try_reserve(1, true));
+    assert!(!alloc.space.reserve(1, true));
     drop(h);
     let mut tries = 0;
     assert!(alloc.retry_after_commit(&mut tries).expect("commit"));
@@ -536,4 +537,16 @@ fn what_was_never_written_is_never_read() {
         );
         image.e2fsck();
     }
+}
+
+#[test]
+fn roots_blocks_are_for_root_and_for_whom_the_superblock_names() {
+    let named = ["-t", "ext4", "-b", "1024", "-E", "nodiscard"];
+    let mut image = TestImage::new(40, &named);
+    image.alloc.root_blocks_for = (0, 0);
+    let may =
+        |image: &TestImage, uid, gid| image.alloc.may_use_root_blocks(&Caller::user(uid, gid));
+    assert!(may(&image, 0, 0) && !may(&image, 1000, 0));
+    image.alloc.root_blocks_for = (77, 88);
+    assert!(may(&image, 77, 5) && may(&image, 1000, 88) && !may(&image, 1000, 5));
 }

@@ -36,7 +36,11 @@ const FINISH_CREDITS: u32 = 8;
 pub(super) fn remove_credits(alloc: &Alloc, len: u32, depth: u16) -> u32 {
     let groups = len / alloc.geo().blocks_per_group() + 2;
     let nodes = 2 * (u32::from(depth) + 1);
-    groups * ALLOCATE_CREDITS + nodes * (1 + ALLOCATE_CREDITS) + len / REVOKES_PER_CREDIT + 1 + FINISH_CREDITS
+    groups * ALLOCATE_CREDITS
+        + nodes * (1 + ALLOCATE_CREDITS)
+        + len / REVOKES_PER_CREDIT
+        + 1
+        + FINISH_CREDITS
 }
 
 /// For the least that a removal must be able to do to make progress.

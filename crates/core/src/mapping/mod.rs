@@ -20,7 +20,6 @@ mod tests;
 mod tree;
 
 use stetfs_format::extent::{ExtentNodeMut, MAX_BLOCKS};
-use stetfs_format::indirect::max_blocks;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Geometry, Inode as RawInode, InodeNo, LBlock};
 use stetfs_journal::Handle;
@@ -74,6 +73,11 @@ pub(crate) fn is_by_extents(raw: &RawInode) -> bool {
     raw.flags.contains(InodeFlags::EXTENTS)
 }
 
+/// Whether `i_block` maps blocks: not in device files, pipes, sockets and symbolic links whose text is there.
+pub(crate) fn has_map(raw: &RawInode, geo: &Geometry) -> bool {
+    raw.is_regular() || raw.is_dir() || (raw.is_symlink() && !raw.is_fast_symlink(geo))
+}
+
 /// Gives a new inode an empty map, by extents when the volume has them.
 pub(crate) fn init(raw: &mut RawInode, geo: &Geometry) {
     raw.block = [0; 60];
@@ -94,14 +98,6 @@ fn check_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode) -> Result<()> {
     } else {
         BlockMap { alloc, ino, raw }.check_root()
     }
-}
-
-/// One past the last logical block that a file mapped like this one can have.
-pub(crate) fn blocks_max(raw: &RawInode, geo: &Geometry) -> u32 {
-    if is_by_extents(raw) {
-        return MAX_BLOCKS;
-    }
-    u32::try_from(max_blocks(geo)).unwrap_or(u32::MAX)
 }
 
 /// What is at `lblk`: a run of at most `max` blocks (at least 1) of one state. A hole may be told in pieces.

@@ -1,7 +1,7 @@
 //! One node of an extent tree, copied to be changed, and what can be done with single extents.
 
 use stetfs_format::extent::{
-    Expected, Extent, ExtentNode, ExtentNodeMut, MAX_UNWRITTEN_LEN, MAX_WRITTEN_LEN, ROOT_SIZE,
+    Extent, ExtentNode, ExtentNodeMut, MAX_UNWRITTEN_LEN, MAX_WRITTEN_LEN, ROOT_SIZE,
 };
 use stetfs_format::{BlockNo, Corrupt, Geometry, LBlock};
 
@@ -113,9 +113,4 @@ impl Node {
 /// The depth in a node's header.
 pub(super) fn depth_of(bytes: &[u8]) -> u16 {
     stetfs_format::bytes::read_u16le(bytes, 6)
-}
-
-/// What a child's place demands of it.
-pub(super) fn expected(depth: u16, lblk: LBlock) -> Expected {
-    Expected { depth, lblk }
 }

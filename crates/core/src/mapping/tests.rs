@@ -461,6 +461,31 @@ fn mapping_twice_is_refused() {
     }
 }
 
+#[test]
+fn a_map_of_the_volumes_own_structures_is_refused() {
+    for kind in [1, 4] {
+        let mut file = TestFile::new(kind);
+        let table = file.image.alloc.inode_table(stetfs_format::GroupNo(0));
+        for (pblk, len) in [(table, 1), (BlockNo(1), 1), (BlockNo(table.0 - 5), 10)] {
+            let run = Run {
+                lblk: LBlock(0),
+                len,
+                pblk,
+                state: MapState::Written,
+            };
+            let good = file.raw.clone();
+            let h = file.image.journal.start(200).expect("a handle");
+            insert_in(&file.image.alloc, &h, FILE, &mut file.raw, run)
+                .expect("nobody looks when mapping");
+            assert!(
+                check_in(&file.image.alloc, FILE, &file.raw).is_err(),
+                "{pblk}"
+            );
+            file.raw = good;
+        }
+    }
+}
+
 /// Every byte of a tree block and of the root changed at random is answered with an error or with a sound run, never a panic or a hang.
 #[test]
 fn damaged_maps_are_answered_with_errors() {

@@ -139,7 +139,7 @@ fn try_modify(
                 name,
                 value,
                 how,
-                privileged: c.privileged,
+                privileged: vol.alloc.may_use_root_blocks(c),
             },
         )?;
     }
