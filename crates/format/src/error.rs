@@ -426,8 +426,8 @@ pub enum Corrupt {
     /// The list of attributes runs past its place.
     #[error("attributes: entry at {0} runs past the end")]
     XattrUnended(usize),
-    /// A zero in an attribute's name.
-    #[error("attributes: entry at {0} has a zero in its name")]
+    /// A zero in an attribute's name, or no name.
+    #[error("attributes: entry at {0} has no name or a zero in it")]
     XattrName(usize),
     /// An attribute's value lies in an inode (`ea_inode`).
     #[error("attributes: entry at {offset} has its value in inode {ino}, which is not supported")]

@@ -148,7 +148,7 @@ impl<'a> XattrArea<'a> {
     /// there are none.
     ///
     /// They are valid if and only if: 1. every entry ends before the end of the list and
-    /// has no zero in its name; 2. every value lies inside the place behind the list; 3. no
+    /// has a name (or is all prefix) without a zero; 2. every value lies inside the place behind the list; 3. no
     /// value is in an inode of its own.
     ///
     /// # Errors
@@ -223,7 +223,9 @@ impl<'a> XattrArea<'a> {
         let Some(name) = rest.get(ENTRY_SIZE..ENTRY_SIZE + name_len) else {
             return Err(Corrupt::XattrUnended(offset));
         };
-        if name.contains(&0) {
+        // Only names that are all prefix have nothing behind it.
+        let whole = prefix(E_NAME_INDEX.get(rest)).is_some_and(|prefix| !prefix.ends_with(b"."));
+        if name.contains(&0) || name.is_empty() && !whole {
             return Err(Corrupt::XattrName(offset));
         }
         if E_VALUE_INUM.get(rest) != 0 {
