@@ -38,5 +38,5 @@ pub use control::query_stats;
 pub use ioctl::SHUTDOWN_WITH_MODE;
 pub use mount::{FS_TYPE, MountError, check_dir};
 pub use options::{Allow, FuseOptions, Options};
-pub use session::{Ended, SessionError, serve};
+pub use session::{Ended, SessionError, prepare_process, serve};
 pub use umount::{UmountError, umount, wait_for_release};

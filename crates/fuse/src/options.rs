@@ -69,7 +69,7 @@ impl Default for FuseOptions {
             sync: false,
             dirsync: false,
             auto_unmount: true,
-            threads: 8,
+            threads: 16,
             clone_fd: true,
             writeback: true,
             timeout: Duration::from_secs(365 * 86_400),

@@ -23,6 +23,7 @@ use crate::files::Opens;
 use crate::fs::StetFs;
 use crate::mount::{self, MountError, Mounted};
 use crate::options::{Allow, FuseOptions};
+use crate::system_log::{self, Severity};
 
 /// How long workers may take to notice that the mount is gone.
 const GRACE: Duration = Duration::from_secs(5);
@@ -56,6 +57,24 @@ pub enum SessionError {
     /// The volume could not be closed: what was not durable yet may be lost, the journal will be recovered at the next mount.
     #[error("closing the volume: {0}")]
     Close(stetfs::Error),
+}
+
+/// Makes the process fit to serve; to be called before the volume is mounted, so that every thread is concerned.
+///
+/// - A panic anywhere ends the process at once. It is a bug of ours, and what the thread leaves half done must not
+///   be committed; ending is a crash like any other, and the journal is made for crashes.
+/// - As root, memory for the server's own writes is never taken by writing to the mount that it serves, and the server is
+///   not slowed down for the dirty pages that it is there to clean (`PR_SET_IO_FLUSHER`).
+pub fn prepare_process() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        system_log::write(Severity::Error, &format!("a bug ends the server: {info}"));
+        std::process::abort();
+    }));
+    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!("PR_SET_IO_FLUSHER: {e}");
+    }
 }
 
 /// Mounts `fs`, which came from `image`, on `dir` (from [`mount::check_dir`]) and serves it until it is unmounted or a

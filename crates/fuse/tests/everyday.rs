@@ -426,3 +426,208 @@ fn strangers_are_kept_out() {
     );
     volume.unmount(server);
 }
+
+#[test]
+fn access_control_lists() {
+    need!(support::root_and_fuse());
+    for program in ["setpriv", "setfacl", "getfacl"] {
+        need!(support::have(program));
+    }
+    let volume = Volume::new(64, &[]);
+    fs::set_permissions(volume.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let server = volume.mount("");
+    let file = volume.path("f");
+    fs::write(&file, b"text").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let readable = || {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);
+        command.arg(&file).output().unwrap().status.success()
+    };
+    let setfacl = |acl: &str, path: &Path| {
+        support::run(
+            std::process::Command::new("setfacl")
+                .args(acl.split(' '))
+                .arg(path),
+        )
+    };
+    assert!(!readable());
+    setfacl("-m u:65534:r", &file);
+    assert_eq!(
+        fs::metadata(&file).unwrap().mode() & 0o777,
+        0o640,
+        "the mask is the group's bits"
+    );
+    assert!(readable());
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!readable(), "chmod has set the mask");
+    setfacl("-b", &file);
+
+    // A default ACL is inherited and overrides the umask.
+    let dir = volume.path("d");
+    fs::create_dir(&dir).unwrap();
+    setfacl("-d -m u::rwx,g::rwx,o::-,u:65534:rw", &dir);
+    let umask = ["-c", "umask 077 && mkdir $0/sub && echo > $0/file"];
+    support::run(std::process::Command::new("sh").args(umask).arg(&dir));
+    assert_eq!(
+        fs::metadata(dir.join("file")).unwrap().mode() & 0o777,
+        0o660
+    );
+    let getfacl = |path: &Path| {
+        let out = support::run(
+            std::process::Command::new("getfacl")
+                .args(["-cnp"])
+                .arg(path),
+        );
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert!(getfacl(&dir.join("file")).contains("user:65534:rw-"));
+    assert!(getfacl(&dir.join("sub")).contains("default:user:65534:rw-"));
+    let want = (
+        getfacl(&dir),
+        getfacl(&dir.join("sub")),
+        getfacl(&dir.join("file")),
+    );
+    volume.unmount(server);
+    let server = volume.mount("ro");
+    assert_eq!(
+        (
+            getfacl(&dir),
+            getfacl(&dir.join("sub")),
+            getfacl(&dir.join("file"))
+        ),
+        want
+    );
+    volume.unmount(server);
+}
+
+#[test]
+fn many_at_once() {
+    need!(support::fuse());
+    for options in ["", "nowriteback,threads=3,noclone_fd"] {
+        let volume = Volume::new(128, &["-N", "30000"]);
+        let server = volume.mount(options);
+        std::thread::scope(|scope| {
+            for worker in 0..6 {
+                let volume = &volume;
+                scope.spawn(move || work(volume, worker));
+            }
+        });
+        volume.unmount(server);
+        let server = volume.mount("ro");
+        for worker in 0..6 {
+            let names = fs::read_dir(volume.path(&format!("d{}", worker % 3))).unwrap();
+            let own = names.filter(|e| {
+                e.as_ref()
+                    .unwrap()
+                    .file_name()
+                    .to_string_lossy()
+                    .starts_with(&format!("w{worker}-"))
+            });
+            assert_eq!(own.count(), 100);
+            let log = fs::read_to_string(volume.path(&format!("log{worker}"))).unwrap();
+            assert!(log.lines().map(|l| l.parse::<u32>().unwrap()).eq(0..200));
+        }
+        let shared = fs::read(volume.path("shared")).unwrap();
+        for (i, page) in shared.chunks(4096).enumerate() {
+            assert!(page.iter().all(|&b| b == page[0]), "page {i} is a mixture");
+        }
+        volume.unmount(server);
+    }
+}
+
+/// Creates, renames, removes, appends, writes pages that others write too, and syncs now and then.
+fn work(volume: &Volume, worker: u32) {
+    let dir = volume.path(&format!("d{}", worker % 3));
+    let _ = fs::create_dir(&dir);
+    let mut log = File::options()
+        .append(true)
+        .create(true)
+        .open(volume.path(&format!("log{worker}")))
+        .unwrap();
+    let shared = volume.path("shared");
+    let shared = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(shared)
+        .unwrap();
+    for i in 0..200u32 {
+        let (draft, name) = (
+            dir.join(format!("draft{worker}-{i}")),
+            dir.join(format!("w{worker}-{}", i % 100)),
+        );
+        fs::write(&draft, vec![worker as u8; (i * 37 % 9000) as usize]).unwrap();
+        fs::rename(&draft, &name).unwrap();
+        writeln!(log, "{i}").unwrap();
+        let page = [worker as u8 + 1; 4096];
+        shared
+            .write_all_at(&page, u64::from(i * 7 % 50) * 4096)
+            .unwrap();
+        if i % 20 == worker {
+            log.sync_all().unwrap();
+            shared.sync_data().unwrap();
+        }
+        assert_eq!(fs::metadata(&name).unwrap().len(), u64::from(i * 37 % 9000));
+        fs::hard_link(&name, dir.join(format!("link{worker}"))).unwrap();
+        fs::remove_file(dir.join(format!("link{worker}"))).unwrap();
+    }
+}
+
+#[test]
+fn the_kernel_reads_what_was_written() {
+    need!(support::root_and_fuse());
+    need!(std::fs::metadata("/dev/loop-control").map_err(|e| format!("/dev/loop-control: {e}")));
+    let volume = Volume::new(128, &["-N", "20000"]);
+    let server = volume.mount("");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    support::run(
+        std::process::Command::new("cp")
+            .arg("-a")
+            .arg(source)
+            .arg(volume.path("tree")),
+    );
+    for i in 0..3000 {
+        File::create(volume.path(&format!("tree/{i:05}-{}", "n".repeat(40)))).unwrap();
+    }
+    fs::write(volume.path("tree/large"), vec![b'x'; 9_000_000]).unwrap();
+    File::create(volume.path("tree/sparse"))
+        .unwrap()
+        .write_all_at(b"end", 1 << 33)
+        .unwrap();
+    let list = |dir: &Path| {
+        let script = "cd \"$0\" && find tree -printf '%p %i %m %n %s %b %y %U %G %T@ %C@ %l\\n' | sort && \
+                      find tree -type f -size -64M -exec md5sum {} + | sort";
+        let out = support::run(
+            std::process::Command::new("sh")
+                .args(["-c", script])
+                .arg(dir),
+        );
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let want = list(&volume.dir);
+    assert!(want.lines().count() > 6000);
+    volume.unmount(server);
+    let kernel = volume.scratch.path().join("kernel");
+    fs::create_dir(&kernel).unwrap();
+    let mount = std::process::Command::new("mount")
+        .args(["-o", "loop,ro"])
+        .arg(&volume.image)
+        .arg(&kernel)
+        .output();
+    let mount = mount.unwrap();
+    if !mount.status.success() {
+        eprintln!(
+            "SKIPPED: the kernel does not mount it: {}",
+            String::from_utf8_lossy(&mount.stderr)
+        );
+        return;
+    }
+    let got = list(&kernel);
+    support::run(std::process::Command::new("umount").arg(&kernel));
+    for (got, want) in got.lines().zip(want.lines()) {
+        assert_eq!(got, want);
+    }
+    assert_eq!(got.lines().count(), want.lines().count());
+}
