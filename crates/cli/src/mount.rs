@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use stetfs::MountReport;
 use stetfs_fuse::background::{self, StartError};
@@ -20,6 +21,9 @@ use crate::logging::Log;
 pub(crate) const EXIT_USAGE: u8 = 1;
 /// mount(8): the mount failed.
 pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
+
+/// How long a mount waits for the server of an earlier one that has been unmounted and still commits.
+const RELEASE_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
     let options = parse(&args.options)?;
@@ -120,6 +124,8 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         .canonicalize()
         .during(|| args.image.display().to_string())?;
     let dir = stetfs_fuse::check_dir(&args.dir)?;
+    stetfs_fuse::prepare_process();
+    stetfs_fuse::wait_for_release(&image, RELEASE_WAIT);
     let (fs, report) = image::mount(&image, options.core.clone())?;
     let mut fuse = options.fuse.clone();
     fuse.read_only |= report.read_only;
