@@ -36,9 +36,10 @@ pub(crate) fn evict_in(
     st.raw.size = 0;
     st.raw.dtime = vol.clock.seconds() as u32;
     vol.store_inode(h, inode, st)?;
-    vol.alloc.free_inode(h, inode.ino, was_dir)?;
+    // Before the number is free: whoever takes it puts an inode of its own into the cache.
     st.gone = true;
     vol.icache.remove(inode.ino);
+    vol.alloc.free_inode(h, inode.ino, was_dir)?;
     Ok(true)
 }
 
