@@ -10,6 +10,7 @@ use std::ops::Range;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
+use stetfs_media::Class;
 
 use crate::alloc::Source;
 use crate::error::{Error, Result};
@@ -29,6 +30,13 @@ const EDGE_CREDITS: u32 = 4;
 /// Credits for allocating or changing one run, and for storing the inode.
 fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
     mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + file::INODE_CREDITS
+}
+
+/// A handle for at least one run.
+fn start_step(vol: &Volume, inode: &Inode) -> Result<Handle> {
+    // The state must be free while this waits: a commit takes it to place the file's data.
+    let credits = step_credits(vol, &inode.state.read());
+    vol.start(credits)
 }
 
 /// Does what `mode` says to `[offset, offset + len)`.
@@ -211,7 +219,7 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let blocks = whole_blocks(vol, &bytes);
     let mut at = LBlock(blocks.start);
     while at.0 < blocks.end {
-        let h = vol.start(step_credits(vol, &inode.state.read()))?;
+        let h = start_step(vol, inode)?;
         let mut st = inode.state.write();
         truncate::forget(
             vol,
@@ -221,15 +229,21 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             LBlock(blocks.start),
             Some(LBlock(blocks.end)),
         )?;
+        let mut result = Ok(());
         while at.0 < blocks.end && h.has_credits(step_credits(vol, &st)) {
             let run = mapping::lookup(vol, inode, &st, at, blocks.end - at.0)?;
             let len = run.len.min(blocks.end - at.0).min(RUN_MAX);
             if run.state == MapState::Written {
-                mapping::set_unwritten(vol, &h, inode, &mut st, at, len)?;
+                result = mapping::set_unwritten(vol, &h, inode, &mut st, at, len);
+                if result.is_err() {
+                    break;
+                }
             }
             at = at.plus(len);
         }
+        // Also when there was no space for the map: what changed before is part of the transaction.
         vol.store_inode(&h, inode, &st)?;
+        result?;
     }
     Ok(())
 }
@@ -259,7 +273,7 @@ fn preallocate_some(
     at: LBlock,
     end: u32,
 ) -> Result<LBlock> {
-    let h = vol.start(step_credits(vol, &inode.state.read()))?;
+    let h = start_step(vol, inode)?;
     let mut st = inode.state.write();
     let mut at = at;
     let mut result = Ok(());
@@ -286,18 +300,18 @@ fn preallocate_some(
             }
         };
         let waiting = waiting_in(vol, inode, &st, at, at.plus(len));
-        mapping::insert(
-            vol,
-            &h,
-            inode,
-            &mut st,
-            Run {
-                lblk: at,
-                len,
-                pblk,
-                state: MapState::Unwritten,
-            },
-        )?;
+        let run = Run {
+            lblk: at,
+            len,
+            pblk,
+            state: MapState::Unwritten,
+        };
+        if let Err(e) = mapping::insert(vol, &h, inode, &mut st, run) {
+            // No space for the map, of which nothing was changed.
+            vol.alloc.free(&h, pblk, len, Class::Data)?;
+            result = Err(e);
+            break;
+        }
         st.reserved -= waiting;
         vol.alloc.release(waiting.into());
         at = at.plus(len);
