@@ -1,4 +1,5 @@
 //! Tests through [`Fs`](crate::Fs), judged by e2fsck, debugfs and the kernel.
 
+mod attributes;
 mod basic;
 mod contents;
