@@ -34,7 +34,7 @@ use crate::attr::{
 };
 use crate::caller::{caller, creator};
 use crate::errno::errno;
-use crate::files::{Opens, open_flags};
+use crate::files::{Opens, Seeker, open_flags};
 use crate::options::FuseOptions;
 
 /// The result of a request.
@@ -71,6 +71,7 @@ pub(crate) struct StetFs {
     pub(crate) fs: Fs,
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
+    pub(crate) seeker: Seeker,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The user who runs the server.
     pub(crate) owner: u32,
@@ -156,6 +157,7 @@ impl StetFs {
             fs,
             options,
             opens,
+            seeker: Seeker::default(),
             notifier: Arc::default(),
             owner: rustix::process::geteuid().as_raw(),
             image,
@@ -290,8 +292,12 @@ impl Filesystem for StetFs {
             through_handle: fh.is_some(),
             kill_suid: false,
         };
+        let is_times_only = mode.is_none() && uid.is_none() && gid.is_none() && size.is_none();
         match self.set_attributes(&caller(req), ino, set) {
             Ok(attr) => reply.attr(&self.options.timeout, &file_attr(&attr)),
+            // The kernel writes back the times of a file that has just lost its last name. There is
+            // nothing left to keep them in, and an error would come out of the next syncfs.
+            Err(Errno::ESTALE) if is_times_only => reply.attr(&Duration::ZERO, &negative()),
             Err(e) => reply.error(e),
         }
     }
@@ -642,10 +648,7 @@ impl Filesystem for StetFs {
         reply: ReplyLseek,
     ) {
         tally!(self, lseek);
-        match self.seek(ino, offset, whence) {
-            Ok(found) => reply.offset(found),
-            Err(e) => reply.error(e),
-        }
+        self.seek(ino, offset, whence, reply);
     }
 
     fn copy_file_range(
