@@ -279,12 +279,13 @@ fn check_write(vol: &Volume, inode: &Inode, offset: u64, flags: WriteFlags) -> R
             Error::Invalid
         });
     }
-    if st.raw.flags.contains(InodeFlags::IMMUTABLE) {
-        return Err(Error::NotPermitted);
-    }
     let append = flags.contains(WriteFlags::APPEND);
-    if st.raw.flags.contains(InodeFlags::APPEND) && !append && !flags.contains(WriteFlags::CACHED) {
-        return Err(Error::NotPermitted);
+    // What a page cache above sends was accepted before; flags set since then do not take it back.
+    if !flags.contains(WriteFlags::CACHED) {
+        let append_only = st.raw.flags.contains(InodeFlags::APPEND);
+        if st.raw.flags.contains(InodeFlags::IMMUTABLE) || append_only && !append {
+            return Err(Error::NotPermitted);
+        }
     }
     let offset = if append { st.raw.size } else { offset };
     let limit = size_limit(vol, &st);
