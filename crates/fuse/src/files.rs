@@ -2,8 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 
-use fuser::{Errno, FileHandle, INodeNo, ReplyData, WriteFlags as FuseWriteFlags};
+use fuser::{
+    Errno, FileHandle, INodeNo, Notifier, ReplyData, ReplyLseek, WriteFlags as FuseWriteFlags,
+};
 use parking_lot::Mutex;
 use stetfs::{Attr, Caller, FallocateMode, Fs, OpenFlags, SetAttr, Whence, WriteFlags};
 use stetfs_format::InodeNo;
@@ -163,32 +167,21 @@ impl StetFs {
         Ok(())
     }
 
-    /// The next data or hole.
+    /// Answers where the next data or hole is.
     ///
     /// The kernel does not send its dirty pages before it asks. While somebody has the file open for writing, they
-    /// are therefore fetched first (invalidating a page sends it); other workers take the writes meanwhile.
-    pub(crate) fn seek(&self, ino: INodeNo, offset: i64, whence: i32) -> Answer<i64> {
-        let whence = match whence {
-            libc::SEEK_DATA => Whence::Data,
-            libc::SEEK_HOLE => Whence::Hole,
-            _ => return Err(Errno::EINVAL),
+    /// are therefore fetched first, which takes workers that answer; so that is not done by a worker.
+    pub(crate) fn seek(&self, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
+        let seek = Seek {
+            ino,
+            offset,
+            whence,
+            reply,
         };
-        let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        if self.options.writeback && self.options.threads > 1 && self.opens.written(inode(ino)) {
-            self.fetch_dirty_pages(ino);
-        }
-        let found = self
-            .fs
-            .seek(inode(ino), offset, whence)
-            .map_err(|e| errno(&e))?;
-        i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
-    }
-
-    fn fetch_dirty_pages(&self, ino: INodeNo) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(e) = notifier.inval_inode(ino, 0, 0)
-        {
-            tracing::debug!("fetching the dirty pages of inode {}: {e}", ino.0);
+        if self.options.writeback && self.opens.written(inode(ino)) {
+            self.seeker.send(seek, &self.fs, &self.notifier);
+        } else {
+            seek.answer(&self.fs);
         }
     }
 
@@ -205,6 +198,72 @@ impl StetFs {
             .fs
             .copy_range(c, (inode(from), from_offset), (inode(to), to_offset), len);
         copied.map(|n| n as u32).map_err(|e| errno(&e))
+    }
+}
+
+/// A request for the next data or hole.
+struct Seek {
+    ino: INodeNo,
+    offset: i64,
+    whence: i32,
+    reply: ReplyLseek,
+}
+
+impl Seek {
+    fn answer(self, fs: &Fs) {
+        match self.find(fs) {
+            Ok(found) => self.reply.offset(found),
+            Err(e) => self.reply.error(e),
+        }
+    }
+
+    fn find(&self, fs: &Fs) -> Answer<i64> {
+        let whence = match self.whence {
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            _ => return Err(Errno::EINVAL),
+        };
+        let offset = u64::try_from(self.offset).map_err(|_| Errno::ENXIO)?;
+        let found = fs
+            .seek(inode(self.ino), offset, whence)
+            .map_err(|e| errno(&e))?;
+        i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
+    }
+}
+
+/// The thread that makes the kernel send a file's dirty pages before a seek in it is answered; started when it
+/// is first needed.
+#[derive(Default)]
+pub(crate) struct Seeker(OnceLock<mpsc::Sender<Seek>>);
+
+impl Seeker {
+    fn send(&self, seek: Seek, fs: &Fs, notifier: &Arc<OnceLock<Notifier>>) {
+        let queue = self.0.get_or_init(|| {
+            let (send, seeks) = mpsc::channel::<Seek>();
+            let (fs, notifier) = (fs.clone(), notifier.clone());
+            let body = move || {
+                for seek in seeks {
+                    fetch_dirty_pages(&notifier, seek.ino);
+                    seek.answer(&fs);
+                }
+            };
+            if let Err(e) = thread::Builder::new().name("seeks".to_owned()).spawn(body) {
+                tracing::error!("no thread for seeks: {e}");
+            }
+            send
+        });
+        if let Err(mpsc::SendError(seek)) = queue.send(seek) {
+            seek.answer(fs);
+        }
+    }
+}
+
+/// Invalidating a page makes the kernel write it first.
+fn fetch_dirty_pages(notifier: &OnceLock<Notifier>, ino: INodeNo) {
+    if let Some(notifier) = notifier.get()
+        && let Err(e) = notifier.inval_inode(ino, 0, 0)
+    {
+        tracing::debug!("fetching the dirty pages of inode {}: {e}", ino.0);
     }
 }
 
