@@ -19,7 +19,7 @@ pub(crate) struct TestImage {
 }
 
 /// The options of mke2fs for each kind of volume that tests go through.
-pub(crate) const KINDS: [(&str, &[&str]); 6] = [
+pub(crate) const KINDS: [(&str, &[&str]); 9] = [
     ("ext4", &["-t", "ext4"]),
     ("ext4, 1 KiB", &["-t", "ext4", "-b", "1024"]),
     (
@@ -32,7 +32,52 @@ pub(crate) const KINDS: [(&str, &[&str]); 6] = [
     ),
     ("ext3", &["-t", "ext3", "-b", "1024"]),
     ("ext3, 4 KiB", &["-t", "ext3", "-b", "4096"]),
+    (
+        "meta_bg",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-g",
+            "1024",
+            "-O",
+            "meta_bg,^resize_inode",
+        ],
+    ),
+    (
+        "sparse_super2, no flex_bg",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "sparse_super2,^flex_bg,^resize_inode",
+        ],
+    ),
+    (
+        "no sparse_super",
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "1024",
+            "-O",
+            "^sparse_super,^metadata_csum,^resize_inode",
+        ],
+    ),
 ];
+
+/// The options with `^has_journal` among the features: mke2fs heeds only the last `-O`.
+fn without_journal(options: &[&str]) -> Vec<String> {
+    let mut options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+    match options.iter().position(|o| o == "-O") {
+        Some(at) => options[at + 1].push_str(",^has_journal"),
+        None => options.extend(["-O".to_owned(), "^has_journal".to_owned()]),
+    }
+    options
+}
 
 fn run(command: &mut Command) -> String {
     let out = command.output().expect("e2fsprogs is installed");
@@ -58,8 +103,7 @@ impl TestImage {
                 "-E",
                 "nodiscard,lazy_itable_init=1,hash_seed=c5e4ae5a-0b3c-4a5e-9d1e-6a1f3b2c4d5e",
             ])
-            .args(options)
-            .args(["-O", "^has_journal"])
+            .args(without_journal(options))
             .arg(file.path()));
         if !request.is_empty() {
             run(Command::new("debugfs")
