@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde::Serialize;
+use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{About, DataPromise, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
@@ -455,6 +457,15 @@ impl Fs {
     /// What a crash may do to file data.
     pub fn data_promise(&self) -> DataPromise {
         self.0.journal.data_promise()
+    }
+
+    /// The step of the timestamps that inodes of this volume hold: a nanosecond, or a second with 128-byte inodes.
+    pub fn time_step(&self) -> Duration {
+        if self.0.geo.inode_size() > GOOD_OLD_INODE_SIZE {
+            Duration::from_nanos(1)
+        } else {
+            Duration::from_secs(1)
+        }
     }
 
     /// The device below.

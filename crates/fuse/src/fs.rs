@@ -237,6 +237,8 @@ impl Filesystem for StetFs {
             tracing::info!("this kernel's FUSE lacks {missing:?}");
             let _ = config.add_capabilities(wanted.difference(missing));
         }
+        // The kernel makes timestamps too (writeback cache): they must be as coarse as what is kept.
+        let _ = config.set_time_granularity(self.fs.time_step());
         let _ = config.set_max_write(MAX_WRITE);
         let _ = config.set_max_background(MAX_BACKGROUND);
         if let Err(most) = config.set_max_readahead(self.options.readahead) {
