@@ -44,7 +44,7 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            threads: 4,
+            threads: 16,
             clone_fd: true,
             writeback: true,
             no_open: false,

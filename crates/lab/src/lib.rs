@@ -7,5 +7,6 @@ pub mod crash;
 pub mod floor;
 pub mod host;
 pub mod image;
+pub mod mounted;
 pub mod rng;
 pub mod world;

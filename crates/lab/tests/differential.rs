@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{EXT3_1K, EXT3_4K, EXT4_1K, EXT4_4K, EXT4_SMALL_INODES, Variety, check};
+use stetfs_lab::mounted::Mounted;
 use stetfs_lab::skip_unless;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Op, stream};
@@ -93,6 +94,94 @@ fn the_model_agrees_with_the_kernel() {
         for variety in [EXT4_4K, EXT4_1K, EXT4_SMALL_INODES, EXT3_1K, EXT3_4K] {
             if let Err(error) = model_and_kernel(variety, seed) {
                 panic!("{} with STETFS_LAB_SEED={seed}: {error:#}", variety.name);
+            }
+        }
+    }
+}
+
+fn mount_stetfs(image: &Path, dir: &Path, mode: &str) -> Result<Posix> {
+    let serve = env!("CARGO_BIN_EXE_serve");
+    let options = format!("scheme=jbd2,data={mode},noatime");
+    let mut mount = Some(Mounted::start(serve, image, dir, &options)?);
+    let (image, at) = (image.to_owned(), dir.to_owned());
+    let remount = move || {
+        mount.take().context("is mounted")?.unmount()?;
+        mount = Some(Mounted::start(serve, &image, &at, &options)?);
+        Ok(())
+    };
+    Ok(Posix::new("stetfs", dir, Box::new(remount))?)
+}
+
+fn stetfs_and_kernel(variety: Variety, mode: &str, seed: u64) -> Result<()> {
+    let dir = scratch()?;
+    let at = |name: &str| dir.path().join(name);
+    for name in ["kernel", "stetfs"] {
+        std::fs::create_dir(at(name))?;
+        variety.make(&at(name).with_extension("image"), 64, 4)?;
+    }
+    let mut kernel = mount_kernel(&at("kernel.image"), &at("kernel"))?;
+    let mut stetfs = mount_stetfs(&at("stetfs.image"), &at("stetfs"), mode)?;
+    in_step(
+        &mut kernel,
+        &mut stetfs,
+        &stream(seed, 400, variety.profile()),
+    )?;
+    let _ = kernel.apply(&Op::Sync);
+    let expected = without_now(tree::of_directory(&at("kernel").join(BASE))?);
+    let mounted = tree::of_directory(&at("stetfs").join(BASE))?;
+    equal(
+        "the kernel's ext4",
+        &expected,
+        "stetfs",
+        &without_now(mounted.clone()),
+    )?;
+    drop((kernel, stetfs));
+    check(&at("stetfs.image"))?;
+    let again = KernelMount::ext4(&at("stetfs.image"), &at("kernel"), "ro,noatime")?;
+    equal(
+        "stetfs",
+        &mounted,
+        "the kernel on our volume",
+        &tree::of_directory(&again.dir().join(BASE))?,
+    )
+}
+
+fn equal(expected: &str, a: &tree::Tree, found: &str, b: &tree::Tree) -> Result<()> {
+    let differences = tree::differences(a, b);
+    if !differences.is_empty() {
+        bail!("{found} is not as {expected}:\n{}", differences.join("\n"));
+    }
+    Ok(())
+}
+
+/// Without the times that two runs cannot share: those within a day of now.
+fn without_now(mut tree: tree::Tree) -> tree::Tree {
+    let now = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |since| since.as_secs() as i64);
+    for facts in tree.values_mut() {
+        for time in [&mut facts.atime, &mut facts.mtime, &mut facts.ctime] {
+            *time = time.filter(|(sec, _)| (sec - now).abs() > 86_400);
+        }
+    }
+    tree
+}
+
+#[test]
+fn a_mount_agrees_with_the_kernel() {
+    skip_unless!(needs(true, true, &["mke2fs", "e2fsck"]));
+    for seed in seeds(100, 2) {
+        for (variety, mode) in [
+            (EXT4_4K, "journal"),
+            (EXT4_1K, "ordered"),
+            (EXT4_SMALL_INODES, "writeback"),
+            (EXT3_1K, "journal"),
+        ] {
+            if let Err(error) = stetfs_and_kernel(variety, mode, seed) {
+                panic!(
+                    "{} in mode {mode} with STETFS_LAB_SEED={seed}: {error:#}",
+                    variety.name
+                );
             }
         }
     }

@@ -1,0 +1,36 @@
+//! Mounts a volume and serves it in the foreground: `serve IMAGE DIR [OPTIONS]`.
+//!
+//! What `stetfs mount -f` does, without its messages; built with the tests, so that they never meet an older one.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use stetfs::Fs;
+use stetfs_fuse::Options;
+use stetfs_media::FileOptions;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [image, dir, rest @ ..] = args.as_slice() else {
+        anyhow::bail!("usage: serve IMAGE DIR [OPTIONS]");
+    };
+    let mut options = Options::parse(rest.first().map_or("", String::as_str))?;
+    // A test that kills the server looks at the mount point itself.
+    options.fuse.auto_unmount = false;
+    let image = PathBuf::from(image)
+        .canonicalize()
+        .with_context(|| image.clone())?;
+    let dir = stetfs_fuse::check_dir(&PathBuf::from(dir))?;
+    stetfs_fuse::prepare_process();
+    let core = options.core.clone();
+    let dev = FileOptions::default()
+        .direct(core.direct)
+        .read_only(core.read_only)
+        .open(&image)?;
+    let (fs, report) = Fs::mount(Arc::new(dev), core)?;
+    options.fuse.read_only |= report.read_only;
+    stetfs_fuse::serve(&fs, &image, &dir, &options.fuse, || Ok(()))?;
+    Ok(())
+}
