@@ -13,7 +13,7 @@ use crate::options::MountOptions;
 
 /// The options of mke2fs for each kind of volume that tests go through.
 pub const KINDS: [(&str, &[&str]); 7] = [
-    ("ext4", &["-t", "ext4"]),
+    ("ext4", &["-t", "ext4", "-b", "4096"]),
     ("ext4, 1 KiB", &["-t", "ext4", "-b", "1024"]),
     (
         "ext4, 2 KiB, inodes of 128",
@@ -27,7 +27,7 @@ pub const KINDS: [(&str, &[&str]); 7] = [
     ("ext3, 4 KiB", &["-t", "ext3", "-b", "4096"]),
     (
         "orphan_file",
-        &["-t", "ext4", "-O", "orphan_file,metadata_csum_seed"],
+        &["-t", "ext4", "-O", "orphan_file,metadata_csum_seed", "-b", "4096"],
     ),
 ];
 
@@ -146,7 +146,7 @@ impl Image {
             }
             let result =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(dir.path())));
-            run(Command::new("umount").arg(dir.path()));
+            unmount(dir.path());
             match result {
                 Ok(result) => Some(result),
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -158,6 +158,18 @@ impl Image {
     pub fn device(&self) -> Arc<dyn BlockDev> {
         self.dev.clone()
     }
+}
+
+/// Unmounts; others who look at every new mount may keep it busy for a moment.
+fn unmount(dir: &Path) {
+    for _ in 0..50 {
+        let out = Command::new("umount").arg(dir).output().expect("umount is installed");
+        if out.status.success() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    run(Command::new("umount").arg("-l").arg(dir));
 }
 
 fn text(out: &Output) -> String {

@@ -3,3 +3,4 @@
 mod attributes;
 mod basic;
 mod contents;
+mod mounts;

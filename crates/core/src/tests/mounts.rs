@@ -1,0 +1,315 @@
+//! Mounting: recovery, read-only, refusals by name, error marks, orphans, full volumes. Crash images are judged by our own mount,
+//! by e2fsck and by the kernel.
+
+use std::sync::Arc;
+
+use stetfs_format::FeatureIncompat;
+use stetfs_media::{BlockDev, Cause, Class, Tag};
+
+use crate::mount::superblock;
+use crate::testing::{Image, KINDS};
+use crate::{Caller, Error, FallocateMode, Fs, MountError, MountOptions, OnError, OpenFlags, SetAttr, Shutdown};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+fn why(image: &Image, options: &str) -> MountError {
+    match Fs::mount(image.device(), MountOptions::parse(options).unwrap()) {
+        Err(Error::Mount(e)) => *e,
+        Err(e) => panic!("{e}"),
+        Ok(_) => panic!("it was mounted"),
+    }
+}
+
+fn poke(image: &Image, offset: u64, bytes: &[u8]) {
+    let mut block = vec![0; 4096];
+    let at = offset & !4095;
+    image.dev.read_at(at, &mut block, Tag::read(Class::Data)).unwrap();
+    let skip = (offset - at) as usize;
+    block[skip..skip + bytes.len()].copy_from_slice(bytes);
+    image.dev.write_at(at, &block, Tag::new(Class::Data, Cause::Control)).unwrap();
+}
+
+/// Where on the device an inode's slot is (images with blocks of 4 KiB).
+fn slot_of(image: &Image, what: &str) -> u64 {
+    let text = image.debugfs(&format!("imap {what}"));
+    let (_, rest) = text.split_once("at block ").unwrap();
+    let (block, rest) = rest.split_once(", offset 0x").unwrap();
+    let block: u64 = block.parse().unwrap();
+    block * 4096 + u64::from_str_radix(rest.split_whitespace().next().unwrap(), 16).unwrap()
+}
+
+/// Makes a tree, syncs, goes on, and leaves the image as a crash would.
+fn crashed(args: &[&str], options: &str) -> Image {
+    let image = Image::new(24, args);
+    let fs = image.mount(options);
+    let c = Caller::root();
+    let dir = fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap().ino;
+    for i in 0..50u32 {
+        let ino = fs.create(&c, dir, format!("f{i}").as_bytes(), 0o644, RW).unwrap().ino;
+        fs.write(&c, ino, 0, &i.to_le_bytes().repeat(2000)).unwrap();
+        fs.release(ino).unwrap();
+    }
+    fs.sync().unwrap();
+    for i in 0..25u32 {
+        fs.unlink(&c, dir, format!("f{i}").as_bytes()).unwrap();
+    }
+    let ino = fs.create(&c, dir, b"never synced", 0o644, RW).unwrap().ino;
+    fs.write(&c, ino, 0, b"lost").unwrap();
+    image.crash_copy()
+}
+
+fn check_recovered(fs: &Fs) {
+    let c = Caller::root();
+    for i in 0..50u32 {
+        let path = format!("/d/f{i}");
+        let entry = fs.resolve(&c, path.as_bytes(), true).unwrap();
+        let mut out = vec![0; 9000];
+        assert_eq!(fs.read(entry.ino, 0, &mut out).unwrap(), 8000);
+        assert_eq!(out[..8000], i.to_le_bytes().repeat(2000));
+    }
+    assert!(matches!(fs.resolve(&c, b"/d/never synced", true), Err(Error::NotFound)));
+}
+
+#[test]
+fn a_crash_is_recovered() {
+    for (kind, args) in KINDS {
+        for options in ["data=ordered", "data=journal", "data=writeback"] {
+            let image = crashed(args, options);
+            let dirty = superblock::load(&*image.dev).unwrap();
+            assert!(dirty.feature_incompat.contains(FeatureIncompat::RECOVER), "{kind}");
+            // By the kernel.
+            image.crash_copy().on_kernel("rw", |dir| {
+                for i in 0..50u32 {
+                    let content = std::fs::read(dir.join(format!("d/f{i}"))).unwrap();
+                    assert!(content == i.to_le_bytes().repeat(2000), "{kind} {options}");
+                }
+                assert!(!dir.join("d/never synced").exists());
+            });
+            // By us, for writing and for reading.
+            for how in ["", "ro"] {
+                let image = image.crash_copy();
+                let fs = image.mount(how);
+                check_recovered(&fs);
+                fs.unmount().unwrap();
+                image.assert_clean();
+                let clean = superblock::load(&*image.dev).unwrap();
+                assert!(!clean.feature_incompat.contains(FeatureIncompat::RECOVER));
+            }
+            // Without looking at the journal nothing is written.
+            let fs = image.mount("ro,noload");
+            assert!(matches!(fs.mkdir(&Caller::root(), fs.root(), b"x", 0o755), Err(Error::ReadOnly)));
+            fs.unmount().unwrap();
+            assert_eq!(superblock::load(&*image.dev).unwrap(), dirty);
+        }
+    }
+}
+
+#[test]
+fn a_shutdown_is_an_honest_crash() {
+    for (how, kept) in [(Shutdown::NoLogFlush, false), (Shutdown::LogFlush, true), (Shutdown::Full, true)] {
+        let image = Image::new(16, &["-t", "ext4"]);
+        let fs = image.mount("");
+        let c = Caller::root();
+        assert!(matches!(fs.shutdown(&Caller::user(1, 1), how), Err(Error::NotPermitted)));
+        fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap();
+        fs.shutdown(&c, how).unwrap();
+        assert!(matches!(fs.getattr(fs.root()), Err(Error::ShutDown)));
+        assert!(matches!(fs.unmount(), Err(Error::ShutDown)));
+        drop(fs);
+        let fs = image.mount("");
+        assert_eq!(fs.resolve(&c, b"/d", true).is_ok(), kept);
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn refusals_are_named() {
+    let image = Image::new(16, &["-t", "ext4", "-O", "inline_data"]);
+    let e = why(&image, "");
+    assert!(matches!(&e, MountError::Features { names } if names == "inline_data"), "{e}");
+    let image = Image::new(16, &["-t", "ext4", "-O", "^has_journal"]);
+    assert!(matches!(why(&image, ""), MountError::NoJournal { scheme: "jbd2" }));
+    assert!(matches!(why(&image, "noload"), MountError::NoloadWritable));
+    image.mount("ro").unmount().unwrap();
+    image.mount("scheme=null").unmount().unwrap();
+    image.assert_clean();
+    let image = Image::new(16, &["-t", "ext4", "-O", "quota"]);
+    let (fs, report) = Fs::mount(image.device(), MountOptions::default()).unwrap();
+    assert!(report.read_only && report.warnings[0].contains("quota"), "{report:?}");
+    fs.unmount().unwrap();
+    let image = Image::new(16, &["-t", "ext4"]);
+    assert!(matches!(why(&image, "data=sideways"), MountError::DataMode { .. }));
+    assert!(Fs::mount(image.device(), MountOptions::parse("scheme=nope").unwrap()).is_err());
+
+    // The journal's inode: not in use any more.
+    let image = Image::new(16, &["-t", "ext3", "-O", "^dir_index", "-I", "128", "-b", "4096"]);
+    let sb = superblock::load(&*image.dev).unwrap();
+    assert_eq!(sb.inode_size, 128);
+    poke(&image, slot_of(&image, "<8>") + 0x1a, &[0, 0]);
+    assert!(matches!(why(&image, ""), MountError::JournalInode { .. }));
+}
+
+#[test]
+fn a_small_device_and_garbage_are_refused() {
+    let image = Image::new(16, &["-t", "ext4"]);
+    let half: Vec<u8> = image.with_file(|path| std::fs::read(path).unwrap()[..8 << 20].to_vec());
+    let dev = Arc::new(stetfs_media::RamDev::from_image(&half));
+    let refused = Fs::mount(dev, MountOptions::default());
+    assert!(matches!(refused, Err(Error::Mount(e)) if matches!(*e, MountError::DeviceTooSmall { .. })));
+    let dev = Arc::new(stetfs_media::RamDev::new(1 << 20));
+    assert!(matches!(Fs::mount(dev, MountOptions::default()), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn open_and_unlinked_files_are_freed_after_a_crash() {
+    for (kind, args) in KINDS {
+        let image = Image::new(32, args);
+        let fs = image.mount("");
+        let c = Caller::root();
+        let before = fs.statfs().unwrap();
+        let mut open = Vec::new();
+        for i in 0..5u8 {
+            let name = [b'o', b'0' + i];
+            let ino = fs.create(&c, fs.root(), &name, 0o644, RW).unwrap().ino;
+            fs.write(&c, ino, 0, &vec![i; 700_000]).unwrap();
+            fs.sync().unwrap();
+            fs.unlink(&c, fs.root(), &name).unwrap();
+            open.push(ino);
+        }
+        // Still there for who has them open.
+        let mut out = [0; 10];
+        fs.write(&c, open[3], 5, b"x").unwrap();
+        assert_eq!(fs.read(open[3], 0, &mut out).unwrap(), 10);
+        assert_eq!(out, [3, 3, 3, 3, 3, b'x', 3, 3, 3, 3]);
+        fs.release(open[1]).unwrap();
+        assert!(matches!(fs.getattr(open[1]), Err(Error::Stale)));
+        fs.sync().unwrap();
+        let after = image.crash_copy();
+        let (again, report) = Fs::mount(after.device(), MountOptions::default()).unwrap();
+        assert_eq!(report.orphans_deleted, 4, "{kind}");
+        assert_eq!(again.statfs().unwrap(), before, "{kind}");
+        again.unmount().unwrap();
+        after.assert_clean();
+        image.crash_copy().on_kernel("rw", |_| ());
+        // A clean unmount frees them too.
+        fs.unmount().unwrap();
+        image.assert_clean();
+        assert_eq!(image.mount("ro").statfs().unwrap(), before, "{kind}");
+    }
+}
+
+#[test]
+fn a_full_volume_says_so_and_loses_nothing() {
+    for (kind, args) in KINDS {
+        let image = Image::new(8, args);
+        let fs = image.mount("");
+        let c = Caller::user(1000, 1000);
+        fs.setattr(&Caller::root(), fs.root(), &SetAttr { mode: Some(0o777), ..SetAttr::default() }).unwrap();
+        let mut files = Vec::new();
+        let mut refused = 0;
+        'fill: for n in 0u32.. {
+            let ino = match fs.create(&c, fs.root(), format!("f{n}").as_bytes(), 0o644, RW) {
+                Ok(e) => e.ino,
+                Err(Error::NoSpace) => break,
+                Err(e) => panic!("{kind}: {e}"),
+            };
+            let mut size = 0;
+            for _ in 0..10 {
+                match fs.write(&c, ino, size, &n.to_le_bytes().repeat(5000)) {
+                    Ok(n) => size += n as u64,
+                    Err(Error::NoSpace) => {
+                        refused += 1;
+                        break;
+                    }
+                    Err(e) => panic!("{kind}: {e}"),
+                }
+            }
+            fs.release(ino).unwrap();
+            files.push((n, size));
+            if refused > 20 {
+                break 'fill;
+            }
+        }
+        assert!(refused > 0, "{kind}: the volume never filled");
+        fs.sync().unwrap();
+        let check = |fs: &Fs| {
+            for (n, size) in &files {
+                let e = fs.resolve(&c, format!("/f{n}").as_bytes(), true).unwrap();
+                assert_eq!(e.attr.size, *size);
+                let mut out = vec![0; *size as usize];
+                fs.read(e.ino, 0, &mut out).unwrap();
+                assert!(out.chunks(4).all(|w| w == &n.to_le_bytes()[..w.len()]), "{kind}");
+            }
+        };
+        check(&fs);
+        let crashed = image.crash_copy();
+        let again = crashed.mount("");
+        check(&again);
+        again.unmount().unwrap();
+        crashed.assert_clean();
+        for (n, _) in &files {
+            fs.unlink(&c, fs.root(), format!("f{n}").as_bytes()).unwrap();
+        }
+        // The space is there again, without anybody asking for a commit.
+        let ino = fs.create(&c, fs.root(), b"again", 0o644, RW).unwrap().ino;
+        assert_eq!(fs.write(&c, ino, 0, &vec![1; 1 << 20]).unwrap(), 1 << 20, "{kind}");
+        if !kind.contains("ext3") {
+            fs.fallocate(&c, ino, FallocateMode::empty(), 0, 2 << 20).unwrap();
+            assert!(matches!(
+                fs.fallocate(&c, ino, FallocateMode::empty(), 0, 64 << 20),
+                Err(Error::NoSpace)
+            ));
+        }
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn damage_marks_the_volume() {
+    for on_error in [OnError::Continue, OnError::RemountReadOnly] {
+        let image = Image::new(16, &["-t", "ext4", "-b", "4096"]);
+        let c = Caller::root();
+        let fs = image.mount("");
+        let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+        fs.unmount().unwrap();
+        // The inode's checksum no longer fits.
+        poke(&image, slot_of(&image, "f") + 4, &[1]);
+        let mut options = MountOptions::default();
+        options.errors = Some(on_error);
+        let (fs, _) = Fs::mount(image.device(), options).unwrap();
+        let found = fs.getattr(ino);
+        assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
+        assert!(fs.stats().has_errors);
+        let made = fs.mkdir(&c, fs.root(), b"d", 0o755);
+        match on_error {
+            OnError::Continue => assert!(made.is_ok()),
+            _ => assert!(matches!(made, Err(Error::ReadOnly))),
+        }
+        let _ = fs.unmount();
+        drop(fs);
+        let sb = superblock::load(&*image.dev).unwrap();
+        assert_eq!(sb.error_count, 1);
+        assert!(sb.first_error_time > 0 && sb.last_error_line > 0);
+        // Known at the next mount, also when that replays a superblock without the mark.
+        let (fs, report) = Fs::mount(image.device(), MountOptions::default()).unwrap();
+        assert!(report.warnings.iter().any(|w| w.contains("e2fsck")), "{report:?}");
+        fs.unmount().unwrap();
+        assert!(superblock::load(&*image.dev).unwrap().state.contains(stetfs_format::State::ERROR));
+    }
+}
+
+#[test]
+fn counts_and_times_of_mounts_are_kept() {
+    let image = Image::new(16, &["-t", "ext4"]);
+    for n in 1..4 {
+        image.mount("").unmount().unwrap();
+        let sb = superblock::load(&*image.dev).unwrap();
+        assert_eq!(sb.mnt_count, n);
+        assert!(sb.mtime >= crate::testing::CLOCK_START && sb.wtime >= sb.mtime);
+    }
+    let before = superblock::load(&*image.dev).unwrap();
+    image.mount("ro").unmount().unwrap();
+    assert_eq!(superblock::load(&*image.dev).unwrap(), before);
+}
