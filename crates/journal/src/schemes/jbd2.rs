@@ -171,10 +171,12 @@ impl Scheme for Jbd2 {
     }
 
     fn checkpoint(&self, goal: Goal) -> Result<()> {
-        let quarter = self.area.capacity() / 4;
+        // No more contents are held than there are blocks in the log.
+        let most =
+            (self.area.capacity() / 4).min(u32::try_from(self.most_held).unwrap_or(u32::MAX));
         self.checkpoint_until(|span| match goal {
             Goal::All => false,
-            Goal::Background => self.area.capacity() - span.free <= quarter,
+            Goal::Background => self.area.capacity() - span.free <= most,
         })
     }
 

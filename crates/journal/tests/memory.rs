@@ -1,0 +1,92 @@
+//! What the journal keeps in memory stays within its bound, however long the log is.
+
+use std::sync::Arc;
+
+use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
+use stetfs_format::{BlockNo, Tid};
+use stetfs_journal::{Config, DataMode, Journal, LogExtent, OpenArgs, SchemeOptions};
+use stetfs_media::{BlockDev, Cause, Class, RamDev};
+
+const BLOCK: usize = 1024;
+const BLOCKS: u64 = 8192;
+const LOG: LogExtent = LogExtent {
+    start: BlockNo(100),
+    len: 4000,
+};
+
+fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
+    let dev = Arc::new(RamDev::new(BLOCKS * BLOCK as u64));
+    let mut raw = vec![0; BLOCK];
+    let superblock = JournalSuperblock {
+        is_v2: true,
+        blocksize: BLOCK as u32,
+        maxlen: LOG.len,
+        first: 1,
+        sequence: Tid(1),
+        start: 0,
+        errno: 0,
+        feature_compat: JournalCompat::empty(),
+        feature_incompat: JournalIncompat::empty(),
+        feature_ro_compat: 0,
+        uuid: [7; 16],
+        nr_users: 1,
+        max_transaction: 0,
+        max_trans_data: 0,
+        checksum_type: 0,
+        num_fc_blks: 0,
+        head: 0,
+    };
+    superblock.encode_into(&mut raw);
+    let tag = stetfs_media::Tag::new(Class::Journal, Cause::Control);
+    dev.write_at(LOG.start.0 * BLOCK as u64, &raw, tag).unwrap();
+    let args = OpenArgs {
+        dev: dev.clone(),
+        block_size: BLOCK,
+        blocks: BLOCKS,
+        uuid: [7; 16],
+        has_64bit: true,
+        has_metadata_csum: true,
+        log: vec![LOG],
+        memory,
+        writable: true,
+        options: SchemeOptions {
+            data: Some(DataMode::Ordered),
+            extra: vec![],
+        },
+    };
+    let config = Config {
+        commit_interval: None,
+        memory: 256 * BLOCK,
+        ..Config::default()
+    };
+    (dev, Journal::open(args, &config).unwrap().0)
+}
+
+/// Blocks that are committed but not home when 600 blocks went through the log, which has room for all of them.
+fn blocks_held(memory: usize) -> u64 {
+    let (dev, journal) = open(memory);
+    for n in 0..600 {
+        let handle = journal.start(1).unwrap();
+        let block = BlockNo(5000 + n);
+        handle
+            .write(block, Class::Directory, 0, &[n as u8 | 1; 8])
+            .unwrap();
+        let tid = handle.tid();
+        drop(handle);
+        journal.commit(tid).unwrap();
+    }
+    let home = dev
+        .meter()
+        .snapshot()
+        .by_cause(Cause::Checkpoint)
+        .write_bytes
+        / BLOCK as u64;
+    600 - home
+}
+
+#[test]
+fn a_long_log_does_not_hold_more_than_the_memory() {
+    assert_eq!(blocks_held(1 << 20), 600, "nothing needs to go home");
+    let held = blocks_held(100 * BLOCK);
+    assert!(held <= 101, "{held} blocks are held");
+}
