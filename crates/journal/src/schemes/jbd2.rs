@@ -287,18 +287,24 @@ impl Jbd2 {
         if n == 0 {
             return Ok(());
         }
-        let due = self.live.due(n);
+        let due = {
+            // Both at once: a block that is freed and gets data meanwhile is no longer due, or seen to be in flight.
+            let mut in_flight = self.in_flight.lock();
+            let due = self.live.due(n);
+            in_flight.extend(due.iter().map(|d| d.home));
+            due
+        };
         self.write_due(&due)?;
         self.update_superblock(tail, sequence)?;
         self.live.drop_oldest(n);
         Ok(())
     }
 
+    /// Writes home what is in flight.
     fn write_due(&self, due: &[Due]) -> Result<()> {
         if due.is_empty() {
             return Ok(());
         }
-        self.in_flight.lock().extend(due.iter().map(|d| d.home));
         let writes = due.iter().map(|d| Write {
             home: d.home,
             class: d.class,
