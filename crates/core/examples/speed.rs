@@ -19,7 +19,11 @@ struct Bench {
 impl Bench {
     /// Runs `op(i)` for a while and prints how often a second, in units of `per`.
     fn row(&self, name: &str, mut op: impl FnMut(u64)) {
-        if self.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if self
+            .only
+            .as_ref()
+            .is_some_and(|only| !name.contains(only.as_str()))
+        {
             return;
         }
         let start = Instant::now();
@@ -42,7 +46,11 @@ fn main() {
     let image = Image::new(3072, &["-t", "ext4", "-J", "size=128"]);
     let (fs, report) = Fs::mount(image.device(), options).expect("mount");
     println!("{} {:?}", report.scheme, report.data);
-    let bench = Bench { fs: fs.clone(), c: Caller::root(), only };
+    let bench = Bench {
+        fs: fs.clone(),
+        c: Caller::root(),
+        only,
+    };
     let (fs, c) = (&bench.fs, &bench.c);
     let root = fs.root();
     let rw = OpenFlags::READ | OpenFlags::WRITE;
@@ -74,16 +82,20 @@ fn main() {
         fs.getattr(e.ino).expect("getattr");
     });
     bench.row("read 4 KiB, home", |_| {
-        fs.read(file, random() % BLOCKS * 4096, &mut out).expect("read");
+        fs.read(file, random() % BLOCKS * 4096, &mut out)
+            .expect("read");
     });
     bench.row("overwrite 4 KiB, no sync", |_| {
-        fs.write(c, file, random() % 256 * 4096, &block).expect("write");
+        fs.write(c, file, random() % 256 * 4096, &block)
+            .expect("write");
     });
     bench.row("read 4 KiB, cached", |_| {
-        fs.read(file, random() % 256 * 4096, &mut out).expect("read");
+        fs.read(file, random() % 256 * 4096, &mut out)
+            .expect("read");
     });
     bench.row("overwrite 4 KiB + fsync", |_| {
-        fs.write(c, file, random() % BLOCKS * 4096, &block).expect("write");
+        fs.write(c, file, random() % BLOCKS * 4096, &block)
+            .expect("write");
         fs.fsync(file, false).expect("fsync");
     });
     bench.row("create + unlink", |_| {
@@ -98,20 +110,31 @@ fn main() {
         fs.unlink(c, root, b"name").expect("unlink");
     });
     bench.row("create + write 4 KiB + fsync", |i| {
-        let e = fs.create(c, root, format!("f{i}").as_bytes(), 0o644, rw).expect("create");
+        let e = fs
+            .create(c, root, format!("f{i}").as_bytes(), 0o644, rw)
+            .expect("create");
         fs.write(c, e.ino, 0, &block).expect("write");
         fs.fsync(e.ino, false).expect("fsync");
         fs.release(e.ino).expect("release");
     });
     let mut mib = vec![0u8; 1 << 20];
     bench.row("read 1 MiB, home", |i| {
-        fs.read(file, (i % (BLOCKS / 256)) << 20, &mut mib).expect("read");
+        fs.read(file, (i % (BLOCKS / 256)) << 20, &mut mib)
+            .expect("read");
     });
     let seq = fs.create(c, root, b"seq", 0o644, rw).expect("create").ino;
     let mut at = 0;
     bench.row("append 1 MiB, with commits", |_| {
         if at >= 1 << 30 {
-            fs.setattr(c, seq, &stetfs::SetAttr { size: Some(0), ..Default::default() }).expect("truncate");
+            fs.setattr(
+                c,
+                seq,
+                &stetfs::SetAttr {
+                    size: Some(0),
+                    ..Default::default()
+                },
+            )
+            .expect("truncate");
             at = 0;
         }
         fs.write(c, seq, at, &mib).expect("write");

@@ -147,12 +147,9 @@ fn relocate_run(
             Source::Free { privileged: false },
         ) {
             Ok((new, got)) => {
-                for i in 0..got {
-                    let to = new.plus(i.into());
-                    let old = mapping::switch(vol, h, inode, st, lblk.plus(i), to)?;
-                    vol.alloc.free(h, old, 1, Class::Data)?;
-                    homes.push(to);
-                }
+                let old = mapping::switch_run(vol, h, inode, st, lblk, got, new)?;
+                vol.alloc.free(h, old, got, Class::Data)?;
+                homes.extend((0..u64::from(got)).map(|i| new.plus(i)));
                 goal = Some(new.plus(got.into()));
                 lblk = lblk.plus(got);
                 left -= got;

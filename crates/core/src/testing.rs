@@ -27,7 +27,14 @@ pub const KINDS: [(&str, &[&str]); 7] = [
     ("ext3, 4 KiB", &["-t", "ext3", "-b", "4096"]),
     (
         "orphan_file",
-        &["-t", "ext4", "-O", "orphan_file,metadata_csum_seed", "-b", "4096"],
+        &[
+            "-t",
+            "ext4",
+            "-O",
+            "orphan_file,metadata_csum_seed",
+            "-b",
+            "4096",
+        ],
     ),
 ];
 
@@ -163,7 +170,10 @@ impl Image {
 /// Unmounts; others who look at every new mount may keep it busy for a moment.
 fn unmount(dir: &Path) {
     for _ in 0..50 {
-        let out = Command::new("umount").arg(dir).output().expect("umount is installed");
+        let out = Command::new("umount")
+            .arg(dir)
+            .output()
+            .expect("umount is installed");
         if out.status.success() {
             return;
         }

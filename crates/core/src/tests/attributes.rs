@@ -8,11 +8,18 @@ use stetfs_format::{InodeFlags, Time};
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 fn mode(bits: u16) -> SetAttr {
-    SetAttr { mode: Some(bits), ..SetAttr::default() }
+    SetAttr {
+        mode: Some(bits),
+        ..SetAttr::default()
+    }
 }
 
 fn owner(uid: u32, gid: u32) -> SetAttr {
-    SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() }
+    SetAttr {
+        uid: Some(uid),
+        gid: Some(gid),
+        ..SetAttr::default()
+    }
 }
 
 macro_rules! refused {
@@ -44,17 +51,55 @@ fn ownership_decides() {
     let attr = fs.setattr(&alice, ino, &mode(0o2755)).unwrap();
     assert_eq!(attr.mode, 0o100755);
 
-    let set = SetAttr { mtime: Some(SetTime::At(Time { sec: 5, nsec: 7 })), ..SetAttr::default() };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(Time { sec: 5, nsec: 7 })),
+        ..SetAttr::default()
+    };
     refused!(fs.setattr(&bob, ino, &set), NotPermitted);
-    let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let now = SetAttr {
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
     refused!(fs.setattr(&bob, ino, &now), Access);
     fs.setattr(&root, ino, &mode(0o666)).unwrap();
     fs.setattr(&bob, ino, &now).unwrap();
-    assert_eq!(fs.setattr(&alice, ino, &set).unwrap().mtime, Time { sec: 5, nsec: 7 });
-    refused!(fs.setattr(&bob, ino, &SetAttr { size: Some(0), mode: Some(0), ..SetAttr::default() }), NotPermitted);
-    fs.setattr(&bob, ino, &SetAttr { size: Some(9), ..SetAttr::default() }).unwrap();
+    assert_eq!(
+        fs.setattr(&alice, ino, &set).unwrap().mtime,
+        Time { sec: 5, nsec: 7 }
+    );
+    refused!(
+        fs.setattr(
+            &bob,
+            ino,
+            &SetAttr {
+                size: Some(0),
+                mode: Some(0),
+                ..SetAttr::default()
+            }
+        ),
+        NotPermitted
+    );
+    fs.setattr(
+        &bob,
+        ino,
+        &SetAttr {
+            size: Some(9),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
     fs.setattr(&root, ino, &mode(0o600)).unwrap();
-    refused!(fs.setattr(&bob, ino, &SetAttr { size: Some(0), ..SetAttr::default() }), Access);
+    refused!(
+        fs.setattr(
+            &bob,
+            ino,
+            &SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            }
+        ),
+        Access
+    );
     refused!(fs.access(&bob, ino, Access::READ), Access);
     fs.release(ino).unwrap();
     fs.unmount().unwrap();
@@ -71,7 +116,8 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     let bits = |fs: &crate::Fs| fs.getattr(ino).unwrap().mode & 0o7777;
     let arm = |fs: &crate::Fs, m: u16| {
         fs.setattr(&root, ino, &mode(m)).unwrap();
-        fs.setxattr(&root, ino, b"security.capability", b"caps", SetXattr::Any).unwrap();
+        fs.setxattr(&root, ino, b"security.capability", b"caps", SetXattr::Any)
+            .unwrap();
     };
     let has_caps = |fs: &crate::Fs| fs.getxattr(&root, ino, b"security.capability").is_ok();
 
@@ -85,10 +131,19 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     fs.write(&alice, ino, 0, b"x").unwrap();
     assert_eq!(bits(&fs), 0o2767);
     arm(&fs, 0o6777);
-    fs.write_with(&root, ino, 0, b"x", WriteFlags::KILL_SUID).unwrap();
+    fs.write_with(&root, ino, 0, b"x", WriteFlags::KILL_SUID)
+        .unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
     arm(&fs, 0o6777);
-    fs.setattr(&alice, ino, &SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    fs.setattr(
+        &alice,
+        ino,
+        &SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
     // A change of owner clears them for root too, but not on a directory.
     arm(&fs, 0o6777);
@@ -114,17 +169,21 @@ fn xattrs_move_between_inode_and_block() {
         for i in 0..12u8 {
             let name = format!("user.name{i}").into_bytes();
             let value = vec![i; usize::from(i) * 5];
-            fs.setxattr(&c, ino, &name, &value, SetXattr::Create).unwrap();
+            fs.setxattr(&c, ino, &name, &value, SetXattr::Create)
+                .unwrap();
             expected.push((name, value));
         }
         // Grows out of the inode, shrinks, goes.
         expected[0].1 = vec![9; 300];
-        fs.setxattr(&c, ino, b"user.name0", &[9; 300], SetXattr::Replace).unwrap();
+        fs.setxattr(&c, ino, b"user.name0", &[9; 300], SetXattr::Replace)
+            .unwrap();
         expected[3].1 = vec![];
-        fs.setxattr(&c, ino, b"user.name3", b"", SetXattr::Any).unwrap();
+        fs.setxattr(&c, ino, b"user.name3", b"", SetXattr::Any)
+            .unwrap();
         fs.removexattr(&c, ino, b"user.name5").unwrap();
         expected.remove(5);
-        fs.setxattr(&c, ino, b"trusted.t", b"1", SetXattr::Any).unwrap();
+        fs.setxattr(&c, ino, b"trusted.t", b"1", SetXattr::Any)
+            .unwrap();
         expected.push((b"trusted.t".to_vec(), b"1".to_vec()));
         let check = |fs: &crate::Fs| {
             let ino = fs.resolve(&c, b"/f", true).unwrap().ino;
@@ -141,18 +200,48 @@ fn xattrs_move_between_inode_and_block() {
             assert!(!seen.windows(7).any(|w| w == b"trusted"));
         };
         check(&fs);
-        refused!(fs.setxattr(&c, ino, b"user.name1", b"", SetXattr::Create), Exists);
-        refused!(fs.setxattr(&c, ino, b"user.nope", b"", SetXattr::Replace), NoData);
+        refused!(
+            fs.setxattr(&c, ino, b"user.name1", b"", SetXattr::Create),
+            Exists
+        );
+        refused!(
+            fs.setxattr(&c, ino, b"user.nope", b"", SetXattr::Replace),
+            NoData
+        );
         refused!(fs.getxattr(&c, ino, b"user.nope"), NoData);
         refused!(fs.removexattr(&c, ino, b"user.nope"), NoData);
         refused!(fs.setxattr(&c, ino, b"user.", b"", SetXattr::Any), Invalid);
-        refused!(fs.setxattr(&c, ino, b"os2.x", b"", SetXattr::Any), NotSupported);
-        refused!(fs.setxattr(&c, ino, &[b"user.".as_slice(), &[b'x'; 251]].concat(), b"", SetXattr::Any), Range);
-        refused!(fs.setxattr(&c, ino, b"user.big", &vec![0; 65_537], SetXattr::Any), ArgTooBig);
-        refused!(fs.setxattr(&c, ino, b"user.big", &vec![0; 4096], SetXattr::Any), NoSpace);
-        refused!(fs.setxattr(&Caller::user(1, 1), ino, b"trusted.x", b"", SetXattr::Any), NotPermitted);
+        refused!(
+            fs.setxattr(&c, ino, b"os2.x", b"", SetXattr::Any),
+            NotSupported
+        );
+        refused!(
+            fs.setxattr(
+                &c,
+                ino,
+                &[b"user.".as_slice(), &[b'x'; 251]].concat(),
+                b"",
+                SetXattr::Any
+            ),
+            Range
+        );
+        refused!(
+            fs.setxattr(&c, ino, b"user.big", &vec![0; 65_537], SetXattr::Any),
+            ArgTooBig
+        );
+        refused!(
+            fs.setxattr(&c, ino, b"user.big", &vec![0; 4096], SetXattr::Any),
+            NoSpace
+        );
+        refused!(
+            fs.setxattr(&Caller::user(1, 1), ino, b"trusted.x", b"", SetXattr::Any),
+            NotPermitted
+        );
         refused!(fs.getxattr(&Caller::user(1, 1), ino, b"trusted.t"), NoData);
-        refused!(fs.setxattr(&Caller::user(1, 1), ino, b"user.x", b"", SetXattr::Any), Access);
+        refused!(
+            fs.setxattr(&Caller::user(1, 1), ino, b"user.x", b"", SetXattr::Any),
+            Access
+        );
         check(&fs);
         fs.release(ino).unwrap();
         fs.unmount().unwrap();
@@ -174,19 +263,28 @@ fn equal_attribute_blocks_are_shared_and_counted() {
     let free = fs.statfs().unwrap().blocks_free;
     let names: Vec<String> = (0..40).map(|i| format!("f{i}")).collect();
     for name in &names {
-        let ino = fs.create(&c, fs.root(), name.as_bytes(), 0o644, RW).unwrap().ino;
-        fs.setxattr(&c, ino, b"user.same", &[7; 200], SetXattr::Any).unwrap();
+        let ino = fs
+            .create(&c, fs.root(), name.as_bytes(), 0o644, RW)
+            .unwrap()
+            .ino;
+        fs.setxattr(&c, ino, b"user.same", &[7; 200], SetXattr::Any)
+            .unwrap();
         fs.release(ino).unwrap();
     }
     assert_eq!(fs.statfs().unwrap().blocks_free, free - 1);
     let ino = |fs: &crate::Fs, name: &str| fs.lookup(&c, fs.root(), name.as_bytes()).unwrap().ino;
     // One changes: its own block. Then back: shared again.
-    fs.setxattr(&c, ino(&fs, "f3"), b"user.same", &[8; 200], SetXattr::Any).unwrap();
+    fs.setxattr(&c, ino(&fs, "f3"), b"user.same", &[8; 200], SetXattr::Any)
+        .unwrap();
     assert_eq!(fs.statfs().unwrap().blocks_free, free - 2);
-    assert_eq!(fs.getxattr(&c, ino(&fs, "f4"), b"user.same").unwrap(), [7; 200]);
+    assert_eq!(
+        fs.getxattr(&c, ino(&fs, "f4"), b"user.same").unwrap(),
+        [7; 200]
+    );
     fs.sync().unwrap();
     image.crash_copy().mount("").unmount().unwrap();
-    fs.setxattr(&c, ino(&fs, "f3"), b"user.same", &[7; 200], SetXattr::Any).unwrap();
+    fs.setxattr(&c, ino(&fs, "f3"), b"user.same", &[7; 200], SetXattr::Any)
+        .unwrap();
     for name in &names[5..] {
         fs.unlink(&c, fs.root(), name.as_bytes()).unwrap();
     }
@@ -226,8 +324,15 @@ fn acls_and_modes_say_the_same() {
     let bob = Caller::user(1001, 1001);
     let ino = fs.create(&root, fs.root(), b"f", 0o640, RW).unwrap().ino;
     refused!(fs.access(&bob, ino, Access::READ), Access);
-    let list = acl(&[(1, 6, NONE), (2, 6, 1001), (4, 4, NONE), (16, 6, NONE), (32, 0, NONE)]);
-    fs.setxattr(&root, ino, ACCESS, &list, SetXattr::Any).unwrap();
+    let list = acl(&[
+        (1, 6, NONE),
+        (2, 6, 1001),
+        (4, 4, NONE),
+        (16, 6, NONE),
+        (32, 0, NONE),
+    ]);
+    fs.setxattr(&root, ino, ACCESS, &list, SetXattr::Any)
+        .unwrap();
     assert_eq!(fs.getattr(ino).unwrap().mode, 0o100660);
     assert_eq!(fs.getxattr(&root, ino, ACCESS).unwrap(), list);
     fs.access(&bob, ino, Access::READ | Access::WRITE).unwrap();
@@ -235,28 +340,69 @@ fn acls_and_modes_say_the_same() {
     fs.setattr(&root, ino, &mode(0o640)).unwrap();
     refused!(fs.access(&bob, ino, Access::WRITE), Access);
     fs.access(&bob, ino, Access::READ).unwrap();
-    let list = acl(&[(1, 6, NONE), (2, 6, 1001), (4, 4, NONE), (16, 4, NONE), (32, 0, NONE)]);
+    let list = acl(&[
+        (1, 6, NONE),
+        (2, 6, 1001),
+        (4, 4, NONE),
+        (16, 4, NONE),
+        (32, 0, NONE),
+    ]);
     assert_eq!(fs.getxattr(&root, ino, ACCESS).unwrap(), list);
     // One that the mode can say is not kept.
     let list = acl(&[(1, 7, NONE), (4, 5, NONE), (32, 1, NONE)]);
-    fs.setxattr(&root, ino, ACCESS, &list, SetXattr::Any).unwrap();
+    fs.setxattr(&root, ino, ACCESS, &list, SetXattr::Any)
+        .unwrap();
     assert_eq!(fs.getattr(ino).unwrap().mode, 0o100751);
     refused!(fs.getxattr(&root, ino, ACCESS), NoData);
-    refused!(fs.setxattr(&root, ino, ACCESS, b"\x02\0\0\0\x01", SetXattr::Any), Invalid);
-    refused!(fs.setxattr(&root, ino, ACCESS, &acl(&[(1, 7, NONE), (2, 7, 5)]), SetXattr::Any), Invalid);
-    refused!(fs.setxattr(&bob, ino, ACCESS, &list, SetXattr::Any), NotPermitted);
-    refused!(fs.setxattr(&root, ino, DEFAULT, &list, SetXattr::Any), Access);
+    refused!(
+        fs.setxattr(&root, ino, ACCESS, b"\x02\0\0\0\x01", SetXattr::Any),
+        Invalid
+    );
+    refused!(
+        fs.setxattr(
+            &root,
+            ino,
+            ACCESS,
+            &acl(&[(1, 7, NONE), (2, 7, 5)]),
+            SetXattr::Any
+        ),
+        Invalid
+    );
+    refused!(
+        fs.setxattr(&bob, ino, ACCESS, &list, SetXattr::Any),
+        NotPermitted
+    );
+    refused!(
+        fs.setxattr(&root, ino, DEFAULT, &list, SetXattr::Any),
+        Access
+    );
     fs.release(ino).unwrap();
 
     // A default list makes the mode of new files, whatever the umask.
     let dir = fs.mkdir(&root, fs.root(), b"d", 0o755).unwrap().ino;
-    let list = acl(&[(1, 7, NONE), (2, 7, 1001), (4, 5, NONE), (16, 7, NONE), (32, 5, NONE)]);
-    fs.setxattr(&root, dir, DEFAULT, &list, SetXattr::Any).unwrap();
+    let list = acl(&[
+        (1, 7, NONE),
+        (2, 7, 1001),
+        (4, 5, NONE),
+        (16, 7, NONE),
+        (32, 5, NONE),
+    ]);
+    fs.setxattr(&root, dir, DEFAULT, &list, SetXattr::Any)
+        .unwrap();
     assert_eq!(fs.getattr(dir).unwrap().mode, 0o040755);
-    let masked = Caller { umask: 0o077, ..Caller::root() };
+    let masked = Caller {
+        umask: 0o077,
+        ..Caller::root()
+    };
     let file = fs.create(&masked, dir, b"f", 0o666, RW).unwrap();
     assert_eq!(file.attr.mode, 0o100664);
-    let made = acl(&[(1, 6, NONE), (2, 7, 1001), (4, 5, NONE), (16, 6, NONE), (32, 4, NONE)]);
+    let made = acl(&[
+        (1, 6, NONE),
+        (2, 7, 1001),
+        (4, 5, NONE),
+        (16, 6, NONE),
+        (32, 4, NONE),
+    ]);
     assert_eq!(fs.getxattr(&root, file.ino, ACCESS).unwrap(), made);
     fs.release(file.ino).unwrap();
     let sub = fs.mkdir(&masked, dir, b"sub", 0o777).unwrap();
@@ -268,7 +414,10 @@ fn acls_and_modes_say_the_same() {
     fs.unmount().unwrap();
     image.assert_clean();
     let seen = image.on_kernel("ro", |dir| {
-        let out = std::process::Command::new("getfacl").arg("-np").arg(dir.join("d/sub")).output();
+        let out = std::process::Command::new("getfacl")
+            .arg("-np")
+            .arg(dir.join("d/sub"))
+            .output();
         out.map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
     });
     match seen {
@@ -286,20 +435,44 @@ fn flags_are_kept_and_obeyed() {
     let alice = Caller::user(1000, 1000);
     let ino = fs.create(&root, fs.root(), b"f", 0o666, RW).unwrap().ino;
     let base = fs.get_flags(ino).unwrap();
-    refused!(fs.set_flags(&alice, ino, base | InodeFlags::NODUMP), NotPermitted);
+    refused!(
+        fs.set_flags(&alice, ino, base | InodeFlags::NODUMP),
+        NotPermitted
+    );
     fs.setattr(&root, ino, &owner(1000, 1000)).unwrap();
-    fs.set_flags(&alice, ino, base | InodeFlags::NODUMP | InodeFlags::NOATIME).unwrap();
-    refused!(fs.set_flags(&alice, ino, base | InodeFlags::IMMUTABLE), NotPermitted);
-    refused!(fs.set_flags(&root, ino, base - InodeFlags::EXTENTS), NotSupported);
+    fs.set_flags(&alice, ino, base | InodeFlags::NODUMP | InodeFlags::NOATIME)
+        .unwrap();
+    refused!(
+        fs.set_flags(&alice, ino, base | InodeFlags::IMMUTABLE),
+        NotPermitted
+    );
+    refused!(
+        fs.set_flags(&root, ino, base - InodeFlags::EXTENTS),
+        NotSupported
+    );
     fs.set_flags(&root, ino, base | InodeFlags::APPEND).unwrap();
     refused!(fs.write(&root, ino, 0, b"x"), NotPermitted);
     fs.append(&root, ino, b"x").unwrap();
-    refused!(fs.setattr(&root, ino, &SetAttr { size: Some(0), ..SetAttr::default() }), NotPermitted);
+    refused!(
+        fs.setattr(
+            &root,
+            ino,
+            &SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            }
+        ),
+        NotPermitted
+    );
     refused!(fs.open(&root, ino, RW), NotPermitted);
-    fs.set_flags(&root, ino, base | InodeFlags::IMMUTABLE).unwrap();
+    fs.set_flags(&root, ino, base | InodeFlags::IMMUTABLE)
+        .unwrap();
     refused!(fs.append(&root, ino, b"x"), NotPermitted);
     refused!(fs.setattr(&root, ino, &mode(0o600)), NotPermitted);
-    refused!(fs.setxattr(&root, ino, b"user.x", b"", SetXattr::Any), NotPermitted);
+    refused!(
+        fs.setxattr(&root, ino, b"user.x", b"", SetXattr::Any),
+        NotPermitted
+    );
     refused!(fs.unlink(&root, fs.root(), b"f"), NotPermitted);
     fs.release(ino).unwrap();
     fs.unmount().unwrap();

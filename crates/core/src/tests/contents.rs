@@ -10,6 +10,15 @@ const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const SIZE_MAX: u64 = 3 << 20;
 const STEPS: u32 = 150;
 
+const MODES: [&str; 6] = [
+    "data=ordered",
+    "data=journal",
+    "data=writeback",
+    "scheme=null",
+    "scheme=relocate-all,data=ordered",
+    "scheme=relocate-all,data=journal",
+];
+
 struct Rng(u64);
 
 impl Rng {
@@ -54,7 +63,12 @@ impl Twin {
         assert_eq!(fs.read(self.ino, 0, &mut out).unwrap(), self.model.len());
         out.pop();
         if let Some(at) = out.iter().zip(&self.model).position(|(a, b)| a != b) {
-            panic!("byte {at} of {} differs: {} for {}", out.len(), out[at], self.model[at]);
+            panic!(
+                "byte {at} of {} differs: {} for {}",
+                out.len(),
+                out[at],
+                self.model[at]
+            );
         }
         assert_eq!(fs.getattr(self.ino).unwrap().size, self.model.len() as u64);
         self.check_seek(fs);
@@ -72,7 +86,11 @@ impl Twin {
                 Err(Error::NoSuchDevice) => size,
                 Err(e) => panic!("{e}"),
             };
-            assert!(self.model[hole as usize..data.max(hole) as usize].iter().all(|&b| b == 0));
+            assert!(
+                self.model[hole as usize..data.max(hole) as usize]
+                    .iter()
+                    .all(|&b| b == 0)
+            );
             assert!(data > at || hole > at, "no way on from {at}");
             at = data.max(hole);
             if hole == size {
@@ -104,7 +122,15 @@ fn step(fs: &Fs, c: &Caller, rng: &mut Rng, twins: &mut [Twin], extents: bool) {
             twin.overwrite(twin.model.len(), &bytes);
         }
         5 => {
-            fs.setattr(c, twin.ino, &SetAttr { size: Some(at), ..SetAttr::default() }).unwrap();
+            fs.setattr(
+                c,
+                twin.ino,
+                &SetAttr {
+                    size: Some(at),
+                    ..SetAttr::default()
+                },
+            )
+            .unwrap();
             twin.model.resize(at as usize, 0);
         }
         6 => {
@@ -128,7 +154,11 @@ fn step(fs: &Fs, c: &Caller, rng: &mut Rng, twins: &mut [Twin], extents: bool) {
             }
         }
         8 if extents => {
-            let mode = if keep { FallocateMode::KEEP_SIZE } else { FallocateMode::empty() };
+            let mode = if keep {
+                FallocateMode::KEEP_SIZE
+            } else {
+                FallocateMode::empty()
+            };
             fs.fallocate(c, twin.ino, mode, at, len).unwrap();
             if !keep && twin.model.len() < range.end {
                 twin.model.resize(range.end, 0);
@@ -137,7 +167,9 @@ fn step(fs: &Fs, c: &Caller, rng: &mut Rng, twins: &mut [Twin], extents: bool) {
         9 => {
             let other = (which + 1) % twins.len();
             let to = rng.offset();
-            let n = fs.copy_range(c, (twins[which].ino, at), (twins[other].ino, to), len).unwrap();
+            let n = fs
+                .copy_range(c, (twins[which].ino, at), (twins[other].ino, to), len)
+                .unwrap();
             let model = &twins[which].model;
             let end = range.end.min(model.len());
             let bytes = model.get(range.start..end).unwrap_or_default().to_vec();
@@ -197,15 +229,17 @@ fn run(kind: &str, args: &[&str], options: &str, seed: u64) {
     image.assert_clean();
     let fresh = Image::new(48, args).mount(options).statfs().unwrap();
     assert_eq!(free.files_free, fresh.files_free);
-    assert!(free.blocks_free + 1 >= fresh.blocks_free, "{free:?} {fresh:?}");
+    assert!(
+        free.blocks_free + 1 >= fresh.blocks_free,
+        "{free:?} {fresh:?}"
+    );
 }
 
 #[test]
 fn contents_agree_with_a_vector() {
-    let modes = ["data=ordered", "data=journal", "data=writeback", "scheme=null"];
     for (i, (kind, args)) in KINDS.iter().enumerate() {
-        for (j, options) in modes.iter().enumerate() {
-            run(kind, args, options, 1 + (i * modes.len() + j) as u64);
+        for (j, options) in MODES.iter().enumerate() {
+            run(kind, args, options, 1 + (i * MODES.len() + j) as u64);
         }
     }
 }
@@ -214,13 +248,17 @@ fn contents_agree_with_a_vector() {
 #[test]
 #[ignore = "runs for minutes"]
 fn contents_for_long() {
-    let modes = ["data=ordered", "data=journal", "data=writeback", "scheme=null"];
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (1000..1100).collect::<Vec<u64>>(),
     };
     for seed in seeds {
         let (kind, args) = KINDS[seed as usize % KINDS.len()];
-        run(kind, args, modes[(seed as usize / KINDS.len()) % modes.len()], seed);
+        run(
+            kind,
+            args,
+            MODES[(seed as usize / KINDS.len()) % MODES.len()],
+            seed,
+        );
     }
 }

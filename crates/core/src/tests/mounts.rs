@@ -8,7 +8,10 @@ use stetfs_media::{BlockDev, Cause, Class, Tag};
 
 use crate::mount::superblock;
 use crate::testing::{Image, KINDS};
-use crate::{Caller, Error, FallocateMode, Fs, MountError, MountOptions, OnError, OpenFlags, SetAttr, Shutdown};
+use crate::{
+    Caller, Error, FallocateMode, Fs, MountError, MountOptions, OnError, OpenFlags, SetAttr,
+    Shutdown,
+};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -23,10 +26,16 @@ fn why(image: &Image, options: &str) -> MountError {
 fn poke(image: &Image, offset: u64, bytes: &[u8]) {
     let mut block = vec![0; 4096];
     let at = offset & !4095;
-    image.dev.read_at(at, &mut block, Tag::read(Class::Data)).unwrap();
+    image
+        .dev
+        .read_at(at, &mut block, Tag::read(Class::Data))
+        .unwrap();
     let skip = (offset - at) as usize;
     block[skip..skip + bytes.len()].copy_from_slice(bytes);
-    image.dev.write_at(at, &block, Tag::new(Class::Data, Cause::Control)).unwrap();
+    image
+        .dev
+        .write_at(at, &block, Tag::new(Class::Data, Cause::Control))
+        .unwrap();
 }
 
 /// Where on the device an inode's slot is (images with blocks of 4 KiB).
@@ -45,7 +54,10 @@ fn crashed(args: &[&str], options: &str) -> Image {
     let c = Caller::root();
     let dir = fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap().ino;
     for i in 0..50u32 {
-        let ino = fs.create(&c, dir, format!("f{i}").as_bytes(), 0o644, RW).unwrap().ino;
+        let ino = fs
+            .create(&c, dir, format!("f{i}").as_bytes(), 0o644, RW)
+            .unwrap()
+            .ino;
         fs.write(&c, ino, 0, &i.to_le_bytes().repeat(2000)).unwrap();
         fs.release(ino).unwrap();
     }
@@ -67,7 +79,10 @@ fn check_recovered(fs: &Fs) {
         assert_eq!(fs.read(entry.ino, 0, &mut out).unwrap(), 8000);
         assert_eq!(out[..8000], i.to_le_bytes().repeat(2000));
     }
-    assert!(matches!(fs.resolve(&c, b"/d/never synced", true), Err(Error::NotFound)));
+    assert!(matches!(
+        fs.resolve(&c, b"/d/never synced", true),
+        Err(Error::NotFound)
+    ));
 }
 
 #[test]
@@ -76,7 +91,10 @@ fn a_crash_is_recovered() {
         for options in ["data=ordered", "data=journal", "data=writeback"] {
             let image = crashed(args, options);
             let dirty = superblock::load(&*image.dev).unwrap();
-            assert!(dirty.feature_incompat.contains(FeatureIncompat::RECOVER), "{kind}");
+            assert!(
+                dirty.feature_incompat.contains(FeatureIncompat::RECOVER),
+                "{kind}"
+            );
             // By the kernel.
             image.crash_copy().on_kernel("rw", |dir| {
                 for i in 0..50u32 {
@@ -97,7 +115,10 @@ fn a_crash_is_recovered() {
             }
             // Without looking at the journal nothing is written.
             let fs = image.mount("ro,noload");
-            assert!(matches!(fs.mkdir(&Caller::root(), fs.root(), b"x", 0o755), Err(Error::ReadOnly)));
+            assert!(matches!(
+                fs.mkdir(&Caller::root(), fs.root(), b"x", 0o755),
+                Err(Error::ReadOnly)
+            ));
             fs.unmount().unwrap();
             assert_eq!(superblock::load(&*image.dev).unwrap(), dirty);
         }
@@ -106,11 +127,18 @@ fn a_crash_is_recovered() {
 
 #[test]
 fn a_shutdown_is_an_honest_crash() {
-    for (how, kept) in [(Shutdown::NoLogFlush, false), (Shutdown::LogFlush, true), (Shutdown::Full, true)] {
+    for (how, kept) in [
+        (Shutdown::NoLogFlush, false),
+        (Shutdown::LogFlush, true),
+        (Shutdown::Full, true),
+    ] {
         let image = Image::new(16, &["-t", "ext4"]);
         let fs = image.mount("");
         let c = Caller::root();
-        assert!(matches!(fs.shutdown(&Caller::user(1, 1), how), Err(Error::NotPermitted)));
+        assert!(matches!(
+            fs.shutdown(&Caller::user(1, 1), how),
+            Err(Error::NotPermitted)
+        ));
         fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap();
         fs.shutdown(&c, how).unwrap();
         assert!(matches!(fs.getattr(fs.root()), Err(Error::ShutDown)));
@@ -127,23 +155,38 @@ fn a_shutdown_is_an_honest_crash() {
 fn refusals_are_named() {
     let image = Image::new(16, &["-t", "ext4", "-O", "inline_data"]);
     let e = why(&image, "");
-    assert!(matches!(&e, MountError::Features { names } if names == "inline_data"), "{e}");
+    assert!(
+        matches!(&e, MountError::Features { names } if names == "inline_data"),
+        "{e}"
+    );
     let image = Image::new(16, &["-t", "ext4", "-O", "^has_journal"]);
-    assert!(matches!(why(&image, ""), MountError::NoJournal { scheme: "jbd2" }));
+    assert!(matches!(
+        why(&image, ""),
+        MountError::NoJournal { scheme: "jbd2" }
+    ));
     assert!(matches!(why(&image, "noload"), MountError::NoloadWritable));
     image.mount("ro").unmount().unwrap();
     image.mount("scheme=null").unmount().unwrap();
     image.assert_clean();
     let image = Image::new(16, &["-t", "ext4", "-O", "quota"]);
     let (fs, report) = Fs::mount(image.device(), MountOptions::default()).unwrap();
-    assert!(report.read_only && report.warnings[0].contains("quota"), "{report:?}");
+    assert!(
+        report.read_only && report.warnings[0].contains("quota"),
+        "{report:?}"
+    );
     fs.unmount().unwrap();
     let image = Image::new(16, &["-t", "ext4"]);
-    assert!(matches!(why(&image, "data=sideways"), MountError::DataMode { .. }));
+    assert!(matches!(
+        why(&image, "data=sideways"),
+        MountError::DataMode { .. }
+    ));
     assert!(Fs::mount(image.device(), MountOptions::parse("scheme=nope").unwrap()).is_err());
 
     // The journal's inode: not in use any more.
-    let image = Image::new(16, &["-t", "ext3", "-O", "^dir_index", "-I", "128", "-b", "4096"]);
+    let image = Image::new(
+        16,
+        &["-t", "ext3", "-O", "^dir_index", "-I", "128", "-b", "4096"],
+    );
     let sb = superblock::load(&*image.dev).unwrap();
     assert_eq!(sb.inode_size, 128);
     poke(&image, slot_of(&image, "<8>") + 0x1a, &[0, 0]);
@@ -156,9 +199,14 @@ fn a_small_device_and_garbage_are_refused() {
     let half: Vec<u8> = image.with_file(|path| std::fs::read(path).unwrap()[..8 << 20].to_vec());
     let dev = Arc::new(stetfs_media::RamDev::from_image(&half));
     let refused = Fs::mount(dev, MountOptions::default());
-    assert!(matches!(refused, Err(Error::Mount(e)) if matches!(*e, MountError::DeviceTooSmall { .. })));
+    assert!(
+        matches!(refused, Err(Error::Mount(e)) if matches!(*e, MountError::DeviceTooSmall { .. }))
+    );
     let dev = Arc::new(stetfs_media::RamDev::new(1 << 20));
-    assert!(matches!(Fs::mount(dev, MountOptions::default()), Err(Error::Corrupt(_))));
+    assert!(matches!(
+        Fs::mount(dev, MountOptions::default()),
+        Err(Error::Corrupt(_))
+    ));
 }
 
 #[test]
@@ -205,7 +253,15 @@ fn a_full_volume_says_so_and_loses_nothing() {
         let image = Image::new(8, args);
         let fs = image.mount("");
         let c = Caller::user(1000, 1000);
-        fs.setattr(&Caller::root(), fs.root(), &SetAttr { mode: Some(0o777), ..SetAttr::default() }).unwrap();
+        fs.setattr(
+            &Caller::root(),
+            fs.root(),
+            &SetAttr {
+                mode: Some(0o777),
+                ..SetAttr::default()
+            },
+        )
+        .unwrap();
         let mut files = Vec::new();
         let mut refused = 0;
         'fill: for n in 0u32.. {
@@ -239,7 +295,10 @@ fn a_full_volume_says_so_and_loses_nothing() {
                 assert_eq!(e.attr.size, *size);
                 let mut out = vec![0; *size as usize];
                 fs.read(e.ino, 0, &mut out).unwrap();
-                assert!(out.chunks(4).all(|w| w == &n.to_le_bytes()[..w.len()]), "{kind}");
+                assert!(
+                    out.chunks(4).all(|w| w == &n.to_le_bytes()[..w.len()]),
+                    "{kind}"
+                );
             }
         };
         check(&fs);
@@ -249,13 +308,19 @@ fn a_full_volume_says_so_and_loses_nothing() {
         again.unmount().unwrap();
         crashed.assert_clean();
         for (n, _) in &files {
-            fs.unlink(&c, fs.root(), format!("f{n}").as_bytes()).unwrap();
+            fs.unlink(&c, fs.root(), format!("f{n}").as_bytes())
+                .unwrap();
         }
         // The space is there again, without anybody asking for a commit.
         let ino = fs.create(&c, fs.root(), b"again", 0o644, RW).unwrap().ino;
-        assert_eq!(fs.write(&c, ino, 0, &vec![1; 1 << 20]).unwrap(), 1 << 20, "{kind}");
+        assert_eq!(
+            fs.write(&c, ino, 0, &vec![1; 1 << 20]).unwrap(),
+            1 << 20,
+            "{kind}"
+        );
         if !kind.contains("ext3") {
-            fs.fallocate(&c, ino, FallocateMode::empty(), 0, 2 << 20).unwrap();
+            fs.fallocate(&c, ino, FallocateMode::empty(), 0, 2 << 20)
+                .unwrap();
             assert!(matches!(
                 fs.fallocate(&c, ino, FallocateMode::empty(), 0, 64 << 20),
                 Err(Error::NoSpace)
@@ -294,9 +359,17 @@ fn damage_marks_the_volume() {
         assert!(sb.first_error_time > 0 && sb.last_error_line > 0);
         // Known at the next mount, also when that replays a superblock without the mark.
         let (fs, report) = Fs::mount(image.device(), MountOptions::default()).unwrap();
-        assert!(report.warnings.iter().any(|w| w.contains("e2fsck")), "{report:?}");
+        assert!(
+            report.warnings.iter().any(|w| w.contains("e2fsck")),
+            "{report:?}"
+        );
         fs.unmount().unwrap();
-        assert!(superblock::load(&*image.dev).unwrap().state.contains(stetfs_format::State::ERROR));
+        assert!(
+            superblock::load(&*image.dev)
+                .unwrap()
+                .state
+                .contains(stetfs_format::State::ERROR)
+        );
     }
 }
 
@@ -312,4 +385,25 @@ fn counts_and_times_of_mounts_are_kept() {
     let before = superblock::load(&*image.dev).unwrap();
     image.mount("ro").unmount().unwrap();
     assert_eq!(superblock::load(&*image.dev).unwrap(), before);
+}
+
+#[test]
+fn a_scheme_without_recovery_leaves_a_dirty_volume_alone() {
+    let image = crashed(&["-t", "ext4"], "");
+    let before = image.crash_copy();
+    assert!(matches!(
+        why(&image, "scheme=null"),
+        MountError::ForeignRecovery { scheme: "null" }
+    ));
+    // Nothing was lost by trying.
+    for image in [before, image] {
+        let fs = image.mount("");
+        check_recovered(&fs);
+        fs.unmount().unwrap();
+        image.assert_clean();
+        let fs = image.mount("scheme=null");
+        check_recovered(&fs);
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
 }
