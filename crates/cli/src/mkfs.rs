@@ -182,6 +182,15 @@ fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, size: u64) {
     {
         tool.args(["-J", &format!("size={}", journal.div_ceil(MIB))]);
     }
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        // Who makes a volume can write to it.
+        let group = rustix::process::getegid();
+        tool.args([
+            "-E",
+            &format!("root_owner={}:{}", user.as_raw(), group.as_raw()),
+        ]);
+    }
     if let Some(label) = &args.label {
         tool.args(["-L", label]);
     }
