@@ -384,11 +384,15 @@ fn write_chunk(
     let skip = offset as usize & (size - 1);
     let first = LBlock((offset >> vol.geo.block_bits) as u32);
     let most = u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX);
-    let count = ((skip + bytes.len()).div_ceil(size) as u64).min(most) as u32;
+    let mut count = ((skip + bytes.len()).div_ceil(size) as u64).min(most) as u32;
+    let new = loop {
+        match reserve(vol, c, inode, first, count) {
+            // On a full volume as much is written as there is room for.
+            Err(Error::NoSpace) if count > 1 => count /= 2,
+            result => break result?,
+        }
+    };
     let bytes = &bytes[..bytes.len().min(count as usize * size - skip)];
-
-    let new = count_new(vol, inode, first, count)?;
-    vol.alloc.reserve(new.into(), vol.alloc.may_use_root_blocks(c))?;
     let logged = if vol.journal.journals_data() {
         count
     } else {
@@ -419,17 +423,33 @@ fn write_chunk(
     result.map(|()| copied.bytes)
 }
 
+/// Reserves what a write of these blocks needs; returns how many.
+fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<u32> {
+    let (new, converts) = count_new(vol, inode, first, count)?;
+    if converts {
+        vol.alloc.check_room_for_maps()?;
+    }
+    vol.alloc
+        .reserve(new.into(), vol.alloc.may_use_root_blocks(c))?;
+    Ok(new)
+}
+
 /// How many of the blocks will need a reserved block: those in holes that are not waiting for a place already. The answer holds until
-/// the inode's lock is released, because commits place only blocks that are waiting.
-fn count_new(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<u32> {
+/// the inode's lock is released, because commits place only blocks that are waiting. The second value: some are unwritten and become
+/// written.
+fn count_new(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<(u32, bool)> {
     let st = inode.state.read();
-    let mut new = 0;
+    let (mut new, mut converts) = (0, false);
     for run in runs_of(vol, inode, &st, first, count)? {
-        if run.state == MapState::Hole {
-            new += run.len - waiting_in(vol, inode, &st, run.lblk, run.lblk.plus(run.len));
+        match run.state {
+            MapState::Hole => {
+                new += run.len - waiting_in(vol, inode, &st, run.lblk, run.lblk.plus(run.len));
+            }
+            MapState::Unwritten => converts = true,
+            MapState::Written => {}
         }
     }
-    Ok(new)
+    Ok((new, converts))
 }
 
 /// How many blocks of `[from, to)`, all of them in a hole, wait for a place.

@@ -221,6 +221,21 @@ impl Alloc {
         Ok(())
     }
 
+    /// To be asked before data is written to unwritten blocks, whose map may grow when they are converted at commit. Must be
+    /// called without a handle open, as [`Alloc::reserve`].
+    ///
+    /// # Errors
+    /// `NoSpace`; what the commit says.
+    pub(crate) fn check_room_for_maps(&self) -> Result<()> {
+        let mut tries = 0;
+        while !self.space.has_room_for_maps() {
+            if !self.retry_after_commit(&mut tries)? {
+                return Err(Error::NoSpace);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes back a promise of `n` blocks.
     pub(crate) fn release(&self, n: u64) {
         if n > 0 {

@@ -68,6 +68,9 @@ impl Space {
 
     /// Promises `n` blocks. False: they are not there, or not until a commit.
     pub(crate) fn reserve(&self, n: u64, privileged: bool) -> bool {
+        if n == 0 {
+            return true;
+        }
         let mut c = self.counts.lock();
         let reserved = c.reserved + n;
         let fits = reserved + self.kept(privileged) <= c.available
@@ -76,6 +79,13 @@ impl Space {
             c.reserved = reserved;
         }
         fits
+    }
+
+    /// Whether half of the pool is there for maps whose data needs no place: unwritten blocks that become written split their extent, by
+    /// two entries for each block at worst. Half of the pool lasts for a transaction that splits at a fifth of the volume's blocks.
+    pub(crate) fn has_room_for_maps(&self) -> bool {
+        let c = self.counts.lock();
+        c.reserved * (1 + MAP_BLOCKS_PER_DATA) + self.pool / 2 <= c.available
     }
 
     /// Takes back a promise.
@@ -169,6 +179,7 @@ mod tests {
         let space = Space::new(10_000, 1_000, 500);
         assert_eq!(space.take(5_000, FREE), 300);
         assert_eq!(space.take(1, FREE), 0);
+        assert!(space.reserve(0, false) && !space.reserve(1, false));
         assert_eq!(space.take(5_000, ROOT), 500);
         assert_eq!(space.take(1, ROOT), 0);
         assert_eq!(space.take(5_000, Source::Pool), 200);
@@ -186,6 +197,18 @@ mod tests {
             assert_eq!(space.take(3, Source::Pool), 3);
         }
         assert_eq!(space.free(), (0, 0));
+    }
+
+    #[test]
+    fn maps_find_half_of_the_pool() {
+        let space = Space::new(1_000, 400, 0);
+        assert!(space.has_room_for_maps() && space.reserve(90, false) && space.has_room_for_maps());
+        assert!(space.reserve(10, false) && !space.has_room_for_maps());
+        space.release(100);
+        assert_eq!(space.take(390, Source::Pool), 390);
+        assert!(space.has_room_for_maps());
+        assert_eq!(space.take(1, Source::Pool), 1);
+        assert!(!space.has_room_for_maps());
     }
 
     #[test]
