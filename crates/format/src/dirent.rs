@@ -230,40 +230,64 @@ impl<'a> DirBlock<'a> {
         })
     }
 
-    /// The entry of this name.
+    /// The entry of this name. Entries before it are checked only as far as the search
+    /// needs: 1 of [`entry_at`](Self::entry_at).
     ///
     /// # Errors
-    /// As [`entry_at`](Self::entry_at), for an entry before it.
+    /// As [`entry_at`](Self::entry_at).
     pub fn find(&self, name: &[u8]) -> Result<Option<Entry<'a>>, Corrupt> {
-        for entry in self.entries() {
-            let entry = entry?;
-            if entry.name == name && !entry.is_free() {
-                return Ok(Some(entry));
+        let Some(&last) = name.last() else {
+            return Ok(None);
+        };
+        let body = &self.raw[..self.body];
+        let (mut offset, mut previous) = (0, None);
+        while offset < body.len() {
+            let Some((rec_len, name_len)) = step(body, offset) else {
+                // Names the check that failed.
+                return self.entry_at(offset, previous).map(|_| None);
+            };
+            // Names in a directory are often alike but for their end.
+            let start = offset + HEADER_SIZE;
+            if name_len == name.len()
+                && body[start + name_len - 1] == last
+                && &body[start..start + name_len] == name
+                && INODE.get(&body[offset..]) != 0
+            {
+                return self.entry_at(offset, previous).map(Some);
             }
+            previous = Some(offset);
+            offset += rec_len;
         }
         Ok(None)
     }
 
-    /// An entry that has room for a new one with a name of `name_len`.
+    /// An entry that has room for a new one with a name of `name_len`. Entries are checked
+    /// as by [`find`](Self::find).
     ///
     /// # Errors
-    /// As [`entry_at`](Self::entry_at), for an entry before it.
+    /// As [`entry_at`](Self::entry_at).
     pub fn find_room(&self, name_len: usize) -> Result<Option<Slot>, Corrupt> {
         let needed = rec_len(name_len);
-        for entry in self.entries() {
-            let entry = entry?;
-            let used = if entry.is_free() {
-                0
-            } else {
-                rec_len(entry.name.len())
+        let body = &self.raw[..self.body];
+        let (mut offset, mut previous) = (0, None);
+        while offset < body.len() {
+            let Some((here, name_len)) = step(body, offset) else {
+                return self.entry_at(offset, previous).map(|_| None);
             };
-            if entry.rec_len - used >= needed {
-                return Ok(Some(Slot {
-                    offset: entry.offset,
-                    used,
-                    rec_len: entry.rec_len,
-                }));
+            // Only where there may be enough room does it matter whether it is free.
+            if here >= needed {
+                let is_free = INODE.get(&body[offset..]) == 0;
+                let used = if is_free { 0 } else { rec_len(name_len) };
+                if here - used >= needed {
+                    return Ok(Some(Slot {
+                        offset,
+                        used,
+                        rec_len: here,
+                    }));
+                }
             }
+            previous = Some(offset);
+            offset += here;
         }
         Ok(None)
     }
@@ -281,6 +305,24 @@ impl<'a> DirBlock<'a> {
         }
         Ok(true)
     }
+}
+
+/// `rec_len` and the length of the name of the entry at `offset`, when they can be right:
+/// what a search must know to go on safely. `None` exactly when
+/// [`entry_at`](DirBlock::entry_at) fails for its first reason.
+#[inline]
+fn step(body: &[u8], offset: usize) -> Option<(usize, usize)> {
+    let rest = body
+        .get(offset..)
+        .filter(|rest| rest.len() >= MIN_REC_LEN)?;
+    let (here, name_len) = (
+        usize::from(REC_LEN.get(rest)),
+        usize::from(NAME_LEN.get(rest)),
+    );
+    let left = rest.len().checked_sub(here)?;
+    let holds_name = here >= (HEADER_SIZE + name_len).max(MIN_REC_LEN);
+    let ends_well = left == 0 || left >= MIN_REC_LEN;
+    (here.is_multiple_of(4) && holds_name && ends_well).then_some((here, name_len))
 }
 
 /// Iterator over the entries of a block. Ends after the first error.

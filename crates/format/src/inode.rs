@@ -681,19 +681,24 @@ fn checksum_of(
     generation: u32,
     geometry: &Geometry,
 ) -> u32 {
-    // One pass over a copy beats five short ones: the head is all that differs.
-    const HEAD: usize = CHECKSUM_HI.0 + CHECKSUM_HI_SIZE;
-    const CHECKSUM_HI_SIZE: usize = 2;
-    let seed = inode_csum_seed(ino, generation, geometry);
-    if raw.len() == GOOD_OLD_INODE_SIZE {
-        let mut head: [u8; GOOD_OLD_INODE_SIZE] = crate::bytes::read_array(raw, 0);
-        CHECKSUM_LO.put(&mut head, 0);
-        return crc32c(seed, &head);
-    }
-    let mut head: [u8; HEAD] = crate::bytes::read_array(raw, 0);
-    CHECKSUM_LO.put(&mut head, 0);
+    // One pass over a copy beats many short ones; what lies behind the usual sizes
+    // goes in a second one.
+    const IDENTITY: usize = 8;
+    const COPIED: usize = 256;
+    let mut copy = [0; IDENTITY + COPIED];
+    let copied = raw.len().min(COPIED);
+    copy[..4].copy_from_slice(&ino.0.to_le_bytes());
+    copy[4..IDENTITY].copy_from_slice(&generation.to_le_bytes());
+    let inode = &mut copy[IDENTITY..IDENTITY + copied];
+    inode.copy_from_slice(&raw[..copied]);
+    CHECKSUM_LO.put(inode, 0);
     if has_hi {
-        CHECKSUM_HI.put(&mut head, 0);
+        CHECKSUM_HI.put(inode, 0);
     }
-    crc32c(crc32c(seed, &head), &raw[HEAD..])
+    let crc = crc32c(geometry.csum_seed, &copy[..IDENTITY + copied]);
+    if raw.len() == copied {
+        crc
+    } else {
+        crc32c(crc, &raw[copied..])
+    }
 }

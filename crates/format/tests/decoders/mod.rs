@@ -372,7 +372,32 @@ pub fn dirent_block(data: &[u8]) {
         }
     }
     let whole = block.entries().all(|entry| entry.is_ok());
-    for entry in &entries {
+    for name in entries
+        .iter()
+        .map(|entry| entry.name)
+        .chain([&b"absent"[..]])
+    {
+        let first = entries
+            .iter()
+            .find(|entry| entry.name == name && !entry.is_free());
+        assert!(!whole || name.is_empty() || block.find(name) == Ok(first.copied()));
+    }
+    for length in [1, 30, 255] {
+        let fits = |entry: &&dirent::Entry<'_>| {
+            let used = if entry.is_free() {
+                0
+            } else {
+                dirent::rec_len(entry.name.len())
+            };
+            entry.rec_len - used >= dirent::rec_len(length)
+        };
+        let first = entries.iter().find(fits).map(|entry| entry.offset);
+        let found = block
+            .find_room(length)
+            .map(|slot| slot.map(|slot| slot.offset));
+        assert!(!whole || found == Ok(first));
+    }
+    for entry in entries.iter().filter(|entry| !entry.is_free()) {
         let _ = entry.has_legal_name();
         let mut scratch = raw.clone();
         let range = dirent::remove(&mut scratch, entry);
@@ -660,8 +685,10 @@ pub fn orphan_block(data: &[u8]) {
     }
 }
 
+type Decoder = fn(&[u8]);
+
 /// Every function of this module, by the name of its fuzz target.
-pub const DECODERS: [(&str, fn(&[u8])); 11] = [
+pub const DECODERS: [(&str, Decoder); 11] = [
     ("superblock", superblock),
     ("group_desc", group_desc),
     ("inode", inode),
