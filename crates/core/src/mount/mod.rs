@@ -82,6 +82,14 @@ pub enum MountError {
         /// The device.
         device: String,
     },
+    /// What another scheme has committed is not at home yet, and this one cannot bring it there.
+    #[error(
+        "the volume's journal needs recovery, which scheme {scheme} cannot do: mount it with scheme=jbd2 once, or run e2fsck"
+    )]
+    ForeignRecovery {
+        /// The scheme that was asked for.
+        scheme: &'static str,
+    },
     /// `noload` without `ro`.
     #[error("mount option \"noload\" needs \"ro\"")]
     NoloadWritable,
@@ -137,6 +145,8 @@ struct Plan {
     about: &'static About,
     data: Option<DataMode>,
     args: OpenArgs,
+    /// The log is to be marked empty before the volume is marked in use.
+    leftovers: bool,
     /// No changes by operations.
     read_only: bool,
     /// The journal and the superblock may be written: also by a read-only mount that must recover.
@@ -156,6 +166,9 @@ pub(crate) fn mount(
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
     if writes {
+        if plan.leftovers {
+            journal_area::wipe(&*dev, &plan.sb, &plan.args.log)?;
+        }
         mark_in_use(&*dev, about)?;
     }
     let config = Config {
@@ -237,7 +250,20 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
     } else {
         Vec::new()
     };
+    let leftovers = !dirty && journal_area::holds_leftovers(&**dev, &sb, &log)?;
+    if leftovers {
+        warnings.push(
+            "the journal holds old transactions, but the volume is clean: they were not replayed"
+                .to_owned(),
+        );
+    }
+    // Nothing may be replayed then, and a journal that is not written cannot be told so.
+    let has_journal = has_journal && !(leftovers && read_only);
+    let log = if has_journal { log } else { Vec::new() };
     let about = choose_scheme(opts, has_journal, read_only)?;
+    if dirty && !about.needs_recovery {
+        return Err(MountError::ForeignRecovery { scheme: about.name }.into());
+    }
     let data = choose_mode(about, opts, &sb)?;
     let args = OpenArgs {
         dev: dev.clone(),
@@ -261,6 +287,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
         read_only,
         writes: args.writable,
         args,
+        leftovers,
         sb,
         warnings,
     })
@@ -419,7 +446,8 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
         & VolumeState::READ_ONLY;
     vol.state.fetch_or(VolumeState::ORPHANS, Ordering::Relaxed);
     let done = crate::orphan::process(vol);
-    vol.state.fetch_and(!VolumeState::ORPHANS, Ordering::Relaxed);
+    vol.state
+        .fetch_and(!VolumeState::ORPHANS, Ordering::Relaxed);
     vol.state.fetch_or(read_only, Ordering::Relaxed);
     let done = done?;
     report.orphans_deleted = done.deleted;

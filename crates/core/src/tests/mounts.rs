@@ -341,8 +341,10 @@ fn damage_marks_the_volume() {
         fs.unmount().unwrap();
         // The inode's checksum no longer fits.
         poke(&image, slot_of(&image, "f") + 4, &[1]);
-        let mut options = MountOptions::default();
-        options.errors = Some(on_error);
+        let options = MountOptions {
+            errors: Some(on_error),
+            ..MountOptions::default()
+        };
         let (fs, _) = Fs::mount(image.device(), options).unwrap();
         let found = fs.getattr(ino);
         assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
@@ -406,4 +408,23 @@ fn a_scheme_without_recovery_leaves_a_dirty_volume_alone() {
         fs.unmount().unwrap();
         image.assert_clean();
     }
+}
+
+/// The superblock says that the volume is clean, so what the log still holds is somebody else's past.
+#[test]
+fn a_log_that_nobody_vouches_for_is_not_replayed() {
+    let image = crashed(&["-t", "ext4", "-b", "4096"], "data=journal");
+    superblock::store(&*image.dev, |sb| {
+        sb.feature_incompat -= FeatureIncompat::RECOVER
+    })
+    .unwrap();
+    for options in ["ro", "", ""] {
+        let (fs, report) =
+            Fs::mount(image.device(), MountOptions::parse(options).unwrap()).unwrap();
+        assert_eq!(report.recovery.transactions, 0);
+        assert!(!report.recovery.was_needed, "{report:?}");
+        assert!(fs.resolve(&Caller::root(), b"/d", true).is_err());
+        fs.unmount().unwrap();
+    }
+    image.assert_clean();
 }
