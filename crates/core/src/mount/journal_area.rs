@@ -6,13 +6,17 @@
 
 use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, Place, Superblock};
+use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, Place, Superblock, Tid};
 use stetfs_journal::LogExtent;
-use stetfs_media::{Block, BlockDev, Class, Tag};
+use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
 use super::MountError;
 use crate::error::Result;
 use crate::types::mode;
+
+/// The longest journal that mke2fs makes (mke2fs(8), `-J size=`), in blocks.
+const BLOCKS_MAX: u32 = 10_240_000;
 
 /// The journal's blocks in order.
 ///
@@ -32,7 +36,11 @@ pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExt
     if inode.links_count == 0 || !mode::is_reg(inode.mode) {
         return Err(bad("is not a regular file in use").into());
     }
-    let blocks = u32::try_from(inode.size >> sb.block_bits).map_err(|_| bad("is too long"))?;
+    // Pointer blocks can name each other, so only the size bounds the walk.
+    let blocks = u32::try_from(inode.size >> sb.block_bits)
+        .ok()
+        .filter(|&blocks| blocks <= BLOCKS_MAX && u64::from(blocks) <= sb.blocks_count)
+        .ok_or(bad("is too long"))?;
     let mut log = Log {
         extents: Vec::new(),
         next: 0,
@@ -48,6 +56,53 @@ pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExt
         return Err(bad("has a hole").into());
     }
     Ok(log.extents)
+}
+
+/// Whether the log holds transactions, although the superblock does not say that the volume needs recovery. The last
+/// mount may have been recovered by somebody who left the log as it was, so they must not be replayed.
+///
+/// # Errors
+/// What is wrong with the journal's superblock; reading.
+pub(super) fn holds_leftovers(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+) -> Result<bool> {
+    Ok(read_head(dev, sb, log)?.is_some_and(|(_, head)| head.start != 0))
+}
+
+/// Marks the log empty (`jbd2_journal_wipe`). The sequence moves on by as many transactions as the log can hold, so that none that
+/// it holds can be taken for a later one.
+///
+/// # Errors
+/// As [`holds_leftovers`]; writing.
+pub(super) fn wipe(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result<()> {
+    let Some((mut raw, mut head)) = read_head(dev, sb, log)? else {
+        return Ok(());
+    };
+    head.sequence = Tid(head.sequence.0.wrapping_add(head.maxlen));
+    (head.start, head.head) = (0, head.first);
+    head.encode_into(raw.bytes_mut());
+    let at = log[0].start.0 << sb.block_bits;
+    dev.write_at(at, raw.bytes(), Tag::new(Class::Journal, Cause::Control))?;
+    dev.flush(Cause::Control)?;
+    Ok(())
+}
+
+fn read_head(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+) -> Result<Option<(Block, JournalSuperblock)>> {
+    let Some(first) = log.first() else {
+        return Ok(None);
+    };
+    let mut raw = Block::zeroed(sb.block_size());
+    let at = first.start.0 << sb.block_bits;
+    dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))?;
+    let head = JournalSuperblock::decode(raw.bytes(), sb.block_size())
+        .map_err(|e| e.at(Place::Journal(0)))?;
+    Ok(Some((raw, head)))
 }
 
 /// The runs found so far; the journal may have no holes, so they come in order.
