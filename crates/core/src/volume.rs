@@ -178,8 +178,8 @@ impl Volume {
     /// What `errors=` asks for: the option, else what the superblock says.
     pub(crate) fn on_error(&self) -> OnError {
         self.opts.errors.unwrap_or(match self.sb.read().errors {
-            2 => OnError::RemountReadOnly,
-            3 => OnError::Panic,
+            // 3 asks the kernel to panic. An image must not end the process that looks at it; only its owner may ask for that.
+            2 | 3 => OnError::RemountReadOnly,
             _ => OnError::Continue,
         })
     }
