@@ -342,7 +342,7 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
     }
     let h = vol.start(1)?;
     let mut st = inode.state.write();
-    st.raw.flags = old - USER_MODIFIABLE | flags & USER_MODIFIABLE;
+    st.raw.flags = (old - USER_MODIFIABLE) | (flags & USER_MODIFIABLE);
     st.raw.ctime = vol.now();
     vol.store_inode(&h, inode, &st)
 }
