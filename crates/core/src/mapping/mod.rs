@@ -240,26 +240,11 @@ fn convert_in(
     }
 }
 
-/// Maps `lblk`, which must be mapped, to `new` instead, written; returns the old block, which the caller frees.
-/// Needs [`credits_for_insert`].
+/// Maps `len` blocks from `lblk` on, which [`lookup`] gave as one run, to those from `new` on instead, written; returns the first old
+/// block, all of which the caller frees. Needs [`credits_for_insert`].
 ///
 /// # Errors
-/// As [`insert`]; damage when it is not mapped.
-pub(crate) fn switch(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    lblk: LBlock,
-    new: BlockNo,
-) -> Result<BlockNo> {
-    switch_run(vol, h, inode, st, lblk, 1, new)
-}
-
-/// Like [`switch`] for `len` blocks that [`lookup`] gave as one run.
-///
-/// # Errors
-/// As [`switch`].
+/// As [`insert`]; damage when they are not mapped in one run.
 pub(crate) fn switch_run(
     vol: &Volume,
     h: &Handle,

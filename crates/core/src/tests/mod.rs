@@ -3,4 +3,6 @@
 mod attributes;
 mod basic;
 mod contents;
+mod large;
 mod mounts;
+mod space;
