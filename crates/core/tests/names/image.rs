@@ -5,13 +5,14 @@ use std::process::Command;
 use std::sync::Arc;
 
 use stetfs::clock::Clock;
-use stetfs::{Fs, MountOptions};
+use stetfs::{Fs, MountOptions, MountReport};
 use stetfs_media::RamDev;
 use tempfile::TempDir;
 
 /// A mounted volume.
 pub(crate) struct Volume {
     pub(crate) fs: Fs,
+    pub(crate) report: MountReport,
     dev: Arc<RamDev>,
     dir: TempDir,
 }
@@ -60,17 +61,32 @@ impl Volume {
 
     fn mount(dir: TempDir) -> Self {
         let dev = Arc::new(RamDev::from_file(&dir.path().join("image")).unwrap());
+        Self::mount_device(dir, dev)
+    }
+
+    fn mount_device(dir: TempDir, dev: Arc<RamDev>) -> Self {
         let options = MountOptions {
             clock: Clock::manual(1_600_000_000),
             ..MountOptions::default()
         };
-        let (fs, _) = Fs::mount(dev.clone(), options).unwrap();
-        Self { fs, dev, dir }
+        let (fs, report) = Fs::mount(dev.clone(), options).unwrap();
+        Self { fs, report, dev, dir }
     }
 
     /// Unmounts, has e2fsck judge the image, and mounts it again.
     pub(crate) fn check(self) -> Self {
         Self::mount(self.checked())
+    }
+
+    /// Leaves everything as it is on the device now, and mounts that.
+    pub(crate) fn crash(self) -> Self {
+        let dev = Arc::new(self.dev.fork());
+        Self::mount_device(self.dir, dev)
+    }
+
+    /// Unmounts an image that nobody will judge.
+    pub(crate) fn abandon(self) {
+        let _ = self.fs.unmount();
     }
 
     /// Unmounts and has e2fsck judge the image; gives the directory that holds it as `image`.
@@ -105,6 +121,24 @@ impl Volume {
     pub(crate) fn again(dir: TempDir) -> Self {
         Self::mount(dir)
     }
+}
+
+/// A copy of an image with other bytes at `offset`.
+pub(crate) fn patch(image: &TempDir, offset: u64, bytes: &[u8]) -> TempDir {
+    use std::os::unix::fs::FileExt;
+    let copy = TempDir::new().unwrap();
+    let to = copy.path().join("image");
+    std::fs::copy(image.path().join("image"), &to).unwrap();
+    let file = std::fs::File::options().write(true).open(&to).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+    copy
+}
+
+/// Where debugfs finds a block of a file.
+pub(crate) fn physical_block(image: &TempDir, path: &str, lblk: u32) -> u64 {
+    let text = Volume::debugfs(image, &format!("bmap {path} {lblk}"));
+    let number = text.lines().find_map(|l| l.trim().parse().ok());
+    number.unwrap_or_else(|| panic!("bmap {path} {lblk}: {text}"))
 }
 
 /// A small generator of random numbers (xorshift64*), the same on every run.

@@ -1,0 +1,169 @@
+//! Damaged directories: an error that names inode, block and check; never a panic, a hang or a wrong name.
+
+use std::time::{Duration, Instant};
+
+use stetfs::{Caller, Error, Kind, OpenFlags, RenameFlags};
+use stetfs_format::InodeNo;
+
+use crate::image::{Random, Volume, patch, physical_block};
+
+const ROOT: InodeNo = InodeNo(2);
+
+/// A volume with a large directory `/d` of two index levels; unmounted.
+fn image(mke2fs: &str) -> tempfile::TempDir {
+    let v = Volume::make(mke2fs, 32);
+    let c = Caller::root();
+    let d = v.fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+    let file = v.fs.create(&c, ROOT, b"file", 0o644, OpenFlags::WRITE).unwrap().ino;
+    for i in 0..6000 {
+        v.fs.link(&c, file, d, format!("some-name-{i}").as_bytes()).unwrap();
+    }
+    v.fs.release(file).unwrap();
+    v.checked()
+}
+
+const PLAIN: &str = "-t ext4 -b 1024 -O ^metadata_csum";
+const SUMS: &str = "-t ext4 -b 1024 -O metadata_csum";
+
+/// What looking up and listing everything says first.
+fn walk(v: &Volume) -> Result<(), Error> {
+    let c = Caller::root();
+    let d = v.fs.lookup(&c, ROOT, b"d")?.ino;
+    for i in 0..6000 {
+        v.fs.lookup(&c, d, format!("some-name-{i}").as_bytes())?;
+    }
+    v.fs.readdir(d, 0, &mut |_| true)
+}
+
+/// Each check has its own error.
+#[test]
+fn every_check_names_what_is_wrong() {
+    // Logical block of /d, bytes there, what the message must say.
+    let root: &[(u32, usize, &[u8], &str)] = &[
+        (0, 16, &[0xf0], "DxDots"),
+        (0, 24, &[1], "DxInfoLength"),
+        (0, 28, &[9], "DxHashVersion"),
+        (0, 29, &[7], "DxInfoLength"),
+        (0, 30, &[2], "DxLevels"),
+        (0, 31, &[1], "DxFlags"),
+        (0, 32, &[0, 0], "DxLimit"),
+        (0, 34, &[0, 0], "DxCount"),
+        (0, 34, &[0xff, 0xff], "DxCount"),
+        (0, 36, &[0xff, 0xff, 0xff, 0x0f], "DirectoryHole"),
+        (1, 4, &[6, 0], "Dirent"),
+        (1, 4, &[0xff, 0xff], "Dirent"),
+        (1, 4, &[0, 0], "Dirent"),
+        (1, 6, &[255], "Dirent"),
+        (1, 0, &[0xff, 0xff, 0xff, 0xff], "DirentInode"),
+    ];
+    let plain = image(PLAIN);
+    for (lblk, at, bytes, want) in root {
+        let copy = patch(&plain, physical_block(&plain, "/d", *lblk) * 1024 + *at as u64, bytes);
+        let v = Volume::again(copy);
+        let error = walk(&v).expect_err(want);
+        let text = format!("{error:?}");
+        assert!(text.contains(want), "block {lblk} offset {at}: {text}");
+        assert_eq!(error.kind(), Kind::Corrupted);
+        assert!(error.to_string().contains("inode"), "{error}");
+        v.abandon();
+    }
+}
+
+#[test]
+fn checksums_find_any_change() {
+    let sums = image(SUMS);
+    for (lblk, at, want) in [(0, 500, "DxChecksum"), (1, 500, "DirentChecksum"), (1, 1020, "DirentChecksum")] {
+        let place = physical_block(&sums, "/d", lblk) * 1024 + at;
+        let v = Volume::again(patch(&sums, place, &[0x5a]));
+        let text = format!("{:?}", walk(&v).unwrap_err());
+        assert!(text.contains(want), "{text}");
+        v.abandon();
+    }
+    let place = physical_block(&sums, "/d", 1) * 1024 + 1019;
+    let v = Volume::again(patch(&sums, place, &[0]));
+    assert!(format!("{:?}", walk(&v).unwrap_err()).contains("DirentTail"));
+    v.abandon();
+}
+
+/// Random bytes in random directory blocks of a volume without checksums; then everything is tried.
+#[test]
+fn random_damage_never_hangs_or_panics() {
+    let plain = image(PLAIN);
+    let blocks: Vec<u64> = (0..30).map(|l| physical_block(&plain, "/d", l)).collect();
+    let c = Caller::root();
+    let mut random = Random::new(3);
+    let mut damaged = 0;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for round in 0..150 {
+        if Instant::now() > deadline {
+            break;
+        }
+        let mut copy = patch(&plain, blocks[0] * 1024, &[]);
+        for _ in 0..1 + random.below(6) {
+            let block = blocks[random.below(if round % 2 == 0 { 2 } else { blocks.len() })];
+            // Most damage at the heads of records and pairs.
+            let at = if random.below(2) == 0 { random.below(64) } else { random.below(1024) };
+            let byte = [0, 1, 0xff, 0x80, random.below(256) as u8][random.below(5)];
+            copy = patch(&copy, block * 1024 + at as u64, &[byte]);
+        }
+        let v = Volume::again(copy);
+        damaged += u32::from(walk(&v).is_err());
+        let Ok(d) = v.fs.lookup(&c, ROOT, b"d") else { continue };
+        for i in 0..200 {
+            let name = format!("some-name-{}", random.below(7000)).into_bytes();
+            let new = format!("new-{i}-{}", "z".repeat(random.below(200))).into_bytes();
+            let _ = v.fs.mkdir(&c, d.ino, &new, 0o755);
+            let _ = v.fs.unlink(&c, d.ino, &name);
+            let _ = v.fs.rename(&c, d.ino, &new, d.ino, &name, RenameFlags::empty());
+            let _ = v.fs.rename(&c, d.ino, &name, ROOT, &new, RenameFlags::EXCHANGE);
+        }
+        let mut cookie = 0;
+        for _ in 0..20_000 {
+            let mut more = false;
+            let listed = v.fs.readdir(d.ino, cookie, &mut |e| {
+                more = cookie != e.next;
+                cookie = e.next;
+                false
+            });
+            if listed.is_err() || !more {
+                break;
+            }
+        }
+        let _ = v.fs.rmdir(&c, ROOT, b"d");
+        v.abandon();
+    }
+    assert!(damaged > 20, "only {damaged} damaged images were noticed");
+}
+
+/// Names that lead where none may: the directory itself, the journal, nowhere.
+#[test]
+fn entries_of_inodes_that_have_no_name() {
+    let plain = image(PLAIN);
+    let leaf = physical_block(&plain, "/d", 1) * 1024;
+    for (ino, want) in [(8u32, "InodeNumber"), (7_000, "UnusedInode"), (12, "")] {
+        let v = Volume::again(patch(&plain, leaf, &ino.to_le_bytes()));
+        let c = Caller::root();
+        let d = v.fs.lookup(&c, ROOT, b"d").unwrap().ino;
+        assert!(want != "" || d.0 == ino, "/d is inode {}", d.0);
+        let mut name = None;
+        v.fs.readdir(d, 0, &mut |e| {
+            if e.ino.0 == ino && e.name != b"." {
+                name = Some(e.name.to_vec());
+            }
+            true
+        })
+        .unwrap();
+        let name = name.expect("the changed entry");
+        let results = [
+            v.fs.unlink(&c, d, &name),
+            v.fs.rmdir(&c, d, &name),
+            v.fs.rename(&c, d, &name, ROOT, b"moved", RenameFlags::empty()),
+        ];
+        for result in results {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), Kind::Corrupted, "{error:?}");
+            assert!(format!("{error:?}").contains(want), "{error:?}");
+        }
+        v.abandon();
+    }
+}
