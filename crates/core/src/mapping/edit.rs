@@ -1,7 +1,7 @@
 //! What is done to a file mapped by extents, in terms of [`TreeMut::splice`].
 
 use smallvec::smallvec;
-use stetfs_format::extent::{Extent, MAX_BLOCKS};
+use stetfs_format::extent::Extent;
 use stetfs_format::{BlockNo, LBlock};
 use stetfs_media::Class;
 
@@ -36,12 +36,7 @@ impl TreeMut<'_> {
             ino: self.ino,
             lblk: run.lblk,
         };
-        let end = run
-            .lblk
-            .0
-            .checked_add(run.len)
-            .filter(|end| *end <= MAX_BLOCKS)
-            .ok_or(overlap)?;
+        let end = run.lblk.0.checked_add(run.len).ok_or(overlap)?;
         let mut at = run.lblk;
         while at.0 < end {
             let len = (end - at.0).min(len_max(unwritten));

@@ -72,7 +72,8 @@ impl<'a> Tree<'a> {
 
     /// What is at `lblk`, up to `max` blocks of it.
     pub(super) fn lookup(&self, lblk: LBlock, max: u32) -> Result<Run> {
-        let until = MAX_BLOCKS.min(lblk.0.saturating_add(max.max(1)));
+        // Cut at `MAX_BLOCKS`, which is the largest number.
+        let until = lblk.0.saturating_add(max.max(1));
         let root = self.root()?;
         if root.is_leaf() {
             return self.lookup_in(root, None, lblk, until);
