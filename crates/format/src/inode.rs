@@ -222,21 +222,29 @@ impl Time {
         }
     }
 
-    /// The nearest time that an inode can hold, with extra fields or without.
+    /// The nearest time that an inode can hold, with extra fields or without. As the
+    /// kernel's `timestamp_truncate`, without nanoseconds at either end of the range.
     pub fn kept(self, has_extra: bool) -> Self {
-        let (base, extra) = self.encode(has_extra);
-        Self::decode(base, has_extra.then_some(extra))
+        let last = if has_extra {
+            Self::MAX_SEC
+        } else {
+            i32::MAX.into()
+        };
+        let sec = self.sec.clamp(Self::MIN.sec, last);
+        let at_end = sec == Self::MIN.sec || sec == last;
+        let nsec = if at_end || !has_extra { 0 } else { self.nsec };
+        Self { sec, nsec }
     }
 
     /// The two words; times that do not fit become the nearest that does.
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {
-            let sec = self.sec.clamp(i32::MIN.into(), i32::MAX.into());
-            return (sec as u32, 0);
+            return (self.kept(false).sec as u32, 0);
         }
-        let sec = self.sec.clamp(i32::MIN.into(), Self::MAX_SEC);
+        let fits = (Self::MIN.sec..=Self::MAX_SEC).contains(&self.sec);
+        let Self { sec, nsec } = if fits { self } else { self.kept(true) };
         let epoch = ((sec - i64::from(sec as i32)) >> 32) as u32 & 3;
-        (sec as u32, self.nsec << 2 | epoch)
+        (sec as u32, (nsec << 2) | epoch)
     }
 }
 
