@@ -42,14 +42,14 @@ install: build ## Command, man pages, completions, mount helpers (PREFIX=/usr/lo
 uninstall: ## Takes away what install put there
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh --remove
 
-bench-mount: ## Mounted speed beside the kernel's ext4 and a floor that keeps everything in memory
+bench-mount: ## Mounted speed beside the kernel's ext4 and a floor that keeps everything in memory (ARGS=--help)
 	@scripts/deps.sh bench
-	$(CARGO) build --release --locked --workspace
-	@scripts/bench-mount.sh $(STETFS)
+	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab
+	$(TARGET)/release/bench-mount $(ARGS)
 
-bench-lib: ## The library's speed, without a mount
-	@scripts/deps.sh bench
-	@scripts/bench-lib.sh
+bench-lib: ## The library's speed on a volume in memory, without a mount (ARGS="data=journal create")
+	@scripts/deps.sh build
+	$(CARGO) run --release --locked -p stetfs --features testing --example speed -- $(ARGS)
 
 fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs a nightly toolchain and cargo-fuzz
 	@scripts/deps.sh fuzz

@@ -253,8 +253,11 @@ Examples:
   stetfs stats --json mnt | jq .journal.commits")]
 pub(crate) struct Stats {
     /// The mount point, or anything in it
-    #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) dir: PathBuf,
+    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "from")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Show counters that --json has printed earlier
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "watch"], value_hint = ValueHint::FilePath)]
+    pub(crate) from: Option<PathBuf>,
     /// Print as JSON (with --watch one object a line)
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,6 +3,7 @@
 //! The server gives them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`. Only what is
 //! worth a table of its own is known by name here; the other counters are shown under the names that they have.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -41,24 +42,50 @@ struct Counters {
 }
 
 pub(crate) fn run(args: &Stats) -> Result<()> {
+    let source = Source::of(args)?;
     match args.watch {
-        Some(seconds) => watch(args, seconds),
-        None if args.json => output::json(&serde_json::from_str::<Value>(&query(&args.dir)?)?),
-        None => print(&read(&args.dir)?),
+        Some(seconds) => watch(&source, args.json, seconds),
+        None if args.json => output::json(&source.json()?),
+        None => print(&source.read()?),
     }
 }
 
-fn query(dir: &Path) -> Result<String> {
-    stetfs_fuse::query_stats(dir)
-        .map_err(|e| match e.kind() {
-            std::io::ErrorKind::Unsupported => Failure::from(e),
-            _ => Failure::from(e).context(dir.display()),
-        })
-        .or_advise(|| "the mounted volumes are: findmnt -t fuse.stetfs".to_owned())
+/// Where the counters come from.
+enum Source<'a> {
+    /// The server of the mounted volume that this is on.
+    Mount(&'a Path),
+    /// A file with what `--json` has printed.
+    File(&'a Path),
 }
 
-fn read(dir: &Path) -> Result<Counters> {
-    Ok(serde_json::from_str(&query(dir)?)?)
+impl<'a> Source<'a> {
+    fn of(args: &'a Stats) -> Result<Self> {
+        match (&args.dir, &args.from) {
+            (_, Some(file)) => Ok(Self::File(file)),
+            (Some(dir), None) => Ok(Self::Mount(dir)),
+            (None, None) => Err(Failure::new("no mount point was given").exit(2)),
+        }
+    }
+
+    fn text(&self) -> Result<String> {
+        match self {
+            Self::File(file) => std::fs::read_to_string(file).during(|| file.display().to_string()),
+            Self::Mount(dir) => stetfs_fuse::query_stats(dir)
+                .map_err(|e| match e.kind() {
+                    ErrorKind::Unsupported => Failure::from(e),
+                    _ => Failure::from(e).context(dir.display()),
+                })
+                .or_advise(|| "the mounted volumes are: findmnt -t fuse.stetfs".to_owned()),
+        }
+    }
+
+    fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.text()?).during(|| "the counters".to_owned())
+    }
+
+    fn read(&self) -> Result<Counters> {
+        serde_json::from_str(&self.text()?).during(|| "the counters".to_owned())
+    }
 }
 
 fn print(counters: &Counters) -> Result<()> {
@@ -75,13 +102,13 @@ fn print(counters: &Counters) -> Result<()> {
         .get("uptime_s")
         .and_then(Value::as_u64)
         .unwrap_or(0);
-    output::line(format_args!(
-        "{} on {}, scheme {}, up {uptime} s",
-        text("image"),
-        text("dir"),
-        counters.scheme
-    ))?;
-    output::line("")?;
+    if !counters.server.is_empty() {
+        let (image, dir) = (text("image"), text("dir"));
+        let scheme = &counters.scheme;
+        output::line(format_args!(
+            "{image} on {dir}, scheme {scheme}, up {uptime} s\n"
+        ))?;
+    }
     output::line(device_table(&counters.device).trim_fmt())?;
     output::line("")?;
     output::line(summary(counters))?;
@@ -183,20 +210,20 @@ fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 
-fn watch(args: &Stats, seconds: f64) -> Result<()> {
+fn watch(source: &Source<'_>, json: bool, seconds: f64) -> Result<()> {
     let pause = Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|p| *p >= Duration::from_millis(10))
         .ok_or_else(|| {
             Failure::new("--watch needs a number of seconds of at least 0.01").exit(2)
         })?;
-    if args.json {
+    if json {
         loop {
-            output::json_line(&serde_json::from_str::<Value>(&query(&args.dir)?)?)?;
+            output::json_line(&source.json()?)?;
             sleep(pause);
         }
     }
-    let mut before = (Instant::now(), read(&args.dir)?);
+    let mut before = (Instant::now(), source.read()?);
     for i in 0u32.. {
         if i % HEADER_EVERY == 0 {
             output::line(
@@ -204,7 +231,7 @@ fn watch(args: &Stats, seconds: f64) -> Result<()> {
             )?;
         }
         sleep(pause);
-        let now = (Instant::now(), read(&args.dir)?);
+        let now = (Instant::now(), source.read()?);
         output::line(rates(&before.1, &now.1, (now.0 - before.0).as_secs_f64()))?;
         before = now;
     }
