@@ -11,6 +11,9 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::mount::Mounted;
 use crate::system_log::{self, Severity};
@@ -89,8 +92,7 @@ pub fn run_if_asked() {
 }
 
 fn run(dir: &Path, image: &Path, pid: &str) {
-    let _ = rustix::process::setsid();
-    let _ = std::env::set_current_dir("/");
+    stay();
     let mut said = String::new();
     let _ = io::stdin().read_to_string(&mut said);
     let device = said.lines().find_map(|line| line.strip_prefix("mounted "));
@@ -104,6 +106,17 @@ fn run(dir: &Path, image: &Path, pid: &str) {
     let message = release(&mounted, image, pid);
     system_log::write(Severity::Error, &message);
     let _ = writeln!(io::stderr(), "stetfs: {message}");
+}
+
+/// Survives what ends the server: signals to its process group, to its terminal, and to everything of its name.
+fn stay() {
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+    let _ = rustix::thread::set_name(c"mount-companion");
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        // Caught, and nothing done about it.
+        let _ = signal_hook::flag::register(signal, Arc::default());
+    }
 }
 
 /// Detaches the mount and says what happened.

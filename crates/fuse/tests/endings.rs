@@ -5,10 +5,11 @@ mod support;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Server, Volume, errno, run, wait_until};
 
 const ENOTCONN: i32 = 107;
@@ -239,12 +240,8 @@ fn the_background_server_stands_when_the_command_returns() {
         String::from_utf8_lossy(&out.stderr)
     );
     fs::write(volume.path("f"), b"x").unwrap();
-    let stats = stetfs_fuse::query_stats(&volume.dir).unwrap();
-    let pid = stats.split("\"pid\":").nth(1).unwrap();
-    let pid: u32 = pid[..pid.find(|c: char| !c.is_ascii_digit()).unwrap()]
-        .parse()
-        .unwrap();
-    assert!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap() == std::path::Path::new("/"));
+    let cwd = fs::read_link(format!("/proc/{}/cwd", server_pid(&volume.dir))).unwrap();
+    assert_eq!(cwd, Path::new("/"));
     let again = volume
         .serve_command("")
         .arg("--background")
@@ -261,22 +258,46 @@ fn the_background_server_stands_when_the_command_returns() {
 }
 
 #[test]
-fn a_crash_in_the_background_is_told() {
-    need!(support::root_and_fuse());
+fn a_crash_is_told_on_the_terminal() {
+    need!(support::fuse());
+    need!(support::have("script"));
     let volume = Volume::new(64, &[]);
-    let server = volume.mount("");
-    server.crash(&volume.dir);
-    assert_eq!(fs::read_dir(&volume.dir).unwrap().count(), 0);
-    // Where there is no system log, the kernel's has it.
-    if !std::path::Path::new("/dev/log").exists() {
-        let image = volume.image.display().to_string();
-        wait_until("the kernel log has it", || {
-            let log = Command::new("dmesg").output().unwrap().stdout;
-            String::from_utf8_lossy(&log)
-                .lines()
-                .any(|l| l.contains("stetfs") && l.contains(&image))
-        });
-    }
+    let (program, image, dir) = (
+        support::serve_program(),
+        volume.image.display(),
+        volume.dir.display(),
+    );
+    let session = format!("'{program}' '{image}' '{dir}'; sleep 5");
+    let mut terminal = Command::new("script");
+    terminal
+        .args(["-qec", &session, "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let terminal = terminal.spawn().unwrap();
+    wait_until("it is mounted", || {
+        stetfs_fuse::query_stats(&volume.dir).is_ok()
+    });
+    kill_process(
+        Pid::from_raw(server_pid(&volume.dir)).unwrap(),
+        Signal::KILL,
+    )
+    .unwrap();
+    let said = terminal.wait_with_output().unwrap().stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains("died") && said.contains("the mount point was released"),
+        "{said}"
+    );
+    assert!(said.contains(&image.to_string()), "{said}");
+}
+
+/// The process that serves the mount, by its own word.
+fn server_pid(dir: &Path) -> i32 {
+    let stats = stetfs_fuse::query_stats(dir).unwrap();
+    let pid = stats.split("\"pid\":").nth(1).unwrap();
+    pid[..pid.find(|c: char| !c.is_ascii_digit()).unwrap()]
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -320,4 +341,61 @@ fn wrong_mounts_are_refused_with_the_reason() {
             .unwrap()
             .is_none()
     );
+}
+
+#[test]
+fn everything_of_that_name_is_killed() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let name = std::path::Path::new(support::serve_program())
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap();
+    // Processes show at most 15 bytes of their name.
+    let name = &name[..name.len().min(15)];
+    for (signal, clean) in [(Signal::TERM, true), (Signal::KILL, false)] {
+        let server = volume.mount("");
+        fs::write(volume.path("f"), b"x").unwrap();
+        wait_until("the companion has its own name", || {
+            descendants(server.pid())
+                .iter()
+                .any(|(_, n)| n == "mount-companion")
+        });
+        let group = descendants(server.pid());
+        assert_eq!(group.len(), 2, "the server and its companion: {group:?}");
+        for (pid, _) in group
+            .iter()
+            .filter(|(_, comm)| comm == name || signal == Signal::TERM)
+        {
+            let _ = kill_process(Pid::from_raw(*pid as i32).unwrap(), signal);
+        }
+        let (status, said) = server.wait();
+        assert_eq!(status.success(), clean, "{said}");
+        wait_until("the mount point is released", || {
+            stetfs_fuse::mountinfo::mounted_on(&volume.dir)
+                .unwrap()
+                .is_none()
+        });
+        wait_until("the companion has gone", || {
+            group.iter().all(|(pid, _)| name_of(*pid).is_none())
+        });
+    }
+}
+
+/// A process and its children, with their names.
+fn descendants(pid: u32) -> Vec<(u32, String)> {
+    let children =
+        fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let all = std::iter::once(pid).chain(children.split_whitespace().map(|c| c.parse().unwrap()));
+    all.filter_map(|pid| Some((pid, name_of(pid)?))).collect()
+}
+
+fn name_of(pid: u32) -> Option<String> {
+    Some(
+        fs::read_to_string(format!("/proc/{pid}/comm"))
+            .ok()?
+            .trim()
+            .to_owned(),
+    )
 }
