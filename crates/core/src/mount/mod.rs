@@ -190,7 +190,7 @@ pub(crate) fn mount(
     };
     check_root(&vol)?;
     if writes {
-        note_mount(&vol, &before)?;
+        note_mount(&vol, &before, report.recovery.journal_errno)?;
         finish_orphans(&vol, &mut report)?;
     }
     if vol.sb.read().state.contains(State::ERROR) {
@@ -399,13 +399,17 @@ fn check_root(vol: &Volume) -> Result<()> {
     }
 }
 
-/// Counts the mount (`ext4_setup_super`) and puts error marks back that recovery has overwritten with older ones.
-fn note_mount(vol: &Volume, before: &Superblock) -> Result<()> {
+/// Counts the mount (`ext4_setup_super`), puts error marks back that recovery has overwritten with older ones, and takes over the
+/// error that stopped the journal last time (`ext4_clear_journal_err`).
+fn note_mount(vol: &Volume, before: &Superblock, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
     let h = vol.journal.start(1)?;
     vol.update_super(&h, |sb| {
         if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
             keep_errors(sb, before);
+        }
+        if journal_errno != 0 {
+            sb.state |= State::ERROR;
         }
         if !vol.is_read_only() {
             sb.mnt_count = sb.mnt_count.saturating_add(1);

@@ -3,6 +3,7 @@
 mod attributes;
 mod basic;
 mod contents;
+mod failing;
 mod large;
 mod mounts;
 mod space;
