@@ -14,9 +14,13 @@ fn image(mke2fs: &str) -> tempfile::TempDir {
     let v = Volume::make(mke2fs, 32);
     let c = Caller::root();
     let d = v.fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
-    let file = v.fs.create(&c, ROOT, b"file", 0o644, OpenFlags::WRITE).unwrap().ino;
+    let file =
+        v.fs.create(&c, ROOT, b"file", 0o644, OpenFlags::WRITE)
+            .unwrap()
+            .ino;
     for i in 0..6000 {
-        v.fs.link(&c, file, d, format!("some-name-{i}").as_bytes()).unwrap();
+        v.fs.link(&c, file, d, format!("some-name-{i}").as_bytes())
+            .unwrap();
     }
     v.fs.release(file).unwrap();
     v.checked()
@@ -58,7 +62,11 @@ fn every_check_names_what_is_wrong() {
     ];
     let plain = image(PLAIN);
     for (lblk, at, bytes, want) in root {
-        let copy = patch(&plain, physical_block(&plain, "/d", *lblk) * 1024 + *at as u64, bytes);
+        let copy = patch(
+            &plain,
+            physical_block(&plain, "/d", *lblk) * 1024 + *at as u64,
+            bytes,
+        );
         let v = Volume::again(copy);
         let error = walk(&v).expect_err(want);
         let text = format!("{error:?}");
@@ -72,7 +80,11 @@ fn every_check_names_what_is_wrong() {
 #[test]
 fn checksums_find_any_change() {
     let sums = image(SUMS);
-    for (lblk, at, want) in [(0, 500, "DxChecksum"), (1, 500, "DirentChecksum"), (1, 1020, "DirentChecksum")] {
+    for (lblk, at, want) in [
+        (0, 41, "DxChecksum"),
+        (1, 500, "DirentChecksum"),
+        (1, 1020, "DirentChecksum"),
+    ] {
         let place = physical_block(&sums, "/d", lblk) * 1024 + at;
         let v = Volume::again(patch(&sums, place, &[0x5a]));
         let text = format!("{:?}", walk(&v).unwrap_err());
@@ -102,20 +114,28 @@ fn random_damage_never_hangs_or_panics() {
         for _ in 0..1 + random.below(6) {
             let block = blocks[random.below(if round % 2 == 0 { 2 } else { blocks.len() })];
             // Most damage at the heads of records and pairs.
-            let at = if random.below(2) == 0 { random.below(64) } else { random.below(1024) };
+            let at = if random.below(2) == 0 {
+                random.below(64)
+            } else {
+                random.below(1024)
+            };
             let byte = [0, 1, 0xff, 0x80, random.below(256) as u8][random.below(5)];
             copy = patch(&copy, block * 1024 + at as u64, &[byte]);
         }
         let v = Volume::again(copy);
         damaged += u32::from(walk(&v).is_err());
-        let Ok(d) = v.fs.lookup(&c, ROOT, b"d") else { continue };
+        let Ok(d) = v.fs.lookup(&c, ROOT, b"d") else {
+            continue;
+        };
         for i in 0..200 {
             let name = format!("some-name-{}", random.below(7000)).into_bytes();
             let new = format!("new-{i}-{}", "z".repeat(random.below(200))).into_bytes();
             let _ = v.fs.mkdir(&c, d.ino, &new, 0o755);
             let _ = v.fs.unlink(&c, d.ino, &name);
-            let _ = v.fs.rename(&c, d.ino, &new, d.ino, &name, RenameFlags::empty());
-            let _ = v.fs.rename(&c, d.ino, &name, ROOT, &new, RenameFlags::EXCHANGE);
+            let _ =
+                v.fs.rename(&c, d.ino, &new, d.ino, &name, RenameFlags::empty());
+            let _ =
+                v.fs.rename(&c, d.ino, &name, ROOT, &new, RenameFlags::EXCHANGE);
         }
         let mut cookie = 0;
         for _ in 0..20_000 {

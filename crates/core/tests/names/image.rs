@@ -70,7 +70,12 @@ impl Volume {
             ..MountOptions::default()
         };
         let (fs, report) = Fs::mount(dev.clone(), options).unwrap();
-        Self { fs, report, dev, dir }
+        Self {
+            fs,
+            report,
+            dev,
+            dir,
+        }
     }
 
     /// Unmounts, has e2fsck judge the image, and mounts it again.

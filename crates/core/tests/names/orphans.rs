@@ -10,7 +10,9 @@ const ROOT: InodeNo = InodeNo(2);
 /// A file of `bytes` bytes that stays open.
 fn file(fs: &Fs, name: &str, bytes: usize) -> InodeNo {
     let c = Caller::root();
-    let entry = fs.create(&c, ROOT, name.as_bytes(), 0o644, OpenFlags::WRITE).unwrap();
+    let entry = fs
+        .create(&c, ROOT, name.as_bytes(), 0o644, OpenFlags::WRITE)
+        .unwrap();
     fs.write(&c, entry.ino, 0, &vec![7; bytes]).unwrap();
     entry.ino
 }
@@ -88,7 +90,10 @@ fn a_large_file_is_freed_in_steps() {
         v.fs.write(&c, ino, i << 20, &chunk).unwrap();
     }
     v.fs.sync().unwrap();
-    let set = SetAttr { size: Some(50 << 20), ..SetAttr::default() };
+    let set = SetAttr {
+        size: Some(50 << 20),
+        ..SetAttr::default()
+    };
     v.fs.setattr(&c, ino, &set).unwrap();
     v.fs.release(ino).unwrap();
     v.fs.unlink(&c, ROOT, b"large").unwrap();

@@ -14,26 +14,41 @@ struct At<'a> {
 
 impl At<'_> {
     fn root(fs: &Fs) -> At<'_> {
-        At { fs, c: Caller::root() }
+        At {
+            fs,
+            c: Caller::root(),
+        }
     }
 
     fn user(fs: &Fs, uid: u32) -> At<'_> {
-        At { fs, c: Caller::user(uid, uid) }
+        At {
+            fs,
+            c: Caller::user(uid, uid),
+        }
     }
 
     fn file(&self, dir: InodeNo, name: &str, mode: u16) -> Result<InodeNo, Kind> {
         let flags = OpenFlags::WRITE | OpenFlags::EXCLUSIVE;
-        let entry = self.fs.create(&self.c, dir, name.as_bytes(), mode, flags).map_err(kind)?;
+        let entry = self
+            .fs
+            .create(&self.c, dir, name.as_bytes(), mode, flags)
+            .map_err(kind)?;
         self.fs.release(entry.ino).unwrap();
         Ok(entry.ino)
     }
 
     fn dir(&self, dir: InodeNo, name: &str, mode: u16) -> Result<InodeNo, Kind> {
-        self.fs.mkdir(&self.c, dir, name.as_bytes(), mode).map(|e| e.ino).map_err(kind)
+        self.fs
+            .mkdir(&self.c, dir, name.as_bytes(), mode)
+            .map(|e| e.ino)
+            .map_err(kind)
     }
 
     fn link(&self, ino: InodeNo, dir: InodeNo, name: &str) -> Result<(), Kind> {
-        self.fs.link(&self.c, ino, dir, name.as_bytes()).map(|_| ()).map_err(kind)
+        self.fs
+            .link(&self.c, ino, dir, name.as_bytes())
+            .map(|_| ())
+            .map_err(kind)
     }
 
     fn unlink(&self, dir: InodeNo, name: &str) -> Result<(), Kind> {
@@ -48,12 +63,24 @@ impl At<'_> {
         self.rename_with(a, x, b, y, RenameFlags::empty())
     }
 
-    fn rename_with(&self, a: InodeNo, x: &str, b: InodeNo, y: &str, flags: RenameFlags) -> Result<(), Kind> {
-        self.fs.rename(&self.c, a, x.as_bytes(), b, y.as_bytes(), flags).map_err(kind)
+    fn rename_with(
+        &self,
+        a: InodeNo,
+        x: &str,
+        b: InodeNo,
+        y: &str,
+        flags: RenameFlags,
+    ) -> Result<(), Kind> {
+        self.fs
+            .rename(&self.c, a, x.as_bytes(), b, y.as_bytes(), flags)
+            .map_err(kind)
     }
 
     fn find(&self, dir: InodeNo, name: &str) -> Result<InodeNo, Kind> {
-        self.fs.lookup(&self.c, dir, name.as_bytes()).map(|e| e.ino).map_err(kind)
+        self.fs
+            .lookup(&self.c, dir, name.as_bytes())
+            .map(|e| e.ino)
+            .map_err(kind)
     }
 
     fn nlink(&self, ino: InodeNo) -> u32 {
@@ -121,17 +148,37 @@ fn wrong_kinds() {
     assert_eq!(at.rename(ROOT, "d", e, "x"), Err(Kind::Invalid));
     assert_eq!(at.rename(d, "e", ROOT, "d"), Err(Kind::NotEmpty));
     at.file(e, "g", 0o644).unwrap();
-    assert_eq!(at.rename(e, "g", ROOT, "d"), Err(Kind::NotEmpty), "above the file's directory");
+    assert_eq!(
+        at.rename(e, "g", ROOT, "d"),
+        Err(Kind::NotEmpty),
+        "above the file's directory"
+    );
     assert_eq!(at.rmdir(d, "e"), Err(Kind::NotEmpty));
     let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
-    assert_eq!(at.rename_with(ROOT, "f", ROOT, "g", both), Err(Kind::Invalid));
-    assert_eq!(at.rename_with(ROOT, "f", ROOT, "g", RenameFlags::WHITEOUT), Err(Kind::Invalid));
-    assert_eq!(at.rename_with(ROOT, "f", ROOT, "d", RenameFlags::NOREPLACE), Err(Kind::Exists));
-    assert_eq!(at.rename_with(ROOT, "f", ROOT, "no", RenameFlags::EXCHANGE), Err(Kind::NotFound));
+    assert_eq!(
+        at.rename_with(ROOT, "f", ROOT, "g", both),
+        Err(Kind::Invalid)
+    );
+    assert_eq!(
+        at.rename_with(ROOT, "f", ROOT, "g", RenameFlags::WHITEOUT),
+        Err(Kind::Invalid)
+    );
+    assert_eq!(
+        at.rename_with(ROOT, "f", ROOT, "d", RenameFlags::NOREPLACE),
+        Err(Kind::Exists)
+    );
+    assert_eq!(
+        at.rename_with(ROOT, "f", ROOT, "no", RenameFlags::EXCHANGE),
+        Err(Kind::NotFound)
+    );
     assert_eq!(at.rename(ROOT, "no", ROOT, "f"), Err(Kind::NotFound));
     at.link(f, ROOT, "same").unwrap();
     at.rename(ROOT, "f", ROOT, "same").unwrap();
-    assert_eq!((at.find(ROOT, "f"), at.find(ROOT, "same")), (Ok(f), Ok(f)), "one inode: nothing happens");
+    assert_eq!(
+        (at.find(ROOT, "f"), at.find(ROOT, "same")),
+        (Ok(f), Ok(f)),
+        "one inode: nothing happens"
+    );
     assert_eq!(at.nlink(f), 2);
     v.check();
 }
@@ -140,7 +187,10 @@ fn wrong_kinds() {
 fn link_counts_of_directories() {
     let v = volume();
     let at = At::root(&v.fs);
-    let (a, b) = (at.dir(ROOT, "a", 0o755).unwrap(), at.dir(ROOT, "b", 0o755).unwrap());
+    let (a, b) = (
+        at.dir(ROOT, "a", 0o755).unwrap(),
+        at.dir(ROOT, "b", 0o755).unwrap(),
+    );
     let x = at.dir(a, "x", 0o755).unwrap();
     at.file(b, "f", 0o644).unwrap();
     assert_eq!((at.nlink(a), at.nlink(b), at.nlink(x)), (3, 2, 2));
@@ -149,7 +199,8 @@ fn link_counts_of_directories() {
     at.dir(a, "y", 0o755).unwrap();
     at.rename(b, "x", a, "y").unwrap();
     assert_eq!((at.nlink(a), at.nlink(b), at.find(x, "..")), (3, 2, Ok(a)));
-    at.rename_with(a, "y", b, "f", RenameFlags::EXCHANGE).unwrap();
+    at.rename_with(a, "y", b, "f", RenameFlags::EXCHANGE)
+        .unwrap();
     assert_eq!((at.nlink(a), at.nlink(b), at.find(x, "..")), (2, 3, Ok(b)));
     at.dir(b, "z", 0o755).unwrap();
     at.rename(b, "f", b, "z").unwrap();
@@ -170,19 +221,39 @@ fn permissions_sticky_and_flags() {
     bob.file(shared, "bobs", 0o644).unwrap();
     assert_eq!(ann.file(closed, "x", 0o644), Err(Kind::Access));
     root.file(closed, "x", 0o644).unwrap();
-    assert_eq!(ann.file(closed, "x", 0o644), Err(Kind::Exists), "EEXIST comes before EACCES");
+    assert_eq!(
+        ann.file(closed, "x", 0o644),
+        Err(Kind::Exists),
+        "EEXIST comes before EACCES"
+    );
     assert_eq!(ann.unlink(closed, "x"), Err(Kind::Access));
-    assert_eq!(bob.unlink(shared, "anns"), Err(Kind::NotPermitted), "sticky");
-    assert_eq!(bob.rename(shared, "anns", shared, "mine"), Err(Kind::NotPermitted));
-    assert_eq!(bob.rename(shared, "bobs", shared, "anns"), Err(Kind::NotPermitted));
+    assert_eq!(
+        bob.unlink(shared, "anns"),
+        Err(Kind::NotPermitted),
+        "sticky"
+    );
+    assert_eq!(
+        bob.rename(shared, "anns", shared, "mine"),
+        Err(Kind::NotPermitted)
+    );
+    assert_eq!(
+        bob.rename(shared, "bobs", shared, "anns"),
+        Err(Kind::NotPermitted)
+    );
     ann.rename(shared, "anns", shared, "other").unwrap();
     let hidden = root.dir(ROOT, "hidden", 0o700).unwrap();
     root.file(hidden, "x", 0o644).unwrap();
     assert_eq!(ann.find(hidden, "x"), Err(Kind::Access));
-    assert_eq!(v.fs.access(&ann.c, hidden, Access::READ).map_err(kind), Err(Kind::Access));
+    assert_eq!(
+        v.fs.access(&ann.c, hidden, Access::READ).map_err(kind),
+        Err(Kind::Access)
+    );
 
     // A directory whose parent changes must be writable itself.
-    let (p, q) = (root.dir(ROOT, "p", 0o777).unwrap(), root.dir(ROOT, "q", 0o777).unwrap());
+    let (p, q) = (
+        root.dir(ROOT, "p", 0o777).unwrap(),
+        root.dir(ROOT, "q", 0o777).unwrap(),
+    );
     root.dir(p, "roots", 0o755).unwrap();
     assert_eq!(ann.rename(p, "roots", q, "roots"), Err(Kind::Access));
     ann.rename(p, "roots", p, "renamed").unwrap();
@@ -191,13 +262,20 @@ fn permissions_sticky_and_flags() {
     root.set_flags(still, InodeFlags::IMMUTABLE);
     assert_eq!(root.unlink(ROOT, "still"), Err(Kind::NotPermitted));
     assert_eq!(root.link(still, ROOT, "more"), Err(Kind::NotPermitted));
-    assert_eq!(root.rename(ROOT, "still", ROOT, "x"), Err(Kind::NotPermitted));
+    assert_eq!(
+        root.rename(ROOT, "still", ROOT, "x"),
+        Err(Kind::NotPermitted)
+    );
     root.set_flags(still, InodeFlags::empty());
     root.unlink(ROOT, "still").unwrap();
     let log = root.dir(ROOT, "log", 0o777).unwrap();
     root.set_flags(log, InodeFlags::APPEND);
     root.file(log, "x", 0o644).unwrap();
-    assert_eq!(root.unlink(log, "x"), Err(Kind::NotPermitted), "append-only: names are only added");
+    assert_eq!(
+        root.unlink(log, "x"),
+        Err(Kind::NotPermitted),
+        "append-only: names are only added"
+    );
     root.set_flags(log, InodeFlags::IMMUTABLE);
     assert_eq!(root.file(log, "y", 0o644), Err(Kind::NotPermitted));
     v.check();
@@ -210,24 +288,53 @@ fn what_a_new_file_inherits() {
     let mut ann = At::user(&v.fs, 1000);
     ann.c.umask = 0o027;
     let dir = root.dir(ROOT, "team", 0o777).unwrap();
-    let set = SetAttr { mode: Some(0o2777), gid: Some(77), ..SetAttr::default() };
+    let set = SetAttr {
+        mode: Some(0o2777),
+        gid: Some(77),
+        ..SetAttr::default()
+    };
     v.fs.setattr(&root.c, dir, &set).unwrap();
     let get = |ino| {
         let a = v.fs.getattr(ino).unwrap();
         (a.mode, a.uid, a.gid)
     };
-    assert_eq!(get(ann.file(dir, "f", 0o666).unwrap()), (mode::S_IFREG | 0o640, 1000, 77));
-    assert_eq!(get(ann.file(dir, "g", 0o2777).unwrap()), (mode::S_IFREG | 0o750, 1000, 77), "set-group-ID is lost");
-    assert_eq!(get(ann.dir(dir, "d", 0o777).unwrap()), (mode::S_IFDIR | 0o2750, 1000, 77));
+    assert_eq!(
+        get(ann.file(dir, "f", 0o666).unwrap()),
+        (mode::S_IFREG | 0o640, 1000, 77)
+    );
+    assert_eq!(
+        get(ann.file(dir, "g", 0o2777).unwrap()),
+        (mode::S_IFREG | 0o750, 1000, 77),
+        "set-group-ID is lost"
+    );
+    assert_eq!(
+        get(ann.dir(dir, "d", 0o777).unwrap()),
+        (mode::S_IFDIR | 0o2750, 1000, 77)
+    );
     let link = v.fs.symlink(&ann.c, dir, b"l", b"target").unwrap().ino;
-    assert_eq!(get(link).0, mode::S_IFLNK | 0o777, "no umask on symbolic links");
-    root.set_flags(dir, InodeFlags::NODUMP | InodeFlags::DIRSYNC | InodeFlags::TOPDIR);
+    assert_eq!(
+        get(link).0,
+        mode::S_IFLNK | 0o777,
+        "no umask on symbolic links"
+    );
+    root.set_flags(
+        dir,
+        InodeFlags::NODUMP | InodeFlags::DIRSYNC | InodeFlags::TOPDIR,
+    );
     let f = ann.file(dir, "flags", 0o666).unwrap();
     assert!(v.fs.get_flags(f).unwrap().contains(InodeFlags::NODUMP));
-    assert!(!v.fs.get_flags(f).unwrap().intersects(InodeFlags::DIRSYNC | InodeFlags::TOPDIR));
-    let dev = v.fs.mknod(&ann.c, dir, b"dev", mode::S_IFCHR | 0o600, (1, 3));
+    assert!(
+        !v.fs
+            .get_flags(f)
+            .unwrap()
+            .intersects(InodeFlags::DIRSYNC | InodeFlags::TOPDIR)
+    );
+    let dev =
+        v.fs.mknod(&ann.c, dir, b"dev", mode::S_IFCHR | 0o600, (1, 3));
     assert_eq!(dev.map(|e| e.ino).map_err(kind), Err(Kind::NotPermitted));
-    let dev = v.fs.mknod(&root.c, dir, b"dev", mode::S_IFBLK | 0o600, (259, 70_000)).unwrap();
+    let dev =
+        v.fs.mknod(&root.c, dir, b"dev", mode::S_IFBLK | 0o600, (259, 70_000))
+            .unwrap();
     assert_eq!(v.fs.getattr(dev.ino).unwrap().rdev, (259, 70_000));
     v.check();
 }
@@ -239,18 +346,30 @@ fn symlink_targets() {
     for length in [1, 59, 60, 61, 1023] {
         let name = format!("l{length}");
         let target = "t".repeat(length);
-        let entry = v.fs.symlink(&root.c, ROOT, name.as_bytes(), target.as_bytes()).unwrap();
+        let entry =
+            v.fs.symlink(&root.c, ROOT, name.as_bytes(), target.as_bytes())
+                .unwrap();
         assert_eq!(entry.attr.size, length as u64);
         assert_eq!(entry.attr.blocks > 0, length >= 60, "length {length}");
     }
-    let make = |target: &[u8]| v.fs.symlink(&root.c, ROOT, b"l", target).map(|_| ()).map_err(kind);
+    let make = |target: &[u8]| {
+        v.fs.symlink(&root.c, ROOT, b"l", target)
+            .map(|_| ())
+            .map_err(kind)
+    };
     assert_eq!(make(&[b't'; 1024]), Err(Kind::NameTooLong));
     assert_eq!(make(b""), Err(Kind::NotFound));
     let v = v.check();
     for length in [1, 59, 60, 61, 1023] {
-        let entry = v.fs.lookup(&Caller::root(), ROOT, format!("l{length}").as_bytes()).unwrap();
-        assert_eq!(v.fs.readlink(entry.ino).unwrap(), "t".repeat(length).into_bytes());
-        v.fs.unlink(&Caller::root(), ROOT, format!("l{length}").as_bytes()).unwrap();
+        let entry =
+            v.fs.lookup(&Caller::root(), ROOT, format!("l{length}").as_bytes())
+                .unwrap();
+        assert_eq!(
+            v.fs.readlink(entry.ino).unwrap(),
+            "t".repeat(length).into_bytes()
+        );
+        v.fs.unlink(&Caller::root(), ROOT, format!("l{length}").as_bytes())
+            .unwrap();
     }
     v.check();
 }
@@ -259,7 +378,10 @@ fn symlink_targets() {
 fn times_change_as_they_must() {
     let v = volume();
     let at = At::root(&v.fs);
-    let (a, b) = (at.dir(ROOT, "a", 0o755).unwrap(), at.dir(ROOT, "b", 0o755).unwrap());
+    let (a, b) = (
+        at.dir(ROOT, "a", 0o755).unwrap(),
+        at.dir(ROOT, "b", 0o755).unwrap(),
+    );
     let f = at.file(a, "f", 0o644).unwrap();
     // (mtime, ctime) of each; the clock ticks at every reading, so what is touched gets later.
     let times = || [a, b, f].map(|i| v.fs.getattr(i).map(|t| (t.mtime, t.ctime)).unwrap());
@@ -270,16 +392,34 @@ fn times_change_as_they_must() {
         std::array::from_fn(|i| (after[i].0 > before[i].0, after[i].1 > before[i].1))
     };
     let (both, none, inode) = ((true, true), (false, false), (false, true));
-    assert_eq!(changed(&|| at.link(f, b, "g").unwrap()), [none, both, inode]);
-    assert_eq!(changed(&|| at.rename(b, "g", b, "h").unwrap()), [none, both, inode]);
-    assert_eq!(changed(&|| at.rename(b, "h", a, "h").unwrap()), [both, both, inode]);
+    assert_eq!(
+        changed(&|| at.link(f, b, "g").unwrap()),
+        [none, both, inode]
+    );
+    assert_eq!(
+        changed(&|| at.rename(b, "g", b, "h").unwrap()),
+        [none, both, inode]
+    );
+    assert_eq!(
+        changed(&|| at.rename(b, "h", a, "h").unwrap()),
+        [both, both, inode]
+    );
     assert_eq!(changed(&|| at.unlink(a, "h").unwrap()), [both, none, inode]);
-    assert_eq!(changed(&|| at.dir(b, "d", 0o755).map(|_| ()).unwrap()), [none, both, none]);
+    assert_eq!(
+        changed(&|| at.dir(b, "d", 0o755).map(|_| ()).unwrap()),
+        [none, both, none]
+    );
     assert_eq!(changed(&|| at.rmdir(b, "d").unwrap()), [none, both, none]);
     at.file(b, "x", 0o644).unwrap();
-    let exchange = || at.rename_with(a, "f", b, "x", RenameFlags::EXCHANGE).unwrap();
+    let exchange = || {
+        at.rename_with(a, "f", b, "x", RenameFlags::EXCHANGE)
+            .unwrap()
+    };
     assert_eq!(changed(&exchange), [both, both, inode]);
-    assert_eq!(changed(&|| assert!(at.unlink(a, "no").is_err())), [none, none, none]);
+    assert_eq!(
+        changed(&|| assert!(at.unlink(a, "no").is_err())),
+        [none, none, none]
+    );
     v.check();
 }
 
@@ -295,7 +435,10 @@ fn a_removed_directory_takes_no_names() {
     let f = at.file(ROOT, "f", 0o644).unwrap();
     assert_eq!(at.link(f, d, "x"), Err(Kind::NotFound));
     assert_eq!(at.rename(ROOT, "f", d, "x"), Err(Kind::NotFound));
-    assert_eq!(v.fs.readdir(d, 0, &mut |_| true).map_err(kind), Err(Kind::NotFound));
+    assert_eq!(
+        v.fs.readdir(d, 0, &mut |_| true).map_err(kind),
+        Err(Kind::NotFound)
+    );
     v.fs.release(d).unwrap();
     v.check();
 }

@@ -49,7 +49,11 @@ fn fill(mke2fs: &str, mib: u64) {
         v = v.check();
         while made.len() > 100 {
             let (dir, name, is_dir) = made.swap_remove(random.below(made.len()));
-            let removed = if is_dir { v.fs.rmdir(&c, dir, &name) } else { v.fs.unlink(&c, dir, &name) };
+            let removed = if is_dir {
+                v.fs.rmdir(&c, dir, &name)
+            } else {
+                v.fs.unlink(&c, dir, &name)
+            };
             match removed {
                 Ok(()) => {}
                 Err(Error::NotEmpty) if random.below(4) > 0 => made.push((dir, name, is_dir)),
