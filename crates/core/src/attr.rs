@@ -199,7 +199,7 @@ fn apply(
     }
     if let Some(bits) = set.mode {
         let mut bits = bits & !mode::S_IFMT;
-        if bits & mode::S_ISGID != 0 && !c.privileged && !c.in_group(st.raw.gid) {
+        if bits & mode::S_ISGID != 0 && c.checks && !c.privileged && !c.in_group(st.raw.gid) {
             bits &= !mode::S_ISGID;
         }
         st.raw.mode = st.raw.mode & mode::S_IFMT | bits;

@@ -3,7 +3,8 @@
 //!
 //! The rules are those of the kernel's `fs/namei.c` (`inode_permission`, `may_create`, `may_delete`) and
 //! `inode_init_owner`. [`Caller::checks`] switches off only what the FUSE mount option `default_permissions` has
-//! checked already: bits, ACLs and the sticky bit. Inode flags are always honoured, because nobody above knows them.
+//! checked already: bits, ACLs, the sticky bit, and which set-group-ID bits stay (it knows all groups of the caller). Inode
+//! flags are always honoured, because nobody above knows them.
 
 use stetfs_format::inode::InodeFlags;
 
@@ -131,7 +132,11 @@ pub(crate) fn inherit_group(
     let executable = mode::S_ISGID | mode::S_IXGRP;
     if mode::is_dir(file_mode) {
         (group, file_mode | mode::S_ISGID)
-    } else if file_mode & executable == executable && !c.privileged && !c.in_group(group) {
+    } else if c.checks
+        && file_mode & executable == executable
+        && !c.privileged
+        && !c.in_group(group)
+    {
         (group, file_mode & !mode::S_ISGID)
     } else {
         (group, file_mode)
