@@ -255,9 +255,11 @@ fn journals_that_the_kernel_wrote() {
             }
             file.sync_all().expect("fsync");
             file.set_len(0).expect("truncate");
-            std::io::Write::write_all(&mut file, b"y").expect("a byte");
+            // The last transaction has everything: what older ones have, the kernel may
+            // have written home by now.
+            std::io::Write::write_all(&mut file, &content).expect("content");
             file.sync_all().expect("fsync");
-            copy = std::fs::read(&image.path).expect("the image");
+            copy = image.snapshot();
         });
         if !mounted {
             continue;
@@ -273,7 +275,7 @@ fn journals_that_the_kernel_wrote() {
         let log = Log::of(&volume);
         assert_eq!(log.sb.log_format().checksum, version, "{features}");
         let ours = read_log(&volume, &log);
-        assert!(ours.len() >= 5, "{} transactions", ours.len());
+        assert!(!ours.is_empty(), "{features}: no transaction");
         assert_same(&ours, &dump(&image));
         let revoked: usize = ours
             .values()

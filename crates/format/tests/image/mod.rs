@@ -229,6 +229,19 @@ impl Image {
         true
     }
 
+    /// The bytes of the image while it is mounted, at a moment when nothing writes to it.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = std::fs::read(&self.path).expect("the image");
+        for _ in 0..50 {
+            let again = std::fs::read(&self.path).expect("the image");
+            if again == bytes {
+                break;
+            }
+            bytes = again;
+        }
+        bytes
+    }
+
     pub fn read(&self) -> Volume {
         Volume::new(std::fs::read(&self.path).expect("the image"))
     }
