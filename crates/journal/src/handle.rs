@@ -5,6 +5,7 @@
 //! from changing the same bytes. Dropping the handle closes it.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use stetfs_format::{BlockNo, LBlock, Tid};
@@ -24,6 +25,16 @@ const CREDITS_PER_RUN: u32 = 4;
 /// Revoked blocks that a block of the log has room for, at the smallest block size and the longest record.
 const REVOKES_PER_BLOCK: usize = 120;
 
+thread_local! {
+    /// Open handles of this thread that have changed something.
+    static HALF_DONE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether an operation of this thread has changed something and not come to its end.
+pub(crate) fn is_half_done() -> bool {
+    HALF_DONE.get() > 0
+}
+
 /// What a data block holds that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
@@ -42,6 +53,10 @@ pub struct Handle {
     used: Cell<u32>,
     /// The commit's own handle: it is not counted as open.
     of_commit: bool,
+    /// It has changed something.
+    changed: Cell<bool>,
+    /// It stays in its thread, where [`is_half_done`] looks.
+    here: PhantomData<*const ()>,
 }
 
 impl Handle {
@@ -59,6 +74,8 @@ impl Handle {
             credits,
             used,
             of_commit: false,
+            changed: Cell::new(false),
+            here: PhantomData,
         }
     }
 
@@ -71,6 +88,8 @@ impl Handle {
             credits,
             used,
             of_commit: true,
+            changed: Cell::new(false),
+            here: PhantomData,
         }
     }
 
@@ -86,9 +105,10 @@ impl Handle {
         let buffer = self.journal.cache().get(block);
         let mut slot = buffer.page.lock();
         if slot.is_none() {
-            *slot = Some(self.journal.load(block, class)?);
+            *slot = Some(self.journal.load_metadata(block, class)?);
         }
         let page = slot.as_mut().expect("loaded just now");
+        self.note_change();
         let joined = page.join(self.tid, self.journal.scheme(), false)?;
         page.class = class;
         page.change(offset, bytes);
@@ -103,6 +123,7 @@ impl Handle {
     /// Declares a fresh metadata block and gives its whole content; what lies on its home means nothing.
     pub fn create(&self, block: BlockNo, class: Class, bytes: &[u8]) -> Result<()> {
         self.journal.check_block(block)?;
+        self.note_change();
         let buffer = self.journal.cache().get(block);
         let mut slot = buffer.page.lock();
         let content: BlockRef = Block::copy_of(bytes).into();
@@ -123,6 +144,7 @@ impl Handle {
     /// The block was freed: whatever this transaction changed in it is dropped (JBD2's forget), and older
     /// versions of it in the log are never replayed (revoke).
     pub fn revoke(&self, block: BlockNo) {
+        self.note_change();
         self.journal.cache().remove(block);
         if self.txn.revoke(block).is_multiple_of(REVOKES_PER_BLOCK) {
             self.charge(1);
@@ -154,6 +176,7 @@ impl Handle {
             }
         };
         let absent = || Page::clean(content, Class::Data, home);
+        self.note_change();
         let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent)?;
         if joined.file {
             self.txn.add_file(Arc::clone(file));
@@ -171,6 +194,7 @@ impl Handle {
     /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them waited for a
     /// place, so that the caller gives up as many reserved blocks.
     pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
+        self.note_change();
         let (dirty, unplaced) = file.discard(from, to);
         count(&self.journal.counters().dropped_blocks, u64::from(dirty));
         unplaced
@@ -191,6 +215,12 @@ impl Handle {
         extended
     }
 
+    fn note_change(&self) {
+        if !self.changed.replace(true) {
+            HALF_DONE.set(HALF_DONE.get() + 1);
+        }
+    }
+
     fn charge(&self, blocks: u32) {
         self.used.set(self.used.get().saturating_add(blocks));
         self.txn.add_blocks(blocks);
@@ -199,6 +229,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.changed.get() {
+            HALF_DONE.set(HALF_DONE.get() - 1);
+        }
         if !self.of_commit {
             self.journal.leave(self.credits.get());
         }

@@ -12,7 +12,7 @@ use crate::commit::Transaction;
 use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Files};
 use crate::gate::{Gate, Join, Limits};
-use crate::handle::Handle;
+use crate::handle::{self, Handle};
 use crate::page::Page;
 use crate::registry;
 use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
@@ -106,7 +106,7 @@ impl Journal {
             page.referenced = true;
             return Ok(page.content.clone());
         }
-        let page = slot.insert(self.load(block, class)?);
+        let page = slot.insert(self.load_metadata(block, class)?);
         let content = page.content.clone();
         drop(slot);
         drop(buffer);
@@ -323,6 +323,16 @@ impl Journal {
             }
         };
         Ok(Page::clean(content, class, Some(block)))
+    }
+
+    /// [`load`](Self::load) for metadata. Without it an operation cannot go on; when it has changed something already, it must not become
+    /// durable half done, so nothing does any more.
+    pub(crate) fn load_metadata(&self, block: BlockNo, class: Class) -> Result<Page> {
+        self.load(block, class).inspect_err(|error| {
+            if handle::is_half_done() {
+                self.abort(error.clone());
+            }
+        })
     }
 
     /// A commit is over: make room, and let the background look at the log. Without a thread this one does it, so that
