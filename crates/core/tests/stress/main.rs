@@ -1,0 +1,239 @@
+//! Threads that do everything at once on a small volume with little memory and a short journal, so that commits, checkpoints,
+//! eviction and "no space" happen all the time.
+//!
+//! Each thread has a directory of its own, whose content it knows to the byte, and all of them quarrel over a shared one. In the
+//! quiet runs the volume is unmounted, judged by e2fsck and read again. In the others the power goes off in the middle, and what
+//! each thread finds in its directory afterwards must be what it had there at one moment, not before its last sync.
+//!
+//! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 3).
+//! - `STETFS_STRESS_SEED=N`: the first seed.
+#![forbid(unsafe_code)]
+
+mod faults;
+mod volume;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use stetfs_media::sim::{Fault, Keep, SimDev, SimOptions};
+use stetfs_media::{BlockDev, Image, Op, RamDev};
+use volume::{Random, clean, image, mount};
+use worker::{Rules, Worker};
+
+const THREADS: u64 = 4;
+
+/// mke2fs's arguments and size in MiB, `data=`, and memory in KiB.
+const KINDS: [(&str, u64, &str, u64); 7] = [
+    ("-t ext4 -b 1024 -J size=1", 12, "ordered", 256),
+    ("-t ext4 -b 1024 -J size=1", 12, "journal", 256),
+    ("-t ext4 -b 4096 -J size=4", 24, "ordered", 512),
+    ("-t ext4 -b 4096 -J size=4", 24, "journal", 512),
+    (
+        "-t ext4 -b 2048 -I 128 -O ^64bit,^metadata_csum,uninit_bg",
+        16,
+        "writeback",
+        512,
+    ),
+    ("-t ext3 -b 1024 -J size=1", 12, "ordered", 256),
+    ("-t ext3 -b 1024 -J size=1", 12, "journal", 256),
+];
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+fn time() -> Duration {
+    Duration::from_secs(setting("STETFS_STRESS_SECONDS", 3))
+}
+
+/// Runs the workers until `steps` steps are done by each or the power is off. Aborts the process when nobody gets on.
+fn run(workers: &mut [Worker], steps: u64, what: &str) {
+    let done: Vec<AtomicU64> = workers.iter().map(|_| AtomicU64::new(0)).collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (done, over) = (&done, &over);
+        let guard = scope.spawn(move || {
+            let (mut last, mut since) = (0, Instant::now());
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(20));
+                let sum = done.iter().map(|d| d.load(Ordering::Relaxed)).sum::<u64>();
+                if sum != last {
+                    (last, since) = (sum, Instant::now());
+                } else if since.elapsed() > Duration::from_secs(60) {
+                    eprintln!("{what}: nobody gets on, steps {done:?}");
+                    std::thread::sleep(Duration::from_secs(setting("STETFS_STRESS_HOLD", 0)));
+                    std::process::abort();
+                }
+            }
+        });
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .zip(done)
+            .map(|(worker, done)| {
+                scope.spawn(move || {
+                    for _ in 0..steps {
+                        if !worker.step() {
+                            return;
+                        }
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                    done.store(u64::MAX / 64, Ordering::Relaxed);
+                })
+            })
+            .collect();
+        let mut panicked = false;
+        for thread in threads {
+            panicked |= thread.join().is_err();
+        }
+        over.store(true, Ordering::Relaxed);
+        guard.join().unwrap();
+        assert!(!panicked, "{what}");
+    });
+}
+
+fn options(data: &str, memory: u64, random: &mut Random) -> stetfs::MountOptions {
+    let mut options = stetfs::MountOptions::parse(&format!("data={data}")).unwrap();
+    options.memory = memory << 10;
+    options.commit = Duration::from_millis([5, 50, 5000][random.below(3) as usize]);
+    options
+}
+
+#[test]
+fn everything_at_once() {
+    let first = setting("STETFS_STRESS_SEED", 1);
+    for (kind, mib, data, memory) in KINDS {
+        let start = Instant::now();
+        let mut seed = first;
+        while seed == first || start.elapsed() < time() {
+            let what = format!("mke2fs {kind}, data={data}, STETFS_STRESS_SEED={seed}");
+            let mut random = Random::new(seed);
+            let dev = Arc::new(RamDev::from_image(&image(kind, mib).to_bytes()));
+            let fs = mount(dev.clone(), options(data, memory, &mut random));
+            let mut workers: Vec<Worker> = (0..THREADS)
+                .map(|n| Worker::new(&fs, n, seed, Rules::QUIET))
+                .collect();
+            run(&mut workers, 600, &what);
+            workers.iter().for_each(|w| w.check(&fs, &what));
+            workers.iter_mut().for_each(Worker::close);
+            fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+            clean(&what, |path| dev.to_file(path).unwrap());
+            let fs = mount(dev, stetfs::MountOptions::parse("ro").unwrap());
+            workers.iter().for_each(|w| w.check(&fs, &what));
+            seed += 1;
+        }
+    }
+}
+
+#[test]
+fn the_power_goes_off() {
+    let first = setting("STETFS_STRESS_SEED", 1);
+    for (kind, mib, data, memory) in KINDS {
+        if data == "writeback" {
+            continue;
+        }
+        let made = image(kind, mib);
+        let start = Instant::now();
+        let mut seed = first;
+        while seed == first || start.elapsed() < time() {
+            let what = format!("mke2fs {kind}, data={data}, STETFS_STRESS_SEED={seed}");
+            cut_once(&made, data, memory, seed, &what);
+            seed += 1;
+        }
+    }
+}
+
+fn cut_once(made: &Image, data: &str, memory: u64, seed: u64, what: &str) {
+    let mut random = Random::new(seed);
+    let sim = SimOptions {
+        record: false,
+        ..SimOptions::default()
+    };
+    let dev = Arc::new(sim.build(made.clone()));
+    let fs = mount(dev.clone(), options(data, memory, &mut random));
+    let rules = Rules {
+        atomic_data: data == "journal",
+        ..Rules::CUT
+    };
+    let mut workers: Vec<Worker> = (0..THREADS)
+        .map(|n| Worker::new(&fs, n, seed, rules))
+        .collect();
+    fs.sync().unwrap();
+    dev.cut_at(dev.changes() + 10 + random.below(3000));
+    run(&mut workers, 2000, what);
+    dev.cut();
+    drop(fs);
+    judge(&dev, data, &workers, seed, what);
+}
+
+/// Mounts what is left of a volume, and compares and checks it.
+fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
+    for keep in [Keep::All, Keep::None, Keep::Random(seed)] {
+        let what = format!("{what}, {keep}");
+        let left = dev.crash_point().crash(&keep).image();
+        let dev: Arc<SimDev> = Arc::new(dev.options().build(left));
+        let again: Arc<dyn BlockDev> = dev.clone();
+        let options = stetfs::MountOptions::parse(&format!("data={data}")).unwrap();
+        let fs = match stetfs::Fs::mount(again, options) {
+            Ok((fs, _)) => fs,
+            Err(e) => panic!("{what}: {e}"),
+        };
+        workers.iter().for_each(|w| w.check_cut(&fs, &what));
+        fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+        clean(&what, |path| dev.newest().to_file(path).unwrap());
+    }
+}
+
+/// A request of the device fails: nobody who is told of it loses more than what was not confirmed, and nothing half done becomes durable.
+#[test]
+fn the_device_fails() {
+    let first = setting("STETFS_STRESS_SEED", 1);
+    for (kind, mib, data, memory) in KINDS {
+        if data == "writeback" {
+            continue;
+        }
+        let made = image(kind, mib);
+        let start = Instant::now();
+        let mut seed = first;
+        while seed == first || start.elapsed() < time() {
+            for op in [Op::Read, Op::Write, Op::Flush] {
+                let what =
+                    format!("{op} fails, mke2fs {kind}, data={data}, STETFS_STRESS_SEED={seed}");
+                fail_once(&made, data, memory, seed, op, &what);
+            }
+            seed += 1;
+        }
+    }
+}
+
+fn fail_once(made: &Image, data: &str, memory: u64, seed: u64, op: Op, what: &str) {
+    let mut random = Random::new(seed);
+    let sim = SimOptions {
+        record: false,
+        ..SimOptions::default()
+    };
+    let dev = Arc::new(sim.build(made.clone()));
+    let fs = mount(dev.clone(), options(data, memory, &mut random));
+    let rules = Rules {
+        atomic_data: data == "journal",
+        ..Rules::CUT
+    };
+    let mut workers: Vec<Worker> = (0..2).map(|n| Worker::new(&fs, n, seed, rules)).collect();
+    fs.sync().unwrap();
+    dev.inject(Fault::nth(
+        op,
+        random.below(if op == Op::Read { 300 } else { 600 }),
+    ));
+    run(&mut workers, 500, what);
+    let synced = fs.sync();
+    if op != Op::Read && dev.faults_struck() > 0 {
+        assert!(synced.is_err(), "{what}: nobody was told");
+    }
+    dev.heal();
+    drop(fs);
+    judge(&dev, data, &workers, seed, what);
+}

@@ -1,0 +1,71 @@
+//! Volumes to test on, made and judged by e2fsprogs.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use stetfs::{Fs, MountOptions};
+use stetfs_media::{BlockDev, Image};
+use tempfile::NamedTempFile;
+
+/// A small generator (splitmix64), so that a run is named by its seed as far as threads allow.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = self.0;
+        let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ (x >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+fn run(program: &str, args: &[&str], path: &Path) -> Result<(), String> {
+    let out = Command::new(program)
+        .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+        .args(args)
+        .arg(path)
+        .output()
+        .unwrap_or_else(|e| panic!("{program} (e2fsprogs) cannot be run: {e}"));
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned())
+}
+
+/// An image made by mke2fs.
+pub(crate) fn image(kind: &str, mib: u64) -> Image {
+    let file = NamedTempFile::new().unwrap();
+    file.as_file().set_len(mib << 20).unwrap();
+    let mut args: Vec<&str> = kind.split_whitespace().collect();
+    args.extend(["-F", "-q", "-m", "1"]);
+    run("mke2fs", &args, file.path()).unwrap_or_else(|e| panic!("mke2fs {kind}: {e}"));
+    Image::from_file(file.path()).unwrap()
+}
+
+pub(crate) fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Fs {
+    Fs::mount(dev, options).unwrap().0
+}
+
+/// Panics unless e2fsck finds nothing wrong with the image that `write` puts into a file.
+pub(crate) fn clean(what: &str, write: impl FnOnce(&Path)) {
+    let file = NamedTempFile::new().unwrap();
+    write(file.path());
+    if let Err(complaints) = run("e2fsck", &["-fn"], file.path()) {
+        let kept = std::env::temp_dir().join("stetfs-stress-image");
+        let _ = std::fs::copy(file.path(), &kept);
+        panic!(
+            "{what}: e2fsck (image kept in {}): {complaints}",
+            kept.display()
+        );
+    }
+}

@@ -1,0 +1,667 @@
+//! One thread of the stress test: random operations in its own directory, which it has a model of, and in the shared one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stetfs::{
+    Caller, Error, FallocateMode, Fs, Kind, OpenFlags, RenameFlags, SetAttr, SetXattr, WriteFlags,
+};
+use stetfs_format::InodeNo;
+
+use crate::volume::Random;
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// Names in a thread's own directory.
+const NAMES: u64 = 10;
+/// The largest file, in bytes.
+const SIZE_MAX: u64 = 300_000;
+/// Blocks of a write in a run that is cut: one handle must hold it.
+const CUT_WRITE_MAX: u64 = 12_000;
+
+/// What a run may do, and what it is judged by.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules {
+    /// The power goes off: only operations of one handle, and errors end the run.
+    pub(crate) cut: bool,
+    /// Data changes with its transaction.
+    pub(crate) atomic_data: bool,
+}
+
+impl Rules {
+    pub(crate) const QUIET: Self = Self {
+        cut: false,
+        atomic_data: false,
+    };
+    pub(crate) const CUT: Self = Self {
+        cut: true,
+        atomic_data: false,
+    };
+}
+
+/// A file as the thread knows it; `version` changes with every change.
+#[derive(Clone)]
+struct File {
+    ino: InodeNo,
+    content: Arc<Vec<u8>>,
+    version: u64,
+    /// The version that a sync of this file has confirmed.
+    synced: Option<u64>,
+}
+
+/// All names of the directory at one moment.
+type State = BTreeMap<Vec<u8>, File>;
+
+pub(crate) struct Worker {
+    fs: Fs,
+    c: Caller,
+    rules: Rules,
+    random: Random,
+    name: Vec<u8>,
+    dir: InodeNo,
+    shared: InodeNo,
+    files: State,
+    /// Unlinked files that are still open.
+    open: Vec<(InodeNo, Arc<Vec<u8>>)>,
+    /// Every moment that a cut may leave, oldest first, and the first of them that is still possible.
+    history: Vec<State>,
+    possible: usize,
+    versions: u64,
+}
+
+impl Worker {
+    pub(crate) fn new(fs: &Fs, n: u64, seed: u64, rules: Rules) -> Self {
+        let c = Caller::root();
+        let name = format!("own{n}").into_bytes();
+        let dir = fs.mkdir(&c, fs.root(), &name, 0o755).unwrap().ino;
+        let shared = match fs.mkdir(&c, fs.root(), b"shared", 0o755) {
+            Ok(entry) => entry.ino,
+            Err(_) => fs.lookup(&c, fs.root(), b"shared").unwrap().ino,
+        };
+        Self {
+            fs: fs.clone(),
+            c,
+            rules,
+            random: Random::new(seed * 1000 + n),
+            name,
+            dir,
+            shared,
+            files: State::new(),
+            open: Vec::new(),
+            history: vec![State::new()],
+            possible: 0,
+            versions: 0,
+        }
+    }
+
+    /// One operation; false when the power is off.
+    pub(crate) fn step(&mut self) -> bool {
+        let result = match self.random.below(8) {
+            0..2 => self.quarrel(),
+            _ => self.work(),
+        };
+        if self.rules.cut {
+            self.history.push(self.files.clone());
+        }
+        match result {
+            Ok(()) => true,
+            Err(Error::NoSpace) => true,
+            Err(e) if self.rules.cut && matches!(e.kind(), Kind::Io | Kind::ReadOnly) => {
+                // It may have happened or not.
+                false
+            }
+            Err(e) => panic!("{e} ({e:?})"),
+        }
+    }
+
+    fn some_name(&mut self) -> Vec<u8> {
+        let n = self.random.below(NAMES);
+        let long = if n % 3 == 0 {
+            "-with-a-long-name".repeat(8)
+        } else {
+            String::new()
+        };
+        format!("{n}{long}").into_bytes()
+    }
+
+    fn some_file(&mut self) -> Option<(Vec<u8>, File)> {
+        if self.files.is_empty() {
+            return None;
+        }
+        let n = self.random.below(self.files.len() as u64) as usize;
+        let (name, file) = self.files.iter().nth(n)?;
+        Some((name.clone(), file.clone()))
+    }
+
+    fn bytes(&mut self, len: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len as usize + 8);
+        let stamp = self.random.next() | 1;
+        while (bytes.len() as u64) < len {
+            bytes.extend_from_slice(&(stamp ^ bytes.len() as u64).to_le_bytes());
+        }
+        bytes.truncate(len as usize);
+        bytes
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
+        let choice = self.random.below(100);
+        let Some((name, file)) = self.some_file().filter(|_| choice >= 8) else {
+            return self.create();
+        };
+        match choice {
+            8..40 => self.write(name, file),
+            40..46 => self.truncate(name, file),
+            46..58 => self.sync(&name, &file, choice % 2 == 0),
+            58..64 => self.unlink(name, file),
+            64..72 => self.rename(name, file),
+            72..78 => self.read(&file),
+            78..80 => self.close_one(),
+            80..82 => {
+                self.fs.sync()?;
+                self.possible = self.history.len();
+                self.files
+                    .values_mut()
+                    .for_each(|f| f.synced = Some(f.version));
+                Ok(())
+            }
+            82..85 => self.xattr(&file),
+            85..88 => self.link(name, file),
+            88..90 => self.list(),
+            _ if self.rules.cut => self.keep_size(&file),
+            90..94 => self.punch(name, file),
+            94..96 => self.zero(name, file),
+            96..98 => self.keep_size(&file),
+            _ => self.copy(name, file),
+        }
+    }
+
+    fn changed(&mut self, name: Vec<u8>, ino: InodeNo, content: Vec<u8>) {
+        self.versions += 1;
+        // Other names of the same file change with it.
+        let content = Arc::new(content);
+        let version = self.versions;
+        let file = File {
+            ino,
+            content: content.clone(),
+            version,
+            synced: None,
+        };
+        self.files.insert(name, file);
+        for other in self.files.values_mut().filter(|f| f.ino == ino) {
+            other.content = content.clone();
+            other.version = version;
+        }
+        for open in self.open.iter_mut().filter(|open| open.0 == ino) {
+            open.1 = content.clone();
+        }
+    }
+
+    fn create(&mut self) -> Result<(), Error> {
+        let name = self.some_name();
+        let entry = match self
+            .fs
+            .create(&self.c, self.dir, &name, 0o644, RW | OpenFlags::EXCLUSIVE)
+        {
+            Err(Error::Exists) if self.files.contains_key(&name) => return Ok(()),
+            result => result?,
+        };
+        assert!(!self.files.contains_key(&name), "made twice");
+        self.changed(name, entry.ino, Vec::new());
+        self.fs.release(entry.ino)
+    }
+
+    fn write(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let most = if self.rules.cut {
+            CUT_WRITE_MAX
+        } else {
+            60_000
+        };
+        let len = match self.random.below(4) {
+            0 => 1 + self.random.below(100),
+            1 => 4096,
+            _ => 1 + self.random.below(most),
+        };
+        let bytes = self.bytes(len);
+        let size = file.content.len() as u64;
+        let append = self.random.below(3) == 0;
+        let at = match (append, self.random.below(6)) {
+            (true, _) => size,
+            (_, 0) => self.random.below(SIZE_MAX - len),
+            _ => self.random.below(size + 1),
+        };
+        if at + len > SIZE_MAX {
+            return Ok(());
+        }
+        let flags = if append {
+            WriteFlags::APPEND
+        } else {
+            WriteFlags::empty()
+        };
+        let mut content = file.content.to_vec();
+        let before = self.files.clone();
+        let wrote = self.fs.write_with(&self.c, file.ino, at, &bytes, flags);
+        let n = match &wrote {
+            Ok((where_, n)) => {
+                assert_eq!(*where_, at);
+                *n
+            }
+            Err(e) if self.rules.cut && !matches!(e, Error::NoSpace) => bytes.len(),
+            Err(_) => 0,
+        };
+        if n > 0 {
+            if self.rules.cut {
+                // It may take several handles, each of which ends behind a block.
+                let ends = (1..=n as u64).filter(|i| (at + i) % 1024 == 0);
+                for end in ends.collect::<Vec<_>>() {
+                    let mut part = content.clone();
+                    put(&mut part, at as usize, &bytes[..end as usize]);
+                    self.changed(name.clone(), file.ino, part);
+                    self.history.push(self.files.clone());
+                }
+                self.files = before;
+            }
+            put(&mut content, at as usize, &bytes[..n]);
+            self.changed(name, file.ino, content);
+        }
+        wrote.map(|_| ())
+    }
+
+    fn truncate(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let size = self.random.below(SIZE_MAX / 3);
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let result = self.fs.setattr(&self.c, file.ino, &set);
+        if result.is_ok() || self.rules.cut {
+            let mut content = file.content.to_vec();
+            content.resize(size as usize, 0);
+            self.changed(name, file.ino, content);
+        }
+        result.map(|_| ())
+    }
+
+    fn sync(&mut self, name: &[u8], file: &File, datasync: bool) -> Result<(), Error> {
+        self.fs.fsync(file.ino, datasync)?;
+        let version = file.version;
+        if let Some(file) = self.files.get_mut(name) {
+            file.synced = Some(version);
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let keep = self.random.below(3) == 0;
+        if keep {
+            self.fs.open(&self.c, file.ino, RW)?;
+        }
+        self.files.remove(&name);
+        if keep {
+            self.open.push((file.ino, file.content));
+        }
+        self.fs.unlink(&self.c, self.dir, &name)
+    }
+
+    fn close_one(&mut self) -> Result<(), Error> {
+        let Some((ino, content)) = self.open.pop() else {
+            return Ok(());
+        };
+        self.compare(&self.fs, ino, &content, "an open file")?;
+        self.fs.release(ino)
+    }
+
+    fn rename(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let to = self.some_name();
+        if to == name {
+            return Ok(());
+        }
+        let there = self.files.get(&to).cloned();
+        let exchange = there.is_some() && self.random.below(3) == 0;
+        let flags = if exchange {
+            RenameFlags::EXCHANGE
+        } else {
+            RenameFlags::empty()
+        };
+        let result = self
+            .fs
+            .rename(&self.c, self.dir, &name, self.dir, &to, flags);
+        if result.is_err() && !self.rules.cut {
+            return result;
+        }
+        if there.as_ref().is_some_and(|t| t.ino == file.ino) {
+            return result;
+        }
+        self.files.remove(&name);
+        // Names are not what a sync of the file before has confirmed.
+        self.files.insert(
+            to,
+            File {
+                synced: None,
+                ..file
+            },
+        );
+        if let (true, Some(there)) = (exchange, there) {
+            self.files.insert(
+                name,
+                File {
+                    synced: None,
+                    ..there
+                },
+            );
+        }
+        result
+    }
+
+    fn link(&mut self, _: Vec<u8>, file: File) -> Result<(), Error> {
+        let to = self.some_name();
+        match self.fs.link(&self.c, file.ino, self.dir, &to) {
+            Err(Error::Exists) if self.files.contains_key(&to) => Ok(()),
+            Err(e) if !self.rules.cut => Err(e),
+            result => {
+                self.files.insert(
+                    to,
+                    File {
+                        synced: None,
+                        ..file
+                    },
+                );
+                result.map(|_| ())
+            }
+        }
+    }
+
+    fn compare(&self, fs: &Fs, ino: InodeNo, content: &[u8], what: &str) -> Result<(), Error> {
+        let mut out = vec![0xEE; content.len() + 100];
+        let n = fs.read(ino, 0, &mut out)?;
+        out.truncate(n);
+        if out != content {
+            let first = out.iter().zip(content).position(|(a, b)| a != b);
+            let (found, wanted) = (out.len(), content.len());
+            panic!(
+                "{what}, inode {ino}: {found} of {wanted} bytes, the first other one at {first:?}"
+            );
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: &File) -> Result<(), Error> {
+        let len = file.content.len() as u64;
+        let at = self.random.below(len + 1);
+        let mut out = vec![0xEE; self.random.below(20_000) as usize];
+        let n = self.fs.read(file.ino, at, &mut out)?;
+        assert_eq!(n as u64, (out.len() as u64).min(len - at));
+        let wanted = &file.content[at as usize..at as usize + n];
+        assert!(out[..n] == *wanted, "inode {} at {at}, {n} bytes", file.ino);
+        Ok(())
+    }
+
+    fn xattr(&mut self, file: &File) -> Result<(), Error> {
+        let len = [10, 100, 600][self.random.below(3) as usize];
+        let value = vec![self.random.below(2) as u8; len];
+        match self.random.below(4) {
+            0 => match self.fs.removexattr(&self.c, file.ino, b"user.x") {
+                Err(Error::NoData) => Ok(()),
+                result => result,
+            },
+            _ => self
+                .fs
+                .setxattr(&self.c, file.ino, b"user.x", &value, SetXattr::Any),
+        }
+    }
+
+    fn list(&mut self) -> Result<(), Error> {
+        let names = listed(&self.fs, self.dir)?;
+        assert_eq!(names, self.files.keys().cloned().collect::<Vec<_>>());
+        Ok(())
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let at = self.random.below(SIZE_MAX / 2);
+        (at, 1 + self.random.below(50_000))
+    }
+
+    fn keep_size(&mut self, file: &File) -> Result<(), Error> {
+        let (at, len) = self.range();
+        self.fs
+            .fallocate(&self.c, file.ino, FallocateMode::KEEP_SIZE, at, len)
+            .or_else(unsupported)
+    }
+
+    fn punch(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let (at, len) = self.range();
+        let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+        let result = self.fs.fallocate(&self.c, file.ino, mode, at, len);
+        self.zeroed(name, file, at, len, false, result)
+    }
+
+    fn zero(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let (at, len) = self.range();
+        let mode = FallocateMode::ZERO_RANGE;
+        let result = self.fs.fallocate(&self.c, file.ino, mode, at, len);
+        if let Err(Error::NotSupported) = result {
+            return Ok(());
+        }
+        self.zeroed(name, file, at, len, true, result)
+    }
+
+    fn zeroed(
+        &mut self,
+        name: Vec<u8>,
+        file: File,
+        at: u64,
+        len: u64,
+        grows: bool,
+        result: Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut content = file.content.to_vec();
+        if result.is_err() {
+            // It may have come half the way.
+            content.resize(SIZE_MAX as usize, 0);
+            let n = self.fs.read(file.ino, 0, &mut content)?;
+            content.truncate(n);
+        } else {
+            if grows && content.len() < (at + len) as usize {
+                content.resize((at + len) as usize, 0);
+            }
+            let end = ((at + len) as usize).min(content.len());
+            if (at as usize) < end {
+                content[at as usize..end].fill(0);
+            }
+        }
+        self.changed(name, file.ino, content);
+        result
+    }
+
+    fn copy(&mut self, name: Vec<u8>, file: File) -> Result<(), Error> {
+        let Some((_, from)) = self.some_file().filter(|(_, from)| from.ino != file.ino) else {
+            return Ok(());
+        };
+        let at = self.random.below(from.content.len() as u64 + 1);
+        let to = self.random.below(SIZE_MAX / 2);
+        let len = self.random.below(SIZE_MAX / 2);
+        let n = self
+            .fs
+            .copy_range(&self.c, (from.ino, at), (file.ino, to), len);
+        let mut content = vec![0; SIZE_MAX as usize];
+        match n {
+            Ok(n) => {
+                content = file.content.to_vec();
+                let bytes = from.content[at as usize..(at + n) as usize].to_vec();
+                if n > 0 {
+                    put(&mut content, to as usize, &bytes);
+                }
+            }
+            Err(_) => {
+                let n = self.fs.read(file.ino, 0, &mut content)?;
+                content.truncate(n);
+            }
+        }
+        self.changed(name, file.ino, content);
+        n.map(|_| ())
+    }
+
+    /// Something in the shared directory, which others change at the same time.
+    fn quarrel(&mut self) -> Result<(), Error> {
+        let (fs, c, dir) = (self.fs.clone(), self.c.clone(), self.shared);
+        let name = |random: &mut Random| format!("s{}", random.below(6)).into_bytes();
+        let (x, y) = (name(&mut self.random), name(&mut self.random));
+        let len = self.random.below(30_000);
+        let bytes = self.bytes(len);
+        let choice = self.random.below(12);
+        let done = (|| match choice {
+            0..4 => {
+                let entry = fs.create(&c, dir, &x, 0o644, RW)?;
+                let wrote = fs.append(&c, entry.ino, &bytes).map(|_| ());
+                if choice == 0 {
+                    let _ = fs.fsync(entry.ino, false);
+                }
+                if choice == 1 {
+                    let _ = fs.unlink(&c, dir, &x);
+                }
+                fs.release(entry.ino)?;
+                wrote
+            }
+            4 => fs.unlink(&c, dir, &x),
+            5 => fs.rename(&c, dir, &x, dir, &y, RenameFlags::empty()),
+            6 => fs.rename(&c, dir, &x, dir, &y, RenameFlags::EXCHANGE),
+            7 => {
+                let ino = fs.lookup(&c, dir, &x)?.ino;
+                let set = SetAttr {
+                    size: Some(len),
+                    ..SetAttr::default()
+                };
+                fs.setattr(&c, ino, &set).map(|_| ())
+            }
+            8 => {
+                let ino = fs.lookup(&c, dir, &x)?.ino;
+                let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+                fs.fallocate(&c, ino, mode, len / 2, len + 1)
+            }
+            9 => {
+                let ino = fs.lookup(&c, dir, &x)?.ino;
+                fs.fallocate(&c, ino, FallocateMode::empty(), len / 2, len + 1)
+                    .or_else(unsupported)
+            }
+            10 => {
+                let ino = fs.lookup(&c, dir, &x)?.ino;
+                fs.link(&c, ino, dir, &y).map(|_| ())
+            }
+            _ => {
+                let ino = fs.lookup(&c, dir, &x)?.ino;
+                let mut out = vec![0; 40_000];
+                fs.read(ino, 0, &mut out).map(|_| ())
+            }
+        })();
+        match done {
+            Err(Error::NotFound | Error::Exists | Error::Stale | Error::BadFile) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Closes what is still open.
+    pub(crate) fn close(&mut self) {
+        while !self.open.is_empty() {
+            self.close_one().unwrap();
+        }
+    }
+
+    /// Panics unless the directory is as the thread left it.
+    pub(crate) fn check(&self, fs: &Fs, what: &str) {
+        let dir = fs.lookup(&self.c, fs.root(), &self.name).unwrap().ino;
+        let names = listed(fs, dir).unwrap();
+        assert_eq!(
+            names,
+            self.files.keys().cloned().collect::<Vec<_>>(),
+            "{what}"
+        );
+        for (name, file) in &self.files {
+            let entry = fs.lookup(&self.c, dir, name).unwrap();
+            assert_eq!(entry.ino, file.ino, "{what}");
+            self.compare(fs, file.ino, &file.content, what).unwrap();
+        }
+    }
+
+    /// Panics unless the directory is as it was at one moment after the last sync.
+    pub(crate) fn check_cut(&self, fs: &Fs, what: &str) {
+        let dir = fs.lookup(&self.c, fs.root(), &self.name).unwrap().ino;
+        let mut found = BTreeMap::new();
+        for name in listed(fs, dir).unwrap_or_else(|e| panic!("{what}: {e}")) {
+            let entry = fs.lookup(&self.c, dir, &name).unwrap();
+            let mut content = vec![0; entry.attr.size as usize];
+            fs.read(entry.ino, 0, &mut content)
+                .unwrap_or_else(|e| panic!("{what}: inode {}: {e}", entry.ino));
+            found.insert(name, (entry.ino, content));
+        }
+        let moments = &self.history[self.possible.min(self.history.len() - 1)..];
+        let fits = moments.iter().any(|state| {
+            state.len() == found.len()
+                && state
+                    .iter()
+                    .zip(&found)
+                    .all(|((name, file), (other, (ino, content)))| {
+                        name == other
+                            && file.ino == *ino
+                            && file.content.len() == content.len()
+                            && (!self.rules.atomic_data || *file.content == *content)
+                    })
+        });
+        let summary: BTreeMap<_, _> = found
+            .iter()
+            .map(|(name, (ino, content))| (String::from_utf8_lossy(name), (ino.0, content.len())))
+            .collect();
+        assert!(
+            fits,
+            "{what}: {} was never so in {} moments: {summary:?}; last {:?}",
+            String::from_utf8_lossy(&self.name),
+            moments.len(),
+            self.files
+                .iter()
+                .map(|(n, f)| (String::from_utf8_lossy(n), (f.ino.0, f.content.len())))
+                .collect::<BTreeMap<_, _>>(),
+        );
+        // A file that was synced and not touched since is there, byte for byte.
+        for (name, file) in &self.files {
+            if file.synced != Some(file.version) {
+                continue;
+            }
+            let (ino, content) = found
+                .get(name)
+                .unwrap_or_else(|| panic!("{what}: {} is lost", String::from_utf8_lossy(name)));
+            assert_eq!(*ino, file.ino, "{what}");
+            let same = *content == *file.content;
+            assert!(
+                same,
+                "{what}: a synced file (inode {ino}) has another content"
+            );
+        }
+    }
+}
+
+/// ext3's maps have no preallocation.
+pub(crate) fn unsupported(e: Error) -> Result<(), Error> {
+    match e {
+        Error::NotSupported => Ok(()),
+        e => Err(e),
+    }
+}
+
+fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = at + bytes.len();
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[at..end].copy_from_slice(bytes);
+}
+
+/// The names of a directory but "." and "..", sorted.
+fn listed(fs: &Fs, dir: InodeNo) -> Result<Vec<Vec<u8>>, Error> {
+    let mut names = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        if !matches!(entry.name, b"." | b"..") {
+            names.push(entry.name.to_vec());
+        }
+        true
+    })?;
+    names.sort();
+    Ok(names)
+}
