@@ -89,6 +89,12 @@ impl Volume {
         Self::mount_device(self.dir, dev)
     }
 
+    /// Writes back what is on the device now, without unmounting: the image of a crash.
+    pub(crate) fn cut(self) -> TempDir {
+        self.dev.to_file(&self.dir.path().join("image")).unwrap();
+        self.dir
+    }
+
     /// Unmounts an image that nobody will judge.
     pub(crate) fn abandon(self) {
         let _ = self.fs.unmount();

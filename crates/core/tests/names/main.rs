@@ -5,6 +5,7 @@
 mod big;
 mod damage;
 mod image;
+mod kernel;
 mod listing;
 mod model;
 mod orphans;
