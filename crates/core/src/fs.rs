@@ -116,7 +116,10 @@ impl Fs {
         self.run(|vol| {
             let made = namei::create(vol, c, &*vol.iget(parent)?, name, mode, flags)?;
             if !made.new {
-                open::open(vol, c, made.inode.ino, flags)?;
+                // Open until here so that it cannot go; from here on as `flags` say.
+                let opened = open::open(vol, c, made.inode.ino, flags);
+                open::release(vol, made.inode.ino)?;
+                opened?;
             }
             path::entry_of(vol, &made.inode)
         })
@@ -408,7 +411,9 @@ impl Fs {
             if vol.is_read_only() {
                 Ok(())
             } else {
-                Ok(vol.journal.commit_running()?)
+                vol.journal.commit_running()?;
+                vol.alloc.discard_freed();
+                Ok(())
             }
         })
     }

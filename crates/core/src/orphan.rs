@@ -52,11 +52,11 @@ struct Link {
 
 /// What was done with the orphans found at mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OrphanReport {
+pub(crate) struct OrphanReport {
     /// Files without links, deleted.
-    pub deleted: u32,
+    pub(crate) deleted: u32,
     /// Files with links, cut at their size.
-    pub truncated: u32,
+    pub(crate) truncated: u32,
 }
 
 impl List {
@@ -131,11 +131,6 @@ pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
     }
     st.raw.dtime = 0;
     Ok(())
-}
-
-/// Whether there are no orphans now.
-pub(crate) fn is_empty(vol: &Volume) -> bool {
-    vol.orphans.list.lock().links.is_empty()
 }
 
 /// Finishes what the last mount left: deletes or truncates every orphan. Runs once, at a mount that may write, before anybody

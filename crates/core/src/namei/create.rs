@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::types::{Caller, OpenFlags, mode};
 use crate::volume::Volume;
-use crate::{acl, evict, mapping, perm};
+use crate::{acl, evict, mapping, open, perm};
 
 /// Blocks that a new inode changes: bitmap, descriptor, slot, and two when its group was never used.
 const INODE_CREDITS: u32 = 5;
@@ -31,11 +31,11 @@ const BLOCK_CREDITS: u32 = 3;
 /// Symbolic links shorter than this are kept in the inode.
 const FAST_SYMLINK_MAX: usize = 60;
 
-/// What `create` did.
+/// What `create` did. Either way the file is open once, for the caller.
 pub(crate) struct Created {
     /// The file.
     pub(crate) inode: Arc<Inode>,
-    /// It did not exist before; then it is open once, for the caller.
+    /// It did not exist before. When it did, whether the caller may open it is still to be checked.
     pub(crate) new: bool,
 }
 
@@ -67,19 +67,24 @@ pub(crate) fn create(
         target: &[],
         open: true,
     };
-    match make(vol, c, dir, name, new) {
-        Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
-            let _shared = dir.lock.read();
-            let found = find(vol, dir, name)?.ok_or(Error::NotFound)?;
-            Ok(Created {
-                inode: named_inode(vol, &found)?,
-                new: false,
-            })
+    loop {
+        match make(vol, c, dir, name, new) {
+            Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
+                let _shared = dir.lock.read();
+                // Removed in the meantime? Then it can be made.
+                if let Some(found) = find(vol, dir, name)? {
+                    let inode = named_inode(vol, &found)?;
+                    open::keep(&inode)?;
+                    return Ok(Created { inode, new: false });
+                }
+            }
+            made => {
+                return Ok(Created {
+                    inode: made?,
+                    new: true,
+                });
+            }
         }
-        made => Ok(Created {
-            inode: made?,
-            new: true,
-        }),
     }
 }
 

@@ -204,14 +204,15 @@ fn check_ways(
     if mode::is_dir(ends.source_mode) && is_same_or_above(vol, ends.source.ino, new.dir.ino)? {
         return Err(Error::Invalid);
     }
-    if let Some((target, _, target_mode)) = &ends.target {
-        if mode::is_dir(*target_mode) && is_same_or_above(vol, target.ino, old.dir.ino)? {
-            return Err(if exchange {
-                Error::Invalid
-            } else {
-                Error::NotEmpty
-            });
-        }
+    if let Some((target, _, target_mode)) = &ends.target
+        && mode::is_dir(*target_mode)
+        && is_same_or_above(vol, target.ino, old.dir.ino)?
+    {
+        return Err(if exchange {
+            Error::Invalid
+        } else {
+            Error::NotEmpty
+        });
     }
     Ok(())
 }
