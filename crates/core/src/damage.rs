@@ -7,7 +7,7 @@
 use std::panic::Location;
 use std::sync::atomic::Ordering;
 
-use stetfs_format::{State, Superblock};
+use stetfs_format::{Corrupt, Place, State, Superblock};
 use stetfs_journal::JournalError;
 
 use crate::error::Error;
@@ -29,10 +29,11 @@ pub(crate) fn found(vol: &Volume, error: &Error) {
         return;
     }
     let now = vol.clock.seconds();
+    let place = place_of(error);
     match vol.on_error() {
         OnError::Continue => {
             let marked = vol.start(1).and_then(|h| {
-                vol.update_super(&h, |sb| mark(sb, now, line))?;
+                vol.update_super(&h, |sb| mark(sb, now, line, place))?;
                 Ok(h.tid())
             });
             if let Ok(tid) = marked {
@@ -46,10 +47,8 @@ pub(crate) fn found(vol: &Volume, error: &Error) {
         }
         OnError::Panic => {
             stop(vol, error, now, line);
-            panic!(
-                "{}: damaged, mounted with errors=panic: {error}",
-                vol.dev.describe()
-            );
+            tracing::error!("{}: mounted with errors=panic", vol.dev.describe());
+            std::process::abort();
         }
     }
 }
@@ -57,13 +56,35 @@ pub(crate) fn found(vol: &Volume, error: &Error) {
 /// Stops the journal and marks the superblock on the device.
 fn stop(vol: &Volume, error: &Error, now: u64, line: u32) {
     vol.journal.abort(JournalError::Unusable(error.to_string()));
-    mark(&mut vol.sb.write(), now, line);
-    if let Err(e) = superblock::store(&*vol.dev, |sb| mark(sb, now, line)) {
+    let place = place_of(error);
+    mark(&mut vol.sb.write(), now, line, place);
+    if let Err(e) = superblock::store(&*vol.dev, |sb| mark(sb, now, line, place)) {
         tracing::error!("{}: cannot mark the volume: {e}", vol.dev.describe());
     }
 }
 
-fn mark(sb: &mut Superblock, now: u64, line: u32) {
+/// The inode and the block that the superblock names; 0 where the error names none.
+fn place_of(error: &Error) -> (u32, u64) {
+    match error {
+        Error::CorruptAt(found) => match found.place {
+            Place::Inode(ino) | Place::FileBlock(ino, _) => (ino.0, 0),
+            Place::InodeBlock(ino, block) => (ino.0, block.0),
+            Place::Block(block) => (0, block.0),
+            _ => (0, 0),
+        },
+        Error::Corrupt(found) => match **found {
+            Corrupt::InodeChecksum { ino, .. }
+            | Corrupt::InodeExtraSize { ino, .. }
+            | Corrupt::InodeMode { ino, .. }
+            | Corrupt::InodeSize { ino, .. } => (ino.0, 0),
+            Corrupt::InodeFileAcl { ino, block } => (ino.0, block.0),
+            _ => (0, 0),
+        },
+        _ => (0, 0),
+    }
+}
+
+fn mark(sb: &mut Superblock, now: u64, line: u32, (ino, block): (u32, u64)) {
     const FUNC: &[u8] = b"stetfs";
     let mut func = [0; 32];
     func[..FUNC.len()].copy_from_slice(FUNC);
@@ -72,11 +93,13 @@ fn mark(sb: &mut Superblock, now: u64, line: u32) {
         sb.first_error_time = now;
         sb.first_error_func = func;
         sb.first_error_line = line;
+        (sb.first_error_ino, sb.first_error_block) = (ino, block);
         sb.first_error_errcode = ERRCODE_CORRUPTED;
     }
     sb.last_error_time = now;
     sb.last_error_func = func;
     sb.last_error_line = line;
+    (sb.last_error_ino, sb.last_error_block) = (ino, block);
     sb.last_error_errcode = ERRCODE_CORRUPTED;
     sb.error_count = sb.error_count.saturating_add(1);
 }

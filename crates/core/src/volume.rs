@@ -130,6 +130,7 @@ impl Volume {
     /// `journal.start`, is how every operation begins.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.check_writable()?;
+        self.alloc.discard_freed();
         Ok(self.journal.start(credits)?)
     }
 

@@ -245,9 +245,13 @@ impl Alloc {
         range: Range<u32>,
     ) -> Result<()> {
         let count = range.end - range.start;
+        // The bitmap agreed with the descriptor when it was first met; two groups that share one would not stay so.
+        let Some(left) = state.desc.free_blocks_count.checked_sub(count) else {
+            return Err(self.free_blocks_damage(g, state, &bitmap));
+        };
         self.init_block_bitmap(h, g, state)?;
         self.set_bits(h, state, Which::Blocks, bitmap, range, true)?;
-        state.desc.free_blocks_count -= count;
+        state.desc.free_blocks_count = left;
         self.store_desc(h, g, &state.desc)?;
         self.free_blocks[g.0 as usize].fetch_sub(count, Ordering::Relaxed);
         Ok(())
@@ -274,6 +278,7 @@ impl Alloc {
             at = at.plus(n.into());
             left -= n;
         }
+        self.note_freed(h.tid(), start, count);
         if class != Class::Data || self.journal.journals_data() {
             for n in 0..count {
                 let block = start.plus(n.into());
@@ -293,9 +298,13 @@ impl Alloc {
             return Err(Damage::FreeTwice { group: g, block }.into());
         }
         let count = range.end - range.start;
+        let left = state.desc.free_blocks_count.saturating_add(count);
+        if left > self.geo.group_blocks(g) {
+            return Err(self.free_blocks_damage(g, state, &bitmap));
+        }
         self.init_block_bitmap(h, g, state)?;
         self.set_bits(h, state, Which::Blocks, bitmap, range.clone(), false)?;
-        state.desc.free_blocks_count += count;
+        state.desc.free_blocks_count = left;
         self.store_desc(h, g, &state.desc)?;
         let bits = self.geo.group_blocks(g);
         let pins = state.pins.get_or_insert_with(|| Box::new(Pins::new(bits)));

@@ -72,6 +72,8 @@ pub(crate) struct Alloc {
     zone: SystemZone,
     /// Groups with pins, by the transaction that freed there.
     pinned: Mutex<VecDeque<(Tid, GroupNo)>>,
+    /// Freed blocks to be discarded; `None` without the mount option `discard`.
+    freed: Option<trim::Freed>,
     /// Where a search that had to leave its neighbourhood last found something.
     far: AtomicU32,
     /// Spreads top-level directories.
@@ -110,6 +112,7 @@ impl Alloc {
             space: Space::new(0, 0, 0),
             zone: SystemZone::default(),
             pinned: Mutex::default(),
+            freed: None,
             far: AtomicU32::new(0),
             spread: AtomicU32::new(0),
             verified: Verified::new(),

@@ -4,9 +4,11 @@
 //! about to lose its content, and no lock is held meanwhile. Blocks freed by a transaction that is not durable are left alone:
 //! after a crash their old owner wants them back.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use stetfs_format::GroupNo;
+use parking_lot::Mutex;
+use stetfs_format::{BlockNo, GroupNo, Tid};
 
 use super::bits::View;
 use super::pins::Pins;
@@ -16,7 +18,46 @@ use crate::error::Result;
 /// Blocks that are discarded at a time, so that a writer does not find too much missing.
 const CHUNK: u32 = 8192;
 
+/// Runs that were freed and are to be discarded when their transaction is durable (mount option `discard`), oldest first.
+pub(super) type Freed = Mutex<VecDeque<(Tid, BlockNo, u32)>>;
+
 impl Alloc {
+    /// Freed blocks are discarded from now on, whenever [`Alloc::discard_freed`] is called.
+    pub(crate) fn enable_discard(&mut self) {
+        self.freed = Some(Freed::default());
+    }
+
+    /// Notes a freed run for [`Alloc::discard_freed`].
+    pub(super) fn note_freed(&self, tid: Tid, start: BlockNo, count: u32) {
+        if let Some(freed) = &self.freed {
+            freed.lock().push_back((tid, start, count));
+        }
+    }
+
+    /// Discards what durable transactions have freed and nobody has taken since. The caller has no handle open. The device
+    /// not being able to is no error: nobody relies on it.
+    pub(crate) fn discard_freed(&self) {
+        let Some(freed) = &self.freed else {
+            return;
+        };
+        let committed = self.journal.committed();
+        loop {
+            let (start, count) = {
+                let mut freed = freed.lock();
+                match freed.front() {
+                    Some(&(tid, start, count)) if committed.is_at_or_after(tid) => {
+                        freed.pop_front();
+                        (start, count)
+                    }
+                    _ => return,
+                }
+            };
+            if let Err(e) = self.trim(start.0..start.0 + u64::from(count), 1) {
+                tracing::warn!("{count} blocks from {start} on were not discarded: {e}");
+            }
+        }
+    }
+
     /// Discards the free runs of at least `min_len` blocks in `blocks`; returns how many blocks were discarded.
     ///
     /// # Errors
@@ -28,8 +69,8 @@ impl Alloc {
             return Ok(0);
         }
         let min_len = u32::try_from(min_len.max(1)).unwrap_or(u32::MAX);
-        let (first, mut from) = self.geo.group_of_block(stetfs_format::BlockNo(start));
-        let (last, last_bit) = self.geo.group_of_block(stetfs_format::BlockNo(end - 1));
+        let (first, mut from) = self.geo.group_of_block(BlockNo(start));
+        let (last, last_bit) = self.geo.group_of_block(BlockNo(end - 1));
         let mut trimmed = 0;
         for g in (first.0..=last.0).map(GroupNo) {
             let to = if g == last {

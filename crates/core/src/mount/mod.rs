@@ -360,7 +360,10 @@ fn assemble(
     let raw = journal.read(block, Class::Superblock)?;
     let sb = superblock::decode(&*dev, &raw[at..])?;
     let geo = *sb;
-    let alloc = crate::alloc::Alloc::new(&sb, journal.clone(), dev.clone())?;
+    let mut alloc = crate::alloc::Alloc::new(&sb, journal.clone(), dev.clone())?;
+    if opts.discard {
+        alloc.enable_discard();
+    }
     // An inode in memory takes about 512 bytes; an eighth of the memory is theirs.
     let inodes = (opts.memory / 8 / 512).min(1 << 20) as usize;
     let committed = journal.committed();
@@ -466,6 +469,10 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
 pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.check_up()?;
     free_unlinked(vol)?;
+    if vol.opts.discard && !vol.is_read_only() {
+        vol.journal.commit_running()?;
+        vol.alloc.discard_freed();
+    }
     vol.state
         .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
     let writes = !matches!(vol.journal.stopped(), Some(JournalError::ReadOnly));

@@ -359,6 +359,7 @@ fn damage_marks_the_volume() {
         let sb = superblock::load(&*image.dev).unwrap();
         assert_eq!(sb.error_count, 1);
         assert!(sb.first_error_time > 0 && sb.last_error_line > 0);
+        assert_eq!((sb.first_error_ino, sb.last_error_ino), (ino.0, ino.0));
         // Known at the next mount, also when that replays a superblock without the mark.
         let (fs, report) = Fs::mount(image.device(), MountOptions::default()).unwrap();
         assert!(
@@ -427,4 +428,43 @@ fn a_log_that_nobody_vouches_for_is_not_replayed() {
         fs.unmount().unwrap();
     }
     image.assert_clean();
+}
+
+/// Only descriptors are read, so the size of the volume and the number of its files hardly matter.
+#[test]
+fn a_large_volume_mounts_at_once() {
+    let image = Image::new(16 << 10, &["-t", "ext4", "-b", "4096"]);
+    let start = std::time::Instant::now();
+    let fs = image.mount("");
+    let mounted = start.elapsed();
+    let c = Caller::root();
+    for i in 0..1000u32 {
+        fs.mknod(&c, fs.root(), format!("f{i}").as_bytes(), 0o644, (0, 0))
+            .unwrap();
+    }
+    fs.unmount().unwrap();
+    eprintln!("mounted in {mounted:?}");
+    assert!(mounted.as_millis() < 1000, "{mounted:?}");
+}
+
+/// What is free again on the volume is free on the device too: a RAM device gives its memory back.
+#[test]
+fn freed_blocks_are_discarded() {
+    for (options, kept) in [("discard", false), ("", true)] {
+        let image = Image::new(64, &["-t", "ext4", "-b", "4096"]);
+        let fs = image.mount(options);
+        let c = Caller::root();
+        let before = image.dev.allocated_bytes();
+        let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+        fs.write(&c, ino, 0, &vec![1; 16 << 20]).unwrap();
+        fs.fsync(ino, false).unwrap();
+        assert!(image.dev.allocated_bytes() > before + (16 << 20));
+        fs.release(ino).unwrap();
+        fs.unlink(&c, fs.root(), b"f").unwrap();
+        fs.sync().unwrap();
+        let left = image.dev.allocated_bytes() - before;
+        assert_eq!(left > 16 << 20, kept, "{options:?}: {left}");
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
 }
