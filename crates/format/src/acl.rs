@@ -142,7 +142,8 @@ impl Acl {
     /// Decodes ext4's form. `None` for an empty list, which means that there is none.
     ///
     /// # Errors
-    /// [`Corrupt::AclVersion`], [`Corrupt::AclSize`], [`Corrupt::AclTag`], and those of [`new`](Self::new).
+    /// [`Corrupt::AclVersion`], [`Corrupt::AclSize`], [`Corrupt::AclTag`], and those of
+    /// [`new`](Self::new).
     pub fn decode_disk(value: &[u8]) -> Result<Option<Self>, Corrupt> {
         let mut rest = entries_behind_header(value, DISK_VERSION)?;
         let mut entries = SmallVec::<[AclEntry; 8]>::new();

@@ -127,8 +127,8 @@ pub struct DirBlock<'a> {
 
 impl<'a> DirBlock<'a> {
     /// Checks that there is a place for the checksum, where blocks have one. The
-    /// checksum itself is checked by [`check_checksum`](Self::check_checksum), for a block that comes
-    /// from outside; each entry when it is reached.
+    /// checksum itself is checked by [`check_checksum`](Self::check_checksum), for a block
+    /// that comes from outside; each entry when it is reached.
     ///
     /// # Errors
     /// [`Corrupt::DirentTail`], [`Corrupt::TooShort`] when `raw` is not of the block size.

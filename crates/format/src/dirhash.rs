@@ -41,7 +41,8 @@ impl HashVersion {
 pub struct Hasher {
     /// The function.
     pub version: HashVersion,
-    /// Characters are taken as unsigned: [`Superblock::unsigned_hash`](crate::Superblock::unsigned_hash).
+    /// Characters are taken as unsigned: see
+    /// [`Superblock::unsigned_hash`](crate::Superblock::unsigned_hash).
     pub unsigned: bool,
     /// `s_hash_seed`; all zero means the seed of MD4.
     pub seed: [u32; 4],

@@ -6,8 +6,8 @@
 //!
 //! Two ways to read a node: [`ExtentNode::decode`] checks every entry and the checksum, for
 //! a block that comes from outside; [`ExtentNode::view`] checks the header only, for
-//! one that was checked before, and each entry is then checked when it is asked for. [`ExtentNodeMut`]
-//! edits a scratch copy.
+//! one that was checked before, and each entry is then checked when it is asked for.
+//! [`ExtentNodeMut`] edits a scratch copy.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/ifork.rst` ("Extent Tree").
 

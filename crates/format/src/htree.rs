@@ -143,10 +143,11 @@ pub struct DxBlock<'a> {
 impl<'a> DxBlock<'a> {
     /// The root, in block 0 of an indexed directory.
     ///
-    /// It is valid if and only if: 1. "." and ".." stand where they must; 2. hash
-    /// function and info length are known, no flag is set, and the tree is not too high; 3. `limit` is what the
-    /// block has room for and `count` at least 1 and not above it. The checksum is checked
-    /// by [`check_checksum`](Self::check_checksum), the order by [`check_order`](Self::check_order).
+    /// It is valid if and only if: 1. "." and ".." stand where they must; 2. hash function
+    /// and info length are known, no flag is set, and the tree is not too high; 3. `limit`
+    /// is what the block has room for and `count` at least 1 and not above it. The checksum
+    /// is checked by [`check_checksum`](Self::check_checksum), the order by
+    /// [`check_order`](Self::check_order).
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Dx`.
@@ -443,8 +444,8 @@ impl<'a> DxBlockMut<'a> {
         COUNT.put(&mut self.raw[self.pairs..], count + 1);
     }
 
-    /// Moves the pairs from `index` (at least 1) on into `to`, a fresh node whose one pair they replace.
-    /// Returns the hash of the first of them, which `to` does not store: it belongs to
+    /// Moves the pairs from `index` (at least 1) on into `to`, a fresh node whose one pair
+    /// they replace. Returns the hash of the first of them, which `to` does not store: it belongs to
     /// the pair above that will name `to`.
     ///
     /// # Panics

@@ -148,8 +148,8 @@ impl<'a> XattrArea<'a> {
     /// there are none.
     ///
     /// They are valid if and only if: 1. every entry ends before the end of the list and
-    /// has a name (or is all prefix) without a zero; 2. every value lies inside the place behind the list; 3. no
-    /// value is in an inode of its own.
+    /// has a name (or is all prefix) without a zero; 2. every value lies inside the place
+    /// behind the list; 3. no value is in an inode of its own.
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Xattr`.

@@ -8,7 +8,11 @@ use proptest::prelude::*;
 use decoders::DECODERS;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 4096,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn random_bytes(choice: u8, bytes in vec(any::<u8>(), 0..4200)) {

@@ -120,8 +120,8 @@ impl JournalSuperblock {
     ///
     /// A journal superblock is valid if and only if: 1. it has the magic and is of
     /// version 1 or 2; 2. all its incompatible features are known, at most one checksum
-    /// version is set; 3. with v2 or v3, its checksum fits; 4. its block size is the volume's; 5. the log lies
-    /// inside the journal and its start inside the log.
+    /// version is set; 3. with v2 or v3, its checksum fits; 4. its block size is the
+    /// volume's; 5. the log lies inside the journal and its start inside the log.
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Journal`, for the first check that failed.
