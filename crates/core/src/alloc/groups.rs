@@ -24,7 +24,7 @@ use stetfs_media::{Block, BlockRef, Class};
 use super::bits::{self, View};
 use super::pins::Pins;
 use super::{Alloc, Damage};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::changed_ranges;
 
 /// What is known of one group.
@@ -150,17 +150,28 @@ impl Alloc {
     }
 
     fn check_free_blocks(&self, g: GroupNo, state: &GroupState, bitmap: &[u8]) -> Result<()> {
-        let bitmap = View::plain(bitmap, self.geo.group_blocks(g)).count_free();
-        let descriptor = state.desc.free_blocks_count;
-        if bitmap != descriptor {
-            return Err(Damage::FreeBlocks {
-                group: g,
-                bitmap,
-                descriptor,
-            }
-            .into());
+        let free = View::plain(bitmap, self.geo.group_blocks(g)).count_free();
+        if free != state.desc.free_blocks_count {
+            return Err(self.free_blocks_damage(g, state, bitmap));
         }
         Ok(())
+    }
+
+    /// That bitmap and descriptor disagree.
+    pub(super) fn free_blocks_damage(
+        &self,
+        g: GroupNo,
+        state: &GroupState,
+        bitmap: &[u8],
+    ) -> Error {
+        let bitmap = View::plain(bitmap, self.geo.group_blocks(g)).count_free();
+        let descriptor = state.desc.free_blocks_count;
+        Damage::FreeBlocks {
+            group: g,
+            bitmap,
+            descriptor,
+        }
+        .into()
     }
 
     /// The bits of group `g` that stand for the volume's own structures.

@@ -550,3 +550,58 @@ fn roots_blocks_are_for_root_and_for_whom_the_superblock_names() {
     image.alloc.root_blocks_for = (77, 88);
     assert!(may(&image, 77, 5) && may(&image, 1000, 88) && !may(&image, 1000, 5));
 }
+
+/// Descriptors can be made to share a bitmap, each agreeing with it when it is met; that shows as soon as they no longer do.
+#[test]
+fn two_groups_with_one_bitmap_are_found() {
+    let image = TestImage::new(40, KINDS[4].1);
+    let alloc = &image.alloc;
+    let shared = alloc.groups[1].state.lock().desc;
+    let free = shared.free_blocks_count;
+    {
+        let mut state = alloc.groups[2].state.lock();
+        state.desc.block_bitmap = shared.block_bitmap;
+        state.desc.free_blocks_count = free;
+    }
+    let first = |g| alloc.geo().group_first_block(GroupNo(g));
+    let h = image.journal.start(1000).expect("a handle");
+    alloc.groups[1].state.lock().blocks_checked = true;
+    let mut taken = Vec::new();
+    while taken.iter().map(|run: &(BlockNo, u32)| run.1).sum::<u32>() < free / 2 {
+        taken.push(alloc.allocate(&h, first(2), 100, FREE).expect("space"));
+    }
+    // The bits mean blocks of group 1 too, which was never told.
+    let freed = taken.iter().find_map(|(start, len)| {
+        let same_bits = first(1).plus(start.0 - first(2).0);
+        alloc.free(&h, same_bits, *len, Class::Data).err()
+    });
+    let damage_of_free = damage(freed.expect("more free blocks than the group has"));
+    assert!(
+        matches!(
+            damage_of_free,
+            Damage::FreeBlocks {
+                group: GroupNo(1),
+                ..
+            }
+        ),
+        "{damage_of_free}"
+    );
+    drop(h);
+    image.journal.commit_running().expect("commit");
+    alloc.release_pins();
+    alloc.free_blocks[2].store(free, std::sync::atomic::Ordering::Relaxed);
+    alloc.groups[2].state.lock().longest = u32::MAX;
+    let h = image.journal.start(1000).expect("a handle");
+    let refused = (0..200).find_map(|_| alloc.allocate(&h, first(2), 100, FREE).err());
+    let damage_of_take = damage(refused.expect("more blocks than the descriptor counts"));
+    assert!(
+        matches!(
+            damage_of_take,
+            Damage::FreeBlocks {
+                group: GroupNo(2),
+                ..
+            }
+        ),
+        "{damage_of_take}"
+    );
+}

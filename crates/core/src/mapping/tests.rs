@@ -486,6 +486,38 @@ fn a_map_of_the_volumes_own_structures_is_refused() {
     }
 }
 
+/// A node that was checked where it belongs is not taken for one of another depth elsewhere, so no tree leads in circles.
+#[test]
+fn a_node_that_leads_to_itself_is_found() {
+    let mut file = TestFile::new(1);
+    for n in 0..400 {
+        file.fill(n * 2, 1, MapState::Written);
+    }
+    assert_eq!(node::depth_of(&file.raw.block), 2);
+    let top = ExtentNodeMut::edit(&mut file.raw.block).entries();
+    assert_eq!(top, 1);
+    let root =
+        stetfs_format::extent::ExtentNode::root(&file.raw.block, file.image.alloc.geo()).unwrap();
+    let index = root.index(0).unwrap();
+    let h = file.image.journal.start(10).expect("a handle");
+    let mut bytes = file
+        .image
+        .journal
+        .read(index.pblk, Class::Mapping)
+        .expect("read")
+        .to_vec();
+    ExtentNodeMut::edit(&mut bytes).set_index(0, index);
+    h.write(index.pblk, Class::Mapping, 0, &bytes)
+        .expect("write");
+    drop(h);
+    let (alloc, raw) = (&file.image.alloc, &file.raw);
+    assert!(alloc.verified().is_noted(index.pblk));
+    assert!(lookup_in(alloc, FILE, raw, LBlock(0), 1).is_err());
+    assert!(goal_in(alloc, FILE, raw, LBlock(0)).is_err());
+    let error = file.change(|alloc, h, raw| remove_in(alloc, h, FILE, raw, LBlock(0), 5));
+    assert!(error.is_err());
+}
+
 /// Every byte of a tree block and of the root changed at random is answered with an error or with a sound run, never a panic or a hang.
 #[test]
 fn damaged_maps_are_answered_with_errors() {
