@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -20,6 +21,9 @@ use crate::system_log::{self, Severity};
 
 /// Set in the companion's environment.
 const ASKED: &str = "STETFS_COMPANION";
+
+/// Whether this program knows how to be a companion: run again without that it would do who knows what.
+static KNOWN: AtomicBool = AtomicBool::new(false);
 
 /// The server's end.
 #[derive(Debug)]
@@ -31,6 +35,9 @@ pub(crate) struct Companion {
 impl Companion {
     /// Starts the companion. It must be done before the mount, so that it cannot inherit anything of it.
     pub(crate) fn start(image: &Path, dir: &Path) -> io::Result<Self> {
+        if !KNOWN.load(Ordering::Relaxed) {
+            return Err(io::Error::other("this program does not call run_if_asked"));
+        }
         let stderr = if io::stderr().is_terminal() {
             Stdio::inherit()
         } else {
@@ -77,6 +84,7 @@ impl Companion {
 
 /// In the companion process: does its work and ends the process. In any other: returns at once.
 pub fn run_if_asked() {
+    KNOWN.store(true, Ordering::Relaxed);
     if std::env::var_os(ASKED).is_none() {
         return;
     }
