@@ -21,7 +21,7 @@ use super::bits::View;
 use super::groups::{GroupState, Which};
 use super::pins::Pins;
 use super::{Alloc, Damage, Source};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// A run that is long enough for any request, in blocks.
 const GOOD_RUN: u32 = 2048;
@@ -63,6 +63,9 @@ impl Alloc {
         want: u32,
         source: Source,
     ) -> Result<(BlockNo, u32)> {
+        if matches!(source, Source::Free { .. }) {
+            self.untold.tell()?;
+        }
         let want = want.clamp(1, self.geo.blocks_per_group());
         let mut granted = self.space.take(want.into(), source);
         if granted == 0 && self.release_pins() > 0 {
@@ -117,7 +120,7 @@ impl Alloc {
         );
         let (near, at) = self.geo.group_of_block(goal);
         if at != 0
-            && let Found::Took(start, got) = self.take(h, near, Look::At(at), want, 1)?
+            && let Found::Took(start, got) = self.take(h, near, Look::At(at), (want, 1), source)?
         {
             return Ok(Some((start, got)));
         }
@@ -129,7 +132,7 @@ impl Alloc {
                 0
             },
         };
-        if let Some(taken) = self.find_long(h, near, look, want)? {
+        if let Some(taken) = self.find_long(h, near, look, want, source)? {
             return Ok(Some(taken));
         }
         // A search without the cursors' order, for what is left; twice, because others take and free meanwhile.
@@ -138,7 +141,7 @@ impl Alloc {
             for g in self.groups_from(far) {
                 if self.free_blocks[g.0 as usize].load(Ordering::Relaxed) > 0
                     && let Found::Took(start, got) =
-                        self.take(h, g, Look::Cursor { gap: 0 }, want, 1)?
+                        self.take(h, g, Look::Cursor { gap: 0 }, (want, 1), source)?
                 {
                     self.far.store(g.0, Ordering::Relaxed);
                     return Ok(Some((start, got)));
@@ -156,6 +159,7 @@ impl Alloc {
         near: GroupNo,
         look: Look,
         want: u32,
+        source: Source,
     ) -> Result<Option<(BlockNo, u32)>> {
         let accept = want.min(GOOD_RUN);
         let (mut scans, mut best) = (0, (0, near));
@@ -163,7 +167,7 @@ impl Alloc {
             if self.free_blocks[g.0 as usize].load(Ordering::Relaxed) < accept {
                 continue;
             }
-            match self.take(h, g, look, want, accept)? {
+            match self.take(h, g, look, (want, accept), source)? {
                 Found::Took(start, got) => return Ok(Some((start, got))),
                 Found::Best(len) => {
                     best = best.max((len, g));
@@ -176,7 +180,7 @@ impl Alloc {
             }
         }
         if best.0 > 0
-            && let Found::Took(start, got) = self.take(h, best.1, look, want, 1)?
+            && let Found::Took(start, got) = self.take(h, best.1, look, (want, 1), source)?
         {
             return Ok(Some((start, got)));
         }
@@ -189,8 +193,49 @@ impl Alloc {
         (first.0..count).chain(0..first.0.min(count)).map(GroupNo)
     }
 
+    /// [`Alloc::take_from`]. A group in which damage is found is set aside; who places data at commit goes on elsewhere, and the
+    /// damage is told to the next who can be told.
+    fn take(
+        &self,
+        h: &Handle,
+        g: GroupNo,
+        look: Look,
+        (want, accept): (u32, u32),
+        source: Source,
+    ) -> Result<Found> {
+        let taken = self.take_from(h, g, look, want, accept);
+        let Err(error) = &taken else {
+            return taken;
+        };
+        if error.kind() != Kind::Corrupted {
+            return taken;
+        }
+        self.set_aside(g);
+        if matches!(source, Source::Free { .. }) {
+            return taken;
+        }
+        self.untold.put(error.clone());
+        Ok(Found::Skipped)
+    }
+
+    /// Nothing is allocated in group `g` any more.
+    fn set_aside(&self, g: GroupNo) {
+        let mut state = self.group(g).state.lock();
+        if !std::mem::replace(&mut state.set_aside, true) {
+            let lost = self.free_blocks[g.0 as usize].swap(0, Ordering::Relaxed);
+            self.space.set_aside(lost.into());
+        }
+    }
+
     /// Takes a run of at least `accept` and at most `want` blocks in group `g`, if it has one.
-    fn take(&self, h: &Handle, g: GroupNo, look: Look, want: u32, accept: u32) -> Result<Found> {
+    fn take_from(
+        &self,
+        h: &Handle,
+        g: GroupNo,
+        look: Look,
+        want: u32,
+        accept: u32,
+    ) -> Result<Found> {
         let mut state = self.group(g).state.lock();
         let state = &mut *state;
         if state.pins.is_some() {

@@ -45,6 +45,8 @@ pub(super) struct GroupState {
     pub(super) longest: u32,
     pub(super) first_free_inode: u32,
     pub(super) pins: Option<Box<Pins>>,
+    /// Damage was found in it: nothing is allocated here any more.
+    pub(super) set_aside: bool,
 }
 
 /// The bitmap that a change is about.
@@ -66,6 +68,7 @@ impl Group {
                 longest: u32::MAX,
                 first_free_inode: 0,
                 pins: None,
+                set_aside: false,
             }),
         }
     }

@@ -19,7 +19,7 @@ use stetfs_media::{Block, Class};
 use super::bits::View;
 use super::groups::{GroupState, Which};
 use super::{Alloc, Damage};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 
 /// Flex groups that are compared for a directory at the top level.
 const SPREAD_MAX: u32 = 128;
@@ -57,10 +57,21 @@ impl Alloc {
             self.group_for_file(home, parent)
         };
         for g in self.groups_from(first) {
-            if self.free_inodes[g.0 as usize].load(Ordering::Relaxed) > 0
-                && let Some(ino) = self.take_inode(h, g, is_dir)?
-            {
-                return Ok(ino);
+            if self.free_inodes[g.0 as usize].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            match self.take_inode(h, g, is_dir) {
+                Ok(Some(ino)) => return Ok(ino),
+                Ok(None) => {}
+                Err(e) => {
+                    // The next caller is served elsewhere.
+                    if e.kind() == Kind::Corrupted {
+                        let lost = self.free_inodes[g.0 as usize].swap(0, Ordering::Relaxed);
+                        self.free_inodes_total
+                            .fetch_sub(lost.into(), Ordering::Relaxed);
+                    }
+                    return Err(e);
+                }
             }
         }
         Err(Error::NoSpace)

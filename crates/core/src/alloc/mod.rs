@@ -35,7 +35,7 @@ mod zone;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use stetfs_format::{BlockNo, Geometry, GroupNo, InodeNo, Superblock, Tid};
@@ -79,8 +79,34 @@ pub(crate) struct Alloc {
     /// Spreads top-level directories.
     spread: AtomicU32,
     verified: Verified,
+    /// Damage that was met where nobody could be told.
+    untold: Untold,
     /// The user, and the group unless 0, that root's blocks are also for (`s_def_resuid`, `s_def_resgid`).
     root_blocks_for: (u32, u32),
+}
+
+/// An error that is to be told to somebody, once.
+#[derive(Default)]
+struct Untold {
+    is_any: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl Untold {
+    fn put(&self, error: Error) {
+        tracing::error!("{error}");
+        *self.error.lock() = Some(error);
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    #[inline]
+    fn tell(&self) -> Result<()> {
+        if !self.is_any.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.is_any.store(false, Ordering::Relaxed);
+        self.error.lock().take().map_or(Ok(()), Err)
+    }
 }
 
 impl Alloc {
@@ -116,6 +142,7 @@ impl Alloc {
             far: AtomicU32::new(0),
             spread: AtomicU32::new(0),
             verified: Verified::new(),
+            untold: Untold::default(),
             root_blocks_for: (sb.def_resuid.into(), sb.def_resgid.into()),
         };
         alloc.load_groups()?;
@@ -213,8 +240,9 @@ impl Alloc {
     /// which lets go of freed blocks and places what others reserved.
     ///
     /// # Errors
-    /// `NoSpace`; what the commit says.
+    /// `NoSpace`; what the commit says; damage that was met at an earlier commit, once.
     pub(crate) fn reserve(&self, n: u64, privileged: bool) -> Result<()> {
+        self.untold.tell()?;
         let mut tries = 0;
         while !self.space.reserve(n, privileged) {
             if !self.retry_after_commit(&mut tries)? {
@@ -291,7 +319,10 @@ impl Alloc {
         if pins.is_empty() {
             state.pins = None;
         }
-        if released > 0 {
+        if state.set_aside {
+            self.space.unpin(released.into());
+            self.space.set_aside(released.into());
+        } else if released > 0 {
             state.longest = u32::MAX;
             self.free_blocks[g.0 as usize].fetch_add(released, Ordering::Relaxed);
             self.space.unpin(released.into());

@@ -35,6 +35,8 @@ struct Counts {
     available: u64,
     reserved: u64,
     pinned: u64,
+    /// Free in damaged groups, where nothing is allocated.
+    set_aside: u64,
 }
 
 /// The volume's account of free blocks.
@@ -147,6 +149,14 @@ impl Space {
         c.available += n;
     }
 
+    /// `n` available blocks turned out to lie in a damaged group.
+    pub(crate) fn set_aside(&self, n: u64) {
+        let mut c = self.counts.lock();
+        let n = n.min(c.available);
+        c.available -= n;
+        c.set_aside += n;
+    }
+
     /// A commit could make more space available than there is now.
     pub(crate) fn commit_would_help(&self) -> bool {
         let c = self.counts.lock();
@@ -163,7 +173,7 @@ impl Space {
     /// Free blocks in the bitmaps, for the superblock's count.
     pub(crate) fn free_in_bitmaps(&self) -> u64 {
         let c = self.counts.lock();
-        c.available + c.pinned
+        c.available + c.pinned + c.set_aside
     }
 }
 

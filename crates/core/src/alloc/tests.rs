@@ -605,3 +605,36 @@ fn two_groups_with_one_bitmap_are_found() {
         "{damage_of_take}"
     );
 }
+
+/// Placing data at commit goes on in another group; the damage is told to the next writer.
+#[test]
+fn a_damaged_group_is_set_aside() {
+    let image = TestImage::new(40, KINDS[1].1);
+    let alloc = &image.alloc;
+    let goal = alloc.geo().group_first_block(GroupNo(2));
+    alloc.groups[2].state.lock().desc.block_bitmap_csum ^= 1;
+    alloc.groups[2]
+        .state
+        .lock()
+        .desc
+        .flags
+        .remove(GroupFlags::BLOCK_UNINIT);
+    let free = alloc.free_blocks_in_bitmaps();
+    alloc.reserve(50, false).expect("space");
+    let h = image.journal.start(100).expect("a handle");
+    let (start, got) = alloc
+        .allocate(&h, goal, 50, Source::Reserved)
+        .expect("space elsewhere");
+    assert_ne!(alloc.geo().group_of_block(start).0, GroupNo(2));
+    assert_eq!(got, 50);
+    drop(h);
+    assert_eq!(alloc.free_blocks_in_bitmaps(), free - 50);
+    let told = alloc.reserve(1, false).unwrap_err();
+    assert!(matches!(told, Error::Corrupt(_)), "{told}");
+    alloc.reserve(1, false).expect("it was told");
+    let h = image.journal.start(100).expect("a handle");
+    assert!(
+        alloc.allocate(&h, goal, 10, FREE).is_ok(),
+        "the group is passed over"
+    );
+}
