@@ -120,9 +120,12 @@ impl Inode {
         self.data.get_or_init(|| vol.journal.file(self.ino))
     }
 
-    /// The file's data blocks, if anybody has asked for them.
-    pub(crate) fn data_if_any(&self) -> Option<&Arc<FileData>> {
-        self.data.get()
+    /// The file's data blocks, if any can be in memory: also from before the inode was loaded.
+    pub(crate) fn data_if_any(&self, vol: &Volume) -> Option<Arc<FileData>> {
+        match self.data.get() {
+            Some(data) => Some(data.clone()),
+            None => vol.journal.file_if_any(self.ino),
+        }
     }
 
     /// Notes that `h` changed the inode; `data` when `fdatasync` must wait for it too (size, mapping, content).

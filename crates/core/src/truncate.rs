@@ -96,7 +96,7 @@ pub(crate) fn forget(
     from: LBlock,
     to: Option<LBlock>,
 ) -> Result<()> {
-    let Some(data) = inode.data_if_any() else {
+    let Some(data) = inode.data_if_any(vol) else {
         return Ok(());
     };
     let given_back = match (from, to) {
@@ -104,7 +104,7 @@ pub(crate) fn forget(
         (LBlock(0), None) => st.reserved,
         _ => reserved_in(vol, inode, st, from, to)?,
     };
-    h.discard_data(data, from, to);
+    h.discard_data(&data, from, to);
     st.reserved -= given_back;
     vol.alloc.release(given_back.into());
     Ok(())

@@ -345,6 +345,12 @@ impl Files {
         Arc::clone(shard.map.entry(ino).or_insert_with(new))
     }
 
+    /// The blocks of a file, if anybody has asked for them and they are still kept.
+    pub(crate) fn get_if_any(&self, ino: InodeNo) -> Option<Arc<FileData>> {
+        let shard = self.shards[ino.0 as usize % SHARDS].lock();
+        shard.map.get(&ino).cloned()
+    }
+
     /// The number of cached blocks.
     pub(crate) fn len(&self) -> usize {
         self.cached.load(Relaxed).max(0) as usize

@@ -179,6 +179,11 @@ impl Journal {
         self.files.get(ino)
     }
 
+    /// [`file`](Self::file) without making it: none when no block of the file can be in memory.
+    pub fn file_if_any(&self, ino: InodeNo) -> Option<Arc<FileData>> {
+        self.files.get_if_any(ino)
+    }
+
     /// The newest durable transaction.
     pub fn committed(&self) -> Tid {
         self.gate.committed()
