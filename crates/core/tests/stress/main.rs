@@ -9,7 +9,10 @@
 //! - `STETFS_STRESS_SEED=N`: the first seed.
 #![forbid(unsafe_code)]
 
+mod damaged;
 mod faults;
+mod forgotten;
+mod full;
 mod volume;
 mod worker;
 
