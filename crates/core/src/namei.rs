@@ -43,9 +43,9 @@ const LINK_MAX: u16 = 65_000;
 /// Blocks that changing an existing directory block takes: the block and the directory's inode.
 const ENTRY_CREDITS: u32 = 2;
 
-/// Blocks that adding a name takes when the directory must grow: at worst a new leaf and two new index blocks, each with
+/// Blocks that adding a name takes when the directory must grow: at worst a new leaf and three new index blocks, each with
 /// its bitmap, descriptor and two blocks of the map; the old ones; the directory's inode.
-const GROW_CREDITS: u32 = 24;
+const GROW_CREDITS: u32 = 32;
 
 /// The credits for adding a name at `place`.
 fn entry_credits(place: Place) -> u32 {

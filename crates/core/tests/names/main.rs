@@ -3,6 +3,7 @@
 //! reader.
 
 mod big;
+mod collisions;
 mod damage;
 mod image;
 mod kernel;
