@@ -5,7 +5,7 @@
 //! failures of what lies below (media, journal). [`Error::kind`] maps each to exactly one [`Kind`], which the `fuse`
 //! and `ffi` crates translate to an errno; nothing in this crate knows an errno.
 
-use stetfs_format::{BlockNo, Corrupt, Corruption, GroupNo, InodeNo, LBlock};
+use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
 use stetfs_journal::JournalError;
 use stetfs_media::MediaError;
 
@@ -205,14 +205,6 @@ pub enum Inconsistent {
         /// The missing block.
         lblk: LBlock,
     },
-    /// A block that is to be freed is free already.
-    #[error("block {block} of group {group} is freed twice")]
-    FreeingFreeBlock {
-        /// The group.
-        group: GroupNo,
-        /// The block.
-        block: BlockNo,
-    },
     /// A block that belongs to the volume's own structures is mapped by a file.
     #[error("block {block}, which inode {ino} uses, holds the volume's own structures")]
     SystemBlock {
@@ -228,14 +220,6 @@ pub enum Inconsistent {
         ino: InodeNo,
         /// The size it claims, in bytes.
         size: u64,
-    },
-    /// An attribute block whose use count is zero or beyond its limit.
-    #[error("extended attribute block {block} has reference count {count}")]
-    XattrRefcount {
-        /// The block.
-        block: BlockNo,
-        /// Its count.
-        count: u32,
     },
 }
 

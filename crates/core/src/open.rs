@@ -97,12 +97,10 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
 /// Space, counts, limits (`ext4_statfs`).
 pub(crate) fn statfs(vol: &Volume) -> StatFs {
     let (blocks_free, blocks_available) = vol.alloc.free_blocks();
+    let overhead = vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks;
     StatFs {
         block_size: vol.geo.block_size() as u32,
-        blocks: vol
-            .geo
-            .blocks_count
-            .saturating_sub(vol.alloc.overhead() + vol.journal_blocks),
+        blocks: vol.geo.blocks_count.saturating_sub(overhead),
         blocks_free,
         blocks_available,
         files: vol.geo.inodes_count.into(),

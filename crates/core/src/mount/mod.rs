@@ -104,9 +104,6 @@ pub enum MountError {
     /// The root inode is not a directory.
     #[error("the root inode is not a directory")]
     Root,
-    /// Unmounting while files are open.
-    #[error("{0} files are open")]
-    FilesOpen(usize),
 }
 
 impl MountError {
@@ -114,7 +111,6 @@ impl MountError {
         match self {
             Self::DeviceTooSmall { .. } | Self::JournalInode { .. } | Self::Root => Kind::Corrupted,
             Self::NeedsRecovery { .. } => Kind::ReadOnly,
-            Self::FilesOpen(_) => Kind::Busy,
             _ => Kind::Invalid,
         }
     }

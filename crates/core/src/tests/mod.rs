@@ -5,5 +5,6 @@ mod basic;
 mod contents;
 mod failing;
 mod large;
+mod looks;
 mod mounts;
 mod space;
