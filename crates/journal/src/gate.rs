@@ -170,6 +170,13 @@ impl<T: Load> Gate<T> {
         while state.open > 0 {
             self.wait(&mut state);
         }
+        if let Err(error) = state.check() {
+            // The operation that was waited for may have stopped it, because it is half done.
+            state.committing = None;
+            state.locked = false;
+            self.notify(&state);
+            return Err(error);
+        }
         Ok(Begin::Closed {
             tid,
             load: Arc::clone(&state.load),

@@ -163,6 +163,34 @@ fn run(threads: u32, each: u32, fails: Option<Tid>) {
     }
 }
 
+/// An operation stops everything because it is half done, while another thread commits.
+fn stopped_half_done(wait_until_locked: bool) {
+    let world = World::new(None);
+    let Ok(Join::Joined { tid, load }) = world.gate.join(2, LIMITS) else {
+        panic!("nothing runs yet");
+    };
+    load.0.lock().changes.push(1);
+    let committer = {
+        let world = Arc::clone(&world);
+        thread::spawn(move || world.commit(tid))
+    };
+    while wait_until_locked && world.gate.extend(0, LIMITS) {
+        thread::yield_now();
+    }
+    world.gate.stop(JournalError::Shutdown);
+    world.gate.leave(2);
+    let outcome = committer.join().expect("it does not panic");
+    assert!(outcome.is_err(), "the half of an operation was committed");
+    assert!(!world.is_durable(1));
+    assert!(world.change(2).is_err());
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn a_commit_that_waits_notices_a_stop() {
+    stopped_half_done(true);
+}
+
 #[cfg(not(shuttle))]
 #[test]
 fn real_threads() {
@@ -177,6 +205,7 @@ fn real_threads() {
 fn random_schedules() {
     shuttle::check_random(|| run(3, 3, None), 20_000);
     shuttle::check_random(|| run(3, 3, Some(Tid(2))), 20_000);
+    shuttle::check_random(|| stopped_half_done(false), 20_000);
 }
 
 #[cfg(shuttle)]
