@@ -1,7 +1,10 @@
 //! How a command fails: what went wrong, what the user can do, and the exit code.
 
+use std::any::Any;
 use std::error::Error;
 use std::fmt::{self, Display};
+
+use stetfs::Kind;
 
 /// The result of a command's parts.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -66,9 +69,12 @@ impl Display for Failure {
     }
 }
 
-/// Everything that is an error; its sources are told too, unless it repeats them itself.
-impl<E: Error> From<E> for Failure {
+/// Everything that is an error; its sources are told too, unless it repeats them itself. What the volume answers comes with
+/// what can be done about it.
+impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
+        let answer = (&error as &dyn Any).downcast_ref::<stetfs::Error>();
+        let advice = answer.and_then(|e| advice(e.kind())).map(str::to_owned);
         let mut what = plain(&error);
         let mut source = error.source();
         while let Some(cause) = source {
@@ -78,8 +84,27 @@ impl<E: Error> From<E> for Failure {
             }
             source = cause.source();
         }
-        Self::new(what)
+        Self {
+            advice,
+            ..Self::new(what)
+        }
     }
+}
+
+/// What a user can do about an answer of the volume, where there is more to do than to read it.
+fn advice(kind: Kind) -> Option<&'static str> {
+    Some(match kind {
+        Kind::Corrupted => {
+            "the volume is damaged; look with stetfs fsck -n IMAGE, repair with stetfs fsck IMAGE"
+        }
+        Kind::Io => {
+            "the device fails; copy what can still be read, and look at the kernel's messages (dmesg)"
+        }
+        Kind::NoSpace => {
+            "stetfs info IMAGE shows what is free: blocks, inodes, and what is reserved for root"
+        }
+        _ => return None,
+    })
 }
 
 /// An error's words, without the `(os error 2)` of the standard library.

@@ -77,21 +77,14 @@ fn open_device(image: &Path, options: &MountOptions) -> Result<FileDev> {
 /// A failed mount in words, with what can be done.
 fn failed(image: &Path, error: Error) -> Failure {
     let shown = image.display();
-    let advice = match error.kind() {
-        Kind::Corrupted => Some(format!(
-            "the volume is damaged; look with stetfs fsck -n {shown}, repair with stetfs fsck {shown}"
-        )),
-        Kind::ReadOnly => Some(format!(
+    let is_read_only = error.kind() == Kind::ReadOnly;
+    let failure = Failure::from(error).context(&shown);
+    if is_read_only {
+        return failure.advise(format!(
             "make {shown} writable for a moment, or look without recovery: -o ro,noload"
-        )),
-        Kind::Io => Some(format!(
-            "the device fails; copy what can be read, and see the kernel's messages (dmesg) about {shown}"
-        )),
-        _ => None,
-    };
-    advice
-        .into_iter()
-        .fold(Failure::from(error).context(shown), Failure::advise)
+        ));
+    }
+    failure
 }
 
 /// Recovers the journal and finishes what was left open, and leaves the volume clean.

@@ -189,7 +189,7 @@ fn summary(counters: &Counters) -> String {
 fn line_of(name: &str, counters: &Map<String, Value>) -> Result<()> {
     let shown = counters
         .iter()
-        .filter(|(_, value)| **value != Value::from(0) && **value != Value::Bool(false));
+        .filter(|(_, value)| **value != 0 && **value != false);
     let list: Vec<String> = shown
         .map(|(key, value)| match value {
             Value::Bool(true) => words(key),
