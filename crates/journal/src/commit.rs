@@ -17,9 +17,9 @@ use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::Class;
 
 use crate::cache::Buffer;
-use crate::error::Result;
+use crate::error::{JournalError, Result};
 use crate::file_data::FileData;
-use crate::gate::{Begin, Blocks, Load};
+use crate::gate::{Begin, Blocks, Gate, Load};
 use crate::handle::Handle;
 use crate::journal::Journal;
 use crate::page::Page;
@@ -84,6 +84,23 @@ impl Transaction {
     }
 }
 
+/// A commit that has begun. When it is left by a panic, everybody who waits for it hears that it failed.
+struct Closing<'a>(&'a Gate<Transaction>);
+
+impl Closing<'_> {
+    fn finish(self, result: Result<()>) {
+        self.0.finish(result);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let why = JournalError::Unusable("a commit panicked".to_owned());
+        self.0.finish(Err(why));
+    }
+}
+
 impl Journal {
     /// Returns when transaction `tid` is durable. Concurrent callers share one commit.
     ///
@@ -95,8 +112,9 @@ impl Journal {
                 Ok(())
             }
             Begin::Closed { tid, load } => {
+                let closing = Closing(self.gate());
                 let result = self.commit_closed(tid, load);
-                self.gate().finish(result.clone());
+                closing.finish(result.clone());
                 self.after_commit();
                 match result {
                     Ok(()) => Ok(()),

@@ -12,7 +12,7 @@ use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::commit::Transaction;
-use crate::error::Result;
+use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Wrote};
 use crate::journal::Journal;
 use crate::page::Page;
@@ -231,6 +231,10 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.changed.get() {
             HALF_DONE.set(HALF_DONE.get() - 1);
+            if std::thread::panicking() {
+                let why = "an operation panicked when it was half done".to_owned();
+                self.journal.abort(JournalError::Unusable(why));
+            }
         }
         if !self.of_commit {
             self.journal.leave(self.credits.get());

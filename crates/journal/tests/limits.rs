@@ -1,10 +1,14 @@
-//! What the journal keeps in memory stays within its bound, however long the log is.
+//! What the journal keeps in memory stays within its bound, however long the log is; and a panic above it stops it, without leaving
+//! anybody waiting.
 
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
-use stetfs_format::{BlockNo, Tid};
-use stetfs_journal::{Config, DataMode, Journal, LogExtent, OpenArgs, SchemeOptions};
+use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_journal::{
+    Config, DataMode, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer, SchemeOptions,
+};
 use stetfs_media::{BlockDev, Cause, Class, RamDev};
 
 const BLOCK: usize = 1024;
@@ -89,4 +93,59 @@ fn a_long_log_does_not_hold_more_than_the_memory() {
     assert_eq!(blocks_held(1 << 20), 600, "nothing needs to go home");
     let held = blocks_held(100 * BLOCK);
     assert!(held <= 101, "{held} blocks are held");
+}
+
+/// Panics when it is asked for a place.
+struct Clumsy;
+
+impl Placer for Clumsy {
+    fn place(
+        &self,
+        _: &Handle,
+        _: InodeNo,
+        _: &[PlaceReq],
+        _: &mut Vec<BlockNo>,
+    ) -> stetfs_journal::Result<()> {
+        panic!("planted");
+    }
+}
+
+#[test]
+fn a_panic_in_a_commit_stops_the_journal() {
+    let (_, journal) = open(1 << 20);
+    let placer: Arc<dyn Placer> = Arc::new(Clumsy);
+    let weak: Weak<dyn Placer> = Arc::downgrade(&placer);
+    journal.attach(weak);
+    let handle = journal.start(8).unwrap();
+    let (tid, file) = (handle.tid(), journal.file(InodeNo(12)));
+    handle
+        .write_data(&file, LBlock(0), 0, &[1; 10], Old::Hole)
+        .unwrap();
+    drop(handle);
+    assert!(catch_unwind(AssertUnwindSafe(|| journal.commit(tid))).is_err());
+    assert!(journal.start(1).is_err());
+    assert!(journal.commit(tid).is_err());
+}
+
+#[test]
+fn a_panic_in_an_operation_stops_the_journal() {
+    let (_, journal) = open(1 << 20);
+    let tid = journal.running();
+    let half = catch_unwind(AssertUnwindSafe(|| {
+        let handle = journal.start(8).unwrap();
+        handle
+            .write(BlockNo(5000), Class::Directory, 0, &[1; 8])
+            .unwrap();
+        panic!("planted");
+    }));
+    assert!(half.is_err());
+    assert!(journal.commit(tid).is_err());
+    // One that has changed nothing harms nobody.
+    let (_, journal) = open(1 << 20);
+    let nothing = catch_unwind(AssertUnwindSafe(|| {
+        let _handle = journal.start(8).unwrap();
+        panic!("planted");
+    }));
+    assert!(nothing.is_err());
+    assert!(journal.start(1).is_ok());
 }
