@@ -190,7 +190,7 @@ Exit codes, as fsck(8); their sum when several apply:
   4  errors were left uncorrected    32  cancelled
 
 Examples:
-  stetfs fsck disk.img        repair what is safe, ask about the rest
+  stetfs fsck disk.img        repair, asking first (without a terminal: as -p)
   stetfs fsck -n disk.img     change nothing, only look
   stetfs fsck -y disk.img -- -D    further options for e2fsck")]
 pub(crate) struct Fsck {

@@ -1,5 +1,6 @@
 //! `stetfs fsck`: recovers the journal with our own code, then lets e2fsck judge and repair.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -29,11 +30,11 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     if !args.no_change {
         mounts::check_unused(image).map_err(operation)?;
         recover(image)?;
+    } else if let Some(mount) = mounts::mount_of(image).map_err(operation)? {
+        let dir = mount.dir.display();
+        eprintln!("stetfs: mounted on {dir}: what is being changed will look like damage");
     }
-    tool.arg("-f");
-    for (given, flag) in [(args.no_change, "-n"), (args.yes, "-y"), (args.preen, "-p")] {
-        tool.args(given.then_some(flag));
-    }
+    tool.arg("-f").args(how_to_repair(args));
     let status = tool
         .args(&args.extra)
         .arg("--")
@@ -45,6 +46,19 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
         u8::try_from(c).unwrap_or(EXIT_OPERATION)
     });
     Ok(ExitCode::from(code))
+}
+
+/// The option that tells e2fsck whom to ask. It asks on a terminal only; elsewhere it repairs what is safe.
+fn how_to_repair(args: &Fsck) -> Option<&'static str> {
+    if args.no_change {
+        Some("-n")
+    } else if args.yes {
+        Some("-y")
+    } else if args.preen || !std::io::stdin().is_terminal() {
+        Some("-p")
+    } else {
+        None
+    }
 }
 
 /// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck.

@@ -41,7 +41,8 @@ fn the_journal_that_debugfs_wrote_is_replayed() {
         json(&stetfs(&["info", "--json", &image]).ok())["state"],
         "needs recovery"
     );
-    let ran = stetfs(&["fsck", "-p", &image]);
+    // Without a terminal, as here, it is as with -p.
+    let ran = stetfs(&["fsck", &image]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(
         ran.out.contains("recovered the journal: 1 transactions"),

@@ -107,6 +107,7 @@ fn a_mounted_volume_is_left_alone_by_everything_else() {
     m.up(&["-q"]);
     stetfs(&["mkfs", "--force", &m.image]).fails(1, &["is mounted on", &m.dir, "stetfs umount"]);
     stetfs(&["fsck", "-y", &m.image]).fails(8, &["is mounted on"]);
+    assert!(stetfs(&["fsck", "-n", &m.image]).err.contains("mounted on"));
     stetfs(&["ls", &m.image]).fails(1, &["is mounted on", &m.dir]);
     stetfs(&["cp", "/etc/passwd", &m.lab.place("/")]).fails(1, &["is mounted on"]);
     let other = m.lab.str("other");
