@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod crash;
+pub mod damage;
 pub mod floor;
 pub mod host;
 pub mod image;
