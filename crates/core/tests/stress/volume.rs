@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use stetfs::{Fs, MountOptions};
-use stetfs_media::{BlockDev, Image};
+use stetfs_media::{BlockDev, Class, Image, Tag};
 use tempfile::NamedTempFile;
 
 /// A small generator (splitmix64), so that a run is named by its seed as far as threads allow.
@@ -54,6 +54,13 @@ pub(crate) fn image(kind: &str, mib: u64) -> Image {
 
 pub(crate) fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Fs {
     Fs::mount(dev, options).unwrap().0
+}
+
+/// Writes what is on a device into a file.
+pub(crate) fn copy(dev: &dyn BlockDev, path: &Path) {
+    let mut bytes = vec![0; dev.size() as usize];
+    dev.read_at(0, &mut bytes, Tag::read(Class::Data)).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Panics unless e2fsck finds nothing wrong with the image that `write` puts into a file.

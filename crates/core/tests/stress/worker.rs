@@ -12,8 +12,8 @@ use crate::volume::Random;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Names in a thread's own directory.
-const NAMES: u64 = 10;
+/// Names in a thread's own directory: in a run that is cut, and in a quiet one, where inodes leave memory and are loaded again.
+const NAMES: [u64; 2] = [10, 60];
 /// The largest file, in bytes.
 const SIZE_MAX: u64 = 300_000;
 /// Blocks of a write in a run that is cut: one handle must hold it.
@@ -115,7 +115,7 @@ impl Worker {
     }
 
     fn some_name(&mut self) -> Vec<u8> {
-        let n = self.random.below(NAMES);
+        let n = self.random.below(NAMES[usize::from(!self.rules.cut)]);
         let long = if n % 3 == 0 {
             "-with-a-long-name".repeat(8)
         } else {
