@@ -135,7 +135,7 @@ impl Alloc {
             used_dirs: zeros(),
             free_inodes_total: AtomicU64::new(0),
             used_dirs_total: AtomicU64::new(0),
-            space: Space::new(0, 0, 0),
+            space: Space::new(0, 0, 0, true),
             zone: SystemZone::default(),
             pinned: Mutex::default(),
             freed: None,
@@ -166,7 +166,12 @@ impl Alloc {
         }
         *self.free_inodes_total.get_mut() = inodes;
         *self.used_dirs_total.get_mut() = dirs;
-        self.space = Space::new(self.geo.blocks_count, free, sb.r_blocks_count);
+        self.space = Space::new(
+            self.geo.blocks_count,
+            free,
+            sb.r_blocks_count,
+            self.geo.extents,
+        );
         let located = located
             .into_iter()
             .enumerate()

@@ -8,8 +8,8 @@
 //!   only as long as four times their number is available. A forced commit turns reservations into placed blocks, which is how a
 //!   volume can be filled in spite of that;
 //! - *root's*: `s_r_blocks_count`, for `s_def_resuid`, `s_def_resgid` and the privileged;
-//! - *the pool*: 2 % of the volume, at most 4,096 blocks, as `s_resv_clusters` in the kernel (`ext4_set_resv_clusters`), never given to an
-//!   ordinary request, so that the last writers' maps find room.
+//! - *the pool*: 2 % of the volume, at most 4,096 blocks, none on volumes without extents, as `s_resv_clusters` in the kernel
+//!   (`ext4_set_resv_clusters`); never given to an ordinary request, so that the last writers' maps find room.
 
 use parking_lot::Mutex;
 
@@ -47,15 +47,19 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// `free` blocks of a volume of `blocks`, `root_blocks` of them for root.
-    pub(crate) fn new(blocks: u64, free: u64, root_blocks: u64) -> Self {
+    /// `free` blocks of a volume of `blocks`, `root_blocks` of them for root; `has_extents` is the feature.
+    pub(crate) fn new(blocks: u64, free: u64, root_blocks: u64, has_extents: bool) -> Self {
         Self {
             counts: Mutex::new(Counts {
                 available: free,
                 ..Counts::default()
             }),
             root_blocks,
-            pool: (blocks / 50).min(4096),
+            pool: if has_extents {
+                (blocks / 50).min(4096)
+            } else {
+                0
+            },
         }
     }
 
@@ -186,7 +190,7 @@ mod tests {
 
     #[test]
     fn root_and_pool_are_kept_back() {
-        let space = Space::new(10_000, 1_000, 500);
+        let space = Space::new(10_000, 1_000, 500, true);
         assert_eq!(space.take(5_000, FREE), 300);
         assert_eq!(space.take(1, FREE), 0);
         assert!(space.reserve(0, false) && !space.reserve(1, false));
@@ -198,7 +202,7 @@ mod tests {
 
     #[test]
     fn reservations_leave_room_for_their_map() {
-        let space = Space::new(1_000, 400, 0);
+        let space = Space::new(1_000, 400, 0, true);
         assert!(space.reserve(100, false));
         assert!(!space.reserve(1, false) && !space.reserve(1, true));
         assert_eq!(space.take(1, ROOT), 0, "nobody takes the room for the map");
@@ -211,7 +215,7 @@ mod tests {
 
     #[test]
     fn maps_find_half_of_the_pool() {
-        let space = Space::new(1_000, 400, 0);
+        let space = Space::new(1_000, 400, 0, true);
         assert!(space.has_room_for_maps() && space.reserve(90, false) && space.has_room_for_maps());
         assert!(space.reserve(10, false) && !space.has_room_for_maps());
         space.release(100);
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn pinned_blocks_are_free_but_not_available() {
-        let space = Space::new(1_000, 20, 0);
+        let space = Space::new(1_000, 20, 0, true);
         space.pin(100);
         assert!(!space.reserve(1, false) && space.commit_would_help());
         assert_eq!(space.free(), (120, 100));
