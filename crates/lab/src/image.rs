@@ -178,3 +178,13 @@ pub fn replay(path: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// Whether a power cut has left the two sectors of the superblock at odds: with `metadata_csum`, its checksum is wrong.
+pub fn superblock_is_torn(image: &stetfs_media::Image) -> bool {
+    let mut raw = [0; stetfs_format::SUPERBLOCK_SIZE];
+    image.read(stetfs_format::SUPERBLOCK_OFFSET, &mut raw);
+    matches!(
+        stetfs_format::Superblock::decode(&raw),
+        Err(stetfs_format::Corrupt::SuperChecksum { .. })
+    )
+}

@@ -64,6 +64,7 @@ pub struct Library {
     dev: Arc<dyn BlockDev>,
     options: MountOptions,
     fs: Fs,
+    base: String,
     caller: Caller,
     slots: [Option<InodeNo>; SLOTS as usize],
 }
@@ -88,6 +89,7 @@ impl Library {
                 dev,
                 options,
                 fs,
+                base: BASE.to_owned(),
                 caller,
                 slots: [None; SLOTS as usize],
             },
@@ -105,30 +107,57 @@ impl Library {
     /// # Errors
     /// Of the unmount.
     pub fn unmount(&mut self) -> Answer<()> {
-        for slot in 0..SLOTS {
-            drop(self.close(slot));
-        }
+        self.close_all();
         self.fs.unmount()
     }
 
-    fn full(path: &str) -> Vec<u8> {
-        format!("/{BASE}/{path}").into_bytes()
+    /// Another user of the same mount, with slots of its own and below a directory of its own in the root.
+    ///
+    /// # Errors
+    /// The directories cannot be made.
+    pub fn share(&self, name: &str) -> Answer<Self> {
+        let above = self
+            .fs
+            .mkdir(&self.caller, self.fs.root(), name.as_bytes(), 0o755)?;
+        self.fs
+            .mkdir(&self.caller, above.ino, BASE.as_bytes(), 0o755)?;
+        let mut shared = self.again();
+        shared.base = format!("{name}/{BASE}");
+        Ok(shared)
+    }
+
+    /// Another user of the same directory, with slots of its own.
+    pub fn again(&self) -> Self {
+        Self {
+            dev: self.dev.clone(),
+            options: self.options.clone(),
+            fs: self.fs.clone(),
+            base: self.base.clone(),
+            caller: self.caller.clone(),
+            slots: [None; SLOTS as usize],
+        }
+    }
+
+    /// Closes every slot.
+    pub fn close_all(&mut self) {
+        (0..SLOTS).for_each(|slot| drop(self.close(slot)));
+    }
+
+    fn full(&self, path: &str) -> Vec<u8> {
+        format!("/{}/{path}", self.base).into_bytes()
     }
 
     fn at(&self, path: &str) -> Answer<Attr> {
-        Ok(self
-            .fs
-            .resolve(&self.caller, &Self::full(path), false)?
-            .attr)
+        Ok(self.fs.resolve(&self.caller, &self.full(path), false)?.attr)
     }
 
     fn followed(&self, path: &str) -> Answer<Attr> {
-        Ok(self.fs.resolve(&self.caller, &Self::full(path), true)?.attr)
+        Ok(self.fs.resolve(&self.caller, &self.full(path), true)?.attr)
     }
 
     /// The directory and the last name of a path.
     fn place(&self, path: &str) -> Answer<(InodeNo, Vec<u8>)> {
-        let full = Self::full(path);
+        let full = self.full(path);
         let (dir, name) = self.fs.resolve_parent(&self.caller, &full)?;
         Ok((dir.ino, name.to_vec()))
     }
@@ -490,7 +519,7 @@ impl Library {
     pub fn tree(&self) -> Result<Tree> {
         let top = self
             .fs
-            .resolve(&self.caller, format!("/{BASE}").as_bytes(), false)
+            .resolve(&self.caller, format!("/{}", self.base).as_bytes(), false)
             .context("the base directory")?;
         let (mut tree, mut inodes) = (Tree::new(), BTreeMap::new());
         let mut todo = vec![(Vec::new(), top.ino)];
@@ -516,7 +545,7 @@ impl Library {
     /// # Errors
     /// It cannot be read.
     pub fn page(&self, path: &[u8], index: u64) -> Result<Vec<u8>> {
-        let full = [b"/", BASE.as_bytes(), b"/", path].concat();
+        let full = [b"/", self.base.as_bytes(), b"/", path].concat();
         let ino = self.fs.resolve(&self.caller, &full, false)?.ino;
         let mut out = vec![0; PAGE as usize];
         let n = self.fs.read(ino, index * PAGE, &mut out)?;
