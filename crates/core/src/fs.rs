@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{InodeFlags, InodeNo};
-use stetfs_journal::{About, DataPromise, JournalStats};
+use stetfs_journal::{About, DataPromise, JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
 
 use crate::error::{Error, Kind, Result};
@@ -408,13 +408,13 @@ impl Fs {
     /// Returns when everything done before is durable.
     pub fn sync(&self) -> Result<()> {
         self.run(|vol| {
-            if vol.is_read_only() {
-                Ok(())
-            } else {
-                vol.journal.commit_running()?;
-                vol.alloc.discard_freed();
-                Ok(())
+            // Opened for reading only, there is nothing; made read-only by an error, something may be lost.
+            if matches!(vol.journal.stopped(), Some(JournalError::ReadOnly)) {
+                return Ok(());
             }
+            vol.journal.commit_running()?;
+            vol.alloc.discard_freed();
+            Ok(())
         })
     }
 

@@ -346,9 +346,13 @@ fn damage_marks_the_volume() {
             ..MountOptions::default()
         };
         let (fs, _) = Fs::mount(image.device(), options).unwrap();
+        let unsynced = fs.mkdir(&c, fs.root(), b"unsynced", 0o755).unwrap().ino;
         let found = fs.getattr(ino);
         assert!(matches!(found, Err(Error::Corrupt(_))), "{found:?}");
         assert!(fs.stats().has_errors);
+        let kept = on_error == OnError::Continue;
+        assert_eq!(fs.sync().is_ok(), kept, "whoever syncs is told");
+        assert_eq!(fs.fsync(unsynced, false).is_ok(), kept);
         let made = fs.mkdir(&c, fs.root(), b"d", 0o755);
         match on_error {
             OnError::Continue => assert!(made.is_ok()),
