@@ -14,6 +14,7 @@
 //! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel does.
 
 mod journal_area;
+mod nobarrier;
 pub(crate) mod superblock;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -158,6 +159,10 @@ pub(crate) fn mount(
     dev: Arc<dyn BlockDev>,
     opts: MountOptions,
 ) -> Result<(Arc<Volume>, MountReport)> {
+    let dev = match opts.barrier {
+        true => dev,
+        false => Arc::new(nobarrier::NoBarrier(dev)),
+    };
     let plan = plan(&dev, &opts)?;
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod basic;
+mod caches;
 mod contents;
 mod failing;
 mod large;

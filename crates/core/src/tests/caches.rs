@@ -1,0 +1,134 @@
+//! What is kept in memory, and what the caches must not change.
+
+use crate::testing::Image;
+use crate::{Caller, FiemapFlags, Fs, OpenFlags};
+use stetfs_media::BlockDev;
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+#[test]
+fn a_volume_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync + Clone + 'static>() {}
+    shared::<Fs>();
+}
+
+/// More inodes than are kept, with data that waits for its place when they are dropped.
+#[test]
+fn inodes_leave_memory_and_come_back() {
+    let image = Image::new(96, &["-t", "ext4", "-b", "4096", "-N", "20000"]);
+    let fs = image.mount("memory=8M");
+    let c = Caller::root();
+    for i in 0..12_000u32 {
+        let ino = fs
+            .create(&c, fs.root(), format!("f{i}").as_bytes(), 0o644, RW)
+            .unwrap()
+            .ino;
+        if i % 5 == 0 {
+            fs.write(&c, ino, 0, &i.to_le_bytes()).unwrap();
+        }
+        fs.release(ino).unwrap();
+    }
+    fs.sync().unwrap();
+    for i in 0..12_000u32 {
+        let ino = fs
+            .lookup(&c, fs.root(), format!("f{i}").as_bytes())
+            .unwrap()
+            .ino;
+        let mut out = [0; 9];
+        let n = fs.read(ino, 0, &mut out).unwrap();
+        assert_eq!(n, if i % 5 == 0 { 4 } else { 0 });
+        assert!(i % 5 != 0 || out[..4] == i.to_le_bytes());
+        // Freshly loaded and not changed: nothing to wait for.
+        fs.fsync(ino, false).unwrap();
+    }
+    let kept = fs.stats().inodes_cached;
+    assert!(kept < 4000, "{kept} inodes in memory");
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn fsync_of_what_is_durable_writes_nothing() {
+    let image = Image::new(16, &["-t", "ext4"]);
+    let fs = image.mount("noatime");
+    let c = Caller::root();
+    let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+    fs.write(&c, ino, 0, b"x").unwrap();
+    fs.fsync(ino, false).unwrap();
+    let before = image.dev.meter().snapshot();
+    for _ in 0..10 {
+        fs.fsync(ino, false).unwrap();
+        fs.fsync(ino, true).unwrap();
+        fs.read(ino, 0, &mut [0; 1]).unwrap();
+    }
+    let after = image.dev.meter().snapshot();
+    assert_eq!(before.total().writes, after.total().writes);
+    assert_eq!(before.total_flushes(), after.total_flushes());
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn fiemap_tells_what_waits_and_what_is_unwritten() {
+    let image = Image::new(16, &["-t", "ext4", "-b", "4096"]);
+    let fs = image.mount("");
+    let c = Caller::root();
+    let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+    fs.write(&c, ino, 0, &[1; 8192]).unwrap();
+    fs.fallocate(&c, ino, crate::FallocateMode::empty(), 16_384, 16_384)
+        .unwrap();
+    fs.write(&c, ino, 20_480, &[1; 4096]).unwrap();
+    let map = |offset, len| {
+        let mut found = Vec::new();
+        fs.fiemap(ino, offset, len, &mut |e| {
+            found.push((e.logical, e.length, e.flags, e.physical != 0));
+            true
+        })
+        .unwrap();
+        found
+    };
+    let waits = FiemapFlags::UNKNOWN | FiemapFlags::DELALLOC;
+    let unwritten = FiemapFlags::UNWRITTEN;
+    let last = FiemapFlags::LAST;
+    assert_eq!(
+        map(0, u64::MAX),
+        [
+            (0, 8192, waits, false),
+            (16_384, 4096, unwritten, true),
+            (20_480, 4096, waits, false),
+            (24_576, 8192, unwritten | last, true),
+        ]
+    );
+    fs.sync().unwrap();
+    let none = FiemapFlags::empty();
+    assert_eq!(
+        map(0, u64::MAX),
+        [
+            (0, 8192, none, true),
+            (16_384, 4096, unwritten, true),
+            (20_480, 4096, none, true),
+            (24_576, 8192, unwritten | last, true),
+        ]
+    );
+    assert_eq!(map(4096, 4096), [(4096, 4096, none, true)]);
+    assert_eq!(map(8192, 8192), []);
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn without_barriers_nothing_is_flushed() {
+    let image = Image::new(16, &["-t", "ext4"]);
+    for (options, flushes) in [("nobarrier", false), ("", true)] {
+        let before = image.dev.meter().snapshot();
+        let fs = image.mount(options);
+        let c = Caller::root();
+        fs.mkdir(&c, fs.root(), format!("d{flushes}").as_bytes(), 0o755)
+            .unwrap();
+        fs.sync().unwrap();
+        fs.unmount().unwrap();
+        let after = image.dev.meter().snapshot();
+        let count = |m: stetfs_media::MeterSnapshot| m.total_flushes() + m.total_durable_writes();
+        assert_eq!(count(after) > count(before), flushes, "{options}");
+        image.assert_clean();
+    }
+}
