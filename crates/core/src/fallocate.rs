@@ -129,7 +129,7 @@ fn finish(vol: &Volume, inode: &Inode, change: impl FnOnce(&mut InodeState)) -> 
 
 /// The blocks that lie wholly in a byte range.
 fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
-    let first = vol.blocks_for(bytes.start).min(u64::from(u32::MAX)) as u32;
+    let first = vol.end_block(bytes.start).0;
     let end = (bytes.end >> vol.geo.block_bits).min(u64::from(u32::MAX)) as u32;
     first..end.max(first)
 }
@@ -251,7 +251,7 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
 /// Gives every hole of the range unwritten blocks.
 fn preallocate(vol: &Volume, c: &Caller, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let first = (bytes.start >> vol.geo.block_bits) as u32;
-    let end = vol.blocks_for(bytes.end) as u32;
+    let end = vol.end_block(bytes.end).0;
     let mut at = LBlock(first);
     let mut tries = 0;
     while at.0 < end {

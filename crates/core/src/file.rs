@@ -38,7 +38,8 @@ pub(crate) fn read(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8]) -> 
         let st = inode.state.read();
         st.check_live()?;
         match st.raw.mode & mode::S_IFMT {
-            mode::S_IFREG => st.raw.size,
+            // A damaged inode may claim more than can be.
+            mode::S_IFREG => st.raw.size.min(size_limit(vol, &st)),
             mode::S_IFDIR => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid),
         }

@@ -40,7 +40,8 @@ pub(crate) fn set_size(
     let mut st = inode.state.write();
     change(&h, &mut st)?;
     st.raw.size = size;
-    let done = if size < old {
+    // Also at the same size: blocks may be preallocated beyond it.
+    let done = if size <= old {
         cut(vol, &h, inode, &mut st)?
     } else {
         true
@@ -82,7 +83,7 @@ pub(crate) fn start_removal(vol: &Volume, inode: &Inode) -> Result<Handle> {
 
 /// Forgets and unmaps blocks beyond `size`; false when credits ran out first.
 fn cut(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
-    let from = LBlock(vol.blocks_for(st.raw.size) as u32);
+    let from = vol.end_block(st.raw.size);
     forget(vol, h, inode, st, from, None)?;
     mapping::remove(vol, h, inode, st, from, None)
 }

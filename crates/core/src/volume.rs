@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
-use stetfs_format::{BlockNo, Geometry, InodeNo, Superblock, Time};
+use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
 use stetfs_journal::{Handle, Journal};
 use stetfs_media::{BlockDev, Class};
 
@@ -174,6 +174,11 @@ impl Volume {
     /// The number of blocks that `bytes` fill, the last perhaps in part.
     pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.geo.block_size() as u64)
+    }
+
+    /// The first block of a file that `bytes` bytes do not reach; the last there can be, for a size that cannot be.
+    pub(crate) fn end_block(&self, bytes: u64) -> LBlock {
+        LBlock(self.blocks_for(bytes).min(u32::MAX.into()) as u32)
     }
 
     /// What `errors=` asks for: the option, else what the superblock says.
