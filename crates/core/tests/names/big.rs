@@ -21,7 +21,7 @@ fn fill(mke2fs: &str, mib: u64, count: usize, longest: usize) -> String {
     let root = InodeNo(2);
     let dir = volume.fs.mkdir(&c, root, b"big", 0o755).unwrap().ino;
     let make = |volume: &Volume, i: usize, ino: &mut InodeNo| {
-        if i % 60_000 == 0 {
+        if i.is_multiple_of(60_000) {
             let entry = volume
                 .fs
                 .create(

@@ -164,7 +164,7 @@ fn entries_of_inodes_that_have_no_name() {
         let v = Volume::again(patch(&plain, leaf, &ino.to_le_bytes()));
         let c = Caller::root();
         let d = v.fs.lookup(&c, ROOT, b"d").unwrap().ino;
-        assert!(want != "" || d.0 == ino, "/d is inode {}", d.0);
+        assert!(!want.is_empty() || d.0 == ino, "/d is inode {}", d.0);
         let mut name = None;
         v.fs.readdir(d, 0, &mut |e| {
             if e.ino.0 == ino && e.name != b"." {

@@ -123,11 +123,6 @@ impl Volume {
         run("debugfs", &["-R", request], &dir.path().join("image")).1
     }
 
-    /// Changes an unmounted image with debugfs.
-    pub(crate) fn debugfs_write(dir: &TempDir, request: &str) -> String {
-        run("debugfs", &["-w", "-R", request], &dir.path().join("image")).1
-    }
-
     /// Mounts an image that [`Volume::checked`] has given.
     pub(crate) fn again(dir: TempDir) -> Self {
         Self::mount(dir)
