@@ -7,6 +7,7 @@
 //!
 //! It is this program run again: `main` must call [`run_if_asked`] before anything else.
 
+use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::fs::FileType;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::mount::Mounted;
@@ -59,6 +61,16 @@ impl Companion {
     /// Tells it what to release.
     pub(crate) fn mounted(&mut self, mounted: &Mounted) {
         self.say(&format!("mounted {}\n", mounted.device));
+    }
+
+    /// Tells it where else to say what happened: the file that the server's messages go to, if it is one. To be called when the
+    /// server has gone to the background.
+    pub(crate) fn log_as_we_do(&mut self) {
+        let is_file = rustix::fs::fstat(io::stderr())
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+        if let (true, Ok(path)) = (is_file, std::fs::read_link("/proc/self/fd/2")) {
+            self.say(&format!("log {}\n", path.display()));
+        }
     }
 
     /// Sends it home: there is nothing to release any more.
@@ -114,6 +126,10 @@ fn run(dir: &Path, image: &Path, pid: &str) {
     let message = release(&mounted, image, pid);
     system_log::write(Severity::Error, &message);
     let _ = writeln!(io::stderr(), "stetfs: {message}");
+    let log = said.lines().find_map(|line| line.strip_prefix("log "));
+    if let Some(Ok(mut log)) = log.map(|path| File::options().append(true).open(path)) {
+        let _ = writeln!(log, "stetfs: {message}");
+    }
 }
 
 /// Survives what ends the server: signals to its process group, to its terminal, and to everything of its name.

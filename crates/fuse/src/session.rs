@@ -154,6 +154,9 @@ fn run(
         let _ = mounted.abort();
         return Err(e);
     }
+    if let Some(companion) = companion {
+        companion.log_as_we_do();
+    }
     let ended = wait(&events, &mounted);
     handle.close();
     ended

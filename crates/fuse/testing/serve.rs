@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -58,7 +59,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     }
     let ready = || {
         if server {
-            return background::detach(None);
+            return background::detach(log_file());
         }
         println!("mounted");
         std::io::stdout().flush()
@@ -69,4 +70,10 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         Ended::Unmounted | Ended::Signal(_) => ExitCode::SUCCESS,
         Ended::Cut(_) => ExitCode::from(3),
     })
+}
+
+/// Standard error, if it is a file; a terminal or pipe is not kept.
+fn log_file() -> Option<File> {
+    let file = File::options().append(true).open("/proc/self/fd/2").ok()?;
+    file.metadata().is_ok_and(|m| m.is_file()).then_some(file)
 }

@@ -291,6 +291,28 @@ fn a_crash_is_told_on_the_terminal() {
     assert!(said.contains(&image.to_string()), "{said}");
 }
 
+#[test]
+fn a_crash_is_told_in_the_log() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let log = volume.scratch.path().join("log");
+    let mut server = volume.serve_command("");
+    server
+        .arg("--background")
+        .stderr(File::create(&log).unwrap());
+    run(&mut server);
+    kill_process(
+        Pid::from_raw(server_pid(&volume.dir)).unwrap(),
+        Signal::KILL,
+    )
+    .unwrap();
+    wait_until("the log has it", || {
+        fs::read_to_string(&log)
+            .unwrap()
+            .contains("the mount point was released")
+    });
+}
+
 /// The process that serves the mount, by its own word.
 fn server_pid(dir: &Path) -> i32 {
     let stats = stetfs_fuse::query_stats(dir).unwrap();

@@ -22,7 +22,7 @@ macro_rules! need {
 }
 
 /// /dev/fuse and root.
-pub fn root_and_fuse() -> Result<(), String> {
+pub(crate) fn root_and_fuse() -> Result<(), String> {
     fuse()?;
     if !rustix::process::geteuid().is_root() {
         return Err("needs root".to_owned());
@@ -31,7 +31,7 @@ pub fn root_and_fuse() -> Result<(), String> {
 }
 
 /// /dev/fuse, e2fsprogs, and root or fusermount3.
-pub fn fuse() -> Result<(), String> {
+pub(crate) fn fuse() -> Result<(), String> {
     std::fs::File::options()
         .read(true)
         .write(true)
@@ -47,7 +47,7 @@ pub fn fuse() -> Result<(), String> {
 }
 
 /// A program in the path.
-pub fn have(program: &str) -> Result<(), String> {
+pub(crate) fn have(program: &str) -> Result<(), String> {
     let status = Command::new("sh")
         .arg("-c")
         .arg(format!("command -v {program} >/dev/null"))
@@ -59,15 +59,15 @@ pub fn have(program: &str) -> Result<(), String> {
 }
 
 /// A fresh volume in a scratch directory, with a mount point beside it.
-pub struct Volume {
-    pub scratch: TempDir,
-    pub image: PathBuf,
-    pub dir: PathBuf,
+pub(crate) struct Volume {
+    pub(crate) scratch: TempDir,
+    pub(crate) image: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 impl Volume {
     /// A volume of `mib` MiB, made by mke2fs with further arguments.
-    pub fn new(mib: u32, arguments: &[&str]) -> Self {
+    pub(crate) fn new(mib: u32, arguments: &[&str]) -> Self {
         let scratch = tempfile::Builder::new()
             .prefix("stetfs-mount-")
             .tempdir()
@@ -89,7 +89,7 @@ impl Volume {
     }
 
     /// Mounts it in the foreground of a child process.
-    pub fn mount(&self, options: &str) -> Server {
+    pub(crate) fn mount(&self, options: &str) -> Server {
         match self.try_mount(options) {
             Ok(server) => server,
             Err(said) => panic!("the server gave up: {said}"),
@@ -97,12 +97,12 @@ impl Volume {
     }
 
     /// The same, giving what the server said when it did not come to a mount.
-    pub fn try_mount(&self, options: &str) -> Result<Server, String> {
+    pub(crate) fn try_mount(&self, options: &str) -> Result<Server, String> {
         Server::start(self.serve_command(options))
     }
 
     /// What mounts it.
-    pub fn serve_command(&self, options: &str) -> Command {
+    pub(crate) fn serve_command(&self, options: &str) -> Command {
         let mut command = Command::new(serve_program());
         command.args([
             self.image.as_os_str(),
@@ -113,12 +113,12 @@ impl Volume {
     }
 
     /// A path in the mount.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// Unmounts through the crate, waits for the server, and lets e2fsck judge.
-    pub fn unmount(&self, server: Server) {
+    pub(crate) fn unmount(&self, server: Server) {
         let unmounted = stetfs_fuse::umount(&self.dir, false, Duration::from_secs(60)).unwrap();
         assert!(unmounted.finished);
         let (status, said) = server.wait();
@@ -127,7 +127,7 @@ impl Volume {
     }
 
     /// e2fsck finds nothing, and the superblock says that nothing is to be recovered.
-    pub fn check_clean(&self) {
+    pub(crate) fn check_clean(&self) {
         let header = run(Command::new("dumpe2fs").arg("-h").arg(&self.image));
         let header = String::from_utf8_lossy(&header.stdout).into_owned();
         assert!(
@@ -139,7 +139,7 @@ impl Volume {
     }
 
     /// e2fsck finds nothing.
-    pub fn fsck(&self) {
+    pub(crate) fn fsck(&self) {
         let out = Command::new("e2fsck")
             .args(["-fn"])
             .arg(&self.image)
@@ -166,18 +166,18 @@ impl Drop for Volume {
 }
 
 /// The program that the tests mount with.
-pub fn serve_program() -> &'static str {
+pub(crate) fn serve_program() -> &'static str {
     env!("CARGO_BIN_EXE_stetfs-serve")
 }
 
 /// A running server.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
 }
 
 impl Server {
     /// Starts it and waits for its mount; gives what it said when it gave up.
-    pub fn start(mut command: Command) -> Result<Self, String> {
+    pub(crate) fn start(mut command: Command) -> Result<Self, String> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -202,16 +202,16 @@ impl Server {
         Err(said)
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Waits for its end; gives its exit status and what it said.
-    pub fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let status = self.child.wait().unwrap();
         let mut said = String::new();
         self.child
@@ -224,7 +224,7 @@ impl Server {
     }
 
     /// Kills it as a crash would, and waits until the companion has released the mount point.
-    pub fn crash(self, dir: &Path) {
+    pub(crate) fn crash(self, dir: &Path) {
         self.signal(Signal::KILL);
         let (status, _) = self.wait();
         assert!(!status.success());
@@ -243,7 +243,7 @@ impl Drop for Server {
 }
 
 /// Runs a program that must succeed.
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let out = command
         .output()
         .unwrap_or_else(|e| panic!("{command:?}: {e}"));
@@ -258,7 +258,7 @@ pub fn run(command: &mut Command) -> Output {
 }
 
 /// Waits for something that must happen soon.
-pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !happened() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
@@ -267,6 +267,6 @@ pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
 }
 
 /// The errno of a failed call.
-pub fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
