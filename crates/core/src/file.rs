@@ -386,7 +386,7 @@ fn write_chunk(
     let first = LBlock((offset >> vol.geo.block_bits) as u32);
     let most = u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX);
     let mut count = ((skip + bytes.len()).div_ceil(size) as u64).min(most) as u32;
-    let new = loop {
+    let (new, converts) = loop {
         match reserve(vol, c, inode, first, count) {
             // On a full volume as much is written as there is room for.
             Err(Error::NoSpace) if count > 1 => count /= 2,
@@ -399,7 +399,8 @@ fn write_chunk(
     } else {
         0
     };
-    let credits = INODE_CREDITS + logged + if new > 0 { RUN_CREDITS } else { 0 };
+    let run = if new > 0 || converts { RUN_CREDITS } else { 0 };
+    let credits = INODE_CREDITS + logged + run;
     let mut copied = Copied {
         bytes: 0,
         reserved: 0,
@@ -424,15 +425,21 @@ fn write_chunk(
     result.map(|()| copied.bytes)
 }
 
-/// Reserves what a write of these blocks needs; returns how many.
-fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<u32> {
+/// Reserves what a write of these blocks needs; returns how many, and whether unwritten ones become written.
+fn reserve(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    first: LBlock,
+    count: u32,
+) -> Result<(u32, bool)> {
     let (new, converts) = count_new(vol, inode, first, count)?;
     if converts {
         vol.alloc.check_room_for_maps()?;
     }
     vol.alloc
         .reserve(new.into(), vol.alloc.may_use_root_blocks(c))?;
-    Ok(new)
+    Ok((new, converts))
 }
 
 /// How many of the blocks will need a reserved block: those in holes that are not waiting for a place already. The answer holds until

@@ -203,11 +203,10 @@ impl Handle {
     /// The handle has, or could still get, room for `n` more blocks. When not, the operation must go on
     /// in a new handle.
     pub fn has_credits(&self, n: u32) -> bool {
-        let left = self.credits.get().saturating_sub(self.used.get());
-        if left >= n {
+        let more = (self.used.get().saturating_add(n)).saturating_sub(self.credits.get());
+        if more == 0 {
             return true;
         }
-        let more = n - left;
         let extended = self.journal.extend(more);
         if extended {
             self.credits.set(self.credits.get() + more);
