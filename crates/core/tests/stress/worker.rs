@@ -524,32 +524,29 @@ impl Worker {
             4 => fs.unlink(&c, dir, &x),
             5 => fs.rename(&c, dir, &x, dir, &y, RenameFlags::empty()),
             6 => fs.rename(&c, dir, &x, dir, &y, RenameFlags::EXCHANGE),
-            7 => {
-                let ino = fs.lookup(&c, dir, &x)?.ino;
-                let set = SetAttr {
-                    size: Some(len),
-                    ..SetAttr::default()
-                };
-                fs.setattr(&c, ino, &set).map(|_| ())
-            }
-            8 => {
-                let ino = fs.lookup(&c, dir, &x)?.ino;
-                let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
-                fs.fallocate(&c, ino, mode, len / 2, len + 1)
-            }
-            9 => {
-                let ino = fs.lookup(&c, dir, &x)?.ino;
-                fs.fallocate(&c, ino, FallocateMode::empty(), len / 2, len + 1)
-                    .or_else(unsupported)
-            }
-            10 => {
-                let ino = fs.lookup(&c, dir, &x)?.ino;
-                fs.link(&c, ino, dir, &y).map(|_| ())
-            }
+            // Opened by name, because a number alone can have gone to another file by now.
             _ => {
-                let ino = fs.lookup(&c, dir, &x)?.ino;
-                let mut out = vec![0; 40_000];
-                fs.read(ino, 0, &mut out).map(|_| ())
+                let ino = fs.create(&c, dir, &x, 0o644, RW)?.ino;
+                let done = match choice {
+                    7 => {
+                        let set = SetAttr {
+                            size: Some(len),
+                            ..SetAttr::default()
+                        };
+                        fs.setattr(&c, ino, &set).map(|_| ())
+                    }
+                    8 => {
+                        let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+                        fs.fallocate(&c, ino, mode, len / 2, len + 1)
+                    }
+                    9 => fs
+                        .fallocate(&c, ino, FallocateMode::empty(), len / 2, len + 1)
+                        .or_else(unsupported),
+                    10 => fs.link(&c, ino, dir, &y).map(|_| ()),
+                    _ => fs.read(ino, 0, &mut vec![0; 40_000]).map(|_| ()),
+                };
+                fs.release(ino)?;
+                done
             }
         })();
         match done {
