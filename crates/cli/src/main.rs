@@ -39,6 +39,10 @@ use args::{Cli, Command, MountHelper, UmountHelper};
 use failure::{Failure, Result};
 use logging::Log;
 
+/// Block contents come and go by the thousand; this allocator takes a fifth of the processor time from that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // A server's companion process is this program too.
     stetfs_fuse::run_if_asked();

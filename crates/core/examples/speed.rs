@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 use stetfs::testing::Image;
 use stetfs::{Caller, Fs, MountOptions, OpenFlags};
 
+/// The allocator of the command, so that the numbers are its own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long each row runs, at least.
 const RUN: Duration = Duration::from_millis(1000);
 
