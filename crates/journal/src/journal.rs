@@ -66,9 +66,13 @@ impl Journal {
         let writable = args.writable;
         let (scheme, report) = (registration.open)(args)?;
         let most_cached = (config.memory / block_size).max(64);
+        let blocks_max = scheme.max_transaction();
+        // Placing data on a volume in pieces takes a new leaf of a map, half full, for every block_size / 24 blocks at worst. There
+        // is room for twice as many as a transaction may otherwise log.
+        let placeable = blocks_max as usize * (block_size / 12);
         let limits = Limits {
-            blocks: scheme.max_transaction(),
-            pinned: u32::try_from(most_cached / 2).unwrap_or(u32::MAX),
+            blocks: blocks_max,
+            pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
         let journal = Arc::new(Self {
             dev,

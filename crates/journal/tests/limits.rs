@@ -19,12 +19,16 @@ const LOG: LogExtent = LogExtent {
 };
 
 fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
+    open_with(memory, 256 * BLOCK, LOG)
+}
+
+fn open_with(memory: usize, caches: usize, log: LogExtent) -> (Arc<RamDev>, Arc<Journal>) {
     let dev = Arc::new(RamDev::new(BLOCKS * BLOCK as u64));
     let mut raw = vec![0; BLOCK];
     let superblock = JournalSuperblock {
         is_v2: true,
         blocksize: BLOCK as u32,
-        maxlen: LOG.len,
+        maxlen: log.len,
         first: 1,
         sequence: Tid(1),
         start: 0,
@@ -42,7 +46,7 @@ fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
     };
     superblock.encode_into(&mut raw);
     let tag = stetfs_media::Tag::new(Class::Journal, Cause::Control);
-    dev.write_at(LOG.start.0 * BLOCK as u64, &raw, tag).unwrap();
+    dev.write_at(log.start.0 * BLOCK as u64, &raw, tag).unwrap();
     let args = OpenArgs {
         dev: dev.clone(),
         block_size: BLOCK,
@@ -50,7 +54,7 @@ fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
         uuid: [7; 16],
         has_64bit: true,
         has_metadata_csum: true,
-        log: vec![LOG],
+        log: vec![log],
         memory,
         writable: true,
         options: SchemeOptions {
@@ -60,7 +64,7 @@ fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
     };
     let config = Config {
         commit_interval: None,
-        memory: 256 * BLOCK,
+        memory: caches,
         ..Config::default()
     };
     (dev, Journal::open(args, &config).unwrap().0)
@@ -148,4 +152,43 @@ fn a_panic_in_an_operation_stops_the_journal() {
     }));
     assert!(nothing.is_err());
     assert!(journal.start(1).is_ok());
+}
+
+/// Gives every file block the place after the one before.
+struct InOrder;
+
+impl Placer for InOrder {
+    fn place(
+        &self,
+        _: &Handle,
+        _: InodeNo,
+        blocks: &[PlaceReq],
+        homes: &mut Vec<BlockNo>,
+    ) -> stetfs_journal::Result<()> {
+        homes.extend(
+            blocks
+                .iter()
+                .map(|b| BlockNo(1000 + u64::from(b.lblk.0) % 4000)),
+        );
+        Ok(())
+    }
+}
+
+#[test]
+fn a_short_log_bounds_the_data_of_a_transaction() {
+    // 64 blocks of log: 15 for a transaction, so room for the maps of 15 * 1024 / 12 data blocks, whatever the memory.
+    let log = LogExtent { len: 64, ..LOG };
+    let (_, journal) = open_with(1 << 20, 1 << 30, log);
+    let placer: Arc<dyn Placer> = Arc::new(InOrder);
+    let weak: Weak<dyn Placer> = Arc::downgrade(&placer);
+    journal.attach(weak);
+    let file = journal.file(InodeNo(12));
+    for n in 0..4000 {
+        let handle = journal.start(1).unwrap();
+        handle
+            .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole)
+            .unwrap();
+        drop(handle);
+        assert!(file.unplaced() <= 15 * 1024 / 12 + 1, "block {n}");
+    }
 }
