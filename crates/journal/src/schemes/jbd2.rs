@@ -46,7 +46,7 @@ pub(crate) static ABOUT: About = About {
     name: "jbd2",
     title: "the kernel's block journal: log, then copy home",
     source: "kernel Documentation/filesystems/ext4/journal.rst",
-    modes: &[DataMode::Ordered, DataMode::Journal, DataMode::Writeback],
+    modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
     needs_journal_area: true,
     needs_recovery: true,
     atomic: true,
