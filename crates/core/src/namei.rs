@@ -166,12 +166,20 @@ fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
 /// Whether the directory "above" is above or the same as `below`. The caller holds the rename lock, so no directory moves.
 fn is_same_or_above(vol: &Volume, above: InodeNo, below: InodeNo) -> Result<bool> {
     let mut at = below;
-    for _ in 0..vol.geo.inodes_count {
+    // A way that leads in a circle comes to a marked directory again (Brent's algorithm).
+    let mut marked = None;
+    for steps in 1..=vol.geo.inodes_count {
         if at == above {
             return Ok(true);
         }
         if at == ROOT_INO {
             return Ok(false);
+        }
+        if marked == Some(at) {
+            break;
+        }
+        if steps.is_power_of_two() {
+            marked = Some(at);
         }
         let inode = vol.iget(at)?;
         let st = inode.state.read();

@@ -187,3 +187,26 @@ fn entries_of_inodes_that_have_no_name() {
         v.abandon();
     }
 }
+
+/// Two directories, each of which says that it is below the other: the way up from them has no end.
+#[test]
+fn parents_in_a_circle() {
+    let v = Volume::make(PLAIN, 32);
+    let c = Caller::root();
+    let make = |dir, name: &[u8]| v.fs.mkdir(&c, dir, name, 0o755).unwrap().ino;
+    let a = make(ROOT, b"a");
+    let b = make(a, b"b");
+    let other = make(ROOT, b"other");
+    let made = v.checked();
+    // ".." is the second record of the first block.
+    let at = physical_block(&made, "/a", 0) * 1024 + 12;
+    let v = Volume::again(patch(&made, at, &b.0.to_le_bytes()));
+    let start = Instant::now();
+    let moved =
+        v.fs.rename(&c, ROOT, b"other", b, b"moved", RenameFlags::empty());
+    let error = moved.unwrap_err();
+    assert!(format!("{error:?}").contains("NotBelowRoot"), "{error:?}");
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(v.fs.lookup(&c, ROOT, b"other").unwrap().ino, other);
+    v.abandon();
+}
