@@ -1,0 +1,408 @@
+//! When the device fails or refuses: the error is told, nothing that was confirmed is lost, nothing half done appears.
+//!
+//! Each request of a workload fails once, or from then on for good. The workload stops at the first answer that is not the
+//! model's; then the power is cut, and what is on the device must be a state that the model allows.
+//! `STETFS_LAB_CUTS=N` tries N requests of each run (default 24; 0: all).
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use stetfs::{Fs, MountOptions};
+use stetfs_lab::crash::judge::{Care, Judge};
+use stetfs_lab::crash::record::{Record, Setting};
+use stetfs_lab::crash::script::Script;
+use stetfs_lab::host::{KernelMount, Loop, needs, scratch};
+use stetfs_lab::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety, check};
+use stetfs_lab::mounted::Mounted;
+use stetfs_lab::rng::Rng;
+use stetfs_lab::skip_unless;
+use stetfs_lab::world::World;
+use stetfs_lab::world::library::Library;
+use stetfs_lab::world::model::Model;
+use stetfs_lab::world::op::Op;
+use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
+use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
+
+/// How many requests of a run are let fail.
+fn tries() -> u64 {
+    std::env::var("STETFS_LAB_CUTS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(24)
+}
+
+fn mounted(setting: Setting, dev: &Arc<SimDev>) -> Result<Library> {
+    Ok(Library::mount(dev.clone() as Arc<dyn BlockDev>, setting.options())?.0)
+}
+
+fn requests_of(dev: &SimDev) -> u64 {
+    let snapshot = dev.meter().snapshot();
+    snapshot.total().reads + snapshot.total().writes + snapshot.total_flushes()
+}
+
+/// Runs the script while `fault` is planned. Returns the states that may be found: from the newest that was vouched for to the one
+/// after the operation that failed.
+fn run_with(
+    setting: Setting,
+    dev: &Arc<SimDev>,
+    fault: Fault,
+) -> Result<(usize, usize, Option<Errno>)> {
+    let mut library = mounted(setting, dev).context("mounting")?;
+    dev.inject(fault);
+    let mut model = Model::new(setting.variety.rules());
+    for op in setting.script.ops(setting.variety.profile()) {
+        if op == Op::Remount {
+            continue;
+        }
+        let before = model.vouched();
+        let (expected, found) = (model.apply(&op), library.apply(&op));
+        if expected == found {
+            continue;
+        }
+        let Err(errno) = found else {
+            bail!("{op:?}: {found:?}, expected {expected:?}")
+        };
+        ensure!(
+            matches!(errno, Errno::IO | Errno::ROFS),
+            "{op:?}: {errno} tells nobody that the device failed"
+        );
+        // A failed sync has vouched for nothing.
+        return Ok((before, model.steps(), Some(errno)));
+    }
+    Ok((model.vouched(), model.steps(), None))
+}
+
+/// The model's states of the script without remounts.
+fn states(setting: Setting) -> Vec<Model> {
+    let mut model = Model::new(setting.variety.rules());
+    let mut states = vec![model.clone()];
+    for op in setting
+        .script
+        .ops(setting.variety.profile())
+        .iter()
+        .filter(|op| **op != Op::Remount)
+    {
+        let _ = model.apply(op);
+        states.push(model.clone());
+    }
+    states
+}
+
+fn each_request_fails(variety: Variety, mode: &'static str, script: Script) -> Result<String> {
+    let setting = Setting {
+        variety,
+        mode,
+        script,
+    };
+    let image = setting.image()?;
+    // How many requests there are.
+    let dev = Arc::new(SimOptions::default().build(image.clone()));
+    let (.., failed) = run_with(setting, &dev, Fault::nth_of_any(u64::MAX - 1))?;
+    ensure!(failed.is_none(), "failed without a fault");
+    let idle = Arc::new(SimOptions::default().build(image.clone()));
+    drop(mounted(setting, &idle)?);
+    let requests = requests_of(&dev).saturating_sub(requests_of(&idle));
+    let promise = mounted(
+        setting,
+        &Arc::new(SimOptions::default().build(image.clone())),
+    )?
+    .fs()
+    .data_promise();
+    let record = Record {
+        setting,
+        tape: dev.tape(),
+        states: states(setting),
+        marks: Vec::new(),
+        promise,
+    };
+    let dir = scratch()?;
+    let file = dir.path().join("left");
+    let judge = Judge::new(&record, &file);
+    let mut rng = Rng::new(requests);
+    let (mut struck, mut told) = (0, 0);
+    let step = if tries() == 0 {
+        1
+    } else {
+        (requests / tries()).max(1)
+    };
+    for nth in (rng.below(step)..requests).step_by(step as usize) {
+        let fault = match rng.below(4) {
+            0 => Fault::nth_of_any(nth).for_good(),
+            1 => Fault::nth_of_any(nth).failing(Failure::Torn { sectors: 1 }),
+            _ => Fault::nth_of_any(nth),
+        };
+        let name = format!("{} {mode} {}: {fault:?}", variety.name, script.name());
+        let dev = Arc::new(SimOptions::default().build(image.clone()));
+        let (low, high, errno) = run_with(setting, &dev, fault).with_context(|| name.clone())?;
+        struck += dev.faults_struck();
+        told += u64::from(errno.is_some());
+        dev.heal();
+        for keep in [Keep::All, Keep::Random(nth)] {
+            let left = dev.crash_point().crash(&keep).image();
+            let judged = judge.judge(left, low..=high, Care { writes: true });
+            judged.with_context(|| format!("{name}, {errno:?}, cut afterwards keeping {keep}"))?;
+        }
+    }
+    Ok(format!(
+        "{} {mode} {}: {struck} faults struck, {told} were told, of {requests} requests",
+        variety.name,
+        script.name()
+    ))
+}
+
+fn all_survive(cases: &[(Variety, &'static str, Script)]) {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    for (variety, mode, script) in cases {
+        match each_request_fails(*variety, mode, *script) {
+            Ok(line) => println!("{line}"),
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+}
+
+#[test]
+fn io_errors_in_journal_mode() {
+    all_survive(&[
+        (EXT4_1K, "journal", Script::LogAndReplace),
+        (EXT4_1K, "journal", Script::Random(21)),
+        (EXT3_1K, "journal", Script::Orphans),
+    ]);
+}
+
+#[test]
+fn io_errors_in_ordered_mode() {
+    all_survive(&[
+        (EXT4_1K, "ordered", Script::Overwrites),
+        (EXT4_4K, "ordered", Script::Random(22)),
+    ]);
+}
+
+#[test]
+fn after_a_failed_commit_nothing_can_be_changed() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let setting = Setting {
+        variety: EXT4_1K,
+        mode: "journal",
+        script: Script::LogAndReplace,
+    };
+    let dev = Arc::new(SimOptions::default().build(setting.image().expect("a volume")));
+    let mut library = mounted(setting, &dev).expect("a mount");
+    let create = |path: &str| Op::Create {
+        path: path.into(),
+        mode: 0o644,
+        exclusive: true,
+    };
+    library.apply(&create("before")).expect("create");
+    library.apply(&Op::Sync).expect("sync");
+    library.apply(&create("lost")).expect("create");
+    dev.inject(Fault::nth(stetfs_media::Op::Write, 0).for_good());
+    assert!(
+        library.apply(&Op::Sync).is_err(),
+        "the sync was not durable and said nothing"
+    );
+    dev.heal();
+    assert!(
+        library.apply(&Op::Sync).is_err(),
+        "a later sync must not hide what was lost"
+    );
+    let refused = library.apply(&create("after"));
+    assert!(
+        matches!(refused, Err(Errno::ROFS | Errno::IO)),
+        "{refused:?}"
+    );
+    library
+        .apply(&Op::Stat {
+            path: "before".into(),
+        })
+        .expect("reading goes on");
+}
+
+#[test]
+fn a_device_that_cannot_be_written_is_mounted_read_only() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let setting = Setting {
+        variety: EXT4_4K,
+        mode: "journal",
+        script: Script::LogAndReplace,
+    };
+    let image = setting.image().expect("a volume");
+    let options = SimOptions {
+        read_only: true,
+        ..SimOptions::default()
+    };
+    let (mut library, report) =
+        Library::mount(Arc::new(options.build(image.clone())), setting.options()).expect("a mount");
+    assert!(
+        report.read_only && !report.warnings.is_empty(),
+        "{report:?}"
+    );
+    let op = Op::Create {
+        path: "f".into(),
+        mode: 0o644,
+        exclusive: false,
+    };
+    assert_eq!(library.apply(&op), Err(Errno::ROFS));
+    assert_eq!(
+        library.apply(&Op::Mkdir {
+            path: "d".into(),
+            mode: 0o755
+        }),
+        Err(Errno::ROFS)
+    );
+    library.apply(&Op::Readdir { path: ".".into() }).ok();
+    library.unmount().expect("unmount");
+    // Left dirty, it cannot be recovered there, and must not be shown as if it were clean.
+    let dev = Arc::new(SimOptions::default().build(image));
+    let mut library = mounted(setting, &dev).expect("a mount");
+    library.apply(&op).expect("create");
+    library.apply(&Op::Sync).expect("sync");
+    drop(library);
+    let dirty = dev.crash_point().crash(&Keep::All).image();
+    let error = Fs::mount(Arc::new(options.build(dirty)), setting.options())
+        .map(drop)
+        .expect_err("a dirty journal");
+    assert!(error.to_string().contains("recover"), "{error}");
+}
+
+#[test]
+fn an_image_in_use_is_refused() {
+    skip_unless!(needs(true, true, &["mke2fs", "e2fsck"]));
+    let dir = scratch().expect("a scratch directory");
+    let at = |name: &str| dir.path().join(name);
+    for name in ["a", "b"] {
+        fs::create_dir(at(name)).expect("a mount point");
+    }
+    EXT4_4K.make(&at("image"), 32, 4).expect("a volume");
+    let serve = env!("CARGO_BIN_EXE_serve");
+    let first = Mounted::start(serve, &at("image"), &at("a"), "").expect("the first mount");
+    Mounted::start(serve, &at("image"), &at("b"), "")
+        .map(drop)
+        .expect_err("a second mount");
+    let busy = |path: &Path| match FileOptions::default().open(path) {
+        Ok(_) => panic!("{} was opened although it is in use", path.display()),
+        Err(error) => assert!(matches!(error, MediaError::Busy { .. }), "{error}"),
+    };
+    busy(&at("image"));
+    first.unmount().expect("unmount");
+    // A device that the kernel has mounted.
+    let device = Loop::attach(&at("image")).expect("a loop device");
+    let mount = KernelMount::ext4(device.device(), &at("a"), "").expect("the kernel's mount");
+    busy(device.device());
+    mount.unmount().expect("unmount");
+    drop(device);
+    check(&at("image")).expect("a clean volume");
+}
+
+/// Space and inodes run out: the writer is told at once, a sync never is, and what was confirmed stays.
+#[test]
+fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    for mode in ["journal", "ordered", "writeback"] {
+        let dir = scratch().expect("a scratch directory");
+        let path = dir.path().join("image");
+        EXT4_1K
+            .make_with(&path, 8, 1, &["-N", "64"])
+            .expect("a volume");
+        let dev = Arc::new(stetfs_media::RamDev::from_file(&path).expect("its content"));
+        let options = MountOptions::parse(&format!("data={mode},noatime")).expect("options");
+        let (mut library, _) = Library::mount(dev.clone(), options.clone()).expect("a mount");
+        let mut files = 0;
+        let full = loop {
+            let name = format!("f{files}");
+            let made = library.apply(&Op::Create {
+                path: name,
+                mode: 0o644,
+                exclusive: true,
+            });
+            match made {
+                Ok(_) => files += 1,
+                Err(errno) => break errno,
+            }
+            assert!(files < 64, "{files} files on a volume of 64 inodes");
+        };
+        assert_eq!(full, Errno::NOSPC);
+        library
+            .apply(&Op::Open {
+                slot: 0,
+                path: "f0".into(),
+                truncate: false,
+            })
+            .expect("open");
+        let payload = stetfs_lab::world::op::Payload {
+            seed: 5,
+            len: 10_000,
+        };
+        let mut written = 0;
+        let full = loop {
+            match library.apply(&Op::Write {
+                slot: 0,
+                offset: written,
+                payload,
+            }) {
+                Ok(stetfs_lab::world::Reply::Count(n)) if n == 10_000 => written += 10_000,
+                // A short write: what is left does not fit, which the next call will say.
+                Ok(_) => {
+                    let rest = Op::Append { slot: 0, payload };
+                    break library.apply(&rest).expect_err("no room");
+                }
+                Err(errno) => break errno,
+            }
+            assert!(written < 8 << 20, "more was written than there is room");
+        };
+        assert_eq!(full, Errno::NOSPC, "after {written} bytes");
+        library
+            .apply(&Op::Fsync { slot: 0 })
+            .expect("what was taken can be made durable");
+        // Mounted again without an unmount: as after a crash.
+        drop(library);
+        let (mut library, _) = Library::mount(dev.clone(), options).expect("recovery");
+        library
+            .apply(&Op::Open {
+                slot: 0,
+                path: "f0".into(),
+                truncate: false,
+            })
+            .expect("open");
+        for at in (0..written).step_by(10_000) {
+            let read = library.apply(&Op::Read {
+                slot: 0,
+                offset: at,
+                len: 10_000,
+            });
+            assert_eq!(
+                read,
+                Ok(stetfs_lab::world::Reply::Bytes(payload.bytes())),
+                "{mode}: at {at}"
+            );
+        }
+        library
+            .apply(&Op::Ftruncate { slot: 0, size: 0 })
+            .expect("truncate");
+        library.apply(&Op::Sync).expect("sync");
+        library
+            .apply(&Op::Write {
+                slot: 0,
+                offset: 0,
+                payload,
+            })
+            .expect("there is room again");
+        library
+            .apply(&Op::Unlink { path: "f1".into() })
+            .expect("unlink");
+        library.apply(&Op::Sync).expect("sync");
+        library
+            .apply(&Op::Create {
+                path: "again".into(),
+                mode: 0o644,
+                exclusive: true,
+            })
+            .expect("an inode is free again");
+        library.unmount().expect("unmount");
+        dev.to_file(&path).expect("the image");
+        check(&path).unwrap_or_else(|error| panic!("{mode}: {error:#}"));
+    }
+}
