@@ -27,7 +27,7 @@ demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fs
 
 test: ## Every test
 	@scripts/deps.sh test
-	$(CARGO) test --workspace --locked --no-fail-fast
+	@CARGO="$(CARGO)" scripts/test.sh
 
 lint: ## Formatting and clippy, as .ci/run has it
 	$(CARGO) fmt --all --check
@@ -47,9 +47,10 @@ bench-mount: ## Mounted speed beside the kernel's ext4 and a floor that keeps ev
 	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab
 	$(TARGET)/release/bench-mount $(ARGS)
 
-bench-lib: ## The library's speed on a volume in memory, without a mount (ARGS="data=journal create")
-	@scripts/deps.sh build
-	$(CARGO) run --release --locked -p stetfs --features testing --example speed -- $(ARGS)
+bench-lib: ## The library's speed on a volume in memory, without a mount, beside the kernel's ext4 (ARGS=--help)
+	@scripts/deps.sh bench
+	$(CARGO) build --release --locked -p stetfs-lab
+	$(TARGET)/release/bench-lib $(ARGS)
 
 fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs a nightly toolchain and cargo-fuzz
 	@scripts/deps.sh fuzz
