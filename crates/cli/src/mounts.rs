@@ -1,6 +1,6 @@
 //! Whether an image is in use: mounted, the backing file of a loop device, or locked by another process.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -45,10 +45,30 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
         ))
         .advise(format!("unmount it first: {}", umount_command(&mount))));
     }
+    if let Some(device) = loop_device_of(image) {
+        let shown = image.display();
+        return Err(
+            Failure::new(format!("{shown} is the backing file of {device}")).advise(format!(
+                "work on {device}, or detach it: losetup -d {device}"
+            )),
+        );
+    }
     FileOptions::default()
         .open(image)
         .map(drop)
-        .or_advise(|| "see who uses it: fuser -v, losetup -a".to_owned())
+        .or_advise(|| "see who uses it: fuser -v".to_owned())
+}
+
+/// The loop device whose backing file is `image`, mounted or not: both have caches of their own.
+fn loop_device_of(image: &Path) -> Option<String> {
+    let same_file = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let meta = image.metadata().ok().filter(Metadata::is_file)?;
+    let devices = std::fs::read_dir("/sys/block").ok()?;
+    devices.flatten().find_map(|entry| {
+        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        let backing = Path::new(backing.trim_end_matches('\n')).metadata().ok()?;
+        same_file(&backing, &meta).then(|| format!("/dev/{}", entry.file_name().to_string_lossy()))
+    })
 }
 
 /// How a user ends this mount.

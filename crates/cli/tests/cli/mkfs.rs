@@ -93,6 +93,29 @@ fn what_is_in_use_is_never_overwritten() {
 }
 
 #[test]
+fn the_backing_file_of_a_loop_device_is_left_alone() {
+    if !rustix::process::geteuid().is_root() || tool("losetup", &["-f"]).code != 0 {
+        eprintln!("SKIPPED: no loop devices here");
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.volume(&["-L", "below"]);
+    let device = tool("losetup", &["-f", "--show", &image]).ok();
+    let device = device.trim();
+    let file = stetfs(&["mkfs", "--force", &image]);
+    let itself = stetfs(&["mkfs", device]);
+    let forced = stetfs(&["mkfs", device, "--force", "-L", "above"]);
+    let larger = stetfs(&["mkfs", device, "--force", "--size", "20M"]);
+    tool("losetup", &["-d", device]).ok();
+    file.fails(1, &[&image, "is the backing file of", device, "losetup -d"]);
+    itself.fails(1, &[device, "holds an ext4 volume \"below\""]);
+    forced.ok();
+    larger.fails(1, &["20 MiB is more than the device has (16 MiB)"]);
+    assert_eq!(dumpe2fs(&image, "Filesystem volume name"), "above");
+    assert_clean(&image);
+}
+
+#[test]
 fn wrong_arguments_are_told_and_leave_nothing_behind() {
     let lab = Lab::new();
     let image = lab.str("disk.img");
