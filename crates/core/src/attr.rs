@@ -123,7 +123,8 @@ pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) ->
 fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
     let explicit_time = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
     // Times of earlier writes, which a page cache above hands in late, are no change that flags could forbid.
-    let late = set.ctime.is_some() && set.atime.is_none() && set.size.is_none() && set.mode.is_none();
+    let late =
+        set.ctime.is_some() && set.atime.is_none() && set.size.is_none() && set.mode.is_none();
     let explicit_times = !late && (explicit_time(set.atime) || explicit_time(set.mtime));
     let flags = st.raw.flags;
     let guarded = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || explicit_times;
