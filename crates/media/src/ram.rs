@@ -87,13 +87,15 @@ impl RamDev {
         sparse::store(path, self.size, pieces)
     }
 
-    /// A second device with a copy of the content and an account of its own.
+    /// A second device with a copy of the content and an account of its own. The copy is of one moment: a write
+    /// that began after another had returned is in it only if that other is, so it is what a power cut could leave.
     pub fn fork(&self) -> Self {
+        // Every chunk is held until all are copied; a writer holds one at a time and waits.
+        let held: Vec<_> = self.chunks.iter().map(RwLock::read).collect();
         Self {
-            chunks: self
-                .chunks
+            chunks: held
                 .iter()
-                .map(|chunk| RwLock::new(chunk.read().clone()))
+                .map(|chunk| RwLock::new((*chunk).clone()))
                 .collect(),
             size: self.size,
             sector: self.sector,

@@ -108,7 +108,11 @@ fn step(fs: &Fs, c: &Caller, rng: &mut Rng, twins: &mut [Twin], extents: bool) {
     let len = 1 + rng.below(longest);
     let keep = rng.below(2) == 0;
     let range = at as usize..(at + len) as usize;
-    match rng.below(12) {
+    let what = rng.below(12);
+    if std::env::var_os("TRACE").is_some() {
+        eprintln!("op {what} file {which} at {at} len {len} keep {keep}");
+    }
+    match what {
         0..=3 => {
             let byte = rng.next() as u8;
             let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add((i / 7) as u8)).collect();
