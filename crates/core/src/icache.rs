@@ -32,6 +32,8 @@ struct Shard {
     /// The same inodes; each knows its index (`ring_at`).
     ring: Vec<Arc<Inode>>,
     hand: usize,
+    /// How many inodes have left.
+    departures: u64,
 }
 
 impl InodeCache {
@@ -61,22 +63,28 @@ impl InodeCache {
         Some(inode.clone())
     }
 
-    /// The inode, loaded when it is not in memory. `load` runs twice when it has to: once to bring the block in without
-    /// a lock, and again under the shard's lock, because the slot may have changed in between.
+    /// The inode, loaded when it is not in memory: without a lock, so that reading its block delays nobody. What was loaded is
+    /// good if no inode has left the shard meanwhile; otherwise it may have changed in between, and is loaded again under the lock.
     pub(crate) fn get_or_load(
         &self,
         ino: InodeNo,
         load: impl Fn() -> Result<Inode>,
     ) -> Result<Arc<Inode>> {
-        if let Some(inode) = self.get(ino) {
-            return Ok(inode);
-        }
-        load()?;
+        let departures = {
+            let shard = self.shard(ino).lock();
+            if let Some(inode) = shard.map.get(&ino) {
+                inode.referenced.store(true, Ordering::Relaxed);
+                return Ok(inode.clone());
+            }
+            shard.departures
+        };
+        let loaded = load()?;
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.map.get(&ino) {
             return Ok(inode.clone());
         }
-        let inode = Arc::new(load()?);
+        let unchanged = shard.departures == departures;
+        let inode = Arc::new(if unchanged { loaded } else { load()? });
         self.add(&mut shard, inode.clone());
         Ok(inode)
     }
@@ -121,9 +129,12 @@ impl InodeCache {
         shard.ring.push(inode);
     }
 
-    /// Moves the hand until one inode was dropped, at most twice around; the shard grows when all are in use.
+    /// Moves the hand until there is room, for a while; the shard grows when all are in use, and shrinks again later.
     fn make_room(&self, shard: &mut Shard) {
-        for _ in 0..(2 * shard.ring.len()).min(256) {
+        for _ in 0..(2 * shard.ring.len()).min(64) {
+            if shard.ring.len() < self.capacity {
+                return;
+            }
             if shard.hand >= shard.ring.len() {
                 shard.hand = 0;
             }
@@ -136,7 +147,6 @@ impl InodeCache {
             self.note_dropped(&inode);
             shard.map.remove(&inode.ino);
             shard.leave_ring(&inode);
-            return;
         }
     }
 
@@ -152,6 +162,7 @@ impl InodeCache {
 
 impl Shard {
     fn leave_ring(&mut self, inode: &Inode) {
+        self.departures += 1;
         let at = inode.ring_at.load(Ordering::Relaxed) as usize;
         self.ring.swap_remove(at);
         if let Some(moved) = self.ring.get(at) {
