@@ -506,10 +506,11 @@ fn copy_in(
     while copied.bytes < bytes.len() {
         let left = (skip + bytes.len() - copied.bytes).div_ceil(size) as u32;
         let run = mapping::lookup(vol, inode, &inode.state.read(), lblk, left)?;
-        if copied.bytes > 0 && !h.has_credits(INODE_CREDITS + RUN_CREDITS + logged) {
+        let count = run.len.min(left);
+        if copied.bytes > 0 && !h.has_credits(INODE_CREDITS + RUN_CREDITS + logged * count) {
             break;
         }
-        for i in 0..run.len.min(left) {
+        for i in 0..count {
             let n = (size - skip).min(bytes.len() - copied.bytes);
             let part = &bytes[copied.bytes..copied.bytes + n];
             let old = match run.state {
