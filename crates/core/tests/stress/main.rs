@@ -27,20 +27,32 @@ use worker::{Rules, Worker};
 
 const THREADS: u64 = 4;
 
-/// mke2fs's arguments and size in MiB, `data=`, and memory in KiB.
-const KINDS: [(&str, u64, &str, u64); 7] = [
-    ("-t ext4 -b 1024 -J size=1", 12, "ordered", 256),
-    ("-t ext4 -b 1024 -J size=1", 12, "journal", 256),
-    ("-t ext4 -b 4096 -J size=4", 24, "ordered", 512),
-    ("-t ext4 -b 4096 -J size=4", 24, "journal", 512),
+/// mke2fs's arguments and size in MiB, mount options, and memory in KiB.
+const KINDS: [(&str, u64, &str, u64); 9] = [
+    ("-t ext4 -b 1024 -J size=1", 12, "data=ordered", 256),
+    ("-t ext4 -b 1024 -J size=1", 12, "data=journal", 256),
+    ("-t ext4 -b 4096 -J size=4", 24, "data=ordered", 512),
+    ("-t ext4 -b 4096 -J size=4", 24, "data=journal", 512),
     (
         "-t ext4 -b 2048 -I 128 -O ^64bit,^metadata_csum,uninit_bg",
         16,
-        "writeback",
+        "data=writeback",
         512,
     ),
-    ("-t ext3 -b 1024 -J size=1", 12, "ordered", 256),
-    ("-t ext3 -b 1024 -J size=1", 12, "journal", 256),
+    ("-t ext3 -b 1024 -J size=1", 12, "data=ordered", 256),
+    ("-t ext3 -b 1024 -J size=1", 12, "data=journal", 256),
+    (
+        "-t ext4 -b 1024 -J size=1",
+        12,
+        "scheme=relocate-all,data=ordered",
+        256,
+    ),
+    (
+        "-t ext3 -b 4096 -J size=4",
+        24,
+        "scheme=relocate-all,data=journal",
+        256,
+    ),
 ];
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -108,7 +120,7 @@ fn quiet() -> SimOptions {
 }
 
 fn options(data: &str, memory: u64, random: &mut Random) -> stetfs::MountOptions {
-    let mut options = stetfs::MountOptions::parse(&format!("data={data}")).unwrap();
+    let mut options = stetfs::MountOptions::parse(data).unwrap();
     options.memory = memory << (10 + random.below(3));
     options.commit = Duration::from_millis([5, 50, 5000][random.below(3) as usize]);
     options
@@ -121,7 +133,7 @@ fn everything_at_once() {
         let start = Instant::now();
         let mut seed = first;
         while seed == first || start.elapsed() < time() {
-            let what = format!("mke2fs {kind}, data={data}, STETFS_STRESS_SEED={seed}");
+            let what = format!("mke2fs {kind}, -o {data}, STETFS_STRESS_SEED={seed}");
             let mut random = Random::new(seed);
             let made = image(kind, mib);
             // One that the host does not cache keeps what was read.
@@ -149,14 +161,14 @@ fn everything_at_once() {
 fn the_power_goes_off() {
     let first = setting("STETFS_STRESS_SEED", 1);
     for (kind, mib, data, memory) in KINDS {
-        if data == "writeback" {
+        if data == "data=writeback" {
             continue;
         }
         let made = image(kind, mib);
         let start = Instant::now();
         let mut seed = first;
         while seed == first || start.elapsed() < time() {
-            let what = format!("mke2fs {kind}, data={data}, STETFS_STRESS_SEED={seed}");
+            let what = format!("mke2fs {kind}, -o {data}, STETFS_STRESS_SEED={seed}");
             cut_once(&made, data, memory, seed, &what);
             seed += 1;
         }
@@ -168,7 +180,7 @@ fn cut_once(made: &Image, data: &str, memory: u64, seed: u64, what: &str) {
     let dev = Arc::new(quiet().build(made.clone()));
     let fs = mount(dev.clone(), options(data, memory, &mut random));
     let rules = Rules {
-        atomic_data: data == "journal",
+        atomic_data: data.contains("data=journal"),
         ..Rules::CUT
     };
     let mut workers: Vec<Worker> = (0..THREADS)
@@ -189,7 +201,7 @@ fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
         let left = dev.crash_point().crash(&keep).image();
         let dev: Arc<SimDev> = Arc::new(dev.options().build(left));
         let again: Arc<dyn BlockDev> = dev.clone();
-        let options = stetfs::MountOptions::parse(&format!("data={data}")).unwrap();
+        let options = stetfs::MountOptions::parse(data).unwrap();
         let fs = match stetfs::Fs::mount(again, options) {
             Ok((fs, _)) => fs,
             Err(e) => panic!("{what}: {e}"),
@@ -205,7 +217,7 @@ fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
 fn the_device_fails() {
     let first = setting("STETFS_STRESS_SEED", 1);
     for (kind, mib, data, memory) in KINDS {
-        if data == "writeback" {
+        if data == "data=writeback" {
             continue;
         }
         let made = image(kind, mib);
@@ -214,7 +226,7 @@ fn the_device_fails() {
         while seed == first || start.elapsed() < time() {
             for op in [Op::Read, Op::Write, Op::Flush] {
                 let what =
-                    format!("{op} fails, mke2fs {kind}, data={data}, STETFS_STRESS_SEED={seed}");
+                    format!("{op} fails, mke2fs {kind}, -o {data}, STETFS_STRESS_SEED={seed}");
                 fail_once(&made, data, memory, seed, op, &what);
             }
             seed += 1;
@@ -227,7 +239,7 @@ fn fail_once(made: &Image, data: &str, memory: u64, seed: u64, op: Op, what: &st
     let dev = Arc::new(quiet().build(made.clone()));
     let fs = mount(dev.clone(), options(data, memory, &mut random));
     let rules = Rules {
-        atomic_data: data == "journal",
+        atomic_data: data.contains("data=journal"),
         ..Rules::CUT
     };
     let mut workers: Vec<Worker> = (0..2).map(|n| Worker::new(&fs, n, seed, rules)).collect();
