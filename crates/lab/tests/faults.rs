@@ -343,7 +343,7 @@ fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
                 offset: written,
                 payload,
             }) {
-                Ok(stetfs_lab::world::Reply::Count(n)) if n == 10_000 => written += 10_000,
+                Ok(stetfs_lab::world::Reply::Count(10_000)) => written += 10_000,
                 // A short write: what is left does not fit, which the next call will say.
                 Ok(_) => {
                     let rest = Op::Append { slot: 0, payload };
