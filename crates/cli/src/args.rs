@@ -121,7 +121,7 @@ pub(crate) struct Mkfs {
 Mount options, for -o (name or name=value, separated by commas):
   ro, rw                              read-only; read-write
   scheme=NAME                         journaling scheme, see `stetfs schemes`
-  data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else ordered)
+  data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else journal)
   commit=SECONDS                      how long a change may wait for its commit (default 5)
   memory=SIZE                         bound of all caches together (default 256M)
   errors=remount-ro|continue|panic    what an error does (default: the volume's setting)
