@@ -5,14 +5,15 @@
 //! makes each operation happen entirely or not at all, whatever the journaling scheme.
 //!
 //! A tour, from the outside in:
-//! - `fs.rs`: the public operations; each is a few lines that call a module below.
-//! - `mount.rs`, `options.rs`: bringing a volume up and down.
+//! - `fs.rs`, `open.rs`: the public operations; each is a few lines that call a module below.
+//! - `mount/`, `options.rs`, `damage.rs`: bringing a volume up and down, and what happens when it is found damaged.
 //! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
-//! - `file.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`: contents.
+//! - `file.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
 //! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.
 //! - `volume.rs`, `inode.rs`, `icache.rs`: the state in memory; `volume.rs` has the lock order.
 //! - `alloc/`, `mapping/`, `place.rs`: which blocks hold what.
-//! - `orphan.rs`: what a crash must not leave behind.
+//! - `evict.rs`, `orphan.rs`: freeing files, and what a crash must not leave behind.
+//! - `testing.rs`, `tests/`: images made by mke2fs, judged by e2fsck, debugfs and the kernel.
 #![forbid(unsafe_code)]
 
 mod acl;
