@@ -17,7 +17,7 @@ use stetfs_lab::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety, check};
 use stetfs_lab::skip_unless;
 use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
-use stetfs_lab::world::op::{Op, Profile, stream};
+use stetfs_lab::world::op::{Profile, stream};
 use stetfs_lab::world::{BASE, World, tree};
 use stetfs_media::{BlockDev, RamDev};
 

@@ -116,7 +116,7 @@ fn damage(image: &mut Image, words: &[u64], random: &mut Random) {
             3 => old.wrapping_add(1),
             4 => old.wrapping_sub(1),
             5 => random.next() as u32,
-            6 => old << 16 | old >> 16,
+            6 => old.rotate_right(16),
             7 => old | 0xFFFF << (16 * random.below(2)),
             _ => u32::from_le_bytes(word),
         };

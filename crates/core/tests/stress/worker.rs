@@ -116,7 +116,7 @@ impl Worker {
 
     fn some_name(&mut self) -> Vec<u8> {
         let n = self.random.below(NAMES[usize::from(!self.rules.cut)]);
-        let long = if n % 3 == 0 {
+        let long = if n.is_multiple_of(3) {
             "-with-a-long-name".repeat(8)
         } else {
             String::new()
@@ -151,7 +151,7 @@ impl Worker {
         match choice {
             8..40 => self.write(name, file),
             40..46 => self.truncate(name, file),
-            46..58 => self.sync(&name, &file, choice % 2 == 0),
+            46..58 => self.sync(&name, &file, choice.is_multiple_of(2)),
             58..64 => self.unlink(name, file),
             64..72 => self.rename(name, file),
             72..78 => self.read(&file),

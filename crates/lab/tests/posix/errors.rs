@@ -473,7 +473,7 @@ pub(crate) const CASES: &[Case] = &[
         for i in 0..500 {
             d.file(&format!("f{i}"));
         }
-        let fd = rustix::fs::open(&d.at(""), OFlags::RDONLY | OFlags::DIRECTORY, MODE)?;
+        let fd = rustix::fs::open(d.at(""), OFlags::RDONLY | OFlags::DIRECTORY, MODE)?;
         let names: Vec<_> = rustix::fs::Dir::read_from(&fd)?
             .map(|e| e.map(|e| e.file_name().to_owned()))
             .collect::<Result<_, _>>()?;
