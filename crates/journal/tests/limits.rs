@@ -3,13 +3,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_journal::{
     Config, DataMode, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer, SchemeOptions,
 };
-use stetfs_media::{BlockDev, Cause, Class, RamDev};
+use stetfs_media::{BlockDev, Cause, Class, MediaError, Meter, RamDev, Tag};
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 8192;
@@ -24,6 +25,17 @@ fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
 
 fn open_with(memory: usize, caches: usize, log: LogExtent) -> (Arc<RamDev>, Arc<Journal>) {
     let dev = Arc::new(RamDev::new(BLOCKS * BLOCK as u64));
+    let journal = open_on(dev.clone(), memory, caches, log, None);
+    (dev, journal)
+}
+
+fn open_on(
+    dev: Arc<dyn BlockDev>,
+    memory: usize,
+    caches: usize,
+    log: LogExtent,
+    commit_interval: Option<Duration>,
+) -> Arc<Journal> {
     let mut raw = vec![0; BLOCK];
     let superblock = JournalSuperblock {
         is_v2: true,
@@ -45,10 +57,10 @@ fn open_with(memory: usize, caches: usize, log: LogExtent) -> (Arc<RamDev>, Arc<
         head: 0,
     };
     superblock.encode_into(&mut raw);
-    let tag = stetfs_media::Tag::new(Class::Journal, Cause::Control);
+    let tag = Tag::new(Class::Journal, Cause::Control);
     dev.write_at(log.start.0 * BLOCK as u64, &raw, tag).unwrap();
     let args = OpenArgs {
-        dev: dev.clone(),
+        dev,
         block_size: BLOCK,
         blocks: BLOCKS,
         uuid: [7; 16],
@@ -63,16 +75,15 @@ fn open_with(memory: usize, caches: usize, log: LogExtent) -> (Arc<RamDev>, Arc<
         },
     };
     let config = Config {
-        commit_interval: None,
+        commit_interval,
         memory: caches,
         ..Config::default()
     };
-    (dev, Journal::open(args, &config).unwrap().0)
+    Journal::open(args, &config).unwrap().0
 }
 
-/// Blocks that are committed but not home when 600 blocks went through the log, which has room for all of them.
-fn blocks_held(memory: usize) -> u64 {
-    let (dev, journal) = open(memory);
+/// Commits 600 blocks, one after the other, for all of which the log has room.
+fn commit_blocks(journal: &Arc<Journal>, mut after_each: impl FnMut(u64)) {
     for n in 0..600 {
         let handle = journal.start(1).unwrap();
         let block = BlockNo(5000 + n);
@@ -82,14 +93,23 @@ fn blocks_held(memory: usize) -> u64 {
         let tid = handle.tid();
         drop(handle);
         journal.commit(tid).unwrap();
+        after_each(n + 1);
     }
-    let home = dev
-        .meter()
+}
+
+fn written_home(dev: &dyn BlockDev) -> u64 {
+    dev.meter()
         .snapshot()
         .by_cause(Cause::Checkpoint)
         .write_bytes
-        / BLOCK as u64;
-    600 - home
+        / BLOCK as u64
+}
+
+/// Blocks that are committed but not home after [`commit_blocks`].
+fn blocks_held(memory: usize) -> u64 {
+    let (dev, journal) = open(memory);
+    commit_blocks(&journal, |_| {});
+    600 - written_home(&*dev)
 }
 
 #[test]
@@ -191,4 +211,58 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
         drop(handle);
         assert!(file.unplaced() <= 15 * 1024 / 12 + 1, "block {n}");
     }
+}
+
+/// A device that takes its time to write home.
+struct Slow(RamDev);
+
+impl BlockDev for Slow {
+    fn describe(&self) -> String {
+        "slow".to_owned()
+    }
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn sector_size(&self) -> u32 {
+        self.0.sector_size()
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn volatile_cache(&self) -> bool {
+        false
+    }
+    fn host_cached(&self) -> bool {
+        true
+    }
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        self.0.read_at(offset, out, tag)
+    }
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        if tag.cause == Cause::Checkpoint {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.0.write_vectored_at(offset, parts, tag)
+    }
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        self.0.flush(cause)
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        self.0.discard(offset, len)
+    }
+    fn meter(&self) -> &Meter {
+        self.0.meter()
+    }
+}
+
+#[test]
+fn a_slow_background_does_not_let_more_pile_up() {
+    let dev = Arc::new(Slow(RamDev::new(BLOCKS * BLOCK as u64)));
+    let hour = Some(Duration::from_secs(3600));
+    let journal = open_on(dev.clone(), 50 * BLOCK, 256 * BLOCK, LOG, hour);
+    commit_blocks(&journal, |n| {
+        let held = n - written_home(&*dev);
+        assert!(held <= 2 * 50 + 1, "{held} blocks are held after {n}");
+    });
+    journal.close().unwrap();
 }

@@ -204,6 +204,10 @@ impl Jbd2 {
     ) -> Result<()> {
         let needed = self.records.log_blocks(logged.len(), revoked.len());
         self.make_room(needed)?;
+        if self.live.held() > 2 * self.most_held {
+            // The background does not keep up: whoever commits helps, or waits for it.
+            self.checkpoint(Goal::Background)?;
+        }
         let (head, sequence) = self.begin_log()?;
         let records = self.records.body(sequence, logged, revoked);
         let parts: Vec<(Class, &[u8])> = records.parts(logged);
