@@ -76,6 +76,8 @@ impl VolumeState {
     pub(crate) const SHUT_DOWN: u32 = 4;
     /// Orphans are being processed at mount: inodes without links are expected.
     pub(crate) const ORPHANS: u32 = 8;
+    /// Being unmounted: what is under way finishes, nothing else begins.
+    pub(crate) const CLOSING: u32 = 16;
 }
 
 /// Where an inode's slot is.
@@ -93,7 +95,8 @@ pub(crate) const ROOT_INO: InodeNo = InodeNo(2);
 impl Volume {
     /// Fails unless the volume is up (mounted and not shut down).
     pub(crate) fn check_up(&self) -> Result<()> {
-        if self.state.load(Ordering::Relaxed) & VolumeState::SHUT_DOWN != 0 {
+        const DOWN: u32 = VolumeState::SHUT_DOWN | VolumeState::CLOSING;
+        if self.state.load(Ordering::Relaxed) & DOWN != 0 {
             return Err(Error::ShutDown);
         }
         Ok(())

@@ -220,6 +220,17 @@ impl<T: Load> Gate<T> {
         self.notify(&state);
     }
 
+    /// Stops with `error` if nobody is at work and nothing waits to be committed.
+    pub(crate) fn seal(&self, error: JournalError) -> bool {
+        let mut state = self.state.lock();
+        let idle = state.open == 0 && state.committing.is_none() && state.load.is_empty();
+        if idle {
+            state.stop(error);
+            self.notify(&state);
+        }
+        idle
+    }
+
     /// Why nothing more can be written, if so.
     pub(crate) fn stopped(&self) -> Option<JournalError> {
         self.state.lock().stopped.clone()

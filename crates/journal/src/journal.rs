@@ -251,19 +251,28 @@ impl Journal {
 
     /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error says why.
     pub fn close(self: &Arc<Self>) -> Result<()> {
+        self.close_when(|| Ok(()))
+    }
+
+    /// [`close`](Self::close), as soon as `settle` has left nothing to be committed and no operation is under way. It is called without a
+    /// handle, after a commit, and again when something came in between.
+    pub fn close_when<E: From<JournalError>>(
+        self: &Arc<Self>,
+        mut settle: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.background.end();
         match self.gate.stopped() {
             Some(JournalError::ReadOnly) => return Ok(()),
-            Some(error) => return Err(error),
+            Some(error) => return Err(error.into()),
             None => {}
         }
-        self.commit_running()?;
-        let result = self.scheme.close();
-        self.gate.stop(match &result {
-            Ok(()) => JournalError::ReadOnly,
-            Err(error) => error.clone(),
-        });
-        result
+        loop {
+            self.commit_running()?;
+            settle()?;
+            if self.gate.seal(JournalError::ReadOnly) {
+                return Ok(self.scheme.close()?);
+            }
+        }
     }
 
     /// What was done so far.

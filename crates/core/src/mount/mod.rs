@@ -469,15 +469,16 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
 /// An error of the journal or the device: the image then needs recovery, which loses nothing that was confirmed.
 pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.check_up()?;
-    free_unlinked(vol)?;
-    if vol.opts.discard && !vol.is_read_only() {
-        vol.journal.commit_running()?;
+    vol.state.fetch_or(VolumeState::CLOSING, Ordering::Relaxed);
+    let writes = !matches!(vol.journal.stopped(), Some(JournalError::ReadOnly));
+    // Operations that had begun may still change something, until the journal is closed.
+    let closed = vol.journal.close_when(|| {
         vol.alloc.discard_freed();
-    }
+        free_unlinked(vol)
+    });
     vol.state
         .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
-    let writes = !matches!(vol.journal.stopped(), Some(JournalError::ReadOnly));
-    vol.journal.close()?;
+    closed?;
     if !writes {
         return Ok(());
     }

@@ -257,3 +257,36 @@ fn fail_once(made: &Image, data: &str, memory: u64, seed: u64, op: Op, what: &st
     drop(fs);
     judge(&dev, data, &workers, seed, what);
 }
+
+/// Unmounting while others are at work: what they did counts or not, the image is whole either way.
+#[test]
+fn unmounting_in_the_middle() {
+    let made = image("-t ext4 -b 1024 -J size=1", 12);
+    let first = setting("STETFS_STRESS_SEED", 1);
+    let start = Instant::now();
+    let mut seed = first;
+    while seed < first + 20 || start.elapsed() < time() {
+        let what = format!("STETFS_STRESS_SEED={seed}");
+        let rules = Rules {
+            unmounted: true,
+            ..Rules::CUT
+        };
+        let dev = Arc::new(quiet().build(made.clone()));
+        let fs = mount(
+            dev.clone(),
+            options("data=ordered", 1024, &mut Random::new(seed)),
+        );
+        let mut workers: Vec<Worker> = (0..THREADS)
+            .map(|n| Worker::new(&fs, n, seed, rules))
+            .collect();
+        std::thread::scope(|scope| {
+            for worker in &mut workers {
+                scope.spawn(move || while worker.step() {});
+            }
+            std::thread::sleep(Duration::from_millis(10 + seed % 40));
+            fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+        });
+        clean(&what, |path| dev.newest().to_file(path).unwrap());
+        seed += 1;
+    }
+}

@@ -26,16 +26,20 @@ pub(crate) struct Rules {
     pub(crate) cut: bool,
     /// Data changes with its transaction.
     pub(crate) atomic_data: bool,
+    /// The volume is unmounted meanwhile, which frees what is open but has no name.
+    pub(crate) unmounted: bool,
 }
 
 impl Rules {
     pub(crate) const QUIET: Self = Self {
         cut: false,
         atomic_data: false,
+        unmounted: false,
     };
     pub(crate) const CUT: Self = Self {
         cut: true,
         atomic_data: false,
+        unmounted: false,
     };
 }
 
@@ -106,10 +110,14 @@ impl Worker {
         match result {
             Ok(()) => true,
             Err(Error::NoSpace) => true,
-            Err(e) if self.rules.cut && matches!(e.kind(), Kind::Io | Kind::ReadOnly) => {
+            Err(e)
+                if self.rules.cut
+                    && matches!(e.kind(), Kind::Io | Kind::ReadOnly | Kind::ShutDown) =>
+            {
                 // It may have happened or not.
                 false
             }
+            Err(Error::Stale) if self.rules.unmounted => false,
             Err(e) => panic!("{e} ({e:?})"),
         }
     }
