@@ -2,6 +2,8 @@
 //! anybody waiting.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -213,8 +215,15 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
     }
 }
 
-/// A device that takes its time to write home.
-struct Slow(RamDev);
+/// A device that takes its time to write home and to write commit records, and says when it begins one.
+struct Slow(RamDev, AtomicBool);
+
+impl Slow {
+    fn new() -> Arc<Self> {
+        let dev = RamDev::new(BLOCKS * BLOCK as u64);
+        Arc::new(Self(dev, AtomicBool::new(false)))
+    }
+}
 
 impl BlockDev for Slow {
     fn describe(&self) -> String {
@@ -239,8 +248,11 @@ impl BlockDev for Slow {
         self.0.read_at(offset, out, tag)
     }
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        if tag.cause == Cause::Checkpoint {
-            std::thread::sleep(Duration::from_millis(100));
+        match tag.cause {
+            Cause::Checkpoint => std::thread::sleep(Duration::from_millis(100)),
+            Cause::CommitRecord if self.1.swap(true, Ordering::Relaxed) => {}
+            Cause::CommitRecord => std::thread::sleep(Duration::from_millis(100)),
+            _ => {}
         }
         self.0.write_vectored_at(offset, parts, tag)
     }
@@ -257,7 +269,7 @@ impl BlockDev for Slow {
 
 #[test]
 fn a_slow_background_does_not_let_more_pile_up() {
-    let dev = Arc::new(Slow(RamDev::new(BLOCKS * BLOCK as u64)));
+    let dev = Slow::new();
     let hour = Some(Duration::from_secs(3600));
     let journal = open_on(dev.clone(), 50 * BLOCK, 256 * BLOCK, LOG, hour);
     commit_blocks(&journal, |n| {
@@ -265,4 +277,25 @@ fn a_slow_background_does_not_let_more_pile_up() {
         assert!(held <= 2 * 50 + 1, "{held} blocks are held after {n}");
     });
     journal.close().unwrap();
+}
+
+#[test]
+fn closing_waits_for_a_commit_in_the_background() {
+    let dev = Slow::new();
+    let at_once = Some(Duration::from_millis(1));
+    let journal = open_on(dev.clone(), BLOCK, 256 * BLOCK, LOG, at_once);
+    // So much that the thread will want to checkpoint.
+    let handle = journal.start(40).unwrap();
+    for n in 0..40 {
+        handle
+            .write(BlockNo(5000 + n), Class::Directory, 0, &[1; 8])
+            .unwrap();
+    }
+    drop(handle);
+    while !dev.1.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (sender, closed) = channel();
+    std::thread::spawn(move || sender.send(journal.close().is_ok()));
+    assert_eq!(closed.recv_timeout(Duration::from_secs(20)), Ok(true));
 }
