@@ -26,7 +26,7 @@ fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(6)
+        .unwrap_or(25)
 }
 
 fn options(mode: &str) -> MountOptions {

@@ -1,21 +1,25 @@
 //! The power is cut at every write of a workload, also during recovery; what is left is recovered and judged.
 //!
-//! - `STETFS_LAB_CUTS=N` visits at most N moments of each run (default 24; 0: all of them).
+//! - `STETFS_LAB_CUTS=N` visits at most N moments of each run (default 48; 0: all of them).
 //! - `STETFS_LAB_CASE=...` replays one case by the name that a failure printed.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use stetfs_lab::crash::explore::{Case, Effort, explore, replay};
+use stetfs_lab::crash::lies::{Liar, Lie};
 use stetfs_lab::crash::record::{Record, Setting};
 use stetfs_lab::crash::script::Script;
 use stetfs_lab::host::needs;
 use stetfs_lab::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety};
 use stetfs_lab::skip_unless;
+use stetfs_media::Cause;
 
 fn effort(seed: u64) -> Effort {
     let moments = std::env::var("STETFS_LAB_CUTS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(24);
+        .unwrap_or(48);
     Effort {
         moments,
         choices: 2,
@@ -132,6 +136,51 @@ fn without_a_journal_crashes_are_caught() {
         println!(
             "caught as it must be: {} {}",
             findings.wrong[0].0, findings.wrong[0].1
+        );
+    }
+}
+
+/// Tests the tester: with any one of the journal's barriers left out, some crash must be found that breaks the promise.
+#[test]
+fn a_missing_barrier_is_caught() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let lies = [
+        ("journal", Script::LogAndReplace, Lie::Flush(Cause::Log)),
+        (
+            "journal",
+            Script::LogAndReplace,
+            Lie::Durable(Cause::CommitRecord),
+        ),
+        ("journal", Script::Random(3), Lie::Flush(Cause::Checkpoint)),
+        ("ordered", Script::Overwrites, Lie::Flush(Cause::Log)),
+    ];
+    for (mode, script, lie) in lies {
+        let setting = Setting {
+            variety: EXT4_1K,
+            mode,
+            script,
+        };
+        let record = Record::make_on(setting, |dev| Arc::new(Liar::new(dev, lie))).expect("a run");
+        let findings = explore(
+            &record,
+            Effort {
+                moments: 0,
+                choices: 4,
+                ..effort(3)
+            },
+            1,
+        )
+        .expect("exploring");
+        let Some((case, why)) = findings.wrong.first() else {
+            panic!(
+                "{} cases of {setting:?} and none showed that {lie:?} is missing",
+                findings.judged
+            );
+        };
+        println!(
+            "{lie:?} was missed after {} cases, at {case}: {}",
+            findings.judged,
+            why.lines().next().unwrap_or("")
         );
     }
 }

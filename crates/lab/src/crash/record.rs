@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use stetfs::MountOptions;
 use stetfs_journal::DataPromise;
 use stetfs_media::sim::{SimOptions, Tape};
-use stetfs_media::{Image, RamDev, SimDev};
+use stetfs_media::{BlockDev, Image, RamDev, SimDev};
 
 use super::script::Script;
 use crate::image::Variety;
@@ -74,9 +74,20 @@ impl Record {
     /// # Errors
     /// The volume cannot be made or mounted, or an answer is wrong.
     pub fn make(setting: Setting) -> Result<Self> {
+        Self::make_on(setting, |dev| dev)
+    }
+
+    /// The same on something in front of the simulated device.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn make_on(
+        setting: Setting,
+        front: impl FnOnce(Arc<SimDev>) -> Arc<dyn BlockDev>,
+    ) -> Result<Self> {
         let dev = Arc::new(SimOptions::default().build(setting.image()?));
-        let (mut library, _) =
-            Library::mount(dev.clone(), setting.options()).context("mounting")?;
+        let shown = front(dev.clone());
+        let (mut library, _) = Library::mount(shown, setting.options()).context("mounting")?;
         let promise = library.fs().data_promise();
         let mut model = Model::new(setting.variety.rules());
         let mut states = vec![model.clone()];
