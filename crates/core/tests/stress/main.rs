@@ -5,7 +5,7 @@
 //! quiet runs the volume is unmounted, judged by e2fsck and read again. In the others the power goes off in the middle, and what
 //! each thread finds in its directory afterwards must be what it had there at one moment, not before its last sync.
 //!
-//! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 3).
+//! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 2).
 //! - `STETFS_STRESS_SEED=N`: the first seed.
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use stetfs_media::sim::{Fault, Keep, SimDev, SimOptions};
 use stetfs_media::{BlockDev, Image, Op, RamDev};
-use volume::{Random, clean, image, mount};
+use volume::{Random, clean, image, mount, unmount};
 use worker::{Rules, Worker};
 
 const THREADS: u64 = 4;
@@ -63,7 +63,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 fn time() -> Duration {
-    Duration::from_secs(setting("STETFS_STRESS_SECONDS", 3))
+    Duration::from_secs(setting("STETFS_STRESS_SECONDS", 2))
 }
 
 /// Runs the workers until `steps` steps are done by each or the power is off. Aborts the process when nobody gets on.
@@ -148,7 +148,7 @@ fn everything_at_once() {
             run(&mut workers, 600, &what);
             workers.iter().for_each(|w| w.check(&fs, &what));
             workers.iter_mut().for_each(Worker::close);
-            fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+            unmount(&fs, &what);
             clean(&what, |path| volume::copy(&*dev, path));
             let fs = mount(dev, stetfs::MountOptions::parse("ro").unwrap());
             workers.iter().for_each(|w| w.check(&fs, &what));
@@ -207,7 +207,7 @@ fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
             Err(e) => panic!("{what}: {e}"),
         };
         workers.iter().for_each(|w| w.check_cut(&fs, &what));
-        fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+        unmount(&fs, &what);
         clean(&what, |path| dev.newest().to_file(path).unwrap());
     }
 }
@@ -284,7 +284,7 @@ fn unmounting_in_the_middle() {
                 scope.spawn(move || while worker.step() {});
             }
             std::thread::sleep(Duration::from_millis(10 + seed % 40));
-            fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+            unmount(&fs, &what);
         });
         clean(&what, |path| dev.newest().to_file(path).unwrap());
         seed += 1;

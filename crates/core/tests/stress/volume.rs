@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use stetfs::{Fs, MountOptions};
 use stetfs_media::{BlockDev, Class, Image, Tag};
@@ -54,6 +56,21 @@ pub(crate) fn image(kind: &str, mib: u64) -> Image {
 
 pub(crate) fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Fs {
     Fs::mount(dev, options).unwrap().0
+}
+
+/// Unmounts; aborts the process when that hangs.
+pub(crate) fn unmount(fs: &Fs, what: &str) {
+    let (sender, done) = channel();
+    let name = what.to_owned();
+    let guard = std::thread::spawn(move || {
+        if done.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("{name}: the unmount hangs");
+            std::process::abort();
+        }
+    });
+    fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
+    let _ = sender.send(());
+    guard.join().unwrap();
 }
 
 /// Writes what is on a device into a file.
