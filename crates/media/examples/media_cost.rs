@@ -1,6 +1,6 @@
 //! What the devices themselves cost, without a file system.
 //!
-//! `media_cost meter` - counting one request, by one and by two threads;
+//! `media_cost meter` - counting one request, and timing it too, by one and by two threads;
 //! `media_cost ram` - 4 KiB and 1 MiB copies in and out of a [`RamDev`], by one and by two threads;
 //! `media_cost crash` - recording on a [`SimDev`] and building the states after a power cut;
 //! `media_cost durable PATH` - a durable write on a file or block device: **the content is overwritten**.
@@ -50,15 +50,20 @@ fn time_ns(threads: usize, count: u64, work: impl Fn(usize, u64) + Sync) -> f64 
     runs[0]
 }
 
-/// A read of zero bytes does nothing but count.
+/// A read of zero bytes does nothing but count; on a file it is timed too, without a system call.
 fn meter(count: u64) {
-    let dev = RamDev::new(1 << 20);
-    for threads in [1, 2] {
-        let ns = time_ns(threads, count, |_, _| {
-            dev.read_at(0, black_box(&mut []), LOG)
-                .expect("an empty read");
-        });
-        println!("empty request, {threads} thread(s): {ns:.1} ns");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let file = FileDev::options().open(file.path()).expect("a file");
+    let memory = RamDev::new(1 << 20);
+    let devices: [(&str, &dyn BlockDev); 2] = [("counted", &memory), ("counted and timed", &file)];
+    for (what, dev) in devices {
+        for threads in [1, 2] {
+            let ns = time_ns(threads, count, |_, _| {
+                dev.read_at(0, black_box(&mut []), LOG)
+                    .expect("an empty read");
+            });
+            println!("empty request, {what}, {threads} thread(s): {ns:.1} ns");
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod clock;
 mod dev;
 mod error;
 mod file;
@@ -20,6 +21,7 @@ mod sparse;
 mod tag;
 
 pub use block::{Block, BlockRef};
+pub use clock::Clock;
 pub use dev::BlockDev;
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};

@@ -1,4 +1,21 @@
-//! The account of a device: requests and bytes by class and cause, flushes by cause, discards.
+//! The account of a medium: requests, bytes, cache lines and busy time by class and cause; flushes, fences and
+//! erases by cause; discards.
+//!
+//! One account serves every kind of medium, and each fills in what it has:
+//!
+//! | | block device | persistent memory | NAND |
+//! |---|---|---|---|
+//! | reads, writes | requests | loads, stores | pages read, pages programmed |
+//! | lines | - | cache lines of 64 bytes written back: flushed, or stored past the cache | - |
+//! | flushes | cache flushes | - | - |
+//! | durable writes | forced unit access | - | - |
+//! | fences | - | store fences | - |
+//! | erases | - | - | blocks erased |
+//! | discards | requests | - | - |
+//! | busy time | of the timing model, or real | of the timing model | of the timing model |
+//!
+//! Busy time is the sum over all requests, so where several run at once it is more than the time that
+//! passed. A request that failed is not counted, nor is its time.
 //!
 //! Counting is always on. It is relaxed atomic additions into one of a few copies of the counters, chosen by thread,
 //! so that threads do not pull one cache line back and forth; a [`MeterSnapshot`] adds the
@@ -17,13 +34,94 @@ use crate::tag::{Cause, Class, Tag};
 const CLASSES: usize = Class::ALL.len();
 const CAUSES: usize = Cause::ALL.len();
 
-/// Counters of one class and cause.
-#[derive(Default)]
-struct CellCount {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    write_bytes: AtomicU64,
+/// Defines the same numbers twice: as they are counted, and as a snapshot shows them.
+macro_rules! counters {
+    ($counted:ident, $(#[$about:meta])* $vis:vis $shown:ident { $($(#[$field:meta])* $name:ident),* $(,)? }) => {
+        #[derive(Default)]
+        struct $counted {
+            $($name: AtomicU64,)*
+        }
+
+        impl $counted {
+            fn load(&self) -> $shown {
+                $shown { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        $vis struct $shown {
+            $($(#[$field])* $vis $name: u64,)*
+        }
+
+        impl $shown {
+            /// Applies `f` to each pair of numbers.
+            fn zip(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+                Self { $($name: f(self.$name, other.$name),)* }
+            }
+        }
+
+        impl AddAssign for $shown {
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+
+        impl Add for $shown {
+            type Output = Self;
+
+            fn add(self, other: Self) -> Self {
+                self.zip(other, u64::saturating_add)
+            }
+        }
+    };
+}
+
+counters! { CellCount,
+    /// Requests, bytes, lines and time, of one class and cause or of several added up.
+    pub Traffic {
+        /// Read requests; on NAND pages read.
+        reads,
+        /// Bytes read.
+        read_bytes,
+        /// Write requests; on NAND pages programmed.
+        writes,
+        /// Bytes written.
+        write_bytes,
+        /// Cache lines of 64 bytes that were flushed, changed or not, or stored past the cache.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        lines,
+        /// Time that the medium needed for them, in nanoseconds.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        busy_ns,
+    }
+}
+
+counters! { CauseCount,
+    /// What has a cause and no class.
+    CauseTotals {
+        flushes,
+        durable_writes,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        fences,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        erases,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        busy_ns,
+    }
+}
+
+counters! { DiscardCount,
+    DiscardTotals {
+        discards,
+        discard_bytes,
+        #[serde(default, skip_serializing_if = "is_zero", rename = "discard_busy_ns")]
+        busy_ns,
+    }
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// One copy of all counters. The alignment keeps neighbouring copies off each other's cache lines (pairs
@@ -32,13 +130,11 @@ struct CellCount {
 #[repr(align(128))]
 struct Shard {
     cells: [[CellCount; CAUSES]; CLASSES],
-    flushes: [AtomicU64; CAUSES],
-    durable_writes: [AtomicU64; CAUSES],
-    discards: AtomicU64,
-    discard_bytes: AtomicU64,
+    causes: [CauseCount; CAUSES],
+    discards: DiscardCount,
 }
 
-/// The counters of one device.
+/// The counters of one medium.
 pub struct Meter {
     shards: Box<[Shard]>,
 }
@@ -76,19 +172,44 @@ impl Meter {
         &self.shards[thread_number() & (self.shards.len() - 1)]
     }
 
+    fn cell(&self, tag: Tag) -> &CellCount {
+        &self.shard().cells[tag.class as usize][tag.cause as usize]
+    }
+
+    fn cause(&self, cause: Cause) -> &CauseCount {
+        &self.shard().causes[cause as usize]
+    }
+
     pub(crate) fn count_read(&self, tag: Tag, bytes: u64) {
-        let cell = &self.shard().cells[tag.class as usize][tag.cause as usize];
+        let cell = self.cell(tag);
         cell.reads.fetch_add(1, Relaxed);
         cell.read_bytes.fetch_add(bytes, Relaxed);
     }
 
     pub(crate) fn count_write(&self, tag: Tag, bytes: u64) {
-        let cell = &self.shard().cells[tag.class as usize][tag.cause as usize];
+        let cell = self.cell(tag);
         cell.writes.fetch_add(1, Relaxed);
         cell.write_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Moves the bytes of a write that was counted as `counted` to the classes that its parts really have.
+    /// Cache lines of 64 bytes on their way to persistent memory.
+    #[allow(dead_code, reason = "for media to come")]
+    pub(crate) fn count_lines(&self, tag: Tag, lines: u64) {
+        self.cell(tag).lines.fetch_add(lines, Relaxed);
+    }
+
+    /// Time that a read or write took.
+    pub(crate) fn count_busy(&self, tag: Tag, busy_ns: u64) {
+        self.cell(tag).busy_ns.fetch_add(busy_ns, Relaxed);
+    }
+
+    /// Time that a flush, a fence or an erase took.
+    pub(crate) fn count_cause_busy(&self, cause: Cause, busy_ns: u64) {
+        self.cause(cause).busy_ns.fetch_add(busy_ns, Relaxed);
+    }
+
+    /// Moves the bytes of a write that was counted as `counted` to the classes that its parts really have. The request
+    /// and its time stay where they are.
     pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Class, &[u8])]) {
         let cells = &self.shard().cells;
         let from = &cells[counted.class as usize][counted.cause as usize];
@@ -101,42 +222,43 @@ impl Meter {
 
     pub(crate) fn count_durable_write(&self, tag: Tag, bytes: u64) {
         self.count_write(tag, bytes);
-        self.shard().durable_writes[tag.cause as usize].fetch_add(1, Relaxed);
+        self.cause(tag.cause).durable_writes.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn count_flush(&self, cause: Cause) {
-        self.shard().flushes[cause as usize].fetch_add(1, Relaxed);
+        self.cause(cause).flushes.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count_discard(&self, bytes: u64) {
-        let shard = self.shard();
-        shard.discards.fetch_add(1, Relaxed);
-        shard.discard_bytes.fetch_add(bytes, Relaxed);
+    #[allow(dead_code, reason = "for media to come")]
+    pub(crate) fn count_fence(&self, cause: Cause) {
+        self.cause(cause).fences.fetch_add(1, Relaxed);
+    }
+
+    #[allow(dead_code, reason = "for media to come")]
+    pub(crate) fn count_erase(&self, cause: Cause) {
+        self.cause(cause).erases.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_discard(&self, bytes: u64, busy_ns: u64) {
+        let discards = &self.shard().discards;
+        discards.discards.fetch_add(1, Relaxed);
+        discards.discard_bytes.fetch_add(bytes, Relaxed);
+        discards.busy_ns.fetch_add(busy_ns, Relaxed);
     }
 
     /// The numbers now.
     pub fn snapshot(&self) -> MeterSnapshot {
-        let mut sum = MeterSnapshot::default();
-        for shard in &self.shards {
-            for (into, from) in sum
+        let read = |shard: &Shard| MeterSnapshot {
+            cells: shard
                 .cells
-                .iter_mut()
-                .flatten()
-                .zip(shard.cells.iter().flatten())
-            {
-                into.reads += from.reads.load(Relaxed);
-                into.read_bytes += from.read_bytes.load(Relaxed);
-                into.writes += from.writes.load(Relaxed);
-                into.write_bytes += from.write_bytes.load(Relaxed);
-            }
-            for i in 0..CAUSES {
-                sum.flushes[i] += shard.flushes[i].load(Relaxed);
-                sum.durable_writes[i] += shard.durable_writes[i].load(Relaxed);
-            }
-            sum.discards += shard.discards.load(Relaxed);
-            sum.discard_bytes += shard.discard_bytes.load(Relaxed);
-        }
-        sum
+                .each_ref()
+                .map(|row| row.each_ref().map(CellCount::load)),
+            causes: shard.causes.each_ref().map(CauseCount::load),
+            discards: shard.discards.load(),
+        };
+        self.shards
+            .iter()
+            .fold(MeterSnapshot::default(), |sum, shard| sum + &read(shard))
     }
 }
 
@@ -146,52 +268,13 @@ impl Default for Meter {
     }
 }
 
-/// Requests and bytes, of one class and cause or of several added up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Read requests.
-    pub reads: u64,
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Write requests.
-    pub writes: u64,
-    /// Bytes written.
-    pub write_bytes: u64,
-}
-
-impl Traffic {
-    fn is_zero(self) -> bool {
-        self == Self::default()
-    }
-}
-
-impl AddAssign for Traffic {
-    fn add_assign(&mut self, other: Self) {
-        self.reads += other.reads;
-        self.read_bytes += other.read_bytes;
-        self.writes += other.writes;
-        self.write_bytes += other.write_bytes;
-    }
-}
-
-impl Add for Traffic {
-    type Output = Self;
-
-    fn add(mut self, other: Self) -> Self {
-        self += other;
-        self
-    }
-}
-
 /// What a [`Meter`] showed at one moment; or, as the difference of two, what happened in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Account", from = "Account")]
 pub struct MeterSnapshot {
     cells: [[Traffic; CAUSES]; CLASSES],
-    flushes: [u64; CAUSES],
-    durable_writes: [u64; CAUSES],
-    discards: u64,
-    discard_bytes: u64,
+    causes: [CauseTotals; CAUSES],
+    discards: DiscardTotals,
 }
 
 impl MeterSnapshot {
@@ -210,7 +293,7 @@ impl MeterSnapshot {
                     .map(move |cause| Tag::new(class, cause))
             })
             .map(|tag| (tag, self.of(tag)))
-            .filter(|(_, traffic)| !traffic.is_zero())
+            .filter(|(_, traffic)| *traffic != Traffic::default())
     }
 
     /// The traffic of one class, all causes.
@@ -237,53 +320,75 @@ impl MeterSnapshot {
 
     /// Flushes of one cause.
     pub fn flushes(&self, cause: Cause) -> u64 {
-        self.flushes[cause as usize]
+        self.causes[cause as usize].flushes
     }
 
     /// All flushes.
     pub fn total_flushes(&self) -> u64 {
-        self.flushes.iter().sum()
+        self.causes.iter().map(|c| c.flushes).sum()
     }
 
     /// Writes of one cause that were durable at once; they are among the writes too.
     pub fn durable_writes(&self, cause: Cause) -> u64 {
-        self.durable_writes[cause as usize]
+        self.causes[cause as usize].durable_writes
     }
 
     /// All writes that were durable at once.
     pub fn total_durable_writes(&self) -> u64 {
-        self.durable_writes.iter().sum()
+        self.causes.iter().map(|c| c.durable_writes).sum()
+    }
+
+    /// Fences of one cause.
+    pub fn fences(&self, cause: Cause) -> u64 {
+        self.causes[cause as usize].fences
+    }
+
+    /// All fences.
+    pub fn total_fences(&self) -> u64 {
+        self.causes.iter().map(|c| c.fences).sum()
+    }
+
+    /// Blocks erased for one cause.
+    pub fn erases(&self, cause: Cause) -> u64 {
+        self.causes[cause as usize].erases
+    }
+
+    /// All blocks erased.
+    pub fn total_erases(&self) -> u64 {
+        self.causes.iter().map(|c| c.erases).sum()
+    }
+
+    /// Time of one cause's reads, writes, flushes, fences and erases, in nanoseconds.
+    pub fn busy_ns(&self, cause: Cause) -> u64 {
+        self.by_cause(cause).busy_ns + self.causes[cause as usize].busy_ns
+    }
+
+    /// Time of everything, discards included, in nanoseconds.
+    pub fn total_busy_ns(&self) -> u64 {
+        let causes: u64 = self.causes.iter().map(|c| c.busy_ns).sum();
+        self.total().busy_ns + causes + self.discards.busy_ns
     }
 
     /// Discard requests.
     pub fn discards(&self) -> u64 {
-        self.discards
+        self.discards.discards
     }
 
     /// Bytes discarded.
     pub fn discard_bytes(&self) -> u64 {
-        self.discard_bytes
+        self.discards.discard_bytes
     }
 
     /// Applies `f` to each pair of numbers.
     fn zip(mut self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
-        for (a, b) in self
-            .cells
-            .iter_mut()
-            .flatten()
-            .zip(other.cells.iter().flatten())
-        {
-            a.reads = f(a.reads, b.reads);
-            a.read_bytes = f(a.read_bytes, b.read_bytes);
-            a.writes = f(a.writes, b.writes);
-            a.write_bytes = f(a.write_bytes, b.write_bytes);
+        let pairs = self.cells.iter_mut().flatten();
+        for (mine, theirs) in pairs.zip(other.cells.iter().flatten()) {
+            *mine = mine.zip(*theirs, &f);
         }
-        for i in 0..CAUSES {
-            self.flushes[i] = f(self.flushes[i], other.flushes[i]);
-            self.durable_writes[i] = f(self.durable_writes[i], other.durable_writes[i]);
+        for (mine, theirs) in self.causes.iter_mut().zip(&other.causes) {
+            *mine = mine.zip(*theirs, &f);
         }
-        self.discards = f(self.discards, other.discards);
-        self.discard_bytes = f(self.discard_bytes, other.discard_bytes);
+        self.discards = self.discards.zip(other.discards, &f);
         self
     }
 }
@@ -297,7 +402,7 @@ impl Sub<&MeterSnapshot> for MeterSnapshot {
     }
 }
 
-/// The sum of two devices' accounts.
+/// The sum of two media's accounts.
 impl Add<&MeterSnapshot> for MeterSnapshot {
     type Output = Self;
 
@@ -310,9 +415,9 @@ impl Add<&MeterSnapshot> for MeterSnapshot {
 #[derive(Serialize, Deserialize)]
 struct Account {
     traffic: Vec<TrafficRow>,
-    flushes: Vec<FlushRow>,
-    discards: u64,
-    discard_bytes: u64,
+    flushes: Vec<CauseRow>,
+    #[serde(flatten)]
+    discards: DiscardTotals,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -324,10 +429,10 @@ struct TrafficRow {
 }
 
 #[derive(Serialize, Deserialize)]
-struct FlushRow {
+struct CauseRow {
     cause: Cause,
-    flushes: u64,
-    durable_writes: u64,
+    #[serde(flatten)]
+    totals: CauseTotals,
 }
 
 impl From<MeterSnapshot> for Account {
@@ -342,18 +447,14 @@ impl From<MeterSnapshot> for Account {
             .collect();
         let flushes = Cause::ALL
             .into_iter()
-            .map(|cause| FlushRow {
-                cause,
-                flushes: snapshot.flushes(cause),
-                durable_writes: snapshot.durable_writes(cause),
-            })
-            .filter(|row| row.flushes != 0 || row.durable_writes != 0)
+            .zip(snapshot.causes)
+            .filter(|(_, totals)| *totals != CauseTotals::default())
+            .map(|(cause, totals)| CauseRow { cause, totals })
             .collect();
         Self {
             traffic,
             flushes,
             discards: snapshot.discards,
-            discard_bytes: snapshot.discard_bytes,
         }
     }
 }
@@ -362,15 +463,13 @@ impl From<Account> for MeterSnapshot {
     fn from(account: Account) -> Self {
         let mut snapshot = Self {
             discards: account.discards,
-            discard_bytes: account.discard_bytes,
             ..Self::default()
         };
         for row in account.traffic {
             snapshot.cells[row.class as usize][row.cause as usize] += row.traffic;
         }
         for row in account.flushes {
-            snapshot.flushes[row.cause as usize] += row.flushes;
-            snapshot.durable_writes[row.cause as usize] += row.durable_writes;
+            snapshot.causes[row.cause as usize] += row.totals;
         }
         snapshot
     }
@@ -395,7 +494,7 @@ mod tests {
                         meter.count_flush(Cause::Log);
                     }
                     meter.count_durable_write(LOG, 512);
-                    meter.count_discard(8192);
+                    meter.count_discard(8192, 0);
                 });
             }
         });
@@ -475,6 +574,49 @@ mod tests {
         assert_eq!(
             serde_json::from_str::<MeterSnapshot>(&json).expect("our own JSON"),
             snapshot
+        );
+    }
+
+    /// What only some media have is named only where there is some, and an account from before it was counted reads as zero.
+    #[test]
+    fn json_names_lines_fences_erases_and_time_where_there_are_any() {
+        let meter = Meter::new();
+        let entry = Tag::new(Class::Journal, Cause::CommitRecord);
+        meter.count_write(entry, 16);
+        meter.count_lines(entry, 2);
+        meter.count_busy(entry, 360);
+        meter.count_fence(Cause::CommitRecord);
+        meter.count_cause_busy(Cause::CommitRecord, 40);
+        meter.count_erase(Cause::Gc);
+        meter.count_discard(512, 7);
+        let snapshot = meter.snapshot();
+        let json = serde_json::to_string(&snapshot).expect("plain numbers");
+        assert_eq!(
+            json,
+            concat!(
+                r#"{"traffic":[{"class":"journal","cause":"commit_record","reads":0,"read_bytes":0,"#,
+                r#""writes":1,"write_bytes":16,"lines":2,"busy_ns":360}],"#,
+                r#""flushes":[{"cause":"commit_record","flushes":0,"durable_writes":0,"fences":1,"busy_ns":40},"#,
+                r#"{"cause":"gc","flushes":0,"durable_writes":0,"erases":1}],"#,
+                r#""discards":1,"discard_bytes":512,"discard_busy_ns":7}"#
+            )
+        );
+        assert_eq!(
+            serde_json::from_str::<MeterSnapshot>(&json).expect("our own JSON"),
+            snapshot
+        );
+        assert_eq!((snapshot.total_fences(), snapshot.total_erases()), (1, 1));
+        assert_eq!(
+            (snapshot.fences(Cause::Gc), snapshot.erases(Cause::Gc)),
+            (0, 1)
+        );
+        assert_eq!(
+            (
+                snapshot.busy_ns(Cause::CommitRecord),
+                snapshot.busy_ns(Cause::Gc),
+                snapshot.total_busy_ns()
+            ),
+            (400, 0, 407)
         );
     }
 }

@@ -247,7 +247,7 @@ impl BlockDev for RamDev {
                 bytes[span.in_chunk()].fill(0);
             }
         });
-        self.meter.count_discard(len);
+        self.meter.count_discard(len, 0);
         Ok(())
     }
 

@@ -90,11 +90,15 @@ pub enum Cause {
     Control,
     /// Recovery after a crash.
     Recovery,
+    /// Moved by the flash translation layer, to free a block for erasing or to level wear.
+    Gc,
+    /// The flash translation layer's own map and its log.
+    Map,
 }
 
 impl Cause {
     /// Every cause, in the order in which reports list them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Read,
         Self::Log,
         Self::CommitRecord,
@@ -102,6 +106,8 @@ impl Cause {
         Self::Home,
         Self::Control,
         Self::Recovery,
+        Self::Gc,
+        Self::Map,
     ];
 
     /// The name in reports and in JSON.
@@ -114,6 +120,8 @@ impl Cause {
             Self::Home => "home",
             Self::Control => "control",
             Self::Recovery => "recovery",
+            Self::Gc => "gc",
+            Self::Map => "map",
         }
     }
 }

@@ -119,7 +119,7 @@ impl BlockDev for CrashImage {
         self.content
             .write()
             .fill(offset, len, self.options.discard_fill);
-        self.meter.count_discard(len);
+        self.meter.count_discard(len, 0);
         Ok(())
     }
 

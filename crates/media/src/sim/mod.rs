@@ -389,7 +389,7 @@ impl BlockDev for SimDev {
             self.size,
         ));
         self.change(Entry::Discard { offset, len })?;
-        self.meter.count_discard(len);
+        self.meter.count_discard(len, 0);
         Ok(())
     }
 
