@@ -112,6 +112,9 @@ fn print(counters: &Counters) -> Result<()> {
     output::line(device_table(&counters.device).trim_fmt())?;
     output::line("")?;
     output::line(summary(counters))?;
+    if let Some(line) = further(&counters.device) {
+        output::line(line)?;
+    }
     output::line("")?;
     line_of("journal", &counters.journal)?;
     line_of("volume", &counters.volume)?;
@@ -183,6 +186,25 @@ fn summary(counters: &Counters) -> String {
         Size(counters.bytes_read),
         Size(device.read_bytes),
     )
+}
+
+/// What only some devices have, and the time that requests took; without zeros.
+fn further(device: &MeterSnapshot) -> Option<String> {
+    let counts = [
+        (device.total().lines, "cache lines written back"),
+        (device.total_fences(), "fences"),
+        (device.total_erases(), "blocks erased"),
+    ];
+    let mut parts: Vec<String> = counts
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{n} {what}"))
+        .collect();
+    let busy_ns = device.total_busy_ns();
+    if busy_ns > 0 {
+        parts.push(format!("requests took {:.3} s", busy_ns as f64 / 1e9));
+    }
+    (!parts.is_empty()).then(|| format!("on the device: {}", parts.join(", ")))
 }
 
 /// `name: key value, key value`, without zeros.

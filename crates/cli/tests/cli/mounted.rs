@@ -151,6 +151,29 @@ fn stats_tell_what_was_written() {
     m.down();
 }
 
+/// What devices of other kinds count is shown where there is any, and the rest of the table needs none of it.
+#[test]
+fn stats_show_lines_fences_erases_and_time() {
+    let lab = Lab::new();
+    let shown = |name: &str, flushes: &str| {
+        let text = format!(
+            r#"{{"scheme":"null","device":{{"traffic":[{{"class":"data","cause":"home","reads":0,"read_bytes":0,
+            "writes":1,"write_bytes":4096,"lines":64,"busy_ns":1500000}}],"flushes":[{flushes}],
+            "discards":0,"discard_bytes":0}}}}"#
+        );
+        fs::write(lab.path(name), text).unwrap();
+        stetfs(&["stats", "--from", &lab.str(name)]).ok()
+    };
+    let sync =
+        r#"{"cause":"home","flushes":0,"durable_writes":0,"fences":2,"erases":3,"busy_ns":500000}"#;
+    let all = shown("all", sync);
+    let line = "on the device: 64 cache lines written back, 2 fences, 3 blocks erased, requests took 0.002 s";
+    assert!(all.contains(line), "{all}");
+    let fewer = shown("fewer", "");
+    let line = "on the device: 64 cache lines written back, requests took 0.002 s";
+    assert!(fewer.contains(line), "{fewer}");
+}
+
 #[test]
 fn read_only_and_its_words() {
     if !can_mount() {
