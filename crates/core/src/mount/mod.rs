@@ -19,6 +19,7 @@ pub(crate) mod superblock;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use serde::Serialize;
@@ -174,7 +175,7 @@ pub(crate) fn mount(
     }
     let config = Config {
         scheme: about.name.to_owned(),
-        commit_interval: Some(opts.commit),
+        commit_interval: (opts.commit < Duration::MAX).then_some(opts.commit),
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
@@ -279,7 +280,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
         writable: !read_only || dirty,
         options: SchemeOptions {
             data,
-            extra: Vec::new(),
+            extra: opts.scheme_options.clone(),
         },
     };
     Ok(Plan {
