@@ -504,6 +504,7 @@ impl Library {
             }
             Op::Readdir { path } => return self.readdir(path),
             Op::Fsync { slot } => self.fs.fsync(self.slot(*slot)?, false),
+            Op::Fdatasync { slot } => self.fs.fsync(self.slot(*slot)?, true),
             Op::FsyncDir { path } => self.fsync_dir(path),
             Op::Sync => self.fs.sync(),
             Op::Remount => self.remount(),

@@ -65,8 +65,10 @@ pub struct Node {
     default_acl: Option<Acl>,
     atime: Option<(i64, u32)>,
     mtime: Option<(i64, u32)>,
-    /// The step that changed it last, in content or attributes.
+    /// The step that changed it last, in content or attributes: what an fsync vouches for.
     changed: usize,
+    /// The step that made it or changed its content last: what an fdatasync vouches for.
+    written: usize,
 }
 
 /// The file system in memory.
@@ -132,6 +134,7 @@ impl Model {
             atime: None,
             mtime: None,
             changed: self.step,
+            written: self.step,
         };
         self.nodes.insert(id, node);
         id
@@ -156,6 +159,7 @@ impl Model {
     fn modify(&mut self, id: Id) -> &mut Node {
         let node = self.touch(id);
         node.mtime = None;
+        node.written = node.changed;
         node
     }
 
@@ -655,9 +659,9 @@ impl Model {
         Ok(Reply::Names(names))
     }
 
-    fn fsync(&mut self, slot: u8) -> Outcome {
+    fn fsync(&mut self, slot: u8, of: impl FnOnce(&Node) -> usize) -> Outcome {
         let id = self.slot(slot)?;
-        self.vouched = self.vouched.max(self.node(id).changed);
+        self.vouched = self.vouched.max(of(self.node(id)));
         Ok(Reply::Done)
     }
 
@@ -855,7 +859,8 @@ impl World for Model {
             Op::Stat { path } => self.stat(path),
             Op::Readlink { path } => self.readlink(path),
             Op::Readdir { path } => self.readdir(path),
-            Op::Fsync { slot } => self.fsync(*slot),
+            Op::Fsync { slot } => self.fsync(*slot, |node| node.changed),
+            Op::Fdatasync { slot } => self.fsync(*slot, |node| node.written),
             Op::FsyncDir { path } => self.fsync_dir(path),
             Op::Sync => {
                 self.vouched = self.step;

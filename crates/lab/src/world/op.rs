@@ -200,6 +200,9 @@ pub enum Op {
     Fsync {
         slot: u8,
     },
+    Fdatasync {
+        slot: u8,
+    },
     FsyncDir {
         path: Path,
     },

@@ -330,6 +330,7 @@ impl World for Posix {
             }
             Op::Readdir { path } => return self.readdir(path),
             Op::Fsync { slot } => rustix::fs::fsync(self.slot(*slot)?),
+            Op::Fdatasync { slot } => rustix::fs::fdatasync(self.slot(*slot)?),
             Op::FsyncDir { path } => self.fsync_dir(path),
             Op::Sync => self.sync(),
             Op::Remount => {
