@@ -40,8 +40,6 @@ pub struct MountOptions {
     pub grpid: bool,
     /// Where the time comes from.
     pub clock: Clock,
-    /// The scheme's own options and their values ([`stetfs_journal::OptionAbout`]).
-    pub scheme_options: Vec<(String, String)>,
 }
 
 /// What to do when damage is found in operation.
@@ -118,7 +116,6 @@ impl Default for MountOptions {
             noload: false,
             grpid: false,
             clock: Clock::System,
-            scheme_options: Vec::new(),
         }
     }
 }
@@ -174,18 +171,9 @@ impl MountOptions {
             "scheme" | "data" | "commit" | "errors" | "memory" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
-            _ => match stetfs_journal::find_option(name) {
-                Some(option) if option.syntax == "on|off" => self.set_of_scheme(name, "on"),
-                Some(_) => return Err(OptionError::NoValue(name.to_owned())),
-                None => return Err(OptionError::Unknown(name.to_owned())),
-            },
+            _ => return Err(OptionError::Unknown(name.to_owned())),
         }
         Ok(())
-    }
-
-    fn set_of_scheme(&mut self, name: &str, value: &str) {
-        self.scheme_options
-            .push((name.to_owned(), value.to_owned()));
     }
 
     fn apply_value(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
@@ -227,7 +215,6 @@ impl MountOptions {
                     .filter(|&n| n >= MEMORY_MIN)
                     .ok_or_else(|| wrong("a size of at least 8M, such as 64M or 1G"))?;
             }
-            _ if stetfs_journal::find_option(name).is_some() => self.set_of_scheme(name, value),
             _ if Self::default().apply_flag(name).is_ok() => {
                 return Err(OptionError::UnwantedValue(name.to_owned()));
             }
@@ -266,16 +253,6 @@ mod tests {
         assert_eq!(o.errors, Some(OnError::RemountReadOnly));
         assert_eq!(o.atime, Atime::Never);
         assert_eq!(o.memory, 64 << 20);
-    }
-
-    #[test]
-    fn options_of_schemes_come_from_the_registry() {
-        let o = MountOptions::parse("journal_async_commit,journal_async_commit=off").unwrap();
-        let name = "journal_async_commit".to_owned();
-        assert_eq!(
-            o.scheme_options,
-            [(name.clone(), "on".to_owned()), (name, "off".to_owned())]
-        );
     }
 
     #[test]

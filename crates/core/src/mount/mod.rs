@@ -280,7 +280,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
         writable: !read_only || dirty,
         options: SchemeOptions {
             data,
-            extra: opts.scheme_options.clone(),
+            extra: Vec::new(),
         },
     };
     Ok(Plan {
