@@ -15,6 +15,7 @@ use crate::tag::Tag;
 #[derive(Clone)]
 pub struct CrashPoint {
     position: usize,
+    moment: u64,
     options: SimOptions,
     stable: Image,
     pending: Vec<Pending>,
@@ -49,6 +50,7 @@ impl fmt::Display for Atom {
 impl CrashPoint {
     pub(crate) fn new(
         position: usize,
+        moment: u64,
         options: SimOptions,
         volatile: &Volatile,
         in_flight: Option<Entry>,
@@ -62,6 +64,7 @@ impl CrashPoint {
         }));
         let mut point = Self {
             position,
+            moment,
             options,
             stable: volatile.stable().clone(),
             pending,
@@ -97,6 +100,12 @@ impl CrashPoint {
     /// How many entries of the tape had been carried out.
     pub fn position(&self) -> usize {
         self.position
+    }
+
+    /// How many changes had been carried out on all media of the supply. Between two changes of this device there
+    /// are as many moments as others had changes; [`Tape::crash_points`](crate::sim::Tape::crash_points) gives the last of them.
+    pub fn moment(&self) -> u64 {
+        self.moment
     }
 
     /// What is certain to be there, without what the device called durable above a pending write.

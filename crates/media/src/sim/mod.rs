@@ -8,13 +8,15 @@
 //! - A write of which the device has said that it is durable stays in the order but cannot be lost: an older
 //!   pending write never comes out over it.
 //! - Every change is recorded on the [`Tape`], from which the state at every earlier moment can be built.
-//! - Requests fail as planned ([`Fault`]) and the power goes off as planned ([`SimDev::cut_at`]). What was
+//! - Several media can hang on one supply ([`Power`]): their changes have one order, and a cut hits all of them at one
+//!   moment ([`joint_crash_points`]), each losing what it loses independently.
+//! - Requests fail as planned ([`Fault`]) and the power goes off as planned ([`Power::cut_at`]). What was
 //!   pending when a flush failed stays pending for good, for no later flush succeeds: reads give it, and
 //!   after a power cut some of it may be there.
 //! - Requests beyond the end or not in whole sectors panic: they are mistakes of ours.
 //! - Everything is in the order of one lock; with one caller the same calls give the same tape.
 //!
-//! `pending.rs` holds the rule of what survives, `tape.rs` the record, `crash.rs` the states after a cut,
+//! `power.rs` holds what media share, `pending.rs` the rule of what survives, `tape.rs` the record, `crash.rs` the states after a cut,
 //! `keep.rs` the choice among them, `crash_image.rs` the device on such a state, `fault.rs` the plan of errors.
 
 mod crash;
@@ -22,10 +24,13 @@ mod crash_image;
 mod fault;
 mod keep;
 mod pending;
+mod power;
 mod tape;
 
 #[cfg(test)]
 mod model_test;
+#[cfg(test)]
+mod power_test;
 
 use std::sync::Arc;
 
@@ -35,7 +40,8 @@ pub use crash::{Atom, CrashPoint};
 pub use crash_image::CrashImage;
 pub use fault::{Failure, Fault};
 pub use keep::{Keep, KeepSyntax};
-pub use tape::{CrashPoints, Entry, Tape};
+pub use power::{Power, Rig};
+pub use tape::{CrashPoints, Entry, JointCrashPoints, Tape, joint_crash_points};
 
 use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
@@ -44,6 +50,7 @@ use crate::meter::Meter;
 use crate::tag::{Cause, Tag};
 use fault::FaultPlan;
 use pending::Volatile;
+use power::{NextChange, Supply};
 
 /// What kind of device to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +84,13 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// A device with this content, all of it stable. Panics when the sizes do not fit together.
+    /// A device with this content, all of it stable, on a machine of its own. Panics when the sizes do not fit together.
     pub fn build(self, image: Image) -> SimDev {
+        self.build_on(&Rig::default(), image)
+    }
+
+    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
+    pub fn build_on(self, rig: &Rig, image: Image) -> SimDev {
         assert!(
             self.sector.is_power_of_two() && self.sector >= 512,
             "sectors of {} bytes",
@@ -99,14 +111,15 @@ impl SimOptions {
             options: self,
             size: image.size(),
             meter: Meter::new(),
+            rig: rig.clone(),
             state: Mutex::new(State {
                 newest: image.clone(),
                 start: image.clone(),
                 volatile: Volatile::new(image, self.discard_fill),
                 entries: Vec::new(),
+                numbers: Vec::new(),
                 changes: 0,
                 in_flight: None,
-                power: Power::On { cut_at: None },
                 faults: FaultPlan::default(),
                 writes_lost: false,
             }),
@@ -119,6 +132,7 @@ pub struct SimDev {
     options: SimOptions,
     size: u64,
     meter: Meter,
+    rig: Rig,
     state: Mutex<State>,
 }
 
@@ -127,19 +141,15 @@ struct State {
     newest: Image,
     volatile: Volatile,
     entries: Vec<Entry>,
+    /// For each entry its number in the order of the supply.
+    numbers: Vec<u64>,
     /// Writes, flushes and discards that were carried out.
     changes: u64,
     /// What was being done when the power went off.
     in_flight: Option<Entry>,
-    power: Power,
     faults: FaultPlan,
     /// A flush or a durable write has failed: none will succeed any more.
     writes_lost: bool,
-}
-
-enum Power {
-    On { cut_at: Option<u64> },
-    Off,
 }
 
 impl SimDev {
@@ -153,29 +163,31 @@ impl SimDev {
         self.options
     }
 
-    /// Writes, flushes and discards carried out so far: with a tape, its length. What is confirmed at this
+    /// Writes, flushes and discards carried out so far on this device: with a tape, its length. What is confirmed at this
     /// moment has to survive every crash at this moment or later.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
     }
 
-    /// Cuts the power when `changes` writes, flushes and discards have been carried out since the device
-    /// was made: the next one is in flight and fails, and everything after it.
+    /// The machine that it is part of.
+    pub fn rig(&self) -> &Rig {
+        &self.rig
+    }
+
+    /// Cuts the power as [`Power::cut_at`] does. On a device with a supply of its own the changes are those of the
+    /// device since it was made.
     pub fn cut_at(&self, changes: u64) {
-        let mut state = self.state.lock();
-        if let Power::On { cut_at } = &mut state.power {
-            *cut_at = Some(changes);
-        }
+        self.rig.power.cut_at(changes);
     }
 
     /// Cuts the power now, with nothing in flight.
     pub fn cut(&self) {
-        self.state.lock().power = Power::Off;
+        self.rig.power.cut();
     }
 
     /// Whether the power is off.
     pub fn is_cut(&self) -> bool {
-        matches!(self.state.lock().power, Power::Off)
+        self.rig.power.is_cut()
     }
 
     /// Plans an error.
@@ -205,9 +217,11 @@ impl SimDev {
 
     /// What a power cut now, or the one that has been, can leave.
     pub fn crash_point(&self) -> CrashPoint {
+        let supply = self.rig.power.lock();
         let state = self.state.lock();
         CrashPoint::new(
             state.changes as usize,
+            supply.changes(),
             self.options,
             &state.volatile,
             state.in_flight.clone(),
@@ -218,7 +232,12 @@ impl SimDev {
     pub fn tape(&self) -> Tape {
         assert!(self.options.record, "the device was told not to record");
         let state = self.state.lock();
-        Tape::new(state.start.clone(), self.options, state.entries.clone())
+        Tape::new(
+            state.start.clone(),
+            self.options,
+            state.entries.clone(),
+            state.numbers.clone(),
+        )
     }
 
     /// Panics when the request is one that no caller may make.
@@ -239,15 +258,15 @@ impl SimDev {
     fn change(&self, request: Entry) -> Result<(), MediaError> {
         let (op, offset, len) = request.range();
         self.check_writable(op, offset, len)?;
+        let mut supply = self.rig.power.lock();
         let mut state = self.state.lock();
-        match state.power {
-            Power::Off => return Err(MediaError::PowerLost { op, offset, len }),
-            Power::On { cut_at: Some(n) } if state.changes >= n => {
+        match supply.next_change() {
+            NextChange::CarryOut => {}
+            NextChange::InFlight => {
                 state.in_flight = Some(request);
-                state.power = Power::Off;
                 return Err(MediaError::PowerLost { op, offset, len });
             }
-            Power::On { .. } => {}
+            NextChange::Refused => return Err(MediaError::PowerLost { op, offset, len }),
         }
         let must_settle = matches!(
             request,
@@ -257,11 +276,11 @@ impl SimDev {
             return Err(MediaError::WritesLost);
         }
         match state.faults.strike(op, offset, len) {
-            None => state.carry_out(request, self.options),
+            None => state.carry_out(&mut supply, request, self.options),
             Some(failure) => {
                 state.writes_lost |= must_settle;
                 if let Some(remains) = request.after(failure, self.options.sector) {
-                    state.carry_out(remains, self.options);
+                    state.carry_out(&mut supply, remains, self.options);
                 }
                 return Err(MediaError::Io {
                     op,
@@ -298,7 +317,8 @@ impl SimDev {
 }
 
 impl State {
-    fn carry_out(&mut self, entry: Entry, options: SimOptions) {
+    fn carry_out(&mut self, supply: &mut Supply, entry: Entry, options: SimOptions) {
+        let number = supply.number();
         match &entry {
             Entry::Write { offset, data, .. } => self.newest.write(*offset, data),
             Entry::Discard { offset, len } => self.newest.fill(*offset, *len, options.discard_fill),
@@ -308,6 +328,7 @@ impl State {
             .apply(self.changes as usize, &entry, options.volatile_cache);
         if options.record {
             self.entries.push(entry);
+            self.numbers.push(number);
         }
         self.changes += 1;
     }
@@ -345,8 +366,9 @@ impl BlockDev for SimDev {
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let (op, len) = (Op::Read, out.len() as u64);
         self.assert_legal(check_range(op, offset, len, self.options.sector, self.size));
+        let supply = self.rig.power.lock();
         let mut state = self.state.lock();
-        if let Power::Off = state.power {
+        if supply.is_off() {
             return Err(MediaError::PowerLost { op, offset, len });
         }
         if let Some(failure) = state.faults.strike(op, offset, len) {

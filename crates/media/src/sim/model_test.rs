@@ -10,13 +10,13 @@ use super::*;
 use crate::Errno;
 use crate::tag::Class;
 
-const SECTOR: usize = 512;
-const SECTORS: usize = 64;
-const TAG: Tag = Tag::new(Class::Data, Cause::Home);
+pub(super) const SECTOR: usize = 512;
+pub(super) const SECTORS: usize = 64;
+pub(super) const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 const FILL: u8 = 0xD5;
 
 #[derive(Clone, Debug)]
-enum Change {
+pub(super) enum Change {
     Write {
         first: usize,
         sectors: usize,
@@ -30,7 +30,7 @@ enum Change {
     Flush,
 }
 
-fn change() -> impl Strategy<Value = Change> {
+pub(super) fn change() -> impl Strategy<Value = Change> {
     let range = (0..SECTORS).prop_flat_map(|first| (Just(first), 1..=(SECTORS - first).min(20)));
     prop_oneof![
         8 => (range.clone(), any::<u8>(), prop::bool::weighted(0.2))
@@ -40,7 +40,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn options() -> impl Strategy<Value = SimOptions> {
+pub(super) fn options() -> impl Strategy<Value = SimOptions> {
     (prop_oneof![Just(512), Just(2048)], any::<bool>()).prop_map(|(atomic_unit, volatile_cache)| {
         SimOptions {
             atomic_unit,
@@ -55,7 +55,7 @@ fn content(sector: usize, byte: u8) -> Vec<u8> {
     vec![byte ^ (sector as u8).wrapping_mul(31); SECTOR]
 }
 
-fn carry_out(dev: &SimDev, change: &Change) -> Result<(), MediaError> {
+pub(super) fn carry_out(dev: &SimDev, change: &Change) -> Result<(), MediaError> {
     match *change {
         Change::Write {
             first,
@@ -90,13 +90,13 @@ fn decide(seed: u64, position: usize, at: u64) -> bool {
 }
 
 /// What each sector may be after a cut: the certain version, then those that depend on a decision.
-struct Model {
+pub(super) struct Model {
     certain: Vec<Vec<u8>>,
     perhaps: Vec<Vec<(usize, u64, Vec<u8>)>>,
 }
 
 impl Model {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             certain: (0..SECTORS).map(|s| content(s, 0)).collect(),
             perhaps: vec![Vec::new(); SECTORS],
@@ -116,7 +116,13 @@ impl Model {
     }
 
     /// The change at `position`; one that is not `done` is in flight.
-    fn apply(&mut self, position: usize, change: &Change, options: SimOptions, done: bool) {
+    pub(super) fn apply(
+        &mut self,
+        position: usize,
+        change: &Change,
+        options: SimOptions,
+        done: bool,
+    ) {
         let unit = u64::from(options.atomic_unit);
         match *change {
             Change::Write {
@@ -158,7 +164,7 @@ impl Model {
         }
     }
 
-    fn after_cut(&self, seed: u64) -> Vec<u8> {
+    pub(super) fn after_cut(&self, seed: u64) -> Vec<u8> {
         let sector = |s: usize| {
             let kept = self.perhaps[s]
                 .iter()
@@ -174,12 +180,12 @@ impl Model {
     }
 }
 
-fn start() -> Image {
+pub(super) fn start() -> Image {
     Image::from_bytes(&Model::new().all())
 }
 
 /// The state that the same decisions give on our side.
-fn state(point: &CrashPoint, seed: u64) -> Image {
+pub(super) fn state(point: &CrashPoint, seed: u64) -> Image {
     let atoms = point.atoms();
     point.image(|i| decide(seed, atoms[i].entry, atoms[i].offset))
 }

@@ -101,14 +101,23 @@ pub struct Tape {
     start: Image,
     options: SimOptions,
     entries: Arc<[Entry]>,
+    /// For each entry its number in the order of the supply, ascending.
+    numbers: Arc<[u64]>,
 }
 
 impl Tape {
-    pub(crate) fn new(start: Image, options: SimOptions, entries: Vec<Entry>) -> Self {
+    pub(crate) fn new(
+        start: Image,
+        options: SimOptions,
+        entries: Vec<Entry>,
+        numbers: Vec<u64>,
+    ) -> Self {
+        assert_eq!(entries.len(), numbers.len(), "each entry has its number");
         Self {
             start,
             options,
             entries: entries.into(),
+            numbers: numbers.into(),
         }
     }
 
@@ -120,6 +129,12 @@ impl Tape {
     /// What was done, in order.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// For each entry its number in the order of all changes on the supply. On a device with a supply of its own that
+    /// is its position.
+    pub fn numbers(&self) -> &[u64] {
+        &self.numbers
     }
 
     /// Number of entries.
@@ -179,6 +194,29 @@ impl CrashPoints {
         }
         self.next += 1;
     }
+
+    /// What is left when the power goes off after `moment` changes on all media of the supply. The next change is in
+    /// flight if it is one of this device. Goes forward only: panics when a change that was to come then has already
+    /// been passed by.
+    pub fn at_moment(&mut self, moment: u64) -> CrashPoint {
+        let numbers = Arc::clone(&self.tape.numbers);
+        let position = numbers.partition_point(|n| *n < moment);
+        assert!(self.next <= position, "moment {moment} lies behind");
+        self.skip_to(position);
+        let is_in_flight = numbers.get(position) == Some(&moment);
+        self.point(moment, is_in_flight)
+    }
+
+    fn point(&self, moment: u64, is_in_flight: bool) -> CrashPoint {
+        let in_flight = self.tape.entries.get(self.next).filter(|_| is_in_flight);
+        CrashPoint::new(
+            self.next,
+            moment,
+            self.tape.options,
+            &self.volatile,
+            in_flight.cloned(),
+        )
+    }
 }
 
 impl Iterator for CrashPoints {
@@ -188,8 +226,10 @@ impl Iterator for CrashPoints {
         if self.next > self.tape.len() {
             return None;
         }
-        let in_flight = self.tape.entries.get(self.next).cloned();
-        let point = CrashPoint::new(self.next, self.tape.options, &self.volatile, in_flight);
+        let numbers = &self.tape.numbers;
+        let end = numbers.last().map_or(0, |last| last + 1);
+        let moment = numbers.get(self.next).copied().unwrap_or(end);
+        let point = self.point(moment, true);
         self.advance();
         Some(point)
     }
@@ -197,6 +237,45 @@ impl Iterator for CrashPoints {
     fn nth(&mut self, n: usize) -> Option<CrashPoint> {
         let to = self.next.saturating_add(n).min(self.tape.len() + 1);
         self.skip_to(to);
+        self.next()
+    }
+}
+
+/// Every moment at which the power of several media on one supply can go off, in order, from none of their changes to all:
+/// for each moment the crash points of all tapes, in the order of the tapes. What one medium loses does not depend on
+/// what another one does, so each combination of their states can be what is left.
+pub fn joint_crash_points(tapes: &[Tape]) -> JointCrashPoints {
+    let ends = tapes.iter().filter_map(|tape| tape.numbers.last());
+    JointCrashPoints {
+        media: tapes.iter().map(Tape::crash_points).collect(),
+        next: 0,
+        end: ends.max().map_or(0, |last| last + 1),
+    }
+}
+
+/// The moments of several tapes; see [`joint_crash_points`].
+pub struct JointCrashPoints {
+    media: Vec<CrashPoints>,
+    next: u64,
+    end: u64,
+}
+
+impl Iterator for JointCrashPoints {
+    type Item = Vec<CrashPoint>;
+
+    fn next(&mut self) -> Option<Vec<CrashPoint>> {
+        if self.next > self.end {
+            return None;
+        }
+        let moment = self.next;
+        self.next += 1;
+        let media = self.media.iter_mut();
+        Some(media.map(|points| points.at_moment(moment)).collect())
+    }
+
+    /// Goes on without building the moments in between.
+    fn nth(&mut self, n: usize) -> Option<Vec<CrashPoint>> {
+        self.next = self.next.saturating_add(n as u64);
         self.next()
     }
 }

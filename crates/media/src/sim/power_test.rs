@@ -1,0 +1,118 @@
+//! Two devices on one supply against a model of each: one order, one cut, and states that are lost independently.
+
+use proptest::prelude::*;
+
+use super::model_test::{Change, Model, carry_out, change, options, start, state};
+use super::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// Every moment of the common order, and one of them reached by cutting the power.
+    #[test]
+    fn a_cut_hits_all_media_at_one_moment(
+        script in prop::collection::vec((0..2usize, change()), 1..25),
+        kinds in [options(), options()],
+        seed in any::<u64>(),
+    ) {
+        let rig = Rig::default();
+        let devices = kinds.map(|kind| kind.build_on(&rig, start()));
+        for (n, (which, change)) in script.iter().enumerate() {
+            prop_assert_eq!(rig.power.changes(), n as u64);
+            carry_out(&devices[*which], change).expect("nothing is planned to fail");
+        }
+        let tapes = devices.each_ref().map(SimDev::tape);
+        let order: Vec<usize> = script.iter().map(|(which, _)| *which).collect();
+        for (which, tape) in tapes.iter().enumerate() {
+            let mine = (0..script.len()).filter(|n| order[*n] == which);
+            prop_assert_eq!(tape.numbers(), mine.map(|n| n as u64).collect::<Vec<_>>());
+        }
+
+        let moments: Vec<Vec<CrashPoint>> = joint_crash_points(&tapes).collect();
+        prop_assert_eq!(moments.len(), script.len() + 1);
+        for (n, points) in moments.iter().enumerate() {
+            for (which, point) in points.iter().enumerate() {
+                let expected = left_at(n, which, &script, kinds[which], seed);
+                prop_assert_eq!(point.moment(), n as u64);
+                prop_assert_eq!(state(point, seed).to_bytes(), expected, "device {} at {}", which, n);
+            }
+        }
+        let skipped = joint_crash_points(&tapes).nth(script.len()).expect("the last moment");
+        prop_assert_eq!(skipped[0].position() + skipped[1].position(), script.len());
+
+        let n = seed as usize % (script.len() + 1);
+        let rig = Rig::default();
+        rig.power.cut_at(n as u64);
+        let devices = kinds.map(|kind| kind.build_on(&rig, start()));
+        for (i, (which, change)) in script.iter().enumerate() {
+            prop_assert_eq!(carry_out(&devices[*which], change).is_ok(), i < n);
+        }
+        for (which, dev) in devices.iter().enumerate() {
+            prop_assert_eq!(dev.is_cut(), n < script.len());
+            let (cut, taped) = (dev.crash_point(), &moments[n][which]);
+            prop_assert_eq!(cut.moment(), n as u64);
+            prop_assert_eq!(cut.atoms(), taped.atoms());
+            prop_assert_eq!(state(&cut, seed), state(taped, seed));
+        }
+    }
+}
+
+/// What the model of device `which` says is left when the power goes off after `n` changes on both.
+fn left_at(
+    n: usize,
+    which: usize,
+    script: &[(usize, Change)],
+    kind: SimOptions,
+    seed: u64,
+) -> Vec<u8> {
+    let mut model = Model::new();
+    let mine = script[..script.len().min(n + 1)]
+        .iter()
+        .enumerate()
+        .filter(|(_, (of, _))| *of == which);
+    for (position, (i, (_, change))) in mine.enumerate() {
+        model.apply(position, change, kind, i < n);
+    }
+    model.after_cut(seed)
+}
+
+#[test]
+fn a_cut_reaches_who_has_nothing_to_do_with_it() {
+    let rig = Rig::default();
+    let [one, other] = [0, 1].map(|_| SimOptions::default().build_on(&rig, start()));
+    one.write_at(0, &[1; 512], model_test::TAG)
+        .expect("a write");
+    rig.power.cut_at(1);
+    let failed = one.flush(Cause::Log).expect_err("the power goes off");
+    assert!(matches!(
+        failed,
+        MediaError::PowerLost { op: Op::Flush, .. }
+    ));
+    let failed = other.read_at(0, &mut [0; 512], model_test::TAG);
+    assert!(matches!(failed, Err(MediaError::PowerLost { .. })));
+    assert!(other.is_cut() && other.crash_point().atoms().is_empty());
+    assert_eq!(
+        (one.crash_point().atoms().len(), rig.power.changes()),
+        (1, 1)
+    );
+}
+
+/// A failed request that changed nothing has no place in the order; one that was torn has.
+#[test]
+fn only_what_changes_a_medium_is_in_the_order() {
+    let rig = Rig::default();
+    let [one, other] = [0, 1].map(|_| SimOptions::default().build_on(&rig, start()));
+    one.inject(Fault::nth(Op::Write, 0));
+    one.inject(Fault::nth(Op::Write, 1).failing(Failure::Torn { sectors: 1 }));
+    for _ in 0..2 {
+        one.write_at(0, &[1; 1024], model_test::TAG)
+            .expect_err("planned");
+    }
+    other
+        .write_at(0, &[1; 512], model_test::TAG)
+        .expect("a write");
+    assert_eq!(
+        (one.tape().numbers(), other.tape().numbers()),
+        (&[0][..], &[1][..])
+    );
+}
