@@ -25,6 +25,7 @@ pub mod indirect;
 pub mod inode;
 pub mod jbd2;
 pub mod layout;
+pub mod nand;
 pub mod num;
 pub mod orphan;
 mod shape;
@@ -41,12 +42,12 @@ pub use geometry::{Geometry, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 pub use group::{GroupDesc, GroupFlags};
 pub use htree::{DxBlock, DxBlockMut, DxEntry, DxInfo};
 pub use inode::{FileType, Inode, InodeFlags, Time};
-pub use num::{BlockNo, GroupNo, InodeNo, LBlock, Tid};
+pub use num::{BlockAddr, BlockNo, GroupNo, InodeNo, LBlock, PageNo, Tid};
 pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 23] = [
+pub const LAYOUTS: [&layout::Layout; 25] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -70,4 +71,6 @@ pub const LAYOUTS: [&layout::Layout; 23] = [
     &jbd2::TAG3_LAYOUT,
     &jbd2::REVOKE_LAYOUT,
     &jbd2::COMMIT_LAYOUT,
+    &nand::NAND_HEADER_LAYOUT,
+    &nand::BLOCK_RECORD_LAYOUT,
 ];

@@ -39,6 +39,14 @@ number! {
     /// A block group, counted from 0.
     GroupNo(u32)
 }
+number! {
+    /// A page of a NAND part, counted from its start.
+    PageNo(u32)
+}
+number! {
+    /// An erase block of a NAND part, counted from its start.
+    BlockAddr(u32)
+}
 
 impl BlockNo {
     /// The block `n` blocks further on.

@@ -16,11 +16,15 @@ use stetfs_format::jbd2::{
     ChecksumVersion, CommitBlock, DescriptorBlock, DescriptorWriter, Header, JournalIncompat,
     JournalSuperblock, LogFormat, RevokeBlock, RevokeWriter,
 };
+use stetfs_format::nand::{
+    BlockCondition, NandBlock, NandEcc, NandGeometry, NandHeader, NandPart, NandTiming, NandWear,
+    PageState,
+};
 use stetfs_format::orphan::OrphanBlock;
 use stetfs_format::{
-    BlockNo, DirBlock, DxBlock, DxBlockMut, DxEntry, Extent, ExtentNode, ExtentNodeMut, FileType,
-    Geometry, GroupDesc, GroupNo, HashVersion, Hasher, Index, Inode, InodeFlags, InodeNo, LBlock,
-    Superblock, Tid, Xattr, XattrArea, XattrBlock, dirent, orphan, xattr,
+    BlockAddr, BlockNo, DirBlock, DxBlock, DxBlockMut, DxEntry, Extent, ExtentNode, ExtentNodeMut,
+    FileType, Geometry, GroupDesc, GroupNo, HashVersion, Hasher, Index, Inode, InodeFlags, InodeNo,
+    LBlock, Superblock, Tid, Xattr, XattrArea, XattrBlock, dirent, orphan, xattr,
 };
 
 /// The superblock of a volume of 64 groups. The bits of `choice`: 0-1 block size, 2
@@ -685,10 +689,117 @@ pub fn orphan_block(data: &[u8]) {
     }
 }
 
+/// A part of 8 blocks of 16 pages.
+pub fn nand_header() -> NandHeader {
+    NandHeader {
+        uuid: [7; 16],
+        boot: [0; 16],
+        part: NandPart {
+            geometry: NandGeometry {
+                page_bytes: 512,
+                spare_bytes: 16,
+                pages_per_block: 16,
+                blocks: 8,
+                planes: 2,
+                bad_mark: 5,
+            },
+            timing: NandTiming {
+                read_ns: 25_000,
+                program_ns: 100_000,
+                erase_ns: 2_000_000,
+                bus_bytes_per_us: 20,
+            },
+            ecc: NandEcc {
+                codeword_bytes: 512,
+                strength_bits: 1,
+            },
+            wear: NandWear {
+                endurance_erases: 100_000,
+                factory_bad_ppm: 10_000,
+                early_bad_ppm: 9_000,
+                fresh_errors_per_pbit: 1,
+                worn_errors_per_pbit: 700_000,
+                disturb_errors_per_pbit: 3,
+            },
+            seed: 99,
+        },
+    }
+}
+
+/// Block 3 of that part, in which three pages were programmed.
+pub fn nand_block() -> NandBlock {
+    let mut block = NandBlock::erased(&nand_header().part.geometry);
+    block.erases = 12;
+    block.next_page = 3;
+    block.pages[..3].copy_from_slice(&[
+        PageState::Programmed,
+        PageState::Torn,
+        PageState::Marginal,
+    ]);
+    block
+}
+
+/// `raw` with the right checksum when its last byte is even, so that the checks behind it are reached.
+fn with_checksum(mut raw: Vec<u8>, at: usize, sum: impl Fn(&[u8]) -> u32) -> Vec<u8> {
+    if raw.len() > at + 4 && raw.last().is_some_and(|last| last % 2 == 0) {
+        write_u32le(&mut raw, at, 0);
+        let checksum = sum(&raw);
+        write_u32le(&mut raw, at, checksum);
+    }
+    raw
+}
+
+pub fn nand_header_page(data: &[u8]) {
+    let (_, raw) = input(data, |_| nand_header().encode().to_vec());
+    let raw = with_checksum(raw, 0x0c, |raw| {
+        crc32c(!0, raw.get(..NandHeader::SIZE).unwrap_or(raw))
+    });
+    let Ok(header) = NandHeader::decode(&raw) else {
+        return;
+    };
+    assert_eq!(NandHeader::decode(&header.encode()), Ok(header));
+    let geometry = header.part.geometry;
+    let last = geometry.page_at(BlockAddr(geometry.blocks - 1), geometry.pages_per_block - 1);
+    assert_eq!(last.0 + 1, geometry.pages());
+    assert_eq!(geometry.block_of(last).0 + 1, geometry.blocks);
+    let end = geometry.cell_offset(last) + geometry.cell_bytes() as u64;
+    assert!(end <= geometry.file_bytes());
+    let record = geometry.record_offset(BlockAddr(geometry.blocks));
+    assert!(record <= geometry.cell_offset(geometry.page_at(BlockAddr(0), 0)));
+}
+
+pub fn nand_block_record(data: &[u8]) {
+    let (header, home) = (nand_header(), BlockAddr(3));
+    let geometry = header.part.geometry;
+    let encode = |block: &NandBlock| {
+        let mut raw = Vec::new();
+        block.encode(home, &header.uuid, &geometry, &mut raw);
+        assert_eq!(raw.len(), geometry.record_stride());
+        raw
+    };
+    let (_, raw) = input(data, |_| encode(&nand_block()));
+    let raw = with_checksum(raw, 0, |raw| {
+        let seed = crc32c(crc32c(!0, &header.uuid), &home.0.to_le_bytes());
+        let record = raw.get(..geometry.record_bytes()).unwrap_or(raw);
+        crc32c(seed, &record[4..])
+    });
+    let Ok(block) = NandBlock::decode(&raw, home, &header.uuid, &geometry) else {
+        return;
+    };
+    let again = encode(&block);
+    assert_eq!(
+        NandBlock::decode(&again, home, &header.uuid, &geometry).as_ref(),
+        Ok(&block)
+    );
+    let programmed = block.pages.iter().filter(|p| **p != PageState::Erased);
+    assert!(programmed.count() <= block.next_page as usize);
+    assert!(block.condition <= BlockCondition::FactoryBad);
+}
+
 type Decoder = fn(&[u8]);
 
 /// Every function of this module, by the name of its fuzz target.
-pub const DECODERS: [(&str, Decoder); 11] = [
+pub const DECODERS: [(&str, Decoder); 13] = [
     ("superblock", superblock),
     ("group_desc", group_desc),
     ("inode", inode),
@@ -700,4 +811,6 @@ pub const DECODERS: [(&str, Decoder); 11] = [
     ("acl", acl),
     ("jbd2", jbd2),
     ("orphan", orphan_block),
+    ("nand_header", nand_header_page),
+    ("nand_block", nand_block_record),
 ];
