@@ -5,6 +5,7 @@
 //! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the kernel's ext4.
 //! - [`library`]: the operations through the library, in this process.
 //! - [`posix`]: the same operations as system calls below a mounted directory.
+//! - [`text`]: the operations as lines of text.
 //! - [`tree`]: everything that can be seen of a tree, and how two of them differ.
 //!
 //! Paths are relative to the directory `t` in the root of the volume: symbolic links may then climb one
@@ -17,6 +18,7 @@ pub mod names;
 pub mod op;
 pub mod posix;
 pub mod sparse;
+pub mod text;
 pub mod tree;
 
 use rustix::io::Errno;
