@@ -13,11 +13,13 @@
 //! - Requests fail as planned ([`Fault`]) and the power goes off as planned ([`Power::cut_at`]). What was
 //!   pending when a flush failed stays pending for good, for no later flush succeeds: reads give it, and
 //!   after a power cut some of it may be there.
+//! - Each request lets the time of its [`Timing`] pass on the clock of its machine.
 //! - Requests beyond the end or not in whole sectors panic: they are mistakes of ours.
 //! - Everything is in the order of one lock; with one caller the same calls give the same tape.
 //!
 //! `power.rs` holds what media share, `pending.rs` the rule of what survives, `tape.rs` the record, `crash.rs` the states after a cut,
-//! `keep.rs` the choice among them, `crash_image.rs` the device on such a state, `fault.rs` the plan of errors.
+//! `keep.rs` the choice among them, `crash_image.rs` the device on such a state, `fault.rs` the plan of errors, `timing.rs` how long
+//! things take.
 
 mod crash;
 mod crash_image;
@@ -26,11 +28,14 @@ mod keep;
 mod pending;
 mod power;
 mod tape;
+mod timing;
 
 #[cfg(test)]
 mod model_test;
 #[cfg(test)]
 mod power_test;
+#[cfg(test)]
+mod timing_test;
 
 use std::sync::Arc;
 
@@ -42,7 +47,9 @@ pub use fault::{Failure, Fault};
 pub use keep::{Keep, KeepSyntax};
 pub use power::{Power, Rig};
 pub use tape::{CrashPoints, Entry, JointCrashPoints, Tape, joint_crash_points};
+pub use timing::Timing;
 
+use crate::clock::Clock;
 use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
 use crate::image::Image;
@@ -51,6 +58,7 @@ use crate::tag::{Cause, Tag};
 use fault::FaultPlan;
 use pending::Volatile;
 use power::{NextChange, Supply};
+use timing::{Model, Request};
 
 /// What kind of device to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +76,8 @@ pub struct SimOptions {
     pub discard_fill: u8,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// How long requests take.
+    pub timing: Timing,
 }
 
 impl Default for SimOptions {
@@ -79,6 +89,7 @@ impl Default for SimOptions {
             record: true,
             discard_fill: 0xD5,
             read_only: false,
+            timing: Timing::None,
         }
     }
 }
@@ -107,9 +118,10 @@ impl SimOptions {
             "an image of {} bytes",
             image.size()
         );
+        let image_size = image.size();
         SimDev {
             options: self,
-            size: image.size(),
+            size: image_size,
             meter: Meter::new(),
             rig: rig.clone(),
             state: Mutex::new(State {
@@ -121,6 +133,7 @@ impl SimOptions {
                 changes: 0,
                 in_flight: None,
                 faults: FaultPlan::default(),
+                model: self.timing.model(image_size, self.volatile_cache),
                 writes_lost: false,
             }),
         }
@@ -148,6 +161,7 @@ struct State {
     /// What was being done when the power went off.
     in_flight: Option<Entry>,
     faults: FaultPlan,
+    model: Model,
     /// A flush or a durable write has failed: none will succeed any more.
     writes_lost: bool,
 }
@@ -254,8 +268,8 @@ impl SimDev {
         Ok(())
     }
 
-    /// Carries out a change, unless the power or the plan of errors is against it.
-    fn change(&self, request: Entry) -> Result<(), MediaError> {
+    /// Carries out a change, unless the power or the plan of errors is against it. Returns the time that it took, in ns.
+    fn change(&self, request: Entry) -> Result<u64, MediaError> {
         let (op, offset, len) = request.range();
         self.check_writable(op, offset, len)?;
         let mut supply = self.rig.power.lock();
@@ -275,22 +289,21 @@ impl SimDev {
         if must_settle && state.writes_lost {
             return Err(MediaError::WritesLost);
         }
-        match state.faults.strike(op, offset, len) {
-            None => state.carry_out(&mut supply, request, self.options),
-            Some(failure) => {
-                state.writes_lost |= must_settle;
-                if let Some(remains) = request.after(failure, self.options.sector) {
-                    state.carry_out(&mut supply, remains, self.options);
-                }
-                return Err(MediaError::Io {
-                    op,
-                    offset,
-                    len,
-                    source: failure.errno(),
-                });
+        if let Some(failure) = state.faults.strike(op, offset, len) {
+            state.writes_lost |= must_settle;
+            if let Some(remains) = request.after(failure, self.options.sector) {
+                state.carry_out(&mut supply, remains, self.options);
             }
+            return Err(MediaError::Io {
+                op,
+                offset,
+                len,
+                source: failure.errno(),
+            });
         }
-        Ok(())
+        let busy_ns = state.let_time_pass(&self.rig.clock, request.timed());
+        state.carry_out(&mut supply, request, self.options);
+        Ok(busy_ns)
     }
 
     fn write(
@@ -306,12 +319,13 @@ impl SimDev {
             [one] => Arc::from(*one),
             _ => parts.concat().into(),
         };
-        self.change(Entry::Write {
+        let busy_ns = self.change(Entry::Write {
             offset,
             data,
             tag,
             durable,
         })?;
+        self.meter.count_busy(tag, busy_ns);
         checked
     }
 }
@@ -331,6 +345,13 @@ impl State {
             self.numbers.push(number);
         }
         self.changes += 1;
+    }
+
+    /// Returns how much, in ns.
+    fn let_time_pass(&mut self, clock: &Clock, request: Request) -> u64 {
+        let busy_ns = self.model.busy_ns(clock.now_ns(), request);
+        clock.advance(busy_ns);
+        busy_ns
     }
 }
 
@@ -380,7 +401,9 @@ impl BlockDev for SimDev {
             });
         }
         state.newest.read(offset, out);
+        let busy_ns = state.let_time_pass(&self.rig.clock, Request::Read { offset, len });
         self.meter.count_read(tag, len);
+        self.meter.count_busy(tag, busy_ns);
         Ok(())
     }
 
@@ -397,8 +420,9 @@ impl BlockDev for SimDev {
     }
 
     fn flush(&self, cause: Cause) -> Result<(), MediaError> {
-        self.change(Entry::Flush { cause })?;
+        let busy_ns = self.change(Entry::Flush { cause })?;
         self.meter.count_flush(cause);
+        self.meter.count_cause_busy(cause, busy_ns);
         Ok(())
     }
 
@@ -410,8 +434,8 @@ impl BlockDev for SimDev {
             self.options.sector,
             self.size,
         ));
-        self.change(Entry::Discard { offset, len })?;
-        self.meter.count_discard(len, 0);
+        let busy_ns = self.change(Entry::Discard { offset, len })?;
+        self.meter.count_discard(len, busy_ns);
         Ok(())
     }
 

@@ -116,3 +116,33 @@ fn only_what_changes_a_medium_is_in_the_order() {
         (&[0][..], &[1][..])
     );
 }
+
+/// What one medium needs passes for all; the accounts add up to it.
+#[test]
+fn media_of_one_machine_share_its_time() {
+    let rig = Rig::default();
+    let [disk, flash] = [Timing::Hdd, Timing::NvmeSsd].map(|timing| {
+        let options = SimOptions {
+            timing,
+            ..SimOptions::default()
+        };
+        options.build_on(&rig, start())
+    });
+    flash.inject(Fault::nth(Op::Read, 1));
+    let tag = model_test::TAG;
+    for dev in [&disk, &flash] {
+        dev.write_at(4096, &[1; 4096], tag).expect("a write");
+        dev.write_durable(12288, &[&[1; 4096]], tag)
+            .expect("a write");
+        dev.flush(Cause::Log).expect("a flush");
+        dev.read_at(20480, &mut [0; 4096], tag).expect("a read");
+        let account = dev.meter().snapshot();
+        assert!(account.of(tag).busy_ns > 0 && account.busy_ns(Cause::Log) > 0);
+    }
+    let spent = || [&disk, &flash].map(|dev| dev.meter().snapshot().total_busy_ns());
+    let before = spent();
+    assert_eq!(rig.clock.now_ns(), before.iter().sum::<u64>());
+    assert_eq!(before[1], 20_000 + 4_007_000 + 1_643_000 + 66_666);
+    flash.read_at(0, &mut [0; 512], tag).expect_err("planned");
+    assert_eq!(spent(), before);
+}

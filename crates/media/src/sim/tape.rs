@@ -9,6 +9,7 @@ use crate::sim::SimOptions;
 use crate::sim::crash::CrashPoint;
 use crate::sim::fault::Failure;
 use crate::sim::pending::Volatile;
+use crate::sim::timing::Request;
 use crate::tag::{Cause, Tag};
 
 /// One change.
@@ -46,6 +47,27 @@ impl Entry {
             Self::Write { offset, data, .. } => (Op::Write, *offset, data.len() as u64),
             Self::Discard { offset, len } => (Op::Discard, *offset, *len),
             Self::Flush { .. } => (Op::Flush, 0, 0),
+        }
+    }
+
+    /// The request as the timing model sees it.
+    pub(crate) fn timed(&self) -> Request {
+        match self {
+            Self::Write {
+                offset,
+                data,
+                durable,
+                ..
+            } => Request::Write {
+                offset: *offset,
+                len: data.len() as u64,
+                durable: *durable,
+            },
+            Self::Discard { offset, len } => Request::Discard {
+                offset: *offset,
+                len: *len,
+            },
+            Self::Flush { .. } => Request::Flush,
         }
     }
 
