@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Schemes) -> Result<()> {
         "after a crash",
         "cost of a commit",
     ]);
-    for about in all {
+    for about in &all {
         table.add_row([
             about.name,
             about.title,
@@ -39,7 +39,17 @@ pub(crate) fn run(args: &Schemes) -> Result<()> {
             about.cost,
         ]);
     }
-    output::line(table.trim_fmt())
+    output::line(table.trim_fmt())?;
+    let options = all
+        .iter()
+        .flat_map(|about| about.options.iter().map(move |option| (about, option)));
+    for (about, option) in options {
+        output::line(format!(
+            "\n-o {}={} (scheme {}, default {})\n    {}",
+            option.name, option.syntax, about.name, option.default, option.what
+        ))?;
+    }
+    Ok(())
 }
 
 fn modes(about: &About) -> String {

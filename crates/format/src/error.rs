@@ -596,6 +596,9 @@ pub enum Corrupt {
     /// A tag names a block that the volume does not have.
     #[error("descriptor block: tag names block {0}, outside the volume")]
     JournalTagBlock(BlockNo),
+    /// A logged block does not fit the checksum in its tag.
+    #[error("descriptor block: the copy of block {0} does not fit the checksum in its tag")]
+    JournalTagChecksum(BlockNo),
     /// The byte count of a revoke block is impossible.
     #[error("revoke block: {0} bytes used is impossible")]
     JournalRevokeCount(u32),

@@ -43,7 +43,7 @@ pub use file_data::{FileData, Wrote};
 pub use handle::{Handle, Old};
 pub use journal::{Config, Journal};
 pub use ranges::Ranges;
-pub use registry::{Opened, Registration, SCHEMES, find};
+pub use registry::{Opened, Registration, SCHEMES, find, find_option};
 pub use scheme::{
     About, DataMode, DataPromise, Goal, Held, LogExtent, LoggedBlock, OpenArgs, PlaceReq,
     Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,

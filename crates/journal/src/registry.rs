@@ -1,7 +1,7 @@
 //! The list of schemes. It is the only one: the command line, the documents, the tests and the lab read it.
 
 use crate::error::{JournalError, Result};
-use crate::scheme::{About, OpenArgs, RecoveryReport, Scheme};
+use crate::scheme::{About, OpenArgs, OptionAbout, RecoveryReport, Scheme};
 use crate::schemes;
 
 /// What opening a scheme gives.
@@ -31,6 +31,12 @@ pub static SCHEMES: &[Registration] = &[
         open: schemes::relocate_all::open,
     },
 ];
+
+/// The option of that name that some scheme has.
+pub fn find_option(name: &str) -> Option<&'static OptionAbout> {
+    let mut options = SCHEMES.iter().flat_map(|scheme| scheme.about.options);
+    options.find(|option| option.name == name).copied()
+}
 
 /// The scheme called `name`.
 pub fn find(name: &str) -> Result<&'static Registration> {

@@ -37,6 +37,21 @@ pub struct About {
     pub relocates: bool,
     /// What writing costs, in a line: bytes and flushes of a commit of n blocks.
     pub cost: &'static str,
+    /// Mount options of its own.
+    pub options: &'static [&'static OptionAbout],
+}
+
+/// A mount option that a scheme has for itself.
+#[derive(Debug, Serialize)]
+pub struct OptionAbout {
+    /// Its name.
+    pub name: &'static str,
+    /// What may stand behind `=`; an option that takes `on|off` may stand alone and means `on` then.
+    pub syntax: &'static str,
+    /// What holds when it is not given.
+    pub default: &'static str,
+    /// What it does, in a line.
+    pub what: &'static str,
 }
 
 /// How file data is treated (ext4's `data=`).
@@ -82,19 +97,42 @@ pub enum DataPromise {
 pub struct SchemeOptions {
     /// `data=`; `None` takes the scheme's default.
     pub data: Option<DataMode>,
-    /// Further `key=value` options of this scheme, each to be refused by name when unknown.
+    /// Options of the scheme's own ([`About::options`]) with their values; a later one overrides an earlier one.
     pub extra: Vec<(String, String)>,
 }
 
 impl SchemeOptions {
-    /// An error naming the first option that a scheme without options of its own was given.
-    pub fn refuse_extra(&self, scheme: &'static str) -> Result<()> {
-        match self.extra.first() {
+    /// An error naming the first option that the scheme does not have.
+    pub fn check_known(&self, about: &'static About) -> Result<()> {
+        let is_known = |name: &str| about.options.iter().any(|option| option.name == name);
+        match self.extra.iter().find(|(name, _)| !is_known(name)) {
             None => Ok(()),
-            Some((key, value)) => {
-                let why = format!("it has no option {key}={value}");
-                Err(JournalError::SchemeOption { scheme, why })
-            }
+            Some((name, _)) => Err(JournalError::SchemeOption {
+                scheme: about.name,
+                why: format!("it has no option \"{name}\""),
+            }),
+        }
+    }
+
+    /// The value of an option, or its default.
+    pub fn value<'a>(&'a self, option: &'a OptionAbout) -> &'a str {
+        let given = self
+            .extra
+            .iter()
+            .rev()
+            .find(|(name, _)| *name == option.name);
+        given.map_or(option.default, |(_, value)| value)
+    }
+
+    /// The value of an option that is on or off.
+    pub fn switch(&self, about: &'static About, option: &OptionAbout) -> Result<bool> {
+        match self.value(option) {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            value => Err(JournalError::SchemeOption {
+                scheme: about.name,
+                why: format!("{}={value}: on or off", option.name),
+            }),
         }
     }
 }

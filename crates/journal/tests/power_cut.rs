@@ -94,6 +94,7 @@ struct Kind {
     data: DataMode,
     csum: bool,
     v1: bool,
+    async_commit: bool,
 }
 
 fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journal>> {
@@ -109,7 +110,11 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
         writable: true,
         options: SchemeOptions {
             data: Some(kind.data),
-            extra: vec![],
+            extra: if kind.async_commit {
+                vec![("journal_async_commit".into(), "on".into())]
+            } else {
+                vec![]
+            },
         },
     };
     let config = Config {
@@ -334,6 +339,7 @@ fn journaled_data_survives_every_cut() {
                 data: DataMode::Journal,
                 csum: seed % 2 == 0,
                 v1: seed % 4 == 1,
+                async_commit: seed % 3 == 2,
             },
             seed,
         );
@@ -348,6 +354,7 @@ fn ordered_data_survives_every_cut() {
                 data: DataMode::Ordered,
                 csum: seed % 2 == 0,
                 v1: seed % 4 == 1,
+                async_commit: seed % 3 == 2,
             },
             seed,
         );

@@ -39,6 +39,12 @@ const NARROW: Variety = Variety {
 
 const MODES: [&str; 3] = ["journal", "ordered", "writeback"];
 
+/// In `ordered` mode only transactions without data are committed so.
+const ASYNC_MODES: [&str; 2] = [
+    "journal,journal_async_commit",
+    "ordered,journal_async_commit",
+];
+
 fn moments() -> usize {
     std::env::var("STETFS_LAB_CUTS")
         .ok()
@@ -166,7 +172,7 @@ fn the_kernel_and_e2fsck_replay_our_journal() {
     skip_unless!(needs(true, false, &["mke2fs", "e2fsck"]));
     let scripts = [Script::Revokes, Script::Orphans, Script::Random(11)];
     for (i, variety) in VARIETIES.into_iter().enumerate() {
-        for (j, mode) in MODES.into_iter().enumerate() {
+        for (j, mode) in MODES.into_iter().chain(ASYNC_MODES).enumerate() {
             let script = scripts[(i + j) % scripts.len()];
             let setting = Setting {
                 variety,

@@ -12,9 +12,11 @@
 //!   therefore never lets one succeed again ([`MediaError::WritesLost`]). Whoever owns it must stop writing.
 //! - Every request that succeeded is counted by the [`Meter`].
 
+use smallvec::SmallVec;
+
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::tag::{Cause, Class, Tag};
+use crate::tag::{Cause, Tag};
 
 /// Storage in sectors with a cache that forgets at a power cut.
 pub trait BlockDev: Send + Sync {
@@ -54,16 +56,12 @@ pub trait BlockDev: Send + Sync {
     /// Each part is in whole sectors.
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError>;
 
-    /// Writes parts of several classes, as a log holds them, into one contiguous range in one request: the
-    /// request is counted as the log's, the bytes by class.
-    fn write_classed_at(
-        &self,
-        offset: u64,
-        parts: &[(Class, &[u8])],
-        cause: Cause,
-    ) -> Result<(), MediaError> {
-        let tag = Tag::new(Class::Journal, cause);
-        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.1).collect();
+    /// Writes parts with labels of their own, as a log holds them, into one contiguous range in one request: the
+    /// request is counted under the label of the first part, the bytes under their own.
+    fn write_tagged_at(&self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
+        let Some((tag, bytes)) = untagged(parts) else {
+            return Ok(());
+        };
         self.write_vectored_at(offset, &bytes, tag)?;
         self.meter().reclassify(tag, parts);
         Ok(())
@@ -75,6 +73,17 @@ pub trait BlockDev: Send + Sync {
     fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.write_vectored_at(offset, parts, tag)?;
         self.flush(tag.cause)
+    }
+
+    /// Writes as [`write_tagged_at`](Self::write_tagged_at) does and returns when these bytes are durable, as after
+    /// [`write_durable`](Self::write_durable).
+    fn write_tagged_durable(&self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
+        let Some((tag, bytes)) = untagged(parts) else {
+            return Ok(());
+        };
+        self.write_durable(offset, &bytes, tag)?;
+        self.meter().reclassify(tag, parts);
+        Ok(())
     }
 
     /// Makes every write that returned before this call durable.
@@ -109,6 +118,12 @@ pub trait BlockDev: Send + Sync {
         out.copy_from_slice(&whole[skip..skip + out.len()]);
         Ok(())
     }
+}
+
+/// The label of the first part, and the bytes of all.
+fn untagged<'a>(parts: &[(Tag, &'a [u8])]) -> Option<(Tag, SmallVec<[&'a [u8]; 16]>)> {
+    let first = parts.first()?;
+    Some((first.0, parts.iter().map(|part| part.1).collect()))
 }
 
 /// Zeros written as ordinary data, for devices that have nothing better.

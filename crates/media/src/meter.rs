@@ -208,13 +208,13 @@ impl Meter {
         self.cause(cause).busy_ns.fetch_add(busy_ns, Relaxed);
     }
 
-    /// Moves the bytes of a write that was counted as `counted` to the classes that its parts really have. The request
+    /// Moves the bytes of a write that was counted as `counted` to where its parts really belong. The request
     /// and its time stay where they are.
-    pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Class, &[u8])]) {
+    pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Tag, &[u8])]) {
         let cells = &self.shard().cells;
         let from = &cells[counted.class as usize][counted.cause as usize];
-        for (class, bytes) in parts.iter().filter(|part| part.0 != counted.class) {
-            let to = &cells[*class as usize][counted.cause as usize];
+        for (tag, bytes) in parts.iter().filter(|part| part.0 != counted) {
+            let to = &cells[tag.class as usize][tag.cause as usize];
             from.write_bytes.fetch_sub(bytes.len() as u64, Relaxed);
             to.write_bytes.fetch_add(bytes.len() as u64, Relaxed);
         }

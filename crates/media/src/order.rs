@@ -48,12 +48,14 @@
 
 use crate::dev::BlockDev;
 use crate::error::MediaError;
-use crate::tag::{Cause, Class, Tag};
+use crate::tag::{Cause, Tag};
 
 /// A body that is being written: the blocks of a transaction, descriptors, ordered data.
 #[must_use = "a body that is not committed was written for nothing"]
 pub struct Dirty<'d> {
     dev: &'d dyn BlockDev,
+    /// Nothing was written yet.
+    is_empty: bool,
 }
 
 /// A body of which every write has returned and nothing is certain.
@@ -71,22 +73,37 @@ pub struct Durable<'d> {
 impl<'d> Dirty<'d> {
     /// An empty body on this device.
     pub fn on(dev: &'d dyn BlockDev) -> Self {
-        Self { dev }
+        Self {
+            dev,
+            is_empty: true,
+        }
     }
 
     /// Writes a part of it: see [`BlockDev::write_vectored_at`].
     pub fn write(&mut self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        self.is_empty = false;
         self.dev.write_vectored_at(offset, parts, tag)
     }
 
-    /// Writes a part of it: see [`BlockDev::write_classed_at`].
-    pub fn write_classed(
-        &mut self,
+    /// Writes a part of it: see [`BlockDev::write_tagged_at`].
+    pub fn write_tagged(&mut self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
+        self.is_empty = false;
+        self.dev.write_tagged_at(offset, parts)
+    }
+
+    /// Writes the last parts of the body and right behind them, as the last of `parts`, a record that carries a checksum
+    /// over the whole body; makes everything durable with one flush instead of two. After a power cut the record may be
+    /// there and the body not: recovery must compute the checksum and drop a transaction whose body does not fit.
+    pub fn write_covering_commit(
+        self,
         offset: u64,
-        parts: &[(Class, &[u8])],
-        cause: Cause,
+        parts: &[(Tag, &[u8])],
     ) -> Result<(), MediaError> {
-        self.dev.write_classed_at(offset, parts, cause)
+        if self.is_empty {
+            return self.dev.write_tagged_durable(offset, parts);
+        }
+        self.dev.write_tagged_at(offset, parts)?;
+        self.dev.flush(Cause::CommitRecord)
     }
 
     /// The body is complete.
@@ -100,19 +117,6 @@ impl<'d> InFlight<'d> {
     pub fn flush(self, cause: Cause) -> Result<Durable<'d>, MediaError> {
         self.dev.flush(cause)?;
         Ok(Durable { dev: self.dev })
-    }
-
-    /// Writes a record that carries a checksum over the whole body and makes both durable, with one flush
-    /// instead of two. After a power cut the record may be there and the body not: recovery must
-    /// compute the checksum and drop a transaction whose body does not fit.
-    pub fn write_covering_commit(
-        self,
-        offset: u64,
-        parts: &[&[u8]],
-        tag: Tag,
-    ) -> Result<(), MediaError> {
-        self.dev.write_vectored_at(offset, parts, tag)?;
-        self.dev.flush(tag.cause)
     }
 }
 
@@ -129,6 +133,7 @@ mod tests {
     use crate::error::Op;
     use crate::image::Image;
     use crate::sim::{Fault, SimDev};
+    use crate::tag::Class;
 
     const BODY: Tag = Tag::new(Class::Data, Cause::Log);
     const RECORD: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
@@ -167,14 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn a_covering_record_costs_one_flush() {
-        let dev = SimDev::new(Image::new(8192));
-        let mut body = Dirty::on(&dev);
-        body.write(0, &[&[1; 1024]], BODY).expect("a write");
-        body.submit()
-            .write_covering_commit(4096, &[&[1; 512]], RECORD)
-            .expect("a commit");
-        assert_eq!(dev.meter().snapshot().total_flushes(), 1);
-        assert_eq!(dev.crash_point().atoms().len(), 0);
+    fn a_covering_record_costs_one_flush_and_no_request() {
+        for parts_before in [0, 1] {
+            let dev = SimDev::new(Image::new(8192));
+            let mut body = Dirty::on(&dev);
+            for _ in 0..parts_before {
+                body.write(0, &[&[1; 1024]], BODY).expect("a write");
+            }
+            body.write_covering_commit(4096, &[(BODY, &[1; 1024]), (RECORD, &[1; 512])])
+                .expect("a commit");
+            let account = dev.meter().snapshot();
+            assert_eq!(account.total_flushes() + account.total_durable_writes(), 1);
+            assert_eq!(account.total().writes, parts_before + 1);
+            assert_eq!(account.of(RECORD).write_bytes, 512);
+            assert_eq!(dev.crash_point().atoms().len(), 0);
+        }
     }
 }

@@ -280,7 +280,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
         writable: !read_only || dirty,
         options: SchemeOptions {
             data,
-            extra: Vec::new(),
+            extra: opts.scheme_options.clone(),
         },
     };
     Ok(Plan {

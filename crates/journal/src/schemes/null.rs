@@ -29,6 +29,7 @@ pub(crate) static ABOUT: About = About {
     wants_base: false,
     relocates: false,
     cost: "n blocks and 1 flush for a commit of n blocks",
+    options: &[],
 };
 
 struct Null {
@@ -44,7 +45,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
             why,
         });
     }
-    args.options.refuse_extra(ABOUT.name)?;
+    args.options.check_known(&ABOUT)?;
     let null = Null {
         dev: args.dev,
         block_size: args.block_size,

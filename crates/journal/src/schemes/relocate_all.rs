@@ -25,6 +25,7 @@ pub(crate) static ABOUT: About = About {
     wants_base: true,
     relocates: true,
     cost: "as jbd2, and a mapping block for each run of overwritten blocks",
+    options: jbd2::ABOUT.options,
 };
 
 struct RelocateAll(Box<dyn Scheme>);

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use stetfs_format::BlockNo;
 use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
 
@@ -119,10 +120,37 @@ impl Area {
     pub(super) fn write(
         &self,
         body: &mut Dirty<'_>,
-        mut at: u32,
-        mut blocks: &[(Class, &[u8])],
+        at: u32,
+        blocks: &[(Tag, &[u8])],
     ) -> Result<()> {
-        let size = self.block_size as u64;
+        for (offset, together) in self.runs(at, blocks)? {
+            body.write_tagged(offset, together)?;
+        }
+        Ok(())
+    }
+
+    /// As [`write`](Self::write), the last block being a record with a checksum over all others; durable when it returns.
+    pub(super) fn write_covering_commit(
+        &self,
+        mut body: Dirty<'_>,
+        at: u32,
+        blocks: &[(Tag, &[u8])],
+    ) -> Result<()> {
+        let mut runs = self.runs(at, blocks)?;
+        let (offset, last) = runs.pop().expect("at least the record");
+        for (offset, together) in runs {
+            body.write_tagged(offset, together)?;
+        }
+        Ok(body.write_covering_commit(offset, last)?)
+    }
+
+    /// Takes what is to be written from log block `at` on apart into what lies together on the device, and where.
+    fn runs<'b, 'p>(
+        &self,
+        mut at: u32,
+        mut blocks: &'b [(Tag, &'p [u8])],
+    ) -> Result<SmallVec<[(u64, &'b [(Tag, &'p [u8])]); 2]>> {
+        let mut runs = SmallVec::new();
         while !blocks.is_empty() {
             let (block, together) = self.place(at)?;
             let n = blocks
@@ -130,11 +158,11 @@ impl Area {
                 .min(together as usize)
                 .min((self.end - at) as usize);
             let (now, later) = blocks.split_at(n);
-            body.write_classed(block.0 * size, now, Cause::Log)?;
+            runs.push((block.0 * self.block_size as u64, now));
             at = self.step(at, n as u32);
             blocks = later;
         }
-        Ok(())
+        Ok(runs)
     }
 
     fn offset(&self, at: u32) -> Result<u64> {

@@ -8,7 +8,7 @@ use stetfs_format::jbd2::{
     RevokeWriter, escape, needs_escape,
 };
 use stetfs_format::{BlockNo, Tid, Time};
-use stetfs_media::{Block, Class};
+use stetfs_media::{Block, Cause, Class, Tag};
 
 use crate::error::Result;
 use crate::scheme::LoggedBlock;
@@ -17,12 +17,15 @@ use crate::scheme::LoggedBlock;
 pub(super) struct Super {
     pub(super) fields: JournalSuperblock,
     raw: Block,
+    /// What the log is checksummed with unless commits are asynchronous.
+    plain: ChecksumVersion,
 }
 
 impl Super {
     pub(super) fn decode(raw: Block) -> Result<Self> {
         let fields = JournalSuperblock::decode(raw.bytes(), raw.bytes().len())?;
-        Ok(Self { fields, raw })
+        let plain = fields.log_format().checksum;
+        Ok(Self { fields, raw, plain })
     }
 
     /// Sets what a volume with these features journals with. Only while the log is empty.
@@ -44,6 +47,20 @@ impl Super {
             (false, ChecksumVersion::V1) => {}
             (false, _) => fields.set_checksum_version(ChecksumVersion::None),
         }
+        self.plain = fields.log_format().checksum;
+    }
+
+    /// Asynchronous commits, or what [`set_features`](Self::set_features) set. Only while the log is empty.
+    ///
+    /// They need the checksum of the whole transaction in its commit block, which is version 1: with
+    /// versions 2 and 3 the kernel and e2fsck find a block that does not fit only when they replay it, and then
+    /// refuse the whole journal.
+    pub(super) fn set_async_commit(&mut self, on: bool) {
+        self.fields
+            .feature_incompat
+            .set(JournalIncompat::ASYNC_COMMIT, on);
+        self.fields
+            .set_checksum_version(if on { ChecksumVersion::V1 } else { self.plain });
     }
 
     /// The block to be written when the log begins at `start` (0: it is empty) with `sequence`.
@@ -131,7 +148,7 @@ impl Records {
         tid: Tid,
         time: (u64, u32),
         body: &Body,
-        parts: &[(Class, &[u8])],
+        parts: &[(Tag, &[u8])],
     ) -> Block {
         let transaction_crc = (self.format.checksum == ChecksumVersion::V1).then(|| {
             let checked = &parts[body.revokes.len()..];
@@ -156,20 +173,21 @@ impl Records {
 
 impl Body {
     /// The log blocks in order.
-    pub(super) fn parts<'a>(&'a self, logged: &'a [&'a LoggedBlock]) -> Vec<(Class, &'a [u8])> {
+    pub(super) fn parts<'a>(&'a self, logged: &'a [&'a LoggedBlock]) -> Vec<(Tag, &'a [u8])> {
+        let record = Tag::new(Class::Journal, Cause::Log);
         let records = self.revokes.len() + self.descriptors.len();
-        let mut parts = Vec::with_capacity(records + logged.len());
-        parts.extend(self.revokes.iter().map(|b| (Class::Journal, b.bytes())));
+        let mut parts = Vec::with_capacity(records + logged.len() + 1);
+        parts.extend(self.revokes.iter().map(|b| (record, b.bytes())));
         let mut escaped = self.escaped.iter().peekable();
         for (i, chunk) in logged.chunks(self.tags_per_block).enumerate() {
-            parts.push((Class::Journal, self.descriptors[i].bytes()));
+            parts.push((record, self.descriptors[i].bytes()));
             for (j, block) in chunk.iter().enumerate() {
                 let n = i * self.tags_per_block + j;
                 let bytes = match escaped.next_if(|(at, _)| *at == n) {
                     Some((_, copy)) => copy.bytes(),
                     None => &block.content,
                 };
-                parts.push((block.class, bytes));
+                parts.push((Tag::new(block.class, Cause::Log), bytes));
             }
         }
         parts

@@ -7,7 +7,8 @@
 //! | descriptors, revoke blocks and an intact commit block of the expected number | the transaction counts | its body was durable before its commit block was written |
 //! | a damaged record and no intact commit block of that number behind it | the log ends | it was in flight when the power went: nobody was told that it is durable |
 //! | a damaged record and an intact commit block of that number behind it | error, nothing is written | the body was durable once and was damaged since; leaving it out would lose confirmed data silently |
-//! | with checksums v1 or asynchronous commits: a body that does not fit its checksums | as a damaged record, but the commit block proves nothing | there the commit block may be durable before the body |
+//! | with asynchronous commits: a body that does not fit its checksums, and the next transaction behind it | error, nothing is written | a transaction is begun only when the one before it is durable |
+//! | with asynchronous commits: a body that does not fit its checksums, and nothing behind it | the log ends | it was in flight; the commit block was durable before the body |
 //! | a block named in the same or a later transaction's revoke block | this copy is not written | the block was freed after; its new owner's content is already home |
 //! | a block logged several times | the newest copy is written, once | it contains the older changes |
 //! | a logged block that does not fit its tag's checksum | error | as above: it was durable once |
@@ -165,8 +166,8 @@ enum End {
     Committed(Found, u32),
     /// The log ends before it.
     Absent,
-    /// A record of it is damaged.
-    Damaged(Corrupt),
+    /// A record of it is damaged, or its body does not fit its commit block, behind which the log would go on at this block.
+    Damaged(Corrupt, Option<u32>),
 }
 
 struct Scan<'a> {
@@ -187,8 +188,10 @@ impl Scan<'_> {
                     (at, sequence) = (next, sequence.next());
                 }
                 End::Absent => return Ok(transactions),
-                End::Damaged(corrupt) => {
-                    if self.is_committed_behind(at, sequence)? {
+                End::Damaged(corrupt, next) => {
+                    if self.is_committed_behind(at, sequence)?
+                        || self.is_followed(next, sequence)?
+                    {
                         return Err(corrupt.into());
                     }
                     return Ok(transactions);
@@ -217,22 +220,26 @@ impl Scan<'_> {
                 Some(BlockType::Descriptor) => {
                     let before = found.copies.len();
                     if let Err(corrupt) = self.descriptor(block.bytes(), at, &mut found, left) {
-                        return Ok(End::Damaged(corrupt));
+                        return Ok(End::Damaged(corrupt, None));
                     }
                     crc = self.body_crc(crc, block.bytes(), &found.copies[before..])?;
                     at = self.area.step(at, (found.copies.len() - before) as u32);
                 }
                 Some(BlockType::Revoke) => match RevokeBlock::decode(block.bytes(), self.format) {
                     Ok(revoke) => found.revoked.extend(revoke.blocks()),
-                    Err(corrupt) => return Ok(End::Damaged(corrupt)),
+                    Err(corrupt) => return Ok(End::Damaged(corrupt, None)),
                 },
                 Some(BlockType::Commit) => {
                     let commit = CommitBlock::decode(block.bytes(), self.format)
                         .and_then(|commit| commit.check_transaction(crc));
-                    return Ok(match commit {
-                        Err(corrupt) => End::Damaged(corrupt),
-                        Ok(()) if !self.is_body_intact(&found)? => End::Absent,
-                        Ok(()) => End::Committed(found, self.area.step(at, 1)),
+                    let next = self.area.step(at, 1);
+                    let whole = match commit {
+                        Ok(()) => self.check_body(&found)?,
+                        Err(corrupt) => Err(corrupt),
+                    };
+                    return Ok(match whole {
+                        Ok(()) => End::Committed(found, next),
+                        Err(corrupt) => End::Damaged(corrupt, Some(next)),
                     });
                 }
                 _ => return Ok(End::Absent),
@@ -278,9 +285,9 @@ impl Scan<'_> {
     }
 
     /// With asynchronous commits the commit block may have become durable before the body.
-    fn is_body_intact(&self, found: &Found) -> Result<bool> {
-        if !self.is_async {
-            return Ok(true);
+    fn check_body(&self, found: &Found) -> Result<Result<(), Corrupt>> {
+        if !self.is_async || self.format.checksum == ChecksumVersion::V1 {
+            return Ok(Ok(()));
         }
         let mut logged = Block::zeroed(self.area.block_size);
         for copy in &found.copies {
@@ -289,10 +296,21 @@ impl Scan<'_> {
                 .format
                 .is_intact(&copy.tag, copy.sequence, logged.bytes())
             {
-                return Ok(false);
+                return Ok(Err(Corrupt::JournalTagChecksum(copy.tag.block)));
             }
         }
-        Ok(true)
+        Ok(Ok(()))
+    }
+
+    /// With asynchronous commits: whether the transaction after `sequence` was begun at `next`.
+    fn is_followed(&self, next: Option<u32>, sequence: Tid) -> Result<bool> {
+        let (true, Some(next)) = (self.is_async, next) else {
+            return Ok(false);
+        };
+        let mut block = Block::zeroed(self.area.block_size);
+        self.area.read(next, block.bytes_mut())?;
+        let header = Header::decode(block.bytes());
+        Ok(header.is_some_and(|h| h.sequence == sequence.next() && h.known_type().is_some()))
     }
 
     /// Whether an intact commit block of `sequence` lies anywhere behind `at`, written when the body was durable.
