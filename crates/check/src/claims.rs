@@ -1,0 +1,106 @@
+//! Which blocks are in use by whom has been seen so far: the union must be what the block bitmaps say, and
+//! no block may be claimed twice.
+
+use stetfs_format::{BlockNo, Geometry};
+
+/// A bit a block, in the order of the disk's bitmaps: a group's part is whole bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    bits: Vec<u8>,
+    first: u64,
+    blocks: u64,
+    claimed: u64,
+    repeated: u64,
+}
+
+/// Blocks of a claim that somebody had claimed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Repeated {
+    pub(crate) first: BlockNo,
+    pub(crate) count: u64,
+}
+
+impl Claims {
+    pub(crate) fn reset(&mut self, geometry: &Geometry) {
+        self.first = geometry.first_data_block().0;
+        self.blocks = geometry.blocks_count - self.first;
+        let bytes = u64::from(geometry.groups_count) * u64::from(geometry.blocks_per_group) / 8;
+        self.bits.clear();
+        self.bits.resize(bytes as usize, 0);
+        (self.claimed, self.repeated) = (0, 0);
+    }
+
+    /// Blocks that are claimed.
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claimed
+    }
+
+    /// So many claims were repeated that no more are taken: damage must not cost more than the volume's size.
+    pub(crate) fn overwhelmed(&self) -> bool {
+        self.repeated > self.blocks
+    }
+
+    /// The part of group `g`, as its bitmap should be but for the padding.
+    pub(crate) fn of_group(&self, g: u32, geometry: &Geometry) -> &[u8] {
+        let bytes = geometry.blocks_per_group as usize / 8;
+        &self.bits[g as usize * bytes..][..bytes]
+    }
+
+    /// Claims `count` blocks from `start` on, all inside the volume.
+    pub(crate) fn claim(&mut self, start: BlockNo, count: u64) -> Option<Repeated> {
+        if self.overwhelmed() {
+            self.repeated += count;
+            return Some(Repeated {
+                first: start,
+                count,
+            });
+        }
+        let from = start.0 - self.first;
+        let to = from + count;
+        let (first_byte, last_byte) = ((from / 8) as usize, ((to - 1) / 8) as usize);
+        let first_mask = 0xff_u8 << (from % 8);
+        let last_mask = 0xff_u8 >> (7 - (to - 1) % 8);
+        let free = if first_byte == last_byte {
+            let mask = first_mask & last_mask;
+            let byte = &mut self.bits[first_byte];
+            let free = *byte & mask == 0;
+            if free {
+                *byte |= mask;
+            }
+            free
+        } else {
+            let bytes = &mut self.bits[first_byte..=last_byte];
+            let inner = bytes.len() - 1;
+            let free = bytes[0] & first_mask == 0
+                && bytes[inner] & last_mask == 0
+                && bytes[1..inner].iter().all(|&byte| byte == 0);
+            if free {
+                bytes[0] |= first_mask;
+                bytes[inner] |= last_mask;
+                bytes[1..inner].fill(0xff);
+            }
+            free
+        };
+        if free {
+            self.claimed += count;
+            return None;
+        }
+        self.claim_one_by_one(from, to)
+    }
+
+    fn claim_one_by_one(&mut self, from: u64, to: u64) -> Option<Repeated> {
+        let mut repeated: Option<Repeated> = None;
+        for index in from..to {
+            let (byte, bit) = ((index / 8) as usize, 1 << (index % 8));
+            if self.bits[byte] & bit == 0 {
+                self.bits[byte] |= bit;
+                self.claimed += 1;
+            } else {
+                let first = BlockNo(self.first + index);
+                repeated.get_or_insert(Repeated { first, count: 0 }).count += 1;
+            }
+        }
+        self.repeated += repeated.map_or(0, |repeated| repeated.count);
+        repeated
+    }
+}

@@ -1,0 +1,215 @@
+//! Hash trees: every block of an indexed directory is named by exactly one pair, at the depth that the root says, and its
+//! names have hashes in the range that the pairs above give it.
+
+use stetfs_format::bytes::read_u16le;
+use stetfs_format::{DxBlock, Hasher, LBlock, Place, htree};
+
+use crate::checker::{Check, Dir};
+use crate::directories::{BlockKind, HashRange};
+use crate::finding::Fault;
+
+/// The end of all hashes.
+const LAST_HASH: u32 = 0xffff_fffe;
+/// More levels than any tree has.
+const MAX_DEPTH: u32 = 4;
+/// The lowest bit of a stored hash: names of that hash begin in the block before.
+const CONTINUED: u32 = 1;
+
+/// What is known of a block of an indexed directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HtreeBlock {
+    kind: BlockKind,
+    references: u8,
+    /// The first of its node.
+    is_first: bool,
+    /// The last of its node.
+    is_last: bool,
+    /// The pair behind its own says that names go on there.
+    goes_on: bool,
+    parent: u32,
+    /// What it holds.
+    held: HashRange,
+    /// What it may hold.
+    allowed: HashRange,
+}
+
+const UNKNOWN: HtreeBlock = HtreeBlock {
+    kind: BlockKind::Leaf,
+    references: 0,
+    is_first: false,
+    is_last: false,
+    goes_on: false,
+    parent: 0,
+    held: HashRange { min: !0, max: 0 },
+    allowed: HashRange { min: 0, max: 0 },
+};
+
+impl std::fmt::Debug for HashRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#010x}..={:#010x}", self.min, self.max)
+    }
+}
+
+impl Check<'_> {
+    pub(crate) fn begin_htree(&mut self, blocks: usize) {
+        self.s.htree.clear();
+        self.s.htree.resize(blocks, UNKNOWN);
+    }
+
+    /// How the directory's names are hashed; `None`, and a finding, when its root does not say.
+    pub(crate) fn htree_root(&mut self, dir: &Dir, raw: &[u8]) -> Option<Hasher> {
+        match DxBlock::root(raw, &self.g) {
+            Ok((_, info)) => {
+                self.s.htree_depth = u32::from(info.indirect_levels) + 1;
+                Some(Hasher {
+                    version: info.hash_version,
+                    unsigned: self.sb.unsigned_hash(),
+                    seed: self.sb.hash_seed,
+                })
+            }
+            Err(corrupt) => {
+                self.push(Place::FileBlock(dir.ino, LBlock(0)), corrupt);
+                None
+            }
+        }
+    }
+
+    /// A node looks like one free entry and has the limit of one.
+    pub(crate) fn kind_of(&self, lblk: u32, raw: &[u8], has_tree: bool) -> BlockKind {
+        if !has_tree {
+            return BlockKind::Leaf;
+        }
+        if lblk == 0 {
+            return BlockKind::Root;
+        }
+        if htree::looks_like_node(raw) && read_u16le(raw, 8) == htree::node_limit(&self.g) {
+            return BlockKind::Node;
+        }
+        BlockKind::Leaf
+    }
+
+    pub(crate) fn htree_block(
+        &mut self,
+        dir: &Dir,
+        lblk: u32,
+        kind: BlockKind,
+        raw: &[u8],
+        names: HashRange,
+    ) {
+        let block = &mut self.s.htree[lblk as usize];
+        block.kind = kind;
+        block.held = names;
+        if kind == BlockKind::Leaf {
+            return;
+        }
+        let place = Place::FileBlock(dir.ino, LBlock(lblk));
+        let decoded = match kind {
+            BlockKind::Root => DxBlock::root(raw, &self.g).map(|(root, _)| root),
+            _ => DxBlock::node(raw, &self.g),
+        };
+        match decoded {
+            Ok(pairs) => self.htree_pairs(dir, place, lblk, &pairs),
+            Err(corrupt) => self.push(place, corrupt),
+        }
+    }
+
+    fn htree_pairs(&mut self, dir: &Dir, place: Place, lblk: u32, pairs: &DxBlock<'_>) {
+        let checks = [pairs.check_checksum(dir.seed, &self.g), pairs.check_order()];
+        for corrupt in checks.into_iter().filter_map(Result::err) {
+            self.push(place, corrupt);
+        }
+        let mut held = HashRange { min: !0, max: 0 };
+        for i in 0..pairs.count() {
+            let pair = pairs.entry(i);
+            let hash = pair.hash & !CONTINUED;
+            held.min = held.min.min(hash);
+            held.max = held.max.max(hash);
+            let is_last = i + 1 == pairs.count();
+            let next = if is_last {
+                LAST_HASH
+            } else {
+                pairs.entry(i + 1).hash
+            };
+            let Some(below) = self.s.htree.get_mut(pair.block.0 as usize) else {
+                self.push(place, Fault::HtreeBlock(pair.block));
+                continue;
+            };
+            if below.references == 0 {
+                below.parent = lblk;
+            }
+            below.references = below.references.saturating_add(1);
+            below.is_first |= i == 0;
+            below.is_last |= is_last;
+            below.goes_on = next & CONTINUED != 0;
+            below.allowed = HashRange {
+                min: hash,
+                max: next & !CONTINUED,
+            };
+        }
+        self.s.htree[lblk as usize].held = held;
+    }
+
+    /// All blocks of the directory have been seen.
+    pub(crate) fn end_htree(&mut self, dir: &Dir) {
+        let mut blocks = std::mem::take(&mut self.s.htree);
+        let root = &mut blocks[0];
+        root.references = root.references.saturating_add(1);
+        (root.is_first, root.is_last) = (true, true);
+        // A node holds what its first and last leaf hold.
+        for i in 0..blocks.len() {
+            let leaf = blocks[i];
+            if leaf.kind != BlockKind::Leaf {
+                continue;
+            }
+            let parent = &mut blocks[leaf.parent as usize];
+            if leaf.is_first {
+                parent.held.min = leaf.held.min;
+            }
+            if leaf.is_last {
+                parent.held.max = leaf.held.max;
+            }
+        }
+        for (lblk, block) in blocks.iter().enumerate() {
+            let place = Place::FileBlock(dir.ino, LBlock(lblk as u32));
+            self.check_htree_block(place, block, &blocks);
+        }
+        self.s.htree = blocks;
+    }
+
+    fn check_htree_block(&mut self, place: Place, block: &HtreeBlock, blocks: &[HtreeBlock]) {
+        if block.references == 0 {
+            self.push(place, Fault::HtreeUnreferenced);
+            return;
+        }
+        if block.references > 1 {
+            self.push(place, Fault::HtreeReferencedTwice);
+        }
+        let (held, allowed) = (block.held, block.allowed);
+        if !block.is_first && held.min < allowed.min {
+            let (found, limit) = (held.min, allowed.min);
+            self.push(place, Fault::HtreeMinHash { found, limit });
+        }
+        let is_root = block.kind == BlockKind::Root;
+        if !is_root && held.max > allowed.max {
+            let (found, limit) = (held.max, allowed.max);
+            self.push(place, Fault::HtreeMaxHash { found, limit });
+        }
+        let has_names = held.min <= held.max;
+        if !is_root && !block.is_last && has_names && held.max == allowed.max && !block.goes_on {
+            self.push(place, Fault::HtreeContinuation(held.max));
+        }
+        if block.kind == BlockKind::Leaf {
+            let mut depth = 0;
+            let mut at = block;
+            while at.kind != BlockKind::Root && depth < MAX_DEPTH {
+                at = &blocks[at.parent as usize];
+                depth += 1;
+            }
+            let expected = self.s.htree_depth;
+            if depth != expected {
+                let found = depth;
+                self.push(place, Fault::HtreeDepth { found, expected });
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The files that the volume has for itself: resize inode, journal, orphan file.
+
+use stetfs_format::bytes::read_u32le;
+use stetfs_format::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
+use stetfs_format::indirect::{DOUBLE_INDIRECT, ROOT_POINTERS};
+use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::orphan::OrphanBlock;
+use stetfs_format::{BlockNo, GroupNo, Inode, InodeNo, Place};
+
+use crate::checker::Check;
+use crate::finding::Fault;
+use crate::inode::Keep;
+use crate::inodes::RESIZE_INO;
+
+/// Pieces of the table of reserved descriptor blocks that are read at once.
+const GDT_CHUNK: usize = 64 << 10;
+
+/// What the scan of the inodes knows of the journal's file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalFile {
+    ino: InodeNo,
+    first: Option<BlockNo>,
+    /// Blocks of it by its size.
+    blocks: u64,
+    /// Logical blocks from 0 on without a hole.
+    contiguous: u64,
+    is_in_use: bool,
+}
+
+impl Check<'_> {
+    pub(crate) fn check_special_files(&mut self) {
+        self.check_resize_inode();
+        self.check_journal();
+        self.check_orphan_file();
+    }
+
+    /// Called by the scan of the inodes, for the one that the superblock names.
+    pub(crate) fn check_journal_inode(&mut self, ino: InodeNo, inode: &Inode) {
+        let mapped = self.check_blocks(ino, inode, Keep::Journal);
+        self.s.journal = Some(JournalFile {
+            ino,
+            first: mapped.first,
+            blocks: inode.size >> self.g.block_bits,
+            contiguous: mapped.contiguous,
+            is_in_use: inode.links_count > 0 && inode.is_regular(),
+        });
+    }
+
+    fn check_journal(&mut self) {
+        let has_journal = self.sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL);
+        let needs_recovery = self.sb.feature_incompat.contains(FeatureIncompat::RECOVER);
+        let is_external = self.sb.journal_uuid != [0; 16];
+        let names_one = self.sb.journal_inum != 0 || self.sb.journal_dev != 0 || is_external;
+        if !has_journal && !needs_recovery && !names_one {
+            return;
+        }
+        if !has_journal {
+            let why = "a journal is named without feature has_journal";
+            self.push(Place::Superblock, Fault::Features(why));
+        }
+        if is_external {
+            self.push(Place::Superblock, Fault::Unsupported("an external journal"));
+            return;
+        }
+        let inum = InodeNo(self.sb.journal_inum);
+        let Some(file) = self.s.journal.filter(|file| file.ino == inum) else {
+            self.push(Place::Inode(inum), Fault::JournalInode("not in use"));
+            return;
+        };
+        let place = Place::Inode(file.ino);
+        if !file.is_in_use {
+            self.push(place, Fault::JournalInode("not a file in use"));
+        }
+        if file.blocks < stetfs_format::jbd2::MIN_JOURNAL_BLOCKS.into() {
+            self.push(place, Fault::JournalInode("too short"));
+        }
+        if file.contiguous < file.blocks {
+            self.push(place, Fault::JournalInode("blocks are missing"));
+        }
+        if let Some(first) = file.first {
+            self.check_journal_superblock(file, first, needs_recovery);
+        }
+    }
+
+    fn check_journal_superblock(
+        &mut self,
+        file: JournalFile,
+        first: BlockNo,
+        needs_recovery: bool,
+    ) {
+        let mut raw = std::mem::take(&mut self.s.block);
+        let is_read = self.read(first, &mut raw);
+        let decoded = JournalSuperblock::decode(&raw, self.g.block_size());
+        self.s.block = raw;
+        if !is_read {
+            return;
+        }
+        let sb = match decoded {
+            Ok(sb) => sb,
+            Err(corrupt) => {
+                self.push(Place::Journal(0), corrupt);
+                return;
+            }
+        };
+        let place = Place::Journal(0);
+        if u64::from(sb.maxlen) > file.blocks {
+            let (length, blocks) = (sb.maxlen, file.blocks);
+            self.push(place, Fault::JournalTooLong { length, blocks });
+        }
+        if sb.nr_users > 1 {
+            self.push(place, Fault::Unsupported("a journal of several volumes"));
+        }
+        if sb.start != 0 && !needs_recovery {
+            self.push(place, Fault::JournalNotEmpty(sb.start));
+        }
+        if sb.errno != 0 {
+            self.push(place, Fault::JournalAborted(sb.errno));
+        }
+    }
+
+    /// The resize inode maps by its double indirect block every reserved descriptor block, which as a pointer block
+    /// maps the copies of itself in the groups with a superblock (kernel `fs/ext4/resize.c`, `verify_reserved_gdb`).
+    fn check_resize_inode(&mut self) {
+        let place = Place::Inode(RESIZE_INO);
+        let Some(inode) = self.read_inode(RESIZE_INO) else {
+            return;
+        };
+        let pointer = |i: u32| read_u32le(&inode.block, i as usize * 4);
+        if !self.sb.feature_compat.contains(FeatureCompat::RESIZE_INODE) {
+            if inode.block.iter().any(|&byte| byte != 0) {
+                self.push(place, Fault::ResizeInode("in use without its feature"));
+            }
+            return;
+        }
+        if self.g.meta_bg {
+            // Said already: the two exclude each other.
+            return;
+        }
+        let double = BlockNo(pointer(DOUBLE_INDIRECT).into());
+        if (0..ROOT_POINTERS).any(|i| i != DOUBLE_INDIRECT && pointer(i) != 0) {
+            self.push(
+                place,
+                Fault::ResizeInode("more than a double indirect block"),
+            );
+            return;
+        }
+        if inode.links_count == 0 || !inode.is_regular() {
+            self.push(place, Fault::ResizeInode("not a file in use"));
+            return;
+        }
+        if !self.g.is_valid_range(double, 1) {
+            self.push(place, Fault::ResizeInode("no double indirect block"));
+            return;
+        }
+        let mut raw = std::mem::take(&mut self.s.block);
+        if self.read(double, &mut raw) {
+            self.check_reserved_blocks(&raw);
+        }
+        self.s.block = raw;
+    }
+
+    fn check_reserved_blocks(&mut self, double: &[u8]) {
+        let place = Place::Inode(RESIZE_INO);
+        let size = self.g.block_size();
+        let per_block = size / 4;
+        let reserved = usize::from(self.sb.reserved_gdt_blocks);
+        let desc_blocks = self.g.desc_blocks() as usize;
+        let first = self.g.first_data_block().0 + 1 + desc_blocks as u64;
+        let mut table = std::mem::take(&mut self.s.table);
+        let per_chunk = GDT_CHUNK / size;
+        for start in (0..reserved).step_by(per_chunk) {
+            let count = per_chunk.min(reserved - start);
+            table.resize(count * size, 0);
+            if !self.read(BlockNo(first + start as u64), &mut table) {
+                break;
+            }
+            let is_right = (start..).zip(table.chunks_exact(size)).all(|(i, copies)| {
+                let block = first + i as u64;
+                let slot = (desc_blocks + i) % per_block;
+                u64::from(read_u32le(double, slot * 4)) == block && self.names_copies(copies, block)
+            });
+            if !is_right {
+                self.push(
+                    place,
+                    Fault::ResizeInode("does not map the reserved descriptor blocks"),
+                );
+                break;
+            }
+        }
+        self.s.table = table;
+    }
+
+    /// A reserved descriptor block names its copies in the other groups, in their order.
+    fn names_copies(&self, copies: &[u8], block: u64) -> bool {
+        (1..self.g.groups_count)
+            .filter(|&g| self.g.has_super(GroupNo(g)))
+            .zip(copies.chunks_exact(4))
+            .all(|(g, pointer)| {
+                let copy = block + u64::from(g) * u64::from(self.g.blocks_per_group);
+                u64::from(read_u32le(pointer, 0)) == copy
+            })
+    }
+
+    fn check_orphan_file(&mut self) {
+        if !self.sb.feature_compat.contains(FeatureCompat::ORPHAN_FILE) {
+            return;
+        }
+        let ino = InodeNo(self.sb.orphan_file_inum);
+        let place = Place::Inode(ino);
+        let present = FeatureRoCompat::ORPHAN_PRESENT;
+        if self.sb.feature_ro_compat.contains(present) {
+            let why = "feature orphan_present is set";
+            self.push(Place::Superblock, Fault::Features(why));
+        }
+        let is_used = self.record(ino).is_some_and(|record| record.is_used());
+        let Some(inode) = self.read_inode(ino).filter(|_| is_used) else {
+            self.push(place, Fault::OrphanFile("not in use"));
+            return;
+        };
+        let size = self.g.block_size() as u64;
+        if inode.size % size != 0 {
+            self.push(place, Fault::OrphanFile("size is not in blocks"));
+        }
+        let runs = std::mem::take(&mut self.s.orphan_runs);
+        let mut raw = std::mem::take(&mut self.s.block);
+        let seed = inode.csum_seed(ino, &self.g);
+        let mut next = 0;
+        for run in &runs {
+            if run.lblk != next {
+                break;
+            }
+            next = run.lblk + run.len;
+            for i in 0..u64::from(run.len) {
+                let block = run.pblk.plus(i);
+                if self.read(block, &mut raw) {
+                    self.check_orphan_block(ino, block, &raw, seed);
+                }
+            }
+        }
+        if u64::from(next) < inode.size / size {
+            self.push(place, Fault::OrphanFile("blocks are missing"));
+        }
+        self.s.block = raw;
+        self.s.orphan_runs = runs;
+    }
+
+    fn check_orphan_block(&mut self, ino: InodeNo, block: BlockNo, raw: &[u8], seed: u32) {
+        let place = Place::InodeBlock(ino, block);
+        if let Err(corrupt) = OrphanBlock::decode(raw, block, seed, &self.g) {
+            self.push(place, corrupt);
+        }
+        // Behind the entries lie magic and checksum.
+        let entries = &raw[..raw.len() - 8];
+        let orphan = entries
+            .chunks_exact(4)
+            .map(|entry| read_u32le(entry, 0))
+            .find(|&entry| entry != 0);
+        if let Some(orphan) = orphan {
+            self.push(place, Fault::OrphanFileEntry(orphan));
+        }
+    }
+
+    /// An inode as the table has it, checksum or not; what is wrong with it the scan has said. `None` where the
+    /// table was never used.
+    fn read_inode(&mut self, ino: InodeNo) -> Option<Inode> {
+        self.record(ino)?;
+        let (group, index) = self.g.group_of_inode(ino);
+        let (block, start) = self.g.inode_position(index);
+        let block = self.s.groups[group.0 as usize]
+            .inode_table
+            .plus(block.into());
+        let mut raw = std::mem::take(&mut self.s.block);
+        let is_read = self.read(block, &mut raw);
+        let geometry = crate::groups::without_checksums(&self.g);
+        let inode = Inode::decode(&raw[start..], ino, &geometry).ok();
+        self.s.block = raw;
+        inode.filter(|_| is_read)
+    }
+}

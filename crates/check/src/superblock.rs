@@ -1,0 +1,183 @@
+//! The superblock: what the decoder demands, then what e2fsck demands beyond it.
+
+use stetfs_format::features::{self, Feature, FeatureCompat, FeatureIncompat, FeatureRoCompat};
+use stetfs_format::{
+    GroupFlags, InodeNo, Place, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
+};
+
+use crate::checker::{Check, Found};
+use crate::finding::Fault;
+use crate::source::Source;
+
+/// Compatible features that e2fsprogs and the kernel know; others may mean structures that nobody here knows.
+const KNOWN_COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
+    .union(FeatureCompat::IMAGIC_INODES)
+    .union(FeatureCompat::HAS_JOURNAL)
+    .union(FeatureCompat::EXT_ATTR)
+    .union(FeatureCompat::RESIZE_INODE)
+    .union(FeatureCompat::DIR_INDEX)
+    .union(FeatureCompat::SPARSE_SUPER2)
+    .union(FeatureCompat::FAST_COMMIT)
+    .union(FeatureCompat::STABLE_INODES)
+    .union(FeatureCompat::ORPHAN_FILE);
+
+/// Read-only-compatible features that change where things lie or whose they are: without knowing them, nothing
+/// that follows can be judged.
+const OPAQUE_RO_COMPAT: FeatureRoCompat = FeatureRoCompat::BIGALLOC
+    .union(FeatureRoCompat::SHARED_BLOCKS)
+    .union(FeatureRoCompat::BTREE_DIR)
+    .union(FeatureRoCompat::HAS_SNAPSHOT)
+    .union(FeatureRoCompat::REPLICA);
+
+/// Reads the superblock; `None`, and a finding, when there is none that says what the volume looks like.
+pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock> {
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    let size = match source.size() {
+        Ok(size) => size,
+        Err(error) => {
+            found.push(Place::Superblock, Fault::Unreadable(error.kind()));
+            return None;
+        }
+    };
+    if size < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        let kind = std::io::ErrorKind::UnexpectedEof;
+        found.push(Place::Superblock, Fault::Unreadable(kind));
+        return None;
+    }
+    if let Err(error) = source.read(SUPERBLOCK_OFFSET, &mut raw) {
+        found.push(Place::Superblock, Fault::Unreadable(error.kind()));
+        return None;
+    }
+    let sb = match Superblock::decode(&raw) {
+        Ok(sb) => sb,
+        Err(corrupt) => {
+            found.push(Place::Superblock, corrupt);
+            return None;
+        }
+    };
+    // Before anything is made as large as the volume claims to be.
+    let room = size >> sb.block_bits;
+    if sb.blocks_count > room {
+        let blocks = sb.blocks_count;
+        found.push(Place::Superblock, Fault::VolumeTooLarge { blocks, room });
+        return None;
+    }
+    // The table of each group must fit it, which also bounds the number of inodes.
+    let most = u64::from(sb.inodes_per_block()) * u64::from(sb.blocks_per_group - 4);
+    if u64::from(sb.inodes_per_group) > most {
+        found.push(
+            Place::Superblock,
+            Fault::InodesPerGroup(sb.inodes_per_group),
+        );
+        return None;
+    }
+    Some(sb)
+}
+
+impl Check<'_> {
+    /// Returns false when the rest cannot be judged.
+    pub(crate) fn check_superblock(&mut self) -> bool {
+        let can_go_on = self.check_features();
+        self.check_feature_pairs();
+        self.check_numbers();
+        if self.sb.feature_incompat.contains(FeatureIncompat::RECOVER) {
+            self.push(Place::Superblock, Fault::NeedsRecovery);
+        }
+        if !self.sb.state.contains(State::VALID) || self.sb.state.contains(State::ERROR) {
+            self.push(Place::Superblock, Fault::NotClean(self.sb.state));
+        }
+        if self.sb.last_orphan != 0 {
+            let first = InodeNo(self.sb.last_orphan);
+            self.push(Place::Superblock, Fault::OrphanList(first));
+        }
+        can_go_on
+    }
+
+    fn check_features(&mut self) -> bool {
+        let check = self.sb.check_features();
+        let unknown = self.sb.feature_compat.difference(KNOWN_COMPAT);
+        let unknown = features::all(unknown, FeatureIncompat::empty(), FeatureRoCompat::empty());
+        let mut can_go_on = check.can_mount();
+        for feature in check.refuse.into_iter().chain(unknown) {
+            self.push(Place::Superblock, Fault::UnsupportedFeature(feature));
+        }
+        for feature in check.read_only {
+            if let Feature::RoCompat(bit) = feature {
+                can_go_on &= !OPAQUE_RO_COMPAT.intersects(FeatureRoCompat::from_bits_retain(bit));
+            }
+            self.push(Place::Superblock, Fault::UnsupportedFeature(feature));
+        }
+        can_go_on
+    }
+
+    fn check_feature_pairs(&mut self) {
+        let (compat, incompat, ro_compat) = (
+            self.sb.feature_compat,
+            self.sb.feature_incompat,
+            self.sb.feature_ro_compat,
+        );
+        let resize = compat.contains(FeatureCompat::RESIZE_INODE);
+        let csum = ro_compat.contains(FeatureRoCompat::METADATA_CSUM);
+        for (is_wrong, why) in [
+            (
+                csum && ro_compat.contains(FeatureRoCompat::GDT_CSUM),
+                "features metadata_csum and uninit_bg exclude each other",
+            ),
+            (
+                !csum && incompat.contains(FeatureIncompat::CSUM_SEED),
+                "feature metadata_csum_seed without metadata_csum",
+            ),
+            (
+                self.g.is_64bit && !self.g.extents,
+                "feature 64bit without extent",
+            ),
+            (
+                self.g.meta_bg && resize,
+                "features meta_bg and resize_inode exclude each other",
+            ),
+            (
+                ro_compat.contains(FeatureRoCompat::ORPHAN_PRESENT)
+                    && !compat.contains(FeatureCompat::ORPHAN_FILE),
+                "feature orphan_present without orphan_file",
+            ),
+        ] {
+            if is_wrong {
+                self.push(Place::Superblock, Fault::Features(why));
+            }
+        }
+        if !resize && self.sb.reserved_gdt_blocks != 0 {
+            let blocks = self.sb.reserved_gdt_blocks;
+            self.push(Place::Superblock, Fault::ReservedGdtBlocks(blocks));
+        }
+    }
+
+    fn check_numbers(&mut self) {
+        if self.sb.r_blocks_count > self.sb.blocks_count / 2 {
+            let blocks = self.sb.r_blocks_count;
+            self.push(Place::Superblock, Fault::ReservedBlocks(blocks));
+        }
+        let desc_size = self.sb.desc_size;
+        if desc_size != 0 && (!desc_size.is_power_of_two() || desc_size > 1024) {
+            self.push(Place::Superblock, Fault::DescSize(desc_size));
+        }
+        if self.sb.log_groups_per_flex > 31 {
+            let log = self.sb.log_groups_per_flex;
+            self.push(Place::Superblock, Fault::GroupsPerFlex(log));
+        }
+        let most = self.g.inode_size - 128;
+        for (field, value) in [
+            ("s_min_extra_isize", self.sb.min_extra_isize),
+            ("s_want_extra_isize", self.sb.want_extra_isize),
+        ] {
+            // Without room for the fields their sizes mean nothing.
+            if most > 0 && value != 0 && (value < 4 || value > most || value % 4 != 0) {
+                self.push(Place::Superblock, Fault::SuperExtraSize { field, value });
+            }
+        }
+    }
+
+    /// Flags of a group that mean something.
+    pub(crate) fn group_flags(&self, g: u32) -> GroupFlags {
+        self.s.groups[g as usize].flags(&self.g)
+    }
+}
