@@ -18,6 +18,17 @@ use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::tag::{Cause, Tag};
 
+/// A contiguous range to be written.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// First byte.
+    pub offset: u64,
+    /// The bytes, in whole sectors.
+    pub parts: SmallVec<[&'a [u8]; 4]>,
+    /// What they are.
+    pub tag: Tag,
+}
+
 /// Storage in sectors with a cache that forgets at a power cut.
 pub trait BlockDev: Send + Sync {
     /// What it is, for messages: `/dev/sda3`, `RAM, 64 MiB`.
@@ -55,6 +66,15 @@ pub trait BlockDev: Send + Sync {
     /// Writes `parts` one after the other into one contiguous range, to be durable after the next flush.
     /// Each part is in whole sectors.
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError>;
+
+    /// Writes several ranges, each as [`write_vectored_at`](Self::write_vectored_at) does, in no order, to be durable after the next flush.
+    /// After an error any of them may be written or not.
+    fn write_many(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        for run in runs {
+            self.write_vectored_at(run.offset, &run.parts, run.tag)?;
+        }
+        Ok(())
+    }
 
     /// Writes parts with labels of their own, as a log holds them, into one contiguous range in one request: the
     /// request is counted under the label of the first part, the bytes under their own.

@@ -22,7 +22,7 @@ mod tag;
 
 pub use block::{Block, BlockRef};
 pub use clock::Clock;
-pub use dev::BlockDev;
+pub use dev::{BlockDev, Run};
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
 pub use image::Image;

@@ -46,7 +46,7 @@
 //! let body = Durable { dev: &dev };
 //! ```
 
-use crate::dev::BlockDev;
+use crate::dev::{BlockDev, Run};
 use crate::error::MediaError;
 use crate::tag::{Cause, Tag};
 
@@ -83,6 +83,12 @@ impl<'d> Dirty<'d> {
     pub fn write(&mut self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.is_empty = false;
         self.dev.write_vectored_at(offset, parts, tag)
+    }
+
+    /// Writes parts of it: see [`BlockDev::write_many`].
+    pub fn write_many(&mut self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        self.is_empty = false;
+        self.dev.write_many(runs)
     }
 
     /// Writes a part of it: see [`BlockDev::write_tagged_at`].

@@ -4,3 +4,5 @@
 
 #[cfg(target_os = "linux")]
 pub mod block_ioctl;
+#[cfg(target_os = "linux")]
+pub mod ring;

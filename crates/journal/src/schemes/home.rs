@@ -1,7 +1,7 @@
-//! Writing blocks to their homes: in ascending order, neighbours in one request.
+//! Writing blocks to their homes: in ascending order, neighbours in one request, all requests at once.
 
 use stetfs_format::BlockNo;
-use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, MediaError, Tag};
+use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, MediaError, Run, Tag};
 
 use crate::error::Result;
 
@@ -22,9 +22,7 @@ pub(crate) fn write_home(
     cause: Cause,
     writes: Vec<Write<'_>>,
 ) -> Result<()> {
-    write_runs(block_size, cause, writes, |at, parts, tag| {
-        dev.write_vectored_at(at, parts, tag)
-    })
+    write_runs(block_size, cause, writes, |runs| dev.write_many(runs))
 }
 
 /// Writes the blocks home as a part of a commit's body.
@@ -34,29 +32,25 @@ pub(crate) fn write_home_in(
     cause: Cause,
     writes: Vec<Write<'_>>,
 ) -> Result<()> {
-    write_runs(block_size, cause, writes, |at, parts, tag| {
-        body.write(at, parts, tag)
-    })
+    write_runs(block_size, cause, writes, |runs| body.write_many(runs))
 }
 
 fn write_runs(
     block_size: usize,
     cause: Cause,
     mut writes: Vec<Write<'_>>,
-    mut write: impl FnMut(u64, &[&[u8]], Tag) -> Result<(), MediaError>,
+    write: impl FnOnce(&[Run<'_>]) -> Result<(), MediaError>,
 ) -> Result<()> {
     writes.sort_unstable_by_key(|w| w.home);
     let most = MOST / block_size;
-    for run in writes.chunk_by(|a, b| a.home.0 + 1 == b.home.0 && a.class == b.class) {
-        for run in run.chunks(most) {
-            let parts: smallvec::SmallVec<[&[u8]; 16]> =
-                run.iter().map(|w| &w.content[..]).collect();
-            let tag = Tag {
-                class: run[0].class,
-                cause,
-            };
-            write(run[0].home.0 * block_size as u64, &parts, tag)?;
-        }
-    }
-    Ok(())
+    let runs: Vec<Run<'_>> = writes
+        .chunk_by(|a, b| a.home.0 + 1 == b.home.0 && a.class == b.class)
+        .flat_map(|run| run.chunks(most))
+        .map(|run| Run {
+            offset: run[0].home.0 * block_size as u64,
+            parts: run.iter().map(|w| &w.content[..]).collect(),
+            tag: Tag::new(run[0].class, cause),
+        })
+        .collect();
+    Ok(write(&runs)?)
 }

@@ -3,19 +3,27 @@
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use stetfs_media::sim::{CrashImage, SimDev, SimOptions};
-use stetfs_media::{Block, BlockDev, Cause, Class, Image, MediaError, Op, RamDev, Tag};
+use stetfs_media::{Block, BlockDev, Cause, Class, Image, MediaError, Op, RamDev, Run, Tag};
 
 pub(crate) const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 
 /// Size of the devices, more than two of everything that they divide their content into.
 pub(crate) const SIZE: u64 = 1 << 20;
 
+#[derive(Clone, Copy, Debug)]
+enum How {
+    AsOne,
+    Durable,
+    /// Each part as a run of its own, the last one first.
+    Many,
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write {
         at: u64,
         parts: Vec<(usize, u8)>,
-        durable: bool,
+        how: How,
     },
     Read {
         at: u64,
@@ -32,9 +40,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let len = prop_oneof![4 => 0..9usize, 1 => 100..600usize];
     let part = (len.clone(), any::<u8>());
+    let how = prop_oneof![Just(How::AsOne), Just(How::Durable), Just(How::Many)];
     prop_oneof![
-        4 => (any::<u64>(), prop::collection::vec(part, 0..4), any::<bool>())
-            .prop_map(|(at, parts, durable)| Step::Write { at, parts, durable }),
+        4 => (any::<u64>(), prop::collection::vec(part, 0..4), how)
+            .prop_map(|(at, parts, how)| Step::Write { at, parts, how }),
         3 => (any::<u64>(), len.clone()).prop_map(|(at, len)| Step::Read { at, len }),
         1 => (any::<u64>(), len).prop_map(|(at, len)| Step::Zeros { at, len: len as u64 }),
         1 => Just(Step::Flush),
@@ -47,6 +56,22 @@ fn fit(dev: &dyn BlockDev, at: u64, sectors: u64) -> (u64, u64) {
     let count = dev.size() / sector;
     let len = sectors.min(count);
     (at % (count - len + 1) * sector, len * sector)
+}
+
+/// Each slice as a run of its own, the last one first.
+fn runs<'a>(offset: u64, slices: &[&'a [u8]]) -> Vec<Run<'a>> {
+    let mut runs = Vec::new();
+    let mut at = offset;
+    for &slice in slices {
+        runs.push(Run {
+            offset: at,
+            parts: [slice].into_iter().collect(),
+            tag: TAG,
+        });
+        at += slice.len() as u64;
+    }
+    runs.reverse();
+    runs
 }
 
 /// Runs random requests on a device whose content is all zero at first. Memory is now and then not aligned.
@@ -62,7 +87,7 @@ pub(crate) fn behaves_like_a_vector(dev: &dyn BlockDev, cases: u32) {
         for step in steps {
             let mut model = model.borrow_mut();
             match step {
-                Step::Write { at, parts, durable } => {
+                Step::Write { at, parts, how } => {
                     let sectors = parts.iter().map(|(n, _)| *n as u64).sum();
                     let (offset, len) = fit(dev, at, sectors);
                     prop_assume!(len == sectors * sector as u64);
@@ -80,13 +105,12 @@ pub(crate) fn behaves_like_a_vector(dev: &dyn BlockDev, cases: u32) {
                     } else {
                         memory.iter().map(|m| &m[1..]).collect()
                     };
-                    if durable {
-                        dev.write_durable(offset, &slices, TAG)
-                            .expect("a durable write");
-                    } else {
-                        dev.write_vectored_at(offset, &slices, TAG)
-                            .expect("a write");
-                    }
+                    let written = match how {
+                        How::AsOne => dev.write_vectored_at(offset, &slices, TAG),
+                        How::Durable => dev.write_durable(offset, &slices, TAG),
+                        How::Many => dev.write_many(&runs(offset, &slices)),
+                    };
+                    written.unwrap_or_else(|e| panic!("{how:?}: {e}"));
                     model[offset as usize..][..len as usize].copy_from_slice(&slices.concat());
                 }
                 Step::Read { at, len } => {

@@ -1,0 +1,145 @@
+//! Many writes to one file in one system call, by io_uring.
+//!
+//! Nothing stays behind: every write has ended when the call returns, whatever became of it, so the memory that it
+//! took from is only borrowed.
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::{IoUring, opcode, types};
+use rustix::io::Errno;
+
+/// One write: where, and pieces of memory that go there one after the other.
+pub type Write<'a> = (u64, &'a [IoSlice<'a>]);
+
+/// A ring. It belongs to whoever writes at the moment.
+pub struct Ring {
+    ring: IoUring,
+}
+
+impl Ring {
+    /// Writes under way at a time: enough to keep any device busy.
+    pub const DEPTH: u32 = 64;
+
+    /// A new ring; an error where the kernel has none or this process may not have one.
+    pub fn new() -> Result<Self, Errno> {
+        IoUring::new(Self::DEPTH)
+            .map(|ring| Self { ring })
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
+    }
+
+    /// Does all `writes`, in no order, and waits for their ends; `ended` hears how many bytes each wrote, or why none. As with
+    /// `pwritev`, a write may be short and has at most `UIO_MAXIOV` (1024) pieces.
+    pub fn write_all(
+        &mut self,
+        file: BorrowedFd<'_>,
+        writes: &[Write<'_>],
+        mut ended: impl FnMut(usize, Result<usize, Errno>),
+    ) {
+        for (chunk_at, chunk) in writes.chunks(Self::DEPTH as usize).enumerate() {
+            for (i, (offset, pieces)) in chunk.iter().enumerate() {
+                // IoSlice is guaranteed to have the layout of iovec.
+                let entry = opcode::Writev::new(
+                    types::Fd(file.as_raw_fd()),
+                    pieces.as_ptr().cast(),
+                    pieces.len() as u32,
+                )
+                .offset(*offset)
+                .build()
+                .user_data(i as u64);
+                // SAFETY: the entry points to `pieces`, which this call borrows until `finish` below has seen the end of
+                // every write of the chunk; the descriptor is borrowed as long. A write only reads that memory.
+                let pushed = unsafe { self.ring.submission().push(&entry) };
+                assert!(
+                    pushed.is_ok(),
+                    "the ring is empty before each chunk and has room for it"
+                );
+            }
+            let first = chunk_at * Self::DEPTH as usize;
+            self.finish(chunk.len(), |i, result| ended(first + i, result));
+        }
+    }
+
+    /// Submits what was pushed and waits until all `n` have ended.
+    fn finish(&mut self, n: usize, mut ended: impl FnMut(usize, Result<usize, Errno>)) {
+        let mut left = n;
+        while left > 0 {
+            if let Err(error) = self.ring.submit_and_wait(left) {
+                match Errno::from_io_error(&error) {
+                    Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
+                    _ => {
+                        // Some of the writes may be under way and go on reading memory that the caller would take back.
+                        eprintln!("io_uring_enter: {error}");
+                        std::process::abort();
+                    }
+                }
+            }
+            for entry in self.ring.completion() {
+                let result = match entry.result() {
+                    n if n >= 0 => Ok(n as usize),
+                    n => Err(Errno::from_raw_os_error(-n)),
+                };
+                ended(entry.user_data() as usize, result);
+                left -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    fn file() -> std::fs::File {
+        let fd = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC);
+        fd.expect("memory").into()
+    }
+
+    #[test]
+    fn more_writes_than_the_ring_holds_all_arrive() {
+        let Ok(mut ring) = Ring::new() else {
+            eprintln!("SKIPPED: no io_uring here");
+            return;
+        };
+        let file = file();
+        let n = Ring::DEPTH as usize * 2 + 7;
+        let bytes: Vec<[u8; 512]> = (0..n).map(|i| [i as u8; 512]).collect();
+        let halves: Vec<[IoSlice<'_>; 2]> = bytes
+            .iter()
+            .map(|b| [IoSlice::new(&b[..100]), IoSlice::new(&b[100..])])
+            .collect();
+        let writes: Vec<Write<'_>> = (0..n)
+            .map(|i| (((n - 1 - i) * 512) as u64, &halves[i][..]))
+            .collect();
+        let mut seen = vec![false; n];
+        ring.write_all(file.as_fd(), &writes, |i, result| {
+            assert_eq!(result, Ok(512));
+            assert!(!std::mem::replace(&mut seen[i], true), "twice: {i}");
+        });
+        assert!(seen.iter().all(|&s| s));
+        for i in 0..n {
+            let mut found = [0; 512];
+            file.read_exact_at(&mut found, ((n - 1 - i) * 512) as u64)
+                .expect("it is there");
+            assert_eq!(found, bytes[i]);
+        }
+    }
+
+    #[test]
+    fn each_error_is_told_of_its_write() {
+        let Ok(mut ring) = Ring::new() else {
+            eprintln!("SKIPPED: no io_uring here");
+            return;
+        };
+        let file = file();
+        let byte = [IoSlice::new(&[1])];
+        let writes: [Write<'_>; 3] = [(0, &byte), (u64::MAX >> 1, &byte), (2, &byte)];
+        let mut results = [Ok(0); 3];
+        ring.write_all(file.as_fd(), &writes, |i, result| results[i] = result);
+        assert_eq!((results[0], results[2]), (Ok(1), Ok(1)));
+        assert!(results[1].is_err());
+    }
+}
