@@ -1,0 +1,364 @@
+//! A file mapped into memory, for storage that is written by storing.
+//!
+//! - Memory is touched in one way only: as aligned words of 8 bytes, each by one atomic access. Whoever maps the same file
+//!   elsewhere, and other threads here, see each word old or new; a store of part of a word leaves the rest
+//!   as it is, whoever changes it at the same time.
+//! - The memory is never handed out, neither as a slice nor as a pointer. Ranges are checked; one that is outside panics.
+//! - When somebody cuts the file off under a mapping, an access beyond the new end raises SIGBUS and ends the process.
+//! - On x86-64 lines go to the medium by `clwb`, `clflushopt` or `clflush`, whichever the processor has. Elsewhere there
+//!   is only [`Mapping::sync`], and a mapping says so ([`Mapping::write_back_instruction`]).
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+
+use crate::cache_line::{self, WriteBack};
+
+/// Bytes of a word: what is never torn.
+const WORD: usize = 8;
+
+/// Memory of a file, writable or not, as long as this lives.
+pub struct Mapping {
+    base: NonNull<AtomicU64>,
+    words: usize,
+    /// What the kernel was asked for, in bytes.
+    mapped: usize,
+    is_synchronous: bool,
+    write_back: WriteBack,
+}
+
+// SAFETY: the memory belongs to the mapping until it is dropped and is accessed through atomics only (and by
+// instructions that write whole words), so any thread may do so at any time.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only: a store kills the process.
+    ReadOnly,
+    /// Loads and stores; what is stored is in the file.
+    ReadWrite,
+    /// The same with MAP_SYNC: the file system has written its own structures when a page can first be stored to, so lines that
+    /// went to the medium are in the file after a power cut. `EOPNOTSUPP` where the file is not on persistent
+    /// memory with DAX, and on processors on which there is no instruction to write lines back.
+    Synchronous,
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a file, rounded down to words.
+    pub fn new(file: &File, len: usize, access: Access) -> Result<Self, Errno> {
+        let write_back = cache_line::detect();
+        let (protection, flags) = match access {
+            Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
+            Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+            Access::Synchronous if write_back == WriteBack::None => return Err(Errno::OPNOTSUPP),
+            Access::Synchronous => (
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            ),
+        };
+        // SAFETY: without an address the kernel chooses one that nothing else uses.
+        let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
+        Ok(Self {
+            base: NonNull::new(base.cast()).ok_or(Errno::FAULT)?,
+            words: len / WORD,
+            mapped: len,
+            is_synchronous: access == Access::Synchronous,
+            write_back,
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.words * WORD
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.words == 0
+    }
+
+    /// Whether lines that were written back and fenced survive a power cut by themselves; otherwise after [`sync`](Self::sync) only.
+    pub fn is_synchronous(&self) -> bool {
+        self.is_synchronous
+    }
+
+    /// The instruction that writes lines back, or `none`.
+    pub fn write_back_instruction(&self) -> &'static str {
+        self.write_back.name()
+    }
+
+    /// Copies bytes out.
+    pub fn load(&self, offset: usize, out: &mut [u8]) {
+        let range = self.checked(offset, out.len());
+        let mut rest = out;
+        for piece in pieces(range) {
+            let (now, later) = rest.split_at_mut(piece.len);
+            let bytes = self.words()[piece.word].load(Relaxed).to_ne_bytes();
+            now.copy_from_slice(&bytes[piece.in_word()]);
+            rest = later;
+        }
+    }
+
+    /// Copies bytes in, through the processor's cache.
+    pub fn store(&self, offset: usize, data: &[u8]) {
+        let range = self.checked(offset, data.len());
+        let mut rest = data;
+        for piece in pieces(range) {
+            let (now, later) = rest.split_at(piece.len);
+            let word = &self.words()[piece.word];
+            match now.try_into() {
+                Ok(bytes) => word.store(u64::from_ne_bytes(bytes), Relaxed),
+                Err(_) => store_part(word, &piece, now),
+            }
+            rest = later;
+        }
+    }
+
+    /// Copies whole words in, past the cache: on their way to the medium at once, but visible to other threads no sooner than
+    /// after [`store_fence`](crate::store_fence) or the release of a lock. Panics unless offset and length are in words.
+    pub fn store_past_cache(&self, offset: usize, data: &[u8]) {
+        let range = self.checked(offset, data.len());
+        let (chunks, rest) = data.as_chunks::<WORD>();
+        assert!(
+            range.start.is_multiple_of(WORD) && rest.is_empty(),
+            "{} bytes at {offset} are no whole words",
+            data.len()
+        );
+        let first = range.start / WORD;
+        cache_line::store_past_cache(&self.words()[first..first + chunks.len()], chunks);
+    }
+
+    /// One word. Panics unless `offset` is a multiple of 8. Sees everything that was stored before the
+    /// [`store_u64`](Self::store_u64) whose value it sees.
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.word(offset).load(Acquire)
+    }
+
+    /// One word, in one piece. Panics unless `offset` is a multiple of 8.
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Release);
+    }
+
+    /// Begins to write the lines of a range back to the medium; done after [`store_fence`](crate::store_fence). Returns
+    /// how many lines of 64 bytes the range touches.
+    pub fn write_back(&self, offset: usize, len: usize) -> usize {
+        let range = self.checked(offset, len);
+        if range.is_empty() {
+            return 0;
+        }
+        let lines = range.start / cache_line::LINE..range.end.div_ceil(cache_line::LINE);
+        for line in lines.clone() {
+            self.write_back
+                .line(&self.words()[line * cache_line::LINE / WORD]);
+        }
+        lines.len()
+    }
+
+    /// Writes the pages of a range to the file's device and waits until they are there, as fsync does.
+    pub fn sync(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        let range = self.checked(offset, len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let page = rustix::param::page_size();
+        let start = range.start - range.start % page;
+        // SAFETY: the range is inside the mapping, and `start` is the beginning of a page because the mapping is.
+        unsafe {
+            let at = self.base.as_ptr().cast::<u8>().add(start);
+            msync(at.cast(), range.end - start, MsyncFlags::SYNC)
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `new` has mapped that many words at `base`, which is the beginning of a page and so aligned; they stay
+        // until `drop`. Being atomics they may change at any time.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(WORD),
+            "a word at {offset} is not aligned"
+        );
+        &self.words()[offset / WORD]
+    }
+
+    fn checked(&self, offset: usize, len: usize) -> Range<usize> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => offset..end,
+            _ => panic!("{len} bytes at {offset} of a mapping of {}", self.len()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to the memory any more: it was never handed out. It fails for arguments only that no
+        // mapping has.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mapping")
+            .field("len", &self.len())
+            .field("is_synchronous", &self.is_synchronous)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The part of a range that lies in one word.
+struct Piece {
+    word: usize,
+    start: usize,
+    len: usize,
+}
+
+impl Piece {
+    fn in_word(&self) -> Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+fn pieces(range: Range<usize>) -> impl Iterator<Item = Piece> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let start = at % WORD;
+        let len = (WORD - start).min(range.end - at);
+        let word = at / WORD;
+        at += len;
+        (len > 0).then_some(Piece { word, start, len })
+    })
+}
+
+/// Changes some bytes of a word and leaves the others to whoever changes them at the same time.
+fn store_part(word: &AtomicU64, piece: &Piece, bytes: &[u8]) {
+    let merged = |old: u64| {
+        let mut new = old.to_ne_bytes();
+        new[piece.in_word()].copy_from_slice(bytes);
+        Some(u64::from_ne_bytes(new))
+    };
+    // The closure always gives a value, so this always succeeds.
+    let _ = word.fetch_update(Relaxed, Relaxed, merged);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    const LEN: usize = 8192;
+
+    fn memory() -> (File, Mapping) {
+        let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).expect("a memory file"));
+        file.set_len(LEN as u64).expect("a size");
+        let mapping = Mapping::new(&file, LEN, Access::ReadWrite).expect("a mapping");
+        (file, mapping)
+    }
+
+    /// Every offset in a word and every length up to three words, against the file as the kernel reads it.
+    #[test]
+    fn bytes_arrive_where_they_belong() {
+        let (file, mapping) = memory();
+        let mut model = vec![0; LEN];
+        let mut byte = 0u8;
+        for start in 0..16 {
+            for len in 0..25 {
+                let at = 64 * 25 + start;
+                byte = byte.wrapping_add(1);
+                let data: Vec<u8> = (0..len as u8).map(|i| i.wrapping_mul(7) ^ byte).collect();
+                mapping.store(at, &data);
+                model[at..at + len].copy_from_slice(&data);
+                let (mut read, mut loaded) = (vec![0; LEN], vec![0; len + 5]);
+                file.read_exact_at(&mut read, 0).expect("the file");
+                assert!(read == model, "{len} bytes at {at}");
+                mapping.load(at - 3, &mut loaded);
+                assert_eq!(loaded, model[at - 3..at + len + 2]);
+            }
+        }
+        mapping.store_past_cache(4096, &[9; 1024]);
+        crate::store_fence();
+        model[4096..5120].fill(9);
+        mapping.store_u64(8184, 0x0102_0304_0506_0708);
+        model[8184..].copy_from_slice(&0x0102_0304_0506_0708u64.to_ne_bytes());
+        assert_eq!(mapping.load_u64(8184), 0x0102_0304_0506_0708);
+        let mut read = vec![0; LEN];
+        file.read_exact_at(&mut read, 0).expect("the file");
+        assert!(read == model);
+        mapping.sync(4000, 200).expect("a sync");
+    }
+
+    #[test]
+    fn lines_are_those_that_the_range_touches() {
+        let (_, mapping) = memory();
+        let cases = [
+            (0, 0, 0),
+            (64, 0, 0),
+            (0, 1, 1),
+            (63, 2, 2),
+            (64, 64, 1),
+            (1, 128, 3),
+            (8191, 1, 1),
+        ];
+        for (offset, len, lines) in cases {
+            assert_eq!(mapping.write_back(offset, len), lines, "{len} at {offset}");
+        }
+    }
+
+    /// Who changes a byte does not take back what others change in the same word.
+    #[test]
+    fn neighbours_in_a_word_do_not_meet() {
+        let (_, mapping) = memory();
+        std::thread::scope(|scope| {
+            for i in 0..2 {
+                let mapping = &mapping;
+                scope.spawn(move || {
+                    for n in 0..=255 {
+                        mapping.store(100 + i * 3, &[n, !n, n]);
+                        let mut mine = [0; 3];
+                        mapping.load(100 + i * 3, &mut mine);
+                        assert_eq!(mine, [n, !n, n]);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_outside_panics() {
+        let (file, mapping) = memory();
+        let panics =
+            |f: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err();
+        for offset in [LEN, LEN - 7, usize::MAX - 3] {
+            assert!(panics(&|| mapping.load(offset, &mut [0; 8])), "{offset}");
+            assert!(panics(&|| mapping.store(offset, &[0; 8])), "{offset}");
+            assert!(panics(&|| mapping.store_past_cache(offset, &[0; 8])));
+            assert!(panics(&|| _ = mapping.write_back(offset, 8)));
+            assert!(panics(&|| _ = mapping.sync(offset, 8)));
+            assert!(panics(&|| _ = mapping.load_u64(offset)));
+            assert!(panics(&|| mapping.store_u64(offset, 1)));
+        }
+        assert!(panics(&|| _ = mapping.load_u64(4)));
+        assert!(panics(&|| mapping.store_past_cache(4, &[0; 8])));
+        assert!(panics(&|| mapping.store_past_cache(8, &[0; 4])));
+        let synchronous = Mapping::new(&file, LEN, Access::Synchronous);
+        assert_eq!(synchronous.expect_err("no DAX here"), Errno::OPNOTSUPP);
+        assert_eq!(
+            Mapping::new(&file, 0, Access::ReadOnly).expect_err("nothing"),
+            Errno::INVAL
+        );
+    }
+}
