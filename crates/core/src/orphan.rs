@@ -19,6 +19,7 @@ use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
 use stetfs_format::orphan::{OrphanBlock, set_orphan};
 use stetfs_format::{InodeNo, LBlock};
 use stetfs_journal::Handle;
+use stetfs_journal::planted::{Bug, is_planted};
 use stetfs_media::Class;
 
 use crate::error::{Inconsistent, Result};
@@ -90,7 +91,7 @@ fn number(ino: Option<InodeNo>) -> u32 {
 /// Makes `inode` an orphan if it is not one yet. The caller stores the inode in the same handle.
 pub(crate) fn add(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     let mut list = vol.orphans.list.lock();
-    if list.links.contains_key(&inode.ino) {
+    if list.links.contains_key(&inode.ino) || is_planted(Bug::ForgottenOrphan) {
         return Ok(());
     }
     st.raw.dtime = number(list.newest);

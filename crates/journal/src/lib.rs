@@ -31,6 +31,7 @@ mod gate_tests;
 mod handle;
 mod journal;
 mod page;
+pub mod planted;
 mod ranges;
 mod registry;
 mod scheme;

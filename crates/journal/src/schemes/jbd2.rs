@@ -41,6 +41,7 @@ use self::live::{Due, Live, Logged, Span};
 use self::record::Records;
 use super::home::{Write, write_home, write_home_in};
 use crate::error::{JournalError, Result};
+use crate::planted::{Bug, is_planted};
 use crate::scheme::{
     About, DataMode, DataPromise, Goal, Held, LoggedBlock, OpenArgs, OptionAbout, RecoveryReport,
     Scheme, Snapshot,
@@ -163,11 +164,12 @@ impl Scheme for Jbd2 {
             .revoked
             .iter()
             .copied()
-            .filter(|&b| self.live.is_logged(b))
+            .filter(|&b| self.live.is_logged(b) && !is_planted(Bug::ForgottenRevoke))
             .collect();
         let mut body = Dirty::on(&*self.area.dev);
         let has_log = !(logged.is_empty() && revoked.is_empty());
-        if self.mode == DataMode::Ordered || (self.mode == DataMode::Writeback && !has_log) {
+        let data_first = self.mode == DataMode::Ordered && !is_planted(Bug::LateOrderedData);
+        if data_first || !has_log {
             self.write_data(&mut body, &txn.data)?;
         }
         if !has_log {
@@ -176,7 +178,7 @@ impl Scheme for Jbd2 {
             return Ok(());
         }
         self.write_log(body, txn, &logged, &revoked)?;
-        if self.mode == DataMode::Writeback && !txn.data.is_empty() {
+        if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
             let mut data = Dirty::on(&*self.area.dev);
             self.write_data(&mut data, &txn.data)?;
             let _durable = data.submit().flush(Cause::Home)?;
@@ -242,10 +244,21 @@ impl Jbd2 {
             parts.push((record, commit.bytes()));
             self.area.write_covering_commit(body, head, &parts)?;
         } else {
-            self.area.write(&mut body, head, &parts)?;
-            let durable = body.submit().flush(Cause::Log)?;
             let commit_at = self.area.step(head, len - 1);
-            self.area.write_commit(durable, commit_at, commit.bytes())?;
+            if is_planted(Bug::RecordBeforeBody) {
+                self.area.write_unvouched(commit_at, commit.bytes(), true)?;
+            }
+            self.area.write(&mut body, head, &parts)?;
+            if is_planted(Bug::MissingBodyFlush) {
+                self.area.write_unvouched(commit_at, commit.bytes(), true)?;
+            } else if is_planted(Bug::MissingRecordFlush) {
+                let _durable = body.submit().flush(Cause::Log)?;
+                self.area
+                    .write_unvouched(commit_at, commit.bytes(), false)?;
+            } else {
+                let durable = body.submit().flush(Cause::Log)?;
+                self.area.write_commit(durable, commit_at, commit.bytes())?;
+            }
         }
         let homes = logged.iter().map(|b| b.home).collect();
         {
@@ -282,7 +295,13 @@ impl Jbd2 {
             (span.head, span.sequence, span.marked_empty)
         };
         if marked_empty {
-            self.update_superblock(head, sequence)?;
+            if is_planted(Bug::LateFirstMark) {
+                let mut superblock = self.superblock.lock();
+                let bytes = superblock.update(head, sequence);
+                self.area.write_unvouched(0, bytes, false)?;
+            } else {
+                self.update_superblock(head, sequence)?;
+            }
             self.live.span.lock().marked_empty = false;
         }
         Ok((head, sequence))
@@ -332,7 +351,9 @@ impl Jbd2 {
             due
         };
         self.write_due(&due)?;
-        self.update_superblock(tail, sequence)?;
+        if !is_planted(Bug::LateTail) {
+            self.update_superblock(tail, sequence)?;
+        }
         self.live.drop_oldest(n);
         Ok(())
     }
@@ -348,8 +369,12 @@ impl Jbd2 {
             content: &d.content,
         });
         let (dev, size) = (&*self.area.dev, self.area.block_size);
-        let written = write_home(dev, size, Cause::Checkpoint, writes.collect())
-            .and_then(|()| self.flush(Cause::Checkpoint));
+        let written = write_home(dev, size, Cause::Checkpoint, writes.collect()).and_then(|()| {
+            match is_planted(Bug::MissingCheckpointFlush) {
+                true => Ok(()),
+                false => self.flush(Cause::Checkpoint),
+            }
+        });
         self.in_flight.lock().clear();
         self.landed.notify_all();
         written?;

@@ -22,6 +22,9 @@ pub(super) struct Area {
     pub(super) end: u32,
 }
 
+/// Where blocks lie together on the device, in bytes, and the blocks.
+type Together<'b, 'p> = (u64, &'b [(Tag, &'p [u8])]);
+
 impl Area {
     pub(super) fn new(dev: Arc<dyn BlockDev>, block_size: usize, extents: Vec<LogExtent>) -> Self {
         Self {
@@ -115,6 +118,17 @@ impl Area {
         Ok(body.write_commit(self.offset(at)?, &[record], tag)?)
     }
 
+    /// Writes a record that nothing vouches for: what planted bugs do.
+    pub(super) fn write_unvouched(&self, at: u32, record: &[u8], durable: bool) -> Result<()> {
+        let tag = Tag::new(Class::Journal, Cause::CommitRecord);
+        let offset = self.offset(at)?;
+        match durable {
+            true => self.dev.write_durable(offset, &[record], tag)?,
+            false => self.dev.write_at(offset, record, tag)?,
+        }
+        Ok(())
+    }
+
     /// Writes blocks one after the other from log block `at` on, around the ring, in as few requests
     /// as the area's layout allows.
     pub(super) fn write(
@@ -149,7 +163,7 @@ impl Area {
         &self,
         mut at: u32,
         mut blocks: &'b [(Tag, &'p [u8])],
-    ) -> Result<SmallVec<[(u64, &'b [(Tag, &'p [u8])]); 2]>> {
+    ) -> Result<SmallVec<[Together<'b, 'p>; 2]>> {
         let mut runs = SmallVec::new();
         while !blocks.is_empty() {
             let (block, together) = self.place(at)?;

@@ -11,6 +11,7 @@ use stetfs_format::{BlockNo, Tid, Time};
 use stetfs_media::{Block, Cause, Class, Tag};
 
 use crate::error::Result;
+use crate::planted::{Bug, is_planted};
 use crate::scheme::LoggedBlock;
 
 /// The journal superblock and the bytes around its fields.
@@ -118,7 +119,7 @@ impl Records {
             let mut block = Block::zeroed(format.block_size);
             let mut writer = DescriptorWriter::new(block.bytes_mut(), tid, format);
             for (j, logged) in chunk.iter().enumerate() {
-                if needs_escape(&logged.content) {
+                if needs_escape(&logged.content) && !is_planted(Bug::ForgottenEscape) {
                     let mut copy = Block::copy_of(&logged.content);
                     escape(copy.bytes_mut());
                     writer.push(logged.home, true, format.data_checksum(tid, copy.bytes()));

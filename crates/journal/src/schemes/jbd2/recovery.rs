@@ -30,6 +30,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class};
 use super::area::Area;
 use super::record::Super;
 use crate::error::{JournalError, Result};
+use crate::planted::{Bug, is_planted};
 use crate::scheme::{OpenArgs, RecoveryReport};
 use crate::schemes::home::{Write, write_home};
 
@@ -119,7 +120,9 @@ fn replay(
         )?;
     }
     report.blocks = copies.len() as u64;
-    area.dev.flush(Cause::Recovery)?;
+    if !is_planted(Bug::MissingReplayFlush) {
+        area.dev.flush(Cause::Recovery)?;
+    }
     area.write_superblock(superblock.update(0, next.next()), Cause::Recovery)
 }
 
@@ -146,11 +149,13 @@ fn newest_copies(transactions: &[Found], report: &mut RecoveryReport) -> Vec<Cop
     }
     let mut newest: HashMap<BlockNo, Copy> = HashMap::new();
     for copy in transactions.iter().flat_map(|found| &found.copies) {
-        if revoked
+        let is_revoked = revoked
             .get(&copy.tag.block)
-            .is_some_and(|r| r.is_at_or_after(copy.sequence))
-        {
+            .is_some_and(|r| r.is_at_or_after(copy.sequence));
+        if is_revoked && !is_planted(Bug::IgnoredRevoke) {
             report.revoked += 1;
+        } else if is_planted(Bug::OldestCopy) {
+            newest.entry(copy.tag.block).or_insert(*copy);
         } else {
             newest.insert(copy.tag.block, *copy);
         }
@@ -215,7 +220,8 @@ impl Scan<'_> {
             }
             self.area.read(at, block.bytes_mut())?;
             *left -= 1;
-            let header = Header::decode(block.bytes()).filter(|h| h.sequence == sequence);
+            let header = Header::decode(block.bytes())
+                .filter(|h| h.sequence == sequence || is_planted(Bug::StaleLap));
             match header.and_then(|h| h.known_type()) {
                 Some(BlockType::Descriptor) => {
                     let before = found.copies.len();
@@ -230,8 +236,13 @@ impl Scan<'_> {
                     Err(corrupt) => return Ok(End::Damaged(corrupt, None)),
                 },
                 Some(BlockType::Commit) => {
-                    let commit = CommitBlock::decode(block.bytes(), self.format)
-                        .and_then(|commit| commit.check_transaction(crc));
+                    let commit =
+                        CommitBlock::decode(block.bytes(), self.format).and_then(|commit| {
+                            match is_planted(Bug::UncheckedReplay) {
+                                true => Ok(()),
+                                false => commit.check_transaction(crc),
+                            }
+                        });
                     let next = self.area.step(at, 1);
                     let whole = match commit {
                         Ok(()) => self.check_body(&found)?,

@@ -1,0 +1,145 @@
+//! Bugs that can be planted, to see that the crash explorer finds them: the tester is tested.
+//!
+//! Only with the feature `planted-bugs`; without it [`is_planted`] is the constant `false` and nothing of it is left in the program. One
+//! bug at a time is planted, for the whole process. Each place that has one asks [`is_planted`] just before it does what is right.
+
+use serde::Serialize;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Bug {
+    /// The commit record is durable before its body is written.
+    RecordBeforeBody,
+    /// No flush between the body and its commit record.
+    MissingBodyFlush,
+    /// The commit record is written, but nobody waits until it is durable.
+    MissingRecordFlush,
+    /// Ordered data goes home after the transaction that refers to it.
+    LateOrderedData,
+    /// Freed blocks are not revoked.
+    ForgottenRevoke,
+    /// A block that begins with JBD2's magic is logged as it is.
+    ForgottenEscape,
+    /// The log of an empty journal is written before the superblock that says where it begins is durable.
+    LateFirstMark,
+    /// A checkpoint frees log space although what it wrote home was not flushed.
+    MissingCheckpointFlush,
+    /// A checkpoint's log space is used again before the superblock says that the log begins behind it.
+    LateTail,
+    /// Replay takes a transaction without computing its checksum.
+    UncheckedReplay,
+    /// Replay goes on through transactions of an earlier lap.
+    StaleLap,
+    /// Replay writes blocks that were revoked.
+    IgnoredRevoke,
+    /// Replay writes the oldest copy of a block that was logged several times.
+    OldestCopy,
+    /// Replay marks the log empty before what it wrote home is durable.
+    MissingReplayFlush,
+    /// Group descriptors are not journaled.
+    UnloggedGroupDesc,
+    /// `fsync` returns at once.
+    EarlyFsync,
+    /// Deleted open files and files being cut short are not in the orphan list.
+    ForgottenOrphan,
+    /// Freed blocks get a new owner before the transaction that freed them is durable.
+    EarlyReuse,
+}
+
+/// A bug, and where it shows.
+#[derive(Debug, Serialize)]
+pub struct BugAbout {
+    /// Which.
+    #[serde(skip)]
+    pub bug: Bug,
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The scheme that has it; `*` for one above the schemes.
+    pub scheme: &'static str,
+    /// The mount options under which it does harm.
+    pub options: &'static str,
+    /// What goes wrong, in a line.
+    pub what: &'static str,
+}
+
+macro_rules! bugs {
+    ($($bug:ident $name:literal, $scheme:literal, $options:literal, $what:literal;)*) => {
+        /// Every bug, in the order in which reports list them.
+        pub static BUGS: &[BugAbout] = &[$(BugAbout {
+            bug: Bug::$bug,
+            name: $name,
+            scheme: $scheme,
+            options: $options,
+            what: $what,
+        }),*];
+    };
+}
+
+bugs! {
+    RecordBeforeBody "record-before-body", "jbd2", "data=journal", "commit record durable before its body is written";
+    MissingBodyFlush "missing-body-flush", "jbd2", "data=journal", "no flush between body and commit record";
+    MissingRecordFlush "missing-record-flush", "jbd2", "data=journal", "commit record not made durable";
+    LateOrderedData "late-ordered-data", "jbd2", "data=ordered", "ordered data written after its commit";
+    ForgottenRevoke "forgotten-revoke", "jbd2", "data=ordered", "freed blocks not revoked";
+    ForgottenEscape "forgotten-escape", "jbd2", "data=journal", "blocks that begin with the journal's magic not escaped";
+    LateFirstMark "late-first-mark", "jbd2", "data=journal", "log written before the superblock that marks its start is durable";
+    MissingCheckpointFlush "missing-checkpoint-flush", "jbd2", "data=journal", "log space freed before home is durable";
+    LateTail "late-tail", "jbd2", "data=journal", "log space used again before the tail is moved";
+    UncheckedReplay "unchecked-replay", "jbd2", "data=journal,journal_async_commit", "no checksum check at replay";
+    StaleLap "stale-lap", "jbd2", "data=journal", "replay of transactions of an earlier lap";
+    IgnoredRevoke "ignored-revoke", "jbd2", "data=ordered", "replay of revoked blocks";
+    OldestCopy "oldest-copy", "jbd2", "data=journal", "replay of the oldest copy of a block";
+    MissingReplayFlush "missing-replay-flush", "jbd2", "data=journal", "log marked empty before the replayed blocks are durable";
+    UnloggedGroupDesc "unlogged-group-desc", "*", "data=journal", "group descriptors not journaled";
+    EarlyFsync "early-fsync", "*", "data=journal", "fsync returns before the commit";
+    ForgottenOrphan "forgotten-orphan", "*", "data=journal", "orphans not in the list";
+    EarlyReuse "early-reuse", "*", "data=ordered", "freed blocks reused before the freeing is durable";
+}
+
+/// The bug called `name`.
+pub fn find_bug(name: &str) -> Option<&'static BugAbout> {
+    BUGS.iter().find(|about| about.name == name)
+}
+
+/// Plants a bug in place of the one before, or none.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    let number = bug.map_or(NONE, |bug| bug as u8);
+    PLANTED.store(number, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether this bug is planted.
+#[cfg(feature = "planted-bugs")]
+#[inline]
+pub fn is_planted(bug: Bug) -> bool {
+    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
+}
+
+/// Whether this bug is planted: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn is_planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+const NONE: u8 = u8::MAX;
+
+#[cfg(feature = "planted-bugs")]
+static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(NONE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_is_listed_once_in_order() {
+        for (i, about) in BUGS.iter().enumerate() {
+            assert_eq!(about.bug as usize, i);
+            let name = serde_json::to_string(&about.bug).expect("a name");
+            assert_eq!(name, format!("\"{}\"", about.name));
+        }
+    }
+}
