@@ -17,6 +17,8 @@ pub enum Op {
     Flush,
     /// The content of a range is no longer needed.
     Discard,
+    /// A block of a NAND part can be programmed again.
+    Erase,
 }
 
 impl fmt::Display for Op {
@@ -26,6 +28,7 @@ impl fmt::Display for Op {
             Self::Write => "write",
             Self::Flush => "flush",
             Self::Discard => "discard",
+            Self::Erase => "erase",
         })
     }
 }

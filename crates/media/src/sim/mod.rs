@@ -55,9 +55,10 @@ use crate::error::{MediaError, Op};
 use crate::image::Image;
 use crate::meter::Meter;
 use crate::tag::{Cause, Tag};
-use fault::FaultPlan;
+pub(crate) use fault::FaultPlan;
+pub(crate) use keep::scramble;
 use pending::Volatile;
-use power::{NextChange, Supply};
+pub(crate) use power::{NextChange, Supply};
 use timing::{Model, Request};
 
 /// What kind of device to simulate.

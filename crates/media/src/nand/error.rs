@@ -1,0 +1,51 @@
+//! What a NAND part can answer instead of doing as it was told.
+
+use std::path::PathBuf;
+
+use stetfs_format::nand::NandCorrupt;
+use stetfs_format::num::{BlockAddr, PageNo};
+use thiserror::Error;
+
+use crate::error::{MediaError, Op};
+
+/// A request that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NandError {
+    /// More wrong bits than the code corrects.
+    #[error("page {page} cannot be read: more wrong bits than can be corrected")]
+    Uncorrectable {
+        /// The page.
+        page: PageNo,
+    },
+    /// The part says that it could not program the page. The block has to be retired.
+    #[error("page {page} cannot be programmed: its block has gone bad")]
+    ProgramFailed {
+        /// The page.
+        page: PageNo,
+    },
+    /// The part says that it could not erase the block. It has to be retired.
+    #[error("erase block {block} cannot be erased: it has gone bad")]
+    EraseFailed {
+        /// The block.
+        block: BlockAddr,
+    },
+    /// The simulated power is off.
+    #[error("{op} on a NAND part: the power is off")]
+    PowerLost {
+        /// The request.
+        op: Op,
+    },
+    /// What the part's file says of itself cannot be.
+    #[error(transparent)]
+    Corrupt(#[from] NandCorrupt),
+    /// The part's file was open, without synchronous writes, when the host went down: pages and their states may not
+    /// fit together.
+    #[error("{}: was in use when the system went down; some of its pages may be wrong", path.display())]
+    HostCrashed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The part's file cannot be opened, read or written.
+    #[error(transparent)]
+    File(#[from] MediaError),
+}

@@ -1,0 +1,103 @@
+//! A part in memory, with a tape.
+
+use stetfs_format::nand::{NandHeader, NandPart};
+
+use super::cells::Cells;
+use super::device::NandDev;
+use super::{NandCrashPoint, NandError, NandTape};
+use crate::image::Image;
+use crate::sim::{Rig, scramble};
+
+/// A part in memory. A content costs only what was programmed, and a copy of it nothing.
+pub type NandSim = NandDev<Image>;
+
+/// What kind of part to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NandOptions {
+    /// The part.
+    pub part: NandPart,
+    /// How often each block was erased before.
+    pub erases: u32,
+    /// Whether to keep the tape.
+    pub record: bool,
+}
+
+impl NandOptions {
+    /// A new part, with a tape.
+    pub const fn new(part: NandPart) -> Self {
+        Self {
+            part,
+            erases: 0,
+            record: true,
+        }
+    }
+
+    /// The part, on a machine of its own. Panics when such a part cannot be ([`NandPart::check`]).
+    pub fn build(self) -> NandSim {
+        self.build_on(&Rig::default())
+    }
+
+    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
+    pub fn build_on(self, rig: &Rig) -> NandSim {
+        let low = scramble(self.part.seed);
+        let uuid = u128::from(low) | u128::from(scramble(low)) << 64;
+        let header = NandHeader {
+            uuid: uuid.to_le_bytes(),
+            boot: [0; 16],
+            part: self.part,
+        };
+        let store = Image::new(self.part.geometry.file_bytes());
+        let cells = Cells::format(store, header, self.erases);
+        self.continue_on(rig, cells.expect("memory can be written"))
+    }
+
+    /// A part with a state that it was left in.
+    pub(super) fn continue_on(self, rig: &Rig, cells: Cells<Image>) -> NandSim {
+        let name = format!("NAND, {} MiB", self.part.geometry.data_bytes() >> 20);
+        let start = self.record.then(|| cells.clone());
+        NandDev::from_cells(name, rig, cells, start)
+    }
+}
+
+impl NandSim {
+    /// A new part with a tape, on a machine of its own. Panics when such a part cannot be ([`NandPart::check`]).
+    pub fn new(part: NandPart) -> Self {
+        NandOptions::new(part).build()
+    }
+
+    /// A part with the content of an image or of a part's file ([`NandFile`](super::NandFile)) that was read into one, on
+    /// the machine `rig`. Every record is checked.
+    pub fn from_image(rig: &Rig, image: Image) -> Result<Self, NandError> {
+        let cells = Cells::open(image)?;
+        let options = NandOptions::new(cells.header().part);
+        Ok(options.continue_on(rig, cells))
+    }
+
+    /// The content: what [`from_image`](Self::from_image) takes, and as a file what
+    /// [`NandFileOptions::open`](super::NandFileOptions::open) does.
+    pub fn image(&self) -> Image {
+        self.state().cells.store.clone()
+    }
+
+    /// What a power cut now, or the one that has been, can leave.
+    pub fn crash_point(&self) -> NandCrashPoint {
+        let moment = self.rig().power.changes();
+        let state = self.state();
+        NandCrashPoint::new(
+            state.changes as usize,
+            moment,
+            state.cells.clone(),
+            state.in_flight.clone(),
+        )
+    }
+
+    /// The record so far. Panics when the part was made without one.
+    pub fn tape(&self) -> NandTape {
+        let state = self.state();
+        let start = state.start.clone();
+        NandTape::new(
+            start.expect("the part was told not to record"),
+            &state.entries,
+        )
+    }
+}
