@@ -1,8 +1,13 @@
 //! Storage media, metered and recordable.
 //!
-//! [`BlockDev`] is the contract and says what is durable when. Three kinds of device fulfil it: [`FileDev`] on a
-//! file or block device, [`RamDev`] in memory, and [`SimDev`], whose power can be cut and whose requests
-//! can fail. Every request carries a [`Tag`], by which the [`Meter`] counts it. A content is an
+//! Three contracts say what is durable when:
+//!
+//! - [`BlockDev`], sectors: [`FileDev`] on a file or block device, [`RamDev`] in memory, and [`SimDev`], whose power can be
+//!   cut and whose requests can fail;
+//! - [`Pmem`], bytes that keep their content: [`MappedPmem`] in a mapped file, and [`SimPmem`], whose power can be cut;
+//! - [`Nand`], flash without a translation layer: [`NandSim`] in memory, [`NandFile`] in a file.
+//!
+//! Every access carries a [`Tag`], by which the [`Meter`] counts it; simulated media share a [`Clock`]. A content is an
 //! [`Image`] and a block's content a [`BlockRef`], both cheap to share.
 #![forbid(unsafe_code)]
 
@@ -16,6 +21,7 @@ mod image;
 mod meter;
 pub mod nand;
 mod order;
+pub mod pmem;
 mod ram;
 pub mod sim;
 mod sparse;
@@ -30,7 +36,8 @@ pub use image::Image;
 pub use meter::{Meter, MeterSnapshot, Traffic};
 pub use nand::{Nand, NandFile, NandSim};
 pub use order::{Dirty, Durable, InFlight};
+pub use pmem::{MappedPmem, Pmem, Survives};
 pub use ram::RamDev;
 pub use rustix::io::Errno;
-pub use sim::SimDev;
+pub use sim::{SimDev, SimPmem};
 pub use tag::{Cause, Class, Tag};

@@ -1,13 +1,15 @@
 //! What a power cut can leave: a moment, its atoms, and the images that come of keeping some of them.
 
 use std::fmt;
+use std::ops::Range;
 
 use hashbrown::HashSet;
 
 use crate::image::Image;
-use crate::sim::pending::{Pending, Piece, Volatile, pieces, put};
+use crate::sim::medium::{Kind, Volatile};
+use crate::sim::pending::{Layer, layers, put};
 use crate::sim::tape::Entry;
-use crate::sim::{CrashImage, Keep, SimOptions};
+use crate::sim::{CrashImage, Keep};
 use crate::tag::Tag;
 
 /// A moment at which the power goes off: the stable content, and the pending changes of which any part may
@@ -16,12 +18,12 @@ use crate::tag::Tag;
 pub struct CrashPoint {
     position: usize,
     moment: u64,
-    options: SimOptions,
+    kind: Kind,
     stable: Image,
-    pending: Vec<Pending>,
+    /// Everything above the stable content, in the order of the tape.
+    layers: Vec<Layer>,
+    /// Those of the layers that are not certain.
     atoms: Vec<Atom>,
-    /// For each pending change, the index of its first atom, or that it has none (it is certain).
-    first_atom: Vec<Option<usize>>,
 }
 
 /// A piece of a pending change that is there or is not there after the cut.
@@ -51,49 +53,30 @@ impl CrashPoint {
     pub(crate) fn new(
         position: usize,
         moment: u64,
-        options: SimOptions,
+        kind: Kind,
         volatile: &Volatile,
-        in_flight: Option<Entry>,
+        in_flight: Option<&Entry>,
     ) -> Self {
-        let mut pending = volatile.pending().to_vec();
-        let in_flight = in_flight.filter(|entry| !matches!(entry, Entry::Flush { .. }));
-        pending.extend(in_flight.map(|entry| Pending {
-            position,
-            entry,
-            fixed: false,
-        }));
-        let mut point = Self {
+        let mut all = volatile.layers();
+        if let Some(change) = in_flight {
+            let unit = kind.atomic_unit();
+            all.extend(layers(change, position, unit, kind.discard_fill()));
+        }
+        let atoms = all.iter().filter(|layer| !layer.is_certain);
+        Self {
             position,
             moment,
-            options,
+            kind,
             stable: volatile.stable().clone(),
-            pending,
-            atoms: Vec::new(),
-            first_atom: Vec::new(),
-        };
-        point.find_atoms();
-        point
-    }
-
-    fn find_atoms(&mut self) {
-        for pending in &self.pending {
-            let first = self.atoms.len();
-            self.first_atom.push((!pending.fixed).then_some(first));
-            if pending.fixed {
-                continue;
-            }
-            let tag = match pending.entry {
-                Entry::Write { tag, .. } => Some(tag),
-                _ => None,
-            };
-            let atom = |piece: Piece| Atom {
-                entry: pending.position,
-                offset: piece.offset,
-                len: piece.len,
-                tag,
-            };
-            self.atoms
-                .extend(pieces(&pending.entry, u64::from(self.options.atomic_unit)).map(atom));
+            atoms: atoms
+                .map(|layer| Atom {
+                    entry: layer.position,
+                    offset: layer.offset,
+                    len: layer.len,
+                    tag: layer.tag,
+                })
+                .collect(),
+            layers: all,
         }
     }
 
@@ -123,135 +106,120 @@ impl CrashPoint {
     /// index in [`atoms`](Self::atoms), says so. It is asked once for each, in ascending order.
     pub fn image(&self, mut keep: impl FnMut(usize) -> bool) -> Image {
         let mut image = self.stable.clone();
-        let fill = self.options.discard_fill;
-        for (pending, first) in self.pending.iter().zip(&self.first_atom) {
-            let Some(first) = first else {
-                put(&mut image, &pending.entry, None, fill);
-                continue;
-            };
-            for (i, piece) in
-                pieces(&pending.entry, u64::from(self.options.atomic_unit)).enumerate()
-            {
-                if keep(first + i) {
-                    put(&mut image, &pending.entry, Some(piece), fill);
-                }
+        let mut atom = 0..;
+        for layer in &self.layers {
+            if layer.is_certain || atom.next().is_some_and(&mut keep) {
+                put(&mut image, layer);
             }
         }
         image
     }
 
-    /// The state that `keep` describes, as a device.
+    /// The content that `keep` describes.
+    pub fn state(&self, keep: &Keep) -> Image {
+        self.image(|i| keep.keeps(i))
+    }
+
+    /// The state that `keep` describes, as a device. Panics when it is not a block device's.
     pub fn crash(&self, keep: &Keep) -> CrashImage {
-        CrashImage::new(self.image(|i| keep.keeps(i)), self.options)
+        let Kind::Device(options) = self.kind else {
+            panic!("a state of persistent memory is no block device");
+        };
+        CrashImage::new(self.state(keep), options)
     }
 
     /// Indices of the atoms that can make a difference. The others are covered by something later and certain, or
     /// write what is there anyway: whether they are kept changes nothing, so whoever enumerates states
     /// leaves them out.
     pub fn relevant_atoms(&self) -> Vec<usize> {
-        let covered = self.covered_atoms();
-        let mut touched = Touched::new(self.options.sector);
+        let covered = self.covered_layers();
+        let mut touched = Touched::new(self.kind.grain());
         let mut relevant = Vec::new();
-        for (pending, first) in self.pending.iter().zip(&self.first_atom) {
-            let Some(first) = first else {
-                pieces(&pending.entry, u64::MAX).for_each(|piece| touched.add(piece));
+        let mut atom = 0;
+        for (layer, covered) in self.layers.iter().zip(covered) {
+            if layer.is_certain {
+                touched.add(layer);
                 continue;
-            };
-            for (i, piece) in
-                pieces(&pending.entry, u64::from(self.options.atomic_unit)).enumerate()
-            {
-                let changes_nothing =
-                    !touched.meets(piece) && self.is_stable_content(&pending.entry, piece);
-                if !changes_nothing {
-                    touched.add(piece);
-                    if !covered.contains(&(first + i)) {
-                        relevant.push(first + i);
-                    }
+            }
+            if touched.meets(layer) || !self.is_stable_content(layer) {
+                touched.add(layer);
+                if !covered {
+                    relevant.push(atom);
                 }
             }
+            atom += 1;
         }
         relevant
     }
 
-    /// Atoms that lie wholly under later changes that are certain.
-    fn covered_atoms(&self) -> HashSet<usize> {
-        let mut certain = Touched::new(self.options.sector);
-        let mut covered = HashSet::new();
-        for (pending, first) in self.pending.iter().zip(&self.first_atom).rev() {
-            let Some(first) = first else {
-                pieces(&pending.entry, u64::MAX).for_each(|piece| certain.add(piece));
-                continue;
-            };
-            for (i, piece) in
-                pieces(&pending.entry, u64::from(self.options.atomic_unit)).enumerate()
-            {
-                if certain.covers(piece) {
-                    covered.insert(first + i);
-                }
+    /// Which layers lie wholly under later ones that are certain.
+    fn covered_layers(&self) -> Vec<bool> {
+        let mut certain = Touched::new(self.kind.grain());
+        let mut covered = vec![false; self.layers.len()];
+        for (layer, covered) in self.layers.iter().zip(&mut covered).rev() {
+            if layer.is_certain {
+                certain.add(layer);
+            } else {
+                *covered = certain.covers(layer);
             }
         }
         covered
     }
 
-    /// Whether a piece of a write is already in the stable content.
-    fn is_stable_content(&self, entry: &Entry, piece: Piece) -> bool {
-        let Entry::Write { offset, data, .. } = entry else {
+    /// Whether a written piece is already in the stable content.
+    fn is_stable_content(&self, layer: &Layer) -> bool {
+        let Some(bytes) = layer.bytes() else {
             return false;
         };
-        let start = (piece.offset - offset) as usize;
-        let mut there = vec![0; piece.len as usize];
-        self.stable.read(piece.offset, &mut there);
-        there == data[start..start + there.len()]
+        let mut there = vec![0; bytes.len()];
+        self.stable.read(layer.offset, &mut there);
+        there == bytes
     }
 }
 
-/// A set of sectors, with long ranges kept apart.
+/// A set of grains, sectors or words, with long ranges kept apart.
 struct Touched {
-    sector: u64,
-    sectors: HashSet<u64>,
-    long: Vec<Piece>,
+    grain: u64,
+    grains: HashSet<u64>,
+    long: Vec<Range<u64>>,
 }
 
 impl Touched {
-    /// Sectors from which on a range is not taken apart.
+    /// Grains from which on a range is not taken apart.
     const LONG: u64 = 4096;
 
-    fn new(sector: u32) -> Self {
+    fn new(grain: u64) -> Self {
         Self {
-            sector: u64::from(sector),
-            sectors: HashSet::new(),
+            grain,
+            grains: HashSet::new(),
             long: Vec::new(),
         }
     }
 
-    fn sectors_of(&self, piece: Piece) -> std::ops::Range<u64> {
-        piece.offset / self.sector..(piece.offset + piece.len).div_ceil(self.sector)
+    fn grains_of(&self, layer: &Layer) -> Range<u64> {
+        layer.offset / self.grain..(layer.offset + layer.len).div_ceil(self.grain)
     }
 
-    fn add(&mut self, piece: Piece) {
-        let sectors = self.sectors_of(piece);
-        if sectors.end - sectors.start < Self::LONG {
-            self.sectors.extend(sectors);
+    fn add(&mut self, layer: &Layer) {
+        let grains = self.grains_of(layer);
+        if grains.end - grains.start < Self::LONG {
+            self.grains.extend(grains);
         } else {
-            self.long.push(piece);
+            self.long.push(grains);
         }
     }
 
-    fn has(&self, sector: u64) -> bool {
-        let at = sector * self.sector;
-        let in_long = self
-            .long
-            .iter()
-            .any(|long| (long.offset..long.offset + long.len).contains(&at));
-        self.sectors.contains(&sector) || in_long
+    fn has(&self, grain: u64) -> bool {
+        let in_long = self.long.iter().any(|long| long.contains(&grain));
+        self.grains.contains(&grain) || in_long
     }
 
-    fn meets(&self, piece: Piece) -> bool {
-        self.sectors_of(piece).any(|sector| self.has(sector))
+    fn meets(&self, layer: &Layer) -> bool {
+        self.grains_of(layer).any(|grain| self.has(grain))
     }
 
-    fn covers(&self, piece: Piece) -> bool {
-        self.sectors_of(piece).all(|sector| self.has(sector))
+    fn covers(&self, layer: &Layer) -> bool {
+        self.grains_of(layer).all(|grain| self.has(grain))
     }
 }
 

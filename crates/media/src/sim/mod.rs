@@ -1,31 +1,33 @@
-//! A simulated device whose power can be cut and whose requests can fail.
+//! Simulated media whose power can be cut and, on block devices, whose requests can fail.
 //!
-//! It holds two contents: the *newest*, which reads give, and the *stable* one, which is all that a power
-//! cut leaves for certain. In between are the pending writes, in the order in which they were made.
-//! A flush applies them all to the stable content. A power cut keeps any of their pieces of one atomic
-//! unit and loses the others ([`CrashPoint`]), later ones over earlier ones.
+//! A medium holds two contents: the *newest*, which reads give, and the *stable* one, which is all that a power
+//! cut leaves for certain. In between are the pending changes, in the order in which they were made. What settles them
+//! is the medium's own rule: a flush on a block device ([`SimDev`]), flushed lines and a fence in persistent memory
+//! ([`SimPmem`]). A power cut keeps any of the pieces of what is pending and loses the others ([`CrashPoint`]), later
+//! ones over earlier ones: an atomic unit of a block device, a word of persistent memory.
 //!
-//! - A write of which the device has said that it is durable stays in the order but cannot be lost: an older
-//!   pending write never comes out over it.
 //! - Every change is recorded on the [`Tape`], from which the state at every earlier moment can be built.
 //! - Several media can hang on one supply ([`Power`]): their changes have one order, and a cut hits all of them at one
 //!   moment ([`joint_crash_points`]), each losing what it loses independently.
-//! - Requests fail as planned ([`Fault`]) and the power goes off as planned ([`Power::cut_at`]). What was
-//!   pending when a flush failed stays pending for good, for no later flush succeeds: reads give it, and
-//!   after a power cut some of it may be there.
-//! - Each request lets the time of its [`Timing`] pass on the clock of its machine.
-//! - Requests beyond the end or not in whole sectors panic: they are mistakes of ours.
+//! - Requests fail as planned ([`Fault`]) and the power goes off as planned ([`Power::cut_at`]).
+//! - Each request lets time pass on the clock of its machine ([`Timing`], [`PmemTiming`]).
+//! - Requests that no caller may make panic: they are mistakes of ours.
 //! - Everything is in the order of one lock; with one caller the same calls give the same tape.
 //!
-//! `power.rs` holds what media share, `pending.rs` the rule of what survives, `tape.rs` the record, `crash.rs` the states after a cut,
-//! `keep.rs` the choice among them, `crash_image.rs` the device on such a state, `fault.rs` the plan of errors, `timing.rs` how long
-//! things take.
+//! `dev.rs` and `pmem.rs` are the two kinds of media, `medium.rs` what they have in common, `power.rs` what media of one
+//! machine share. `pending.rs` holds the rules of what survives on a block device, `lines.rs` those of persistent memory,
+//! `tape.rs` the record, `crash.rs` the states after a cut, `keep.rs` the choice among them, `crash_image.rs` the
+//! device on such a state, `fault.rs` the plan of errors, `timing.rs` how long block devices take.
 
 mod crash;
 mod crash_image;
+mod dev;
 mod fault;
 mod keep;
+mod lines;
+mod medium;
 mod pending;
+mod pmem;
 mod power;
 mod tape;
 mod timing;
@@ -33,414 +35,22 @@ mod timing;
 #[cfg(test)]
 mod model_test;
 #[cfg(test)]
+mod pmem_model_test;
+#[cfg(test)]
 mod power_test;
 #[cfg(test)]
 mod timing_test;
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
 pub use crash::{Atom, CrashPoint};
 pub use crash_image::CrashImage;
+pub use dev::{SimDev, SimOptions};
 pub use fault::{Failure, Fault};
 pub use keep::{Keep, KeepSyntax};
+pub use pmem::{PmemTiming, SimPmem, SimPmemOptions};
 pub use power::{Power, Rig};
 pub use tape::{CrashPoints, Entry, JointCrashPoints, Tape, joint_crash_points};
 pub use timing::Timing;
 
-use crate::clock::Clock;
-use crate::dev::{BlockDev, check_parts, check_range};
-use crate::error::{MediaError, Op};
-use crate::image::Image;
-use crate::meter::Meter;
-use crate::tag::{Cause, Tag};
 pub(crate) use fault::FaultPlan;
 pub(crate) use keep::scramble;
-use pending::Volatile;
 pub(crate) use power::{NextChange, Supply};
-use timing::{Model, Request};
-
-/// What kind of device to simulate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SimOptions {
-    /// Unit of offsets and lengths in bytes; a power of two of at least 512.
-    pub sector: u32,
-    /// What a power cut never tears, in bytes; a multiple of the sector.
-    pub atomic_unit: u32,
-    /// Whether a write can be lost after it has returned. Without a cache only the one in flight can.
-    pub volatile_cache: bool,
-    /// Whether to keep the tape.
-    pub record: bool,
-    /// What discarded bytes become. A device may give anything, so the default is a pattern that nothing mistakes
-    /// for content.
-    pub discard_fill: u8,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// How long requests take.
-    pub timing: Timing,
-}
-
-impl Default for SimOptions {
-    fn default() -> Self {
-        Self {
-            sector: 512,
-            atomic_unit: 512,
-            volatile_cache: true,
-            record: true,
-            discard_fill: 0xD5,
-            read_only: false,
-            timing: Timing::None,
-        }
-    }
-}
-
-impl SimOptions {
-    /// A device with this content, all of it stable, on a machine of its own. Panics when the sizes do not fit together.
-    pub fn build(self, image: Image) -> SimDev {
-        self.build_on(&Rig::default(), image)
-    }
-
-    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
-    pub fn build_on(self, rig: &Rig, image: Image) -> SimDev {
-        assert!(
-            self.sector.is_power_of_two() && self.sector >= 512,
-            "sectors of {} bytes",
-            self.sector
-        );
-        assert!(
-            self.atomic_unit >= self.sector && self.atomic_unit.is_multiple_of(self.sector),
-            "an atomic unit of {} bytes with sectors of {}",
-            self.atomic_unit,
-            self.sector
-        );
-        assert!(
-            image.size().is_multiple_of(u64::from(self.sector)),
-            "an image of {} bytes",
-            image.size()
-        );
-        let image_size = image.size();
-        SimDev {
-            options: self,
-            size: image_size,
-            meter: Meter::new(),
-            rig: rig.clone(),
-            state: Mutex::new(State {
-                newest: image.clone(),
-                start: image.clone(),
-                volatile: Volatile::new(image, self.discard_fill),
-                entries: Vec::new(),
-                numbers: Vec::new(),
-                changes: 0,
-                in_flight: None,
-                faults: FaultPlan::default(),
-                model: self.timing.model(image_size, self.volatile_cache),
-                writes_lost: false,
-            }),
-        }
-    }
-}
-
-/// The simulated device.
-pub struct SimDev {
-    options: SimOptions,
-    size: u64,
-    meter: Meter,
-    rig: Rig,
-    state: Mutex<State>,
-}
-
-struct State {
-    start: Image,
-    newest: Image,
-    volatile: Volatile,
-    entries: Vec<Entry>,
-    /// For each entry its number in the order of the supply.
-    numbers: Vec<u64>,
-    /// Writes, flushes and discards that were carried out.
-    changes: u64,
-    /// What was being done when the power went off.
-    in_flight: Option<Entry>,
-    faults: FaultPlan,
-    model: Model,
-    /// A flush or a durable write has failed: none will succeed any more.
-    writes_lost: bool,
-}
-
-impl SimDev {
-    /// A device of the default kind with this content.
-    pub fn new(image: Image) -> Self {
-        SimOptions::default().build(image)
-    }
-
-    /// What kind of device it is.
-    pub fn options(&self) -> SimOptions {
-        self.options
-    }
-
-    /// Writes, flushes and discards carried out so far on this device: with a tape, its length. What is confirmed at this
-    /// moment has to survive every crash at this moment or later.
-    pub fn changes(&self) -> u64 {
-        self.state.lock().changes
-    }
-
-    /// The machine that it is part of.
-    pub fn rig(&self) -> &Rig {
-        &self.rig
-    }
-
-    /// Cuts the power as [`Power::cut_at`] does. On a device with a supply of its own the changes are those of the
-    /// device since it was made.
-    pub fn cut_at(&self, changes: u64) {
-        self.rig.power.cut_at(changes);
-    }
-
-    /// Cuts the power now, with nothing in flight.
-    pub fn cut(&self) {
-        self.rig.power.cut();
-    }
-
-    /// Whether the power is off.
-    pub fn is_cut(&self) -> bool {
-        self.rig.power.is_cut()
-    }
-
-    /// Plans an error.
-    pub fn inject(&self, fault: Fault) {
-        self.state.lock().faults.add(fault);
-    }
-
-    /// Forgets all planned errors.
-    pub fn heal(&self) {
-        self.state.lock().faults = FaultPlan::default();
-    }
-
-    /// How many planned errors have struck.
-    pub fn faults_struck(&self) -> u64 {
-        self.state.lock().faults.struck()
-    }
-
-    /// The newest content: what reads give.
-    pub fn newest(&self) -> Image {
-        self.state.lock().newest.clone()
-    }
-
-    /// The content that is safe from a power cut.
-    pub fn stable(&self) -> Image {
-        self.state.lock().volatile.stable().clone()
-    }
-
-    /// What a power cut now, or the one that has been, can leave.
-    pub fn crash_point(&self) -> CrashPoint {
-        let supply = self.rig.power.lock();
-        let state = self.state.lock();
-        CrashPoint::new(
-            state.changes as usize,
-            supply.changes(),
-            self.options,
-            &state.volatile,
-            state.in_flight.clone(),
-        )
-    }
-
-    /// The record so far. Panics when the device was made without one.
-    pub fn tape(&self) -> Tape {
-        assert!(self.options.record, "the device was told not to record");
-        let state = self.state.lock();
-        Tape::new(
-            state.start.clone(),
-            self.options,
-            state.entries.clone(),
-            state.numbers.clone(),
-        )
-    }
-
-    /// Panics when the request is one that no caller may make.
-    fn assert_legal(&self, checked: Result<(), MediaError>) {
-        if let Err(mistake) = checked {
-            panic!("misuse of the simulated device: {mistake}");
-        }
-    }
-
-    fn check_writable(&self, op: Op, offset: u64, len: u64) -> Result<(), MediaError> {
-        if self.options.read_only {
-            return Err(MediaError::ReadOnly { op, offset, len });
-        }
-        Ok(())
-    }
-
-    /// Carries out a change, unless the power or the plan of errors is against it. Returns the time that it took, in ns.
-    fn change(&self, request: Entry) -> Result<u64, MediaError> {
-        let (op, offset, len) = request.range();
-        self.check_writable(op, offset, len)?;
-        let mut supply = self.rig.power.lock();
-        let mut state = self.state.lock();
-        match supply.next_change() {
-            NextChange::CarryOut => {}
-            NextChange::InFlight => {
-                state.in_flight = Some(request);
-                return Err(MediaError::PowerLost { op, offset, len });
-            }
-            NextChange::Refused => return Err(MediaError::PowerLost { op, offset, len }),
-        }
-        let must_settle = matches!(
-            request,
-            Entry::Flush { .. } | Entry::Write { durable: true, .. }
-        );
-        if must_settle && state.writes_lost {
-            return Err(MediaError::WritesLost);
-        }
-        if let Some(failure) = state.faults.strike(op, offset, len) {
-            state.writes_lost |= must_settle;
-            if let Some(remains) = request.after(failure, self.options.sector) {
-                state.carry_out(&mut supply, remains, self.options);
-            }
-            return Err(MediaError::Io {
-                op,
-                offset,
-                len,
-                source: failure.errno(),
-            });
-        }
-        let busy_ns = state.let_time_pass(&self.rig.clock, request.timed());
-        state.carry_out(&mut supply, request, self.options);
-        Ok(busy_ns)
-    }
-
-    fn write(
-        &self,
-        offset: u64,
-        parts: &[&[u8]],
-        tag: Tag,
-        durable: bool,
-    ) -> Result<u64, MediaError> {
-        let checked = check_parts(offset, parts, self.options.sector, self.size);
-        self.assert_legal(checked.clone().map(drop));
-        let data: Arc<[u8]> = match parts {
-            [one] => Arc::from(*one),
-            _ => parts.concat().into(),
-        };
-        let busy_ns = self.change(Entry::Write {
-            offset,
-            data,
-            tag,
-            durable,
-        })?;
-        self.meter.count_busy(tag, busy_ns);
-        checked
-    }
-}
-
-impl State {
-    fn carry_out(&mut self, supply: &mut Supply, entry: Entry, options: SimOptions) {
-        let number = supply.number();
-        match &entry {
-            Entry::Write { offset, data, .. } => self.newest.write(*offset, data),
-            Entry::Discard { offset, len } => self.newest.fill(*offset, *len, options.discard_fill),
-            Entry::Flush { .. } => {}
-        }
-        self.volatile
-            .apply(self.changes as usize, &entry, options.volatile_cache);
-        if options.record {
-            self.entries.push(entry);
-            self.numbers.push(number);
-        }
-        self.changes += 1;
-    }
-
-    /// Returns how much, in ns.
-    fn let_time_pass(&mut self, clock: &Clock, request: Request) -> u64 {
-        let busy_ns = self.model.busy_ns(clock.now_ns(), request);
-        clock.advance(busy_ns);
-        busy_ns
-    }
-}
-
-impl BlockDev for SimDev {
-    fn describe(&self) -> String {
-        format!("simulated device, {} KiB", self.size >> 10)
-    }
-
-    fn size(&self) -> u64 {
-        self.size
-    }
-
-    fn sector_size(&self) -> u32 {
-        self.options.sector
-    }
-
-    fn atomic_unit(&self) -> u32 {
-        self.options.atomic_unit
-    }
-
-    fn read_only(&self) -> bool {
-        self.options.read_only
-    }
-
-    fn volatile_cache(&self) -> bool {
-        self.options.volatile_cache
-    }
-
-    fn host_cached(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let (op, len) = (Op::Read, out.len() as u64);
-        self.assert_legal(check_range(op, offset, len, self.options.sector, self.size));
-        let supply = self.rig.power.lock();
-        let mut state = self.state.lock();
-        if supply.is_off() {
-            return Err(MediaError::PowerLost { op, offset, len });
-        }
-        if let Some(failure) = state.faults.strike(op, offset, len) {
-            return Err(MediaError::Io {
-                op,
-                offset,
-                len,
-                source: failure.errno(),
-            });
-        }
-        state.newest.read(offset, out);
-        let busy_ns = state.let_time_pass(&self.rig.clock, Request::Read { offset, len });
-        self.meter.count_read(tag, len);
-        self.meter.count_busy(tag, busy_ns);
-        Ok(())
-    }
-
-    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        let len = self.write(offset, parts, tag, false)?;
-        self.meter.count_write(tag, len);
-        Ok(())
-    }
-
-    fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        let len = self.write(offset, parts, tag, true)?;
-        self.meter.count_durable_write(tag, len);
-        Ok(())
-    }
-
-    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
-        let busy_ns = self.change(Entry::Flush { cause })?;
-        self.meter.count_flush(cause);
-        self.meter.count_cause_busy(cause, busy_ns);
-        Ok(())
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
-        self.assert_legal(check_range(
-            Op::Discard,
-            offset,
-            len,
-            self.options.sector,
-            self.size,
-        ));
-        let busy_ns = self.change(Entry::Discard { offset, len })?;
-        self.meter.count_discard(len, busy_ns);
-        Ok(())
-    }
-
-    fn meter(&self) -> &Meter {
-        &self.meter
-    }
-}

@@ -8,7 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Errno;
-use crate::tag::Class;
+use crate::dev::BlockDev;
+use crate::error::{MediaError, Op};
+use crate::image::Image;
+use crate::tag::{Cause, Class, Tag};
 
 pub(super) const SECTOR: usize = 512;
 pub(super) const SECTORS: usize = 64;

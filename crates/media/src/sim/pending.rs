@@ -1,109 +1,78 @@
-//! The rule of what survives a power cut: the stable content and the changes that wait above it.
+//! The rule of what survives a power cut on a block device: the stable content and the changes that wait above it.
+//!
+//! Also the pieces that changes of any medium are made of ([`Layer`]).
+
+use std::sync::Arc;
 
 use crate::image::Image;
+use crate::sim::SimOptions;
 use crate::sim::tape::Entry;
+use crate::tag::Tag;
 
-/// Stable content and pending changes.
-pub(crate) struct Volatile {
-    stable: Image,
-    /// In the order in which they were made.
-    pending: Vec<Pending>,
-    discard_fill: u8,
-}
-
-/// A write or discard that has not been flushed.
+/// A piece of a change, above the stable content and under later ones.
 #[derive(Clone)]
-pub(crate) struct Pending {
-    /// Its position on the tape.
+pub(crate) struct Layer {
+    /// Position on the tape of the change that it belongs to.
     pub(crate) position: usize,
-    pub(crate) entry: Entry,
-    /// The device has said that it is durable: it is here for the order only.
-    pub(crate) fixed: bool,
-}
-
-/// A piece of a pending change that a power cut keeps or loses as a whole.
-#[derive(Clone, Copy)]
-pub(crate) struct Piece {
+    /// First byte on the medium.
     pub(crate) offset: u64,
+    /// Bytes.
     pub(crate) len: u64,
+    /// The label of a write.
+    pub(crate) tag: Option<Tag>,
+    pub(crate) content: Content,
+    /// No power cut takes it away: it is here for the order only.
+    pub(crate) is_certain: bool,
 }
 
-impl Volatile {
-    pub(crate) fn new(stable: Image, discard_fill: u8) -> Self {
-        Self {
-            stable,
-            pending: Vec::new(),
-            discard_fill,
-        }
-    }
+#[derive(Clone)]
+pub(crate) enum Content {
+    /// The bytes of a write, from there on.
+    Written(Arc<[u8]>, usize),
+    /// Every byte is this.
+    Filled(u8),
+}
 
-    pub(crate) fn stable(&self) -> &Image {
-        &self.stable
-    }
-
-    pub(crate) fn pending(&self) -> &[Pending] {
-        &self.pending
-    }
-
-    /// Carries out the entry at `position`.
-    pub(crate) fn apply(&mut self, position: usize, entry: &Entry, volatile_cache: bool) {
-        match entry {
-            Entry::Write { durable, .. } => {
-                let fixed = *durable || !volatile_cache;
-                self.add(Pending {
-                    position,
-                    entry: entry.clone(),
-                    fixed,
-                });
-            }
-            Entry::Discard { .. } => {
-                self.add(Pending {
-                    position,
-                    entry: entry.clone(),
-                    fixed: !volatile_cache,
-                });
-            }
-            Entry::Flush { .. } => self.settle(),
-        }
-    }
-
-    fn add(&mut self, pending: Pending) {
-        if pending.fixed && self.pending.is_empty() {
-            put(&mut self.stable, &pending.entry, None, self.discard_fill);
-        } else {
-            self.pending.push(pending);
-        }
-    }
-
-    /// Makes everything pending stable.
-    fn settle(&mut self) {
-        for pending in self.pending.drain(..) {
-            put(&mut self.stable, &pending.entry, None, self.discard_fill);
+impl Layer {
+    /// The bytes, where they are given one by one.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match &self.content {
+            Content::Written(data, start) => Some(&data[*start..*start + self.len as usize]),
+            Content::Filled(_) => None,
         }
     }
 }
 
-/// Applies a change, or one piece of it, to an image.
-pub(crate) fn put(image: &mut Image, entry: &Entry, piece: Option<Piece>, discard_fill: u8) {
-    match entry {
-        Entry::Write { offset, data, .. } => match piece {
-            None => image.write(*offset, data),
-            Some(piece) => {
-                let start = (piece.offset - offset) as usize;
-                image.write(piece.offset, &data[start..start + piece.len as usize]);
-            }
-        },
-        Entry::Discard { offset, len } => image.fill(*offset, *len, discard_fill),
-        Entry::Flush { .. } => {}
+/// Puts a piece of a change into an image.
+pub(crate) fn put(image: &mut Image, layer: &Layer) {
+    match &layer.content {
+        Content::Written(data, start) => {
+            image.write(layer.offset, &data[*start..*start + layer.len as usize]);
+        }
+        Content::Filled(byte) => image.fill(layer.offset, layer.len, *byte),
     }
 }
 
-/// The pieces of a change: a write in atomic units, a discard as a whole.
-pub(crate) fn pieces(entry: &Entry, unit: u64) -> impl Iterator<Item = Piece> {
-    let (offset, len, step) = match entry {
-        Entry::Write { offset, data, .. } => (*offset, data.len() as u64, unit),
+/// The pieces of the change at `position`: a write in units of `unit` bytes of the medium, a discard as a whole, nothing of
+/// what only settles others.
+pub(crate) fn layers(
+    change: &Entry,
+    position: usize,
+    unit: u64,
+    discard_fill: u8,
+) -> impl Iterator<Item = Layer> {
+    let (offset, len, step) = match change {
+        Entry::Write { offset, data, .. } | Entry::Store { offset, data, .. } => {
+            (*offset, data.len() as u64, unit)
+        }
         Entry::Discard { offset, len } => (*offset, *len, u64::MAX),
-        Entry::Flush { .. } => (0, 0, unit),
+        Entry::Flush { .. } | Entry::FlushLines { .. } | Entry::Fence { .. } => (0, 0, unit),
+    };
+    let written = match change {
+        Entry::Write { data, tag, .. } | Entry::Store { data, tag, .. } => {
+            Some((Arc::clone(data), *tag))
+        }
+        _ => None,
     };
     let end = offset + len;
     let mut at = offset;
@@ -112,11 +81,101 @@ pub(crate) fn pieces(entry: &Entry, unit: u64) -> impl Iterator<Item = Piece> {
             return None;
         }
         let next = (at - at % step).saturating_add(step).min(end);
-        let piece = Piece {
+        let layer = Layer {
+            position,
             offset: at,
             len: next - at,
+            tag: written.as_ref().map(|(_, tag)| *tag),
+            content: match &written {
+                Some((data, _)) => Content::Written(Arc::clone(data), (at - offset) as usize),
+                None => Content::Filled(discard_fill),
+            },
+            is_certain: false,
         };
         at = next;
-        Some(piece)
+        Some(layer)
     })
+}
+
+/// Stable content and pending changes.
+pub(crate) struct Pending {
+    options: SimOptions,
+    stable: Image,
+    /// In the order in which they were made.
+    changes: Vec<Waiting>,
+}
+
+/// A write or discard that has not been flushed.
+struct Waiting {
+    position: usize,
+    change: Entry,
+    /// The device has said that it is durable.
+    is_certain: bool,
+}
+
+impl Pending {
+    pub(crate) fn new(stable: Image, options: SimOptions) -> Self {
+        Self {
+            options,
+            stable,
+            changes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn stable(&self) -> &Image {
+        &self.stable
+    }
+
+    /// Carries out the entry at `position`.
+    pub(crate) fn apply(&mut self, position: usize, entry: &Entry) {
+        let is_certain = match entry {
+            Entry::Write { durable, .. } => *durable || !self.options.volatile_cache,
+            Entry::Discard { .. } => !self.options.volatile_cache,
+            Entry::Flush { .. } => return self.settle(),
+            Entry::Store { .. } | Entry::FlushLines { .. } | Entry::Fence { .. } => {
+                unreachable!("{entry} on a block device")
+            }
+        };
+        if is_certain && self.changes.is_empty() {
+            return self.make_stable(entry);
+        }
+        self.changes.push(Waiting {
+            position,
+            change: entry.clone(),
+            is_certain,
+        });
+    }
+
+    /// Makes everything pending stable.
+    fn settle(&mut self) {
+        for waiting in std::mem::take(&mut self.changes) {
+            self.make_stable(&waiting.change);
+        }
+    }
+
+    fn make_stable(&mut self, change: &Entry) {
+        for layer in layers(change, 0, u64::MAX, self.options.discard_fill) {
+            put(&mut self.stable, &layer);
+        }
+    }
+
+    /// What waits: what is certain as a whole, the rest in atomic units.
+    pub(crate) fn layers(&self) -> Vec<Layer> {
+        let mut all = Vec::new();
+        for waiting in &self.changes {
+            let unit = if waiting.is_certain {
+                u64::MAX
+            } else {
+                u64::from(self.options.atomic_unit)
+            };
+            let fill = self.options.discard_fill;
+            all.extend(
+                layers(&waiting.change, waiting.position, unit, fill).map(|layer| Layer {
+                    is_certain: waiting.is_certain,
+                    ..layer
+                }),
+            );
+        }
+        all
+    }
 }

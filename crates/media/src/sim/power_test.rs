@@ -4,6 +4,9 @@ use proptest::prelude::*;
 
 use super::model_test::{Change, Model, carry_out, change, options, start, state};
 use super::*;
+use crate::dev::BlockDev;
+use crate::error::{MediaError, Op};
+use crate::tag::Cause;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]

@@ -1,14 +1,13 @@
-//! The record of everything that changed a simulated device, in order.
+//! The record of everything that changed a simulated medium, in order.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Op;
 use crate::image::Image;
-use crate::sim::SimOptions;
 use crate::sim::crash::CrashPoint;
 use crate::sim::fault::Failure;
-use crate::sim::pending::Volatile;
+use crate::sim::medium::{Kind, Volatile};
 use crate::sim::timing::Request;
 use crate::tag::{Cause, Tag};
 
@@ -38,6 +37,31 @@ pub enum Entry {
         /// Why.
         cause: Cause,
     },
+    /// Bytes stored into persistent memory.
+    Store {
+        /// First byte.
+        offset: u64,
+        /// The bytes.
+        data: Arc<[u8]>,
+        /// What they are and why they were stored.
+        tag: Tag,
+        /// Whether they went past the processor's cache.
+        past_cache: bool,
+    },
+    /// The cache lines of a range began to be written back to persistent memory.
+    FlushLines {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// What lies there and why it was flushed.
+        tag: Tag,
+    },
+    /// What was flushed before it, or stored past the cache, became durable.
+    Fence {
+        /// Why.
+        cause: Cause,
+    },
 }
 
 impl Entry {
@@ -46,11 +70,13 @@ impl Entry {
         match self {
             Self::Write { offset, data, .. } => (Op::Write, *offset, data.len() as u64),
             Self::Discard { offset, len } => (Op::Discard, *offset, *len),
-            Self::Flush { .. } => (Op::Flush, 0, 0),
+            Self::Flush { .. } | Self::Fence { .. } => (Op::Flush, 0, 0),
+            Self::Store { offset, data, .. } => (Op::Write, *offset, data.len() as u64),
+            Self::FlushLines { offset, len, .. } => (Op::Flush, *offset, *len),
         }
     }
 
-    /// The request as the timing model sees it.
+    /// The request as the timing model of a block device sees it.
     pub(crate) fn timed(&self) -> Request {
         match self {
             Self::Write {
@@ -68,6 +94,9 @@ impl Entry {
                 len: *len,
             },
             Self::Flush { .. } => Request::Flush,
+            Self::Store { .. } | Self::FlushLines { .. } | Self::Fence { .. } => {
+                unreachable!("{self} on a block device")
+            }
         }
     }
 
@@ -113,31 +142,37 @@ impl fmt::Display for Entry {
             }
             Self::Discard { offset, len } => write!(f, "discard {offset}+{len}"),
             Self::Flush { cause } => write!(f, "flush {cause}"),
+            Self::Store {
+                offset,
+                data,
+                tag,
+                past_cache,
+            } => {
+                let how = if *past_cache { "store_nt" } else { "store" };
+                write!(f, "{how} {offset}+{} {tag}", data.len())
+            }
+            Self::FlushLines { offset, len, tag } => write!(f, "flush {offset}+{len} {tag}"),
+            Self::Fence { cause } => write!(f, "fence {cause}"),
         }
     }
 }
 
-/// The content that a device began with and everything that changed it since.
+/// The content that a medium began with and everything that changed it since.
 #[derive(Clone, Debug)]
 pub struct Tape {
     start: Image,
-    options: SimOptions,
+    kind: Kind,
     entries: Arc<[Entry]>,
     /// For each entry its number in the order of the supply, ascending.
     numbers: Arc<[u64]>,
 }
 
 impl Tape {
-    pub(crate) fn new(
-        start: Image,
-        options: SimOptions,
-        entries: Vec<Entry>,
-        numbers: Vec<u64>,
-    ) -> Self {
+    pub(crate) fn new(start: Image, kind: Kind, entries: Vec<Entry>, numbers: Vec<u64>) -> Self {
         assert_eq!(entries.len(), numbers.len(), "each entry has its number");
         Self {
             start,
-            options,
+            kind,
             entries: entries.into(),
             numbers: numbers.into(),
         }
@@ -153,7 +188,7 @@ impl Tape {
         &self.entries
     }
 
-    /// For each entry its number in the order of all changes on the supply. On a device with a supply of its own that
+    /// For each entry its number in the order of all changes on the supply. On a medium with a supply of its own that
     /// is its position.
     pub fn numbers(&self) -> &[u64] {
         &self.numbers
@@ -172,7 +207,7 @@ impl Tape {
     /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the first `n`
     /// entries have been carried out and the next one, if there is one, is in flight.
     pub fn crash_points(&self) -> CrashPoints {
-        let volatile = Volatile::new(self.start.clone(), self.options.discard_fill);
+        let volatile = Volatile::new(self.start.clone(), self.kind);
         CrashPoints {
             tape: self.clone(),
             volatile,
@@ -211,14 +246,13 @@ impl CrashPoints {
 
     fn advance(&mut self) {
         if let Some(entry) = self.tape.entries.get(self.next) {
-            self.volatile
-                .apply(self.next, entry, self.tape.options.volatile_cache);
+            self.volatile.apply(self.next, entry);
         }
         self.next += 1;
     }
 
     /// What is left when the power goes off after `moment` changes on all media of the supply. The next change is in
-    /// flight if it is one of this device. Goes forward only: panics when a change that was to come then has already
+    /// flight if it is one of this medium. Goes forward only: panics when a change that was to come then has already
     /// been passed by.
     pub fn at_moment(&mut self, moment: u64) -> CrashPoint {
         let numbers = Arc::clone(&self.tape.numbers);
@@ -231,13 +265,7 @@ impl CrashPoints {
 
     fn point(&self, moment: u64, is_in_flight: bool) -> CrashPoint {
         let in_flight = self.tape.entries.get(self.next).filter(|_| is_in_flight);
-        CrashPoint::new(
-            self.next,
-            moment,
-            self.tape.options,
-            &self.volatile,
-            in_flight.cloned(),
-        )
+        CrashPoint::new(self.next, moment, self.tape.kind, &self.volatile, in_flight)
     }
 }
 

@@ -25,11 +25,11 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
 }
 
 /// A loop device, detached when dropped.
-struct Loop(PathBuf);
+pub(crate) struct Loop(pub(crate) PathBuf);
 
 impl Loop {
     /// Says why not and gives nothing where there are no loop devices or we may not use them.
-    fn over(image: &Path, sector: u32) -> Option<Self> {
+    pub(crate) fn over(image: &Path, sector: u32) -> Option<Self> {
         let args = [
             "--find",
             "--show",
@@ -54,10 +54,10 @@ impl Drop for Loop {
 }
 
 /// A mount, undone when dropped.
-struct Mount(PathBuf);
+pub(crate) struct Mount(PathBuf);
 
 impl Mount {
-    fn new(kind: &str, options: &str, device: &Path, on: &Path) -> Option<Self> {
+    pub(crate) fn new(kind: &str, options: &str, device: &Path, on: &Path) -> Option<Self> {
         std::fs::create_dir_all(on).expect("a directory");
         match run(
             "mount",

@@ -1,0 +1,325 @@
+//! Real persistent memory: a mapped file.
+//!
+//! What a fence promises depends on where the file is, and [`Pmem::describe`] says which:
+//!
+//! | the file is | a fence | durable content survives |
+//! |---|---|---|
+//! | on persistent memory, by a file system with DAX (MAP_SYNC) | store fence | power loss |
+//! | anywhere else, [`Survives::PowerLoss`] was asked for (the default) | store fence and msync of what was flushed | power loss, as far as the device keeps its word |
+//! | anywhere else, [`Survives::ProcessCrash`] | store fence | the death of the process |
+//!
+//! - The file is locked as [`FileDev`] locks it, as long as this lives.
+//! - A store cannot fail, so nothing may be missing under it: the whole file is given its blocks when it is made, and
+//!   once more when it is opened for writing, should it have holes. Where the file system cannot do that, opening fails.
+//! - The size is that of the file when it was opened. If somebody who ignores the lock cuts the file off meanwhile, the next
+//!   access behind its new end raises SIGBUS and kills the process: it sees nothing wrong and damages nothing, and what
+//!   was durable is still there as far as the file is. A file that grows is not noticed.
+
+use std::fs::{self, File};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
+use stetfs_sys::mapping::{Access, Mapping};
+use stetfs_sys::store_fence;
+
+use crate::dev::check_in_device;
+use crate::error::{MediaError, Op};
+use crate::file::FileDev;
+use crate::meter::Meter;
+use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
+use crate::tag::{Cause, Tag};
+
+/// How to open or make a [`MappedPmem`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct PmemOptions {
+    survives: Survives,
+    read_only: bool,
+    lock: bool,
+}
+
+impl Default for PmemOptions {
+    /// For loads and stores that survive power loss, locked.
+    fn default() -> Self {
+        Self {
+            survives: Survives::PowerLoss,
+            read_only: false,
+            lock: true,
+        }
+    }
+}
+
+impl PmemOptions {
+    /// What durable content must survive. A file on persistent memory survives power loss in any case.
+    pub fn survives(mut self, survives: Survives) -> Self {
+        self.survives = survives;
+        self
+    }
+
+    /// For loads only.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Whether to lock (the default). Without a lock the content can change while it is read.
+    pub fn lock(mut self, lock: bool) -> Self {
+        self.lock = lock;
+        self
+    }
+
+    /// Opens a file, as large as it is, rounded down to whole sectors of 512 bytes. An empty one is refused (EINVAL).
+    pub fn open(self, path: impl AsRef<Path>) -> Result<MappedPmem, MediaError> {
+        let file = FileDev::options()
+            .read_only(self.read_only)
+            .lock(self.lock)
+            .open(path)?;
+        let failed = |source| MediaError::Open {
+            path: file.path.clone(),
+            source,
+        };
+        let len = usize::try_from(file.shape.size).map_err(|_| failed(Errno::FBIG))?;
+        if len == 0 {
+            return Err(failed(Errno::INVAL));
+        }
+        if !self.read_only && !file.shape.block_device {
+            allocate(&file.file, file.shape.size).map_err(failed)?;
+        }
+        let mapping = self.map(&file.file, len).map_err(failed)?;
+        Ok(MappedPmem {
+            survives: if mapping.is_synchronous() {
+                Survives::PowerLoss
+            } else {
+                self.survives
+            },
+            file,
+            mapping,
+            meter: Meter::new(),
+            unsynced: Mutex::new(None),
+            writes_lost: AtomicBool::new(false),
+        })
+    }
+
+    fn map(self, file: &File, len: usize) -> Result<Mapping, Errno> {
+        if self.read_only {
+            return Mapping::new(file, len, Access::ReadOnly);
+        }
+        match Mapping::new(file, len, Access::Synchronous) {
+            // EINVAL: a kernel before 4.15, which does not know the question.
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => Mapping::new(file, len, Access::ReadWrite),
+            mapped => mapped,
+        }
+    }
+
+    /// Makes a file of `size` zeros that takes all its blocks at once, and opens it. One that exists is refused (EEXIST), as is a
+    /// size that is no multiple of 512 (EINVAL). A file that could not be finished is removed.
+    pub fn create(self, path: impl AsRef<Path>, size: u64) -> Result<MappedPmem, MediaError> {
+        let path = path.as_ref();
+        let failed = |source| MediaError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        if size == 0 || !size.is_multiple_of(512) || self.read_only {
+            return Err(failed(Errno::INVAL));
+        }
+        let file = File::create_new(path).map_err(|e| failed(errno(&e)))?;
+        let made = allocate(&file, size)
+            .and_then(|()| make_durable(&file, path).map_err(|e| errno(&e)))
+            .map_err(failed)
+            .and_then(|()| self.open(path));
+        if made.is_err() {
+            let _ = fs::remove_file(path);
+        }
+        made
+    }
+}
+
+/// Gives a file all its blocks, and this size if it was smaller.
+fn allocate(file: &File, size: u64) -> Result<(), Errno> {
+    retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, size))
+}
+
+/// The file's size and its name.
+fn make_durable(file: &File, path: &Path) -> std::io::Result<()> {
+    file.sync_all()?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn errno(e: &std::io::Error) -> Errno {
+    Errno::from_io_error(e).unwrap_or(Errno::IO)
+}
+
+/// A mapped file, locked as long as this lives.
+pub struct MappedPmem {
+    file: FileDev,
+    mapping: Mapping,
+    survives: Survives,
+    meter: Meter,
+    /// From the first to the last byte that was flushed and not synced: one msync over all costs the device one flush, one
+    /// for each piece would cost it one each.
+    unsynced: Mutex<Option<Range<u64>>>,
+    /// An msync has failed: as with fsync the kernel forgets what it could not write.
+    writes_lost: AtomicBool,
+}
+
+impl MappedPmem {
+    /// How to open or make one.
+    pub fn options() -> PmemOptions {
+        PmemOptions::default()
+    }
+
+    /// Whether the file lies on persistent memory, so that lines are durable without the kernel's help.
+    pub fn is_direct(&self) -> bool {
+        self.mapping.is_synchronous()
+    }
+
+    fn check_writable(&self, op: Op, offset: u64, len: u64) -> Result<(), MediaError> {
+        if self.read_only() {
+            return Err(MediaError::ReadOnly { op, offset, len });
+        }
+        Ok(())
+    }
+
+    fn needs_sync(&self) -> bool {
+        self.survives == Survives::PowerLoss && !self.mapping.is_synchronous()
+    }
+
+    /// Notes what the next fence has to sync.
+    fn will_sync(&self, offset: u64, len: u64) {
+        if !self.needs_sync() || len == 0 {
+            return;
+        }
+        let mut unsynced = self.unsynced.lock();
+        *unsynced = Some(match unsynced.take() {
+            Some(range) => range.start.min(offset)..range.end.max(offset + len),
+            None => offset..offset + len,
+        });
+    }
+
+    /// Writes to the device what was flushed. Under the lock, so that no fence returns while another one still
+    /// writes what it was to wait for.
+    fn sync(&self, cause: Cause) -> Result<(), MediaError> {
+        let mut unsynced = self.unsynced.lock();
+        if self.writes_lost.load(Ordering::Acquire) {
+            return Err(MediaError::WritesLost);
+        }
+        let Some(range) = unsynced.take() else {
+            return Ok(());
+        };
+        let (offset, len) = (range.start, range.end - range.start);
+        let start = Instant::now();
+        // Lines round the range up; so does the kernel, to pages.
+        let synced = retry_on_intr(|| self.mapping.sync(offset as usize, len as usize));
+        synced.map_err(|source| {
+            self.writes_lost.store(true, Ordering::Release);
+            MediaError::Io {
+                op: Op::Flush,
+                offset,
+                len,
+                source,
+            }
+        })?;
+        let busy_ns = start.elapsed().as_nanos() as u64;
+        self.meter.count_cause_busy(cause, busy_ns);
+        Ok(())
+    }
+}
+
+impl Pmem for MappedPmem {
+    fn describe(&self) -> String {
+        let path = self.file.path.display();
+        let how = match (self.read_only(), self.is_direct(), self.survives) {
+            (true, ..) => "read-only".to_owned(),
+            (_, true, _) => format!(
+                "persistent memory, {}",
+                self.mapping.write_back_instruction()
+            ),
+            (_, _, Survives::PowerLoss) => "file, msync at each fence".to_owned(),
+            (_, _, Survives::ProcessCrash) => "file, no msync".to_owned(),
+        };
+        format!("{path} ({how}; {})", self.survives)
+    }
+
+    fn size(&self) -> u64 {
+        self.mapping.len() as u64 / LINE * LINE
+    }
+
+    fn survives(&self) -> Survives {
+        self.survives
+    }
+
+    fn read_only(&self) -> bool {
+        self.file.shape.read_only
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let len = out.len() as u64;
+        check_in_device(Op::Read, offset, len, self.size())?;
+        self.mapping.load(offset as usize, out);
+        self.meter.count_read(tag, len);
+        Ok(())
+    }
+
+    fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
+        check_words(Op::Read, offset, WORD, self.size())?;
+        let value = self.mapping.load_u64(offset as usize);
+        self.meter.count_read(tag, WORD);
+        Ok(value)
+    }
+
+    fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        let len = data.len() as u64;
+        check_in_device(Op::Write, offset, len, self.size())?;
+        self.check_writable(Op::Write, offset, len)?;
+        self.mapping.store(offset as usize, data);
+        self.meter.count_write(tag, len);
+        Ok(())
+    }
+
+    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
+        check_words(Op::Write, offset, WORD, self.size())?;
+        self.check_writable(Op::Write, offset, WORD)?;
+        self.mapping.store_u64(offset as usize, value);
+        self.meter.count_write(tag, WORD);
+        Ok(())
+    }
+
+    fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        let len = data.len() as u64;
+        check_words(Op::Write, offset, len, self.size())?;
+        self.check_writable(Op::Write, offset, len)?;
+        self.mapping.store_past_cache(offset as usize, data);
+        self.will_sync(offset, len);
+        self.meter.count_write(tag, len);
+        self.meter.count_lines(tag, lines_touched(offset, len));
+        Ok(())
+    }
+
+    fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        check_in_device(Op::Flush, offset, len, self.size())?;
+        self.check_writable(Op::Flush, offset, len)?;
+        let lines = self.mapping.write_back(offset as usize, len as usize);
+        self.will_sync(offset, len);
+        self.meter.count_lines(tag, lines as u64);
+        Ok(())
+    }
+
+    fn fence(&self, cause: Cause) -> Result<(), MediaError> {
+        store_fence();
+        if self.needs_sync() {
+            self.sync(cause)?;
+        }
+        self.meter.count_fence(cause);
+        Ok(())
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}

@@ -1,0 +1,310 @@
+//! Simulated persistent memory.
+//!
+//! - What was stored reaches the medium by a flush and a fence, by a fence alone when it went past the cache, or by
+//!   chance: see `lines.rs`.
+//! - Flushing a line that holds nothing new, and a fence with nothing to wait for, are counted and take their time as any
+//!   other: whoever does it pays for it on a processor too.
+//! - A range beyond the end and a word that is not aligned panic.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::dev::check_in_device;
+use crate::error::{MediaError, Op};
+use crate::image::Image;
+use crate::meter::Meter;
+use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
+use crate::sim::medium::{Kind, Medium};
+use crate::sim::{CrashPoint, Entry, Rig, Tape};
+use crate::tag::{Cause, Tag};
+
+/// How long persistent memory takes for each cache line that is loaded, and for each that is flushed or stored past the
+/// cache. A store into the cache and a fence take no time of their own: the wait is in the lines. Lines that a processor
+/// would still have in its cache are charged too.
+///
+/// | | load, ns a line | flush, ns a line | source |
+/// |---|---|---|---|
+/// | dram | 50 | 50 | S. Lee, Bahn, Noh: "CLOCK-DWF", IEEE Transactions on Computers 63(9), 2014 |
+/// | nvm | 50 | 180 | Spindle, section 5.1 |
+/// | pcm | 100 | 350 | as dram; the Shortcut-JFS paper, which is of the same group, gives no figures |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PmemTiming {
+    /// No time at all.
+    #[default]
+    None,
+    /// Memory with a battery.
+    Dram,
+    /// The memory that Spindle and Tinca were measured with.
+    Nvm,
+    /// Phase change memory.
+    Pcm,
+}
+
+impl PmemTiming {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::None, Self::Dram, Self::Nvm, Self::Pcm];
+
+    /// The name in reports and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Dram => "dram",
+            Self::Nvm => "nvm",
+            Self::Pcm => "pcm",
+        }
+    }
+
+    /// Nanoseconds for a line loaded.
+    pub const fn load_ns(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Dram | Self::Nvm => 50,
+            Self::Pcm => 100,
+        }
+    }
+
+    /// Nanoseconds for a line flushed or stored past the cache.
+    pub const fn flush_ns(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Dram => 50,
+            Self::Nvm => 180,
+            Self::Pcm => 350,
+        }
+    }
+}
+
+impl fmt::Display for PmemTiming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What kind of memory to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimPmemOptions {
+    /// Whether to keep the tape.
+    pub record: bool,
+    /// How long accesses take.
+    pub timing: PmemTiming,
+}
+
+impl Default for SimPmemOptions {
+    fn default() -> Self {
+        Self {
+            record: true,
+            timing: PmemTiming::None,
+        }
+    }
+}
+
+impl SimPmemOptions {
+    /// Memory with this content, all of it stable, on a machine of its own. Panics unless the size is a multiple of [`LINE`].
+    pub fn build(self, image: Image) -> SimPmem {
+        self.build_on(&Rig::default(), image)
+    }
+
+    /// The same on the machine `rig`, whose supply and clock it shares with the other media there.
+    pub fn build_on(self, rig: &Rig, image: Image) -> SimPmem {
+        let size = image.size();
+        assert!(size.is_multiple_of(LINE), "an image of {size} bytes");
+        SimPmem {
+            options: self,
+            size,
+            meter: Meter::new(),
+            rig: rig.clone(),
+            medium: Mutex::new(Medium::new(image, Kind::Pmem, self.record)),
+        }
+    }
+}
+
+/// The simulated memory.
+pub struct SimPmem {
+    options: SimPmemOptions,
+    size: u64,
+    meter: Meter,
+    rig: Rig,
+    medium: Mutex<Medium>,
+}
+
+impl SimPmem {
+    /// Memory of the default kind with this content.
+    pub fn new(image: Image) -> Self {
+        SimPmemOptions::default().build(image)
+    }
+
+    /// What kind of memory it is.
+    pub fn options(&self) -> SimPmemOptions {
+        self.options
+    }
+
+    /// Stores, flushes and fences carried out so far in this memory: with a tape, its length.
+    pub fn changes(&self) -> u64 {
+        self.medium.lock().changes()
+    }
+
+    /// The machine that it is part of, whose power can be cut.
+    pub fn rig(&self) -> &Rig {
+        &self.rig
+    }
+
+    /// The newest content: what loads give.
+    pub fn newest(&self) -> Image {
+        self.medium.lock().newest()
+    }
+
+    /// The content that is safe from a power cut.
+    pub fn stable(&self) -> Image {
+        self.medium.lock().stable()
+    }
+
+    /// What a power cut now, or the one that has been, can leave.
+    pub fn crash_point(&self) -> CrashPoint {
+        let supply = self.rig.power.lock();
+        self.medium.lock().crash_point(&supply)
+    }
+
+    /// The record so far. Panics when the memory was made without one.
+    pub fn tape(&self) -> Tape {
+        self.medium.lock().tape()
+    }
+
+    /// Panics when the access is one that no caller may make.
+    #[track_caller]
+    fn assert_legal(&self, checked: Result<(), MediaError>) {
+        if let Err(mistake) = checked {
+            panic!("misuse of the simulated memory: {mistake}");
+        }
+    }
+
+    /// Carries out a change that takes `busy_ns`, unless the power is against it.
+    fn change(&self, change: Entry, busy_ns: u64) -> Result<(), MediaError> {
+        let mut supply = self.rig.power.lock();
+        let mut medium = self.medium.lock();
+        medium.admit(&mut supply, &change)?;
+        medium.carry_out(&mut supply, change);
+        self.rig.clock.advance(busy_ns);
+        Ok(())
+    }
+
+    /// Copies out, unless the power is against it.
+    fn read(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let len = out.len() as u64;
+        let supply = self.rig.power.lock();
+        if supply.is_off() {
+            let op = Op::Read;
+            return Err(MediaError::PowerLost { op, offset, len });
+        }
+        self.medium.lock().read(offset, out);
+        let busy_ns = lines_touched(offset, len) * self.options.timing.load_ns();
+        self.rig.clock.advance(busy_ns);
+        self.meter.count_read(tag, len);
+        self.meter.count_busy(tag, busy_ns);
+        Ok(())
+    }
+
+    /// Stores, and lets the time of those lines pass that go to the medium by that.
+    fn write(
+        &self,
+        offset: u64,
+        data: &[u8],
+        tag: Tag,
+        past_cache: bool,
+    ) -> Result<(), MediaError> {
+        let len = data.len() as u64;
+        let lines = if past_cache {
+            lines_touched(offset, len)
+        } else {
+            0
+        };
+        let busy_ns = lines * self.options.timing.flush_ns();
+        let change = Entry::Store {
+            offset,
+            data: Arc::from(data),
+            tag,
+            past_cache,
+        };
+        self.change(change, busy_ns)?;
+        self.meter.count_write(tag, len);
+        self.meter.count_lines(tag, lines);
+        self.meter.count_busy(tag, busy_ns);
+        Ok(())
+    }
+}
+
+impl Pmem for SimPmem {
+    fn describe(&self) -> String {
+        format!("simulated persistent memory, {} KiB", self.size >> 10)
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn survives(&self) -> Survives {
+        Survives::PowerLoss
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        self.assert_legal(check_in_device(
+            Op::Read,
+            offset,
+            out.len() as u64,
+            self.size,
+        ));
+        self.read(offset, out, tag)
+    }
+
+    fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
+        self.assert_legal(check_words(Op::Read, offset, WORD, self.size));
+        let mut bytes = [0; WORD as usize];
+        self.read(offset, &mut bytes, tag)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
+    fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.assert_legal(check_in_device(
+            Op::Write,
+            offset,
+            data.len() as u64,
+            self.size,
+        ));
+        self.write(offset, data, tag, false)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
+        self.assert_legal(check_words(Op::Write, offset, WORD, self.size));
+        self.write(offset, &value.to_ne_bytes(), tag, false)
+    }
+
+    fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.assert_legal(check_words(Op::Write, offset, data.len() as u64, self.size));
+        self.write(offset, data, tag, true)
+    }
+
+    fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        self.assert_legal(check_in_device(Op::Flush, offset, len, self.size));
+        let lines = lines_touched(offset, len);
+        let busy_ns = lines * self.options.timing.flush_ns();
+        self.change(Entry::FlushLines { offset, len, tag }, busy_ns)?;
+        self.meter.count_lines(tag, lines);
+        self.meter.count_busy(tag, busy_ns);
+        Ok(())
+    }
+
+    fn fence(&self, cause: Cause) -> Result<(), MediaError> {
+        self.change(Entry::Fence { cause }, 0)?;
+        self.meter.count_fence(cause);
+        Ok(())
+    }
+
+    fn meter(&self) -> &Meter {
+        &self.meter
+    }
+}
