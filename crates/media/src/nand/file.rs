@@ -5,7 +5,8 @@
 //! the middle of a request, the file is as a real part would be after a power cut at that moment.
 //!
 //! When the *host* goes down, the file survives only if it was opened [`synchronous`](NandFileOptions::synchronous):
-//! then every write waits until it is on the host's medium. Otherwise the host may have kept a later write and lost an
+//! then every write waits until it is on the host's medium (and a record longer than what that medium writes in one piece, of a
+//! block with 500 pages and more, may be torn, which its checksum tells). Otherwise the host may have kept a later write and lost an
 //! earlier one, which no part does. The header therefore says under which boot of the host the file was opened, and
 //! no longer says it once the file was closed with everything written; a file that names another boot than the
 //! present one is refused ([`NandError::HostCrashed`]).
