@@ -19,6 +19,8 @@ mod file;
 mod file_open;
 mod image;
 mod meter;
+#[cfg(test)]
+mod meter_test;
 pub mod nand;
 mod order;
 pub mod pmem;
