@@ -99,27 +99,38 @@ impl Mapping {
     /// Copies bytes out.
     pub fn load(&self, offset: usize, out: &mut [u8]) {
         let range = self.checked(offset, out.len());
-        let mut rest = out;
-        for piece in pieces(range) {
-            let (now, later) = rest.split_at_mut(piece.len);
-            let bytes = self.words()[piece.word].load(Relaxed).to_ne_bytes();
-            now.copy_from_slice(&bytes[piece.in_word()]);
-            rest = later;
+        let (head, rest) = out.split_at_mut(head_len(&range));
+        let (whole, tail) = rest.as_chunks_mut::<WORD>();
+        let first = range.start.div_ceil(WORD);
+        if !head.is_empty() {
+            let bytes = self.words()[range.start / WORD].load(Relaxed).to_ne_bytes();
+            head.copy_from_slice(&bytes[range.start % WORD..][..head.len()]);
+        }
+        for (word, out) in self.words()[first..].iter().zip(&mut *whole) {
+            *out = word.load(Relaxed).to_ne_bytes();
+        }
+        if !tail.is_empty() {
+            let bytes = self.words()[first + whole.len()]
+                .load(Relaxed)
+                .to_ne_bytes();
+            tail.copy_from_slice(&bytes[..tail.len()]);
         }
     }
 
     /// Copies bytes in, through the processor's cache.
     pub fn store(&self, offset: usize, data: &[u8]) {
         let range = self.checked(offset, data.len());
-        let mut rest = data;
-        for piece in pieces(range) {
-            let (now, later) = rest.split_at(piece.len);
-            let word = &self.words()[piece.word];
-            match now.try_into() {
-                Ok(bytes) => word.store(u64::from_ne_bytes(bytes), Relaxed),
-                Err(_) => store_part(word, &piece, now),
-            }
-            rest = later;
+        let (head, rest) = data.split_at(head_len(&range));
+        let (whole, tail) = rest.as_chunks::<WORD>();
+        let first = range.start.div_ceil(WORD);
+        if !head.is_empty() {
+            store_part(&self.words()[range.start / WORD], range.start % WORD, head);
+        }
+        for (word, bytes) in self.words()[first..].iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+        if !tail.is_empty() {
+            store_part(&self.words()[first + whole.len()], 0, tail);
         }
     }
 
@@ -217,35 +228,17 @@ impl fmt::Debug for Mapping {
     }
 }
 
-/// The part of a range that lies in one word.
-struct Piece {
-    word: usize,
-    start: usize,
-    len: usize,
-}
-
-impl Piece {
-    fn in_word(&self) -> Range<usize> {
-        self.start..self.start + self.len
-    }
-}
-
-fn pieces(range: Range<usize>) -> impl Iterator<Item = Piece> {
-    let mut at = range.start;
-    std::iter::from_fn(move || {
-        let start = at % WORD;
-        let len = (WORD - start).min(range.end - at);
-        let word = at / WORD;
-        at += len;
-        (len > 0).then_some(Piece { word, start, len })
-    })
+/// How much of a range lies before the first word that begins in it.
+fn head_len(range: &Range<usize>) -> usize {
+    let to_next = range.start.next_multiple_of(WORD) - range.start;
+    to_next.min(range.len())
 }
 
 /// Changes some bytes of a word and leaves the others to whoever changes them at the same time.
-fn store_part(word: &AtomicU64, piece: &Piece, bytes: &[u8]) {
+fn store_part(word: &AtomicU64, start: usize, bytes: &[u8]) {
     let merged = |old: u64| {
         let mut new = old.to_ne_bytes();
-        new[piece.in_word()].copy_from_slice(bytes);
+        new[start..start + bytes.len()].copy_from_slice(bytes);
         Some(u64::from_ne_bytes(new))
     };
     // The closure always gives a value, so this always succeeds.

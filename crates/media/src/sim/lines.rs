@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 
 use crate::image::Image;
 use crate::pmem::{LINE, WORD};
@@ -19,15 +18,19 @@ use crate::sim::pending::{Content, Layer, put};
 use crate::sim::tape::Entry;
 use crate::tag::Tag;
 
+/// Bytes whose stores are kept together.
+const PAGE: u64 = 4096;
+
 /// Stable content and what waits above it.
 pub(crate) struct Lines {
     stable: Image,
-    waiting: HashMap<u64, SmallVec<[Fragment; 2]>>,
-    /// Lines of which something will settle at the next fence; some may be here more than once.
+    /// What waits, by pages and in the order in which it was stored.
+    waiting: HashMap<u64, Vec<Fragment>>,
+    /// Pages in which something will settle at the next fence; some may be here more than once.
     in_flight: Vec<u64>,
 }
 
-/// The part of a store that lies in one line. A bit of a mask stands for a word of the line.
+/// The part of a store that lies in one page.
 struct Fragment {
     position: usize,
     tag: Tag,
@@ -35,9 +38,9 @@ struct Fragment {
     offset: u64,
     data: Arc<[u8]>,
     /// Words that wait.
-    live: u8,
+    live: Words,
     /// Those of them that the next fence settles.
-    settling: u8,
+    settling: Words,
 }
 
 impl Lines {
@@ -62,27 +65,32 @@ impl Lines {
                 tag,
                 past_cache,
             } => {
-                for line in touched(*offset, data.len() as u64, LINE) {
-                    let live = words_of(line, *offset, data.len() as u64);
-                    let settling = if *past_cache { live } else { 0 };
-                    self.waiting.entry(line).or_default().push(Fragment {
+                let len = data.len() as u64;
+                for page in touched(*offset, len, PAGE) {
+                    let live = Words::of(page, touched(*offset, len, WORD));
+                    self.waiting.entry(page).or_default().push(Fragment {
                         position,
                         tag: *tag,
                         offset: *offset,
                         data: Arc::clone(data),
                         live,
-                        settling,
+                        settling: if *past_cache { live } else { Words::NONE },
                     });
                     if *past_cache {
-                        self.in_flight.push(line);
+                        self.in_flight.push(page);
                     }
                 }
             }
             Entry::FlushLines { offset, len, .. } => {
-                for line in touched(*offset, *len, LINE) {
-                    if let Some(fragments) = self.waiting.get_mut(&line) {
-                        fragments.iter_mut().for_each(|f| f.settling = f.live);
-                        self.in_flight.push(line);
+                let lines = touched(*offset, *len, LINE);
+                let words = lines.start * (LINE / WORD)..lines.end * (LINE / WORD);
+                for page in touched(*offset, *len, PAGE) {
+                    if let Some(fragments) = self.waiting.get_mut(&page) {
+                        let flushed = Words::of(page, words.clone());
+                        for fragment in fragments {
+                            fragment.settling = fragment.settling.or(fragment.live.and(flushed));
+                        }
+                        self.in_flight.push(page);
                     }
                 }
             }
@@ -94,64 +102,58 @@ impl Lines {
     }
 
     fn settle(&mut self) {
-        for line in std::mem::take(&mut self.in_flight) {
-            let Some(fragments) = self.waiting.get_mut(&line) else {
+        for page in std::mem::take(&mut self.in_flight) {
+            let Some(fragments) = self.waiting.get_mut(&page) else {
                 continue;
             };
             // A word that was stored past the cache takes the place of what waits under it.
-            let mut above = 0;
+            let mut above = Words::NONE;
             for fragment in fragments.iter_mut().rev() {
-                fragment.live &= fragment.settling | !above;
-                above |= fragment.settling;
+                let is_under = fragment.live.and(above).without(fragment.settling);
+                fragment.live = fragment.live.without(is_under);
+                above = above.or(fragment.settling);
             }
             for fragment in fragments.iter_mut() {
-                for layer in fragment.layers(line, fragment.settling) {
-                    put(&mut self.stable, &layer);
+                for run in fragment.settling.runs() {
+                    put(&mut self.stable, &fragment.layer(page, run));
                 }
-                fragment.live &= !fragment.settling;
-                fragment.settling = 0;
+                fragment.live = fragment.live.without(fragment.settling);
+                fragment.settling = Words::NONE;
             }
-            fragments.retain(|fragment| fragment.live != 0);
+            fragments.retain(|fragment| fragment.live != Words::NONE);
             if fragments.is_empty() {
-                self.waiting.remove(&line);
+                self.waiting.remove(&page);
             }
         }
     }
 
     /// What waits, word by word.
     pub(crate) fn layers(&self) -> Vec<Layer> {
-        let mut all: Vec<Layer> = self
-            .waiting
-            .iter()
-            .flat_map(|(line, fragments)| fragments.iter().map(move |f| f.layers(*line, f.live)))
-            .flatten()
-            .collect();
+        let mut all = Vec::new();
+        for (page, fragments) in &self.waiting {
+            for fragment in fragments {
+                let words = fragment.live.runs().flatten();
+                all.extend(words.map(|word| fragment.layer(*page, word..word + 1)));
+            }
+        }
         all.sort_by_key(|layer| (layer.position, layer.offset));
         all
     }
 }
 
 impl Fragment {
-    /// Those words, as far as the store reaches into them.
-    fn layers(&self, line: u64, words: u8) -> impl Iterator<Item = Layer> {
+    /// Some words of the page, as far as the store reaches into them.
+    fn layer(&self, page: u64, words: Range<usize>) -> Layer {
         let end = self.offset + self.data.len() as u64;
-        (0..LINE / WORD)
-            .filter(move |word| words >> word & 1 == 1)
-            .map(move |word| {
-                let first = line * LINE + word * WORD;
-                let offset = first.max(self.offset);
-                Layer {
-                    position: self.position,
-                    offset,
-                    len: (first + WORD).min(end) - offset,
-                    tag: Some(self.tag),
-                    content: Content::Written(
-                        Arc::clone(&self.data),
-                        (offset - self.offset) as usize,
-                    ),
-                    is_certain: false,
-                }
-            })
+        let offset = (page * PAGE + words.start as u64 * WORD).max(self.offset);
+        Layer {
+            position: self.position,
+            offset,
+            len: (page * PAGE + words.end as u64 * WORD).min(end) - offset,
+            tag: Some(self.tag),
+            content: Content::Written(Arc::clone(&self.data), (offset - self.offset) as usize),
+            is_certain: false,
+        }
     }
 }
 
@@ -163,10 +165,54 @@ fn touched(offset: u64, len: u64, unit: u64) -> Range<u64> {
     offset / unit..(offset + len).div_ceil(unit)
 }
 
-/// The words of a line that a range touches.
-fn words_of(line: u64, offset: u64, len: u64) -> u8 {
-    let words = touched(offset, len, WORD);
-    (0..LINE / WORD)
-        .filter(|word| words.contains(&(line * (LINE / WORD) + word)))
-        .fold(0, |mask, word| mask | 1 << word)
+/// A set of words of one page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Words([u64; Words::COUNT / 64]);
+
+impl Words {
+    const COUNT: usize = (PAGE / WORD) as usize;
+    const NONE: Self = Self([0; Self::COUNT / 64]);
+
+    /// Those of `words`, counted from the beginning of the memory, that are in the page.
+    fn of(page: u64, words: Range<u64>) -> Self {
+        let first = page * Self::COUNT as u64;
+        let inside = |word: u64| word.clamp(first, first + Self::COUNT as u64) - first;
+        let (start, end) = (inside(words.start), inside(words.end));
+        let below = |bit: u64, i: usize| {
+            let n = bit.saturating_sub(i as u64 * 64);
+            if n >= 64 { u64::MAX } else { (1 << n) - 1 }
+        };
+        Self(std::array::from_fn(|i| below(end, i) & !below(start, i)))
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] | other.0[i]))
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & !other.0[i]))
+    }
+
+    /// The first word from `from` on that is in it (or that is not).
+    fn first(&self, from: usize, is_in: bool) -> Option<usize> {
+        (from / 64..self.0.len()).find_map(|i| {
+            let bits = if is_in { self.0[i] } else { !self.0[i] };
+            let bits = bits & u64::MAX << from.saturating_sub(i * 64);
+            (bits != 0).then(|| i * 64 + bits.trailing_zeros() as usize)
+        })
+    }
+
+    /// Words that follow each other.
+    fn runs(self) -> impl Iterator<Item = Range<usize>> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let start = self.first(at, true)?;
+            at = self.first(start, false).unwrap_or(Self::COUNT);
+            Some(start..at)
+        })
+    }
 }

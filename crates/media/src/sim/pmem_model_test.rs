@@ -14,7 +14,9 @@ use crate::image::Image;
 use crate::pmem::Pmem;
 use crate::tag::{Cause, Class, Tag};
 
-const SIZE: u64 = 256;
+const SIZE: u64 = 8192;
+/// The bytes that scripts use: two lines on either side of the border between two pages.
+const WINDOW: std::ops::Range<u64> = 4096 - 128..4096 + 128;
 const TAG: Tag = Tag::new(Class::Journal, Cause::Log);
 
 #[derive(Clone, Debug)]
@@ -26,16 +28,16 @@ enum Access {
     Fence,
 }
 
-/// Accesses within the first `size` bytes.
+/// Accesses within the first `size` bytes of the window.
 fn access(size: u64) -> impl Strategy<Value = Access> {
     let bytes = |max| prop::collection::vec(any::<u8>(), 0..=max);
-    let fit = move |at: u64, len: u64| at.min(size - len);
+    let fit = move |at: u64, len: u64| WINDOW.start + at.min(size - len);
     prop_oneof![
         4 => (0..size, bytes(20)).prop_map(move |(at, data)| {
             Access::Store { at: fit(at, data.len() as u64), data }
         }),
         1 => (0..size / 8, any::<u64>()).prop_map(|(word, value)| {
-            Access::StoreWord { at: word * 8, value }
+            Access::StoreWord { at: WINDOW.start + word * 8, value }
         }),
         2 => (0..size / 8, prop::collection::vec(any::<[u8; 8]>(), 0..=3)).prop_map(
             move |(word, words)| Access::StoreNt {
@@ -43,7 +45,7 @@ fn access(size: u64) -> impl Strategy<Value = Access> {
                 data: words.concat(),
             }
         ),
-        3 => (0..size, 0..size).prop_map(move |(at, len)| Access::Flush { at, len: len.min(size - at) }),
+        3 => (0..size, 0..size).prop_map(move |(at, len)| Access::Flush { at: WINDOW.start + at, len: len.min(size - at) }),
         2 => Just(Access::Fence),
     ]
 }
@@ -62,7 +64,7 @@ fn carry_out(pmem: &SimPmem, access: &Access) -> Result<(), MediaError> {
 fn stored(access: &Access) -> Option<(u64, Vec<u8>)> {
     match access {
         Access::Store { at, data } | Access::StoreNt { at, data } => Some((*at, data.clone())),
-        Access::StoreWord { at, value } => Some((*at, value.to_ne_bytes().to_vec())),
+        Access::StoreWord { at, value } => Some((*at, value.to_le_bytes().to_vec())),
         Access::Flush { .. } | Access::Fence => None,
     }
 }
@@ -100,14 +102,14 @@ fn words_of_stores(script: &[Access], done: usize) -> Vec<(usize, u64, bool)> {
 
 /// What is left when of the uncertain words those are kept for which `keep` says so.
 fn left(script: &[Access], done: usize, mut keep: impl FnMut(usize, u64) -> bool) -> Vec<u8> {
-    let mut bytes = vec![0; SIZE as usize];
+    let mut bytes = vec![0; (WINDOW.end - WINDOW.start) as usize];
     for (position, word, is_certain) in words_of_stores(script, done) {
         if is_certain || keep(position, word) {
             let (at, data) = stored(&script[position]).expect("it stores");
             for (i, byte) in data.iter().enumerate() {
-                let to = at as usize + i;
-                if to as u64 / 8 == word {
-                    bytes[to] = *byte;
+                let to = at + i as u64;
+                if to / 8 == word {
+                    bytes[(to - WINDOW.start) as usize] = *byte;
                 }
             }
         }
@@ -119,11 +121,20 @@ fn decide(seed: u64, position: usize, word: u64) -> bool {
     scramble(seed ^ scramble(position as u64) ^ scramble(word << 32)) >> 63 == 1
 }
 
+/// The window of a content whose other bytes are as they were.
+fn window(image: &Image) -> Vec<u8> {
+    let bytes = image.to_bytes();
+    let (before, after) = (
+        &bytes[..WINDOW.start as usize],
+        &bytes[WINDOW.end as usize..],
+    );
+    assert!(before.iter().chain(after).all(|byte| *byte == 0));
+    bytes[WINDOW.start as usize..WINDOW.end as usize].to_vec()
+}
+
 fn state(point: &CrashPoint, seed: u64) -> Vec<u8> {
     let atoms = point.atoms();
-    point
-        .image(|i| decide(seed, atoms[i].entry, atoms[i].offset / 8))
-        .to_bytes()
+    window(&point.image(|i| decide(seed, atoms[i].entry, atoms[i].offset / 8)))
 }
 
 proptest! {
@@ -133,7 +144,7 @@ proptest! {
     /// memory while it runs.
     #[test]
     fn crash_states_are_those_of_the_model(
-        script in prop::collection::vec(access(SIZE), 1..30),
+        script in prop::collection::vec(access(256), 1..30),
         seed in any::<u64>(),
     ) {
         let pmem = SimPmem::new(Image::new(SIZE));
@@ -141,9 +152,9 @@ proptest! {
             prop_assert_eq!(state(&pmem.crash_point(), seed), left(&script[..n], n, |p, w| decide(seed, p, w)));
             carry_out(&pmem, access).expect("the power is on");
             let newest = left(&script[..=n], n + 1, |_, _| true);
-            prop_assert_eq!(pmem.newest().to_bytes(), newest.clone());
-            let mut loaded = vec![0; SIZE as usize];
-            pmem.load(0, &mut loaded, TAG).expect("the power is on");
+            prop_assert_eq!(window(&pmem.newest()), newest.clone());
+            let mut loaded = vec![0; newest.len()];
+            pmem.load(WINDOW.start, &mut loaded, TAG).expect("the power is on");
             prop_assert_eq!(loaded, newest);
         }
         let tape = pmem.tape();
@@ -154,7 +165,7 @@ proptest! {
                 prop_assert_eq!(state(&point, seed), expected, "moment {}", n);
             }
             let certain = left(&script, n, |_, _| false);
-            prop_assert_eq!(point.stable().to_bytes(), certain);
+            prop_assert_eq!(window(point.stable()), certain);
         }
         let n = seed as usize % (script.len() + 1);
         let cut = SimPmem::new(Image::new(SIZE));
@@ -191,18 +202,23 @@ proptest! {
                     })
                 })
                 .collect();
-            prop_assert_eq!(&all_states(&point, &(0..point.atoms().len()).collect::<Vec<_>>()), &theirs);
-            prop_assert_eq!(&all_states(&point, &point.relevant_atoms()), &theirs);
+            let all: Vec<usize> = (0..point.atoms().len()).collect();
+            prop_assert_eq!(&all_states(&point, &all, window), &theirs);
+            prop_assert_eq!(&all_states(&point, &point.relevant_atoms(), window), &theirs);
         }
     }
 }
 
-/// Every state in which some of those atoms are there and the others are not.
-fn all_states(point: &CrashPoint, atoms: &[usize]) -> BTreeSet<Vec<u8>> {
+/// Every state in which some of those atoms are there and the others are not, by its bytes or some of them.
+fn all_states(
+    point: &CrashPoint,
+    atoms: &[usize],
+    bytes: fn(&Image) -> Vec<u8>,
+) -> BTreeSet<Vec<u8>> {
     (0..1u32 << atoms.len())
         .map(|subset| {
             let kept = |i| atoms.binary_search(&i).is_ok_and(|n| subset >> n & 1 == 1);
-            point.image(kept).to_bytes()
+            bytes(&point.image(kept))
         })
         .collect()
 }
@@ -247,7 +263,7 @@ fn a_forgotten_flush_or_fence_is_seen() {
         commit(&pmem, forgotten);
         let (mut committed, mut broken) = (0, 0);
         for point in pmem.tape().crash_points() {
-            for bytes in all_states(&point, &point.relevant_atoms()) {
+            for bytes in all_states(&point, &point.relevant_atoms(), Image::to_bytes) {
                 if bytes[192] == 1 {
                     committed += 1;
                     broken += usize::from(bytes[56..80] != [7; 24]);
@@ -290,8 +306,8 @@ fn two_media_keep_one_order() {
         let tapes = [dev.tape(), pmem.tape()];
         for (n, points) in joint_crash_points(&tapes).enumerate() {
             assert!(points.iter().all(|point| point.moment() == n as u64));
-            let [on_dev, in_pmem] =
-                [&points[0], &points[1]].map(|point| all_states(point, &point.relevant_atoms()));
+            let [on_dev, in_pmem] = [&points[0], &points[1]]
+                .map(|point| all_states(point, &point.relevant_atoms(), Image::to_bytes));
             for words in in_pmem.iter().filter(|bytes| bytes[0] == 1) {
                 for bytes in &on_dev {
                     committed += 1;
