@@ -3,15 +3,21 @@
 //! `media_cost meter` - counting one request, and timing it too, by one and by two threads;
 //! `media_cost ram` - 4 KiB and 1 MiB copies in and out of a [`RamDev`], by one and by two threads;
 //! `media_cost crash` - recording on a [`SimDev`] and building the states after a power cut;
+//! `media_cost pmem DIR` - loads, stores, flushes and fences in a new file there, and simulated;
 //! `media_cost durable PATH` - a durable write on a file or block device: **the content is overwritten**.
 
 use std::env;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use stetfs_media::sim::{Keep, SimDev};
-use stetfs_media::{Block, BlockDev, Cause, Class, FileDev, Image, MediaError, RamDev, Tag};
+use stetfs_media::pmem::Dirty;
+use stetfs_media::sim::{Keep, PmemTiming, SimDev, SimPmemOptions};
+use stetfs_media::{
+    Block, BlockDev, Cause, Class, FileDev, Image, MappedPmem, MediaError, Pmem, RamDev, Survives,
+    Tag,
+};
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 
@@ -21,8 +27,9 @@ fn main() {
         ["meter"] => meter(2_000_000),
         ["ram"] => ram(256 << 20, 200_000),
         ["crash"] => crash(4000),
+        ["pmem", dir] => pmem(dir.as_ref(), 20_000).unwrap_or_else(|e| fail(&e.to_string())),
         ["durable", path] => durable(path, 3000).unwrap_or_else(|e| fail(&e.to_string())),
-        _ => fail("media_cost meter | ram | crash | durable PATH"),
+        _ => fail("media_cost meter | ram | crash | pmem DIR | durable PATH"),
     }
 }
 
@@ -140,6 +147,77 @@ fn crash(writes: u64) {
     );
 }
 
+/// Pages of a region of 16 MiB, one after the other.
+fn pmem(dir: &Path, count: u64) -> Result<(), MediaError> {
+    const SIZE: u64 = 16 << 20;
+    let path = dir.join(format!("media_cost.{}", std::process::id()));
+    let mapped = MappedPmem::options()
+        .survives(Survives::ProcessCrash)
+        .create(&path, SIZE)?;
+    // Whoever has it open keeps it, and nobody has to remove it.
+    std::fs::remove_file(&path).expect("the file that was just made");
+    let simulated = SimPmemOptions {
+        record: false,
+        timing: PmemTiming::Nvm,
+    }
+    .build(Image::new(SIZE));
+    let media: [(&dyn Pmem, u64); 2] = [(&mapped, count), (&simulated, count / 10)];
+    for (pmem, count) in media {
+        println!("{}", pmem.describe());
+        let page = |i: u64| i % (SIZE / 4096) * 4096;
+        let measure = |what: &str, work: &(dyn Fn(u64) -> Result<(), MediaError> + Sync)| {
+            let ns = time_ns(1, count, |_, i| work(i).expect("in range"));
+            println!("  {what}: {ns:.0} ns");
+        };
+        let buffer = [7; 4096];
+        measure("fence", &|_| pmem.fence(Cause::Log));
+        measure("load a word", &|i| {
+            pmem.load_u64(page(i), LOG).map(|word| _ = black_box(word))
+        });
+        measure("load 4 KiB", &|i| {
+            pmem.load(page(i), &mut black_box([0; 4096]), LOG)
+        });
+        measure("store 4 KiB", &|i| pmem.store(page(i), &buffer, LOG));
+        measure("store 64 B, flush, fence", &|i| {
+            pmem.store(page(i), &buffer[..64], LOG)?;
+            pmem.flush(page(i), 64, LOG)?;
+            pmem.fence(Cause::Log)
+        });
+        measure("store 64 B past the cache, fence", &|i| {
+            pmem.store_nt(page(i), &buffer[..64], LOG)?;
+            pmem.fence(Cause::Log)
+        });
+        measure("store 4 KiB, flush, fence", &|i| {
+            pmem.store(page(i), &buffer, LOG)?;
+            pmem.flush(page(i), 4096, LOG)?;
+            pmem.fence(Cause::Log)
+        });
+        measure("store 4 KiB past the cache, fence", &|i| {
+            pmem.store_nt(page(i), &buffer, LOG)?;
+            pmem.fence(Cause::Log)
+        });
+        measure("body of 4 KiB past the cache, commit word", &|i| {
+            let mut body = Dirty::in_memory(pmem);
+            body.store_nt(page(i), &buffer, LOG)?;
+            let body = body.submit()?.fence(Cause::Log)?;
+            body.store_commit_word(page(i) ^ 4096, i, LOG)
+        });
+    }
+    let path = dir.join(format!("media_cost.{}.synced", std::process::id()));
+    let synced = MappedPmem::options().create(&path, SIZE)?;
+    std::fs::remove_file(&path).expect("the file that was just made");
+    println!("{}", synced.describe());
+    let ns = time_ns(1, count / 100, |_, i| {
+        let at = i % (SIZE / 4096) * 4096;
+        synced
+            .store_nt(at, &[i as u8; 4096], LOG)
+            .and_then(|()| synced.fence(Cause::Log))
+            .expect("in range");
+    });
+    println!("  store 4 KiB past the cache, fence: {ns:.0} ns");
+    Ok(())
+}
+
 fn durable(path: &str, count: u64) -> Result<(), MediaError> {
     for direct in [false, true] {
         let dev = match FileDev::options().direct(direct).open(path) {
@@ -193,5 +271,7 @@ mod tests {
         file.as_file().set_len(1 << 20).expect("a size");
         let path = file.path().to_str().expect("a plain path");
         super::durable(path, 5).expect("a file can be written");
+        let dir = tempfile::tempdir().expect("a directory");
+        super::pmem(dir.path(), 100).expect("a file can be mapped");
     }
 }

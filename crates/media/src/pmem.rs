@@ -75,14 +75,14 @@ pub trait Pmem: Send + Sync {
     /// Fills `out` with the newest content.
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError>;
 
-    /// The word at `offset`, a multiple of 8, in one piece and as the processor holds it. What was stored before the
+    /// The word at `offset`, a multiple of 8, in one piece; little-endian. What was stored before the
     /// [`store_u64`](Self::store_u64) whose value this sees is seen by later loads.
     fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError>;
 
     /// Stores `data` through the processor's cache: for little, and for what is changed again soon.
     fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError>;
 
-    /// Stores the word at `offset`, a multiple of 8, in one piece through the cache: what commits.
+    /// Stores the word at `offset`, a multiple of 8, little-endian and in one piece, through the cache.
     fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError>;
 
     /// Stores whole words past the cache (`offset` and length are multiples of 8): for much. It needs no flush, and it costs

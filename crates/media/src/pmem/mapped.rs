@@ -15,6 +15,11 @@
 //!   access behind its new end raises SIGBUS and kills the process: it sees nothing wrong and damages nothing, and what
 //!   was durable is still there as far as the file is. A file that grows is not noticed.
 
+//!
+//! What it costs in memory (`examples/media_cost.rs pmem /dev/shm`, Zen 5, counting included): a fence 8 ns; 64 bytes past the cache and a
+//! fence 0.13 us, 4 KiB 0.25 us; through the cache with flush and fence 0.19 and 0.39 us; loading 4 KiB 0.16 us. So
+//! much goes past the cache, and what is loaded again soon goes through it.
+
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::Path;
@@ -268,7 +273,7 @@ impl Pmem for MappedPmem {
 
     fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
         check_words(Op::Read, offset, WORD, self.size())?;
-        let value = self.mapping.load_u64(offset as usize);
+        let value = u64::from_le(self.mapping.load_u64(offset as usize));
         self.meter.count_read(tag, WORD);
         Ok(value)
     }
@@ -285,7 +290,7 @@ impl Pmem for MappedPmem {
     fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
         check_words(Op::Write, offset, WORD, self.size())?;
         self.check_writable(Op::Write, offset, WORD)?;
-        self.mapping.store_u64(offset as usize, value);
+        self.mapping.store_u64(offset as usize, value.to_le());
         self.meter.count_write(tag, WORD);
         Ok(())
     }

@@ -169,10 +169,10 @@ impl<'p> InFlight<'p> {
 }
 
 impl Durable<'_> {
-    /// Stores the word that makes the body valid: it is there or not, as one. Durable when it returns.
+    /// Stores the word (little-endian) that makes the body valid: it is there or not, as one. Durable when it returns. It goes
+    /// past the cache, which takes 0.12 us with its fence; with a flush it takes 0.19 us (`examples/media_cost.rs pmem`).
     pub fn store_commit_word(self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
-        self.pmem.store_u64(offset, value, tag)?;
-        self.pmem.flush(offset, WORD, tag)?;
+        self.pmem.store_nt(offset, &value.to_le_bytes(), tag)?;
         self.pmem.fence(tag.cause)
     }
 

@@ -265,7 +265,7 @@ impl Pmem for SimPmem {
         self.assert_legal(check_words(Op::Read, offset, WORD, self.size));
         let mut bytes = [0; WORD as usize];
         self.read(offset, &mut bytes, tag)?;
-        Ok(u64::from_ne_bytes(bytes))
+        Ok(u64::from_le_bytes(bytes))
     }
 
     fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
@@ -280,7 +280,7 @@ impl Pmem for SimPmem {
 
     fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
         self.assert_legal(check_words(Op::Write, offset, WORD, self.size));
-        self.write(offset, &value.to_ne_bytes(), tag, false)
+        self.write(offset, &value.to_le_bytes(), tag, false)
     }
 
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {

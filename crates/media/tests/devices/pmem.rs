@@ -85,7 +85,7 @@ fn behaves_like_a_vector(pmem: &dyn Pmem, cases: u32) {
                 Step::StoreWord { at, value } => {
                     let at = place(at, 8, 8);
                     pmem.store_u64(at, value, TAG).expect("a store");
-                    put(model, counts, at, &value.to_ne_bytes());
+                    put(model, counts, at, &value.to_le_bytes());
                 }
                 Step::StoreNt { at, words } => {
                     let data = words.concat();
@@ -104,7 +104,7 @@ fn behaves_like_a_vector(pmem: &dyn Pmem, cases: u32) {
                 Step::LoadWord { at } => {
                     let at = place(at, 8, 8);
                     let bytes = model[at as usize..][..8].try_into().expect("a word");
-                    prop_assert_eq!(pmem.load_u64(at, TAG), Ok(u64::from_ne_bytes(bytes)));
+                    prop_assert_eq!(pmem.load_u64(at, TAG), Ok(u64::from_le_bytes(bytes)));
                     counts.read_bytes += 8;
                 }
                 Step::Flush { at, len } => {
@@ -237,7 +237,7 @@ fn threads_never_see_half_a_word() {
                     match i % 3 {
                         0 => pmem.store(at, &data, TAG),
                         1 => pmem.store_nt(at, &data, TAG),
-                        _ => pmem.store_u64(at, u64::from_ne_bytes([byte; 8]), TAG),
+                        _ => pmem.store_u64(at, u64::from_le_bytes([byte; 8]), TAG),
                     }
                     .expect("a store");
                 }
@@ -247,7 +247,7 @@ fn threads_never_see_half_a_word() {
             let word = pmem
                 .load_u64(256 + i % 32 * 8, TAG)
                 .expect("a load")
-                .to_ne_bytes();
+                .to_le_bytes();
             assert!(word.iter().all(|b| *b == word[0]), "{word:?}");
         }
     });
@@ -409,7 +409,7 @@ fn a_killed_process_leaves_its_stores() {
         expected[i * 64 + 3..][..50].fill(i as u8);
     }
     expected[..128].fill(0xAB);
-    expected[128..136].copy_from_slice(&77u64.to_ne_bytes());
+    expected[128..136].copy_from_slice(&77u64.to_le_bytes());
     assert!(fs::read(&path).expect("the file") == expected);
     let pmem = MappedPmem::options().open(&path).expect("the lock is gone");
     assert_eq!(pmem.load_u64(128, TAG), Ok(77));
