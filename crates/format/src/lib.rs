@@ -18,6 +18,7 @@ pub mod dirhash;
 pub mod error;
 pub mod extent;
 pub mod features;
+pub mod ftl;
 pub mod geometry;
 pub mod group;
 pub mod htree;
@@ -47,7 +48,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 25] = [
+pub const LAYOUTS: [&layout::Layout; 30] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -73,4 +74,9 @@ pub const LAYOUTS: [&layout::Layout; 25] = [
     &jbd2::COMMIT_LAYOUT,
     &nand::NAND_HEADER_LAYOUT,
     &nand::BLOCK_RECORD_LAYOUT,
+    &ftl::FTL_SPARE_LAYOUT,
+    &ftl::FTL_ANCHOR_LAYOUT,
+    &ftl::FTL_LOG_LAYOUT,
+    &ftl::FTL_RUN_LAYOUT,
+    &ftl::FTL_POOL_LAYOUT,
 ];
