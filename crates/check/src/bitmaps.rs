@@ -50,8 +50,7 @@ impl Check<'_> {
             if let Err(corrupt) = desc.check_block_bitmap(bitmap, g, &self.g) {
                 self.push(place, corrupt);
             }
-            // To the end of a full group, as e2fsck: what lies behind is in no checksum.
-            if !is_all_set(bitmap, count, self.g.blocks_per_group) {
+            if !is_all_set(bitmap, count) {
                 self.push(place, Fault::BlockBitmapPadding);
             }
         }
@@ -90,7 +89,7 @@ impl Check<'_> {
             if let Err(corrupt) = desc.check_inode_bitmap(bitmap, g, &self.g) {
                 self.push(place, corrupt);
             }
-            if !is_all_set(bitmap, count, bitmap.len() as u32 * 8) {
+            if !is_all_set(bitmap, count) {
                 self.push(place, Fault::InodeBitmapPadding);
             }
         }
@@ -158,11 +157,9 @@ fn zeros(bitmap: &[u8], count: u32) -> u32 {
     count - ones
 }
 
-/// The bits `from .. to` are all set; `to` is a multiple of 8.
-fn is_all_set(bitmap: &[u8], from: u32, to: u32) -> bool {
-    let first = from as usize / 8;
-    let rest = &bitmap[first.min(to as usize / 8)..to as usize / 8];
-    let Some((byte, others)) = rest.split_first() else {
+/// All bits from `from` on are set.
+fn is_all_set(bitmap: &[u8], from: u32) -> bool {
+    let Some((byte, others)) = bitmap[from as usize / 8..].split_first() else {
         return true;
     };
     let before = !(0xff << (from % 8));

@@ -75,11 +75,19 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    pub(crate) fn findings(&mut self) -> &mut [Finding] {
+        &mut self.report.findings
+    }
+
     pub(crate) fn push(&mut self, place: Place, fault: impl Into<Fault>) {
         self.report.found += 1;
         if self.report.findings.len() < self.kept {
             let fault = fault.into();
-            self.report.findings.push(Finding { place, fault });
+            self.report.findings.push(Finding {
+                place,
+                fault,
+                path: None,
+            });
         }
     }
 }
@@ -110,8 +118,6 @@ pub(crate) struct Buffers {
     pub(crate) htree_depth: u32,
     /// How far the way of each directory to the root is known.
     pub(crate) ways: Vec<crate::tree::Way>,
-    /// What the root directory has under that name.
-    pub(crate) lost_found: Option<InodeNo>,
 }
 
 /// What is known of an inode.
@@ -183,6 +189,7 @@ impl Check<'_> {
             self.check_directories();
             self.check_tree();
             self.check_bitmaps();
+            self.name_findings();
         }
         self.sum_up();
     }
@@ -199,7 +206,6 @@ impl Check<'_> {
         s.orphan_runs.clear();
         s.xattr_blocks.clear();
         s.journal = None;
-        s.lost_found = None;
         s.block.resize(size, 0);
         for node in &mut s.nodes {
             node.resize(size, 0);

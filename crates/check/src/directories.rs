@@ -26,11 +26,11 @@ pub(crate) struct NameAt {
 
 /// The part of an entry before its name.
 #[derive(Clone, Copy)]
-struct Entry<'a> {
-    ino: InodeNo,
+pub(crate) struct Entry<'a> {
+    pub(crate) ino: InodeNo,
     file_type: u8,
-    rec_len: usize,
-    name: &'a [u8],
+    pub(crate) rec_len: usize,
+    pub(crate) name: &'a [u8],
 }
 
 /// What a block of a directory is.
@@ -246,9 +246,6 @@ impl Check<'_> {
         if !is_dot && kind == Record::DIRECTORY {
             self.note_parent(place, dir, entry);
         }
-        if dir.ino == ROOT_INO && name == b"lost+found" {
-            self.s.lost_found = Some(ino);
-        }
         true
     }
 
@@ -306,7 +303,7 @@ impl Check<'_> {
 
 /// The entry at `offset`, when it lies inside `body` and its name inside it.
 #[inline]
-fn parse(body: &[u8], offset: usize) -> Result<Entry<'_>, Corrupt> {
+pub(crate) fn parse(body: &[u8], offset: usize) -> Result<Entry<'_>, Corrupt> {
     let rest = &body[offset..];
     if rest.len() < MIN_REC_LEN {
         return Err(Corrupt::DirentOverrun { offset });

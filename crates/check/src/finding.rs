@@ -16,6 +16,8 @@ pub struct Finding {
     pub place: Place,
     /// What.
     pub fault: Fault,
+    /// The path of the inode that it is about, where there is one; of several the first that was met.
+    pub path: Option<Name>,
 }
 
 impl Finding {
@@ -48,8 +50,12 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.fault {
             // These name their place themselves.
-            Fault::Record(corrupt) if names_place(corrupt) => corrupt.fmt(f),
-            fault => write!(f, "{}: {fault}", self.place),
+            Fault::Record(corrupt) if names_place(corrupt) => corrupt.fmt(f)?,
+            fault => write!(f, "{}: {fault}", self.place)?,
+        }
+        match &self.path {
+            Some(path) => write!(f, " ({path})"),
+            None => Ok(()),
         }
     }
 }
@@ -73,7 +79,7 @@ fn names_place(corrupt: &Corrupt) -> bool {
     )
 }
 
-/// A name in a directory, shown with what cannot be printed escaped.
+/// A name in a directory or a path, shown with what cannot be printed escaped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name(pub Box<[u8]>);
 
@@ -171,12 +177,17 @@ pub enum Fault {
         /// By the inode bitmaps.
         counted: u32,
     },
+    /// An inode of quota without the feature `quota`.
+    #[error("{field} is {ino} without feature quota")]
+    QuotaInode {
+        /// Which.
+        field: &'static str,
+        /// The inode.
+        ino: InodeNo,
+    },
     /// There is a file of 2 GiB or more and no `large_file`.
     #[error("inode {0} is of 2 GiB or more, but feature large_file is missing")]
     LargeFile(InodeNo),
-    /// There is a directory too large or a hash tree too high without `large_dir`.
-    #[error("directory {0} is too large without feature large_dir")]
-    LargeDir(InodeNo),
 
     // --- group descriptors and bitmaps ---
     /// Flags or counts of uninitialised inodes where descriptors have no checksum.
@@ -530,12 +541,6 @@ pub enum Fault {
         /// The parent.
         parent: InodeNo,
     },
-    /// There is no `lost+found` in the root directory.
-    #[error("no lost+found")]
-    LostFoundMissing,
-    /// `lost+found` is not a directory.
-    #[error("lost+found is not a directory")]
-    LostFoundNotDirectory,
     /// An inode in use that no entry names.
     #[error("in use, but in no directory")]
     Unattached,

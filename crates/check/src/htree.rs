@@ -2,7 +2,7 @@
 //! names have hashes in the range that the pairs above give it.
 
 use stetfs_format::bytes::read_u16le;
-use stetfs_format::{DxBlock, Hasher, LBlock, Place, htree};
+use stetfs_format::{Corrupt, DxBlock, Hasher, LBlock, Place, SuperFlags, htree};
 
 use crate::checker::{Check, Dir};
 use crate::directories::{BlockKind, HashRange};
@@ -14,6 +14,9 @@ const LAST_HASH: u32 = 0xffff_fffe;
 const MAX_DEPTH: u32 = 4;
 /// The lowest bit of a stored hash: names of that hash begin in the block before.
 const CONTINUED: u32 = 1;
+
+/// Where the free entry that a node looks like has its file type.
+const FILE_TYPE: usize = 7;
 
 /// What is known of a block of an indexed directory.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +66,8 @@ impl Check<'_> {
                 self.s.htree_depth = u32::from(info.indirect_levels) + 1;
                 Some(Hasher {
                     version: info.hash_version,
-                    unsigned: self.sb.unsigned_hash(),
+                    // As the kernel and e2fsck, also where both flags are set.
+                    unsigned: self.sb.flags.contains(SuperFlags::UNSIGNED_HASH),
                     seed: self.sb.hash_seed,
                 })
             }
@@ -107,6 +111,10 @@ impl Check<'_> {
             BlockKind::Root => DxBlock::root(raw, &self.g).map(|(root, _)| root),
             _ => DxBlock::node(raw, &self.g),
         };
+        if kind == BlockKind::Node && self.g.metadata_csum && raw[FILE_TYPE] != 0 {
+            // e2fsck takes it for part of the name's length, and does not find the checksum then.
+            self.push(place, Corrupt::DxNode);
+        }
         match decoded {
             Ok(pairs) => self.htree_pairs(dir, place, lblk, &pairs),
             Err(corrupt) => self.push(place, corrupt),

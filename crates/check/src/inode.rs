@@ -48,8 +48,6 @@ mod offset {
     pub(super) const FILE_ACL_HI: usize = 0x76;
 }
 
-const HURD: u32 = 1;
-
 impl Check<'_> {
     /// Returns the kind for the inode's record.
     pub(crate) fn check_ordinary(&mut self, ino: InodeNo, inode: &Inode, raw: &[u8]) -> u8 {
@@ -90,7 +88,6 @@ impl Check<'_> {
     }
 
     fn check_zero_fields(&mut self, ino: InodeNo, inode: &Inode, raw: &[u8]) {
-        let is_linux = self.sb.creator_os != HURD;
         for (must_be_zero, field, value) in [
             (true, "i_faddr", read_u32le(raw, offset::FADDR)),
             (
@@ -99,12 +96,12 @@ impl Check<'_> {
                 read_u32le(raw, offset::SIZE_HI),
             ),
             (
-                is_linux && !self.g.is_64bit,
+                !self.g.is_64bit,
                 "l_i_file_acl_high",
                 read_u16le(raw, offset::FILE_ACL_HI).into(),
             ),
             (
-                is_linux && !self.g.huge_file,
+                !self.g.huge_file,
                 "l_i_blocks_high",
                 read_u16le(raw, offset::BLOCKS_HI).into(),
             ),
@@ -115,16 +112,15 @@ impl Check<'_> {
         }
     }
 
-    fn check_flags(&mut self, ino: InodeNo, inode: &Inode) {
+    pub(crate) fn check_flags(&mut self, ino: InodeNo, inode: &Inode) {
         use stetfs_format::features::FeatureCompat;
         let imagic = self
             .sb
             .feature_compat
             .contains(FeatureCompat::IMAGIC_INODES);
-        let verity = self.sb.feature_ro_compat.contains(FeatureRoCompat::VERITY);
         let is_special = !matches!(
             inode.file_type(),
-            Some(FileType::Regular | FileType::Directory)
+            None | Some(FileType::Regular | FileType::Directory)
         );
         for (flag, name, is_allowed) in [
             (InodeFlags::IMAGIC, "imagic", imagic),
@@ -132,7 +128,6 @@ impl Check<'_> {
             (InodeFlags::INLINE_DATA, "inline_data", false),
             (InodeFlags::ENCRYPT, "encrypt", false),
             (InodeFlags::EA_INODE, "ea_inode", false),
-            (InodeFlags::VERITY, "verity", verity),
             (InodeFlags::EXTENTS, "extents", self.g.extents),
             (
                 InodeFlags::INDEX,
@@ -151,7 +146,7 @@ impl Check<'_> {
             header.is_ok_and(|node| node.max() >= 2)
         };
         if self.g.extents
-            && !is_special
+            && (inode.is_regular() || inode.is_dir())
             && !inode.flags.contains(InodeFlags::EXTENTS)
             && holds_extents()
         {
@@ -258,7 +253,7 @@ impl Check<'_> {
             self.g.block_bits - 9
         };
         let (stored, counted) = (inode.blocks, blocks << unit);
-        if stored != counted && self.sb.creator_os != HURD {
+        if stored != counted {
             self.push(Place::Inode(ino), Fault::BlocksCount { stored, counted });
         }
         mapped

@@ -203,6 +203,9 @@ impl Check<'_> {
         let is_clear = inode.links_count == 0
             && read_u32le(raw, offset::BLOCKS_LO) == 0
             && read_u32le(raw, offset::BLOCK) == 0;
+        if ino != ROOT_INO && self.is_reserved(ino) {
+            self.check_flags(ino, inode);
+        }
         if ino == ROOT_INO {
             if !inode.is_dir() && inode.links_count > 0 {
                 self.push(place, Fault::RootNotDirectory);
@@ -262,8 +265,8 @@ impl Check<'_> {
     fn check_bad_blocks(&mut self, inode: &Inode) {
         let place = Place::Inode(BAD_BLOCKS_INO);
         if inode.mode != 0
-            || inode.uid != 0
-            || inode.gid != 0
+            || inode.uid as u16 != 0
+            || inode.gid as u16 != 0
             || inode.links_count != 0
             || inode.file_acl.0 != 0
         {

@@ -20,6 +20,7 @@
 //! - `directories.rs`, `htree.rs`: every entry.
 //! - `tree.rs`: parents and link counts.
 //! - `bitmaps.rs`: bitmaps and counts against what was found.
+//! - `paths.rs`: names for what was found.
 #![forbid(unsafe_code)]
 
 mod bitmaps;
@@ -33,6 +34,7 @@ mod htree;
 mod indirect;
 mod inode;
 mod inodes;
+mod paths;
 mod report;
 mod source;
 mod special;

@@ -20,8 +20,8 @@ const GDT_CHUNK: usize = 64 << 10;
 pub(crate) struct JournalFile {
     ino: InodeNo,
     first: Option<BlockNo>,
-    /// Blocks of it by its size.
-    blocks: u64,
+    /// Bytes of it.
+    size: u64,
     /// Logical blocks from 0 on without a hole.
     contiguous: u64,
     is_in_use: bool,
@@ -40,7 +40,7 @@ impl Check<'_> {
         self.s.journal = Some(JournalFile {
             ino,
             first: mapped.first,
-            blocks: inode.size >> self.g.block_bits,
+            size: inode.size,
             contiguous: mapped.contiguous,
             is_in_use: inode.links_count > 0 && inode.is_regular(),
         });
@@ -71,10 +71,11 @@ impl Check<'_> {
         if !file.is_in_use {
             self.push(place, Fault::JournalInode("not a file in use"));
         }
-        if file.blocks < stetfs_format::jbd2::MIN_JOURNAL_BLOCKS.into() {
+        let blocks = file.size >> self.g.block_bits;
+        if blocks < stetfs_format::jbd2::MIN_JOURNAL_BLOCKS.into() {
             self.push(place, Fault::JournalInode("too short"));
         }
-        if file.contiguous < file.blocks {
+        if file.contiguous << self.g.block_bits < file.size {
             self.push(place, Fault::JournalInode("blocks are missing"));
         }
         if let Some(first) = file.first {
@@ -103,8 +104,9 @@ impl Check<'_> {
             }
         };
         let place = Place::Journal(0);
-        if u64::from(sb.maxlen) > file.blocks {
-            let (length, blocks) = (sb.maxlen, file.blocks);
+        let blocks = file.size >> self.g.block_bits;
+        if u64::from(sb.maxlen) > blocks {
+            let length = sb.maxlen;
             self.push(place, Fault::JournalTooLong { length, blocks });
         }
         if sb.nr_users > 1 {

@@ -1,6 +1,6 @@
 //! The superblock: what the decoder demands, then what e2fsck demands beyond it.
 
-use stetfs_format::features::{self, Feature, FeatureCompat, FeatureIncompat, FeatureRoCompat};
+use stetfs_format::features::{self, FeatureCompat, FeatureIncompat, FeatureRoCompat};
 use stetfs_format::{
     GroupFlags, InodeNo, Place, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
 };
@@ -10,7 +10,7 @@ use crate::finding::Fault;
 use crate::source::Source;
 
 /// Compatible features that e2fsprogs and the kernel know; others may mean structures that nobody here knows.
-const KNOWN_COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
+const COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
     .union(FeatureCompat::IMAGIC_INODES)
     .union(FeatureCompat::HAS_JOURNAL)
     .union(FeatureCompat::EXT_ATTR)
@@ -20,6 +20,29 @@ const KNOWN_COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
     .union(FeatureCompat::FAST_COMMIT)
     .union(FeatureCompat::STABLE_INODES)
     .union(FeatureCompat::ORPHAN_FILE);
+
+/// Incompatible features whose structures are judged here.
+const INCOMPAT: FeatureIncompat = FeatureIncompat::FILETYPE
+    .union(FeatureIncompat::RECOVER)
+    .union(FeatureIncompat::META_BG)
+    .union(FeatureIncompat::EXTENTS)
+    .union(FeatureIncompat::IS_64BIT)
+    .union(FeatureIncompat::FLEX_BG)
+    .union(FeatureIncompat::CSUM_SEED)
+    .union(FeatureIncompat::LARGEDIR);
+
+/// Read-only-compatible features whose structures are judged here.
+const RO_COMPAT: FeatureRoCompat = FeatureRoCompat::SPARSE_SUPER
+    .union(FeatureRoCompat::LARGE_FILE)
+    .union(FeatureRoCompat::HUGE_FILE)
+    .union(FeatureRoCompat::GDT_CSUM)
+    .union(FeatureRoCompat::DIR_NLINK)
+    .union(FeatureRoCompat::EXTRA_ISIZE)
+    .union(FeatureRoCompat::METADATA_CSUM)
+    .union(FeatureRoCompat::ORPHAN_PRESENT);
+
+/// `s_creator_os`.
+const HURD: u32 = 1;
 
 /// Read-only-compatible features that change where things lie or whose they are: without knowing them, nothing
 /// that follows can be judged.
@@ -80,6 +103,7 @@ impl Check<'_> {
         let can_go_on = self.check_features();
         self.check_feature_pairs();
         self.check_numbers();
+        self.check_quota_inodes();
         if self.sb.feature_incompat.contains(FeatureIncompat::RECOVER) {
             self.push(Place::Superblock, Fault::NeedsRecovery);
         }
@@ -94,18 +118,20 @@ impl Check<'_> {
     }
 
     fn check_features(&mut self) -> bool {
-        let check = self.sb.check_features();
-        let unknown = self.sb.feature_compat.difference(KNOWN_COMPAT);
-        let unknown = features::all(unknown, FeatureIncompat::empty(), FeatureRoCompat::empty());
-        let mut can_go_on = check.can_mount();
-        for feature in check.refuse.into_iter().chain(unknown) {
+        let compat = self.sb.feature_compat.difference(COMPAT);
+        let incompat = self.sb.feature_incompat.difference(INCOMPAT);
+        let ro_compat = self.sb.feature_ro_compat.difference(RO_COMPAT);
+        for feature in features::all(compat, incompat, ro_compat) {
             self.push(Place::Superblock, Fault::UnsupportedFeature(feature));
         }
-        for feature in check.read_only {
-            if let Feature::RoCompat(bit) = feature {
-                can_go_on &= !OPAQUE_RO_COMPAT.intersects(FeatureRoCompat::from_bits_retain(bit));
-            }
-            self.push(Place::Superblock, Fault::UnsupportedFeature(feature));
+        let mut can_go_on = incompat.is_empty() && !ro_compat.intersects(OPAQUE_RO_COMPAT);
+        if self.sb.creator_os == HURD {
+            // Its inodes have other fields behind the first hundred bytes.
+            self.push(
+                Place::Superblock,
+                Fault::Unsupported("a volume of the Hurd"),
+            );
+            can_go_on = false;
         }
         can_go_on
     }
@@ -172,6 +198,24 @@ impl Check<'_> {
             // Without room for the fields their sizes mean nothing.
             if most > 0 && value != 0 && (value < 4 || value > most || value % 4 != 0) {
                 self.push(Place::Superblock, Fault::SuperExtraSize { field, value });
+            }
+        }
+    }
+
+    /// e2fsck takes the inodes for quota inodes, feature or not.
+    fn check_quota_inodes(&mut self) {
+        if self.sb.feature_ro_compat.contains(FeatureRoCompat::QUOTA) {
+            // Reported as not supported.
+            return;
+        }
+        for (field, ino) in [
+            ("s_usr_quota_inum", self.sb.usr_quota_inum),
+            ("s_grp_quota_inum", self.sb.grp_quota_inum),
+            ("s_prj_quota_inum", self.sb.prj_quota_inum),
+        ] {
+            let ino = InodeNo(ino);
+            if ino.0 != 0 {
+                self.push(Place::Superblock, Fault::QuotaInode { field, ino });
             }
         }
     }

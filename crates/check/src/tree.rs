@@ -29,7 +29,6 @@ impl Check<'_> {
         self.s.dirs[root].parent = ROOT_INO;
         self.check_connections(root);
         self.check_parents();
-        self.check_lost_found();
         self.check_links();
     }
 
@@ -69,17 +68,6 @@ impl Check<'_> {
                 let (found, parent) = (dir.dotdot, dir.parent);
                 self.push(Place::Inode(dir.ino), Fault::DotDot { found, parent });
             }
-        }
-    }
-
-    fn check_lost_found(&mut self) {
-        let place = Place::Inode(ROOT_INO);
-        match self.s.lost_found {
-            None => self.push(place, Fault::LostFoundMissing),
-            Some(ino) if self.dir_index(ino).is_none() => {
-                self.push(place, Fault::LostFoundNotDirectory);
-            }
-            Some(_) => {}
         }
     }
 

@@ -125,7 +125,8 @@ impl Check<'_> {
             let value = base + usize::from(read_u16le(entry, offset::VALUE_OFFS));
             let has_value = size > 0 && read_u32le(entry, offset::VALUE_INUM) == 0;
             let is_apart = taken.take(at, padded(ENTRY + name_len))
-                && (!has_value || taken.take(value, padded(size)));
+                && (!has_value || taken.take(value, padded(size)))
+                && (!in_block || value + size <= area.len());
             if !is_apart {
                 self.push(place, Fault::XattrOverlap(at));
                 return;
