@@ -5,9 +5,12 @@
 //! - Requests fail as planned ([`Fault`]): a read ([`Op::Read`]) cannot be corrected, that one time; a program ([`Op::Write`]) or an erase
 //!   ([`Op::Erase`]) finds that the block has gone bad. A fault's bytes are those of the data, counted from the first page. How
 //!   it is to fail ([`Failure`](crate::sim::Failure)) makes no difference.
+//! - A block that has failed must not be used again by who was told. When the power went off before it was marked, nobody knows: the
+//!   block fails again.
 //! - Time: a page takes its time in the cells and the time of its bytes on the bus; the bus is not used during an erase.
 //! - With one caller, the same requests give the same tape, the same answers and the same time.
 
+use hashbrown::HashSet;
 use parking_lot::{Mutex, MutexGuard};
 use stetfs_format::nand::{BlockCondition, NandBlock, NandEcc, NandGeometry, NandPart};
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -38,6 +41,8 @@ pub(super) struct State<S> {
     pub(super) changes: u64,
     /// What was being done when the power went off.
     pub(super) in_flight: Option<NandEntry>,
+    /// Blocks of which the caller was told that they have failed.
+    told: HashSet<BlockAddr>,
     faults: FaultPlan,
 }
 
@@ -59,6 +64,7 @@ impl<S: Store> NandDev<S> {
                 entries: Vec::new(),
                 changes: 0,
                 in_flight: None,
+                told: HashSet::new(),
                 faults: FaultPlan::default(),
             }),
         }
@@ -205,6 +211,15 @@ impl<S: Store> State<S> {
             has_failed = *failed;
         }
         self.cells.carry_out(&change)?;
+        if has_failed {
+            self.told.insert(match &change {
+                NandEntry::Program { page, .. } => {
+                    self.cells.header().part.geometry.block_of(*page)
+                }
+                NandEntry::Erase { block, .. } | NandEntry::MarkBad { block, .. } => *block,
+                NandEntry::Fade { .. } => unreachable!("reading does not fail a block"),
+            });
+        }
         let number = supply.number();
         self.changes += 1;
         if self.start.is_some() {
@@ -216,10 +231,11 @@ impl<S: Store> State<S> {
     /// The state of a block that is to be changed. Panics when it must not be.
     fn usable(&self, block: BlockAddr, what: &str) -> Result<NandBlock, NandError> {
         let state = self.cells.block(block)?;
-        let usable = matches!(
-            state.condition,
-            BlockCondition::Good | BlockCondition::HalfErased
-        );
+        let usable = match state.condition {
+            BlockCondition::Good | BlockCondition::HalfErased => true,
+            BlockCondition::Failed => !self.told.contains(&block),
+            BlockCondition::Bad | BlockCondition::FactoryBad => false,
+        };
         assert!(
             usable,
             "misuse of the NAND part: {what} in erase block {block}, which is {:?}",
@@ -229,12 +245,13 @@ impl<S: Store> State<S> {
     }
 
     /// Panics when the page is not one that may be programmed next.
-    fn check_programmable(&self, page: PageNo, spare: &[u8]) -> Result<(), NandError> {
+    /// Otherwise returns whether its block has failed already.
+    fn check_programmable(&self, page: PageNo, spare: &[u8]) -> Result<bool, NandError> {
         let geometry = self.cells.header().part.geometry;
         let (home, index) = (geometry.block_of(page), geometry.index_of(page));
         let block = self.usable(home, "a program")?;
         assert!(
-            block.condition == BlockCondition::Good,
+            block.condition != BlockCondition::HalfErased,
             "misuse of the NAND part: page {page} is programmed in erase block {home}, whose erase was interrupted"
         );
         assert!(
@@ -251,7 +268,7 @@ impl<S: Store> State<S> {
             index != 0 || mark == 0xff,
             "misuse of the NAND part: page {page} is programmed with {mark:#04x} for the bad block mark"
         );
-        Ok(())
+        Ok(block.condition == BlockCondition::Failed)
     }
 }
 
@@ -286,13 +303,13 @@ impl<S: Store> Nand for NandDev<S> {
         self.assert_page(page, Some(data.len()), spare.len());
         let mut supply = self.rig.power.lock();
         let mut state = self.state.lock();
-        state.check_programmable(page, spare)?;
+        let has_failed = state.check_programmable(page, spare)?;
         let change = NandEntry::Program {
             page,
             data: data.into(),
             spare: spare.into(),
             tag,
-            failed: state.cells.program_fails(page)?,
+            failed: has_failed || state.cells.program_fails(page)?,
         };
         let bytes = self.page_range(page);
         if state.change(&mut supply, Op::Write, Some(bytes), change)? {
@@ -310,11 +327,11 @@ impl<S: Store> Nand for NandDev<S> {
         self.assert_block(block);
         let mut supply = self.rig.power.lock();
         let mut state = self.state.lock();
-        state.usable(block, "an erase")?;
+        let has_failed = state.usable(block, "an erase")?.condition == BlockCondition::Failed;
         let change = NandEntry::Erase {
             block,
             cause,
-            failed: state.cells.erase_fails(block)?,
+            failed: has_failed || state.cells.erase_fails(block)?,
         };
         let (offset, page_len) = self.page_range(self.part.geometry.page_at(block, 0));
         let len = page_len * u64::from(self.part.geometry.pages_per_block);

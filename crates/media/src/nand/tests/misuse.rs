@@ -135,3 +135,22 @@ fn impossible_outcomes() {
     program(&nand, &SMALL, 0, 1).expect("a program");
     let _ = nand.tape().crash_point(0).crash(Outcome::HalfTorn);
 }
+
+/// Who lost his power before he could mark a block does not know that it has failed: it is no misuse to try again, and fails again.
+#[test]
+fn a_failed_block_that_was_not_marked_fails_again() {
+    let nand = NandSim::new(SMALL);
+    nand.inject(Fault::nth(Op::Write, 0));
+    let page = PageNo(4);
+    let failed = program(&nand, &SMALL, page.0, 1);
+    assert_eq!(failed, Err(NandError::ProgramFailed { page }));
+    let next = PageNo(5);
+    let left = || nand.crash_point().crash(Outcome::NotStarted);
+    let programmed = program(&left(), &SMALL, next.0, 2);
+    assert_eq!(programmed, Err(NandError::ProgramFailed { page: next }));
+    let left = left();
+    let block = BlockAddr(1);
+    let erase = || left.erase(block, Cause::Gc);
+    assert_eq!(erase(), Err(NandError::EraseFailed { block }));
+    catch_unwind(AssertUnwindSafe(erase)).expect_err("it has been told now");
+}
