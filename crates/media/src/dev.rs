@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
+use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
 /// A contiguous range to be written.
@@ -54,6 +55,11 @@ pub trait BlockDev: Send + Sync {
 
     /// Whether reads come from the host's memory anyway, so that caching them once more is waste.
     fn host_cached(&self) -> bool;
+
+    /// The device's ability to give an address the content of another one, where it has it.
+    fn remap(&self) -> Option<&dyn Remap> {
+        None
+    }
 
     /// Fills `out` with the newest content.
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError>;
