@@ -1,4 +1,4 @@
-//! The three checksums of ext4 and JBD2.
+//! The three checksums of ext4 and JBD2, and the longer one of stetfs's own logs.
 //!
 //! All are chained the kernel's way: the result of one call is the seed of the
 //! next, nothing is inverted at the start or the end.
@@ -21,6 +21,14 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Mpeg2, seed.into());
     digest.update(bytes);
     digest.finalize() as u32
+}
+
+/// CRC-64 (the NVMe specification's polynomial): what stetfs's own logs are checked by.
+#[inline]
+pub fn crc64(seed: u64, bytes: &[u8]) -> u64 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, seed);
+    digest.update(bytes);
+    !digest.finalize()
 }
 
 /// CRC-16 (polynomial 0x8005 reflected) as the kernel's `crc16(seed, ...)`:
@@ -85,6 +93,8 @@ mod tests {
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
         assert_eq!(crc32_be(!0, b"123456789"), 0x0376_e6e7); // CRC-32/MPEG-2
         assert_eq!(crc16(0, b"123456789"), 0xbb3d); // CRC-16/ARC
+        assert_eq!(!crc64(!0, b"123456789"), 0xae8b_1486_0a79_9888); // CRC-64/NVME
+        assert_eq!(crc64(crc64(5, b"1234"), b"56789"), crc64(5, b"123456789"));
     }
 
     #[test]

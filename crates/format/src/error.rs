@@ -502,6 +502,28 @@ pub enum Corrupt {
         computed: u32,
     },
 
+    // --- stetfs's own logs ---
+    /// The block does not begin with the magic of a private log.
+    #[error("private log header: magic {0:02x?}")]
+    PrivateLogMagic([u8; 8]),
+    /// The header does not fit its checksum.
+    #[error("private log header: checksum {stored:#010x}, computed {computed:#010x}")]
+    PrivateLogChecksum {
+        /// In the header.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// The log was written by a later version.
+    #[error("private log header: version {0}, not 1")]
+    PrivateLogVersion(u32),
+    /// Neither open nor closed.
+    #[error("private log header: state {0} is neither 0 (closed) nor 1 (open)")]
+    PrivateLogState(u32),
+    /// A chunk that no writer makes.
+    #[error("private log: a chunk {0}")]
+    PrivateLogChunk(&'static str),
+
     // --- JBD2 ---
     /// The block does not begin with JBD2's magic.
     #[error("journal block: magic {0:#010x}, not 0xc03b3998")]

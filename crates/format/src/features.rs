@@ -79,6 +79,9 @@ bitflags! {
         const ENCRYPT = 0x10000;
         /// Directories whose names are compared without regard to case.
         const CASEFOLD = 0x20000;
+        /// stetfs's own: the newest content is in a log or a memory that only the scheme which wrote it can
+        /// read. e2fsprogs calls it FEATURE_I31. A clean unmount takes it away.
+        const PRIVATE_LOG = 0x8000_0000;
     }
 }
 
@@ -132,7 +135,8 @@ impl FeatureIncompat {
         .union(Self::IS_64BIT)
         .union(Self::FLEX_BG)
         .union(Self::CSUM_SEED)
-        .union(Self::LARGEDIR);
+        .union(Self::LARGEDIR)
+        .union(Self::PRIVATE_LOG);
 }
 
 impl FeatureRoCompat {
@@ -311,10 +315,10 @@ mod tests {
         let found = check(
             FeatureIncompat::SUPPORTED
                 | FeatureIncompat::INLINE_DATA
-                | FeatureIncompat::from_bits_retain(1 << 31),
+                | FeatureIncompat::from_bits_retain(1 << 30),
             FeatureRoCompat::SUPPORTED | FeatureRoCompat::BIGALLOC | FeatureRoCompat::VERITY,
         );
-        assert_eq!(names(&found.refuse), "inline_data, FEATURE_I31");
+        assert_eq!(names(&found.refuse), "inline_data, FEATURE_I30");
         assert_eq!(names(&found.read_only), "bigalloc, verity");
         assert!(!found.can_mount() && !found.can_write());
         let found = check(FeatureIncompat::SUPPORTED, FeatureRoCompat::SUPPORTED);

@@ -29,6 +29,7 @@ pub mod layout;
 pub mod nand;
 pub mod num;
 pub mod orphan;
+pub mod private_log;
 mod shape;
 pub mod superblock;
 pub mod xattr;
@@ -48,7 +49,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 30] = [
+pub const LAYOUTS: [&layout::Layout; 33] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -79,4 +80,7 @@ pub const LAYOUTS: [&layout::Layout; 30] = [
     &ftl::FTL_LOG_LAYOUT,
     &ftl::FTL_RUN_LAYOUT,
     &ftl::FTL_POOL_LAYOUT,
+    &private_log::LOG_HEADER_LAYOUT,
+    &private_log::LOG_TRANSACTION_LAYOUT,
+    &private_log::LOG_CHUNK_LAYOUT,
 ];

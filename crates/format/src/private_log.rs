@@ -1,0 +1,441 @@
+//! The logs of schemes that the kernel does not know: who owns a log, and the records of a byte-addressable one.
+//!
+//! A volume in use by such a scheme has the incompatible feature [`PRIVATE_LOG`](crate::FeatureIncompat::PRIVATE_LOG), which
+//! neither the kernel nor e2fsck knows: both refuse it. Its journal area is that of JBD2; block 0, JBD2's superblock, stays as it
+//! is, block 1 begins with the [`LogHeader`], the rest is the scheme's.
+//!
+//! A byte-addressable log holds transactions one behind the other, each at a multiple of 64 bytes from the log's start and around
+//! its end: a [`Transaction`] header of one cache line, then chunks, then zeros up to the next multiple of 64. A
+//! transaction is valid if and only if:
+//! 1. its state word has the state [`COMMIT`] or [`CHECKPOINT`] and the expected sequence number;
+//! 2. its epoch is the log's, and its length a multiple of 64 that the log can hold;
+//! 3. its checksum is that of everything behind the state word, begun with the volume's UUID and the transaction's position;
+//! 4. if it is the last in the log: each block that it says was written in place has the content whose checksum is there.
+//!
+//! All integers are little-endian.
+
+use crate::checksum::{crc32c, crc64};
+use crate::error::Corrupt;
+use crate::layout::{Bytes, Le16, Le32, Le64, U8, layout};
+use crate::num::{BlockNo, Tid};
+
+layout! {
+    /// Who owns the log.
+    pub LOG_HEADER_LAYOUT = "Private log header", 72, {
+        0x00 Bytes<8>, MAGIC = "l_magic";
+        0x08 Le32, VERSION = "l_version";
+        0x0c Le32, CHECKSUM = "l_checksum";
+        0x10 Bytes<16>, SCHEME = "l_scheme";
+        0x20 Bytes<16>, UUID = "l_uuid";
+        0x30 Le64, EPOCH = "l_epoch";
+        0x38 Le32, STATE = "l_state";
+        0x40 Le64, TAIL = "l_tail";
+    }
+}
+
+layout! {
+    /// A transaction in a byte-addressable log.
+    pub LOG_TRANSACTION_LAYOUT = "Private log transaction", 64, {
+        0x00 Le64, T_STATE = "t_state";
+        0x08 Le64, T_LENGTH = "t_length";
+        0x10 Le64, T_EPOCH = "t_epoch";
+        0x18 Le64, T_CHECKSUM = "t_checksum";
+        0x20 Le32, T_CHUNKS = "t_chunks";
+        0x28 Le64, T_SEC = "t_sec";
+        0x30 Le32, T_NSEC = "t_nsec";
+    }
+}
+
+layout! {
+    /// A piece of a transaction: what happened to one block.
+    pub LOG_CHUNK_LAYOUT = "Private log chunk", 16, {
+        0x00 Le64, C_BLOCK = "c_block";
+        0x08 U8, C_KIND = "c_kind";
+        0x09 U8, C_CLASS = "c_class";
+        0x0a Le16, C_COUNT = "c_count";
+        0x0c Le32, C_LENGTH = "c_length";
+    }
+}
+
+/// Bytes of a transaction's header: one cache line.
+pub const TRANSACTION_SIZE: usize = 64;
+
+/// Bytes of a chunk's header.
+pub const CHUNK_SIZE: usize = 16;
+
+/// Where in the log header the word lies that says where the log begins; it changes by itself, in one store.
+pub const TAIL_OFFSET: usize = TAIL.0;
+
+/// State of a transaction that is being written.
+pub const PENDING: u32 = 0x444e_4550; // "PEND"
+/// State of one that counts.
+pub const COMMIT: u32 = 0x5449_4d43; // "CMIT"
+/// State of one whose changes are home.
+pub const CHECKPOINT: u32 = 0x5450_4b43; // "CKPT"
+
+const MAGIC_VALUE: [u8; 8] = *b"stetLOG\0";
+const VERSION_VALUE: u32 = 1;
+
+/// Bytes of the header that its checksum covers.
+const HEADER_COVERED: usize = TAIL.0;
+
+/// What the log's header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogHeader {
+    /// The scheme's name, at most 16 bytes.
+    pub scheme: String,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// Another number each time the log is made anew.
+    pub epoch: u64,
+    /// Everything is home: there is nothing to recover.
+    pub is_closed: bool,
+    /// Where the log begins.
+    pub tail: Tail,
+}
+
+/// Where a log begins: position and sequence number of the first transaction to be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// In units of 64 bytes from the log's start.
+    pub line: u32,
+    /// The sequence number.
+    pub sequence: Tid,
+}
+
+impl Tail {
+    /// As the word that is stored in one piece.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.line) | u64::from(self.sequence.0) << 32
+    }
+
+    /// From that word.
+    pub fn from_word(word: u64) -> Self {
+        Self {
+            line: word as u32,
+            sequence: Tid((word >> 32) as u32),
+        }
+    }
+}
+
+impl LogHeader {
+    /// Bytes of the header.
+    pub const SIZE: usize = LOG_HEADER_LAYOUT.size;
+
+    /// Whether a block begins like one, whatever else is in it.
+    pub fn is_one(block: &[u8]) -> bool {
+        block.starts_with(&MAGIC_VALUE)
+    }
+
+    /// Reads and checks it.
+    ///
+    /// # Errors
+    /// [`Corrupt::TooShort`], [`Corrupt::PrivateLogMagic`], [`Corrupt::PrivateLogChecksum`],
+    /// [`Corrupt::PrivateLogVersion`], [`Corrupt::PrivateLogState`].
+    pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
+        if block.len() < Self::SIZE {
+            return Err(Corrupt::TooShort {
+                record: LOG_HEADER_LAYOUT.name,
+                needed: Self::SIZE,
+                found: block.len(),
+            });
+        }
+        if !Self::is_one(block) {
+            return Err(Corrupt::PrivateLogMagic(MAGIC.get(block)));
+        }
+        let (stored, computed) = (CHECKSUM.get(block), header_crc(block));
+        if stored != computed {
+            return Err(Corrupt::PrivateLogChecksum { stored, computed });
+        }
+        if VERSION.get(block) != VERSION_VALUE {
+            return Err(Corrupt::PrivateLogVersion(VERSION.get(block)));
+        }
+        let scheme = SCHEME.get(block);
+        let len = scheme.iter().position(|&b| b == 0).unwrap_or(scheme.len());
+        Ok(Self {
+            scheme: String::from_utf8_lossy(&scheme[..len]).into_owned(),
+            uuid: UUID.get(block),
+            epoch: EPOCH.get(block),
+            is_closed: match STATE.get(block) {
+                0 => true,
+                1 => false,
+                state => return Err(Corrupt::PrivateLogState(state)),
+            },
+            tail: Tail::from_word(TAIL.get(block)),
+        })
+    }
+
+    /// Writes it over the first [`SIZE`](Self::SIZE) bytes.
+    ///
+    /// # Panics
+    /// When `block` is shorter or the scheme's name longer than 16 bytes.
+    pub fn encode(&self, block: &mut [u8]) {
+        block[..Self::SIZE].fill(0);
+        let mut scheme = [0; 16];
+        scheme[..self.scheme.len()].copy_from_slice(self.scheme.as_bytes());
+        MAGIC.put(block, &MAGIC_VALUE);
+        VERSION.put(block, VERSION_VALUE);
+        SCHEME.put(block, &scheme);
+        UUID.put(block, &self.uuid);
+        EPOCH.put(block, self.epoch);
+        STATE.put(block, u32::from(!self.is_closed));
+        TAIL.put(block, self.tail.to_word());
+        let crc = header_crc(block);
+        CHECKSUM.put(block, crc);
+    }
+}
+
+fn header_crc(block: &[u8]) -> u32 {
+    let mut covered = [0; HEADER_COVERED];
+    covered.copy_from_slice(&block[..HEADER_COVERED]);
+    CHECKSUM.put(&mut covered, 0);
+    crc32c(!0, &covered)
+}
+
+/// What a transaction's header says behind its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transaction {
+    /// Bytes of all of it, a multiple of 64.
+    pub length: u64,
+    /// The log's epoch.
+    pub epoch: u64,
+    /// Chunks in it.
+    pub chunks: u32,
+    /// When it was closed: seconds and nanoseconds since 1970, for people.
+    pub time: (u64, u32),
+}
+
+/// The state word: what is stored in one piece.
+pub fn state_word(state: u32, sequence: Tid) -> u64 {
+    u64::from(state) | u64::from(sequence.0) << 32
+}
+
+/// State and sequence number in a state word.
+pub fn state_of(word: u64) -> (u32, Tid) {
+    (word as u32, Tid((word >> 32) as u32))
+}
+
+impl Transaction {
+    /// Reads the header of a transaction; whether the transaction is valid is [`is_intact`](Self::is_intact)'s.
+    pub fn decode(header: &[u8; TRANSACTION_SIZE]) -> (u64, Self) {
+        let header = &header[..];
+        let transaction = Self {
+            length: T_LENGTH.get(header),
+            epoch: T_EPOCH.get(header),
+            chunks: T_CHUNKS.get(header),
+            time: (T_SEC.get(header), T_NSEC.get(header)),
+        };
+        (T_STATE.get(header), transaction)
+    }
+
+    /// Writes the header, with the state word `state`, at the start of a transaction whose chunks are there already, and seals it.
+    /// `seed` is that of its position ([`seed`]).
+    pub fn encode(&self, state: u64, seed: u64, record: &mut [u8]) {
+        record[..TRANSACTION_SIZE].fill(0);
+        T_STATE.put(record, state);
+        T_LENGTH.put(record, self.length);
+        T_EPOCH.put(record, self.epoch);
+        T_CHUNKS.put(record, self.chunks);
+        T_SEC.put(record, self.time.0);
+        T_NSEC.put(record, self.time.1);
+        let crc = transaction_crc(seed, record);
+        T_CHECKSUM.put(record, crc);
+    }
+
+    /// Whether a whole transaction has the checksum that belongs to it.
+    pub fn is_intact(seed: u64, record: &[u8]) -> bool {
+        T_CHECKSUM.get(record) == transaction_crc(seed, record)
+    }
+}
+
+/// What checksums of a transaction begin with: the volume, the epoch, the place in the log and the number.
+pub fn seed(uuid: &[u8; 16], epoch: u64, line: u32, sequence: Tid) -> u64 {
+    let mut bytes = [0; 32];
+    bytes[..16].copy_from_slice(uuid);
+    bytes[16..24].copy_from_slice(&epoch.to_le_bytes());
+    bytes[24..28].copy_from_slice(&line.to_le_bytes());
+    bytes[28..].copy_from_slice(&sequence.0.to_le_bytes());
+    crc64(0, &bytes)
+}
+
+fn transaction_crc(seed: u64, record: &[u8]) -> u64 {
+    let at = T_CHECKSUM.0;
+    let crc = crc64(seed, &record[T_STATE.end()..at]);
+    crc64(crc, &record[at + 8..])
+}
+
+/// What a chunk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ChunkKind {
+    /// Bytes of a block: `c_count` pairs of offset and length, then the bytes.
+    Ranges = 1,
+    /// A whole block.
+    Block = 2,
+    /// Whole inodes, as [`Ranges`](Self::Ranges).
+    Inodes = 3,
+    /// A block that was written in place: the CRC-64 of its content.
+    InPlace = 4,
+    /// `c_count` block numbers, freed: what this or an earlier transaction logged of them must not be replayed.
+    Revoke = 5,
+}
+
+impl ChunkKind {
+    const ALL: [Self; 5] = [
+        Self::Ranges,
+        Self::Block,
+        Self::Inodes,
+        Self::InPlace,
+        Self::Revoke,
+    ];
+}
+
+/// A chunk's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The block; 0 with [`ChunkKind::Revoke`].
+    pub block: BlockNo,
+    /// What it does.
+    pub kind: ChunkKind,
+    /// What the block is, as a number of the writer's choice; for accounts.
+    pub class: u8,
+    /// Pairs or numbers that follow.
+    pub count: u16,
+    /// Bytes of the whole chunk, a multiple of 8: where the next one begins.
+    pub length: u32,
+}
+
+impl Chunk {
+    /// Reads the header at the start of `bytes`, which end with the transaction.
+    ///
+    /// # Errors
+    /// [`Corrupt::PrivateLogChunk`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Corrupt> {
+        if bytes.len() < CHUNK_SIZE {
+            return Err(Corrupt::PrivateLogChunk("beyond its transaction"));
+        }
+        let kind = C_KIND.get(bytes);
+        let Some(&kind) = ChunkKind::ALL.iter().find(|k| **k as u8 == kind) else {
+            return Err(Corrupt::PrivateLogChunk("of an unknown kind"));
+        };
+        let length = C_LENGTH.get(bytes);
+        if (length as usize) < CHUNK_SIZE
+            || length as usize > bytes.len()
+            || !length.is_multiple_of(8)
+        {
+            return Err(Corrupt::PrivateLogChunk("of an impossible length"));
+        }
+        Ok(Self {
+            block: BlockNo(C_BLOCK.get(bytes)),
+            kind,
+            class: C_CLASS.get(bytes),
+            count: C_COUNT.get(bytes),
+            length,
+        })
+    }
+
+    /// Writes the header over the first bytes.
+    pub fn encode(&self, bytes: &mut [u8]) {
+        bytes[..CHUNK_SIZE].fill(0);
+        C_BLOCK.put(bytes, self.block.0);
+        C_KIND.put(bytes, self.kind as u8);
+        C_CLASS.put(bytes, self.class);
+        C_COUNT.put(bytes, self.count);
+        C_LENGTH.put(bytes, self.length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> LogHeader {
+        LogHeader {
+            scheme: "shortcut".to_owned(),
+            uuid: *b"0123456789abcdef",
+            epoch: 77,
+            is_closed: false,
+            tail: Tail {
+                line: 9,
+                sequence: Tid(3),
+            },
+        }
+    }
+
+    #[test]
+    fn a_header_reads_back_and_its_tail_changes_alone() {
+        let mut block = [0xEE; 128];
+        header().encode(&mut block);
+        assert_eq!(LogHeader::decode(&block), Ok(header()));
+        let tail = Tail {
+            line: 1 << 20,
+            sequence: Tid(u32::MAX),
+        };
+        block[TAIL_OFFSET..TAIL_OFFSET + 8].copy_from_slice(&tail.to_word().to_le_bytes());
+        assert_eq!(LogHeader::decode(&block).map(|h| h.tail), Ok(tail));
+    }
+
+    #[test]
+    fn every_damaged_byte_of_a_header_is_noticed() {
+        let mut block = [0; 128];
+        header().encode(&mut block);
+        for i in 0..TAIL_OFFSET {
+            let mut damaged = block;
+            damaged[i] ^= 0x10;
+            assert!(LogHeader::decode(&damaged).is_err(), "byte {i}");
+        }
+        assert!(LogHeader::decode(&block[..71]).is_err());
+    }
+
+    #[test]
+    fn a_transaction_belongs_to_its_place_its_number_and_its_volume() {
+        let transaction = Transaction {
+            length: 128,
+            epoch: 5,
+            chunks: 1,
+            time: (1, 2),
+        };
+        let mut record = [7; 128];
+        let here = seed(&[1; 16], 5, 4, Tid(9));
+        transaction.encode(state_word(COMMIT, Tid(9)), here, &mut record);
+        let first: &[u8; 64] = record.first_chunk().expect("a header");
+        let (word, read) = Transaction::decode(first);
+        assert_eq!((state_of(word), read), ((COMMIT, Tid(9)), transaction));
+        assert!(Transaction::is_intact(here, &record));
+        for other in [
+            seed(&[2; 16], 5, 4, Tid(9)),
+            seed(&[1; 16], 6, 4, Tid(9)),
+            seed(&[1; 16], 5, 3, Tid(9)),
+            seed(&[1; 16], 5, 4, Tid(8)),
+        ] {
+            assert!(!Transaction::is_intact(other, &record));
+        }
+        for i in 8..128 {
+            let mut damaged = record;
+            damaged[i] ^= 1;
+            assert!(!Transaction::is_intact(here, &damaged), "byte {i}");
+        }
+    }
+
+    #[test]
+    fn chunks_end_with_their_transaction() {
+        let chunk = Chunk {
+            block: BlockNo(12),
+            kind: ChunkKind::Inodes,
+            class: 4,
+            count: 2,
+            length: 48,
+        };
+        let mut bytes = [0; 48];
+        chunk.encode(&mut bytes);
+        assert_eq!(Chunk::decode(&bytes), Ok(chunk));
+        for length in [0, 8, 15, 17, 56] {
+            C_LENGTH.put(&mut bytes, length);
+            assert!(Chunk::decode(&bytes).is_err(), "{length}");
+        }
+        C_LENGTH.put(&mut bytes, 48);
+        C_KIND.put(&mut bytes, 9);
+        assert!(Chunk::decode(&bytes).is_err());
+        assert!(Chunk::decode(&bytes[..15]).is_err());
+    }
+}
