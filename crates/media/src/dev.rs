@@ -12,10 +12,13 @@
 //!   therefore never lets one succeed again ([`MediaError::WritesLost`]). Whoever owns it must stop writing.
 //! - Every request that succeeded is counted by the [`Meter`].
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
+use crate::pmem::Pmem;
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
@@ -41,8 +44,8 @@ pub trait BlockDev: Send + Sync {
     /// The unit of offsets and lengths in bytes, a power of two from 512 to 65,536.
     fn sector_size(&self) -> u32;
 
-    /// Bytes that a power cut leaves either all old or all new; a multiple of the sector size. An aligned
-    /// unit of this size is never torn.
+    /// Bytes that a power cut leaves either all old or all new: a multiple of the sector size, or a word of 8 bytes where
+    /// the device is memory. An aligned unit of this size is never torn.
     fn atomic_unit(&self) -> u32 {
         self.sector_size()
     }
@@ -55,6 +58,11 @@ pub trait BlockDev: Send + Sync {
 
     /// Whether reads come from the host's memory anyway, so that caching them once more is waste.
     fn host_cached(&self) -> bool;
+
+    /// The same content as memory, where it is memory: see [`PmemDev`](crate::PmemDev).
+    fn pmem(&self) -> Option<&Arc<dyn Pmem>> {
+        None
+    }
 
     /// The device's ability to give an address the content of another one, where it has it.
     fn remap(&self) -> Option<&dyn Remap> {

@@ -1,0 +1,90 @@
+//! Persistent memory used as a block device: the home medium of schemes that also store into it by the byte.
+//!
+//! Requests are in sectors of 512 bytes, but nothing makes a sector whole: a power cut tears at words of 8 bytes
+//! ([`BlockDev::atomic_unit`]). Writes go past the processor's cache, a flush is a fence.
+
+use std::sync::Arc;
+
+use crate::dev::{BlockDev, check_parts, check_range};
+use crate::error::{MediaError, Op};
+use crate::meter::Meter;
+use crate::pmem::{Pmem, WORD};
+use crate::tag::{Cause, Tag};
+
+const SECTOR: u32 = 512;
+
+/// A block device in persistent memory.
+pub struct PmemDev {
+    pmem: Arc<dyn Pmem>,
+    size: u64,
+}
+
+impl PmemDev {
+    /// The memory as a device; what remains of an incomplete sector at its end is not used.
+    pub fn new(pmem: Arc<dyn Pmem>) -> Self {
+        let size = pmem.size() - pmem.size() % u64::from(SECTOR);
+        Self { pmem, size }
+    }
+}
+
+impl BlockDev for PmemDev {
+    fn describe(&self) -> String {
+        self.pmem.describe()
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn sector_size(&self) -> u32 {
+        SECTOR
+    }
+
+    fn atomic_unit(&self) -> u32 {
+        WORD as u32
+    }
+
+    fn read_only(&self) -> bool {
+        self.pmem.read_only()
+    }
+
+    fn volatile_cache(&self) -> bool {
+        true
+    }
+
+    fn host_cached(&self) -> bool {
+        true
+    }
+
+    fn pmem(&self) -> Option<&Arc<dyn Pmem>> {
+        Some(&self.pmem)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        check_range(Op::Read, offset, out.len() as u64, SECTOR, self.size)?;
+        self.pmem.load(offset, out, tag)
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        check_parts(offset, parts, SECTOR, self.size)?;
+        let mut at = offset;
+        for part in parts {
+            self.pmem.store_nt(at, part, tag)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        self.pmem.fence(cause)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        check_range(Op::Discard, offset, len, SECTOR, self.size)?;
+        Err(MediaError::Unsupported { op: Op::Discard })
+    }
+
+    fn meter(&self) -> &Meter {
+        self.pmem.meter()
+    }
+}
