@@ -129,6 +129,7 @@ Mount options, for -o (name or name=value, separated by commas):
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
   journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
+  durability=power|process            what memory on an ordinary file survives (scheme shortcut)
   noload                              with ro: leave the journal alone
   allow_other, default_permissions    who may use the mount, and who checks
 

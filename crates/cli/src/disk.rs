@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use stetfs_format::{Corrupt, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_format::{Corrupt, FeatureIncompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::{BlockDev, Class, FileDev, FileOptions, Tag};
 
 use crate::failure::{Failure, Result};
@@ -35,6 +35,16 @@ impl Disk {
         }
         let superblock = read_superblock(&dev).map_err(|e| not_a_volume(image, e))?;
         Ok(Self { dev, superblock })
+    }
+
+    /// The scheme that alone can read the newest content, if the volume is marked so and it can be told.
+    pub(crate) fn private_log_owner(&self) -> Option<String> {
+        let sb = &self.superblock;
+        if !sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG) {
+            return None;
+        }
+        let log = stetfs::journal_extents(&self.dev, sb).ok()?;
+        stetfs::private_log_owner(&self.dev, sb, &log).ok()?
     }
 }
 

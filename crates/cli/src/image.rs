@@ -10,7 +10,7 @@ use stetfs::{
     SetXattr, Whence,
 };
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Time};
-use stetfs_media::{FileDev, FileOptions, MediaError};
+use stetfs_media::{BlockDev, MediaError};
 
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
@@ -20,12 +20,12 @@ use crate::tree::{FileKind, Meta, Sink, Source, Stamp, Tree};
 /// Mounts the volume in `image`; the caller decides who sees it.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
     let dev = open_device(image, &options)?;
-    Fs::mount(Arc::new(dev), options).map_err(|e| failed(image, e))
+    Fs::mount(dev, options).map_err(|e| failed(image, e))
 }
 
 /// Opens the device for what the mount may do. A read-only mount recovers the journal too, so it writes when there is something to
 /// recover.
-fn open_device(image: &Path, options: &MountOptions) -> Result<FileDev> {
+fn open_device(image: &Path, options: &MountOptions) -> Result<Arc<dyn BlockDev>> {
     if let Some(mount) = mounts::mount_of(image)? {
         return Err(Failure::new(format!(
             "{} is mounted on {}",
@@ -38,16 +38,11 @@ fn open_device(image: &Path, options: &MountOptions) -> Result<FileDev> {
         Disk::open(image).is_ok_and(|d| {
             d.superblock
                 .feature_incompat
-                .contains(FeatureIncompat::RECOVER)
+                .intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG)
         })
     };
     let read_only = options.read_only && (options.noload || !needs_recovery());
-    let open = |read_only| {
-        FileOptions::default()
-            .direct(options.direct)
-            .read_only(read_only)
-            .open(image)
-    };
+    let open = |read_only| stetfs::open_device(image, options, read_only);
     let opened = match open(read_only) {
         // As mount(8): what is write-protected is mounted read-only.
         Err(MediaError::Open {
@@ -87,9 +82,13 @@ fn failed(image: &Path, error: Error) -> Failure {
     failure
 }
 
-/// Recovers the journal and finishes what was left open, and leaves the volume clean.
+/// Recovers the journal, by the scheme that wrote it, and finishes what was left open, and leaves the volume clean.
 pub(crate) fn recover(image: &Path) -> Result<MountReport> {
-    let (fs, report) = mount(image, MountOptions::default())?;
+    let mut options = MountOptions::default();
+    if let Some(owner) = Disk::open(image)?.private_log_owner() {
+        options.scheme = owner;
+    }
+    let (fs, report) = mount(image, options)?;
     fs.unmount()?;
     Ok(report)
 }

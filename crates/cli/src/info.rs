@@ -113,7 +113,9 @@ impl VolumeInfo {
         let sb = &disk.superblock;
         let check = sb.check_features();
         let names = |list: &[Feature]| list.iter().map(Feature::to_string).collect();
-        let needs_recovery = sb.feature_incompat.contains(FeatureIncompat::RECOVER);
+        let needs_recovery = sb
+            .feature_incompat
+            .intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG);
         Self {
             image: image.display().to_string(),
             kind: kind(sb),

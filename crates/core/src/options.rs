@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use stetfs_media::Survives;
+
 use crate::clock::Clock;
 
 /// How a volume is mounted.
@@ -33,6 +35,8 @@ pub struct MountOptions {
     /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None: where that is cheaper, which is
     /// on block devices.
     pub direct: Option<bool>,
+    /// What a volume in memory on an ordinary file survives (`durability=power|process`); for whoever opens the device.
+    pub durability: Survives,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,
     /// Do not look at the journal (`noload`); needs `ro`.
@@ -115,6 +119,7 @@ impl Default for MountOptions {
             user_xattr: true,
             memory: MEMORY_DEFAULT,
             direct: None,
+            durability: Survives::PowerLoss,
             barrier: true,
             noload: false,
             grpid: false,
@@ -172,7 +177,7 @@ impl MountOptions {
             "nogrpid" | "sysvgroups" => self.grpid = false,
             // What the kernel's ext4 takes and what cannot be otherwise here.
             "defaults" | "delalloc" | "journal_checksum" | "dioread_nolock" => {}
-            "scheme" | "data" | "commit" | "errors" | "memory" => {
+            "scheme" | "data" | "commit" | "errors" | "memory" | "durability" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
             _ => match stetfs_journal::find_option(name) {
@@ -215,6 +220,13 @@ impl MountOptions {
                     "panic" => OnError::Panic,
                     _ => return Err(wrong("continue, remount-ro or panic")),
                 });
+            }
+            "durability" => {
+                self.durability = match value {
+                    "power" => Survives::PowerLoss,
+                    "process" => Survives::ProcessCrash,
+                    _ => return Err(wrong("power or process")),
+                };
             }
             "barrier" => {
                 self.barrier = match value {

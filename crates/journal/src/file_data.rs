@@ -18,7 +18,7 @@ use stetfs_media::{BlockRef, Class};
 
 use crate::error::Result;
 use crate::page::Page;
-use crate::scheme::{PlaceReq, Placement, Scheme};
+use crate::scheme::{DirtyBlock, PlaceReq, Placement, Scheme};
 
 /// What a write of file data found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +220,13 @@ impl FileData {
             let page = &pages[&l];
             let relocate = match page.home {
                 Some(home) if relocates && !page.unplaced => {
-                    scheme.placement(home, &page.ranges) == Placement::Relocate
+                    let block = DirtyBlock {
+                        home,
+                        content: &page.content,
+                        base: page.base.as_ref(),
+                        ranges: &page.ranges,
+                    };
+                    scheme.placement(&block) == Placement::Relocate
                 }
                 _ => false,
             };

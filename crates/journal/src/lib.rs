@@ -46,7 +46,7 @@ pub use journal::{Config, Journal};
 pub use ranges::Ranges;
 pub use registry::{Opened, Registration, SCHEMES, find, find_option};
 pub use scheme::{
-    About, DataMode, DataPromise, Goal, Held, LogExtent, LoggedBlock, OpenArgs, PlaceReq,
-    Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
+    About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
+    OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
 };
 pub use stats::JournalStats;

@@ -52,6 +52,43 @@ impl Ranges {
         }
     }
 
+    /// Those of these bytes that differ between two contents of the block, by words of 8 bytes.
+    pub fn changed(&self, before: &[u8], after: &[u8]) -> Self {
+        const WORD: usize = 8;
+        let mut changed = Self::new();
+        for range in self.iter() {
+            let mut at = range.start;
+            while at < range.end {
+                let end = (at / WORD * WORD + WORD).min(range.end);
+                if before[at..end] != after[at..end] {
+                    changed.add(at, end - at);
+                }
+                at = end;
+            }
+        }
+        changed
+    }
+
+    /// Adds every byte of `other`.
+    pub fn add_all(&mut self, other: &Self) {
+        other.iter().for_each(|r| self.add(r.start, r.len()));
+    }
+
+    /// The smallest ranges of whole units of `unit` bytes that hold all these.
+    pub fn widened(&self, unit: usize) -> Self {
+        let mut wide = Self::new();
+        for r in self.iter() {
+            let start = r.start / unit * unit;
+            wide.add(start, r.end.next_multiple_of(unit) - start);
+        }
+        wide
+    }
+
+    /// The number of ranges.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The ranges in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.0
@@ -98,6 +135,22 @@ mod tests {
             }
             assert_eq!(map, got, "{ranges:?}");
         }
+    }
+
+    #[test]
+    fn what_changed_is_found_by_words_inside_the_ranges() {
+        let before = [0u8; 64];
+        let mut after = before;
+        (after[3], after[20], after[40]) = (1, 1, 1);
+        let mut ranges = Ranges::new();
+        ranges.add(2, 20);
+        let changed = ranges.changed(&before, &after);
+        assert_eq!(changed.iter().collect::<Vec<_>>(), [2..8, 16..22]);
+        assert_eq!(
+            changed.widened(16).iter().collect::<Vec<_>>(),
+            [Ranges::whole(32).iter().next().expect("one")]
+        );
+        assert!(ranges.changed(&after, &after).is_empty());
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub static SCHEMES: &[Registration] = &[
         open: schemes::jbd2::open,
     },
     Registration {
+        about: &schemes::shortcut::ABOUT,
+        open: schemes::shortcut::open,
+    },
+    Registration {
         about: &schemes::null::ABOUT,
         open: schemes::null::open,
     },

@@ -27,8 +27,10 @@ pub struct About {
     pub modes: &'static [DataMode],
     /// It needs the journal area that mke2fs made inside the volume.
     pub needs_journal_area: bool,
-    /// While mounted, the superblock says "needs recovery": what is on the home blocks alone is not the newest.
-    pub needs_recovery: bool,
+    /// The home medium must be byte-addressable ([`BlockDev::pmem`]).
+    pub needs_pmem: bool,
+    /// What the superblock says while the scheme has the volume.
+    pub mark: Mark,
     /// After a crash every transaction is there entirely or not at all.
     pub atomic: bool,
     /// It wants the content that a block had before the transaction ([`LoggedBlock::base`]).
@@ -39,6 +41,18 @@ pub struct About {
     pub cost: &'static str,
     /// Mount options of its own.
     pub options: &'static [&'static OptionAbout],
+}
+
+/// How a volume that is mounted is marked for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// Not cleanly unmounted: e2fsck must look at it after a crash.
+    Unclean,
+    /// `needs_recovery`: the kernel and e2fsck replay the journal.
+    NeedsRecovery,
+    /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: the newest content is where only the scheme finds it.
+    PrivateLog,
 }
 
 /// A mount option that a scheme has for itself.
@@ -164,10 +178,37 @@ pub struct OpenArgs {
     pub log: Vec<LogExtent>,
     /// Bytes that the scheme may use to hold committed blocks before it should write them home.
     pub memory: usize,
+    /// The superblock has the mark of a private log: what is in the scheme's log counts.
+    pub has_private_log: bool,
+    /// Bytes of an inode.
+    pub inode_size: usize,
     /// Recover and write; otherwise look only (a journal that needs recovery is then an error).
     pub writable: bool,
     /// The mount's wishes.
     pub options: SchemeOptions,
+}
+
+/// A dirty data block that has a home, as a scheme sees it that may want another one for it.
+#[derive(Clone, Copy, Debug)]
+pub struct DirtyBlock<'a> {
+    /// Where it is now.
+    pub home: BlockNo,
+    /// Its new content.
+    pub content: &'a BlockRef,
+    /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had one.
+    pub base: Option<&'a BlockRef>,
+    /// The bytes that were written to.
+    pub ranges: &'a Ranges,
+}
+
+impl DirtyBlock<'_> {
+    /// The bytes that really changed, as far as that is known.
+    pub fn changed(&self) -> Ranges {
+        match self.base {
+            Some(base) => self.ranges.changed(base, self.content),
+            None => self.ranges.clone(),
+        }
+    }
 }
 
 /// What opening found and did.
@@ -313,8 +354,8 @@ pub trait Scheme: Send + Sync {
     }
 
     /// Where a dirty data block that has a home should go.
-    fn placement(&self, home: BlockNo, ranges: &Ranges) -> Placement {
-        let _ = (home, ranges);
+    fn placement(&self, block: &DirtyBlock<'_>) -> Placement {
+        let _ = block;
         Placement::Home
     }
 

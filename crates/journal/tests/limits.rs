@@ -70,6 +70,8 @@ fn open_on(
         has_metadata_csum: true,
         log: vec![log],
         memory,
+        has_private_log: false,
+        inode_size: 256,
         writable: true,
         options: SchemeOptions {
             data: Some(DataMode::Ordered),

@@ -107,6 +107,8 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
         has_metadata_csum: kind.csum,
         log: vec![LOG, LOG_REST],
         memory: 1 << 20,
+        has_private_log: false,
+        inode_size: 256,
         writable: true,
         options: SchemeOptions {
             data: Some(kind.data),

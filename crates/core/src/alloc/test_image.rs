@@ -126,6 +126,8 @@ impl TestImage {
             has_metadata_csum: sb.metadata_csum,
             log: Vec::new(),
             memory: 64 << 20,
+            has_private_log: false,
+            inode_size: 256,
             writable: true,
             options: SchemeOptions::default(),
         };

@@ -7,6 +7,7 @@
 use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::private_log::LogHeader;
 use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, Place, Superblock, Tid};
 use stetfs_journal::LogExtent;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
@@ -69,6 +70,28 @@ pub(super) fn holds_leftovers(
     log: &[LogExtent],
 ) -> Result<bool> {
     Ok(read_head(dev, sb, log)?.is_some_and(|(_, head)| head.start != 0))
+}
+
+/// The scheme to which a log belongs that the kernel does not know; none when its header is damaged or there is none.
+///
+/// # Errors
+/// Reading.
+pub fn private_log_owner(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+) -> Result<Option<String>> {
+    let mut blocks = log
+        .iter()
+        .flat_map(|e| (0..u64::from(e.len)).map(|i| e.start.plus(i)));
+    let Some(block) = blocks.nth(1) else {
+        return Ok(None);
+    };
+    let mut raw = Block::zeroed(sb.block_size());
+    let at = block.0 << sb.block_bits;
+    dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))?;
+    let header = LogHeader::decode(raw.bytes());
+    Ok(header.ok().map(|header| header.scheme))
 }
 
 /// Marks the log empty (`jbd2_journal_wipe`). The sequence moves on by as many transactions as the log can hold, so that none that

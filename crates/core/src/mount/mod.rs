@@ -27,11 +27,12 @@ use stetfs_format::features;
 use stetfs_format::superblock::State;
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
 use stetfs_journal::{
-    About, Config, DataMode, Journal, JournalError, OpenArgs, RecoveryReport, SchemeOptions,
+    About, Config, DataMode, Journal, JournalError, LogExtent, Mark, OpenArgs, RecoveryReport,
+    SchemeOptions,
 };
 use stetfs_media::{BlockDev, Class};
 
-pub use self::journal_area::journal_extents;
+pub use self::journal_area::{journal_extents, private_log_owner};
 use crate::error::{Error, Kind, Result};
 use crate::icache::InodeCache;
 use crate::options::MountOptions;
@@ -103,6 +104,15 @@ pub enum MountError {
         /// What was asked.
         mode: String,
     },
+    /// The newest content is in a log that only one scheme can read.
+    #[error(
+        "the volume was not cleanly unmounted from scheme {scheme}, and only that can recover it: mount it with \
+         scheme={scheme} (or run `stetfs fsck`)"
+    )]
+    PrivateLog {
+        /// Whose log it is.
+        scheme: String,
+    },
     /// The root inode is not a directory.
     #[error("the root inode is not a directory")]
     Root,
@@ -171,7 +181,9 @@ pub(crate) fn mount(
         if plan.leftovers {
             journal_area::wipe(&*dev, &plan.sb, &plan.args.log)?;
         }
-        mark_in_use(&*dev, about)?;
+        if about.mark != Mark::PrivateLog {
+            mark_in_use(&*dev, about)?;
+        }
     }
     let config = Config {
         scheme: about.name.to_owned(),
@@ -180,6 +192,10 @@ pub(crate) fn mount(
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let (journal, recovery) = Journal::open(plan.args, &config)?;
+    if writes && about.mark == Mark::PrivateLog {
+        // Now that there is a log which whoever finds the mark can read.
+        mark_in_use(&*dev, about)?;
+    }
     let vol = assemble(dev, opts, journal, journal_blocks, read_only)?;
     let mut report = MountReport {
         scheme: about.name,
@@ -263,8 +279,12 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
     let has_journal = has_journal && !(leftovers && read_only);
     let log = if has_journal { log } else { Vec::new() };
     let about = choose_scheme(opts, has_journal, read_only)?;
-    if dirty && !about.needs_recovery {
+    if dirty && about.mark != Mark::NeedsRecovery {
         return Err(MountError::ForeignRecovery { scheme: about.name }.into());
+    }
+    let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
+    if has_private_log {
+        check_private_log(&**dev, &sb, &log, about, opts)?;
     }
     let data = choose_mode(about, opts, &sb)?;
     let args = OpenArgs {
@@ -277,7 +297,9 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
         log,
         // Half of the memory; the other half is the caches'.
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
-        writable: !read_only || dirty,
+        has_private_log,
+        inode_size: sb.inode_size(),
+        writable: !read_only || dirty || has_private_log,
         options: SchemeOptions {
             data,
             extra: opts.scheme_options.clone(),
@@ -338,14 +360,37 @@ fn choose_mode(
     Ok(wanted.or(about.modes.first().copied()))
 }
 
+/// Whether the scheme is the one that has the newest content.
+fn check_private_log(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+    about: &About,
+    opts: &MountOptions,
+) -> Result<()> {
+    let owner = journal_area::private_log_owner(dev, sb, log)?;
+    let is_owner = owner.as_deref() == Some(about.name);
+    if opts.noload || !is_owner {
+        return Err(MountError::PrivateLog {
+            scheme: owner.unwrap_or_else(|| "(unknown)".to_owned()),
+        }
+        .into());
+    }
+    if dev.read_only() {
+        return Err(MountError::NeedsRecovery {
+            device: dev.describe(),
+        }
+        .into());
+    }
+    Ok(())
+}
+
 /// Says on the device that the home blocks alone are no longer the whole truth.
 fn mark_in_use(dev: &dyn BlockDev, about: &About) -> Result<()> {
-    superblock::store(dev, |sb| {
-        if about.needs_recovery {
-            sb.feature_incompat |= FeatureIncompat::RECOVER;
-        } else {
-            sb.state -= State::VALID;
-        }
+    superblock::store(dev, |sb| match about.mark {
+        Mark::Unclean => sb.state -= State::VALID,
+        Mark::NeedsRecovery => sb.feature_incompat |= FeatureIncompat::RECOVER,
+        Mark::PrivateLog => sb.feature_incompat |= FeatureIncompat::PRIVATE_LOG,
     })?;
     Ok(())
 }
@@ -485,14 +530,21 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     }
     let memory = vol.sb.read().clone();
     let read_only = vol.is_read_only();
-    superblock::store(&*vol.dev, |sb| {
-        sb.feature_incompat -= FeatureIncompat::RECOVER;
+    let counts = |sb: &mut Superblock| {
         sb.state |= State::VALID | (memory.state & State::ERROR);
         sb.free_blocks_count = vol.alloc.free_blocks_in_bitmaps();
         sb.free_inodes_count = vol.alloc.free_inodes() as u32;
         if !read_only {
             sb.wtime = vol.clock.seconds();
         }
+    };
+    if vol.dev.atomic_unit() < 512 {
+        // Words of the superblock get there one by one: the mark goes when everything else is there.
+        superblock::store(&*vol.dev, counts)?;
+    }
+    superblock::store(&*vol.dev, |sb| {
+        sb.feature_incompat -= FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG;
+        counts(sb);
     })?;
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! The superblock is 1,024 bytes, so a power cut can tear it on a device whose sectors have 512. All that changes while a
 //! volume is used lies in the first 512 bytes, all or none of which are new then; of the others only the checksum
 //! changes. A torn superblock therefore is a good one with a wrong checksum, and is taken for that ([`decode`]) when the
-//! parts that never change agree with a backup. Recovery and the mount write it anew.
+//! parts that never change agree with a backup. Recovery and the mount write it anew. In memory, which tears at words of 8 bytes, it
+//! is the same: the mark of a mounted volume is one word, and all else that changes is counted anew by whoever recovers.
 
 use stetfs_format::features::{FeatureIncompat, FeatureRoCompat};
 use stetfs_format::superblock::reseal;
@@ -56,12 +57,12 @@ fn mend(dev: &dyn BlockDev, raw: &[u8]) -> Option<Superblock> {
 /// Whether two superblocks agree in what does not change while a volume is used.
 fn is_same_volume(a: &Superblock, b: &Superblock) -> bool {
     let changing = FeatureRoCompat::LARGE_FILE | FeatureRoCompat::ORPHAN_PRESENT;
+    let marks = FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG;
     let (a_geo, b_geo): (&Geometry, &Geometry) = (a, b);
     a_geo == b_geo
         && a.journal_inum == b.journal_inum
         && a.feature_compat == b.feature_compat
-        && a.feature_incompat - FeatureIncompat::RECOVER
-            == b.feature_incompat - FeatureIncompat::RECOVER
+        && a.feature_incompat - marks == b.feature_incompat - marks
         && a.feature_ro_compat - changing == b.feature_ro_compat - changing
 }
 

@@ -43,8 +43,8 @@ use super::home::{Write, write_home, write_home_in};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{
-    About, DataMode, DataPromise, Goal, Held, LoggedBlock, OpenArgs, OptionAbout, RecoveryReport,
-    Scheme, Snapshot,
+    About, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
+    RecoveryReport, Scheme, Snapshot,
 };
 
 pub(crate) static ABOUT: About = About {
@@ -53,7 +53,8 @@ pub(crate) static ABOUT: About = About {
     source: "kernel Documentation/filesystems/ext4/journal.rst",
     modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
     needs_journal_area: true,
-    needs_recovery: true,
+    needs_pmem: false,
+    mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: false,
     relocates: false,

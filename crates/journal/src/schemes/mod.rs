@@ -5,3 +5,4 @@ pub(crate) mod jbd2;
 pub(crate) mod null;
 #[cfg(feature = "testing")]
 pub(crate) mod relocate_all;
+pub(crate) mod shortcut;

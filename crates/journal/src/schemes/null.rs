@@ -16,7 +16,9 @@ use stetfs_media::{BlockDev, Cause};
 
 use super::home::{Write, write_home};
 use crate::error::{JournalError, Result};
-use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, RecoveryReport, Scheme, Snapshot};
+use crate::scheme::{
+    About, DataPromise, Goal, Held, Mark, OpenArgs, RecoveryReport, Scheme, Snapshot,
+};
 
 pub(crate) static ABOUT: About = About {
     name: "null",
@@ -24,7 +26,8 @@ pub(crate) static ABOUT: About = About {
     source: "none",
     modes: &[],
     needs_journal_area: false,
-    needs_recovery: false,
+    needs_pmem: false,
+    mark: Mark::Unclean,
     atomic: false,
     wants_base: false,
     relocates: false,

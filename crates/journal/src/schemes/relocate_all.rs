@@ -8,9 +8,9 @@
 use stetfs_format::BlockNo;
 
 use crate::error::Result;
-use crate::ranges::Ranges;
 use crate::scheme::{
-    About, DataMode, DataPromise, Goal, Held, OpenArgs, Placement, RecoveryReport, Scheme, Snapshot,
+    About, DataMode, DataPromise, DirtyBlock, Goal, Held, Mark, OpenArgs, Placement,
+    RecoveryReport, Scheme, Snapshot,
 };
 use crate::schemes::jbd2;
 
@@ -20,7 +20,8 @@ pub(crate) static ABOUT: About = About {
     source: "none",
     modes: &[DataMode::Ordered, DataMode::Journal],
     needs_journal_area: true,
-    needs_recovery: true,
+    needs_pmem: false,
+    mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: true,
     relocates: true,
@@ -60,7 +61,7 @@ impl Scheme for RelocateAll {
         self.0.holds_any(start, count)
     }
 
-    fn placement(&self, _: BlockNo, _: &Ranges) -> Placement {
+    fn placement(&self, _: &DirtyBlock<'_>) -> Placement {
         Placement::Relocate
     }
 

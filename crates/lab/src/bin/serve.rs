@@ -4,12 +4,10 @@
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use stetfs::Fs;
 use stetfs_fuse::Options;
-use stetfs_media::FileOptions;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,11 +23,8 @@ fn main() -> Result<()> {
     let dir = stetfs_fuse::check_dir(&PathBuf::from(dir))?;
     stetfs_fuse::prepare_process();
     let core = options.core.clone();
-    let dev = FileOptions::default()
-        .direct(core.direct)
-        .read_only(core.read_only)
-        .open(&image)?;
-    let (fs, report) = Fs::mount(Arc::new(dev), core)?;
+    let dev = stetfs::open_device(&image, &core, core.read_only)?;
+    let (fs, report) = Fs::mount(dev, core)?;
     options.fuse.read_only |= report.read_only;
     stetfs_fuse::serve(&fs, &image, &dir, &options.fuse, || Ok(()))?;
     Ok(())
