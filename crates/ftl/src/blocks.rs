@@ -1,0 +1,262 @@
+//! Erase blocks: what each is used for, how many live pages it has, how often it was erased.
+//!
+//! Full blocks of data stand in lists, one for each number of live pages, the one whose pages died longest ago first. So the best victim
+//! of each number is the first of its list, whatever the size of the part.
+
+use std::collections::BTreeSet;
+
+use stetfs_format::num::BlockAddr;
+
+/// What a block is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It holds nothing that counts, and is erased before it is programmed.
+    Free,
+    /// The same, and a durable list says that it will be programmed next.
+    Pool,
+    /// It is being programmed.
+    Open,
+    /// Data.
+    Data,
+    /// Data that is being moved elsewhere.
+    Emptied,
+    /// Map and log.
+    Map,
+    /// Anchors.
+    Anchor,
+    /// It must not be programmed or erased.
+    Bad,
+}
+
+/// Where the list ends.
+const END: u32 = u32::MAX;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) used: Use,
+    /// Live pages of data.
+    pub(crate) live: u32,
+    pub(crate) erases: u32,
+    /// When it was opened, in pages that the host had written.
+    pub(crate) born: u64,
+    /// Whether what the host was expected to overwrite soon is in it.
+    pub(crate) hot: bool,
+    /// When a page in it died last, likewise; or when it was full.
+    pub(crate) changed: u64,
+    before: u32,
+    behind: u32,
+}
+
+pub(crate) struct Blocks {
+    all: Vec<Block>,
+    /// First and last block of each list.
+    lists: Vec<(u32, u32)>,
+    /// Free ones by wear.
+    free: BTreeSet<(u32, BlockAddr)>,
+    /// Sum of the erase counts of blocks that are neither bad nor the anchors', and how many those are.
+    erases: u64,
+    good: u32,
+}
+
+impl Blocks {
+    pub(crate) fn new(blocks: u32, pages_per_block: u32) -> Self {
+        let block = Block {
+            used: Use::Free,
+            live: 0,
+            erases: 0,
+            born: 0,
+            hot: false,
+            changed: 0,
+            before: END,
+            behind: END,
+        };
+        Self {
+            all: vec![block; blocks as usize],
+            lists: vec![(END, END); pages_per_block as usize + 1],
+            free: (0..blocks).map(|n| (0, BlockAddr(n))).collect(),
+            erases: 0,
+            good: blocks,
+        }
+    }
+
+    pub(crate) fn get(&self, block: BlockAddr) -> &Block {
+        &self.all[block.0 as usize]
+    }
+
+    fn get_mut(&mut self, block: BlockAddr) -> &mut Block {
+        &mut self.all[block.0 as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockAddr, &Block)> {
+        (0..).map(BlockAddr).zip(&self.all)
+    }
+
+    /// Blocks that are neither bad nor the anchors'.
+    pub(crate) fn good(&self) -> u32 {
+        self.good
+    }
+
+    /// Mean of their erase counts, rounded down.
+    pub(crate) fn mean_erases(&self) -> u32 {
+        (self.erases / u64::from(self.good.max(1))) as u32
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free.len() as u32
+    }
+
+    /// Uses a block for something else. `now` is the time in pages that the host has written.
+    pub(crate) fn put_to(&mut self, block: BlockAddr, used: Use, now: u64) {
+        let state = self.get(block).clone();
+        if state.used == used {
+            return;
+        }
+        match state.used {
+            Use::Free => drop(self.free.remove(&(state.erases, block))),
+            Use::Data => self.unlink(block),
+            Use::Bad => unreachable!("erase block {block} is bad"),
+            _ => {}
+        }
+        match used {
+            Use::Free => {
+                assert_eq!(state.live, 0, "live pages of free erase block {block}");
+                self.free.insert((state.erases, block));
+            }
+            // Anchors' blocks are not counted to begin with.
+            Use::Bad | Use::Anchor if state.used != Use::Anchor => {
+                self.good -= 1;
+                self.erases -= u64::from(state.erases);
+            }
+            _ => {}
+        }
+        let state = self.get_mut(block);
+        state.used = used;
+        if used == Use::Open {
+            state.born = now;
+        }
+        if used == Use::Data {
+            state.changed = now;
+            self.link(block);
+        }
+    }
+
+    /// Says what kind of data an open block takes.
+    pub(crate) fn set_hot(&mut self, block: BlockAddr, hot: bool) {
+        self.get_mut(block).hot = hot;
+    }
+
+    /// Ends the programming of a block of data: it can be collected, or is free at once.
+    pub(crate) fn close(&mut self, block: BlockAddr, now: u64) {
+        let used = if self.get(block).live == 0 {
+            Use::Free
+        } else {
+            Use::Data
+        };
+        self.put_to(block, used, now);
+    }
+
+    /// A page of the block became live.
+    pub(crate) fn add_live(&mut self, block: BlockAddr) {
+        let state = self.get_mut(block);
+        assert_ne!(state.used, Use::Data, "a full block gets live pages");
+        state.live += 1;
+    }
+
+    /// A page of the block died. A full block without live pages is free.
+    pub(crate) fn remove_live(&mut self, block: BlockAddr, now: u64) {
+        let is_listed = self.get(block).used == Use::Data;
+        if is_listed {
+            self.unlink(block);
+        }
+        let state = self.get_mut(block);
+        state.live -= 1;
+        state.changed = now;
+        if is_listed && state.live == 0 {
+            state.used = Use::Free;
+            let key = (state.erases, block);
+            self.free.insert(key);
+        } else if is_listed {
+            self.link(block);
+        }
+    }
+
+    /// The block was erased so often by now.
+    pub(crate) fn set_erases(&mut self, block: BlockAddr, erases: u32) {
+        let state = self.get_mut(block);
+        let (used, before) = (state.used, std::mem::replace(&mut state.erases, erases));
+        if used == Use::Free {
+            self.free.remove(&(before, block));
+            self.free.insert((erases, block));
+        }
+        if !matches!(used, Use::Bad | Use::Anchor) {
+            self.erases = self.erases - u64::from(before) + u64::from(erases);
+        }
+    }
+
+    /// The free blocks to be used next: the least worn, and, for what will stay long where it is, of four one of the most worn.
+    pub(crate) fn next_free(&self, count: usize) -> Vec<BlockAddr> {
+        let count = count.min(self.free.len());
+        let worn = self.free.iter().rev().take(count / 4);
+        let fresh = self.free.iter().take(count - count / 4);
+        fresh.chain(worn).map(|(_, block)| *block).collect()
+    }
+
+    /// The block whose collection pays best: cost-benefit, age * (1 - u) / 2u with the share u of live pages (Kawaguchi, Nishioka, Motoda: "A
+    /// Flash-Memory Based File System", USENIX 1995). None when every page of every full block lives.
+    pub(crate) fn victim(&self, now: u64) -> Option<BlockAddr> {
+        let pages = self.lists.len() - 1;
+        let mut best = None;
+        let mut best_score = 0.0;
+        for (live, (first, _)) in self.lists.iter().enumerate().take(pages).skip(1) {
+            if *first == END {
+                continue;
+            }
+            let age = now.saturating_sub(self.all[*first as usize].changed) + 1;
+            let score = age as f64 * (pages - live) as f64 / (2 * live) as f64;
+            if score > best_score {
+                best_score = score;
+                best = Some(BlockAddr(*first));
+            }
+        }
+        best
+    }
+
+    /// The full block that was erased least.
+    pub(crate) fn least_erased(&self) -> Option<BlockAddr> {
+        let data = self.iter().filter(|(_, block)| block.used == Use::Data);
+        data.min_by_key(|(_, block)| block.erases)
+            .map(|(block, _)| block)
+    }
+
+    fn link(&mut self, block: BlockAddr) {
+        let live = self.get(block).live as usize;
+        let last = self.lists[live].1;
+        let state = self.get_mut(block);
+        (state.before, state.behind) = (last, END);
+        if last == END {
+            self.lists[live].0 = block.0;
+        } else {
+            self.all[last as usize].behind = block.0;
+        }
+        self.lists[live].1 = block.0;
+    }
+
+    fn unlink(&mut self, block: BlockAddr) {
+        let Block {
+            live,
+            before,
+            behind,
+            ..
+        } = *self.get(block);
+        if before == END {
+            self.lists[live as usize].0 = behind;
+        } else {
+            self.all[before as usize].behind = behind;
+        }
+        if behind == END {
+            self.lists[live as usize].1 = before;
+        } else {
+            self.all[behind as usize].before = before;
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! The layer as a block device that can remap: sectors are logical pages.
+//!
+//! Without a write buffer every write is durable when it returns, and a flush has only trims to write. With one
+//! ([`MountOptions::write_buffer_pages`]), pages that are written again before the next flush are programmed once; they are written in
+//! the order of their addresses, and a remap writes them first. A power cut loses what is in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use stetfs_format::ftl::{NO_PAGE, PageKind};
+use stetfs_format::num::PageNo;
+use stetfs_media::nand::Nand;
+use stetfs_media::{
+    BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Tag,
+};
+
+use crate::core::{Core, FtlStats};
+use crate::error::{FtlError, Stop};
+use crate::flash::{Flash, Found};
+use crate::log::extend_runs;
+use crate::recovery::{MountReport, load};
+use crate::shape::{FtlOptions, Shape};
+use crate::wear::Wear;
+
+/// How a layer is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct MountOptions {
+    /// Pages that are kept in memory until a flush or until there are more; 0 for none, so that every write is durable when it returns.
+    pub write_buffer_pages: usize,
+}
+
+/// A flash translation layer in use.
+pub struct Ftl {
+    nand: Arc<dyn Nand>,
+    size: u64,
+    sector: u32,
+    max_pairs: usize,
+    buffer_pages: usize,
+    report: MountReport,
+    state: Mutex<State>,
+}
+
+struct State {
+    core: Core,
+    buffer: BTreeMap<u32, (Vec<u8>, Tag)>,
+}
+
+impl Ftl {
+    /// Makes a layer on a part, over whatever is there, and mounts it. `uuid` must be a new one: it tells the layer's pages from those of
+    /// an earlier one.
+    pub fn create(
+        nand: Arc<dyn Nand>,
+        uuid: [u8; 16],
+        options: &FtlOptions,
+        mount: MountOptions,
+    ) -> Result<Self, FtlError> {
+        let geometry = nand.geometry();
+        let largest = Shape::new(geometry, geometry.pages())?;
+        let flash = Flash::new(Arc::clone(&nand), &uuid);
+        let mut core = Core::new(flash, largest, uuid)?;
+        let shape = Shape::of_new(geometry, core.blocks.good(), options)?;
+        let flash = Flash::new(Arc::clone(&nand), &uuid);
+        core = Core::new(flash, shape, uuid)?;
+        core.forget_anchors()?;
+        // No list of them has to be durable: before the first anchor there is nothing that a block could be needed for.
+        let blocks = core.next_free();
+        core.add_to_pool(blocks);
+        core.stats.mounts = 1;
+        core.checkpoint()?;
+        Ok(Self::new(nand, core, MountReport::default(), mount))
+    }
+
+    /// Mounts the layer of a part.
+    pub fn mount(nand: Arc<dyn Nand>, options: MountOptions) -> Result<Self, FtlError> {
+        let (core, report) = load(Arc::clone(&nand))?.settle()?;
+        Ok(Self::new(nand, core, report, options))
+    }
+
+    fn new(nand: Arc<dyn Nand>, core: Core, report: MountReport, options: MountOptions) -> Self {
+        let sector = core.shape.geometry.page_bytes;
+        Self {
+            nand,
+            size: u64::from(core.shape.logical_pages) * u64::from(sector),
+            sector,
+            // At worst each pair takes a run for the home and one for the journal.
+            max_pairs: core.shape.runs_max() / 2,
+            buffer_pages: options.write_buffer_pages,
+            report,
+            state: Mutex::new(State {
+                core,
+                buffer: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// The part.
+    pub fn nand(&self) -> &Arc<dyn Nand> {
+        &self.nand
+    }
+
+    /// What mounting found; of a new layer nothing.
+    pub fn mount_report(&self) -> MountReport {
+        self.report
+    }
+
+    /// What the layer has done since it was made.
+    pub fn stats(&self) -> FtlStats {
+        self.state.lock().core.stats
+    }
+
+    /// How the erases are spread.
+    pub fn wear(&self) -> Wear {
+        let core = &self.state.lock().core;
+        Wear::of(&core.blocks, core.shape.least_good_blocks())
+    }
+
+    /// Writes what is buffered and a checkpoint, after which the next mount has nothing to scan.
+    pub fn checkpoint(&self) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        let done = state.write_buffered().and_then(|()| {
+            state.core.make_room()?;
+            state.core.checkpoint()
+        });
+        done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
+    }
+
+    /// First logical page and number of logical pages of a range in whole sectors within the device.
+    fn pages(&self, op: Op, offset: u64, len: u64) -> Result<(u32, u32), MediaError> {
+        let sector = u64::from(self.sector);
+        if !offset.is_multiple_of(sector) || !len.is_multiple_of(sector) {
+            return Err(MediaError::Misaligned {
+                op,
+                offset,
+                len,
+                sector: self.sector,
+            });
+        }
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(((offset / sector) as u32, (len / sector) as u32)),
+            _ => Err(MediaError::PastEnd {
+                op,
+                offset,
+                len,
+                size: self.size,
+            }),
+        }
+    }
+
+    /// Lets a range read as zeros.
+    fn clear(&self, op: Op, offset: u64, len: u64, durably: bool) -> Result<(), MediaError> {
+        let (first, count) = self.pages(op, offset, len)?;
+        let mut state = self.state.lock();
+        for logical in first..first + count {
+            state.buffer.remove(&logical);
+        }
+        let mut done = state.core.trim(first, count);
+        if durably {
+            done = done.and_then(|()| state.core.flush_log());
+        }
+        done.map_err(|stop| stop.into_media(op, offset, len))
+    }
+}
+
+impl State {
+    fn write_buffered(&mut self) -> Result<(), Stop> {
+        while let Some((logical, (data, tag))) = self.buffer.first_key_value() {
+            self.core.write(*logical, data, *tag)?;
+            self.buffer.pop_first();
+        }
+        Ok(())
+    }
+
+    /// Fills `out` with a logical page; false when it cannot be read any more. Notes the page if it should be moved.
+    fn read(
+        &mut self,
+        logical: u32,
+        out: &mut [u8],
+        tag: Tag,
+        weak: &mut Vec<PageNo>,
+    ) -> Result<bool, Stop> {
+        if let Some((data, _)) = self.buffer.get(&logical) {
+            out.copy_from_slice(data);
+            return Ok(true);
+        }
+        let Some(page) = self.core.map.place(logical) else {
+            out.fill(0);
+            return Ok(true);
+        };
+        let found = self.core.flash.read(page, out, tag).map_err(Stop::Nand)?;
+        if matches!(found, Found::Weak(_)) {
+            weak.push(page);
+        }
+        Ok(found
+            .record()
+            .is_some_and(|record| record.kind == PageKind::Data))
+    }
+}
+
+impl BlockDev for Ftl {
+    fn describe(&self) -> String {
+        format!("flash translation layer on {}", self.nand.describe())
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.sector
+    }
+
+    fn read_only(&self) -> bool {
+        self.state.lock().core.stopped.is_some()
+    }
+
+    fn volatile_cache(&self) -> bool {
+        self.buffer_pages > 0
+    }
+
+    fn host_cached(&self) -> bool {
+        false
+    }
+
+    fn remap(&self) -> Option<&dyn Remap> {
+        Some(self)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let (first, _) = self.pages(Op::Read, offset, out.len() as u64)?;
+        let sector = self.sector as usize;
+        let mut weak = Vec::new();
+        let mut state = self.state.lock();
+        for (logical, out) in (first..).zip(out.chunks_exact_mut(sector)) {
+            let at = u64::from(logical) * sector as u64;
+            let failed = |stop: Stop| stop.into_media(Op::Read, at, sector as u64);
+            if !state.read(logical, out, tag, &mut weak).map_err(failed)? {
+                return Err(MediaError::Io {
+                    op: Op::Read,
+                    offset: at,
+                    len: sector as u64,
+                    source: Errno::IO,
+                });
+            }
+        }
+        for page in weak {
+            // What was read is right all the same; whether anything can be written is told to who writes.
+            let room = state.core.make_room();
+            let _ = room.and_then(|()| state.core.move_page(page));
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let sector = self.sector as usize;
+        let mut len = 0;
+        for part in parts {
+            if !part.len().is_multiple_of(sector) {
+                return Err(MediaError::Misaligned {
+                    op: Op::Write,
+                    offset,
+                    len: part.len() as u64,
+                    sector: self.sector,
+                });
+            }
+            len += part.len() as u64;
+        }
+        let (first, _) = self.pages(Op::Write, offset, len)?;
+        let pages = parts.iter().flat_map(|part| part.chunks_exact(sector));
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let failed = |stop: Stop| stop.into_media(Op::Write, offset, len);
+        for (logical, page) in (first..).zip(pages) {
+            if self.buffer_pages == 0 {
+                state.core.write(logical, page, tag).map_err(failed)?;
+                continue;
+            }
+            if let Some(stop) = &state.core.stopped {
+                return Err(failed(stop.clone()));
+            }
+            state.buffer.insert(logical, (page.to_vec(), tag));
+            if state.buffer.len() > self.buffer_pages {
+                state.write_buffered().map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self, _cause: Cause) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        let done = match &state.core.stopped {
+            Some(stop) => Err(stop.clone()),
+            None => state.write_buffered().and_then(|()| state.core.flush_log()),
+        };
+        done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
+    }
+
+    /// Until it is written, it reads as zeros; after a power cut before the next flush perhaps as before.
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        self.clear(Op::Discard, offset, len, false)
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64, _tag: Tag) -> Result<(), MediaError> {
+        self.clear(Op::Write, offset, len, self.buffer_pages == 0)
+    }
+
+    fn meter(&self) -> &Meter {
+        self.nand.meter()
+    }
+}
+
+impl Remap for Ftl {
+    fn max_pairs(&self) -> usize {
+        self.max_pairs
+    }
+
+    fn remap(&self, pairs: &[RemapPair], journal: JournalCopy) -> Result<(), MediaError> {
+        let sector = u64::from(self.sector);
+        let mut list = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let page = |n: u64| {
+                let offset = n.saturating_mul(sector);
+                self.pages(Op::Write, offset, sector).map(|(page, _)| page)
+            };
+            list.push((page(pair.home)?, page(pair.journal)?));
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let len = pairs.len() as u64 * sector;
+        let at = pairs.first().map_or(0, |pair| pair.home * sector);
+        let failed = |stop: Stop| stop.into_media(Op::Write, at, len);
+        state.write_buffered().map_err(failed)?;
+        state.core.make_room().map_err(failed)?;
+        let changes = state.core.changes_of(&list, journal);
+        let mut runs = Vec::new();
+        for (logical, page) in &changes {
+            extend_runs(&mut runs, *logical, *page);
+        }
+        if runs.len() > state.core.shape.runs_max() {
+            return Err(MediaError::Io {
+                op: Op::Write,
+                offset: at,
+                len,
+                source: Errno::TOOBIG,
+            });
+        }
+        state.core.remap(changes, &runs).map_err(failed)?;
+        Ok(())
+    }
+}
+
+impl Core {
+    /// What a remap changes: the homes in order of the list, then the journal's pages that are released.
+    fn changes_of(&self, list: &[(u32, u32)], journal: JournalCopy) -> Vec<(u32, u32)> {
+        let mut homes = HashSet::with_capacity(list.len());
+        let mut changes = Vec::with_capacity(2 * list.len());
+        for (home, journal) in list.iter().rev() {
+            if homes.insert(*home) {
+                changes.push((*home, self.map.raw_place(*journal)));
+            }
+        }
+        changes.reverse();
+        if journal == JournalCopy::Released {
+            let mut released: Vec<u32> = list.iter().map(|(_, journal)| *journal).collect();
+            released.retain(|journal| !homes.contains(journal));
+            released.sort_unstable();
+            released.dedup();
+            changes.extend(released.into_iter().map(|page| (page, NO_PAGE)));
+        }
+        changes
+    }
+
+    /// Makes changes durable as a whole, and only then in memory: the journal's pages count as needed until then.
+    fn remap(
+        &mut self,
+        changes: Vec<(u32, u32)>,
+        runs: &[stetfs_format::ftl::FtlRun],
+    ) -> Result<(), Stop> {
+        let seq = self.take_seq();
+        self.write_record(seq, runs)?;
+        let homes = changes.iter().filter(|(_, page)| *page != NO_PAGE);
+        self.stats.remapped_pages += homes.count() as u64;
+        self.assign(changes);
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! Pages of the part with the layer's record in their spare area.
+
+use std::sync::Arc;
+
+use stetfs_format::ftl::{FtlSpare, SpareCodec};
+use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_media::nand::{Nand, NandError};
+use stetfs_media::{Cause, Tag};
+
+/// How often a page that cannot be read is read again.
+const RETRIES: u32 = 2;
+
+pub(crate) struct Flash {
+    nand: Arc<dyn Nand>,
+    codec: SpareCodec,
+    /// A page with so many corrected bits is moved.
+    move_bits: u32,
+    spare: Vec<u8>,
+}
+
+/// What a page holds.
+pub(crate) enum Found {
+    /// What was programmed.
+    Page(FtlSpare),
+    /// The same, and it should be moved before it cannot be read any more.
+    Weak(FtlSpare),
+    /// Nothing, as far as it can be seen.
+    Erased,
+    /// Something that is not what was programmed, or was not programmed by this layer.
+    Damaged,
+}
+
+impl Found {
+    pub(crate) fn record(&self) -> Option<FtlSpare> {
+        match self {
+            Self::Page(record) | Self::Weak(record) => Some(*record),
+            Self::Erased | Self::Damaged => None,
+        }
+    }
+}
+
+impl Flash {
+    pub(crate) fn new(nand: Arc<dyn Nand>, uuid: &[u8; 16]) -> Self {
+        let geometry = nand.geometry();
+        let strength = nand.ecc().strength_bits;
+        Self {
+            codec: SpareCodec::new(uuid, geometry.bad_mark),
+            // Three quarters of what is corrected: a strength of one bit says nothing before it is used up.
+            move_bits: if strength == 0 {
+                u32::MAX
+            } else {
+                (strength - strength / 4).max(1)
+            },
+            spare: vec![0xff; geometry.spare_bytes as usize],
+            nand,
+        }
+    }
+
+    /// Reads a page once.
+    pub(crate) fn look(
+        &mut self,
+        page: PageNo,
+        data: &mut [u8],
+        tag: Tag,
+    ) -> Result<Found, NandError> {
+        let corrected = match self.nand.read(page, data, &mut self.spare, tag) {
+            Ok(corrected) => corrected,
+            Err(NandError::Uncorrectable { .. }) => return Ok(Found::Damaged),
+            Err(e) => return Err(e),
+        };
+        Ok(match self.codec.decode(page, data, &self.spare) {
+            Ok(Some(record)) if corrected.bits >= self.move_bits => Found::Weak(record),
+            Ok(Some(record)) => Found::Page(record),
+            Ok(None) => Found::Erased,
+            Err(_) => Found::Damaged,
+        })
+    }
+
+    /// Reads a page that was programmed; a few times, if need be.
+    pub(crate) fn read(
+        &mut self,
+        page: PageNo,
+        data: &mut [u8],
+        tag: Tag,
+    ) -> Result<Found, NandError> {
+        for _ in 0..RETRIES {
+            let found = self.look(page, data, tag)?;
+            if found.record().is_some() {
+                return Ok(found);
+            }
+        }
+        self.look(page, data, tag)
+    }
+
+    pub(crate) fn program(
+        &mut self,
+        page: PageNo,
+        record: &FtlSpare,
+        data: &[u8],
+        tag: Tag,
+    ) -> Result<(), NandError> {
+        self.codec.encode(record, page, data, &mut self.spare);
+        self.nand.program(page, data, &self.spare, tag)
+    }
+
+    pub(crate) fn erase(&self, block: BlockAddr, cause: Cause) -> Result<(), NandError> {
+        self.nand.erase(block, cause)
+    }
+
+    pub(crate) fn is_bad(&self, block: BlockAddr) -> Result<bool, NandError> {
+        self.nand.is_bad(block)
+    }
+
+    pub(crate) fn mark_bad(&self, block: BlockAddr, cause: Cause) -> Result<(), NandError> {
+        self.nand.mark_bad(block, cause)
+    }
+}

@@ -1,0 +1,137 @@
+//! Garbage collection: live pages of a block go elsewhere, and the block is free.
+//!
+//! - Victims are chosen by cost-benefit (`blocks.rs`), and collected as long as fewer blocks are free than a checkpoint, a log and the
+//!   moving itself may need. As what is exported leaves dead pages in full blocks (`shape.rs`), there is always a victim.
+//! - Hot and cold data lie in different blocks. Moved pages have blocks of their own. A page that the host overwrites goes to the hot ones when
+//!   the old version did not live longer than blocks of hot data do on average, as its block tells: Wang and others: "Separating
+//!   Data via Block Invalidation Time Inference for Write Amplification Reduction in Log-Structured Storage" (FAST 2022).
+//! - A page that cannot be read any more is not forgotten: a page that says so takes its place, and reading it stays an error.
+//! - A moved page names its first owner in its spare area. The further ones are noted in the log, and so is
+//!   nothing else: a copy is newer than whatever said before where its owner lies.
+
+use stetfs_format::ftl::PageKind;
+use stetfs_format::num::{BlockAddr, PageNo};
+
+use crate::blocks::Use;
+use crate::core::{Core, GC_TAG, Stream};
+use crate::error::Stop;
+
+/// How long blocks of hot data live, in pages that the host writes: a moving average over about 16 of them. Before the first, forever.
+#[derive(Clone, Copy)]
+pub(crate) struct Lifespan(u64);
+
+impl Default for Lifespan {
+    fn default() -> Self {
+        Self(u64::MAX)
+    }
+}
+
+impl Lifespan {
+    pub(crate) fn add(&mut self, pages: u64) {
+        self.0 = match self.0 {
+            u64::MAX => pages,
+            mean => mean - mean / 16 + pages / 16,
+        };
+    }
+}
+
+impl Core {
+    /// Whether the host will probably soon overwrite what it writes to `logical` now.
+    pub(crate) fn stream_of(&self, logical: u32) -> Stream {
+        let Some(old) = self.map.place(logical) else {
+            return Stream::Cold;
+        };
+        let born = self.blocks.get(self.geometry().block_of(old)).born;
+        if self.now().saturating_sub(born) < self.lifespan.0 {
+            Stream::Hot
+        } else {
+            Stream::Cold
+        }
+    }
+
+    /// Does what is due before something is written: saves what is in bad blocks, frees blocks, makes a checkpoint, levels wear.
+    pub(crate) fn make_room(&mut self) -> Result<(), Stop> {
+        if let Some(stop) = &self.stopped {
+            return Err(stop.clone());
+        }
+        while let Some(block) = self.retired.pop() {
+            self.empty(block)?;
+        }
+        if self.blocks.good() < self.shape.least_good_blocks() {
+            return Err(self.stop(Stop::WornOut));
+        }
+        self.collect()?;
+        if self.is_checkpoint_due() {
+            self.checkpoint()?;
+        }
+        self.level_wear()
+    }
+
+    /// Frees blocks until enough are free.
+    fn collect(&mut self) -> Result<(), Stop> {
+        let mut last_resort = true;
+        while self.free_blocks() < self.shape.low_blocks {
+            if let Some(victim) = self.blocks.victim(self.now()) {
+                self.collect_block(victim)?;
+                if self.is_checkpoint_due() {
+                    self.checkpoint()?;
+                }
+            } else if std::mem::take(&mut last_resort) {
+                // It frees blocks of the map and the log.
+                self.checkpoint()?;
+            } else {
+                return Err(self.stop(Stop::WornOut));
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the live pages of a full block elsewhere, which frees it.
+    pub(crate) fn collect_block(&mut self, block: BlockAddr) -> Result<(), Stop> {
+        let now = self.now();
+        self.blocks.put_to(block, Use::Emptied, now);
+        self.empty(block)?;
+        self.blocks.put_to(block, Use::Free, now);
+        Ok(())
+    }
+
+    /// Moves the live pages of a block elsewhere.
+    fn empty(&mut self, block: BlockAddr) -> Result<(), Stop> {
+        for index in 0..self.geometry().pages_per_block {
+            if self.blocks.get(block).live == 0 {
+                break;
+            }
+            self.move_page(self.geometry().page_at(block, index))?;
+        }
+        Ok(())
+    }
+
+    /// Moves a page elsewhere, if it is live.
+    pub(crate) fn move_page(&mut self, page: PageNo) -> Result<(), Stop> {
+        if !self.map.is_live(page) {
+            return Ok(());
+        }
+        let first = self.map.owners(page)[0];
+        let mut data = std::mem::take(&mut self.copy);
+        let read = self.flash.read(page, &mut data, GC_TAG);
+        let found = read.map_err(|e| self.fail(e))?;
+        let kind = match found.record().map(|record| record.kind) {
+            Some(PageKind::Data) => PageKind::Data,
+            _ => PageKind::Lost,
+        };
+        let to = self.program(Stream::Moved, kind, first, &data, GC_TAG);
+        self.copy = data;
+        let to = to?;
+        let owners = self.map.move_page(page, to);
+        let now = self.now();
+        self.blocks.add_live(self.geometry().block_of(to));
+        self.blocks.remove_live(self.geometry().block_of(page), now);
+        for owner in &owners {
+            self.table.touch(self.shape.map_page_of(*owner));
+        }
+        for owner in &owners[1..] {
+            self.note(*owner, to.0, 1)?;
+        }
+        Ok(())
+    }
+}

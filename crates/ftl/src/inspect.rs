@@ -1,0 +1,119 @@
+//! Looking at a layer without using it: nothing is programmed or erased.
+
+use std::sync::Arc;
+
+use stetfs_format::ftl::PageKind;
+use stetfs_format::num::PageNo;
+use stetfs_media::nand::Nand;
+use stetfs_media::{Class, Tag};
+
+use crate::core::{Core, FtlStats};
+use crate::error::FtlError;
+use crate::recovery::{MountReport, load};
+use crate::wear::Wear;
+
+/// A layer as it is on the part.
+pub struct Inspection {
+    core: Core,
+    /// What a mount would find.
+    pub report: MountReport,
+}
+
+/// What a layer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FtlInfo {
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Logical pages: the capacity.
+    pub logical_pages: u32,
+    /// Of these, pages that hold something.
+    pub mapped_pages: u32,
+    /// Pages that hold the content of several logical pages.
+    pub shared_pages: u32,
+    /// What it has done up to the last checkpoint.
+    pub stats: FtlStats,
+}
+
+/// What is wrong with a layer's data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FtlCheck {
+    /// Pages that were read.
+    pub pages: u64,
+    /// Logical pages that cannot be read.
+    pub unreadable: Vec<u32>,
+    /// Logical pages whose content was lost earlier, which reading them says.
+    pub lost: Vec<u32>,
+    /// Logical pages whose page holds something else.
+    pub foreign: Vec<u32>,
+    /// Logical pages whose page was written for another one, as it is after a remap.
+    pub remapped: u64,
+    /// Pages that should be moved, because they had nearly as many wrong bits as are corrected: a mount and a read do it.
+    pub weak: u64,
+}
+
+impl Inspection {
+    /// Reads what a mount reads.
+    pub fn new(nand: Arc<dyn Nand>) -> Result<Self, FtlError> {
+        let loaded = load(nand)?;
+        Ok(Self {
+            report: loaded.report,
+            core: loaded.core,
+        })
+    }
+
+    /// What the layer is.
+    pub fn info(&self) -> FtlInfo {
+        FtlInfo {
+            uuid: self.core.uuid,
+            logical_pages: self.core.shape.logical_pages,
+            mapped_pages: self.core.map.mapped(),
+            shared_pages: self.core.map.shared(),
+            stats: self.core.stats,
+        }
+    }
+
+    /// How the erases are spread.
+    pub fn wear(&self) -> Wear {
+        Wear::of(&self.core.blocks, self.core.shape.least_good_blocks())
+    }
+
+    /// Reads every page that holds something.
+    pub fn check(&mut self) -> Result<FtlCheck, FtlError> {
+        let mut check = FtlCheck::default();
+        let mut data = vec![0; self.core.geometry().page_bytes as usize];
+        let tag = Tag::read(Class::Data);
+        for page in (0..self.core.geometry().pages()).map(PageNo) {
+            if !self.core.map.is_live(page) {
+                continue;
+            }
+            check.pages += 1;
+            let owners = self.core.map.owners(page);
+            let found = self.core.flash.read(page, &mut data, tag)?;
+            check.weak += u64::from(matches!(found, crate::flash::Found::Weak(_)));
+            let into = match found.record() {
+                None => &mut check.unreadable,
+                Some(record) => match record.kind {
+                    PageKind::Data => {
+                        let others = owners.iter().filter(|owner| **owner != record.index);
+                        check.remapped += others.count() as u64;
+                        continue;
+                    }
+                    PageKind::Lost => &mut check.lost,
+                    _ => &mut check.foreign,
+                },
+            };
+            into.extend(owners);
+        }
+        for list in [&mut check.unreadable, &mut check.lost, &mut check.foreign] {
+            list.sort_unstable();
+        }
+        Ok(check)
+    }
+}
+
+impl FtlCheck {
+    /// Whether every logical page can be read.
+    pub fn is_clean(&self) -> bool {
+        self.unreadable.is_empty() && self.lost.is_empty() && self.foreign.is_empty()
+    }
+}

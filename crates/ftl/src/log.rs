@@ -1,0 +1,134 @@
+//! The map log: changes of the map that no spare area tells, in records that count as a whole.
+//!
+//! A remap is a record of its own and durable before anything else is done about it. What nobody waits for is collected, each
+//! change with the sequence number of when it happened: trims, and the further owners of a page that was moved (its spare area
+//! names the first one). It is written when a page is full, at a flush, and before any block may be erased that it made free.
+
+use stetfs_format::ftl::{FtlLog, FtlRun, NO_PAGE, PageKind};
+
+use crate::core::{Core, MAP_TAG, Stream};
+use crate::error::Stop;
+
+/// A change that is not written yet.
+#[derive(Clone, Copy)]
+struct Pending {
+    logical: u32,
+    page: u32,
+    count: u32,
+    seq: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Log {
+    pending: Vec<Pending>,
+    /// Log and pool pages since the last checkpoint.
+    pub(crate) pages: u32,
+}
+
+impl Log {
+    /// A checkpoint holds everything.
+    pub(crate) fn clear(&mut self) {
+        self.pending.clear();
+        self.pages = 0;
+    }
+}
+
+/// Adds a change of one logical page to runs in order.
+pub(crate) fn extend_runs(runs: &mut Vec<FtlRun>, logical: u32, page: u32) {
+    if let Some(last) = runs.last_mut() {
+        let follows = match last.page {
+            NO_PAGE => page == NO_PAGE,
+            first => page != NO_PAGE && page == first + last.count,
+        };
+        if follows && logical == last.logical + last.count {
+            last.count += 1;
+            return;
+        }
+    }
+    runs.push(FtlRun {
+        logical,
+        page,
+        count: 1,
+        age: 0,
+    });
+}
+
+impl Core {
+    fn runs_a_page(&self) -> usize {
+        FtlLog::room(self.geometry().page_bytes) as usize
+    }
+
+    /// Notes a change that has been made in memory and that nobody waits for.
+    pub(crate) fn note(&mut self, logical: u32, page: u32, count: u32) -> Result<(), Stop> {
+        let seq = self.take_seq();
+        self.log.pending.push(Pending {
+            logical,
+            page,
+            count,
+            seq,
+        });
+        if self.log.pending.len() < self.runs_a_page() {
+            return Ok(());
+        }
+        self.flush_log()
+    }
+
+    /// Makes all changes durable.
+    pub(crate) fn flush_log(&mut self) -> Result<(), Stop> {
+        if self.log.pending.is_empty() {
+            return Ok(());
+        }
+        let seq = self.take_seq();
+        let runs = self.log.pending.iter().map(|change| FtlRun {
+            logical: change.logical,
+            page: change.page,
+            count: change.count,
+            age: (seq - change.seq) as u32,
+        });
+        // They stay in the list until they are written: opening a block for them may list free blocks, which needs them too.
+        let runs: Vec<FtlRun> = runs.collect();
+        self.write_record(seq, &runs)?;
+        self.log.pending.clear();
+        Ok(())
+    }
+
+    /// Writes a record. It is durable when this returns, and counts for nothing before.
+    pub(crate) fn write_record(&mut self, seq: u64, runs: &[FtlRun]) -> Result<(), Stop> {
+        let parts = runs.chunks(self.runs_a_page());
+        let count = parts.len() as u32;
+        let mut data = vec![0; self.geometry().page_bytes as usize];
+        for (part, runs) in (0..).zip(parts) {
+            let page = FtlLog {
+                seq,
+                part,
+                parts: count,
+                runs: runs.to_vec(),
+            };
+            page.encode(&mut data);
+            self.program(Stream::Map, PageKind::Log, 0, &data, MAP_TAG)?;
+            self.log.pages += 1;
+        }
+        Ok(())
+    }
+
+    /// Lets logical pages lie nowhere: they read as zeros, durably after [`flush_log`](Self::flush_log).
+    pub(crate) fn trim(&mut self, first: u32, count: u32) -> Result<(), Stop> {
+        self.make_room()?;
+        let end = first + count;
+        let mut at = first;
+        while at < end {
+            let is_mapped = |logical: &u32| self.map.raw_place(*logical) != NO_PAGE;
+            let Some(begin) = (at..end).find(is_mapped) else {
+                break;
+            };
+            let len = (begin..end).take_while(is_mapped).count() as u32;
+            self.assign((begin..begin + len).map(|logical| (logical, NO_PAGE)));
+            self.note(begin, NO_PAGE, len)?;
+            if self.is_checkpoint_due() {
+                self.make_room()?;
+            }
+            at = begin + len;
+        }
+        Ok(())
+    }
+}

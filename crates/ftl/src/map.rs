@@ -1,0 +1,149 @@
+//! The map in memory: where each logical page lies, and the reverse: whose each page is.
+//!
+//! - A page has no owner, one, or, after a remap that kept the journal's copy, several. It is *live* while it has one.
+//! - The reverse map, not the spare area, says whose a page is. The two differ after a remap: the spare area still names the
+//!   journal's address. The spare area is right again when the page has been moved.
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use stetfs_format::ftl::NO_PAGE;
+use stetfs_format::num::PageNo;
+
+/// In the reverse map: the page has further owners.
+const SHARED: u32 = 1 << 31;
+
+/// Owners of a page.
+pub(crate) type Owners = SmallVec<[u32; 4]>;
+
+#[derive(Default)]
+pub(crate) struct Map {
+    /// For each logical page its page, or `NO_PAGE`.
+    places: Vec<u32>,
+    /// For each page its first owner, with a flag when there are more, or `NO_PAGE`.
+    owners: Vec<u32>,
+    /// Further owners.
+    sharers: HashMap<u32, Owners>,
+}
+
+impl Map {
+    pub(crate) fn new(logical_pages: u32, pages: u32) -> Self {
+        Self {
+            places: vec![NO_PAGE; logical_pages as usize],
+            owners: vec![NO_PAGE; pages as usize],
+            sharers: HashMap::new(),
+        }
+    }
+
+    /// Where a logical page lies, if anywhere.
+    pub(crate) fn place(&self, logical: u32) -> Option<PageNo> {
+        let page = self.places[logical as usize];
+        (page != NO_PAGE).then_some(PageNo(page))
+    }
+
+    /// The same as a number.
+    pub(crate) fn raw_place(&self, logical: u32) -> u32 {
+        self.places[logical as usize]
+    }
+
+    /// Sets a place and leaves the reverse map alone, which [`build_owners`](Self::build_owners) makes in the end.
+    pub(crate) fn load_place(&mut self, logical: u32, page: u32) {
+        self.places[logical as usize] = page;
+    }
+
+    /// Makes the reverse map.
+    pub(crate) fn build_owners(&mut self) {
+        for logical in 0..self.places.len() as u32 {
+            if let Some(page) = self.place(logical) {
+                self.add_owner(page, logical);
+            }
+        }
+    }
+
+    /// Logical pages that lie somewhere.
+    pub(crate) fn mapped(&self) -> u32 {
+        self.places.iter().filter(|page| **page != NO_PAGE).count() as u32
+    }
+
+    /// Pages with more than one owner.
+    pub(crate) fn shared(&self) -> u32 {
+        self.sharers.len() as u32
+    }
+
+    pub(crate) fn is_live(&self, page: PageNo) -> bool {
+        self.owners[page.0 as usize] != NO_PAGE
+    }
+
+    /// All owners of a page; the first is the one that a spare area names when the page is programmed.
+    pub(crate) fn owners(&self, page: PageNo) -> Owners {
+        let first = self.owners[page.0 as usize];
+        let mut all = Owners::new();
+        if first != NO_PAGE {
+            all.push(first & !SHARED);
+            if first & SHARED != 0 {
+                all.extend_from_slice(&self.sharers[&page.0]);
+            }
+        }
+        all
+    }
+
+    /// Makes `logical` an owner of `page`. Returns whether the page became live.
+    fn add_owner(&mut self, page: PageNo, logical: u32) -> bool {
+        let first = &mut self.owners[page.0 as usize];
+        if *first == NO_PAGE {
+            *first = logical;
+            return true;
+        }
+        *first |= SHARED;
+        self.sharers.entry(page.0).or_default().push(logical);
+        false
+    }
+
+    /// Ends that. Returns whether the page is dead now.
+    fn remove_owner(&mut self, page: PageNo, logical: u32) -> bool {
+        let first = &mut self.owners[page.0 as usize];
+        if *first & SHARED == 0 {
+            assert_eq!(*first, logical, "the owner of page {page}");
+            *first = NO_PAGE;
+            return true;
+        }
+        let rest = self.sharers.get_mut(&page.0).expect("it is shared");
+        if *first & !SHARED == logical {
+            *first = rest.remove(0) | SHARED;
+        } else {
+            let at = rest.iter().position(|owner| *owner == logical);
+            rest.remove(at.expect("it is one of the owners"));
+        }
+        if rest.is_empty() {
+            *first &= !SHARED;
+            self.sharers.remove(&page.0);
+        }
+        false
+    }
+
+    /// Gives `logical` the place `page`, in addition to the old one, which [`leave`](Self::leave) takes away. Returns
+    /// the old one, and whether the new one became live.
+    pub(crate) fn enter(&mut self, logical: u32, page: u32) -> (u32, bool) {
+        let old = std::mem::replace(&mut self.places[logical as usize], page);
+        let is_new = page != NO_PAGE && self.add_owner(PageNo(page), logical);
+        (old, is_new)
+    }
+
+    /// Takes the place `page` away from `logical`. Returns whether the page is dead now.
+    pub(crate) fn leave(&mut self, logical: u32, page: u32) -> bool {
+        page != NO_PAGE && self.remove_owner(PageNo(page), logical)
+    }
+
+    /// Gives the owners of a page the page `to` instead, which has none. Returns them.
+    pub(crate) fn move_page(&mut self, from: PageNo, to: PageNo) -> Owners {
+        let owners = self.owners(from);
+        for logical in &owners {
+            self.places[*logical as usize] = to.0;
+        }
+        let entry = std::mem::replace(&mut self.owners[from.0 as usize], NO_PAGE);
+        self.owners[to.0 as usize] = entry;
+        if let Some(rest) = self.sharers.remove(&from.0) {
+            self.sharers.insert(to.0, rest);
+        }
+        owners
+    }
+}

@@ -1,0 +1,562 @@
+//! Mounting: from what is on the part to the state in memory.
+//!
+//! Every mount is a recovery, because a clean one cannot be told: the last page may be the one that was in flight.
+//! What is found (first column) becomes a list of changes, each with its sequence number; in order, they are made to the map of the
+//! checkpoint.
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | several anchors | the newest that is valid counts | an anchor is programmed when everything it names is durable; the old checkpoint's pages are kept until the new anchor is |
+//! | a page of the map that is not valid | refused by name | it was durable before the anchor: it is damage |
+//! | a data page, newer than the checkpoint | its logical page lies there from then on | it was complete, and its write may have returned |
+//! | a data page, not newer | nothing | the map of the checkpoint knows better: it may have been trimmed or remapped since |
+//! | an old copy of a page, newer than the checkpoint, also in a block that was being erased | the newer change wins | a block is erased only when every change that made its pages dead is durable |
+//! | the spare area of a remapped page | counts from its own time | the record of the remap is newer, and when a checkpoint has swallowed that, the page is not newer than the checkpoint |
+//! | a log record with all its parts | its changes are made | that is how a remap is atomic |
+//! | a record with a part missing | nothing | its remap has not returned |
+//! | a pool page | its blocks are looked into as well | it was durable before they were opened |
+//! | a page that is unreadable, or fails its checksum | nothing | it was in flight, or stands for one that was programmed again elsewhere; a page that was durable has not vanished at a cut |
+//! | a page that reads as erased | the rest of its block is left alone, as is every block that was open | it may have been in flight: it must not be programmed |
+//! | the newest page of all | programmed again elsewhere, before anything relies on it | it may be the one that was in flight and be unreadable the next time; nobody has seen it yet, so it may still be lost now |
+//! | a block that is marked bad and has live pages | they are saved | its program has failed, and what was there before stays readable |
+//!
+//! Then, in this order: the anchor again, with a higher sequence number to begin with (so that no number is given twice,
+//! whatever could not be read); the newest page again; a checkpoint. A cut in between finds the same or less of
+//! what was in flight, and nothing else has changed. Only then is anything freed or shown.
+//!
+//! Read are the anchors' blocks (first pages, and the newest block of each slot), the map, and what was programmed since the checkpoint: at
+//! most as much as is due before the next (`checkpoint.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+use stetfs_format::ftl::{
+    FtlAnchor, FtlCorrupt, FtlLog, FtlRun, FtlSpare, NO_PAGE, PageKind, SpareCodec, entry, pool,
+};
+use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_media::nand::{Nand, NandError};
+use stetfs_media::{Cause, Class, Tag};
+
+use crate::blocks::Use;
+use crate::core::{Core, GC_TAG, MAP_TAG, Stream};
+use crate::error::{FtlError, Stop, check_block};
+use crate::flash::{Flash, Found};
+use crate::shape::{ANCHOR_BLOCKS, Shape};
+
+const TAG: Tag = Tag::new(Class::Mapping, Cause::Recovery);
+/// Sequence numbers that a mount leaves out: more than can have been given without a trace. 2^48 are enough for 2^28 mounts.
+const SEQ_GAP: u64 = 1 << 20;
+
+/// What mounting found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountReport {
+    /// Pages read in all.
+    pub pages_read: u64,
+    /// Of these, pages looked at because they could be newer than the checkpoint.
+    pub pages_scanned: u64,
+    /// Data pages newer than the checkpoint.
+    pub data_pages: u64,
+    /// Complete log records newer than the checkpoint.
+    pub log_records: u64,
+    /// Log records with parts missing: remaps that a power cut undid.
+    pub log_records_dropped: u64,
+}
+
+/// An anchor and the page where it was found.
+struct FoundAnchor {
+    anchor: FtlAnchor,
+    seq: u64,
+    page: PageNo,
+}
+
+/// A change of the map.
+struct Change {
+    seq: u64,
+    run: FtlRun,
+}
+
+/// The newest page of all.
+struct Newest {
+    record: FtlSpare,
+    page: PageNo,
+    data: Vec<u8>,
+}
+
+/// What the scan finds.
+#[derive(Default)]
+struct Scan {
+    report: MountReport,
+    changes: Vec<Change>,
+    /// Log records by sequence number: how many parts they have, and those that were found.
+    records: BTreeMap<u64, (u32, BTreeMap<u32, Vec<FtlRun>>)>,
+    newest: Option<Newest>,
+    /// Blocks that were looked into, and how often each was listed.
+    listed: HashMap<BlockAddr, u32>,
+    /// Those of them in which something newer than the checkpoint was found, and those in which it was log or pool.
+    used: HashSet<BlockAddr>,
+    logs: HashSet<BlockAddr>,
+    last_seq: u64,
+}
+
+/// A layer as it is on the part: nothing has been programmed yet.
+pub(crate) struct Loaded {
+    pub(crate) core: Core,
+    pub(crate) report: MountReport,
+    anchor: FtlAnchor,
+    newest: Option<Newest>,
+}
+
+/// Reads everything that is needed. Changes nothing.
+pub(crate) fn load(nand: Arc<dyn Nand>) -> Result<Loaded, FtlError> {
+    let before = nand.meter().snapshot();
+    let geometry = nand.geometry();
+    if geometry.spare_bytes < SpareCodec::SPARE_BYTES {
+        return Err(FtlError::SpareTooSmall {
+            found: geometry.spare_bytes,
+            needed: SpareCodec::SPARE_BYTES,
+        });
+    }
+    let anchors = find_anchors(&nand)?;
+    let newest = anchors.iter().max_by_key(|found| found.seq);
+    let FoundAnchor { anchor, seq, .. } = newest.ok_or(FtlError::NotFormatted)?;
+    check_anchor(anchor, &nand)?;
+    let shape = Shape::new(geometry, anchor.logical_pages)?;
+    if anchor.directories.len() as u32 != shape.directories {
+        return Err(impossible(
+            "FTL anchor",
+            "number of directory pages",
+            anchor.directories.len() as u64,
+        ));
+    }
+    let flash = Flash::new(Arc::clone(&nand), &anchor.uuid);
+    let mut core = Core::new(flash, shape, anchor.uuid)?;
+    core.stats.mounts = anchor.mounts;
+    core.stats.host_pages = anchor.host_pages;
+    core.stats.gc_pages = anchor.gc_pages;
+    core.stats.map_pages = anchor.map_pages;
+    core.stats.remapped_pages = anchor.remapped_pages;
+    for found in &anchors {
+        core.anchors.begin_behind(geometry.block_of(found.page));
+    }
+    core.load_map(anchor)?;
+    let mut scan = Scan {
+        last_seq: *seq,
+        ..Scan::default()
+    };
+    core.scan(anchor, &mut scan)?;
+    core.replay(anchor.checkpoint, &mut scan)?;
+    core.sort_blocks(anchor, &scan)?;
+    core.seq = anchor.next_seq.max(scan.last_seq + 1);
+    // The anchor itself is programmed again in any case.
+    let newest = scan.newest.filter(|newest| newest.record.seq > *seq);
+    let mut report = scan.report;
+    report.pages_read = (nand.meter().snapshot() - &before).total().reads;
+    Ok(Loaded {
+        anchor: anchor.clone(),
+        core,
+        report,
+        newest,
+    })
+}
+
+impl Loaded {
+    /// Makes sure of everything that was found, and begins to use the layer.
+    pub(crate) fn settle(self) -> Result<(Core, MountReport), FtlError> {
+        let Self {
+            mut core,
+            report,
+            mut anchor,
+            newest,
+        } = self;
+        core.seq += SEQ_GAP;
+        core.stats.mounts += 1;
+        anchor.mounts = core.stats.mounts;
+        anchor.next_seq = core.seq;
+        core.write_anchor(&anchor)?;
+        if let Some(newest) = newest {
+            core.secure(&newest)?;
+        }
+        core.checkpoint()?;
+        Ok((core, report))
+    }
+}
+
+fn impossible(record: &'static str, what: &'static str, value: u64) -> FtlError {
+    FtlError::Impossible {
+        record,
+        what,
+        value,
+    }
+}
+
+/// Data in a block of anchors, map or log.
+fn mixed(block: BlockAddr) -> FtlError {
+    impossible("FTL map", "data in erase block", block.0.into())
+}
+
+/// Whether the anchor can be one of this part.
+fn check_anchor(anchor: &FtlAnchor, nand: &Arc<dyn Nand>) -> Result<(), FtlError> {
+    const RECORD: &str = "FTL anchor";
+    let geometry = nand.geometry();
+    let found = [
+        geometry.page_bytes,
+        geometry.pages_per_block,
+        geometry.blocks,
+    ];
+    let made = [anchor.page_bytes, anchor.pages_per_block, anchor.blocks];
+    if made != found {
+        return Err(FtlError::OtherPart {
+            made: format!("{made:?}"),
+            found: format!("{found:?}"),
+        });
+    }
+    if anchor.logical_pages == 0 || anchor.logical_pages > geometry.pages() {
+        let value = anchor.logical_pages.into();
+        return Err(impossible(RECORD, "number of logical pages", value));
+    }
+    for page in &anchor.directories {
+        if page.0 >= geometry.pages() {
+            return Err(impossible(RECORD, "directory page", page.0.into()));
+        }
+    }
+    let mut lists = anchor.open.iter().chain(&anchor.pool);
+    lists.try_for_each(|block| check_block(RECORD, *block, geometry.blocks))
+}
+
+/// The newest anchors: of each slot all in the block that was begun last.
+fn find_anchors(nand: &Arc<dyn Nand>) -> Result<Vec<FoundAnchor>, FtlError> {
+    let geometry = nand.geometry();
+    let mut all = Vec::new();
+    let mut damage = None;
+    for parity in 0..2 {
+        let mut newest: Option<FoundAnchor> = None;
+        for block in (0..ANCHOR_BLOCKS.min(geometry.blocks)).filter(|b| b % 2 == parity) {
+            let page = geometry.page_at(BlockAddr(block), 0);
+            match read_anchor(nand, page)? {
+                Look::Anchor(found) => {
+                    if newest.as_ref().is_none_or(|newest| newest.seq < found.seq) {
+                        newest = Some(found);
+                    }
+                }
+                Look::Damaged(why) => damage = Some(why),
+                Look::Nothing | Look::Erased => {}
+            }
+        }
+        let Some(first) = newest else {
+            continue;
+        };
+        let block = geometry.block_of(first.page);
+        all.push(first);
+        for index in 1..geometry.pages_per_block {
+            match read_anchor(nand, geometry.page_at(block, index))? {
+                Look::Anchor(found) => all.push(found),
+                Look::Erased => break,
+                Look::Nothing | Look::Damaged(_) => {}
+            }
+        }
+    }
+    match damage {
+        Some(why) if all.is_empty() => Err(FtlError::NoAnchor(why)),
+        _ => Ok(all),
+    }
+}
+
+enum Look {
+    Anchor(FoundAnchor),
+    Damaged(FtlCorrupt),
+    Nothing,
+    Erased,
+}
+
+/// Reads a page that may be an anchor. Its checksum begins with the UUID that it says to have.
+fn read_anchor(nand: &Arc<dyn Nand>, page: PageNo) -> Result<Look, NandError> {
+    let geometry = nand.geometry();
+    let mut data = vec![0; geometry.page_bytes as usize];
+    let mut spare = vec![0; geometry.spare_bytes as usize];
+    match nand.read(page, &mut data, &mut spare, TAG) {
+        Ok(_) => {}
+        Err(NandError::Uncorrectable { .. }) => return Ok(Look::Nothing),
+        Err(e) => return Err(e),
+    }
+    let anchor = match FtlAnchor::decode(&data) {
+        Ok(anchor) => anchor,
+        Err(FtlCorrupt::Magic(_)) if spare.iter().chain(&data).all(|byte| *byte == 0xff) => {
+            return Ok(Look::Erased);
+        }
+        Err(FtlCorrupt::Magic(_)) => return Ok(Look::Nothing),
+        Err(why) => return Ok(Look::Damaged(why)),
+    };
+    let codec = SpareCodec::new(&anchor.uuid, geometry.bad_mark);
+    Ok(match codec.decode(page, &data, &spare) {
+        Ok(Some(record)) if record.kind == PageKind::Anchor => Look::Anchor(FoundAnchor {
+            anchor,
+            seq: record.seq,
+            page,
+        }),
+        Ok(_) => Look::Nothing,
+        Err(why) => Look::Damaged(why),
+    })
+}
+
+impl Core {
+    /// Reads a page of the map or its directory.
+    fn read_map_page(
+        &mut self,
+        page: PageNo,
+        kind: PageKind,
+        index: u32,
+        data: &mut [u8],
+    ) -> Result<Found, FtlError> {
+        let wrong = FtlError::MapPage { page, kind, index };
+        if page.0 >= self.geometry().pages() {
+            return Err(wrong);
+        }
+        let found = self.flash.read(page, data, TAG)?;
+        match found.record() {
+            Some(record) if record.kind == kind && record.index == index => Ok(found),
+            _ => Err(wrong),
+        }
+    }
+
+    /// Reads the map of the checkpoint.
+    fn load_map(&mut self, anchor: &FtlAnchor) -> Result<(), FtlError> {
+        let shape = self.shape;
+        let mut data = vec![0; shape.geometry.page_bytes as usize];
+        for (directory, page) in (0..).zip(&anchor.directories) {
+            let _ = self.read_map_page(*page, PageKind::Directory, directory, &mut data)?;
+            let first = directory * shape.entries;
+            for map_page in (first..shape.map_pages).take(shape.entries as usize) {
+                self.table.places[map_page as usize] = entry(&data, (map_page - first) as usize);
+            }
+        }
+        self.table.directories = anchor.directories.clone();
+        for map_page in 0..shape.map_pages {
+            let page = self.table.places[map_page as usize];
+            if page == NO_PAGE {
+                continue;
+            }
+            let found = self.read_map_page(PageNo(page), PageKind::Map, map_page, &mut data)?;
+            if matches!(found, Found::Weak(_)) {
+                self.table.touch(map_page);
+            }
+            self.load_entries(map_page, &data)?;
+        }
+        Ok(())
+    }
+
+    fn load_entries(&mut self, map_page: u32, data: &[u8]) -> Result<(), FtlError> {
+        let shape = self.shape;
+        let now = (0..shape.entries).map(|index| entry(data, index as usize));
+        if map_page >= shape.place_pages {
+            let first = (map_page - shape.place_pages) * shape.entries;
+            for (block, erases) in (first..shape.geometry.blocks).zip(now) {
+                self.blocks.set_erases(BlockAddr(block), erases);
+            }
+            return Ok(());
+        }
+        let first = map_page * shape.entries;
+        for (logical, page) in (first..shape.logical_pages).zip(now) {
+            if page != NO_PAGE && page >= shape.geometry.pages() {
+                return Err(impossible("FTL map page", "page", page.into()));
+            }
+            self.map.load_place(logical, page);
+        }
+        Ok(())
+    }
+
+    /// Looks at everything that may be newer than the checkpoint.
+    fn scan(&mut self, anchor: &FtlAnchor, scan: &mut Scan) -> Result<(), FtlError> {
+        let mut data = vec![0; self.geometry().page_bytes as usize];
+        let mut blocks: Vec<(BlockAddr, bool)> = Vec::new();
+        blocks.extend(anchor.open.iter().map(|block| (*block, true)));
+        blocks.extend(anchor.pool.iter().map(|block| (*block, false)));
+        let mut done = 0;
+        while let Some(&(block, was_open)) = blocks.get(done) {
+            done += 1;
+            let times = scan.listed.entry(block).or_default();
+            *times += 1;
+            if *times == 1 {
+                let further =
+                    self.scan_block(block, was_open, anchor.checkpoint, &mut data, scan)?;
+                blocks.extend(further.into_iter().map(|block| (block, false)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks into a block. Returns the blocks that a pool page in it lists.
+    fn scan_block(
+        &mut self,
+        block: BlockAddr,
+        was_open: bool,
+        checkpoint: u64,
+        data: &mut [u8],
+        scan: &mut Scan,
+    ) -> Result<Vec<BlockAddr>, FtlError> {
+        let mut listed = Vec::new();
+        let geometry = *self.geometry();
+        for index in 0..geometry.pages_per_block {
+            let page = geometry.page_at(block, index);
+            scan.report.pages_scanned += 1;
+            let found = self.flash.look(page, data, TAG)?;
+            if matches!(found, Found::Erased) {
+                break;
+            }
+            let Some(record) = found.record() else {
+                continue;
+            };
+            if record.seq <= checkpoint {
+                if index == 0 && !was_open {
+                    // It was not erased since it was listed.
+                    break;
+                }
+                continue;
+            }
+            scan.used.insert(block);
+            scan.last_seq = scan.last_seq.max(record.seq);
+            if scan
+                .newest
+                .as_ref()
+                .is_none_or(|newest| newest.record.seq < record.seq)
+            {
+                scan.newest = Some(Newest {
+                    record,
+                    page,
+                    data: data.to_vec(),
+                });
+            }
+            match record.kind {
+                PageKind::Data | PageKind::Lost => {
+                    scan.report.data_pages += 1;
+                    let run = FtlRun {
+                        logical: record.index,
+                        page: page.0,
+                        count: 1,
+                        age: 0,
+                    };
+                    let seq = record.seq;
+                    scan.changes.push(Change { seq, run });
+                }
+                PageKind::Log => {
+                    scan.logs.insert(block);
+                    let log = FtlLog::decode(data)?;
+                    let parts = scan.records.entry(log.seq).or_default();
+                    parts.0 = log.parts;
+                    parts.1.insert(log.part, log.runs);
+                }
+                PageKind::Pool => {
+                    scan.logs.insert(block);
+                    for block in pool::decode(data)? {
+                        check_block("FTL pool page", block, geometry.blocks)?;
+                        listed.push(block);
+                    }
+                }
+                // Of a checkpoint that was not finished.
+                PageKind::Map | PageKind::Directory | PageKind::Anchor => {}
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Makes the changes that are newer than the checkpoint, in order.
+    fn replay(&mut self, checkpoint: u64, scan: &mut Scan) -> Result<(), FtlError> {
+        for (seq, (parts, found)) in std::mem::take(&mut scan.records) {
+            if found.len() as u32 != parts {
+                scan.report.log_records_dropped += 1;
+                continue;
+            }
+            scan.report.log_records += 1;
+            for run in found.into_values().flatten() {
+                let seq = seq.saturating_sub(run.age.into());
+                if seq > checkpoint {
+                    scan.changes.push(Change { seq, run });
+                }
+            }
+        }
+        // Changes with the same number are those of one record, which stay in their order.
+        scan.changes.sort_by_key(|change| change.seq);
+        let (logical_pages, pages) = (self.shape.logical_pages, self.geometry().pages());
+        for Change { run, .. } in &scan.changes {
+            let end = u64::from(run.logical) + u64::from(run.count);
+            if end > logical_pages.into() {
+                return Err(impossible("change of the FTL map", "logical page", end));
+            }
+            let is_mapped = run.page != NO_PAGE;
+            let end = u64::from(run.page) + u64::from(run.count);
+            if is_mapped && end > pages.into() {
+                return Err(impossible("change of the FTL map", "page", end));
+            }
+            for n in 0..run.count {
+                let page = if is_mapped { run.page + n } else { NO_PAGE };
+                self.map.load_place(run.logical + n, page);
+                self.table.touch(self.shape.map_page_of(run.logical + n));
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds out what each block is used for.
+    fn sort_blocks(&mut self, anchor: &FtlAnchor, scan: &Scan) -> Result<(), FtlError> {
+        let geometry = *self.geometry();
+        let now = self.now();
+        self.map.build_owners();
+        for page in (0..geometry.pages()).map(PageNo) {
+            if self.map.is_live(page) {
+                self.blocks.add_live(geometry.block_of(page));
+            }
+        }
+        for (block, times) in &scan.listed {
+            // Each time that it was listed it was erased once, but perhaps not the last time.
+            let erases = self.blocks.get(*block).erases;
+            let was_used = scan.used.contains(block) && !anchor.open.contains(block);
+            let times = times - 1 + u32::from(was_used);
+            self.blocks.set_erases(*block, erases.saturating_add(times));
+            self.table.touch(self.shape.wear_page_of(block.0));
+        }
+        let places = self.table.places.iter().filter(|page| **page != NO_PAGE);
+        let maps: HashSet<BlockAddr> = places
+            .map(|page| PageNo(*page))
+            .chain(anchor.directories.iter().copied())
+            .map(|page| geometry.block_of(page))
+            .chain(scan.logs.iter().copied())
+            .collect();
+        for block in (0..geometry.blocks).map(BlockAddr) {
+            let state = self.blocks.get(block);
+            match (state.used, state.live) {
+                (Use::Bad | Use::Anchor, 0) => {}
+                (Use::Bad, _) => self.retired.push(block),
+                (_, 0) if maps.contains(&block) => self.blocks.put_to(block, Use::Map, now),
+                (Use::Anchor, _) => return Err(mixed(block)),
+                _ if maps.contains(&block) => return Err(mixed(block)),
+                (_, 0) => {}
+                _ => self.blocks.put_to(block, Use::Data, now),
+            }
+        }
+        // Blocks that were listed already can be opened; others have to be listed before.
+        let mut pool: Vec<BlockAddr> = scan.listed.keys().copied().collect();
+        pool.retain(|block| self.blocks.get(*block).used == Use::Free);
+        pool.sort_unstable();
+        pool.truncate(self.shape.pool_blocks);
+        self.add_to_pool(pool);
+        Ok(())
+    }
+
+    /// Programs the newest page again: it may be one that cannot be read a second time.
+    fn secure(&mut self, newest: &Newest) -> Result<(), Stop> {
+        let FtlSpare { kind, index, .. } = newest.record;
+        match kind {
+            PageKind::Data | PageKind::Lost if self.map.place(index) == Some(newest.page) => {
+                let data = &newest.data;
+                let page = self.program(Stream::Moved, kind, index, data, GC_TAG)?;
+                self.assign([(index, page.0)]);
+            }
+            PageKind::Log | PageKind::Pool => {
+                let _ = self.program(Stream::Map, kind, index, &newest.data, MAP_TAG)?;
+            }
+            // A page that is not the place of its logical page any more, or one of a checkpoint that was not finished.
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! How much of a part is exported, and what the rest is for.
+//!
+//! Blocks are kept back, beside the anchors' region, so that the layer can always go on: free ones for a checkpoint, for a log and for moving pages
+//! before anything can be freed, those that the map of two checkpoints takes, and a share for blocks that go bad. Of
+//! what remains, over-provisioning is not exported: the dead pages that let garbage collection find victims.
+
+use stetfs_format::ftl::{FtlAnchor, FtlLog, SpareCodec, entries_of, pool};
+use stetfs_media::nand::NandGeometry;
+
+use crate::error::FtlError;
+
+/// Blocks at the beginning of a part that hold nothing but anchors.
+pub(crate) const ANCHOR_BLOCKS: u32 = 8;
+/// Blocks that are open for programming at the same time, one a stream.
+pub(crate) const STREAMS: usize = 4;
+/// When so many are left in the pool, others are listed: enough for those that are opened, or found bad, until the list is durable.
+pub(crate) const POOL_LOW: usize = 4;
+const POOL_MAX: u32 = 64;
+/// How many pages are programmed for each page that the next checkpoint would take: a checkpoint costs a sixteenth at most.
+pub(crate) const PROGRAMS_A_CHECKPOINT_PAGE: u64 = 16;
+
+/// What a new layer is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct FtlOptions {
+    /// Share of the pages for data that are not exported, in percent, from 1 to 90. More of it makes garbage collection
+    /// cheaper.
+    pub over_provisioning_percent: u32,
+    /// Share of all blocks that may go bad before the layer can no longer be written to, in percent, beside those that
+    /// are bad already.
+    pub bad_blocks_percent: u32,
+}
+
+impl Default for FtlOptions {
+    fn default() -> Self {
+        Self {
+            over_provisioning_percent: 7,
+            bad_blocks_percent: 2,
+        }
+    }
+}
+
+/// The numbers of a layer that follow from its part and its capacity.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) geometry: NandGeometry,
+    pub(crate) logical_pages: u32,
+    /// Numbers in a map page.
+    pub(crate) entries: u32,
+    /// Map pages with the places of logical pages; those with erase counts follow.
+    pub(crate) place_pages: u32,
+    /// All map pages.
+    pub(crate) map_pages: u32,
+    pub(crate) directories: u32,
+    /// Pages of the log between two checkpoints.
+    pub(crate) log_pages: u32,
+    /// Garbage collection keeps so many blocks free.
+    pub(crate) low_blocks: u32,
+    /// Blocks that a checkpoint of the whole map takes.
+    pub(crate) checkpoint_blocks: u32,
+    /// Blocks that map and log may take: half of the map may be dead.
+    map_blocks: u32,
+    /// Blocks that are listed at a time.
+    pub(crate) pool_blocks: usize,
+}
+
+impl Shape {
+    pub(crate) fn new(geometry: NandGeometry, logical_pages: u32) -> Result<Self, FtlError> {
+        if geometry.spare_bytes < SpareCodec::SPARE_BYTES {
+            return Err(FtlError::SpareTooSmall {
+                found: geometry.spare_bytes,
+                needed: SpareCodec::SPARE_BYTES,
+            });
+        }
+        let entries = entries_of(geometry.page_bytes);
+        let per_block = geometry.pages_per_block;
+        let place_pages = logical_pages.div_ceil(entries);
+        let map_pages = place_pages + geometry.blocks.div_ceil(entries);
+        let directories = map_pages.div_ceil(entries);
+        let room = FtlAnchor::room(geometry.page_bytes);
+        let pool_blocks = room
+            .saturating_sub(directories + STREAMS as u32)
+            .min(POOL_MAX)
+            .min(pool::room(geometry.page_bytes));
+        // The flag of shared pages takes a bit of a page's number.
+        if pool_blocks < 2 * POOL_LOW as u32 || geometry.pages() >= 1 << 31 {
+            return Err(FtlError::TooLarge {
+                pages: geometry.pages(),
+                page_bytes: geometry.page_bytes,
+            });
+        }
+        let checkpoint_pages = map_pages + directories;
+        let checkpoint_blocks = checkpoint_pages.div_ceil(per_block) + 1;
+        let log_pages = (checkpoint_pages / 4).max(per_block).max(8);
+        let log_blocks = log_pages.div_ceil(per_block) + 1;
+        let open = STREAMS as u32;
+        Ok(Self {
+            geometry,
+            logical_pages,
+            entries,
+            place_pages,
+            map_pages,
+            directories,
+            log_pages,
+            low_blocks: POOL_LOW as u32 + open + checkpoint_blocks + log_blocks + 1,
+            checkpoint_blocks,
+            map_blocks: 2 * checkpoint_blocks + log_blocks,
+            pool_blocks: pool_blocks as usize,
+        })
+    }
+
+    /// The shape of a new layer on a part of which `good` blocks outside the anchors' region are good.
+    pub(crate) fn of_new(
+        geometry: NandGeometry,
+        good: u32,
+        options: &FtlOptions,
+    ) -> Result<Self, FtlError> {
+        let percent = options.over_provisioning_percent;
+        if !(1..=90).contains(&percent) {
+            return Err(FtlError::OverProvisioning(percent));
+        }
+        let largest = Self::new(geometry, geometry.pages())?;
+        let share = u64::from(geometry.blocks) * u64::from(options.bad_blocks_percent.min(100));
+        let reserved = largest.reserved_blocks() + share.div_ceil(100) as u32;
+        let data = u64::from(good.saturating_sub(reserved)) * u64::from(geometry.pages_per_block);
+        let logical = data * u64::from(100 - percent) / 100;
+        if logical == 0 {
+            return Err(FtlError::TooSmall { good, reserved });
+        }
+        Self::new(geometry, logical as u32)
+    }
+
+    /// Blocks that hold no data that was exported, so that garbage collection goes on when everything else is full.
+    fn reserved_blocks(&self) -> u32 {
+        self.low_blocks + STREAMS as u32 + self.map_blocks + 2
+    }
+
+    /// With fewer good blocks outside the anchors' region nothing is written any more.
+    pub(crate) fn least_good_blocks(&self) -> u32 {
+        let data = self.logical_pages.div_ceil(self.geometry.pages_per_block);
+        self.reserved_blocks() + data + data / 64
+    }
+
+    /// Runs that a record of the log may have.
+    pub(crate) fn runs_max(&self) -> usize {
+        (self.log_pages / 2 * FtlLog::room(self.geometry.page_bytes)) as usize
+    }
+
+    /// The map page with the place of a logical page.
+    pub(crate) fn map_page_of(&self, logical: u32) -> u32 {
+        logical / self.entries
+    }
+
+    /// The map page with the erase count of a block.
+    pub(crate) fn wear_page_of(&self, block: u32) -> u32 {
+        self.place_pages + block / self.entries
+    }
+}
