@@ -108,6 +108,22 @@ impl GroupDesc {
         Ok(desc)
     }
 
+    /// Reads a descriptor some of whose words may be older than others, as a power cut leaves it in memory before a log is
+    /// replayed. Where bitmaps and inode table lie never changes, so that is checked and holds; nothing else does.
+    ///
+    /// # Errors
+    /// [`Corrupt::TooShort`], and what [`decode`](Self::decode) says of these blocks.
+    pub fn decode_torn(raw: &[u8], g: GroupNo, geometry: &Geometry) -> Result<Self, Corrupt> {
+        let raw = raw.get(..geometry.desc_size()).ok_or(Corrupt::TooShort {
+            record: "group descriptor",
+            needed: geometry.desc_size(),
+            found: raw.len(),
+        })?;
+        let desc = Self::read_fields(raw, geometry);
+        desc.check_blocks(g, geometry)?;
+        Ok(desc)
+    }
+
     fn read_fields(raw: &[u8], geometry: &Geometry) -> Self {
         let wide = geometry.is_64bit;
         let block = |lo: Le32, hi: Le32| {

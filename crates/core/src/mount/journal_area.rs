@@ -8,7 +8,9 @@ use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::private_log::LogHeader;
-use stetfs_format::{BlockNo, Corrupt, GroupDesc, Inode, InodeNo, Place, Superblock, Tid};
+use stetfs_format::{
+    BlockNo, Corrupt, FeatureIncompat, GroupDesc, Inode, InodeNo, Place, Superblock, Tid,
+};
 use stetfs_journal::LogExtent;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
@@ -178,7 +180,16 @@ impl Reader<'_> {
         let (group, index) = self.sb.group_of_inode(ino);
         let (block, at) = self.sb.desc_position(group);
         let raw = self.block(block, Class::GroupDesc)?;
-        let desc = GroupDesc::decode(&raw.bytes()[at..at + self.sb.desc_size()], group, self.sb)?;
+        let raw = &raw.bytes()[at..at + self.sb.desc_size()];
+        let private = self
+            .sb
+            .feature_incompat
+            .contains(FeatureIncompat::PRIVATE_LOG);
+        let desc = match GroupDesc::decode(raw, group, self.sb) {
+            // Its log, which is yet to be found, will mend it.
+            Err(_) if private => GroupDesc::decode_torn(raw, group, self.sb)?,
+            decoded => decoded?,
+        };
         let (block, at) = self.sb.inode_position(index);
         let raw = self.block(desc.inode_table.plus(block.into()), Class::InodeTable)?;
         Ok(Inode::decode(

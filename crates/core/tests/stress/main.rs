@@ -13,6 +13,7 @@ mod damaged;
 mod faults;
 mod forgotten;
 mod full;
+mod memory;
 mod volume;
 mod worker;
 
