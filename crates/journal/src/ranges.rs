@@ -6,6 +6,37 @@ use smallvec::SmallVec;
 /// bounded. Differential schemes may still compare contents inside a range.
 const MOST: usize = 16;
 
+/// Bytes that are compared at once.
+const WORD: usize = 8;
+
+/// Tells for each word that a range touches, or the part of it in the range, where it begins and whether it differs.
+fn for_words(
+    range: &std::ops::Range<usize>,
+    before: &[u8],
+    after: &[u8],
+    mut each: impl FnMut(usize, bool),
+) {
+    let first = range.start.next_multiple_of(WORD).min(range.end);
+    let last = (range.end / WORD * WORD).max(first);
+    if range.start < first {
+        each(
+            range.start,
+            before[range.start..first] != after[range.start..first],
+        );
+    }
+    let (before_words, _) = before[first..last].as_chunks::<WORD>();
+    let (after_words, _) = after[first..last].as_chunks::<WORD>();
+    for (i, (a, b)) in before_words.iter().zip(after_words).enumerate() {
+        each(
+            first + i * WORD,
+            u64::from_ne_bytes(*a) != u64::from_ne_bytes(*b),
+        );
+    }
+    if last < range.end {
+        each(last, before[last..range.end] != after[last..range.end]);
+    }
+}
+
 /// Sorted, disjoint, non-adjacent byte ranges `[start, end)` of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(SmallVec<[(u32, u32); 4]>);
@@ -54,16 +85,20 @@ impl Ranges {
 
     /// Those of these bytes that differ between two contents of the block, by words of 8 bytes.
     pub fn changed(&self, before: &[u8], after: &[u8]) -> Self {
-        const WORD: usize = 8;
         let mut changed = Self::new();
         for range in self.iter() {
-            let mut at = range.start;
-            while at < range.end {
-                let end = (at / WORD * WORD + WORD).min(range.end);
-                if before[at..end] != after[at..end] {
-                    changed.add(at, end - at);
+            // A run is added when it ends, not word by word.
+            let mut run = None;
+            for_words(&range, before, after, |at, differs| match (run, differs) {
+                (None, true) => run = Some(at),
+                (Some(start), false) => {
+                    changed.add(start, at - start);
+                    run = None;
                 }
-                at = end;
+                _ => {}
+            });
+            if let Some(start) = run {
+                changed.add(start, range.end - start);
             }
         }
         changed
