@@ -9,7 +9,7 @@ use std::time::Instant;
 use stetfs_check::{Checker, Source};
 
 fn time_us<S: Source + ?Sized>(checker: &mut Checker, source: &S) -> f64 {
-    let rounds = 200;
+    let rounds = 20;
     let start = Instant::now();
     for _ in 0..rounds {
         checker.check(source);

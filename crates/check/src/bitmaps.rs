@@ -186,3 +186,61 @@ fn differences(bitmap: &[u8], expected: &[u8], count: u32) -> Vec<Difference> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: usize = 20;
+
+    fn bits(bitmap: &[u8]) -> Vec<bool> {
+        (0..bitmap.len() * 8)
+            .map(|i| bitmap[i / 8] & 1 << (i % 8) != 0)
+            .collect()
+    }
+
+    /// Bitmaps of which each has a run of bits set, with the run.
+    fn bitmaps() -> impl Iterator<Item = [u8; BYTES]> {
+        (0..BYTES * 8).flat_map(|start| {
+            (start..=BYTES * 8).map(move |end| {
+                let mut bitmap = [0; BYTES];
+                (start..end).for_each(|i| bitmap[i / 8] |= 1 << (i % 8));
+                bitmap
+            })
+        })
+    }
+
+    #[test]
+    fn bits_are_counted_one_by_one() {
+        for bitmap in bitmaps() {
+            let bits = bits(&bitmap);
+            for count in [0, 1, 7, 8, 63, 64, 65, 128, 131, 159, 160] {
+                let (counted, rest) = bits.split_at(count);
+                let free = counted.iter().filter(|&&bit| !bit).count();
+                assert_eq!(zeros(&bitmap, count as u32), free as u32, "{bitmap:x?}");
+                let is_set = rest.iter().all(|&bit| bit);
+                assert_eq!(is_all_set(&bitmap, count as u32), is_set, "{bitmap:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn differences_are_runs_of_bits() {
+        let expected = [0x0f; BYTES];
+        for bitmap in bitmaps().step_by(17) {
+            for count in [8, 100, 160] {
+                let ours = &bits(&bitmap)[..count];
+                let others = &bits(&expected)[..count];
+                assert_eq!(is_equal(&bitmap, &expected, count as u32), ours == others);
+                let mut mended = ours.to_vec();
+                for run in differences(&bitmap, &expected, count as u32) {
+                    for i in run.first..=run.last {
+                        assert_eq!(mended[i as usize], run.is_marked);
+                        mended[i as usize] = !run.is_marked;
+                    }
+                }
+                assert_eq!(mended, others);
+            }
+        }
+    }
+}

@@ -104,3 +104,61 @@ impl Claims {
         repeated
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn claims(blocks: u64) -> Claims {
+        Claims {
+            bits: vec![0; blocks.div_ceil(8) as usize],
+            first: 1,
+            blocks,
+            ..Claims::default()
+        }
+    }
+
+    /// Every range of a small volume after every other, against a set.
+    #[test]
+    fn ranges_are_claimed_as_by_a_set() {
+        const BLOCKS: u64 = 27;
+        let ranges = || (1..=BLOCKS).flat_map(|a| (1..=BLOCKS + 1 - a).map(move |n| (a, n)));
+        for (a, n) in ranges() {
+            for (b, m) in ranges() {
+                let mut claims = claims(BLOCKS);
+                assert_eq!(claims.claim(BlockNo(a), n), None);
+                let held: BTreeSet<u64> = (a..a + n).collect();
+                let repeated: Vec<u64> = (b..b + m).filter(|block| held.contains(block)).collect();
+                let expected = repeated.first().map(|&first| Repeated {
+                    first: BlockNo(first),
+                    count: repeated.len() as u64,
+                });
+                assert_eq!(claims.claim(BlockNo(b), m), expected, "{a}+{n}, {b}+{m}");
+                let held: BTreeSet<u64> = held.into_iter().chain(b..b + m).collect();
+                let bits = (1..=BLOCKS).filter(|block| {
+                    let at = (block - 1) as usize;
+                    claims.bits[at / 8] & 1 << (at % 8) != 0
+                });
+                assert!(bits.eq(held.iter().copied()), "{a}+{n}, {b}+{m}");
+                assert_eq!(claims.claimed(), held.len() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn claims_end_when_more_are_repeated_than_there_are_blocks() {
+        let mut claims = claims(16);
+        assert_eq!(claims.claim(BlockNo(1), 8), None);
+        claims.claim(BlockNo(1), 8);
+        claims.claim(BlockNo(1), 8);
+        assert!(!claims.overwhelmed());
+        claims.claim(BlockNo(1), 1);
+        assert!(claims.overwhelmed());
+        assert!(
+            claims.claim(BlockNo(10), 1).is_some(),
+            "nothing more is new"
+        );
+    }
+}

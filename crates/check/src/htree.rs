@@ -163,18 +163,20 @@ impl Check<'_> {
         let root = &mut blocks[0];
         root.references = root.references.saturating_add(1);
         (root.is_first, root.is_last) = (true, true);
-        // A node holds what its first and last leaf hold.
-        for i in 0..blocks.len() {
-            let leaf = blocks[i];
-            if leaf.kind != BlockKind::Leaf {
-                continue;
-            }
-            let parent = &mut blocks[leaf.parent as usize];
-            if leaf.is_first {
-                parent.held.min = leaf.held.min;
-            }
-            if leaf.is_last {
-                parent.held.max = leaf.held.max;
+        // A node holds what its first and last block hold; the deepest trees have nodes of nodes.
+        for kind in [BlockKind::Leaf, BlockKind::Node] {
+            for i in 0..blocks.len() {
+                let block = blocks[i];
+                if block.kind != kind {
+                    continue;
+                }
+                let parent = &mut blocks[block.parent as usize];
+                if block.is_first {
+                    parent.held.min = block.held.min;
+                }
+                if block.is_last {
+                    parent.held.max = block.held.max;
+                }
             }
         }
         for (lblk, block) in blocks.iter().enumerate() {

@@ -3,6 +3,8 @@
 #[path = "../../format/tests/image/mod.rs"]
 mod image;
 
+use std::sync::Mutex;
+
 use image::{Image, KINDS};
 use stetfs_check::Checker;
 
@@ -69,17 +71,21 @@ fn assert_clean(checker: &mut Checker, image: &Image, what: &str) {
 
 #[test]
 fn volumes_by_mke2fs_are_clean() {
-    let mut checker = Checker::new();
-    let kinds = KINDS
-        .iter()
-        .map(|&(name, args)| (name, args, 24))
-        .chain(MORE_KINDS);
-    for (name, args, mib) in kinds {
-        let Some(image) = Image::make(args, mib * 1024) else {
-            continue;
-        };
-        assert_clean(&mut checker, &image, name);
-        image.populate();
-        assert_clean(&mut checker, &image, &format!("{name}, filled"));
-    }
+    let kinds = KINDS.iter().map(|&(name, args)| (name, args, 24));
+    let kinds = Mutex::new(kinds.chain(MORE_KINDS));
+    let work = || {
+        let mut checker = Checker::new();
+        loop {
+            let kind = kinds.lock().expect("no panic").next();
+            let Some((name, args, mib)) = kind else { break };
+            let Some(image) = Image::make(args, mib * 1024) else {
+                continue;
+            };
+            assert_clean(&mut checker, &image, name);
+            image.populate();
+            assert_clean(&mut checker, &image, &format!("{name}, filled"));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
