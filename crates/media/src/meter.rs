@@ -12,7 +12,7 @@
 //! | fences | - | store fences | - |
 //! | erases | - | - | blocks erased |
 //! | discards | requests | - | - |
-//! | busy time | of the timing model, or real | of the timing model | of the timing model |
+//! | busy time | of the timing model, or real | of the timing model, or of msync | of the timing model |
 //!
 //! Busy time is the sum over all requests, so where several run at once it is more than the time that
 //! passed. A request that failed is not counted, nor is its time.

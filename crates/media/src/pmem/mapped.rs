@@ -102,8 +102,8 @@ impl PmemOptions {
             } else {
                 self.survives
             },
-            file,
             mapping,
+            file,
             meter: Meter::new(),
             unsynced: Mutex::new(None),
             writes_lost: AtomicBool::new(false),
@@ -162,8 +162,9 @@ fn errno(e: &std::io::Error) -> Errno {
 
 /// A mapped file, locked as long as this lives.
 pub struct MappedPmem {
-    file: FileDev,
+    // Unmapped before the lock goes.
     mapping: Mapping,
+    file: FileDev,
     survives: Survives,
     meter: Meter,
     /// From the first to the last byte that was flushed and not synced: one msync over all costs the device one flush, one

@@ -7,12 +7,12 @@
 //!
 //! | figure | hdd | sata_ssd | nvme_ssd | microsd |
 //! |---|---|---|---|---|
-//! | sequential read, MB/s | 129 (a) | 540 (e) | 3,400 (f) | 17.4 (g) |
-//! | sequential write, MB/s | 129 (a) | 520 (e) | 2,500 (f) | 10.4 (g) |
-//! | random read of 4 KiB | average seek 8.5 ms (b), to the next track 1.0 ms (c), turn 8.33 ms (a) | 1/10,000 s (e) | 1/15,000 s (f) | 4 KiB at 5.36 MB/s (g) |
-//! | random write of 4 KiB | into the cache; on the disk 9.5 ms (b), 1.1 ms (c) | 1/40,000 s (e) | 1/50,000 s (f) | 4 KiB at 1.05 MB/s (g) |
-//! | flush after a write | what lies in the cache (32 MiB (b)) is written in ascending order | 1.64 ms (h) | 1.64 ms (h) | nothing: no cache (i) |
-//! | durable write | past the cache | a write and a flush (k) | 4.0 ms (h) | a write |
+//! | sequential read, MB/s | 129 (a) | 540 (d) | 3,400 (e) | 17.4 (f) |
+//! | sequential write, MB/s | 129 (a) | 520 (d) | 2,500 (e) | 10.4 (f) |
+//! | random read of 4 KiB | average seek 8.5 ms (b), to the next track 1.0 ms (c), turn 8.33 ms (a) | 1/10,000 s (d) | 1/15,000 s (e) | 4 KiB at 5.36 MB/s (f) |
+//! | random write of 4 KiB | into the cache; on the disk 9.5 ms (b), 1.1 ms (c) | 1/40,000 s (d) | 1/50,000 s (e) | 4 KiB at 1.05 MB/s (f) |
+//! | flush after a write | what lies in the cache (32 MiB (b)) is written in ascending order | 1.64 ms (g) | 1.64 ms (g) | nothing: no cache (h) |
+//! | durable write | past the cache | a write and a flush (i) | 4.0 ms (g) | a write |
 //!
 //! - (a) Seagate Constellation ES.3 product manual, 4.1: a drive of 1 TB with 7,200 turns a minute sustains 83 to 175 MB/s from
 //!   inside to outside; the mean. Its interface moves 600 MB/s.
@@ -20,16 +20,16 @@
 //! - (c) Hitachi 7K320 specification, 4.4.2.3 (7,200 turns a minute). Between (c) and (b) the seek time grows with the root of the
 //!   distance: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994, whose
 //!   linear branch for long seeks needs more figures than the manuals give.
-//! - (e) Samsung 850 EVO 1 TB, the maker's figures; random ones at queue depth 1.
-//! - (f) Samsung 970 EVO 1 TB, the maker's figures; random ones at queue depth 1.
-//! - (g) A 16 GB class 10 card (Samsung Evo) in a Raspberry Pi 2, measured by J. Geerling (pidramble.com, "microSD card
+//! - (d) Samsung 850 EVO 1 TB, the maker's figures; random ones at queue depth 1.
+//! - (e) Samsung 970 EVO 1 TB, the maker's figures; random ones at queue depth 1.
+//! - (f) A 16 GB class 10 card (Samsung Evo) in a Raspberry Pi 2, measured by J. Geerling (pidramble.com, "microSD card
 //!   benchmarks"): the size of card on which Delta Journaling was measured, in a host of its time. The paper gives no
 //!   figures for the card itself.
-//! - (h) Samsung 990 PRO 2 TB, pg_test_fsync with 8 KiB by T. Poder (tanelpoder.com, 27 May 2025): fdatasync 1,643 us,
+//! - (g) Samsung 990 PRO 2 TB, pg_test_fsync with 8 KiB by T. Poder (tanelpoder.com, 27 May 2025): fdatasync 1,643 us,
 //!   O_DSYNC, which XFS turns into a write with forced unit access, 4,007 us. No such measurement with its method in hand
 //!   was found for a SATA drive; one without protection against power loss has to do the same.
-//! - (i) SD cards before version 6.0 of the specification have no cache that could be flushed.
-//! - (k) Linux does not use forced unit access on SATA unless told to (`libata.fua`).
+//! - (h) SD cards before version 6.0 of the specification have no cache that could be flushed.
+//! - (i) Linux does not use forced unit access on SATA unless told to (`libata.fua`).
 
 use std::collections::BTreeSet;
 use std::fmt;

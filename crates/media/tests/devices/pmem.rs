@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -222,7 +223,7 @@ fn mapped() {
     }
 }
 
-/// The memory of one block is a mapping of another file's pages everywhere: threads see each word whole.
+/// Readers see each word whole, whoever stores it and how.
 #[test]
 fn threads_never_see_half_a_word() {
     let scratch = Scratch::new();
@@ -258,6 +259,18 @@ fn create(path: &Path, survives: Survives) -> MappedPmem {
         .survives(survives)
         .create(path, SIZE)
         .expect("a file")
+}
+
+/// Opens what was just closed. A process that another test starts has a copy of our locks until it runs its program, so it
+/// can take a moment until they are gone.
+fn reopen(options: PmemOptions, path: impl AsRef<Path>) -> MappedPmem {
+    for _ in 0..500 {
+        match options.open(&path) {
+            Err(MediaError::Busy { .. }) => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.expect("it opens"),
+        }
+    }
+    panic!("{} stays locked", path.as_ref().display());
 }
 
 fn failure(opened: Result<MappedPmem, MediaError>) -> MediaError {
@@ -331,7 +344,7 @@ fn made_once_whole_and_never_larger() {
     ));
     assert_eq!(read_only.load_u64(0, TAG), Ok(0));
     drop(read_only);
-    let _writable = options.open(&sparse).expect("it opens");
+    let _writable = reopen(options, &sparse);
     assert!(blocks(&sparse) * 512 >= SIZE, "holes are filled");
 }
 
@@ -352,7 +365,7 @@ fn one_writer_or_many_readers() {
         .open(&path)
         .expect("a look without a lock");
     drop(writer);
-    let _first = read_only.open(&path).expect("a reader");
+    let _first = reopen(read_only, &path);
     let _second = read_only.open(&path).expect("another reader");
     assert!(matches!(
         failure(MappedPmem::options().open(&path)),
@@ -368,10 +381,7 @@ fn a_child_that_stores() {
     let Some(path) = std::env::var_os(CHILD) else {
         return;
     };
-    let pmem = PmemOptions::default()
-        .survives(Survives::ProcessCrash)
-        .open(path)
-        .expect("the parent's file");
+    let pmem = reopen(MappedPmem::options().survives(Survives::ProcessCrash), path);
     for i in 0..SIZE / LINE {
         pmem.store(i * LINE + 3, &[i as u8; 50], TAG)
             .expect("a store");
@@ -381,7 +391,7 @@ fn a_child_that_stores() {
     pmem.fence(Cause::Home).expect("a fence");
     pmem.store_u64(128, 77, TAG).expect("a store");
     println!("\nstored");
-    std::thread::sleep(std::time::Duration::from_secs(60));
+    std::thread::sleep(Duration::from_secs(60));
 }
 
 /// Stores of a process that is killed are there, also the one that it did not flush: they are the kernel's.
@@ -411,7 +421,7 @@ fn a_killed_process_leaves_its_stores() {
     expected[..128].fill(0xAB);
     expected[128..136].copy_from_slice(&77u64.to_le_bytes());
     assert!(fs::read(&path).expect("the file") == expected);
-    let pmem = MappedPmem::options().open(&path).expect("the lock is gone");
+    let pmem = reopen(MappedPmem::options(), &path);
     assert_eq!(pmem.load_u64(128, TAG), Ok(77));
 }
 
