@@ -321,8 +321,15 @@ impl Remap for Ftl {
         let mut list = Vec::with_capacity(pairs.len());
         for pair in pairs {
             let page = |n: u64| {
-                let offset = n.saturating_mul(sector);
-                self.pages(Op::Write, offset, sector).map(|(page, _)| page)
+                if n < self.size / sector {
+                    return Ok(n as u32);
+                }
+                Err(MediaError::PastEnd {
+                    op: Op::Write,
+                    offset: n.saturating_mul(sector),
+                    len: sector,
+                    size: self.size,
+                })
             };
             list.push((page(pair.home)?, page(pair.journal)?));
         }

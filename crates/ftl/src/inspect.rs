@@ -54,11 +54,8 @@ pub struct FtlCheck {
 impl Inspection {
     /// Reads what a mount reads.
     pub fn new(nand: Arc<dyn Nand>) -> Result<Self, FtlError> {
-        let loaded = load(nand)?;
-        Ok(Self {
-            report: loaded.report,
-            core: loaded.core,
-        })
+        let (core, report) = load(nand)?.into_view();
+        Ok(Self { core, report })
     }
 
     /// What the layer is.

@@ -17,7 +17,7 @@
 //! | a pool page | its blocks are looked into as well | it was durable before they were opened |
 //! | a page that is unreadable, or fails its checksum | nothing | it was in flight, or stands for one that was programmed again elsewhere; a page that was durable has not vanished at a cut |
 //! | a page that reads as erased | the rest of its block is left alone, as is every block that was open | it may have been in flight: it must not be programmed |
-//! | the newest page of all | programmed again elsewhere, before anything relies on it | it may be the one that was in flight and be unreadable the next time; nobody has seen it yet, so it may still be lost now |
+//! | the newest page of all | left out at first; programmed again elsewhere, then its change is made as if it were new | it may be the one that was in flight and be unreadable the next time; it may also be an old one that was durable. Until the second copy is durable no block is opened that is needed with it or without it |
 //! | a block that is marked bad and has live pages | they are saved | its program has failed, and what was there before stays readable |
 //!
 //! Then, in this order: the anchor again, with a higher sequence number to begin with (so that no number is given twice,
@@ -45,8 +45,10 @@ use crate::flash::{Flash, Found};
 use crate::shape::{ANCHOR_BLOCKS, Shape};
 
 const TAG: Tag = Tag::new(Class::Mapping, Cause::Recovery);
-/// Sequence numbers that a mount leaves out: more than can have been given without a trace. 2^48 are enough for 2^28 mounts.
+/// Sequence numbers that a mount leaves out: more than can have been given without a trace. There are enough for 2^27 mounts.
 const SEQ_GAP: u64 = 1 << 20;
+/// Where the layer's life ends: a part is worn out long before 2^47 pages were programmed.
+const SEQ_END: u64 = 1 << 47;
 
 /// What mounting found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,12 +76,13 @@ struct FoundAnchor {
 struct Change {
     seq: u64,
     run: FtlRun,
+    /// Whether it counts only because of the newest page.
+    by_newest: bool,
 }
 
 /// The newest page of all.
 struct Newest {
     record: FtlSpare,
-    page: PageNo,
     data: Vec<u8>,
 }
 
@@ -105,6 +108,10 @@ pub(crate) struct Loaded {
     pub(crate) report: MountReport,
     anchor: FtlAnchor,
     newest: Option<Newest>,
+    /// The changes that the newest page makes, which the map is without.
+    redo: BTreeMap<u32, u32>,
+    /// Blocks that are needed with these changes.
+    kept: Vec<BlockAddr>,
 }
 
 /// Reads everything that is needed. Changes nothing.
@@ -145,18 +152,23 @@ pub(crate) fn load(nand: Arc<dyn Nand>) -> Result<Loaded, FtlError> {
         ..Scan::default()
     };
     core.scan(anchor, &mut scan)?;
-    core.replay(anchor.checkpoint, &mut scan)?;
-    core.sort_blocks(anchor, &scan)?;
-    core.seq = anchor.next_seq.max(scan.last_seq + 1);
     // The anchor itself is programmed again in any case.
-    let newest = scan.newest.filter(|newest| newest.record.seq > *seq);
+    scan.newest.take_if(|newest| newest.record.seq < *seq);
+    let redo = core.replay(anchor.checkpoint, &mut scan)?;
+    let kept = core.sort_blocks(anchor, &scan, &redo)?;
+    core.seq = anchor.next_seq.max(scan.last_seq + 1);
+    if core.seq >= SEQ_END {
+        return Err(impossible("FTL spare area", "sequence number", core.seq));
+    }
     let mut report = scan.report;
     report.pages_read = (nand.meter().snapshot() - &before).total().reads;
     Ok(Loaded {
         anchor: anchor.clone(),
         core,
         report,
-        newest,
+        newest: scan.newest,
+        redo,
+        kept,
     })
 }
 
@@ -168,17 +180,28 @@ impl Loaded {
             report,
             mut anchor,
             newest,
+            redo,
+            kept,
         } = self;
         core.seq += SEQ_GAP;
-        core.stats.mounts += 1;
+        core.stats.mounts = core.stats.mounts.saturating_add(1);
         anchor.mounts = core.stats.mounts;
         anchor.next_seq = core.seq;
         core.write_anchor(&anchor)?;
         if let Some(newest) = newest {
-            core.secure(&newest)?;
+            core.secure(&newest, redo)?;
         }
+        let now = core.now();
+        kept.into_iter()
+            .for_each(|block| core.blocks.close(block, now));
         core.checkpoint()?;
         Ok((core, report))
+    }
+
+    /// The layer as a mount would have it, for looking only.
+    pub(crate) fn into_view(mut self) -> (Core, MountReport) {
+        self.core.assign(self.redo);
+        (self.core, self.report)
     }
 }
 
@@ -214,6 +237,19 @@ fn check_anchor(anchor: &FtlAnchor, nand: &Arc<dyn Nand>) -> Result<(), FtlError
     if anchor.logical_pages == 0 || anchor.logical_pages > geometry.pages() {
         let value = anchor.logical_pages.into();
         return Err(impossible(RECORD, "number of logical pages", value));
+    }
+    // So that neither a sequence number nor a counter can run over.
+    if anchor.next_seq >= SEQ_END {
+        return Err(impossible(RECORD, "sequence number", anchor.next_seq));
+    }
+    let counters = [
+        anchor.host_pages,
+        anchor.gc_pages,
+        anchor.map_pages,
+        anchor.remapped_pages,
+    ];
+    if let Some(value) = counters.into_iter().find(|n| *n >= SEQ_END) {
+        return Err(impossible(RECORD, "counter", value));
     }
     for page in &anchor.directories {
         if page.0 >= geometry.pages() {
@@ -422,7 +458,6 @@ impl Core {
             {
                 scan.newest = Some(Newest {
                     record,
-                    page,
                     data: data.to_vec(),
                 });
             }
@@ -435,8 +470,11 @@ impl Core {
                         count: 1,
                         age: 0,
                     };
-                    let seq = record.seq;
-                    scan.changes.push(Change { seq, run });
+                    scan.changes.push(Change {
+                        seq: record.seq,
+                        run,
+                        by_newest: false,
+                    });
                 }
                 PageKind::Log => {
                     scan.logs.insert(block);
@@ -459,25 +497,44 @@ impl Core {
         Ok(listed)
     }
 
-    /// Makes the changes that are newer than the checkpoint, in order.
-    fn replay(&mut self, checkpoint: u64, scan: &mut Scan) -> Result<(), FtlError> {
+    /// Makes the changes that are newer than the checkpoint, in order. Returns those that the newest page makes.
+    fn replay(&mut self, checkpoint: u64, scan: &mut Scan) -> Result<BTreeMap<u32, u32>, FtlError> {
+        let mut newest_log = None;
+        match &scan.newest {
+            Some(newest) if newest.record.kind == PageKind::Log => {
+                newest_log = Some(FtlLog::decode(&newest.data)?.seq);
+            }
+            Some(newest) => {
+                let seq = newest.record.seq;
+                for change in scan.changes.iter_mut().filter(|c| c.seq == seq) {
+                    change.by_newest = true;
+                }
+            }
+            None => {}
+        }
         for (seq, (parts, found)) in std::mem::take(&mut scan.records) {
             if found.len() as u32 != parts {
                 scan.report.log_records_dropped += 1;
                 continue;
             }
             scan.report.log_records += 1;
+            let by_newest = newest_log == Some(seq);
             for run in found.into_values().flatten() {
                 let seq = seq.saturating_sub(run.age.into());
                 if seq > checkpoint {
-                    scan.changes.push(Change { seq, run });
+                    scan.changes.push(Change {
+                        seq,
+                        run,
+                        by_newest,
+                    });
                 }
             }
         }
         // Changes with the same number are those of one record, which stay in their order.
         scan.changes.sort_by_key(|change| change.seq);
         let (logical_pages, pages) = (self.shape.logical_pages, self.geometry().pages());
-        for Change { run, .. } in &scan.changes {
+        let mut redo = BTreeMap::new();
+        for Change { run, by_newest, .. } in &scan.changes {
             let end = u64::from(run.logical) + u64::from(run.count);
             if end > logical_pages.into() {
                 return Err(impossible("change of the FTL map", "logical page", end));
@@ -489,15 +546,27 @@ impl Core {
             }
             for n in 0..run.count {
                 let page = if is_mapped { run.page + n } else { NO_PAGE };
-                self.map.load_place(run.logical + n, page);
-                self.table.touch(self.shape.map_page_of(run.logical + n));
+                let logical = run.logical + n;
+                if *by_newest {
+                    redo.insert(logical, page);
+                    continue;
+                }
+                redo.remove(&logical);
+                self.map.load_place(logical, page);
+                self.table.touch(self.shape.map_page_of(logical));
             }
         }
-        Ok(())
+        Ok(redo)
     }
 
-    /// Finds out what each block is used for.
-    fn sort_blocks(&mut self, anchor: &FtlAnchor, scan: &Scan) -> Result<(), FtlError> {
+    /// Finds out what each block is used for. Returns those that are needed only with the changes of the newest page: neither free nor to be
+    /// collected until these are made.
+    fn sort_blocks(
+        &mut self,
+        anchor: &FtlAnchor,
+        scan: &Scan,
+        redo: &BTreeMap<u32, u32>,
+    ) -> Result<Vec<BlockAddr>, FtlError> {
         let geometry = *self.geometry();
         let now = self.now();
         self.map.build_owners();
@@ -533,30 +602,46 @@ impl Core {
                 _ => self.blocks.put_to(block, Use::Data, now),
             }
         }
+        let mut kept: Vec<BlockAddr> = redo
+            .values()
+            .filter(|page| **page != NO_PAGE)
+            .map(|page| geometry.block_of(PageNo(*page)))
+            .collect();
+        kept.sort_unstable();
+        kept.dedup();
+        for block in &kept {
+            match self.blocks.get(*block).used {
+                Use::Free | Use::Data => self.blocks.put_to(*block, Use::Emptied, now),
+                Use::Bad if self.retired.contains(block) => {}
+                Use::Bad => self.retired.push(*block),
+                _ => return Err(mixed(*block)),
+            }
+        }
+        kept.retain(|block| self.blocks.get(*block).used == Use::Emptied);
         // Blocks that were listed already can be opened; others have to be listed before.
         let mut pool: Vec<BlockAddr> = scan.listed.keys().copied().collect();
         pool.retain(|block| self.blocks.get(*block).used == Use::Free);
         pool.sort_unstable();
         pool.truncate(self.shape.pool_blocks);
         self.add_to_pool(pool);
-        Ok(())
+        Ok(kept)
     }
 
-    /// Programs the newest page again: it may be one that cannot be read a second time.
-    fn secure(&mut self, newest: &Newest) -> Result<(), Stop> {
+    /// Programs the newest page again, because it may be one that cannot be read a second time; then makes its changes.
+    fn secure(&mut self, newest: &Newest, mut redo: BTreeMap<u32, u32>) -> Result<(), Stop> {
         let FtlSpare { kind, index, .. } = newest.record;
         match kind {
-            PageKind::Data | PageKind::Lost if self.map.place(index) == Some(newest.page) => {
-                let data = &newest.data;
-                let page = self.program(Stream::Moved, kind, index, data, GC_TAG)?;
-                self.assign([(index, page.0)]);
+            PageKind::Data | PageKind::Lost => {
+                let page = self.program(Stream::Moved, kind, index, &newest.data, GC_TAG)?;
+                redo.insert(index, page.0);
             }
             PageKind::Log | PageKind::Pool => {
-                let _ = self.program(Stream::Map, kind, index, &newest.data, MAP_TAG)?;
+                self.program(Stream::Map, kind, index, &newest.data, MAP_TAG)?;
             }
-            // A page that is not the place of its logical page any more, or one of a checkpoint that was not finished.
-            _ => {}
+            // Of a checkpoint that was not finished.
+            PageKind::Map | PageKind::Directory | PageKind::Anchor => {}
         }
+        self.assign(redo);
         Ok(())
     }
 }

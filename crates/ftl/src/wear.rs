@@ -28,7 +28,7 @@ impl Core {
         self.erases = 0;
         let mean = self.blocks.mean_erases();
         match self.blocks.least_erased() {
-            Some(block) if self.blocks.get(block).erases + limit(mean) < mean => {
+            Some(block) if self.blocks.get(block).erases.saturating_add(limit(mean)) < mean => {
                 self.collect_block(block)
             }
             _ => Ok(()),

@@ -1,0 +1,260 @@
+//! What a block device promises, remap, bit errors, and the account of it all.
+
+use super::*;
+use stetfs_ftl::Inspection;
+use stetfs_media::nand::{Nand, NandOptions};
+use stetfs_media::sim::Fault;
+use stetfs_media::{Errno, Op};
+
+fn write(ftl: &Ftl, first: u64, contents: &[u64]) {
+    let contents = contents.to_vec();
+    carry_out(ftl, &Step::Write { first, contents }).expect("a write");
+}
+
+fn read(ftl: &Ftl, page: u64) -> Vec<u8> {
+    let mut out = vec![0x5a; PAGE];
+    ftl.read_at(page * PAGE as u64, &mut out, TAG)
+        .expect("a page");
+    out
+}
+
+fn remap(ftl: &Ftl, pairs: &[(u64, u64)], journal: JournalCopy) {
+    let pair = |(home, journal): &(u64, u64)| RemapPair {
+        home: *home,
+        journal: *journal,
+    };
+    let pairs = pairs.iter().map(pair).collect();
+    carry_out(ftl, &Step::Remap { pairs, journal }).expect("a remap");
+}
+
+#[test]
+fn requests_outside_are_refused_by_name() {
+    let ftl = create(&Arc::new(NandSim::new(small(96, 8))), 0);
+    let (size, mut out) = (ftl.size(), vec![0; PAGE]);
+    assert!(matches!(
+        ftl.read_at(1, &mut out, TAG),
+        Err(MediaError::Misaligned {
+            op: Op::Read,
+            offset: 1,
+            ..
+        })
+    ));
+    assert!(matches!(
+        ftl.read_at(size, &mut out, TAG),
+        Err(MediaError::PastEnd { op: Op::Read, .. })
+    ));
+    assert!(matches!(
+        ftl.write_at(size - 512, &[0; 1024], TAG),
+        Err(MediaError::PastEnd { op: Op::Write, .. })
+    ));
+    assert!(matches!(
+        ftl.write_vectored_at(0, &[&[0; 500], &[0; 12]], TAG),
+        Err(MediaError::Misaligned {
+            op: Op::Write,
+            len: 500,
+            ..
+        })
+    ));
+    assert!(matches!(
+        ftl.discard(u64::MAX - 511, 512),
+        Err(MediaError::PastEnd {
+            op: Op::Discard,
+            ..
+        })
+    ));
+    let pairs = [RemapPair {
+        home: u64::MAX,
+        journal: 0,
+    }];
+    let remap = ftl.remap().expect("it can");
+    assert!(matches!(
+        remap.remap(&pairs, JournalCopy::Kept),
+        Err(MediaError::PastEnd { .. })
+    ));
+    let too_many: Vec<RemapPair> = (0..ftl.size() / 512)
+        .map(|home| RemapPair {
+            home,
+            journal: home * 7919 % (ftl.size() / 512),
+        })
+        .collect();
+    assert!(too_many.len() > remap.max_pairs());
+    write(&ftl, 0, &(1..=too_many.len() as u64).collect::<Vec<_>>());
+    assert!(matches!(
+        remap.remap(&too_many, JournalCopy::Kept),
+        Err(MediaError::Io {
+            source: Errno::TOOBIG,
+            ..
+        })
+    ));
+    remap
+        .remap(&too_many[..remap.max_pairs()], JournalCopy::Kept)
+        .expect("so many are promised");
+    assert!(!ftl.read_only());
+}
+
+/// Swapped, in a ring, twice the same home, home and journal the same, nothing in the journal.
+#[test]
+fn a_remap_takes_effect_at_once() {
+    let nand = Arc::new(NandSim::new(small(96, 8)));
+    let ftl = create(&nand, 0);
+    write(&ftl, 0, &[10, 11, 12, 13, 14, 15]);
+    remap(&ftl, &[(0, 1), (1, 0)], JournalCopy::Released);
+    remap(&ftl, &[(2, 3), (2, 4)], JournalCopy::Kept);
+    remap(&ftl, &[(5, 5)], JournalCopy::Released);
+    remap(&ftl, &[(3, 100)], JournalCopy::Released);
+    let expected = [11, 10, 14, 0, 14, 15];
+    let check = |ftl: &Ftl| {
+        for (page, n) in expected.iter().enumerate() {
+            assert!(read(ftl, page as u64) == content(*n), "page {page}");
+        }
+    };
+    check(&ftl);
+    drop(ftl);
+    let mut found = Inspection::new(nand.clone()).expect("a layer");
+    assert_eq!(found.info().shared_pages, 1);
+    let check_of = found.check().expect("a check");
+    assert!(check_of.is_clean());
+    assert_eq!(check_of.remapped, 3);
+    check(&mount(&nand));
+}
+
+/// A journal of 64 pages becomes home without one of them being programmed again: the log takes a page or two.
+#[test]
+fn a_remap_programs_the_log_alone() {
+    let nand = Arc::new(NandSim::new(small(96, 8)));
+    let ftl = create(&nand, 0);
+    write(&ftl, 0, &[1; 64]);
+    write(&ftl, 300, &(1..=64).collect::<Vec<_>>());
+    ftl.checkpoint().expect("a checkpoint");
+    let before = nand.meter().snapshot();
+    let pairs: Vec<(u64, u64)> = (0..64).map(|i| (i, 300 + i)).collect();
+    remap(&ftl, &pairs, JournalCopy::Released);
+    let done = nand.meter().snapshot() - &before;
+    assert_eq!(done.total().writes, done.by_cause(Cause::Map).writes);
+    assert!(done.total().writes <= 2, "{}", done.total().writes);
+    assert_eq!(ftl.stats().remapped_pages, 64);
+    for page in 0..64 {
+        assert!(read(&ftl, page) == content(page + 1));
+        assert!(read(&ftl, 300 + page) == content(0));
+    }
+}
+
+/// What the meter of the part says is what the layer says of itself, by cause.
+#[test]
+fn the_meter_has_everything() {
+    let nand = Arc::new(NandSim::new(small(96, 8)));
+    let ftl = create(&nand, 0);
+    let mut chance = Chance(5);
+    let mut host = 0;
+    for number in 0..3000 {
+        let step = any_step(&mut chance, pages_of(&ftl), number);
+        if let Step::Write { contents, .. } = &step {
+            host += contents.len() as u64;
+        }
+        carry_out(&ftl, &step).expect("a step");
+    }
+    let (meter, stats) = (nand.meter().snapshot(), ftl.stats());
+    assert_eq!(meter.of(TAG).writes, host);
+    assert_eq!(stats.host_pages, host);
+    assert_eq!(stats.gc_pages, meter.by_cause(Cause::Gc).writes);
+    assert_eq!(stats.map_pages, meter.by_cause(Cause::Map).writes);
+    assert!(stats.gc_pages > 0 && stats.map_pages > 0);
+    let all = meter.total().writes as f64 / host as f64;
+    assert!((stats.write_amplification().expect("writes") - all).abs() < 1e-9);
+    assert!(meter.total_erases() > 0);
+}
+
+/// A page with nearly as many wrong bits as are corrected is read and moved; reading it again finds it well.
+#[test]
+fn a_page_is_moved_before_it_is_lost() {
+    let mut part = small(96, 8);
+    part.ecc.strength_bits = 4;
+    part.wear.endurance_erases = 10;
+    part.wear.fresh_errors_per_pbit = 100_000_000_000;
+    part.wear.worn_errors_per_pbit = 100_000_000_000;
+    // Each read adds a bit in 10^5 at the end of the endurance.
+    part.wear.disturb_errors_per_pbit = 10_000_000_000;
+    let options = NandOptions {
+        record: false,
+        erases: 2,
+        part,
+    };
+    let nand = Arc::new(options.build());
+    let ftl = create(&nand, 0);
+    write(&ftl, 0, &(1..=64).collect::<Vec<_>>());
+    let before = ftl.stats().gc_pages;
+    for round in 0..400 {
+        for page in 0..64 {
+            assert!(
+                read(&ftl, page) == content(page + 1),
+                "round {round}, page {page}"
+            );
+        }
+    }
+    let moved = ftl.stats().gc_pages - before;
+    assert!(moved > 64, "{moved} pages were moved");
+}
+
+/// What can no longer be read is an error, also when it has been moved, and not something else; written again it is all right.
+#[test]
+fn what_is_lost_stays_lost_until_it_is_written() {
+    let nand = Arc::new(NandSim::new(small(96, 8)));
+    let ftl = create(&nand, 0);
+    let pages = pages_of(&ftl);
+    write(&ftl, 0, &(1..=pages).collect::<Vec<_>>());
+    let first = nand.tape();
+    let place = first.entries().iter().find_map(|entry| match entry {
+        stetfs_media::nand::NandEntry::Program { page, tag, .. } if *tag == TAG => Some(*page),
+        _ => None,
+    });
+    let at = u64::from(place.expect("page 0 was programmed").0) * PAGE as u64;
+    nand.inject(
+        Fault::nth(Op::Read, 0)
+            .within(at..at + PAGE as u64)
+            .for_good(),
+    );
+    let lost = |ftl: &Ftl| ftl.read_at(0, &mut [0; PAGE], TAG).expect_err("it is lost");
+    let is_io = |e: &MediaError| {
+        matches!(
+            e,
+            MediaError::Io {
+                source: Errno::IO,
+                offset: 0,
+                ..
+            }
+        )
+    };
+    assert!(is_io(&lost(&ftl)));
+    // Until garbage collection has moved everything, and the place that cannot be read is another page's.
+    let mut chance = Chance(8);
+    for n in 0..8 * pages {
+        write(&ftl, 1 + chance.below(pages - 1), &[n << 20]);
+    }
+    nand.heal();
+    assert!(is_io(&lost(&ftl)));
+    drop(ftl);
+    let mut found = Inspection::new(nand.clone()).expect("a layer");
+    // Others that came to lie there are lost, too.
+    assert!(found.check().expect("a check").lost.contains(&0));
+    let ftl = mount(&nand);
+    assert!(is_io(&lost(&ftl)));
+    write(&ftl, 0, &[77]);
+    assert!(read(&ftl, 0) == content(77));
+}
+
+/// Pages that are written again before a flush are programmed once.
+#[test]
+fn the_write_buffer_swallows_what_is_written_again() {
+    let nand = Arc::new(NandSim::new(small(96, 8)));
+    let ftl = create(&nand, 8);
+    assert!(ftl.volatile_cache());
+    for n in 0..100 {
+        write(&ftl, 3, &[n]);
+    }
+    assert!(read(&ftl, 3) == content(99));
+    assert_eq!(ftl.stats().host_pages, 0);
+    ftl.flush(Cause::Home).expect("a flush");
+    assert_eq!(ftl.stats().host_pages, 1);
+    drop(ftl);
+    assert!(read(&mount(&nand), 3) == content(99));
+}
