@@ -45,6 +45,7 @@ use stetfs_format::private_log::{
     CHECKPOINT, COMMIT, ChunkKind, LogHeader, PENDING, Tail, state_word,
 };
 use stetfs_format::{BlockNo, Tid};
+use stetfs_media::pmem::Dirty;
 use stetfs_media::{BlockRef, Cause, Class, Pmem, Tag};
 
 use self::area::Area;
@@ -395,18 +396,22 @@ impl Shortcut {
             self.area
                 .write_state(at, state_word(PENDING, sequence), Cause::Log)?;
         }
+        let mut body = Dirty::in_memory(self.pmem());
         for block in in_place {
             let offset = block.home.0 * self.block_size as u64;
-            let tag = Tag::new(block.class, Cause::Home);
-            self.pmem().store_nt(offset, &block.content, tag)?;
+            body.store_nt(offset, &block.content, Tag::new(block.class, Cause::Home))?;
         }
-        self.area.write(at, record.seal(&name, state, time))?;
+        let record = record.seal(&name, state, time);
         if self.by_paper {
-            self.pmem().fence(Cause::Log)?;
+            self.area.write(&mut body, at, record)?;
             let word = state_word(COMMIT, sequence);
-            self.area.write_state(at, word, Cause::CommitRecord)
+            if is_planted(Bug::MissingBodyFlush) {
+                return self.area.write_state(at, word, Cause::CommitRecord);
+            }
+            let durable = body.submit()?.fence(Cause::Log)?;
+            self.area.write_commit(durable, at, word)
         } else {
-            Ok(self.pmem().fence(Cause::CommitRecord)?)
+            self.area.write_covering_commit(body, at, record)
         }
     }
 

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use stetfs_format::private_log::{LogHeader, TAIL_OFFSET, Tail};
-use stetfs_media::pmem::LINE;
+use stetfs_media::pmem::{Dirty, Durable, LINE};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
 use crate::error::{JournalError, Result};
@@ -99,12 +100,34 @@ impl Area {
         (at % self.capacity / LINE) as u32
     }
 
-    /// Stores past the cache; durable after a fence.
-    pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+    /// Stores a part of a body.
+    pub(super) fn write(&self, body: &mut Dirty<'_>, at: u64, bytes: &[u8]) -> Result<()> {
         for (offset, range) in self.places(at, bytes.len()) {
-            self.pmem.store_nt(offset, &bytes[range], LOG)?;
+            body.store_nt(offset, &bytes[range], LOG)?;
         }
         Ok(())
+    }
+
+    /// Stores a record with a checksum over itself and the rest of its body; all of it is durable when it returns.
+    pub(super) fn write_covering_commit(
+        &self,
+        mut body: Dirty<'_>,
+        at: u64,
+        record: &[u8],
+    ) -> Result<()> {
+        let mut places: SmallVec<[_; 2]> = self.places(at, record.len()).collect();
+        let (offset, last) = places.pop().expect("a record is not empty");
+        for (offset, range) in places {
+            body.store_nt(offset, &record[range], LOG)?;
+        }
+        Ok(body.store_covering_commit(offset, &record[last], LOG)?)
+    }
+
+    /// Stores the state that makes a durable body valid; durable when it returns.
+    pub(super) fn write_commit(&self, body: Durable<'_>, at: u64, word: u64) -> Result<()> {
+        let (offset, _) = self.places(at, 8).next().expect("a word");
+        let tag = Tag::new(Class::Journal, Cause::CommitRecord);
+        Ok(body.store_commit_word(offset, word, tag)?)
     }
 
     pub(super) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
@@ -114,7 +137,7 @@ impl Area {
         Ok(())
     }
 
-    /// Stores a transaction's state; durable when it returns.
+    /// Stores a transaction's state that vouches for nothing; durable when it returns.
     pub(super) fn write_state(&self, at: u64, word: u64, cause: Cause) -> Result<()> {
         let tag = Tag::new(Class::Journal, cause);
         for (offset, _) in self.places(at, 8) {
@@ -194,7 +217,8 @@ mod tests {
                 .map(|i| (i % 251) as u8)
                 .collect();
             let at = area.capacity * 3 + 17 * 64;
-            area.write(at, &bytes).expect("a write");
+            let mut body = Dirty::in_memory(&*pmem);
+            area.write(&mut body, at, &bytes).expect("a write");
             let mut found = vec![0; bytes.len()];
             area.read(at, &mut found).expect("a read");
             assert_eq!(found, bytes);
