@@ -147,13 +147,9 @@ impl FileOptions {
             FlockOperation::NonBlockingLockExclusive
         };
         let try_lock = || retry_on_intr(|| flock(file, how));
-        // udev locks a block device for a moment while it looks at it.
-        let locked = if block_device {
-            with_patience(try_lock)
-        } else {
-            try_lock()
-        };
-        locked.map_err(|e| match e {
+        // udev locks a block device for a moment while it looks at it; a child of this process that has not come to its exec
+        // holds whatever was locked here.
+        with_patience(try_lock).map_err(|e| match e {
             Errno::WOULDBLOCK => MediaError::Busy {
                 path: path.to_owned(),
                 by: lock_holder(stat),

@@ -120,11 +120,11 @@ mod tests {
             assert!(!std::mem::replace(&mut seen[i], true), "twice: {i}");
         });
         assert!(seen.iter().all(|&s| s));
-        for i in 0..n {
+        for (i, expected) in bytes.iter().enumerate() {
             let mut found = [0; 512];
             file.read_exact_at(&mut found, ((n - 1 - i) * 512) as u64)
                 .expect("it is there");
-            assert_eq!(found, bytes[i]);
+            assert_eq!(found, *expected);
         }
     }
 
