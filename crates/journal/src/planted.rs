@@ -46,6 +46,8 @@ pub enum Bug {
     ForgottenOrphan,
     /// Freed blocks get a new owner before the transaction that freed them is durable.
     EarlyReuse,
+    /// A block that is written where it stays gets there after the commit that switches to it.
+    EarlySwitch,
 }
 
 /// A bug, and where it shows.
@@ -56,46 +58,44 @@ pub struct BugAbout {
     pub bug: Bug,
     /// Its name on the command line.
     pub name: &'static str,
-    /// The scheme that has it; `*` for one above the schemes.
-    pub scheme: &'static str,
-    /// The mount options under which it does harm.
-    pub options: &'static str,
+    /// Where it does harm: scheme, and its mode (`-`: it has none) and options.
+    pub shows: &'static [(&'static str, &'static str)],
     /// What goes wrong, in a line.
     pub what: &'static str,
 }
 
 macro_rules! bugs {
-    ($($bug:ident $name:literal, $scheme:literal, $options:literal, $what:literal;)*) => {
+    ($($bug:ident $name:literal $what:literal: $($scheme:literal $mode:literal),*;)*) => {
         /// Every bug, in the order in which reports list them.
         pub static BUGS: &[BugAbout] = &[$(BugAbout {
             bug: Bug::$bug,
             name: $name,
-            scheme: $scheme,
-            options: $options,
+            shows: &[$(($scheme, $mode)),*],
             what: $what,
         }),*];
     };
 }
 
 bugs! {
-    RecordBeforeBody "record-before-body", "jbd2", "data=journal", "commit record durable before its body is written";
-    MissingBodyFlush "missing-body-flush", "jbd2", "data=journal", "no flush between body and commit record";
-    MissingRecordFlush "missing-record-flush", "jbd2", "data=journal", "commit record not made durable";
-    LateOrderedData "late-ordered-data", "jbd2", "data=ordered", "ordered data written after its commit";
-    ForgottenRevoke "forgotten-revoke", "jbd2", "data=ordered", "freed blocks not revoked";
-    ForgottenEscape "forgotten-escape", "jbd2", "data=journal", "blocks that begin with the journal's magic not escaped";
-    LateFirstMark "late-first-mark", "jbd2", "data=journal", "log written before the superblock that marks its start is durable";
-    MissingCheckpointFlush "missing-checkpoint-flush", "jbd2", "data=journal", "log space freed before home is durable";
-    LateTail "late-tail", "jbd2", "data=journal", "log space used again before the tail is moved";
-    UncheckedReplay "unchecked-replay", "jbd2", "data=journal,journal_async_commit", "no checksum check at replay";
-    StaleLap "stale-lap", "jbd2", "data=journal", "replay of transactions of an earlier lap";
-    IgnoredRevoke "ignored-revoke", "jbd2", "data=ordered", "replay of revoked blocks";
-    OldestCopy "oldest-copy", "jbd2", "data=journal", "replay of the oldest copy of a block";
-    MissingReplayFlush "missing-replay-flush", "jbd2", "data=journal", "log marked empty before the replayed blocks are durable";
-    UnloggedGroupDesc "unlogged-group-desc", "*", "data=journal", "group descriptors not journaled";
-    EarlyFsync "early-fsync", "*", "data=journal", "fsync returns before the commit";
-    ForgottenOrphan "forgotten-orphan", "*", "data=journal", "orphans not in the list";
-    EarlyReuse "early-reuse", "*", "data=ordered", "freed blocks reused before the freeing is durable";
+    RecordBeforeBody "record-before-body" "commit record durable before its body is written": "jbd2" "journal";
+    MissingBodyFlush "missing-body-flush" "no flush between body and commit record": "jbd2" "journal";
+    MissingRecordFlush "missing-record-flush" "commit record not made durable": "jbd2" "journal", "shortcut" "-";
+    LateOrderedData "late-ordered-data" "ordered data written after its commit": "jbd2" "ordered";
+    ForgottenRevoke "forgotten-revoke" "freed blocks not revoked": "jbd2" "ordered", "shortcut" "-";
+    ForgottenEscape "forgotten-escape" "blocks that begin with the journal's magic not escaped": "jbd2" "journal";
+    LateFirstMark "late-first-mark" "log written before the superblock that marks its start is durable": "jbd2" "journal";
+    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable": "jbd2" "journal", "shortcut" "-";
+    LateTail "late-tail" "log space used again before the tail is moved": "jbd2" "journal", "shortcut" "-";
+    UncheckedReplay "unchecked-replay" "no checksum check at replay": "jbd2" "journal,journal_async_commit", "shortcut" "-";
+    StaleLap "stale-lap" "replay of transactions of an earlier lap": "jbd2" "journal";
+    IgnoredRevoke "ignored-revoke" "replay of revoked blocks": "jbd2" "ordered", "shortcut" "-";
+    OldestCopy "oldest-copy" "replay of the oldest copy of a block": "jbd2" "journal";
+    MissingReplayFlush "missing-replay-flush" "log marked empty before the replayed blocks are durable": "jbd2" "journal", "shortcut" "-";
+    UnloggedGroupDesc "unlogged-group-desc" "group descriptors not journaled": "jbd2" "journal", "shortcut" "-";
+    EarlyFsync "early-fsync" "fsync returns before the commit": "jbd2" "journal", "shortcut" "-";
+    ForgottenOrphan "forgotten-orphan" "orphans not in the list": "jbd2" "journal", "shortcut" "-";
+    EarlyReuse "early-reuse" "freed blocks reused before the freeing is durable": "jbd2" "ordered", "shortcut" "-";
+    EarlySwitch "early-switch" "mapping switched before the block that is logged in place is durable": "shortcut" "-,fences=paper";
 }
 
 /// The bug called `name`.

@@ -397,22 +397,36 @@ impl Shortcut {
                 .write_state(at, state_word(PENDING, sequence), Cause::Log)?;
         }
         let mut body = Dirty::in_memory(self.pmem());
-        for block in in_place {
-            let offset = block.home.0 * self.block_size as u64;
-            body.store_nt(offset, &block.content, Tag::new(block.class, Cause::Home))?;
+        if !is_planted(Bug::EarlySwitch) {
+            self.write_in_place(&mut body, in_place)?;
         }
         let record = record.seal(&name, state, time);
+        if is_planted(Bug::MissingRecordFlush) {
+            return self.area.write(&mut body, at, record);
+        }
         if self.by_paper {
             self.area.write(&mut body, at, record)?;
             let word = state_word(COMMIT, sequence);
-            if is_planted(Bug::MissingBodyFlush) {
-                return self.area.write_state(at, word, Cause::CommitRecord);
-            }
             let durable = body.submit()?.fence(Cause::Log)?;
-            self.area.write_commit(durable, at, word)
+            self.area.write_commit(durable, at, word)?;
+            if is_planted(Bug::EarlySwitch) {
+                let mut late = Dirty::in_memory(self.pmem());
+                self.write_in_place(&mut late, in_place)?;
+                let _durable = late.submit()?.fence(Cause::Home)?;
+            }
+            Ok(())
         } else {
             self.area.write_covering_commit(body, at, record)
         }
+    }
+
+    /// Data that stays where it is written.
+    fn write_in_place(&self, body: &mut Dirty<'_>, blocks: &[&LoggedBlock]) -> Result<()> {
+        for block in blocks {
+            let offset = block.home.0 * self.block_size as u64;
+            body.store_nt(offset, &block.content, Tag::new(block.class, Cause::Home))?;
+        }
+        Ok(())
     }
 
     /// A transaction is durable: it is the newest, what it freed is gone.
