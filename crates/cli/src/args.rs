@@ -2,12 +2,18 @@
 //!
 //! Nothing here does anything; `main.rs` hands each parsed command to the module of its name.
 
+#[cfg(feature = "crash")]
+mod crash;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::place::Place;
 use crate::size::Size;
+
+#[cfg(feature = "crash")]
+pub(crate) use crash::{Crash, Limit};
 
 /// Exit codes that hold for every command but `fsck` and the mount helper.
 const EXIT_CODES: &str = "\
@@ -64,6 +70,9 @@ pub(crate) enum Command {
     Rm(Rm),
     Mkdir(Mkdir),
     Schemes(Schemes),
+    Nand(Nand),
+    #[cfg(feature = "crash")]
+    Crash(Crash),
     #[command(hide = true)]
     Completions(Completions),
     #[command(hide = true)]
@@ -369,6 +378,73 @@ pub(crate) struct Mkdir {
 /// List the journaling schemes: what each promises and needs
 #[derive(Debug, Args)]
 pub(crate) struct Schemes {
+    /// Print as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Make and inspect NAND flash: a simulated part in a file, with a flash translation layer
+///
+/// The layer makes a block device of the part, whose journal can become home without being copied. Parts have bad blocks, wrong
+/// bits and wear, by chance that depends on --seed alone.
+#[derive(Debug, Args)]
+#[command(
+    disable_help_subcommand = true,
+    after_help = "\
+Examples:
+  stetfs nand create flash.nand                       128 MiB in pages of 512 bytes
+  stetfs nand create flash.nand --part mlc --size 1G  pages of 8 KiB, 3,000 erases
+  stetfs nand info flash.nand
+  stetfs nand check flash.nand                        reads everything
+  stetfs nand wear --json flash.nand | jq .life_left"
+)]
+pub(crate) struct Nand {
+    #[command(subcommand)]
+    pub(crate) command: NandCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NandCommand {
+    /// Make a part with an empty layer, in a file that is not there yet
+    Create(NandCreate),
+    /// Show what part and layer are
+    Info(NandFileArgs),
+    /// Read the map and every page that holds something; exit code 1 when a page is damaged
+    Check(NandFileArgs),
+    /// Show how the erases are spread, and how much can yet be written
+    Wear(NandFileArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NandCreate {
+    /// File to be made
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// jftl: pages of 512 bytes, 100,000 erases, 128 MiB; mlc: pages of 8 KiB, 3,000 erases, 8 GiB
+    #[arg(short, long, value_parser = ["jftl", "mlc"], default_value = "jftl")]
+    pub(crate) part: String,
+    /// Another size than the part's own, rounded down to whole erase blocks
+    #[arg(short, long)]
+    pub(crate) size: Option<Size>,
+    /// Percent of the pages that are not offered, from 1 to 90: more of them make garbage collection cheaper
+    #[arg(short, long, value_name = "PERCENT", default_value_t = 7)]
+    pub(crate) over_provisioning: u32,
+    /// No bad blocks, no wrong bits, no wear
+    #[arg(long)]
+    pub(crate) flawless: bool,
+    /// What chance is drawn from
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print what was made as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NandFileArgs {
+    /// File of a NAND part that is not in use
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
     /// Print as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -25,6 +25,10 @@ pub(crate) fn man(args: &Man) -> Result<()> {
     for sub in cli.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let name = format!("stetfs-{}", sub.get_name());
         page(&args.dir, sub.clone(), &name, "1")?;
+        for part in sub.get_subcommands() {
+            let name = format!("{name}-{}", part.get_name());
+            page(&args.dir, part.clone(), &name, "1")?;
+        }
     }
     for helper in [MountHelper::command(), UmountHelper::command()] {
         let name = helper.get_name().to_owned();

@@ -8,6 +8,8 @@
 mod args;
 mod clock;
 mod copy;
+#[cfg(feature = "crash")]
+mod crash;
 mod disk;
 mod docs;
 mod e2fsprogs;
@@ -21,6 +23,7 @@ mod logging;
 mod mkfs;
 mod mount;
 mod mounts;
+mod nand;
 mod output;
 mod place;
 mod schemes;
@@ -122,11 +125,21 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
     if let Command::Mount(args) = &cli.command {
         return mount::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
     }
+    #[cfg(feature = "crash")]
+    if let Command::Crash(args) = &cli.command {
+        // Volumes that are being destroyed have much to say; it is shown on request only.
+        if cli.verbose > 0 {
+            Log::start(cli.verbose);
+        }
+        return crash::run(args);
+    }
     Log::start(cli.verbose);
     match &cli.command {
         Command::Fsck(args) => return fsck::run(args),
         Command::Mkfs(args) => mkfs::run(args),
         Command::Mount(_) => unreachable!("taken above"),
+        #[cfg(feature = "crash")]
+        Command::Crash(_) => unreachable!("taken above"),
         Command::Umount(args) => umount::run(args),
         Command::Info(args) => info::run(args),
         Command::Journal(args) => journal::run(args),
@@ -137,6 +150,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Rm(args) => files::rm(args),
         Command::Mkdir(args) => files::mkdir(args),
         Command::Schemes(args) => schemes::run(args),
+        Command::Nand(args) => nand::run(args),
         Command::Completions(args) => docs::completions(args),
         Command::Man(args) => docs::man(args),
     }?;

@@ -4,6 +4,9 @@
 //! changes a table and does not say how the change is made durable, nor what the spare area of a remapped page is worth; here the
 //! whole list is a record of the map log, and the spare area counts by its age only.
 //!
+//! A sector is a whole page, so that a write is one program and a remap one change of the table. On a part whose pages are larger than the blocks of
+//! a file system the layer has sectors that are too large for it; mapping parts of pages is not done here.
+//!
 //! # Invariants
 //!
 //! 1. Where a logical page lies, the newest change says: a data page by the logical page and the sequence number in its spare area, a run

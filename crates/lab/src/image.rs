@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::host::run;
 use crate::world::model::Rules;
@@ -94,6 +94,18 @@ pub const VARIETIES: [Variety; 7] = [
 ];
 
 impl Variety {
+    /// The variety of that name.
+    ///
+    /// # Errors
+    /// There is none; it names those that there are.
+    pub fn find(name: &str) -> Result<Self> {
+        let found = VARIETIES.into_iter().find(|variety| variety.name == name);
+        found.with_context(|| {
+            let names = VARIETIES.map(|variety| variety.name);
+            format!("there is no volume {name}; there are {}", names.join(", "))
+        })
+    }
+
     /// What the model must know of it.
     pub fn rules(&self) -> Rules {
         Rules {

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use stetfs::{Fs, MountOptions};
-use stetfs_lab::crash::judge::{Care, Judge};
-use stetfs_lab::crash::record::{Record, Setting};
-use stetfs_lab::crash::script::Script;
+use stetfs_lab::crash::media::Contents;
+use stetfs_lab::crash::oracle::Oracle;
+use stetfs_lab::crash::subject::Subject;
+use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::workloads::script::Script;
 use stetfs_lab::host::{KernelMount, Loop, needs, scratch};
 use stetfs_lab::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety, check};
 use stetfs_lab::mounted::Mounted;
@@ -35,8 +37,8 @@ fn tries() -> u64 {
         .unwrap_or(24)
 }
 
-fn mounted(setting: Setting, dev: &Arc<SimDev>) -> Result<Library> {
-    Ok(Library::mount(dev.clone() as Arc<dyn BlockDev>, setting.options())?.0)
+fn mounted(target: &Target, dev: &Arc<SimDev>) -> Result<Library> {
+    Ok(Library::mount(dev.clone() as Arc<dyn BlockDev>, target.options())?.0)
 }
 
 fn requests_of(dev: &SimDev) -> u64 {
@@ -47,14 +49,15 @@ fn requests_of(dev: &SimDev) -> u64 {
 /// Runs the script while `fault` is planned. Returns the states that may be found: from the newest that was vouched for to the one
 /// after the operation that failed.
 fn run_with(
-    setting: Setting,
+    target: &Target,
+    script: Script,
     dev: &Arc<SimDev>,
     fault: Fault,
 ) -> Result<(usize, usize, Option<Errno>)> {
-    let mut library = mounted(setting, dev).context("mounting")?;
+    let mut library = mounted(target, dev).context("mounting")?;
     dev.inject(fault);
-    let mut model = Model::new(setting.variety.rules());
-    for op in setting.script.ops(setting.variety.profile()) {
+    let mut model = Model::new(target.volume.rules());
+    for op in script.ops(target.volume.profile()) {
         if op == Op::Remount {
             continue;
         }
@@ -77,12 +80,11 @@ fn run_with(
 }
 
 /// The model's states of the script without remounts.
-fn states(setting: Setting) -> Vec<Model> {
-    let mut model = Model::new(setting.variety.rules());
+fn states(target: &Target, script: Script) -> Vec<Model> {
+    let mut model = Model::new(target.volume.rules());
     let mut states = vec![model.clone()];
-    for op in setting
-        .script
-        .ops(setting.variety.profile())
+    for op in script
+        .ops(target.volume.profile())
         .iter()
         .filter(|op| **op != Op::Remount)
     {
@@ -93,35 +95,20 @@ fn states(setting: Setting) -> Vec<Model> {
 }
 
 fn each_request_fails(variety: Variety, mode: &'static str, script: Script) -> Result<String> {
-    let setting = Setting {
-        variety,
-        mode,
-        script,
-    };
-    let image = setting.image()?;
+    let target = &Target::new("jbd2", Some(mode), variety)?;
+    let contents = target.contents()?;
+    let image = contents.home();
     // How many requests there are.
     let dev = Arc::new(SimOptions::default().build(image.clone()));
-    let (.., failed) = run_with(setting, &dev, Fault::nth_of_any(u64::MAX - 1))?;
+    let (.., failed) = run_with(target, script, &dev, Fault::nth_of_any(u64::MAX - 1))?;
     ensure!(failed.is_none(), "failed without a fault");
     let idle = Arc::new(SimOptions::default().build(image.clone()));
-    drop(mounted(setting, &idle)?);
+    let promise = mounted(target, &idle)?.fs().data_promise();
     let requests = requests_of(&dev).saturating_sub(requests_of(&idle));
-    let promise = mounted(
-        setting,
-        &Arc::new(SimOptions::default().build(image.clone())),
-    )?
-    .fs()
-    .data_promise();
-    let record = Record {
-        setting,
-        tape: dev.tape(),
-        states: states(setting),
-        marks: Vec::new(),
-        promise,
-    };
+    let oracle = Oracle::new(states(target, script), promise);
     let dir = scratch()?;
     let file = dir.path().join("left");
-    let judge = Judge::new(&record, &file);
+    let mut subject = Subject::new(target);
     let mut rng = Rng::new(requests);
     let (mut struck, mut told) = (0, 0);
     let step = if tries() == 0 {
@@ -137,14 +124,17 @@ fn each_request_fails(variety: Variety, mode: &'static str, script: Script) -> R
         };
         let name = format!("{} {mode} {}: {fault:?}", variety.name, script.name());
         let dev = Arc::new(SimOptions::default().build(image.clone()));
-        let (low, high, errno) = run_with(setting, &dev, fault).with_context(|| name.clone())?;
+        let (low, high, errno) =
+            run_with(target, script, &dev, fault).with_context(|| name.clone())?;
         struck += dev.faults_struck();
         told += u64::from(errno.is_some());
         dev.heal();
         for keep in [Keep::All, Keep::Random(nth)] {
             let left = dev.crash_point().crash(&keep).image();
-            let judged = judge.judge(left, low..=high, Care { writes: true });
-            judged.with_context(|| format!("{name}, {errno:?}, cut afterwards keeping {keep}"))?;
+            let left = Contents::of_block_device(left);
+            if let Err((fault, why)) = subject.judge(&left, &oracle, &(low..=high), &file)? {
+                bail!("{name}, {errno:?}, cut afterwards keeping {keep}: {fault}: {why}");
+            }
         }
     }
     Ok(format!(
@@ -184,13 +174,10 @@ fn io_errors_in_ordered_mode() {
 #[test]
 fn after_a_failed_commit_nothing_can_be_changed() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let setting = Setting {
-        variety: EXT4_1K,
-        mode: "journal",
-        script: Script::LogAndReplace,
-    };
-    let dev = Arc::new(SimOptions::default().build(setting.image().expect("a volume")));
-    let mut library = mounted(setting, &dev).expect("a mount");
+    let target = Target::new("jbd2", Some("journal"), EXT4_1K).expect("a target");
+    let dev =
+        Arc::new(SimOptions::default().build(target.contents().expect("a volume").home().clone()));
+    let mut library = mounted(&target, &dev).expect("a mount");
     let create = |path: &str| Op::Create {
         path: path.into(),
         mode: 0o644,
@@ -224,18 +211,14 @@ fn after_a_failed_commit_nothing_can_be_changed() {
 #[test]
 fn a_device_that_cannot_be_written_is_mounted_read_only() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let setting = Setting {
-        variety: EXT4_4K,
-        mode: "journal",
-        script: Script::LogAndReplace,
-    };
-    let image = setting.image().expect("a volume");
+    let target = Target::new("jbd2", Some("journal"), EXT4_4K).expect("a target");
+    let image = target.contents().expect("a volume").home().clone();
     let options = SimOptions {
         read_only: true,
         ..SimOptions::default()
     };
     let (mut library, report) =
-        Library::mount(Arc::new(options.build(image.clone())), setting.options()).expect("a mount");
+        Library::mount(Arc::new(options.build(image.clone())), target.options()).expect("a mount");
     assert!(
         report.read_only && !report.warnings.is_empty(),
         "{report:?}"
@@ -257,12 +240,12 @@ fn a_device_that_cannot_be_written_is_mounted_read_only() {
     library.unmount().expect("unmount");
     // Left dirty, it cannot be recovered there, and must not be shown as if it were clean.
     let dev = Arc::new(SimOptions::default().build(image));
-    let mut library = mounted(setting, &dev).expect("a mount");
+    let mut library = mounted(&target, &dev).expect("a mount");
     library.apply(&op).expect("create");
     library.apply(&Op::Sync).expect("sync");
     drop(library);
     let dirty = dev.crash_point().crash(&Keep::All).image();
-    let error = Fs::mount(Arc::new(options.build(dirty)), setting.options())
+    let error = Fs::mount(Arc::new(options.build(dirty)), target.options())
         .map(drop)
         .expect_err("a dirty journal");
     assert!(error.to_string().contains("recover"), "{error}");

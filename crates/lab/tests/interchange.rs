@@ -11,10 +11,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
-use stetfs_lab::crash::judge::{Care, Judge};
-use stetfs_lab::crash::record::{Record, Setting};
-use stetfs_lab::crash::script::Script;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use stetfs_lab::crash::record::Record;
+use stetfs_lab::crash::subject::Subject;
+use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::workloads::script::Script;
 use stetfs_lab::host::{KernelMount, Loop, needs, scratch};
 use stetfs_lab::image::{self, EXT3_1K, EXT4_1K, EXT4_4K, EXT4_PLAIN, Variety, check};
 use stetfs_lab::rng::Rng;
@@ -91,9 +92,9 @@ fn by_e2fsck(image: &Path, dir: &Path) -> Result<tree::Tree> {
 }
 
 /// What we make of it.
-fn by_us(image: &Path, setting: Setting, dir: &Path) -> Result<tree::Tree> {
+fn by_us(image: &Path, target: &Target, dir: &Path) -> Result<tree::Tree> {
     let dev = Arc::new(RamDev::from_file(image)?);
-    let (mut library, _) = Library::mount(dev.clone(), setting.options()).context("our mount")?;
+    let (mut library, _) = Library::mount(dev.clone(), target.options()).context("our mount")?;
     let seen = library.tree();
     library.unmount()?;
     dev.to_file(image)?;
@@ -112,27 +113,31 @@ fn equal(expected: &str, a: &tree::Tree, found: &str, b: &tree::Tree) -> Result<
     Ok(())
 }
 
-fn our_journal(setting: Setting) -> Result<()> {
-    let record = Record::make(setting)?;
+fn our_journal(target: &Target, script: Script) -> Result<()> {
+    let workload = script.workload(target.volume.profile());
+    let record = Record::make(target, &target.contents()?, &workload)?;
+    let mut subject = Subject::new(target);
     let dir = scratch()?;
     let at = |name: &str| dir.path().join(name);
     fs::create_dir(at("mnt"))?;
-    let mut rng = Rng::new(record.tape.len() as u64);
+    let mut rng = Rng::new(record.moments());
     for _ in 0..moments() {
-        let moment = rng.below(record.tape.len() as u64 + 1) as usize;
+        let at_change = rng.below(record.moments());
         let keep = if rng.chance(50) {
             Keep::All
         } else {
             Keep::Random(rng.below(1000))
         };
-        let left = record.tape.crash_point(moment).crash(&keep).image();
+        let moment = record.tapes.moment(at_change).context("a moment")?;
+        let contents = moment.contents(&keep);
+        let left = contents.home();
         for name in ["kernel", "e2fsck", "us"] {
             left.to_file(&at(name))?;
         }
-        let judged = || -> Result<()> {
-            let ours = by_us(&at("us"), setting, &at("mnt")).context("stetfs")?;
+        let mut judged = || -> Result<()> {
+            let ours = by_us(&at("us"), target, &at("mnt")).context("stetfs")?;
             // A torn superblock is mended by us only; the kernel wants e2fsck first.
-            let torn = image::superblock_is_torn(&left);
+            let torn = image::superblock_is_torn(left);
             if !torn {
                 let kernel = by_kernel(&at("kernel"), &at("mnt"), "noatime")?;
                 equal(
@@ -149,12 +154,13 @@ fn our_journal(setting: Setting) -> Result<()> {
                     &without_ctimes(fixed),
                 )?;
             }
-            let file = at("judged");
-            let care = Care { writes: true };
-            Judge::new(&record, &file).judge(left.clone(), record.allowed(moment), care)?;
-            Ok(())
+            let allowed = record.allowed(at_change);
+            let judged = subject.judge(&contents, &record.oracle, &allowed, &at("judged"))?;
+            judged
+                .map(drop)
+                .map_err(|(fault, why)| anyhow!("{fault}: {why}"))
         };
-        judged().with_context(|| format!("cut at {moment}, keeping {keep}"))?;
+        judged().with_context(|| format!("cut at {at_change}, keeping {keep}"))?;
     }
     Ok(())
 }
@@ -174,12 +180,8 @@ fn the_kernel_and_e2fsck_replay_our_journal() {
     for (i, variety) in VARIETIES.into_iter().enumerate() {
         for (j, mode) in MODES.into_iter().chain(ASYNC_MODES).enumerate() {
             let script = scripts[(i + j) % scripts.len()];
-            let setting = Setting {
-                variety,
-                mode,
-                script,
-            };
-            if let Err(error) = our_journal(setting) {
+            let target = Target::new("jbd2", Some(mode), variety).expect("a target");
+            if let Err(error) = our_journal(&target.with_whole_log(), script) {
                 panic!("{} {mode} {}: {error:#}", variety.name, script.name());
             }
         }
@@ -207,13 +209,9 @@ fn kernels_journal(variety: Variety, mode: &str, more: &str, script: Script) -> 
             // No sync: what the device has got is what a power cut would leave.
             fs::copy(at("image"), at("ours"))?;
             fs::copy(at("image"), at("theirs"))?;
-            let setting = Setting {
-                variety,
-                mode: "journal",
-                script,
-            };
+            let target = Target::new("jbd2", Some("journal"), variety)?;
             let expected = at_rest(&at("theirs"), &dir.path().join("mnt2"), &options)?;
-            let found = by_us(&at("ours"), setting, &dir.path().join("mnt2"))
+            let found = by_us(&at("ours"), &target, &dir.path().join("mnt2"))
                 .with_context(|| format!("after step {i}"))?;
             equal(
                 "the kernel",

@@ -1,142 +1,161 @@
-//! The power is cut at every write of a workload, also during recovery; what is left is recovered and judged.
+//! Short explorations of power cuts, through the engine of `stetfs crash`, and tests of its judges: without a journal, and without any one of
+//! a journal's barriers, they must find something.
 //!
-//! - `STETFS_LAB_CUTS=N` visits at most N moments of each run (default 48; 0: all of them).
-//! - `STETFS_LAB_CASE=...` replays one case by the name that a failure printed.
+//! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of each long workload (default 40; 0:
+//! all) and takes N of the enumerated sequences.
 #![forbid(unsafe_code)]
 
+use std::num::NonZero;
 use std::sync::Arc;
 
-use stetfs_lab::crash::explore::{Case, Effort, explore, replay};
+use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::lies::{Liar, Lie};
-use stetfs_lab::crash::record::{Record, Setting};
-use stetfs_lab::crash::script::Script;
+use stetfs_lab::crash::record::Front;
+use stetfs_lab::crash::report::{Fault, Report};
+use stetfs_lab::crash::states::Effort;
+use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::workload::Workload;
+use stetfs_lab::crash::workloads::script::Script;
+use stetfs_lab::crash::workloads::sequences::{Sample, sequences};
 use stetfs_lab::host::needs;
 use stetfs_lab::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety};
 use stetfs_lab::skip_unless;
 use stetfs_media::Cause;
 
-fn effort(seed: u64) -> Effort {
-    let moments = std::env::var("STETFS_LAB_CUTS")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(48);
-    Effort {
-        moments,
-        choices: 2,
-        nest_every: 4,
-        write_every: 5,
-        seed,
+fn cuts() -> usize {
+    let cuts = std::env::var("STETFS_LAB_CUTS").ok();
+    match cuts.and_then(|n| n.parse().ok()) {
+        None => 40,
+        Some(0) => usize::MAX,
+        Some(n) => n,
     }
 }
 
-/// Explores the runs of some scripts; every case must be right.
-fn survives(variety: Variety, mode: &'static str, scripts: &[Script]) {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let (mut judged, mut moments) = (0, 0);
-    for (i, script) in scripts.iter().enumerate() {
-        let setting = Setting {
-            variety,
-            mode,
-            script: *script,
-        };
-        let record = Record::make(setting).unwrap_or_else(|error| panic!("{setting:?}: {error:#}"));
-        let findings = explore(&record, effort(i as u64), 3).expect("exploring");
-        judged += findings.judged;
-        moments += findings.moments;
-        let shown: Vec<_> = findings
-            .wrong
-            .iter()
-            .map(|(case, why)| format!("STETFS_LAB_CASE={case}\n{why}"))
-            .collect();
-        assert!(shown.is_empty(), "{}", shown.join("\n\n"));
-    }
+fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>) -> Report {
+    let campaign = Campaign {
+        target: target.clone(),
+        workloads,
+        effort: Effort {
+            moments: cuts(),
+            e2fsck_every: 64,
+            audit_every: 256,
+            ..Effort::default()
+        },
+        budget: Budget::default(),
+        jobs: std::thread::available_parallelism().map_or(1, NonZero::get),
+        enough: 1,
+        minimized: 1,
+        front,
+    };
+    campaign
+        .run(&|_| {})
+        .unwrap_or_else(|error| panic!("{target}: {error:#}"))
+}
+
+/// Explores workloads; every state must be right.
+fn survives(scheme: &str, mode: Option<&str>, volume: Variety, workloads: Vec<Workload>) {
+    let target = Target::new(scheme, mode, volume).expect("a target");
+    let report = explored(&target, workloads, None);
+    let shown: Vec<_> = report
+        .violations
+        .iter()
+        .map(|v| format!("{}: {}\nstetfs crash --replay '{}'", v.fault, v.why, v.case))
+        .collect();
+    assert!(shown.is_empty(), "{}", shown.join("\n\n"));
+    let counts = report.counts;
+    assert!(
+        counts.states > 0 && counts.nested > 0 && counts.e2fsck > 0 && counts.audits > 0,
+        "{counts:?}"
+    );
     println!(
-        "{} {mode}: {judged} crash states of {moments} moments",
-        variety.name
+        "{target}: {} workloads, {} states and {} after a second cut, {} recoveries",
+        counts.workloads, counts.states, counts.nested, counts.recoveries
     );
 }
 
-const RANDOM: [Script; 2] = [Script::Random(1), Script::Random(2)];
+fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
+    let workload = |script: &Script| script.workload(volume.profile());
+    scripts.iter().map(workload).collect()
+}
+
+/// So many of the sequences of one operation and of two, spread over all of them.
+fn some_sequences(volume: Variety) -> Vec<Workload> {
+    let sample = Sample {
+        pairs: 0,
+        triples: 0,
+        seed: 1,
+    };
+    let spread = |length| {
+        let all = sequences(length, volume.rules(), sample).workloads;
+        let step = all.len().div_ceil(cuts()).max(1);
+        all.into_iter().step_by(step)
+    };
+    spread(1).chain(spread(2)).collect()
+}
 
 #[test]
 fn journal_mode_on_1k_blocks() {
-    survives(
-        EXT4_1K,
-        "journal",
-        &[&Script::WRITTEN[..], &RANDOM].concat(),
-    );
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let random = [Script::Random(1), Script::Random(2)];
+    let long = scripts(EXT4_1K, &[&Script::WRITTEN[..], &random].concat());
+    survives("jbd2", Some("journal"), EXT4_1K, long);
+    survives("jbd2", Some("journal"), EXT4_1K, some_sequences(EXT4_1K));
 }
 
 #[test]
-fn journal_mode_on_4k_blocks() {
-    survives(
-        EXT4_4K,
-        "journal",
-        &[Script::LogAndReplace, Script::Orphans, Script::Random(3)],
-    );
+fn journal_mode_on_other_volumes() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    for (volume, random) in [(EXT4_4K, 3), (EXT3_1K, 4)] {
+        let long = [
+            Script::LogAndReplace,
+            Script::Orphans,
+            Script::Revokes,
+            Script::Random(random),
+        ];
+        survives("jbd2", Some("journal"), volume, scripts(volume, &long));
+    }
 }
 
 #[test]
-fn journal_mode_on_ext3() {
-    survives(
-        EXT3_1K,
-        "journal",
-        &[Script::Orphans, Script::Revokes, Script::Random(4)],
-    );
+fn asynchronous_commits() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let long = [Script::LogAndReplace, Script::Revokes, Script::SqliteWal];
+    let mode = Some("journal,journal_async_commit");
+    survives("jbd2", mode, EXT4_1K, scripts(EXT4_1K, &long));
 }
 
 #[test]
 fn ordered_mode() {
-    survives(
-        EXT4_1K,
-        "ordered",
-        &[&Script::WRITTEN[..], &[Script::Random(5)]].concat(),
-    );
-}
-
-#[test]
-fn ordered_mode_on_ext3() {
-    survives(EXT3_1K, "ordered", &[Script::Orphans, Script::Random(6)]);
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let long = [&Script::WRITTEN[..], &[Script::Random(5)]].concat();
+    survives("jbd2", Some("ordered"), EXT4_1K, scripts(EXT4_1K, &long));
+    survives("jbd2", Some("ordered"), EXT4_1K, some_sequences(EXT4_1K));
+    let old = [Script::Orphans, Script::Random(6)];
+    survives("jbd2", Some("ordered"), EXT3_1K, scripts(EXT3_1K, &old));
 }
 
 #[test]
 fn writeback_mode() {
-    survives(
-        EXT4_1K,
-        "writeback",
-        &[Script::LogAndReplace, Script::Revokes, Script::Random(7)],
-    );
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let long = [Script::LogAndReplace, Script::Revokes, Script::Random(7)];
+    survives("jbd2", Some("writeback"), EXT4_1K, scripts(EXT4_1K, &long));
+    survives("jbd2", Some("writeback"), EXT4_1K, some_sequences(EXT4_1K));
 }
 
 /// Shows that the judge can fail: without a journal it must find data lost or the volume damaged.
 #[test]
 fn without_a_journal_crashes_are_caught() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let target = Target::new("null", None, EXT4_1K).expect("a target");
     for script in [Script::LogAndReplace, Script::Directory] {
-        let setting = Setting {
-            variety: EXT4_1K,
-            mode: "null",
-            script,
-        };
-        let record = Record::make(setting).expect("a run");
-        let findings = explore(
-            &record,
-            Effort {
-                moments: 60,
-                ..effort(9)
-            },
-            1,
-        )
-        .expect("exploring");
-        assert!(
-            !findings.wrong.is_empty(),
-            "{} cases of {setting:?} and none was wrong",
-            findings.judged
-        );
-        println!(
-            "caught as it must be: {} {}",
-            findings.wrong[0].0, findings.wrong[0].1
-        );
+        let report = explored(&target, scripts(EXT4_1K, &[script]), None);
+        let violation = report.violations.first();
+        let violation = violation.unwrap_or_else(|| panic!("{:?}", report.counts));
+        println!("caught as it must be: {} {}", violation.case, violation.why);
+        let case = violation.case.parse();
+        let case: stetfs_lab::crash::case::Case = case.expect("what was printed");
+        let replayed = case.replay(None).expect("a replay").wrong;
+        assert_eq!(replayed.map(|(fault, _)| fault), Some(violation.fault));
     }
 }
 
@@ -155,40 +174,22 @@ fn a_missing_barrier_is_caught() {
         ("ordered", Script::Overwrites, Lie::Flush(Cause::Log)),
     ];
     for (mode, script, lie) in lies {
-        let setting = Setting {
-            variety: EXT4_1K,
-            mode,
-            script,
-        };
-        let record = Record::make_on(setting, |dev| Arc::new(Liar::new(dev, lie))).expect("a run");
-        let findings = explore(
-            &record,
-            Effort {
-                moments: 0,
-                choices: 4,
-                ..effort(3)
-            },
-            1,
-        )
-        .expect("exploring");
-        let Some((case, why)) = findings.wrong.first() else {
+        let target = Target::new("jbd2", Some(mode), EXT4_1K).expect("a target");
+        let front = move |dev| Arc::new(Liar::new(dev, lie)) as Arc<_>;
+        let report = explored(&target, scripts(EXT4_1K, &[script]), Some(&front));
+        let Some(violation) = report.violations.first() else {
             panic!(
-                "{} cases of {setting:?} and none showed that {lie:?} is missing",
-                findings.judged
+                "{target} {}: nothing showed that {lie:?} is missing: {:?}",
+                script.name(),
+                report.counts
             );
         };
+        assert_ne!(violation.fault, Fault::Answer, "{}", violation.why);
         println!(
-            "{lie:?} was missed after {} cases, at {case}: {}",
-            findings.judged,
-            why.lines().next().unwrap_or("")
+            "{lie:?} was missed after {} states, at {}: {}",
+            report.counts.states,
+            violation.case,
+            violation.why.lines().next().unwrap_or("")
         );
-    }
-}
-
-#[test]
-fn replay_the_case_in_the_environment() {
-    if let Ok(name) = std::env::var("STETFS_LAB_CASE") {
-        let case: Case = name.parse().expect("a case's name");
-        replay(&case).unwrap_or_else(|error| panic!("{case}: {error:#}"));
     }
 }

@@ -7,4 +7,5 @@ mod fsck;
 mod journal;
 mod mkfs;
 mod mounted;
+mod nand;
 mod run;

@@ -1,255 +1,347 @@
-//! Which cuts are tried, and their names.
+//! Explores one workload: every moment, the states that it can leave, and what becomes of them.
 
-use std::fmt;
-use std::str::FromStr;
+use std::ops::RangeInclusive;
+use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
+use hashbrown::{HashMap, HashSet};
 use stetfs_media::sim::Keep;
 
-use super::judge::{Care, Judge};
-use super::record::{Record, Setting};
-use super::script::Script;
-use crate::image::VARIETIES;
+use super::case::Cut;
+use super::fold::{Differ, Folds, State, States};
+use super::media::{Contents, Moment, Tapes};
+use super::record::Record;
+use super::report::{Counts, Fault};
+use super::states::{Effort, possible};
+use super::subject::{Outcome, Subject, second_opinion};
 use crate::rng::Rng;
-use crate::world::library::Library;
 
-/// A moment and what of the pending writes got to the medium.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// How many changes had been carried out.
-    pub at: usize,
-    /// Which pieces of the pending ones are there.
-    pub keep: Keep,
-}
-
-/// A run, a cut in it, and perhaps a second cut during the recovery from the first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Case {
-    /// The run.
-    pub setting: Setting,
+/// A state whose outcome is not allowed.
+#[derive(Clone, Debug)]
+pub struct Wrong {
+    /// What kind.
+    pub fault: Fault,
+    /// In words.
+    pub why: String,
     /// The cut.
     pub cut: Cut,
     /// The cut during recovery.
     pub nested: Option<Cut>,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setting {
-            variety,
-            mode,
-            script,
-        } = self.setting;
-        write!(
-            f,
-            "{}/{mode}/{}/{}/{}",
-            variety.name,
-            script.name(),
-            self.cut.at,
-            self.cut.keep
-        )?;
-        match &self.nested {
-            Some(nested) => write!(f, "/{}/{}", nested.at, nested.keep),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The modes by name, as [`Setting::mode`] has them.
-pub const MODES: [&str; 4] = ["journal", "ordered", "writeback", "null"];
-
-impl FromStr for Case {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let parts: Vec<_> = text.split('/').collect();
-        let part = |i: usize| {
-            parts
-                .get(i)
-                .copied()
-                .ok_or_else(|| anyhow!("{text}: too short"))
-        };
-        let cut = |i: usize| {
-            Ok::<_, anyhow::Error>(Cut {
-                at: part(i)?.parse()?,
-                keep: part(i + 1)?.parse()?,
-            })
-        };
-        let variety = VARIETIES
-            .into_iter()
-            .find(|v| part(0).is_ok_and(|name| name == v.name));
-        let mode = MODES
-            .into_iter()
-            .find(|m| part(1).is_ok_and(|name| name == *m));
-        let setting = Setting {
-            variety: variety.context("no such variety")?,
-            mode: mode.context("no such mode")?,
-            script: Script::parse(part(2)?).context("no such script")?,
-        };
-        let nested = if parts.len() > 5 { Some(cut(5)?) } else { None };
-        Ok(Self {
-            setting,
-            cut: cut(3)?,
-            nested,
-        })
-    }
-}
-
-/// How much of the space of cuts is visited.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    /// At most so many moments of a run, evenly spread with a random start; 0 for all of them.
-    pub moments: usize,
-    /// Random choices among the pending pieces at each moment, besides all and none.
-    pub choices: u64,
-    /// Every so manyth case is cut again during recovery; 0 for none.
-    pub nest_every: usize,
-    /// Every so manyth case must take writes afterwards; 0 for none.
-    pub write_every: usize,
-    /// Where the random choices come from.
-    pub seed: u64,
-}
-
-/// What exploring found.
+/// What exploring a workload gave.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Cases judged.
-    pub judged: usize,
-    /// Those in which something was wrong.
-    pub wrong: Vec<(Case, String)>,
-    /// Moments on the tape.
-    pub moments: usize,
+    /// The numbers, the workload itself not counted.
+    pub counts: Counts,
+    /// Wrong states, each kind of fault once, in the order in which they were found.
+    pub wrong: Vec<Wrong>,
+    /// Whether the budget ended before the workload.
+    pub unfinished: bool,
 }
 
-/// Explores one run. Stops after `limit` wrong cases.
-///
-/// # Errors
-/// The run itself failed.
-pub fn explore(record: &Record, effort: Effort, limit: usize) -> Result<Findings> {
-    let scratch = crate::host::scratch()?;
-    let file = scratch.path().join("crashed");
-    let judge = Judge::new(record, &file);
-    let mut findings = Findings {
-        moments: record.tape.len() + 1,
-        ..Findings::default()
-    };
-    let mut rng = Rng::new(effort.seed);
-    let step = if effort.moments == 0 {
-        1
-    } else {
-        findings.moments.div_ceil(effort.moments).max(1)
-    };
-    let start = rng.below(step as u64) as usize;
-    for point in record.tape.crash_points().skip(start).step_by(step) {
-        let mut keeps = vec![Keep::All, Keep::None];
-        keeps.extend((0..effort.choices).map(|_| Keep::Random(rng.below(1 << 32))));
-        if point.atoms().is_empty() {
-            keeps.truncate(1);
-        }
-        for keep in keeps {
-            findings.judged += 1;
-            let nest = effort.nest_every > 0 && findings.judged.is_multiple_of(effort.nest_every);
-            let writes =
-                effort.write_every > 0 && findings.judged.is_multiple_of(effort.write_every);
-            let mut case = Case {
-                setting: record.setting,
-                cut: Cut {
-                    at: point.position(),
-                    keep: keep.clone(),
-                },
-                nested: None,
-            };
-            let left = point.crash(&keep).image();
-            let left = match nest {
-                false => left,
-                true => match cut_again(record, &mut case, left, &mut rng) {
-                    Ok(left) => left,
-                    Err(error) => {
-                        findings.wrong.push((case, format!("{error:#}")));
-                        continue;
-                    }
-                },
-            };
-            if let Err(error) = judge.judge(left, record.allowed(point.position()), Care { writes })
-            {
-                findings.wrong.push((case, format!("{error:#}")));
-            }
-            if findings.wrong.len() >= limit {
-                return Ok(findings);
-            }
+/// An outcome, with what is needed to use it for other states.
+struct Known {
+    outcome: Outcome,
+    /// Where our checker and e2fsck do not agree.
+    disagreement: Option<String>,
+    /// The outcomes after a second cut, each once, with a cut that leads there.
+    nested: Vec<(usize, Cut)>,
+}
+
+impl Known {
+    /// Why it is wrong, whatever the volume should hold.
+    fn broken(&self) -> Option<(Fault, String)> {
+        match &self.disagreement {
+            Some(why) => Some((Fault::Disagreement, why.clone())),
+            None => self.outcome.broken(),
         }
     }
-    Ok(findings)
 }
 
-/// Cuts the power once more at a random moment of the recovery.
-fn cut_again(
+/// Explores a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with the numbers so far.
+///
+/// # Errors
+/// e2fsck cannot be run.
+pub fn explore(
     record: &Record,
-    case: &mut Case,
-    left: stetfs_media::Image,
-    rng: &mut Rng,
-) -> Result<stetfs_media::Image> {
-    let tape = recovery_tape(record, left)?;
-    let at = rng.below(tape.len() as u64 + 1) as usize;
-    let keep = match rng.below(4) {
-        0 => Keep::All,
-        1 => Keep::None,
-        _ => Keep::Random(rng.below(1 << 32)),
+    effort: Effort,
+    subject: &mut Subject,
+    scratch: &Path,
+    go_on: &mut dyn FnMut(&Counts) -> bool,
+) -> Result<Findings> {
+    let mut explorer = Explorer {
+        record,
+        effort,
+        subject,
+        scratch,
+        rng: Rng::new(effort.seed),
+        folds: Folds::default(),
+        by_content: HashMap::new(),
+        known: Vec::new(),
+        right: HashSet::new(),
+        go_on,
+        stopped: false,
+        folded: 0,
+        foldable: 0,
+        found: Findings::default(),
     };
-    case.nested = Some(Cut {
-        at,
-        keep: keep.clone(),
-    });
-    Ok(tape.crash_point(at).crash(&keep).image())
+    explorer.run()?;
+    Ok(explorer.found)
 }
 
-/// What recovering a volume does to the device, and unmounting it.
-fn recovery_tape(record: &Record, left: stetfs_media::Image) -> Result<stetfs_media::sim::Tape> {
-    let dev = std::sync::Arc::new(record.device(left));
-    let (mut library, _) =
-        Library::mount(dev.clone(), record.setting.options()).context("first recovery")?;
-    library
-        .unmount()
-        .context("unmount after the first recovery")?;
-    Ok(dev.tape())
+struct Explorer<'a> {
+    record: &'a Record,
+    effort: Effort,
+    subject: &'a mut Subject,
+    scratch: &'a Path,
+    go_on: &'a mut dyn FnMut(&Counts) -> bool,
+    /// It did not.
+    stopped: bool,
+    rng: Rng,
+    folds: Folds<usize>,
+    /// Outcomes by the key of the whole content.
+    by_content: HashMap<u64, usize>,
+    known: Vec<Known>,
+    /// Outcomes that are right, with those after a second cut, where these states are allowed.
+    right: HashSet<(usize, RangeInclusive<usize>)>,
+    /// States that were folded so far.
+    folded: u64,
+    /// States of the workload that could be.
+    foldable: u64,
+    found: Findings,
 }
 
-/// Judges one case again.
-///
-/// # Errors
-/// What was wrong.
-pub fn replay(case: &Case) -> Result<()> {
-    let record = Record::make(case.setting)?;
-    let scratch = crate::host::scratch()?;
-    let file = scratch.path().join("crashed");
-    let mut left = record
-        .tape
-        .crash_point(case.cut.at)
-        .crash(&case.cut.keep)
-        .image();
-    if let Some(nested) = &case.nested {
-        left = recovery_tape(&record, left)?
-            .crash_point(nested.at)
-            .crash(&nested.keep)
-            .image();
+/// The power is cut in the workload, or once more in a recovery.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Workload,
+    Recovery,
+}
+
+impl Explorer<'_> {
+    fn run(&mut self) -> Result<()> {
+        let record = self.record;
+        let moments = record.moments() as usize;
+        let step = moments.div_ceil(self.effort.moments.max(1)).max(1);
+        let start = self.rng.below(step as u64) as usize;
+        let mut differ = Differ::new(record.start.clone());
+        let mut looked_at = 0;
+        for moment in record.tapes.moments(record.begin).skip(start).step_by(step) {
+            let allowed = record.allowed(moment.at());
+            for (outcome, keep) in self.look_at(&moment, Depth::Workload, &mut differ)? {
+                self.judge(outcome, &allowed, moment.at(), keep);
+            }
+            looked_at += 1;
+            self.found.counts.moments += 1;
+            if self.stopped || !(self.go_on)(&self.found.counts) {
+                self.found.unfinished = self.stopped || looked_at * step < moments;
+                break;
+            }
+        }
+        self.found.counts.moments_left_out += (moments - looked_at) as u64;
+        Ok(())
     }
-    let care = Care { writes: true };
-    Judge::new(&record, &file)
-        .judge(left, record.allowed(case.cut.at), care)
-        .map(drop)
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Finds the outcome of each state that is chosen at a moment.
+    fn look_at(
+        &mut self,
+        moment: &Moment<'_>,
+        depth: Depth,
+        differ: &mut Differ,
+    ) -> Result<Vec<(usize, Keep)>> {
+        let relevant = moment.relevant();
+        let choices = self.effort.choices(&relevant, &mut self.rng);
+        let counts = &mut self.found.counts;
+        match depth {
+            Depth::Workload => {
+                counts.states += choices.len() as u64;
+                let left_out = possible(relevant.len()).saturating_sub(choices.len() as u64);
+                counts.states_left_out = counts.states_left_out.saturating_add(left_out);
+            }
+            Depth::Recovery => counts.nested += choices.len() as u64,
+        }
+        let states = States::of(moment, &relevant, differ);
+        let mut outcomes = Vec::with_capacity(choices.len());
+        for keep in choices {
+            let outcome = match &states {
+                Some(states) => {
+                    let state = states.state(&keep);
+                    self.outcome(states, &state, depth, || moment.contents(&keep))?
+                }
+                None => {
+                    let left = moment.contents(&keep);
+                    let states = States::single(differ.clone().go_to(&left));
+                    self.outcome(&states, &states.state(&keep), depth, || left)?
+                }
+            };
+            outcomes.push((outcome, keep));
+        }
+        Ok(outcomes)
+    }
 
-    #[test]
-    fn cases_read_back() {
-        for text in [
-            "ext4-1k/journal/random7/133/random:5",
-            "ext3-1k/ordered/orphans/4/all/17/first:3",
-        ] {
-            assert_eq!(text.parse::<Case>().expect("a case").to_string(), text);
+    /// The outcome of a state, recovered if no other one tells it.
+    fn outcome(
+        &mut self,
+        states: &States,
+        state: &State,
+        depth: Depth,
+        left: impl FnOnce() -> Contents,
+    ) -> Result<usize> {
+        if let Some(outcome) = self.by_content.get(&state.key()) {
+            return Ok(*outcome);
+        }
+        match depth {
+            Depth::Workload => self.found.counts.states_distinct += 1,
+            Depth::Recovery => self.found.counts.nested_distinct += 1,
+        }
+        let mut view = self.folds.look_at(states);
+        let outcome = match self.folds.find(&mut view, state) {
+            Some(outcome) if !self.goes_its_own_way(depth) => {
+                self.folded += 1;
+                if is_due(self.folded, self.effort.audit_every) {
+                    self.audit(outcome, &left());
+                }
+                outcome
+            }
+            _ => self.recover(states, state, depth, &left())?,
+        };
+        self.by_content.insert(state.key(), outcome);
+        Ok(outcome)
+    }
+
+    /// Whether a state that could be folded is recovered and cut again by itself all the same: what the first recovery did not
+    /// look at, as old blocks of a log, may matter to the second.
+    fn goes_its_own_way(&mut self, depth: Depth) -> bool {
+        self.foldable += u64::from(depth == Depth::Workload);
+        depth == Depth::Workload && is_due(self.foldable, self.effort.nest_folded)
+    }
+
+    /// Recovers a folded state and compares its outcome with the one that was foretold.
+    fn audit(&mut self, foretold: usize, left: &Contents) {
+        self.found.counts.audits += 1;
+        let outcome = self.subject.recover(left).outcome;
+        let known = &mut self.known[foretold];
+        let same = known.outcome.seen == outcome.seen
+            && known.outcome.structure == outcome.structure
+            && known.outcome.broken == outcome.broken;
+        if !same && known.outcome.broken.is_none() {
+            let why = "a state that holds the same wherever it was read had another outcome";
+            known.outcome.broken = Some((Fault::Nondeterminism, why.to_owned()));
+            // Whatever was judged by it has to be judged again.
+            self.right.clear();
         }
     }
+
+    fn recover(
+        &mut self,
+        states: &States,
+        state: &State,
+        depth: Depth,
+        left: &Contents,
+    ) -> Result<usize> {
+        let recovery = self.subject.recover(left);
+        let counts = &mut self.found.counts;
+        counts.recoveries += 1;
+        let disagreement = match (&recovery.recovered, &recovery.outcome.structure) {
+            (Some(recovered), Some(ours))
+                if ours.is_err() || is_due(counts.recoveries, self.effort.e2fsck_every) =>
+            {
+                let opinion = second_opinion(recovered.home(), ours, self.scratch)
+                    .context("e2fsck's opinion")?;
+                counts.e2fsck += 1;
+                counts.e2fsck_agreed += u64::from(opinion.is_ok());
+                opinion.err()
+            }
+            _ => None,
+        };
+        let id = self.known.len();
+        self.folds.add(states, state, &recovery.watched.read, id);
+        self.known.push(Known {
+            outcome: recovery.outcome,
+            disagreement,
+            nested: Vec::new(),
+        });
+        let is_sound = self.known[id].broken().is_none();
+        if depth == Depth::Workload && is_sound && is_due(id as u64 + 1, self.effort.nest_every) {
+            self.found.counts.recoveries_cut += 1;
+            self.cut_again(id, left, &recovery.tapes)?;
+        }
+        Ok(id)
+    }
+
+    /// Cuts the power again at each moment of a recovery.
+    fn cut_again(&mut self, id: usize, left: &Contents, tapes: &Tapes) -> Result<()> {
+        let mut differ = Differ::new(self.record.start.clone());
+        differ.go_to(left);
+        let mut nested: Vec<(usize, Cut)> = Vec::new();
+        let mut listed = HashSet::new();
+        let moments = tapes.changes() as usize + 1;
+        let step = moments.div_ceil(self.effort.nest_moments.max(1)).max(1);
+        let start = self.rng.below(step as u64) as usize;
+        let mut looked_at = 0;
+        for moment in tapes.moments(0).skip(start).step_by(step) {
+            if !(self.go_on)(&self.found.counts) {
+                self.stopped = true;
+                break;
+            }
+            looked_at += 1;
+            let at = moment.at();
+            for (outcome, keep) in self.look_at(&moment, Depth::Recovery, &mut differ)? {
+                if listed.insert(outcome) {
+                    nested.push((outcome, Cut { at, keep }));
+                }
+            }
+        }
+        self.found.counts.nested_moments += looked_at;
+        self.found.counts.nested_moments_left_out += moments as u64 - looked_at;
+        self.known[id].nested = nested;
+        Ok(())
+    }
+
+    /// Judges an outcome, and those after a second cut, where these states are allowed.
+    fn judge(&mut self, id: usize, allowed: &RangeInclusive<usize>, at: u64, keep: Keep) {
+        let key = (id, allowed.clone());
+        if self.right.contains(&key) {
+            return;
+        }
+        let cut = Cut { at, keep };
+        let mut is_right = true;
+        let nested = std::mem::take(&mut self.known[id].nested);
+        let all = [(id, None)].into_iter();
+        for (outcome, nested) in all.chain(nested.iter().map(|(n, cut)| (*n, Some(cut)))) {
+            if let Some((fault, why)) = self.verdict(outcome, allowed) {
+                is_right = false;
+                self.note(fault, why, &cut, nested);
+            }
+        }
+        self.known[id].nested = nested;
+        if is_right {
+            self.right.insert(key);
+        }
+    }
+
+    /// Why an outcome is wrong where these states are allowed.
+    fn verdict(&self, id: usize, allowed: &RangeInclusive<usize>) -> Option<(Fault, String)> {
+        let known = &self.known[id];
+        let judged = || known.outcome.judge(&self.record.oracle, allowed).err();
+        known.broken().or_else(judged)
+    }
+
+    fn note(&mut self, fault: Fault, why: String, cut: &Cut, nested: Option<&Cut>) {
+        self.found.counts.violations += 1;
+        if self.found.wrong.iter().all(|wrong| wrong.fault != fault) {
+            self.found.wrong.push(Wrong {
+                fault,
+                why,
+                cut: cut.clone(),
+                nested: nested.cloned(),
+            });
+        }
+    }
+}
+
+/// Whether the `nth` is one of those of which every so manyth is taken.
+fn is_due(nth: u64, every: usize) -> bool {
+    every > 0 && nth.is_multiple_of(every as u64)
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stetfs_media::{BlockDev, Cause, MediaError, Meter, SimDev, Tag};
+use stetfs_media::{BlockDev, Cause, MediaError, Meter, Tag};
 
 /// What the device lies about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,15 +14,15 @@ pub enum Lie {
     Durable(Cause),
 }
 
-/// The simulated device behind a lie.
+/// A device behind a lie.
 pub struct Liar {
-    honest: Arc<SimDev>,
+    honest: Arc<dyn BlockDev>,
     lie: Lie,
 }
 
 impl Liar {
     /// A liar in front of `honest`.
-    pub fn new(honest: Arc<SimDev>, lie: Lie) -> Self {
+    pub fn new(honest: Arc<dyn BlockDev>, lie: Lie) -> Self {
         Self { honest, lie }
     }
 }

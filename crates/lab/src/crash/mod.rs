@@ -1,16 +1,33 @@
-//! Power cuts: a workload on the simulated device, the power cut at every write, each state that the
-//! device may be left in recovered and judged.
+//! Power cuts: a workload on simulated media, the power cut at every moment, the states that the media may be left in recovered
+//! and judged. `stetfs crash` is this module with a command line.
 //!
-//! - [`script`]: workloads, drawn at random or written down.
-//! - [`record`]: one run of a workload: the tape, and the model's states between which a cut falls.
-//! - [`judge`]: what may be found after a cut, and whether it was.
-//! - [`explore`]: which cuts are tried, and the name of a case by which it is replayed.
-//! - [`lies`]: a device without a barrier, which the judge must catch.
+//! - [`target`]: what is judged: a scheme of the registry, in a mode, on a volume.
+//! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or drawn.
+//! - [`media`]: the media of a run, their tapes, the moments of a power cut, and what is read from them.
+//! - [`record`]: one run: the tapes, and the model's states between which a cut falls.
+//! - [`states`]: which of the states at a moment are looked at; [`fold`]: which of them need no recovery of their own.
+//! - [`subject`]: recovers a state, looks at it, checks it, writes to it.
+//! - [`oracle`]: what may be found after a cut, by the model and the scheme's promise.
+//! - [`explore`]: all of that for one workload; [`campaign`]: for many, on several threads, within a budget.
+//! - [`case`]: the name of a case by which it is replayed; [`minimize`]: the smallest workload that still fails.
+//! - [`report`]: what was found, as numbers and cases.
+//! - [`lies`]: a device without a barrier, which the judges must catch.
 //!
-//! The judge is not our code: e2fsck decides whether a volume is sound, the model what may be in it.
+//! The judges are not the code under test: the model decides what may be in a volume, e2fsck and a checker of its own
+//! (`stetfs-check`) whether it is sound, and those two must agree.
 
+pub mod campaign;
+pub mod case;
 pub mod explore;
-pub mod judge;
+pub mod fold;
 pub mod lies;
+pub mod media;
+pub mod minimize;
+pub mod oracle;
 pub mod record;
-pub mod script;
+pub mod report;
+pub mod states;
+pub mod subject;
+pub mod target;
+pub mod workload;
+pub mod workloads;

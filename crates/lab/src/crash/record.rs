@@ -1,141 +1,141 @@
-//! One run of a workload on the simulated device, with the model beside it.
+//! One run of a workload on simulated media, with the model beside it.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use stetfs::MountOptions;
-use stetfs_journal::DataPromise;
-use stetfs_media::sim::{SimOptions, Tape};
-use stetfs_media::{BlockDev, Image, RamDev, SimDev};
+use stetfs_media::BlockDev;
 
-use super::script::Script;
-use crate::image::Variety;
+use super::media::{Contents, Media, Tapes};
+use super::oracle::Oracle;
+use super::target::Target;
+use super::workload::Workload;
 use crate::world::World;
 use crate::world::library::Library;
 use crate::world::model::Model;
 
-/// What is run: everything that decides the tape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// The volume.
-    pub variety: Variety,
-    /// `journal`, `ordered`, `writeback` or `null`.
-    pub mode: &'static str,
-    /// The workload.
-    pub script: Script,
-}
+/// Something in front of the home device, through which the volume under test sees it: a liar, for tests of the judge.
+pub type Front<'a> = &'a (dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev> + Sync);
 
-impl Setting {
-    /// Mount options: small caches, no commits by the clock.
-    pub fn options(&self) -> MountOptions {
-        let list = match self.mode {
-            "null" => "scheme=null,noatime,commit=300,memory=8M".to_owned(),
-            mode => format!("scheme=jbd2,data={mode},noatime,commit=300,memory=8M"),
-        };
-        let mut options = MountOptions::parse(&list).expect("good options");
-        options.clock = stetfs::clock::Clock::manual(1_700_000_000);
-        options
-    }
-
-    /// A fresh volume with the base directory.
-    ///
-    /// # Errors
-    /// mke2fs, or the first mount.
-    pub fn image(&self) -> Result<Image> {
-        let dir = crate::host::scratch()?;
-        let path = dir.path().join("image");
-        self.variety
-            .make(&path, 12, if self.variety.block == 1024 { 1 } else { 4 })?;
-        let dev = Arc::new(RamDev::from_file(&path)?);
-        let (mut library, _) = Library::mount(dev.clone(), self.options())?;
-        library.unmount()?;
-        dev.to_file(&path)?;
-        Ok(Image::from_file(&path)?)
-    }
-}
-
-/// A run.
+/// A run: every change of the media, and the states that the operations went through.
 pub struct Record {
-    /// What was run.
-    pub setting: Setting,
-    /// Every change of the device.
-    pub tape: Tape,
-    /// The model after so many operations.
-    pub states: Vec<Model>,
-    /// How many changes the device had seen when an operation began and when it returned.
-    pub marks: Vec<(u64, u64)>,
-    /// What a crash may do to data.
-    pub promise: DataPromise,
+    /// What was run on.
+    pub target: Target,
+    /// Every change of the media.
+    pub tapes: Tapes,
+    /// What the media held when the setup was durable, or before the mount when there is no setup.
+    pub start: Contents,
+    /// How many changes there had been then: the power is cut from there on.
+    pub begin: u64,
+    /// What may be found: state n is that after n operations.
+    pub oracle: Oracle,
+    /// Of each operation, and of the unmount at the end: how many changes there had been when it began and when it returned.
+    marks: Vec<(u64, u64)>,
+    /// After so many operations, the newest state that was vouched for.
+    vouched: Vec<usize>,
+}
+
+/// An answer that is not the model's.
+#[derive(Debug, thiserror::Error)]
+#[error("operation {number}, \"{line}\", answers {found}; the model says {expected}")]
+pub struct WrongAnswer {
+    number: usize,
+    line: String,
+    found: String,
+    expected: String,
 }
 
 impl Record {
-    /// Runs the workload. Answers must be the model's.
+    /// Runs the workload on a volume with these contents, as [`Target::contents`] makes it, and unmounts it.
     ///
     /// # Errors
-    /// The volume cannot be made or mounted, or an answer is wrong.
-    pub fn make(setting: Setting) -> Result<Self> {
-        Self::make_on(setting, |dev| dev)
+    /// [`WrongAnswer`], or the volume cannot be mounted or unmounted.
+    pub fn make(target: &Target, fresh: &Contents, workload: &Workload) -> Result<Self> {
+        Self::make_behind(target, fresh, workload, None)
     }
 
-    /// The same on something in front of the simulated device.
+    /// The same behind something in front of the device.
     ///
     /// # Errors
     /// As [`make`](Self::make).
-    pub fn make_on(
-        setting: Setting,
-        front: impl FnOnce(Arc<SimDev>) -> Arc<dyn BlockDev>,
+    pub fn make_behind(
+        target: &Target,
+        fresh: &Contents,
+        workload: &Workload,
+        front: Option<Front<'_>>,
     ) -> Result<Self> {
-        let dev = Arc::new(SimOptions::default().build(setting.image()?));
-        let shown = front(dev.clone());
-        let (mut library, _) = Library::mount(shown, setting.options()).context("mounting")?;
+        let media = Media::new(fresh);
+        let shown: Arc<dyn BlockDev> = match front {
+            Some(front) => front(media.home()),
+            None => media.home(),
+        };
+        let (mut library, _) = Library::mount(shown, target.options()).context("mounting")?;
         let promise = library.fs().data_promise();
-        let mut model = Model::new(setting.variety.rules());
-        let mut states = vec![model.clone()];
-        let mut marks = Vec::new();
-        for (i, op) in setting
-            .script
-            .ops(setting.variety.profile())
-            .iter()
-            .enumerate()
-        {
-            let before = dev.changes();
-            let (expected, found) = (model.apply(op), library.apply(op));
-            if expected != found {
-                bail!("step {i} {op:?}: {found:?}, expected {expected:?}");
+        let mut model = Model::new(target.volume.rules());
+        for (i, op) in workload.setup.iter().enumerate() {
+            apply(&mut model, &mut library, i, op).context("in the setup")?;
+        }
+        let (begin, start) = match workload.setup.is_empty() {
+            true => (0, fresh.clone()),
+            false => {
+                library.fs().sync().context("syncing the setup")?;
+                (media.changes(), media.contents())
             }
-            marks.push((before, dev.changes()));
+        };
+        let done = model.steps();
+        let mut states = vec![model.clone()];
+        let (mut marks, mut vouched) = (Vec::new(), vec![0]);
+        for (i, op) in workload.ops.iter().enumerate() {
+            let before = media.changes();
+            apply(&mut model, &mut library, i, op)?;
+            marks.push((before, media.changes()));
+            vouched.push(model.vouched().saturating_sub(done));
             states.push(model.clone());
         }
+        let before = media.changes();
         library.unmount().context("unmounting")?;
-        let tape = dev.tape();
+        marks.push((before, media.changes()));
+        vouched.push(workload.ops.len());
         Ok(Self {
-            setting,
-            tape,
-            states,
+            target: target.clone(),
+            tapes: media.tapes(),
+            start,
+            begin,
+            oracle: Oracle::new(states, promise),
             marks,
-            promise,
+            vouched,
         })
     }
 
-    /// The states that a cut after `position` changes may leave: from the newest that was vouched for before it to
+    /// The states that a cut after `at` changes may leave: from the newest that was vouched for before it to
     /// that of the last operation that had begun.
-    pub fn allowed(&self, position: usize) -> std::ops::RangeInclusive<usize> {
-        let position = position as u64;
-        let begun = self
-            .marks
-            .iter()
-            .filter(|(before, _)| *before <= position)
-            .count();
-        let returned = self
-            .marks
-            .iter()
-            .filter(|(_, after)| *after <= position)
-            .count();
-        self.states[returned].vouched()..=begun
+    pub fn allowed(&self, at: u64) -> RangeInclusive<usize> {
+        let begun = self.marks.partition_point(|(before, _)| *before <= at);
+        let returned = self.marks.partition_point(|(_, after)| *after <= at);
+        // The last mark is the unmount's, which changes nothing that can be seen.
+        self.vouched[returned]..=begun.min(self.marks.len() - 1)
     }
 
-    /// The device again with this content, recording.
-    pub fn device(&self, image: Image) -> SimDev {
-        SimOptions::default().build(image)
+    /// Moments from the end of the setup to the end of the unmount.
+    pub fn moments(&self) -> u64 {
+        self.tapes.changes() - self.begin + 1
     }
+}
+
+fn apply(
+    model: &mut Model,
+    library: &mut Library,
+    number: usize,
+    op: &crate::world::op::Op,
+) -> Result<()> {
+    let (expected, found) = (model.apply(op), library.apply(op));
+    if expected != found {
+        bail!(WrongAnswer {
+            number: number + 1,
+            line: op.to_string(),
+            found: format!("{found:?}"),
+            expected: format!("{expected:?}"),
+        });
+    }
+    Ok(())
 }

@@ -77,24 +77,34 @@ impl Library {
     /// # Errors
     /// Of the mount, or of making the directory.
     pub fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Answer<(Self, MountReport)> {
-        let (fs, report) = Fs::mount(dev.clone(), options.clone())?;
-        let caller = Caller::root();
-        match fs.mkdir(&caller, fs.root(), BASE.as_bytes(), 0o755) {
+        let (library, report) = Self::mount_as_it_is(dev, options)?;
+        let (fs, caller) = (&library.fs, &library.caller);
+        match fs.mkdir(caller, fs.root(), BASE.as_bytes(), 0o755) {
             Ok(_) => {}
             Err(error) if matches!(error.kind(), Kind::Exists | Kind::ReadOnly) => {}
             Err(error) => return Err(error),
         }
-        Ok((
-            Self {
-                dev,
-                options,
-                fs,
-                base: BASE.to_owned(),
-                caller,
-                slots: [None; SLOTS as usize],
-            },
-            report,
-        ))
+        Ok((library, report))
+    }
+
+    /// Mounts a volume and makes nothing.
+    ///
+    /// # Errors
+    /// Of the mount.
+    pub fn mount_as_it_is(
+        dev: Arc<dyn BlockDev>,
+        options: MountOptions,
+    ) -> Answer<(Self, MountReport)> {
+        let (fs, report) = Fs::mount(dev.clone(), options.clone())?;
+        let library = Self {
+            dev,
+            options,
+            fs,
+            base: BASE.to_owned(),
+            caller: Caller::root(),
+            slots: [None; SLOTS as usize],
+        };
+        Ok((library, report))
     }
 
     /// The mount.
@@ -593,7 +603,7 @@ impl Library {
 
     fn pages(&self, ino: InodeNo, size: u64) -> Result<Pages> {
         let mut pages = Pages::new();
-        let mut buffer = vec![0; 1 << 20];
+        let mut buffer = vec![0; size.min(1 << 20) as usize];
         let mut at = 0;
         while at < size {
             let mut end = size;

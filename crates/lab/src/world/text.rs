@@ -39,18 +39,30 @@ pub const VERBS: [Verb; 34] = [
     verb("rename", "OLD NEW [noreplace|exchange]", ""),
     verb("open", "@SLOT PATH [truncate]", "for reading and writing"),
     verb("close", "@SLOT", ""),
-    verb("write", "FILE OFFSET LEN [SEED]", "bytes drawn from SEED; 0: zeros"),
+    verb(
+        "write",
+        "FILE OFFSET LEN [SEED]",
+        "bytes drawn from SEED; 0: zeros",
+    ),
     verb("append", "FILE LEN [SEED]", ""),
     verb("read", "FILE OFFSET LEN", ""),
     verb("truncate", "FILE SIZE", ""),
     verb("fallocate", "FILE OFFSET LEN [keep-size]", ""),
     verb("punch", "FILE OFFSET LEN", "FALLOC_FL_PUNCH_HOLE"),
-    verb("zero", "FILE OFFSET LEN [keep-size]", "FALLOC_FL_ZERO_RANGE"),
+    verb(
+        "zero",
+        "FILE OFFSET LEN [keep-size]",
+        "FALLOC_FL_ZERO_RANGE",
+    ),
     verb("setxattr", "PATH NAME LEN [SEED] [create|replace]", ""),
     verb("getxattr", "PATH NAME", ""),
     verb("removexattr", "PATH NAME", ""),
     verb("listxattr", "PATH", ""),
-    verb("setacl", "PATH access|default ACL|none", "ACL: u=7,g=5,o=5,u1000=6,m=7"),
+    verb(
+        "setacl",
+        "PATH access|default ACL|none",
+        "ACL: u=7,g=5,o=5,u1000=6,m=7",
+    ),
     verb("chmod", "PATH MODE", ""),
     verb("chown", "PATH UID|- GID|-", ""),
     verb("utimes", "PATH ATIME MTIME", "seconds.nanoseconds"),
@@ -181,7 +193,12 @@ impl fmt::Display for Op {
                     XattrHow::Create => " create",
                     XattrHow::Replace => " replace",
                 };
-                write!(f, "setxattr {} {} {len} {seed}{how}", Word(path), Word(name))
+                write!(
+                    f,
+                    "setxattr {} {} {len} {seed}{how}",
+                    Word(path),
+                    Word(name)
+                )
             }
             Op::GetXattr { path, name } => write!(f, "getxattr {} {}", Word(path), Word(name)),
             Op::RemoveXattr { path, name } => {

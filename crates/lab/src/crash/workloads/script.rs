@@ -1,5 +1,7 @@
-//! Workloads for power cuts.
+//! Long workloads by name: written down, drawn from a seed, or as programs write.
 
+use super::patterns;
+use crate::crash::workload::Workload;
 use crate::rng::Rng;
 use crate::world::op::{Op, Payload, Profile, RenameHow, Reserve, stream};
 
@@ -18,16 +20,25 @@ pub enum Script {
     Overwrites,
     /// Blocks that change their role from metadata to data and back: what revoke records are for.
     Revokes,
+    /// Postmark's pool of small files, from a seed.
+    Postmark(u64),
+    /// A SQLite database with a rollback journal.
+    SqliteRollback,
+    /// A SQLite database with a write-ahead log.
+    SqliteWal,
 }
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 5] = [
+    pub const WRITTEN: [Self; 8] = [
         Self::LogAndReplace,
         Self::Directory,
         Self::Orphans,
         Self::Overwrites,
         Self::Revokes,
+        Self::Postmark(1),
+        Self::SqliteRollback,
+        Self::SqliteWal,
     ];
 
     /// A word that names it.
@@ -39,6 +50,9 @@ impl Script {
             Self::Orphans => "orphans".to_owned(),
             Self::Overwrites => "overwrites".to_owned(),
             Self::Revokes => "revokes".to_owned(),
+            Self::Postmark(seed) => format!("postmark{seed}"),
+            Self::SqliteRollback => "sqlite-rollback".to_owned(),
+            Self::SqliteWal => "sqlite-wal".to_owned(),
         }
     }
 
@@ -46,6 +60,9 @@ impl Script {
     pub fn parse(name: &str) -> Option<Self> {
         if let Some(seed) = name.strip_prefix("random") {
             return seed.parse().ok().map(Self::Random);
+        }
+        if let Some(seed) = name.strip_prefix("postmark") {
+            return seed.parse().ok().map(Self::Postmark);
         }
         Self::WRITTEN
             .into_iter()
@@ -61,6 +78,18 @@ impl Script {
             Self::Orphans => orphans(),
             Self::Overwrites => overwrites(),
             Self::Revokes => revokes(),
+            Self::Postmark(seed) => patterns::postmark(seed),
+            Self::SqliteRollback => patterns::sqlite_rollback(),
+            Self::SqliteWal => patterns::sqlite_wal(),
+        }
+    }
+
+    /// The workload: it has no setup, so that the power is also cut in the mount.
+    pub fn workload(self, profile: Profile) -> Workload {
+        Workload {
+            name: self.name(),
+            setup: Vec::new(),
+            ops: self.ops(profile),
         }
     }
 }
@@ -91,7 +120,7 @@ fn random(seed: u64, profile: Profile) -> Vec<Op> {
     ops
 }
 
-fn create(path: &str) -> Op {
+pub(super) fn create(path: &str) -> Op {
     Op::Create {
         path: path.to_owned(),
         mode: 0o644,
@@ -99,7 +128,7 @@ fn create(path: &str) -> Op {
     }
 }
 
-fn open(slot: u8, path: &str) -> Op {
+pub(super) fn open(slot: u8, path: &str) -> Op {
     Op::Open {
         slot,
         path: path.to_owned(),
@@ -107,7 +136,7 @@ fn open(slot: u8, path: &str) -> Op {
     }
 }
 
-fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
+pub(super) fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
     Op::Write {
         slot,
         offset,
@@ -115,10 +144,29 @@ fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
     }
 }
 
-fn unlink(path: &str) -> Op {
+pub(super) fn unlink(path: &str) -> Op {
     Op::Unlink {
         path: path.to_owned(),
     }
+}
+
+pub(super) fn append(slot: u8, seed: u16, len: u32) -> Op {
+    Op::Append {
+        slot,
+        payload: Payload { seed, len },
+    }
+}
+
+pub(super) fn fsync(slot: u8) -> Op {
+    Op::Fsync { slot }
+}
+
+pub(super) fn fdatasync(slot: u8) -> Op {
+    Op::Fdatasync { slot }
+}
+
+pub(super) fn fsync_dir(path: &str) -> Op {
+    Op::FsyncDir { path: path.into() }
 }
 
 fn log_and_replace() -> Vec<Op> {
@@ -262,7 +310,8 @@ fn revokes() -> Vec<Op> {
         ops.extend([
             create("data"),
             open(1, "data"),
-            write(1, 0, 700 + round, 60_000),
+            write(1, 0, 700 + round, 30_000),
+            write(1, 30_000, 720 + round, 30_000),
             Op::Fsync { slot: 1 },
         ]);
         ops.extend([

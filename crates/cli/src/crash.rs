@@ -1,0 +1,404 @@
+//! `stetfs crash`: the lab's exploration of power cuts with a command line. Exit codes: 0 nothing is wrong, 1 violations,
+//! 2 it could not be run.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::num::NonZero;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use stetfs_lab::crash::campaign::{Budget, Campaign, MINIMIZED, Progress};
+use stetfs_lab::crash::case::Case;
+use stetfs_lab::crash::report::{Report, Violation};
+use stetfs_lab::crash::states::Effort;
+use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::workload::Workload;
+use stetfs_lab::crash::workloads::sequences::Sample;
+use stetfs_lab::crash::workloads::{Choice, Chosen, script::Script};
+use stetfs_lab::world::text::VERBS;
+
+use crate::args::{Crash, Limit};
+use crate::failure::{Failure, Result};
+use crate::output;
+
+/// Violations were found.
+const EXIT_VIOLATIONS: u8 = 1;
+/// It could not be run.
+const EXIT_NOT_RUN: u8 = 2;
+
+/// Workloads with violations after which a run ends.
+const ENOUGH: usize = 10;
+
+pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
+    let done = match &args.replay {
+        Some(case) => replay(case),
+        None => explore(args),
+    };
+    done.map_err(|failure| failure.exit(EXIT_NOT_RUN))
+}
+
+fn exit(violations: bool) -> ExitCode {
+    ExitCode::from(if violations { EXIT_VIOLATIONS } else { 0 })
+}
+
+/// The lab's errors are chains of contexts.
+fn told(error: &anyhow::Error) -> Failure {
+    Failure::new(format!("{error:#}"))
+}
+
+fn replay(case: &str) -> Result<ExitCode> {
+    let case: Case = case.parse().map_err(|e| told(&e))?;
+    let replayed = case.replay(None).map_err(|e| told(&e))?;
+    output::line(format_args!(
+        "on {}:\n{}",
+        case.target,
+        indented(&case.workload.text())
+    ))?;
+    let cuts = case.cut.iter().chain(&case.nested);
+    for (cut, left) in cuts.zip(&replayed.left) {
+        output::line(format_args!("power cut after {} changes; {left}", cut.at))?;
+    }
+    match (&replayed.wrong, replayed.state) {
+        (Some((fault, why)), _) => output::line(format_args!("VIOLATION, {fault}: {why}"))?,
+        (None, Some(state)) => {
+            output::line(format_args!("right: the state after {state} operations"))?;
+        }
+        (None, None) => output::line("right: every answer is the model's")?,
+    }
+    Ok(exit(replayed.wrong.is_some()))
+}
+
+/// An exploration, and the choice of its workloads.
+#[derive(Serialize)]
+struct Exploration {
+    #[serde(flatten)]
+    report: Report,
+    /// Sequences that cannot be done: an operation fails.
+    sequences_impossible: u64,
+    /// Sequences that were not drawn.
+    sequences_not_drawn: u64,
+    states_a_second: f64,
+}
+
+fn explore(args: &Crash) -> Result<ExitCode> {
+    let mut explorations = Vec::new();
+    for target in targets(args)? {
+        let chosen = chosen(args, &target)?;
+        if args.list {
+            for workload in &chosen.workloads {
+                output::line(format_args!("{}: {workload}", workload.name))?;
+            }
+            return Ok(exit(false));
+        }
+        let (impossible, not_drawn) = (chosen.impossible, chosen.not_drawn);
+        let report = campaign(args, target, chosen.workloads)?;
+        explorations.push(Exploration {
+            sequences_impossible: impossible,
+            sequences_not_drawn: not_drawn,
+            states_a_second: report.states_a_second(),
+            report,
+        });
+    }
+    let to_stdout = args
+        .json
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-");
+    if let Some(path) = args.json.as_ref().filter(|_| !to_stdout) {
+        let text = serde_json::to_string_pretty(&All {
+            explorations: &explorations,
+        })?;
+        fs::write(path, text + "\n").map_err(|e| Failure::from(e).context(path.display()))?;
+    }
+    if to_stdout {
+        output::json(&All {
+            explorations: &explorations,
+        })?;
+    } else {
+        output::line(table(&explorations).trim_fmt())?;
+        for exploration in &explorations {
+            let violations = &exploration.report.violations;
+            for (n, violation) in violations.iter().enumerate() {
+                output::line(shown(n + 1, violation))?;
+            }
+        }
+    }
+    Ok(exit(
+        explorations.iter().any(|e| e.report.counts.violations > 0),
+    ))
+}
+
+#[derive(Serialize)]
+struct All<'a> {
+    explorations: &'a [Exploration],
+}
+
+/// The scheme in each mode that was asked for.
+fn targets(args: &Crash) -> Result<Vec<Target>> {
+    let more: String = args.options.iter().map(|o| format!(",{o}")).collect();
+    let target = |mode: &str| -> Result<Target> {
+        let text = format!("{} {mode}{more} {}", args.scheme, args.volume);
+        text.parse().map_err(|e| told(&e))
+    };
+    match args.data.as_deref() {
+        None => Ok(vec![target("-")?]),
+        Some("all") => {
+            let modes = target("-")?.scheme.modes.iter();
+            modes.map(|mode| target(mode.name())).collect()
+        }
+        Some(mode) => Ok(vec![target(mode)?]),
+    }
+}
+
+/// The workloads that were asked for; without any wish, all sequences of one operation.
+fn chosen(args: &Crash, target: &Target) -> Result<Chosen> {
+    let sample = Sample {
+        pairs: args.share,
+        triples: args.triples,
+        seed: args.seed,
+    };
+    let nothing =
+        args.ops.is_empty() && args.random == 0 && args.workload.is_empty() && !args.scripts;
+    let choice = Choice {
+        lengths: if nothing { vec![1] } else { args.ops.clone() },
+        sample,
+        random: args.random,
+        scripts: args.scripts,
+    };
+    let mut chosen = choice.workloads(&target.volume);
+    for file in &args.workload {
+        let name = file.display().to_string();
+        let script = Script::parse(&name).filter(|_| !file.exists());
+        let workload = match script {
+            Some(script) => script.workload(target.volume.profile()),
+            None => {
+                let text = fs::read_to_string(file).map_err(|e| Failure::from(e).context(&name))?;
+                Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
+            }
+        };
+        chosen.workloads.push(workload);
+    }
+    Ok(chosen)
+}
+
+fn campaign(args: &Crash, target: Target, workloads: Vec<Workload>) -> Result<Report> {
+    let name = target.to_string();
+    let bar = bar(&name, workloads.len() as u64);
+    let budget = match args.budget {
+        None => Budget::default(),
+        Some(Limit::States(states)) => Budget {
+            states: Some(states),
+            ..Budget::default()
+        },
+        Some(Limit::Time(time)) => Budget {
+            time: Some(time),
+            ..Budget::default()
+        },
+    };
+    let campaign = Campaign {
+        target,
+        workloads,
+        effort: Effort {
+            seed: args.seed,
+            ..Effort::default()
+        },
+        budget,
+        jobs: args
+            .jobs
+            .or_else(|| std::thread::available_parallelism().ok())
+            .map_or(1, NonZero::get),
+        enough: ENOUGH,
+        minimized: MINIMIZED,
+        front: None,
+    };
+    let report = campaign.run(&|progress| tell(&bar, progress));
+    bar.finish_and_clear();
+    report.map_err(|e| told(&e).context(name))
+}
+
+fn bar(name: &str, workloads: u64) -> ProgressBar {
+    let target = match io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let style = "{prefix} {bar:20} {pos}/{len} workloads, {msg}, {eta} left";
+    let bar = ProgressBar::with_draw_target(Some(workloads), target);
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(name.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn tell(bar: &ProgressBar, progress: Progress) {
+    let counts = progress.counts;
+    let states = counts.states + counts.nested;
+    let rate = states as f64 / bar.elapsed().as_secs_f64().max(1e-3);
+    bar.set_position(progress.done as u64);
+    bar.set_message(format!(
+        "{rate:.0} states/s, {} violations",
+        counts.violations
+    ));
+}
+
+/// The numbers, a column an exploration.
+fn table(explorations: &[Exploration]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let names = explorations.iter().map(|e| {
+        let Report {
+            scheme,
+            data,
+            volume,
+            ..
+        } = &e.report;
+        format!("{scheme} {} {volume}", data.unwrap_or("-"))
+    });
+    table.set_header(std::iter::once(String::new()).chain(names));
+    let mut row = |name: &str, number: &dyn Fn(&Exploration) -> String| {
+        table.add_row(std::iter::once(name.to_owned()).chain(explorations.iter().map(number)));
+    };
+    let of = |a: u64, b: u64| format!("{} of {}", grouped(a), grouped(b));
+    row("workloads", &|e| {
+        let c = &e.report.counts;
+        of(c.workloads, c.workloads + c.workloads_unfinished)
+    });
+    row("sequences not drawn", &|e| grouped(e.sequences_not_drawn));
+    row("moments", &|e| {
+        let c = &e.report.counts;
+        of(c.moments, c.moments + c.moments_left_out)
+    });
+    row("states judged", &|e| grouped(e.report.counts.states));
+    row("  distinct", &|e| grouped(e.report.counts.states_distinct));
+    row("states left out", &|e| {
+        grouped(e.report.counts.states_left_out)
+    });
+    row("moments of recoveries", &|e| {
+        let c = &e.report.counts;
+        of(
+            c.nested_moments,
+            c.nested_moments + c.nested_moments_left_out,
+        )
+    });
+    row("states after a second cut", &|e| {
+        grouped(e.report.counts.nested)
+    });
+    row("  distinct", &|e| grouped(e.report.counts.nested_distinct));
+    row("recoveries", &|e| grouped(e.report.counts.recoveries));
+    row("  cut at each moment", &|e| {
+        grouped(e.report.counts.recoveries_cut)
+    });
+    row("  to audit the folding", &|e| {
+        grouped(e.report.counts.audits)
+    });
+    row("  shown to e2fsck", &|e| grouped(e.report.counts.e2fsck));
+    row("    which agreed", &|e| {
+        grouped(e.report.counts.e2fsck_agreed)
+    });
+    row("seconds", &|e| format!("{:.1}", e.report.seconds));
+    row("states a second", &|e| grouped(e.states_a_second as u64));
+    row("violations", &|e| grouped(e.report.counts.violations));
+    for column in 1..=explorations.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// A number with its thousands apart.
+fn grouped(n: u64) -> String {
+    if n == u64::MAX {
+        return "more than 2^64".to_owned();
+    }
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn indented(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
+    lines.join("\n")
+}
+
+fn shown(n: usize, violation: &Violation) -> String {
+    let Violation {
+        fault,
+        why,
+        case,
+        left,
+        workload,
+        minimized,
+    } = violation;
+    let mut text = format!(
+        "\nviolation {n}, {fault}, in {workload}:\n{}\n",
+        indented(why)
+    );
+    if !left.is_empty() {
+        text += &format!("  at the cut, {left}\n");
+    }
+    if let Some(minimized) = minimized {
+        text += &format!("  the smallest workload found:\n{}\n", indented(minimized));
+    }
+    text + &format!("  stetfs crash --replay '{case}'")
+}
+
+/// The text form of workloads, for the help.
+pub(crate) fn help() -> String {
+    let width = VERBS
+        .iter()
+        .map(|v| v.name.len() + v.words.len() + 1)
+        .max()
+        .unwrap_or(0);
+    let verbs = VERBS.iter().map(|v| {
+        let usage = format!("{} {}", v.name, v.words);
+        format!("  {usage:width$}  {}", v.does)
+            .trim_end()
+            .to_owned()
+    });
+    let scripts: Vec<_> = Script::WRITTEN.iter().map(|s| s.name()).collect();
+    format!(
+        "\
+Workloads as text, an operation a line or separated by semicolons; # begins a comment:
+{}
+  FILE is a slot, @0 to @2, or a path, which is then opened for this operation. Before a line
+  `begin` is the setup, which is synced and not cut; `setup standard` is that of the sequences.
+
+Scripts: {}, randomN, postmarkN.
+
+Exit codes: 0 nothing is wrong; 1 violations; 2 it could not be run.
+
+Examples:
+  stetfs crash                                     all sequences of one operation
+  stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
+  stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
+  stetfs crash --scheme null --ops 1               what it finds without a journal
+  stetfs crash --workload mine.txt --json -        a workload of your own",
+        verbs.collect::<Vec<_>>().join("\n"),
+        scripts.join(", "),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_apart() {
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(super::grouped(n), text);
+        }
+    }
+}

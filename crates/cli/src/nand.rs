@@ -1,0 +1,476 @@
+//! `stetfs nand`: makes and inspects the file of a simulated NAND part with a flash translation layer on it. All but `create` only read.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use stetfs_ftl::{Ftl, FtlError, FtlOptions, Inspection, MountOptions, Wear};
+use stetfs_media::nand::{NandFile, NandPart, parts};
+
+use crate::args::{Nand, NandCommand, NandCreate, NandFileArgs};
+use crate::failure::{Explain, Failure, Result};
+use crate::output;
+use crate::size::Size;
+
+/// Lines of the histogram.
+const BINS: u32 = 10;
+/// Characters of its longest line.
+const BAR: u32 = 50;
+
+pub(crate) fn run(args: &Nand) -> Result<()> {
+    match &args.command {
+        NandCommand::Create(args) => create(args),
+        NandCommand::Info(args) => info(args),
+        NandCommand::Check(args) => check(args),
+        NandCommand::Wear(args) => wear(args),
+    }
+}
+
+/// What is printed of a part. Sizes are bytes.
+#[derive(Debug, Serialize)]
+struct PartInfo {
+    size: u64,
+    page_bytes: u32,
+    spare_bytes: u32,
+    pages_per_block: u32,
+    blocks: u32,
+    planes: u32,
+    /// Bits that are corrected in a codeword of so many bytes.
+    corrected_bits: u32,
+    codeword_bytes: u32,
+    /// None when it never wears out.
+    endurance_erases: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct LayerInfo {
+    uuid: String,
+    capacity: u64,
+    sector_size: u32,
+    mapped: u64,
+    shared_pages: u32,
+    mounts: u32,
+    host_pages: u64,
+    gc_pages: u64,
+    map_pages: u64,
+    remapped_pages: u64,
+    write_amplification: Option<f64>,
+    good_blocks: u32,
+    bad_blocks: u32,
+    /// Blocks that may go bad before nothing can be written any more.
+    spare_blocks: u32,
+    /// Pages that a mount reads now.
+    mount_reads: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct FileInfo {
+    file: String,
+    part: PartInfo,
+    layer: Option<LayerInfo>,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckInfo {
+    file: String,
+    clean: bool,
+    pages: u64,
+    remapped: u64,
+    weak: u64,
+    /// Logical pages.
+    unreadable: Vec<u32>,
+    lost: Vec<u32>,
+    foreign: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct WearInfo {
+    file: String,
+    blocks: u32,
+    bad_blocks: u32,
+    spare_blocks: u32,
+    least: u32,
+    most: u32,
+    mean: f64,
+    deviation: f64,
+    /// Of the blocks that hold the layer's anchors.
+    anchor_most: u32,
+    histogram: Vec<Bin>,
+    endurance_erases: Option<u32>,
+    write_amplification: Option<f64>,
+    written: u64,
+    /// Bytes that can be written in the part's whole life, and yet; none when it never wears out or nothing has been written.
+    life: Option<u64>,
+    life_left: Option<u64>,
+}
+
+/// Blocks that were erased from `from` to `to` times.
+#[derive(Debug, Serialize)]
+struct Bin {
+    from: u32,
+    to: u32,
+    blocks: u32,
+}
+
+fn create(args: &NandCreate) -> Result<()> {
+    let mut part = match args.part.as_str() {
+        "mlc" => parts::MLC,
+        _ => parts::JFTL,
+    };
+    if args.flawless {
+        part = part.flawless();
+    }
+    part = part.with_seed(args.seed);
+    if let Some(size) = args.size {
+        let geometry = &part.geometry;
+        let block = geometry.data_bytes() / u64::from(geometry.blocks);
+        let plane = block * u64::from(geometry.planes);
+        let blocks = size.0 / plane * u64::from(geometry.planes);
+        let pages = blocks.saturating_mul(geometry.pages_per_block.into());
+        if pages == 0 || pages > u32::MAX.into() {
+            let what = format!(
+                "a part of {size} is impossible in blocks of {}",
+                Size(block)
+            );
+            return Err(Failure::new(what).exit(2));
+        }
+        part = part.with_blocks(blocks as u32);
+    }
+    let file = &args.file;
+    let name = || file.display().to_string();
+    let nand = NandFile::options().create(file, part, random_uuid()?);
+    let nand = nand.map_err(Failure::from)?;
+    let options = FtlOptions {
+        over_provisioning_percent: args.over_provisioning,
+        ..FtlOptions::default()
+    };
+    let made = Ftl::create(
+        Arc::new(nand),
+        random_uuid()?,
+        &options,
+        MountOptions::default(),
+    );
+    match made {
+        Ok(ftl) => drop(ftl),
+        Err(e) => {
+            // It was not there before, and is of no use.
+            let _ = std::fs::remove_file(file);
+            return Err(e).during(name);
+        }
+    }
+    show(&args.file, args.json)
+}
+
+fn random_uuid() -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    let read = File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut uuid));
+    read.during(|| "/dev/urandom".to_owned())?;
+    // Version 4, variant of RFC 9562.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+fn open(file: &Path) -> Result<Arc<NandFile>> {
+    Ok(Arc::new(NandFile::options().open(file)?))
+}
+
+fn inspect(file: &Path, nand: &Arc<NandFile>) -> Result<Inspection> {
+    Inspection::new(nand.clone()).during(|| file.display().to_string())
+}
+
+fn info(args: &NandFileArgs) -> Result<()> {
+    show(&args.file, args.json)
+}
+
+fn show(file: &Path, json: bool) -> Result<()> {
+    let nand = open(file)?;
+    let layer = match Inspection::new(nand.clone()) {
+        Ok(found) => Some(layer_info(nand.part(), &found)),
+        Err(FtlError::NotFormatted) => None,
+        Err(e) => return Err(e).during(|| file.display().to_string()),
+    };
+    let info = FileInfo {
+        file: file.display().to_string(),
+        part: part_info(nand.part()),
+        layer,
+    };
+    if json {
+        return output::json(&info);
+    }
+    output::line(in_words(&info))
+}
+
+fn part_info(part: &NandPart) -> PartInfo {
+    let geometry = &part.geometry;
+    PartInfo {
+        size: geometry.data_bytes(),
+        page_bytes: geometry.page_bytes,
+        spare_bytes: geometry.spare_bytes,
+        pages_per_block: geometry.pages_per_block,
+        blocks: geometry.blocks,
+        planes: geometry.planes,
+        corrected_bits: part.ecc.strength_bits,
+        codeword_bytes: part.ecc.codeword_bytes,
+        endurance_erases: endurance(part),
+    }
+}
+
+fn endurance(part: &NandPart) -> Option<u32> {
+    let erases = part.wear.endurance_erases;
+    (erases != u32::MAX).then_some(erases)
+}
+
+fn layer_info(part: &NandPart, found: &Inspection) -> LayerInfo {
+    let (info, wear) = (found.info(), found.wear());
+    let page_bytes = part.geometry.page_bytes;
+    let bytes = |pages: u32| u64::from(pages) * u64::from(page_bytes);
+    LayerInfo {
+        uuid: uuid_text(&info.uuid),
+        capacity: bytes(info.logical_pages),
+        sector_size: page_bytes,
+        mapped: bytes(info.mapped_pages),
+        shared_pages: info.shared_pages,
+        mounts: info.stats.mounts,
+        host_pages: info.stats.host_pages,
+        gc_pages: info.stats.gc_pages,
+        map_pages: info.stats.map_pages,
+        remapped_pages: info.stats.remapped_pages,
+        write_amplification: info.stats.write_amplification(),
+        good_blocks: wear.good_blocks,
+        bad_blocks: wear.bad_blocks,
+        spare_blocks: wear.spare_blocks,
+        mount_reads: found.report.pages_read,
+    }
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    groups.join("-")
+}
+
+fn in_words(info: &FileInfo) -> String {
+    let FileInfo { file, part, layer } = info;
+    let mut lines = vec![format!(
+        "{file}: NAND part of {}, {} erase blocks of {} pages of {} + {} bytes",
+        Size(part.size),
+        part.blocks,
+        part.pages_per_block,
+        part.page_bytes,
+        part.spare_bytes
+    )];
+    let endurance = part
+        .endurance_erases
+        .map_or("no end".to_owned(), |n| format!("{n} erases"));
+    lines.push(format!(
+        "{} wrong bits in {} bytes are corrected; endurance {endurance}",
+        part.corrected_bits, part.codeword_bytes
+    ));
+    let Some(layer) = layer else {
+        lines.push("no flash translation layer".to_owned());
+        return lines.join("\n");
+    };
+    lines.push(format!(
+        "flash translation layer {}: {} in sectors of {} bytes, {} in use",
+        layer.uuid,
+        Size(layer.capacity),
+        layer.sector_size,
+        Size(layer.mapped)
+    ));
+    lines.push(format!(
+        "{} blocks are good, {} bad, {} more may go bad",
+        layer.good_blocks, layer.bad_blocks, layer.spare_blocks
+    ));
+    lines.push(format!(
+        "pages programmed: {} for writes, {} moved, {} of the map{}; {} remapped instead",
+        layer.host_pages,
+        layer.gc_pages,
+        layer.map_pages,
+        amplification(layer.write_amplification),
+        layer.remapped_pages
+    ));
+    lines.push(format!(
+        "mounted {} times; a mount reads {} pages",
+        layer.mounts, layer.mount_reads
+    ));
+    lines.join("\n")
+}
+
+fn amplification(amplification: Option<f64>) -> String {
+    amplification.map_or(String::new(), |n| format!(" (write amplification {n:.2})"))
+}
+
+fn check(args: &NandFileArgs) -> Result<()> {
+    let nand = open(&args.file)?;
+    let file = args.file.display().to_string();
+    let mut found = inspect(&args.file, &nand)?;
+    let check = found.check().during(|| file.clone())?;
+    let info = CheckInfo {
+        clean: check.is_clean(),
+        pages: check.pages,
+        remapped: check.remapped,
+        weak: check.weak,
+        unreadable: check.unreadable,
+        lost: check.lost,
+        foreign: check.foreign,
+        file,
+    };
+    if args.json {
+        output::json(&info)?;
+        return if info.clean {
+            Ok(())
+        } else {
+            Err(Failure::said())
+        };
+    }
+    output::line(format_args!(
+        "{}: the map is sound; {} pages read, {} of them remapped, {} should be moved soon",
+        info.file, info.pages, info.remapped, info.weak
+    ))?;
+    let lists = [
+        ("cannot be read", &info.unreadable),
+        ("was lost earlier", &info.lost),
+        ("holds something else", &info.foreign),
+    ];
+    for (what, list) in lists {
+        for page in list {
+            output::line(format_args!("logical page {page} {what}"))?;
+        }
+    }
+    if info.clean {
+        return Ok(());
+    }
+    let damaged = info.unreadable.len() + info.lost.len() + info.foreign.len();
+    Err(Failure::new(format!(
+        "{}: {damaged} logical pages are damaged",
+        info.file
+    )))
+}
+
+fn wear(args: &NandFileArgs) -> Result<()> {
+    let nand = open(&args.file)?;
+    let found = inspect(&args.file, &nand)?;
+    let info = wear_info(args.file.display().to_string(), nand.part(), &found);
+    if args.json {
+        return output::json(&info);
+    }
+    output::line(wear_in_words(&info))
+}
+
+fn wear_info(file: String, part: &NandPart, found: &Inspection) -> WearInfo {
+    let (wear, stats) = (found.wear(), found.info().stats);
+    let (least, most) = wear.range();
+    let block_bytes = part.geometry.data_bytes() / u64::from(part.geometry.blocks);
+    let endurance_erases = endurance(part);
+    let write_amplification = stats.write_amplification();
+    // What the blocks can take, less what programs add to it.
+    let life = |used: bool| {
+        let erases = wear.erases.iter().map(|n| {
+            u64::from(
+                endurance_erases
+                    .unwrap_or(0)
+                    .saturating_sub(if used { *n } else { 0 }),
+            )
+        });
+        let bytes = erases.sum::<u64>() as f64 * block_bytes as f64;
+        endurance_erases
+            .and(write_amplification)
+            .map(|wa| (bytes / wa) as u64)
+    };
+    WearInfo {
+        file,
+        blocks: wear.erases.len() as u32,
+        bad_blocks: wear.bad_blocks,
+        spare_blocks: wear.spare_blocks,
+        least,
+        most,
+        mean: wear.mean(),
+        deviation: wear.deviation(),
+        anchor_most: wear.anchor_erases.iter().max().copied().unwrap_or(0),
+        histogram: histogram(&wear),
+        endurance_erases,
+        write_amplification,
+        written: stats.host_pages * u64::from(part.geometry.page_bytes),
+        life: life(false),
+        life_left: life(true),
+    }
+}
+
+/// Blocks by erases, in bins of the same width.
+fn histogram(wear: &Wear) -> Vec<Bin> {
+    let (least, most) = wear.range();
+    let width = ((most - least) / BINS + 1).max(1);
+    let mut bins = Vec::new();
+    let mut from = least;
+    while from <= most {
+        let to = from.saturating_add(width - 1).min(most);
+        let is_in = |n: &&u32| (from..=to).contains(*n);
+        bins.push(Bin {
+            from,
+            to,
+            blocks: wear.erases.iter().filter(is_in).count() as u32,
+        });
+        let Some(next) = to.checked_add(1) else {
+            break;
+        };
+        from = next;
+    }
+    bins
+}
+
+fn wear_in_words(info: &WearInfo) -> String {
+    let mut lines = vec![format!(
+        "{}: {} erase blocks, erased {:.1} times on average, from {} to {} (deviation {:.1}); {} bad, {} more may go bad",
+        info.file,
+        info.blocks,
+        info.mean,
+        info.least,
+        info.most,
+        info.deviation,
+        info.bad_blocks,
+        info.spare_blocks
+    )];
+    let most = info
+        .histogram
+        .iter()
+        .map(|bin| bin.blocks)
+        .max()
+        .unwrap_or(0)
+        .max(1);
+    let width = info.most.to_string().len();
+    for bin in &info.histogram {
+        let bar = "#".repeat((u64::from(bin.blocks) * u64::from(BAR) / u64::from(most)) as usize);
+        let line = format!(
+            "{:>width$} - {:>width$} {:>8} {bar}",
+            bin.from, bin.to, bin.blocks
+        );
+        lines.push(line.trim_end().to_owned());
+    }
+    let written = format!(
+        "written {}{}",
+        Size(info.written),
+        amplification(info.write_amplification)
+    );
+    let life = match (info.endurance_erases, info.life, info.life_left) {
+        (None, ..) => "the part never wears out".to_owned(),
+        (Some(n), Some(life), Some(left)) => format!(
+            "at {n} erases a block that makes {} in all, {} are left",
+            Size(life),
+            Size(left)
+        ),
+        (Some(n), ..) => {
+            format!("{n} erases a block; nothing has been written from which a life could be told")
+        }
+    };
+    lines.push(format!("{written}; {life}"));
+    lines.join("\n")
+}

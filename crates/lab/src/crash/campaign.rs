@@ -1,0 +1,285 @@
+//! Explores many workloads on several threads, within a budget.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use stetfs_journal::DataMode;
+
+use super::case::Case;
+use super::explore::{Findings, Wrong, explore};
+use super::media::Contents;
+use super::minimize::Minimizer;
+use super::record::{Front, Record};
+use super::report::{Counts, Fault, Report, Violation};
+use super::states::Effort;
+use super::subject::Subject;
+use super::target::Target;
+use super::workload::Workload;
+
+/// When to stop, whatever is left.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Budget {
+    /// After so many states, nested ones included.
+    pub states: Option<u64>,
+    /// After so long.
+    pub time: Option<Duration>,
+}
+
+/// What is to be explored.
+pub struct Campaign<'a> {
+    /// What is judged.
+    pub target: Target,
+    /// What is run on it.
+    pub workloads: Vec<Workload>,
+    /// How much is looked at.
+    pub effort: Effort,
+    /// When to stop.
+    pub budget: Budget,
+    /// Threads.
+    pub jobs: usize,
+    /// Workloads with violations after which nothing new is begun.
+    pub enough: usize,
+    /// Violations for which the smallest workload that shows them is looked for.
+    pub minimized: usize,
+    /// Something in front of the home device while workloads run.
+    pub front: Option<Front<'a>>,
+}
+
+/// How far a campaign is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The numbers so far.
+    pub counts: Counts,
+    /// Workloads done.
+    pub done: usize,
+    /// Workloads in all.
+    pub total: usize,
+}
+
+/// How long the smallest failing workload is looked for, for each of the first violations.
+const MINIMIZE_FOR: Duration = Duration::from_secs(30);
+/// [`Campaign::minimized`] where nobody says otherwise.
+pub const MINIMIZED: usize = 3;
+
+impl Wrong {
+    /// A workload that went wrong without a power cut, if that is what the error says.
+    pub(super) fn answer(error: &anyhow::Error) -> Option<Self> {
+        Some(Self {
+            fault: Fault::Answer,
+            why: format!("{error:#}"),
+            cut: super::case::Cut {
+                at: 0,
+                keep: stetfs_media::sim::Keep::All,
+            },
+            nested: None,
+        })
+    }
+}
+
+struct Shared<'a> {
+    campaign: &'a Campaign<'a>,
+    fresh: Contents,
+    next: AtomicUsize,
+    done: AtomicUsize,
+    stop: AtomicBool,
+    found: Mutex<Found>,
+    started: Instant,
+}
+
+#[derive(Default)]
+struct Found {
+    counts: Counts,
+    wrong: Vec<(usize, Wrong)>,
+}
+
+impl Campaign<'_> {
+    /// Explores; `watch` is called now and then from several threads.
+    ///
+    /// # Errors
+    /// The volume cannot be made, or e2fsck not be run.
+    pub fn run(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
+        let shared = Shared {
+            campaign: self,
+            fresh: self.target.contents().context("making a volume")?,
+            next: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            found: Mutex::default(),
+            started: Instant::now(),
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.jobs.max(1))
+                .map(|_| scope.spawn(|| shared.work(watch)))
+                .collect();
+            workers.into_iter().try_for_each(|worker| {
+                worker
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })?;
+        let seconds = shared.started.elapsed().as_secs_f64();
+        let Found {
+            mut counts,
+            mut wrong,
+        } = shared.found.into_inner();
+        counts.workloads_unfinished += (self.workloads.len() as u64)
+            .saturating_sub(counts.workloads + counts.workloads_unfinished);
+        // In the order of the workloads, whichever thread was faster.
+        wrong.sort_by_key(|(n, _)| *n);
+        let violations = self.violations(&shared.fresh, wrong)?;
+        Ok(Report {
+            scheme: self.target.scheme.name,
+            data: self.target.data.map(DataMode::name),
+            volume: self.target.volume.name,
+            effort: self.effort,
+            counts,
+            seconds,
+            jobs: self.jobs,
+            violations,
+        })
+    }
+
+    /// Looks for small cases that show the first violations.
+    fn violations(&self, fresh: &Contents, wrong: Vec<(usize, Wrong)>) -> Result<Vec<Violation>> {
+        let dir = crate::host::scratch()?;
+        let scratch = dir.path().join("recovered");
+        let mut violations = Vec::new();
+        for (n, (index, wrong)) in wrong.into_iter().enumerate() {
+            let workload = &self.workloads[index];
+            let mut case = Case {
+                target: self.target.clone(),
+                workload: workload.clone(),
+                cut: (wrong.fault != Fault::Answer).then(|| wrong.cut.clone()),
+                nested: wrong.nested.clone(),
+            };
+            let (mut why, mut minimized) = (wrong.why, None);
+            if n < self.minimized {
+                let minimizer = Minimizer {
+                    target: &self.target,
+                    fresh,
+                    front: self.front,
+                    effort: self.effort,
+                    scratch: &scratch,
+                    deadline: Instant::now() + MINIMIZE_FOR,
+                };
+                if let Some((smaller, wrong)) = minimizer.minimize(workload, wrong.fault)? {
+                    minimized = Some(smaller.workload.text());
+                    (case, why) = (smaller, wrong.why);
+                }
+            }
+            violations.push(Violation {
+                fault: wrong.fault,
+                why,
+                left: self.left(fresh, &case),
+                case: case.to_string(),
+                workload: workload.name.clone(),
+                minimized,
+            });
+        }
+        Ok(violations)
+    }
+
+    /// What was there at a case's cut, in words.
+    fn left(&self, fresh: &Contents, case: &Case) -> String {
+        let record = Record::make_behind(&self.target, fresh, &case.workload, self.front);
+        let (Ok(record), Some(cut)) = (record, &case.cut) else {
+            return String::new();
+        };
+        match record.tapes.moment(cut.at) {
+            Some(moment) => moment.describe(&cut.keep),
+            None => String::new(),
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn work(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<()> {
+        let campaign = self.campaign;
+        let dir = crate::host::scratch()?;
+        let scratch = dir.path().join("recovered");
+        let mut subject = Subject::new(&campaign.target);
+        while !self.stop.load(Ordering::Relaxed) {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(workload) = campaign.workloads.get(index) else {
+                break;
+            };
+            let explored = self.explore(workload, &mut subject, &scratch, watch);
+            let findings = explored.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
+            self.done.fetch_add(1, Ordering::Relaxed);
+            let mut found = self.found.lock();
+            found.counts.workloads += u64::from(!findings.unfinished);
+            found.counts.workloads_unfinished += u64::from(findings.unfinished);
+            found
+                .wrong
+                .extend(findings.wrong.into_iter().map(|wrong| (index, wrong)));
+            if found.wrong.len() >= campaign.enough {
+                self.stop.store(true, Ordering::Relaxed);
+            }
+            drop(found);
+            self.tell(watch);
+        }
+        Ok(())
+    }
+
+    fn explore(
+        &self,
+        workload: &Workload,
+        subject: &mut Subject,
+        scratch: &std::path::Path,
+        watch: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Findings> {
+        let campaign = self.campaign;
+        let made = Record::make_behind(&campaign.target, &self.fresh, workload, campaign.front);
+        let record = match made {
+            Ok(record) => record,
+            Err(error) => {
+                let counts = Counts {
+                    violations: 1,
+                    ..Counts::default()
+                };
+                self.found.lock().counts += counts;
+                return Ok(Findings {
+                    counts,
+                    wrong: Wrong::answer(&error).into_iter().collect(),
+                    unfinished: false,
+                });
+            }
+        };
+        let effort = match workload.is_long() {
+            true => campaign.effort.for_long(),
+            false => campaign.effort,
+        };
+        let mut told = Counts::default();
+        let go_on = &mut |counts: &Counts| {
+            self.found.lock().counts += counts.since(&told);
+            told = *counts;
+            self.tell(watch);
+            self.is_within_budget()
+        };
+        let findings = explore(&record, effort, subject, scratch, go_on)?;
+        self.found.lock().counts += findings.counts.since(&told);
+        Ok(findings)
+    }
+
+    fn tell(&self, watch: &(dyn Fn(Progress) + Sync)) {
+        let counts = self.found.lock().counts;
+        watch(Progress {
+            counts,
+            done: self.done.load(Ordering::Relaxed),
+            total: self.campaign.workloads.len(),
+        });
+    }
+
+    fn is_within_budget(&self) -> bool {
+        let Budget { states, time } = self.campaign.budget;
+        let counts = self.found.lock().counts;
+        let within = states.is_none_or(|most| counts.states + counts.nested < most)
+            && time.is_none_or(|most| self.started.elapsed() < most);
+        if !within {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+        within
+    }
+}

@@ -1,0 +1,194 @@
+//! What a volume may hold after a power cut: the model's states and what the scheme promises of data.
+//!
+//! Names, attributes and sizes must be those of one of the allowed states, all of it. The data of files, by the promise: *atomic*: it is
+//! that state's too. *Ordered*: each sector holds what it held in that state or in a later one of the allowed. *Writeback*: a
+//! page that changed in any of the allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use anyhow::{Context, Result, bail, ensure};
+use stetfs_journal::DataPromise;
+
+use crate::world::library::Library;
+use crate::world::model::Model;
+use crate::world::sparse::PAGE;
+use crate::world::tree::{Facts, Tree, differences};
+
+const SECTOR: usize = 512;
+
+/// Pages by the path of their file and their number in it.
+type PagesOf = BTreeMap<(Vec<u8>, u64), Vec<u8>>;
+
+/// Everything that can be seen of a volume.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Names, attributes, hashes of the contents.
+    tree: Tree,
+    /// The same without contents, and the pages of files that are not all zeros: where data is judged apart from its metadata.
+    apart: Option<(Tree, PagesOf)>,
+}
+
+impl Observation {
+    /// Looks at a mounted volume.
+    ///
+    /// # Errors
+    /// Anything that cannot be read.
+    pub fn of(library: &Library) -> Result<Self> {
+        let tree = library.tree().context("reading the tree")?;
+        let is_apart = matches!(
+            library.fs().data_promise(),
+            DataPromise::Ordered | DataPromise::Writeback
+        );
+        if !is_apart {
+            return Ok(Self { tree, apart: None });
+        }
+        let mut pages = BTreeMap::new();
+        for (path, facts) in &tree {
+            for index in facts.pages.keys() {
+                pages.insert((path.clone(), *index), library.page(path, *index)?);
+            }
+        }
+        let bare = without_data(&tree);
+        Ok(Self {
+            tree,
+            apart: Some((bare, pages)),
+        })
+    }
+}
+
+/// Knows the states that a run went through.
+pub struct Oracle {
+    states: Vec<Model>,
+    trees: Vec<Tree>,
+    bare: Vec<Tree>,
+    promise: DataPromise,
+}
+
+impl Oracle {
+    /// An oracle for these states in the order in which they were reached, and this promise.
+    pub fn new(states: Vec<Model>, promise: DataPromise) -> Self {
+        let trees: Vec<_> = states.iter().map(Model::tree).collect();
+        Self {
+            bare: trees.iter().map(without_data).collect(),
+            trees,
+            states,
+            promise,
+        }
+    }
+
+    /// The states.
+    pub fn states(&self) -> &[Model] {
+        &self.states
+    }
+
+    /// Which of the allowed states it is: the newest, when several look the same.
+    ///
+    /// # Errors
+    /// It is none of them: how it differs from the nearest.
+    pub fn judge(&self, seen: &Observation, allowed: &RangeInclusive<usize>) -> Result<usize> {
+        let mut nearest: Option<(usize, Vec<String>)> = None;
+        for state in allowed.clone().rev() {
+            let wrong = self.wrong(seen, state, allowed)?;
+            if wrong.is_empty() {
+                return Ok(state);
+            }
+            let is_nearer = |(_, least): &(usize, Vec<String>)| wrong.len() < least.len();
+            if nearest.as_ref().is_none_or(is_nearer) {
+                nearest = Some((state, wrong));
+            }
+        }
+        let (state, wrong) = nearest.context("no state is allowed")?;
+        let (first, last) = (allowed.start(), allowed.end());
+        bail!(
+            "it is in none of the allowed states (after {first} to {last} operations); compared with the state after {state}:\n{}",
+            wrong.join("\n")
+        )
+    }
+
+    /// How what is seen differs from a state.
+    fn wrong(
+        &self,
+        seen: &Observation,
+        state: usize,
+        allowed: &RangeInclusive<usize>,
+    ) -> Result<Vec<String>> {
+        let Some((bare, pages)) = &seen.apart else {
+            return Ok(differences(&self.trees[state], &seen.tree));
+        };
+        let wrong = differences(&self.bare[state], bare);
+        if !wrong.is_empty() {
+            return Ok(wrong);
+        }
+        let mut wrong = Vec::new();
+        for (path, facts) in &seen.tree {
+            let expected = &self.trees[state][path];
+            let indices: BTreeSet<u64> = facts
+                .pages
+                .keys()
+                .chain(expected.pages.keys())
+                .copied()
+                .collect();
+            for index in indices {
+                if facts.pages.get(&index) == expected.pages.get(&index) {
+                    continue;
+                }
+                let zeros = vec![0; (facts.size - index * PAGE).min(PAGE) as usize];
+                let bytes = pages.get(&(path.clone(), index)).unwrap_or(&zeros);
+                if let Err(why) = self.check_page(path, index, bytes, state, allowed) {
+                    wrong.push(format!("{} page {index}: {why}", path.escape_ascii()));
+                }
+            }
+        }
+        Ok(wrong)
+    }
+
+    fn check_page(
+        &self,
+        path: &[u8],
+        index: u64,
+        bytes: &[u8],
+        state: usize,
+        allowed: &RangeInclusive<usize>,
+    ) -> Result<()> {
+        let id = self.states[state]
+            .id(path)
+            .context("no such file in the model")?;
+        if self.promise == DataPromise::Writeback {
+            let all: Vec<_> = allowed
+                .clone()
+                .filter_map(|s| self.states[s].page_of(id, index))
+                .collect();
+            ensure!(
+                all.windows(2).any(|w| w[0] != w[1]),
+                "changed although nobody wrote it"
+            );
+            return Ok(());
+        }
+        let zeros = [0; PAGE as usize];
+        let versions: Vec<&[u8]> = (state..=*allowed.end())
+            .filter_map(|s| self.states[s].page_of(id, index))
+            .map(|page| page.unwrap_or(&zeros))
+            .collect();
+        for (at, sector) in bytes.chunks(SECTOR).enumerate() {
+            let range = at * SECTOR..at * SECTOR + sector.len();
+            let is_known = versions.iter().any(|v| v[range.clone()] == *sector);
+            ensure!(
+                is_known,
+                "sector {at} holds none of {} versions",
+                versions.len()
+            );
+        }
+        Ok(())
+    }
+}
+
+fn without_data(tree: &Tree) -> Tree {
+    let bare = |facts: &Facts| Facts {
+        pages: Default::default(),
+        ..facts.clone()
+    };
+    tree.iter()
+        .map(|(path, facts)| (path.clone(), bare(facts)))
+        .collect()
+}

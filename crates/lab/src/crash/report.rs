@@ -1,0 +1,151 @@
+//! What an exploration found, as numbers and as cases: for people and for JSON.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use serde::Serialize;
+
+use super::states::Effort;
+
+/// A kind of violation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fault {
+    /// What a power cut left cannot be mounted, read or unmounted.
+    Recovery,
+    /// The recovered volume is damaged.
+    Structure,
+    /// Our checker and e2fsck do not agree about the recovered volume.
+    Disagreement,
+    /// The volume holds what it may not hold, or lacks what it must hold.
+    Contents,
+    /// The recovered volume does not take writes, or is damaged by them.
+    Use,
+    /// The code under test panicked.
+    Panic,
+    /// A state that reads the same as another one had another outcome: the code under test is not deterministic.
+    Nondeterminism,
+    /// An operation of the workload answered wrongly, before any power cut.
+    Answer,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recovery => "recovery",
+            Self::Structure => "structure",
+            Self::Disagreement => "disagreement of the checkers",
+            Self::Contents => "contents",
+            Self::Use => "use after recovery",
+            Self::Panic => "panic",
+            Self::Nondeterminism => "nondeterminism",
+            Self::Answer => "wrong answer",
+        })
+    }
+}
+
+macro_rules! counts {
+    ($($(#[$about:meta])* $name:ident,)*) => {
+        /// Numbers of an exploration. They saturate.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts {
+            $($(#[$about])* pub $name: u64,)*
+        }
+
+        impl AddAssign for Counts {
+            fn add_assign(&mut self, more: Self) {
+                $(self.$name = self.$name.saturating_add(more.$name);)*
+            }
+        }
+
+        impl Counts {
+            /// What came since `earlier`.
+            pub fn since(&self, earlier: &Self) -> Self {
+                Self { $($name: self.$name - earlier.$name,)* }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Workloads explored.
+    workloads,
+    /// Workloads that the budget cut short or left out.
+    workloads_unfinished,
+    /// Moments looked at.
+    moments,
+    /// Moments of the workloads that were passed over.
+    moments_left_out,
+    /// States judged: every choice of what is left at a moment of a workload.
+    states,
+    /// Among them, those whose media hold something that no earlier state of the workload held.
+    states_distinct,
+    /// States that there would have been at the moments looked at beyond those that were judged.
+    states_left_out,
+    /// Moments of recoveries looked at.
+    nested_moments,
+    /// Moments of recoveries that were cut again that were passed over.
+    nested_moments_left_out,
+    /// States after a second cut, during recovery.
+    nested,
+    /// Among them, the distinct ones.
+    nested_distinct,
+    /// Recoveries that were carried out. All other states hold the same bytes wherever one of these was read, so
+    /// have its outcome.
+    recoveries,
+    /// Recoveries of which each moment was cut again.
+    recoveries_cut,
+    /// Folded states that were recovered all the same, to see that they have the outcome foretold.
+    audits,
+    /// Recovered volumes that were shown to e2fsck.
+    e2fsck,
+    /// Among them, those about which our checker and e2fsck agreed.
+    e2fsck_agreed,
+    /// States whose outcome is not allowed, and workloads that answered wrongly.
+    violations,
+}
+
+/// A violation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Violation {
+    /// What kind.
+    pub fault: Fault,
+    /// What is wrong, in words.
+    pub why: String,
+    /// What replays it.
+    pub case: String,
+    /// Which changes were there at the cut.
+    pub left: String,
+    /// The workload it was found in, by name.
+    pub workload: String,
+    /// The smallest workload that was found to fail in the same way, one operation a line, when it was looked for.
+    pub minimized: Option<String>,
+}
+
+/// An exploration.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The scheme.
+    pub scheme: &'static str,
+    /// Its mode.
+    pub data: Option<&'static str>,
+    /// The volume.
+    pub volume: &'static str,
+    /// How much was looked at; longer workloads with less.
+    pub effort: Effort,
+    /// The numbers.
+    pub counts: Counts,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Threads that worked.
+    pub jobs: usize,
+    /// The first violations.
+    pub violations: Vec<Violation>,
+}
+
+impl Report {
+    /// States judged in a second, those after a second cut included.
+    pub fn states_a_second(&self) -> f64 {
+        (self.counts.states + self.counts.nested) as f64 / self.seconds.max(1e-9)
+    }
+}

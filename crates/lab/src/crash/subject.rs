@@ -1,0 +1,265 @@
+//! Recovers what a power cut left, looks at it, checks its structure, and writes to it.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use stetfs_check::{Checker, FnSource};
+use stetfs_media::{BlockDev, Class, Image, Tag};
+
+use super::media::{Contents, Media, Tapes, Watched};
+use super::oracle::{Observation, Oracle};
+use super::report::Fault;
+use super::target::Target;
+use crate::world::library::Library;
+use crate::world::op::{Op, Payload};
+use crate::world::{Reply, World};
+
+/// What became of a state. It depends only on what was read of it.
+pub struct Outcome {
+    /// What is wrong whatever the volume should hold.
+    pub broken: Option<(Fault, String)>,
+    /// What the volume holds, when it could be recovered.
+    pub seen: Option<Observation>,
+    /// What our checker says of the recovered volume, when there is one.
+    pub structure: Option<Result<(), String>>,
+}
+
+impl Outcome {
+    /// Why it is wrong, whatever the volume should hold.
+    pub fn broken(&self) -> Option<(Fault, String)> {
+        self.broken.clone().or_else(|| match &self.structure {
+            Some(Err(why)) => Some((Fault::Structure, why.clone())),
+            _ => None,
+        })
+    }
+
+    /// Which of the allowed states it is, or why it is wrong.
+    ///
+    /// # Errors
+    /// It is wrong.
+    pub fn judge(
+        &self,
+        oracle: &Oracle,
+        allowed: &RangeInclusive<usize>,
+    ) -> Result<usize, (Fault, String)> {
+        match (self.broken(), &self.seen) {
+            (Some(broken), _) => Err(broken),
+            (None, Some(seen)) => oracle
+                .judge(seen, allowed)
+                .map_err(|why| (Fault::Contents, format!("{why:#}"))),
+            (None, None) => unreachable!("a volume that was not seen is broken"),
+        }
+    }
+}
+
+/// What recovering a state did.
+pub struct Recovery {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// What was read and written.
+    pub watched: Watched,
+    /// The changes from the mount to the unmount: where the power can be cut again.
+    pub tapes: Tapes,
+    /// What the media held after the unmount, when it came to that.
+    pub recovered: Option<Contents>,
+}
+
+/// Recovers states of one target.
+pub struct Subject {
+    target: Target,
+    checker: Checker,
+    uses: Vec<Op>,
+}
+
+impl Subject {
+    /// For this target.
+    pub fn new(target: &Target) -> Self {
+        Self {
+            target: target.clone(),
+            checker: Checker::keeping(10),
+            uses: uses(),
+        }
+    }
+
+    /// Mounts the volume, which recovers it, looks at it, unmounts and checks it, then mounts it again, writes, and checks it
+    /// once more. A panic on the way is a fault like others.
+    pub fn recover(&mut self, left: &Contents) -> Recovery {
+        let media = Media::new(left);
+        let mut steps = Steps::default();
+        let run = || self.run(&media, &mut steps);
+        let broken = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(())) => None,
+            Ok(Err((fault, error))) => Some((fault, format!("{error:#}"))),
+            Err(panic) => Some((Fault::Panic, panic_message(&*panic))),
+        };
+        Recovery {
+            outcome: Outcome {
+                broken,
+                seen: steps.seen,
+                structure: steps.structure,
+            },
+            watched: media.watched(),
+            tapes: steps.tapes.unwrap_or_else(|| media.tapes()),
+            recovered: steps.recovered,
+        }
+    }
+
+    /// Recovers a state and judges it, by e2fsck too; `scratch` is a file for that.
+    ///
+    /// # Errors
+    /// e2fsck cannot be run.
+    pub fn judge(
+        &mut self,
+        left: &Contents,
+        oracle: &Oracle,
+        allowed: &RangeInclusive<usize>,
+        scratch: &Path,
+    ) -> Result<Result<usize, (Fault, String)>> {
+        let recovery = self.recover(left);
+        if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
+            && let Err(why) = second_opinion(recovered.home(), ours, scratch)?
+        {
+            return Ok(Err((Fault::Disagreement, why)));
+        }
+        Ok(recovery.outcome.judge(oracle, allowed))
+    }
+
+    fn run(&mut self, media: &Media, steps: &mut Steps) -> Result<(), (Fault, anyhow::Error)> {
+        let dev = media.watched_home();
+        let recovery = |error: anyhow::Error| (Fault::Recovery, error);
+        let options = self.target.options();
+        let (mut library, _) = Library::mount_as_it_is(dev.clone(), options.clone())
+            .context("mounting what was left")
+            .map_err(recovery)?;
+        let seen = Observation::of(&library).map_err(recovery)?;
+        library
+            .unmount()
+            .context("unmounting what was recovered")
+            .map_err(recovery)?;
+        steps.tapes = Some(media.tapes());
+        steps.seen = Some(seen);
+        steps.recovered = Some(media.contents());
+        let structure = check(&mut self.checker, &*dev);
+        steps.structure = Some(structure.clone());
+        if structure.is_err() {
+            // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes after it means nothing.
+            return Ok(());
+        }
+        self.use_it(&dev, options)
+            .map_err(|error| (Fault::Use, error))
+    }
+
+    /// Writes to the recovered volume and reads it back.
+    fn use_it(&mut self, dev: &Arc<dyn BlockDev>, options: stetfs::MountOptions) -> Result<()> {
+        let (mut library, report) =
+            Library::mount_as_it_is(dev.clone(), options).context("mounting again")?;
+        ensure!(
+            !report.recovery.was_needed,
+            "recovery was needed after a clean unmount"
+        );
+        for op in &self.uses {
+            library
+                .apply(op)
+                .with_context(|| format!("after recovery, {op}"))?;
+        }
+        let read = library.apply(&READ);
+        let right = Ok(Reply::Bytes(PAYLOAD.bytes()));
+        ensure!(read == right, "after recovery, {READ} gives {read:?}");
+        library.unmount().context("unmounting again")?;
+        check(&mut self.checker, &**dev)
+            .map_err(|why| anyhow::anyhow!("after recovery and use: {why}"))
+    }
+}
+
+#[derive(Default)]
+struct Steps {
+    seen: Option<Observation>,
+    tapes: Option<Tapes>,
+    recovered: Option<Contents>,
+    structure: Option<Result<(), String>>,
+}
+
+const PAYLOAD: Payload = Payload {
+    seed: 77,
+    len: 6000,
+};
+
+const READ: Op = Op::Read {
+    slot: 0,
+    offset: 100,
+    len: PAYLOAD.len,
+};
+
+/// What a recovered volume must take.
+fn uses() -> Vec<Op> {
+    let dir = "after-the-crash";
+    let path = |name: &str| format!("{dir}/{name}");
+    let create = |name| Op::Create {
+        path: path(name),
+        mode: 0o600,
+        exclusive: true,
+    };
+    vec![
+        Op::Mkdir {
+            path: dir.into(),
+            mode: 0o755,
+        },
+        create("f"),
+        Op::Open {
+            slot: 0,
+            path: path("f"),
+            truncate: false,
+        },
+        Op::Write {
+            slot: 0,
+            offset: 100,
+            payload: PAYLOAD,
+        },
+        Op::Fsync { slot: 0 },
+        create("g"),
+        Op::Unlink { path: path("g") },
+    ]
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("(no message)"))
+}
+
+/// What our checker says.
+fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
+    let read = |offset: u64, out: &mut [u8]| {
+        dev.read_bytes_at(offset, out, Tag::read(Class::Data))
+            .map_err(io::Error::other)
+    };
+    let report = checker.check(&FnSource::new(dev.size(), read));
+    match report.is_clean() {
+        true => Ok(()),
+        false => Err(report.to_string()),
+    }
+}
+
+/// What e2fsck says of an image, and where it differs from `ours`, what our checker said of it.
+///
+/// # Errors
+/// The file cannot be written or e2fsck not be run.
+pub fn second_opinion(
+    image: &Image,
+    ours: &Result<(), String>,
+    file: &Path,
+) -> Result<Result<(), String>> {
+    image.to_file(file).context("an image for e2fsck")?;
+    let theirs = crate::image::check(file).map_err(|error| format!("{error:#}"));
+    Ok(match (ours, theirs) {
+        (Ok(()), Ok(())) | (Err(_), Err(_)) => Ok(()),
+        (Ok(()), Err(theirs)) => Err(format!("our checker finds nothing, but {theirs}")),
+        (Err(ours), Ok(())) => Err(format!("e2fsck -fn finds nothing, but our checker: {ours}")),
+    })
+}

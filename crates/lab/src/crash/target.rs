@@ -1,0 +1,190 @@
+//! What is judged: a scheme in one of its modes, on one variety of volume.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use stetfs::MountOptions;
+use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_journal::{About, DataMode, SCHEMES, find};
+use stetfs_media::Image;
+
+use super::media::{Contents, Kind, Media};
+use crate::image::Variety;
+use crate::world::library::Library;
+
+/// A scheme in a mode, on a variety of volume.
+#[derive(Clone)]
+pub struct Target {
+    /// The scheme, as the registry has it.
+    pub scheme: &'static About,
+    /// Its mode, if it has modes.
+    pub data: Option<DataMode>,
+    /// Further mount options: those of the scheme.
+    pub more: Vec<String>,
+    /// The volume.
+    pub volume: Variety,
+    /// Blocks of the journal. mke2fs makes no log of less than 1,024 blocks, and the kernel mounts none; a shorter one, of
+    /// which the journal superblock says how long it is, fills and wraps early. None: as mke2fs made it.
+    pub log_blocks: Option<u32>,
+}
+
+/// A log of which a transaction may take enough for what one call of the workloads writes, so that each is one transaction, and that
+/// wraps after a few dozen of them.
+const SHORT_LOG: u32 = 512;
+
+/// Two groups where blocks have 1 KiB.
+const VOLUME_MIB: u64 = 12;
+
+/// So that volumes are the same each time.
+const UUID: &str = "73746574-6673-4c61-8000-000000000001";
+
+/// Seconds since 1970 at which every run begins.
+const START: u64 = 1_700_000_000;
+
+impl Target {
+    /// A target by the names of its parts. A scheme with modes takes its default when none is named. Behind the
+    /// mode further mount options may follow: `journal,journal_async_commit`.
+    ///
+    /// # Errors
+    /// A name that does not exist, and those that do.
+    pub fn new(scheme: &str, mode: Option<&str>, volume: Variety) -> Result<Self> {
+        let scheme = find(scheme)
+            .map_err(|error| {
+                let names: Vec<_> = SCHEMES.iter().map(|s| s.about.name).collect();
+                anyhow!("{error}; there are {}", names.join(", "))
+            })?
+            .about;
+        let mut words = mode.unwrap_or("-").split(',');
+        let data = match words.next().filter(|word| *word != "-") {
+            None => scheme.modes.first().copied(),
+            Some(name) => {
+                let names: Vec<_> = scheme.modes.iter().map(|m| m.name()).collect();
+                let mode = scheme.modes.iter().find(|m| m.name() == name);
+                Some(*mode.with_context(|| {
+                    format!("scheme {} has no mode {name}: {names:?}", scheme.name)
+                })?)
+            }
+        };
+        let more: Vec<_> = words.map(str::to_owned).collect();
+        MountOptions::parse(&more.join(","))?;
+        Ok(Self {
+            scheme,
+            data,
+            more,
+            volume,
+            log_blocks: Some(SHORT_LOG),
+        })
+    }
+
+    /// The same with the journal that mke2fs made: what the kernel mounts too.
+    pub fn with_whole_log(self) -> Self {
+        Self {
+            log_blocks: None,
+            ..self
+        }
+    }
+
+    /// Mount options: small caches, nothing by the clock and no thread, so that the same operations give the same tape.
+    pub fn options(&self) -> MountOptions {
+        MountOptions {
+            scheme: self.scheme.name.to_owned(),
+            data: self.data.map(|mode| mode.name().to_owned()),
+            commit: Duration::MAX,
+            clock: stetfs::clock::Clock::manual(START),
+            ..MountOptions::parse(&format!("noatime,memory=8M,{}", self.more.join(",")))
+                .expect("options that were parsed before")
+        }
+    }
+
+    /// A fresh volume of 12 MiB with nothing but the base directory, and without room to grow: the resize inode's blocks would only
+    /// be checked again and again. Nothing in it is drawn by chance.
+    ///
+    /// # Errors
+    /// mke2fs, or the first mount.
+    pub fn contents(&self) -> Result<Contents> {
+        let dir = crate::host::scratch()?;
+        let path = dir.path().join("image");
+        let journal_mib = u64::from(self.volume.block) >> 10;
+        let blocks = (VOLUME_MIB << 20) / u64::from(self.volume.block);
+        let extended = format!("hash_seed={UUID},resize={}", blocks * 2);
+        let more = ["-N", "256", "-U", UUID, "-E", &extended];
+        self.volume
+            .make_with(&path, VOLUME_MIB, journal_mib, &more)?;
+        let mut image = Image::from_file(&path)?;
+        if let Some(blocks) = self.log_blocks {
+            shorten_log(&mut image, blocks).context("shortening the log")?;
+        }
+        let kind = match self.scheme.needs_pmem {
+            true => Kind::Pmem,
+            false => Kind::Block,
+        };
+        let media = Media::new(&Contents::new(vec![(kind, image)]));
+        let (mut library, _) = Library::mount(media.home(), self.options())?;
+        library.unmount()?;
+        Ok(media.contents())
+    }
+}
+
+/// Lets the journal superblock say that the log has so many blocks.
+fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    image.read(SUPERBLOCK_OFFSET, &mut raw);
+    let sb = Superblock::decode(&raw)?;
+    if !sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) {
+        return Ok(());
+    }
+    let dev = stetfs_media::SimDev::new(image.clone());
+    let extents = stetfs::journal_extents(&dev, &sb)?;
+    let at = extents.first().context("a journal without blocks")?.start.0 * sb.block_size() as u64;
+    let mut raw = vec![0; sb.block_size()];
+    image.read(at, &mut raw);
+    let mut journal = JournalSuperblock::decode(&raw, sb.block_size())?;
+    ensure!(blocks <= journal.maxlen, "it has {} blocks", journal.maxlen);
+    journal.maxlen = blocks;
+    journal.encode_into(&mut raw);
+    image.write(at, &raw);
+    Ok(())
+}
+
+/// `jbd2 journal ext4-1k`; a scheme without modes has `-` for its mode; further mount options stand behind it, and behind the
+/// volume the blocks of its log where they are not the usual (`ext4-1k:256`; 0: as mke2fs made it).
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = self.data.map_or("-", DataMode::name);
+        let more: String = self.more.iter().map(|o| format!(",{o}")).collect();
+        write!(f, "{} {mode}{more} {}", self.scheme.name, self.volume.name)?;
+        match self.log_blocks {
+            Some(SHORT_LOG) => Ok(()),
+            blocks => write!(f, ":{}", blocks.unwrap_or(0)),
+        }
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let words: Vec<_> = text.split_whitespace().collect();
+        let [scheme, mode, volume] = words[..] else {
+            return Err(anyhow!("\"{text}\" is not a scheme, a mode and a volume"));
+        };
+        let (volume, log) = volume.split_once(':').unwrap_or((volume, ""));
+        let target = Self::new(scheme, Some(mode), Variety::find(volume)?)?;
+        Ok(match log {
+            "" => target,
+            "0" => target.with_whole_log(),
+            blocks => Self {
+                log_blocks: Some(blocks.parse().context("the blocks of the log")?),
+                ..target
+            },
+        })
+    }
+}

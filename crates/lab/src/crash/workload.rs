@@ -1,0 +1,137 @@
+//! What is done before the power goes off: a setup, which is synced and not cut, and the operations that are.
+//!
+//! As text: operations, one a line or separated by `;` (the verbs of [`crate::world::text`]), comments after `#`. Lines before
+//! `begin` are the setup; `setup standard` is that of the enumerated sequences. Without either, the power is cut from the mount on.
+
+use std::fmt;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::workloads::vocabulary::standard_setup;
+use crate::world::op::Op;
+use crate::world::text::read_line;
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// What it is called in reports; a workload of [`Script`](super::workloads::script::Script) is found by it again.
+    pub name: String,
+    /// Done first and synced; no power cut falls there.
+    pub setup: Vec<Op>,
+    /// What the power is cut in.
+    pub ops: Vec<Op>,
+}
+
+const BEGIN: &str = "begin";
+const STANDARD: &str = "setup standard";
+
+/// Operations from which on a workload is long: not everything is looked at.
+const LONG: usize = 24;
+
+impl Workload {
+    /// Whether it has so many operations that looking at everything would take too long.
+    pub fn is_long(&self) -> bool {
+        self.ops.len() >= LONG
+    }
+
+    /// Reads the text form.
+    ///
+    /// # Errors
+    /// The first line that is wrong, by its number.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let mut workload = Self {
+            name: name.to_owned(),
+            setup: Vec::new(),
+            ops: Vec::new(),
+        };
+        let mut begun = false;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("");
+            for part in line.split(';').map(str::trim).filter(|p| !p.is_empty()) {
+                let words: Vec<_> = part.split_whitespace().collect();
+                workload
+                    .take(&words.join(" "), &mut begun)
+                    .with_context(|| format!("line {}, \"{part}\"", number + 1))?;
+            }
+        }
+        ensure!(!workload.ops.is_empty(), "there is no operation");
+        Ok(workload)
+    }
+
+    fn take(&mut self, part: &str, begun: &mut bool) -> Result<()> {
+        let is_begin = part == BEGIN || part.starts_with("setup");
+        if is_begin && *begun {
+            bail!("it has begun already");
+        }
+        match part {
+            BEGIN => {
+                *begun = true;
+                self.setup = std::mem::take(&mut self.ops);
+            }
+            STANDARD => {
+                ensure!(self.ops.is_empty(), "it must come first");
+                *begun = true;
+                self.setup = standard_setup();
+            }
+            _ if is_begin => bail!("the only setup with a name is \"standard\""),
+            _ => self.ops.extend(read_line(part)?),
+        }
+        Ok(())
+    }
+
+    /// The text form, one operation a line.
+    pub fn text(&self) -> String {
+        self.lines().join("\n") + "\n"
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.setup == standard_setup() {
+            lines.push(STANDARD.to_owned());
+        } else if !self.setup.is_empty() {
+            lines.extend(self.setup.iter().map(ToString::to_string));
+            lines.push(BEGIN.to_owned());
+        }
+        lines.extend(self.ops.iter().map(ToString::to_string));
+        lines
+    }
+}
+
+/// The text form in one line.
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_read_back() {
+        let text = "setup standard # as always\nwrite A/x 0 10; fsync A/x\n\nsync\n";
+        let workload = Workload::parse("w", text).expect("a workload");
+        assert_eq!(workload.ops.len(), 7);
+        for text in [workload.text(), workload.to_string()] {
+            assert_eq!(Workload::parse("w", &text).expect("its own text"), workload);
+        }
+        let own = Workload::parse("w", "create f\nbegin\nunlink f").expect("a workload");
+        assert_eq!((own.setup.len(), own.ops.len()), (1, 1));
+        assert_eq!(own.to_string(), "create f 644; begin; unlink f");
+    }
+
+    #[test]
+    fn wrong_lines_are_named_by_their_number() {
+        for (text, why) in [
+            ("sync\nbogus", "line 2, \"bogus\""),
+            ("begin; begin; sync", "begun already"),
+            ("sync; setup standard", "must come first"),
+            ("setup mine", "the only setup"),
+            ("# nothing", "no operation"),
+        ] {
+            let error = format!("{:#}", Workload::parse("w", text).expect_err(text));
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}
