@@ -141,12 +141,14 @@ impl Volume {
             .superblock
             .feature_compat
             .contains(FeatureCompat::HAS_JOURNAL);
+        let owner = disk.private_log_owner();
         drop(disk);
-        // A copy that is cut is repeated: it needs no copy of its data in the journal.
-        let mut words = if has_journal {
-            "data=ordered,noatime".to_owned()
-        } else {
-            "scheme=null,noatime".to_owned()
+        let mut words = match owner {
+            // After a crash only that scheme finds everything.
+            Some(owner) => format!("scheme={owner},noatime"),
+            // A copy that is cut is repeated: it needs no copy of its data in the journal.
+            None if has_journal => "data=ordered,noatime".to_owned(),
+            None => "scheme=null,noatime".to_owned(),
         };
         if !writable {
             words.push_str(",ro");

@@ -1,8 +1,9 @@
 //! fsck: recovery by our code, judgement by e2fsck, the exit codes of fsck(8).
 
 use std::fs;
+use std::path::Path;
 
-use crate::run::{Lab, assert_clean, debugfs, debugfs_write, dumpe2fs, json, sha256, stetfs};
+use crate::run::{Lab, assert_clean, debugfs, debugfs_write, dumpe2fs, json, sha256, stetfs, tool};
 
 /// An image whose journal, written by debugfs, holds block 3000 with 0x55 bytes, to be replayed.
 fn dirty() -> (Lab, String) {
@@ -50,6 +51,65 @@ fn the_journal_that_debugfs_wrote_is_replayed() {
     );
     assert_eq!(block_3000(&image), [0x55; 4096]);
     assert!(!dumpe2fs(&image, "Filesystem features").contains("needs_recovery"));
+    assert_clean(&image);
+}
+
+/// A volume that was in use by scheme shortcut when its power went: `kept` is in the log only.
+fn cut_off() -> (Lab, String) {
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let options = "scheme=shortcut,durability=process";
+    let options = ::stetfs::MountOptions::parse(options).unwrap();
+    let dev = ::stetfs::open_device(Path::new(&image), &options, false).unwrap();
+    let (fs, _) = ::stetfs::Fs::mount(dev, options).unwrap();
+    let caller = ::stetfs::Caller::root();
+    let how = ::stetfs::OpenFlags::READ | ::stetfs::OpenFlags::WRITE;
+    let kept = fs.create(&caller, fs.root(), b"kept", 0o644, how).unwrap();
+    fs.write(&caller, kept.ino, 0, b"what was synced").unwrap();
+    fs.fsync(kept.ino, false).unwrap();
+    // Dropped, not unmounted.
+    (lab, image)
+}
+
+#[test]
+fn a_log_that_only_stetfs_can_read_is_left_to_it() {
+    let (lab, image) = cut_off();
+    let before = sha256(&image);
+    // Even when it is told to mend whatever it finds.
+    let ran = tool("e2fsck", &["-fy", &image]);
+    assert_eq!(ran.code, 8, "{ran:?}");
+    assert!(format!("{ran:?}").contains("FEATURE_I31"), "{ran:?}");
+    if rustix::process::geteuid().is_root() {
+        let dir = lab.str("mnt");
+        fs::create_dir(&dir).unwrap();
+        for how in ["loop", "loop,ro", "loop,ro,noload"] {
+            assert_ne!(tool("mount", &["-o", how, &image, &dir]).code, 0, "{how}");
+        }
+    } else {
+        eprintln!("SKIPPED: only root can ask the kernel to mount it");
+    }
+    assert_eq!(sha256(&image), before, "refused and untouched");
+    assert_eq!(
+        json(&stetfs(&["info", "--json", &image]).ok())["state"],
+        "needs recovery"
+    );
+    let ran = stetfs(&["fsck", &image]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("recovered the journal"), "{ran:?}");
+    assert_clean(&image);
+    assert_eq!(
+        stetfs(&["cat", &format!("{image}:/kept")]).ok(),
+        "what was synced"
+    );
+}
+
+#[test]
+fn a_volume_that_was_cut_off_is_recovered_on_the_way() {
+    let (_lab, image) = cut_off();
+    assert_eq!(
+        stetfs(&["cat", &format!("{image}:/kept")]).ok(),
+        "what was synced"
+    );
     assert_clean(&image);
 }
 
