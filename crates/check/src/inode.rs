@@ -8,7 +8,6 @@ use crate::checker::{Check, Dir, Record};
 use crate::extents;
 use crate::finding::Fault;
 use crate::indirect;
-use crate::inodes::RESIZE_INO;
 
 /// What becomes of a file's blocks beyond being claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +274,7 @@ impl Check<'_> {
             }
             return;
         }
-        if size >= 1 << 31 && inode.is_regular() && ino != RESIZE_INO {
+        if size >= 1 << 31 && inode.is_regular() {
             let has_feature = self
                 .sb
                 .feature_ro_compat

@@ -3,9 +3,9 @@
 use stetfs_format::bytes::read_u32le;
 use stetfs_format::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
 use stetfs_format::indirect::{DOUBLE_INDIRECT, ROOT_POINTERS};
-use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::jbd2::{JournalSuperblock, MIN_JOURNAL_BLOCKS};
 use stetfs_format::orphan::OrphanBlock;
-use stetfs_format::{BlockNo, GroupNo, Inode, InodeNo, Place};
+use stetfs_format::{BlockNo, Corrupt, GroupNo, Inode, InodeNo, Place};
 
 use crate::checker::Check;
 use crate::finding::Fault;
@@ -72,7 +72,7 @@ impl Check<'_> {
             self.push(place, Fault::JournalInode("not a file in use"));
         }
         let blocks = file.size >> self.g.block_bits;
-        if blocks < stetfs_format::jbd2::MIN_JOURNAL_BLOCKS.into() {
+        if blocks < MIN_JOURNAL_BLOCKS.into() {
             self.push(place, Fault::JournalInode("too short"));
         }
         if file.contiguous << self.g.block_bits < file.size {
@@ -108,6 +108,11 @@ impl Check<'_> {
         if u64::from(sb.maxlen) > blocks {
             let length = sb.maxlen;
             self.push(place, Fault::JournalTooLong { length, blocks });
+        }
+        let log = sb.log_end();
+        if log < sb.maxlen && log < MIN_JOURNAL_BLOCKS {
+            let (fast, length) = (sb.maxlen - log, sb.maxlen);
+            self.push(place, Corrupt::JournalFastCommit { fast, length });
         }
         if sb.nr_users > 1 {
             self.push(place, Fault::Unsupported("a journal of several volumes"));

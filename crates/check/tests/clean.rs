@@ -3,9 +3,13 @@
 #[path = "../../format/tests/image/mod.rs"]
 mod image;
 
+use std::fs::File;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
 use std::sync::Mutex;
 
 use image::{Image, KINDS};
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
 use stetfs_check::Checker;
 
 /// Kinds that the decoders' tests do not need.
@@ -88,4 +92,72 @@ fn volumes_by_mke2fs_are_clean() {
     };
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+}
+
+/// Whatever `mke2fs -d` copies: deep and large directories, hard links, symbolic links of every length, holes, devices.
+fn plant(root: &Path) {
+    let mut deep = root.to_owned();
+    for i in 0..80 {
+        deep.push(format!("level-{i}"));
+        std::fs::create_dir(&deep).expect("a directory");
+        std::fs::write(deep.join("file"), vec![b'x'; i * 100]).expect("a file");
+    }
+    let large = root.join("large");
+    std::fs::create_dir(&large).expect("a directory");
+    for i in 0..1500 {
+        std::fs::write(large.join(format!("{i}{}", "n".repeat(i % 100))), []).expect("a file");
+    }
+    for i in 0..50 {
+        std::fs::hard_link(large.join("0"), root.join(format!("link-{i}"))).expect("a link");
+    }
+    for length in [1, 58, 59, 60, 61, 200, 1000] {
+        let target = "t".repeat(length);
+        symlink(target, root.join(format!("symbolic-{length}"))).expect("a link");
+    }
+    let sparse = File::create(root.join("sparse")).expect("a file");
+    for i in 0..400 {
+        sparse.write_all_at(b"data", i * 40_000).expect("room");
+    }
+    let wide = File::create(root.join("wide")).expect("a file");
+    wide.write_all_at(b"end", 1 << 33).expect("room");
+    for (name, kind, number) in [
+        ("character", FileType::CharacterDevice, makedev(5, 1)),
+        ("block", FileType::BlockDevice, makedev(259, 70_000)),
+        ("pipe", FileType::Fifo, 0),
+    ] {
+        let made = mknodat(CWD, root.join(name), kind, Mode::RUSR, number);
+        if made.is_err() {
+            eprintln!("SKIPPED: a device node (root needed)");
+        }
+    }
+    let value = [b'v'; 300];
+    for name in ["wide", "large", "link-3"] {
+        let set = setxattr(root.join(name), "user.name", &value, XattrFlags::empty());
+        if set.is_err() {
+            eprintln!("SKIPPED: attributes on the file system of the temporary directory");
+        }
+    }
+}
+
+#[test]
+fn trees_that_mke2fs_copies_are_clean() {
+    let root = tempfile::tempdir().expect("a directory");
+    plant(root.path());
+    let root = root.path().to_str().expect("a path");
+    let mut checker = Checker::new();
+    for args in [
+        ["-t", "ext4", "-b", "1024", "-d", root].as_slice(),
+        &["-t", "ext4", "-b", "4096", "-O", "^64bit", "-d", root],
+        &["-t", "ext4", "-b", "2048", "-I", "128", "-d", root],
+        &["-t", "ext3", "-b", "1024", "-g", "1024", "-d", root],
+        &["-t", "ext2", "-b", "1024", "-d", root],
+    ] {
+        let Some(image) = Image::make(args, 40 << 10) else {
+            return;
+        };
+        // What mke2fs leaves to e2fsck differs by version.
+        let (status, output) = image.e2fsck("-fyD");
+        assert!(status < 4, "{output}");
+        assert_clean(&mut checker, &image, &args.join(" "));
+    }
 }

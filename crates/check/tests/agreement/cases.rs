@@ -68,9 +68,10 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
     word[..size].copy_from_slice(old);
     let old = u64::from_le_bytes(word);
     let mask = u64::MAX >> (64 - 8 * size);
-    // Each flag means something else.
-    let bits = if name == "i_flags" { 32 } else { 0 };
-    let flags = (0..bits).map(|bit| old ^ 1 << bit);
+    // Each of their bits means something else.
+    let is_set = ["i_flags", "i_size_high"].contains(&name) || name.starts_with("s_feature_");
+    let bits = if is_set { 32 } else { 0 };
+    let bits = (0..bits).map(|bit| old ^ 1 << bit);
     let mut found: Vec<u64> = [
         0,
         1,
@@ -85,7 +86,7 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
         old.swap_bytes() >> (64 - 8 * size),
     ]
     .into_iter()
-    .chain(flags)
+    .chain(bits)
     .map(|value| value & mask)
     .filter(|&value| value != old)
     .collect();

@@ -33,6 +33,7 @@ const WE_FIND_MORE: &[Row] = &[
     ("OrphanList", "ext4-1k|superblock: s_last_orphan|-> 00000010", "e2fsck -n does not look at the list; the inodes on it may be right by themselves"),
     ("QuotaInode", "ext4-1k|superblock: s_usr_quota_inum|-> 00000004", "inodes of quota without the feature: e2fsck takes them out of the tree when there are such"),
     ("ResizeInode", "ext4-1k-groups|pointers 13.0 of inode 7 (Regular): pointer 255 |-> 00000100", "e2fsck compares a fourth of the reserved blocks; the kernel all of them, before it grows a volume"),
+    ("Size", "ext4-1k-orphan-file|inode 2 (Directory): i_size_high|-> 00000400", "directories of 2^32 blocks and more: e2fsck looks at the lower bits"),
     ("Unsupported", "ext4-1k|superblock: s_creator_os|-> 00000001", "what we cannot judge we say: inodes of the Hurd, a list of bad blocks"),
     ("XattrName", "ext4-1k|(Regular): entry 2 name|-> 00", "no name, or a zero in it: the kernel refuses the attributes"),
 ];
@@ -45,6 +46,7 @@ const COMPLAINTS: &[Row] = &[
     ("marked uninitialized without feature set", "ext4-1k-bare|descriptor 0: bg_itable_unused_lo|-> 0001", "before e2fsck counts errors"),
     ("group descriptor checksums are invalid", "ext4-4k|superblock: s_feature_incompat|-> 00000242", "before e2fsck counts errors"),
     ("supersedes uninit_bg", "ext4-1k|superblock: s_feature_ro_compat|-> 0000047b", "before e2fsck counts errors"),
+    ("metadata_csum_seed is not necessary without", "ext3-1k|superblock: s_feature_incompat|-> 00002002", "before e2fsck counts errors"),
     ("has invalid unused inodes count", "ext4-1k-groups|descriptor 3: bg_itable_unused_lo|-> 0201", "before e2fsck counts errors"),
     ("extra isize in superblock", "ext4-1k|superblock: s_min_extra_isize|-> 0001", "before e2fsck counts errors"),
     ("does not have resize_inode enabled, but", "ext4-1k|superblock: s_feature_compat|-> 0000002c", "before e2fsck counts errors"),

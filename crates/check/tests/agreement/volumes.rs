@@ -65,7 +65,7 @@ const KINDS: [(&str, &[&str], u64); 9] = [
             "-b",
             "1024",
             "-O",
-            "orphan_file,large_dir,metadata_csum_seed",
+            "orphan_file,large_dir,metadata_csum_seed,fast_commit",
         ],
         12,
     ),
