@@ -187,11 +187,15 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     };
     let bytes = bytes.start..end;
     let blocks = whole_blocks(vol, &bytes);
-    let h = vol.start(EDGE_CREDITS)?;
-    zero_edges(vol, &h, inode, &bytes)?;
-    drop(h);
+    let mut is_begun = false;
     loop {
-        let h = truncate::start_removal(vol, inode)?;
+        let more = if is_begun { 0 } else { EDGE_CREDITS };
+        let h = truncate::start_removal_and(vol, inode, more)?;
+        if !is_begun {
+            // In the handle that frees blocks, which mostly is the only one: then a crash leaves the whole hole or none of it.
+            zero_edges(vol, &h, inode, &bytes)?;
+            is_begun = true;
+        }
         let mut st = inode.state.write();
         let to = Some(LBlock(blocks.end));
         let done = blocks.is_empty() || {

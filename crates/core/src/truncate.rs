@@ -77,8 +77,13 @@ pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
 
 /// A handle in which [`mapping::remove`] makes progress, and the inode can be freed.
 pub(crate) fn start_removal(vol: &Volume, inode: &Inode) -> Result<Handle> {
+    start_removal_and(vol, inode, 0)
+}
+
+/// The same, with credits for something else before it.
+pub(crate) fn start_removal_and(vol: &Volume, inode: &Inode, more: u32) -> Result<Handle> {
     let credits = mapping::credits_for_remove(vol, &inode.state.read()).max(TRUNCATE_CREDITS);
-    vol.start(credits.min(vol.journal.max_credits()))
+    vol.start((credits + more).min(vol.journal.max_credits()))
 }
 
 /// Forgets and unmaps blocks beyond `size`; false when credits ran out first.
