@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib fuzz clean
+.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib planted fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ bench-lib: ## The library's speed on a volume in memory, without a mount, beside
 	@scripts/deps.sh bench
 	$(CARGO) build --release --locked -p stetfs-lab
 	$(TARGET)/release/bench-lib $(ARGS)
+
+planted: ## Whether the crash explorer finds every bug that can be planted (long)
+	@scripts/deps.sh test
+	$(CARGO) test --locked -p stetfs-lab --test planted -- --ignored --nocapture
 
 fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs a nightly toolchain and cargo-fuzz
 	@scripts/deps.sh fuzz

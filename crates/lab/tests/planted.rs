@@ -1,0 +1,117 @@
+//! The judge is judged: every bug that can be planted must be found by the crash explorer. It takes long, so it is run by hand:
+//! `make planted`.
+//!
+//! - `STETFS_LAB_BUG=NAME` plants only that one, `STETFS_LAB_SCHEME=NAME` only in that scheme.
+//! - `STETFS_LAB_WRITE=1` writes the table of docs/TESTING.md anew.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write;
+
+use stetfs_journal::planted::{BUGS, BugAbout, plant};
+use stetfs_lab::crash::campaign::{Budget, Campaign};
+use stetfs_lab::crash::report::Report;
+use stetfs_lab::crash::states::Effort;
+use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::workloads::Choice;
+use stetfs_lab::crash::workloads::sequences::Sample;
+use stetfs_lab::host::needs;
+use stetfs_lab::image::EXT4_1K;
+use stetfs_lab::skip_unless;
+
+/// Long random workloads that are tried when the written ones do not show a bug.
+const RANDOM: u64 = 24;
+/// States after which a bug counts as not found.
+const STATES: u64 = 4_000_000;
+
+/// Explores with a bug until a violation, first the workloads that are written down, then the sequences of one operation, then random ones.
+fn hunt(scheme: &str, mode: &str) -> Report {
+    let target = Target::new(scheme, Some(mode), EXT4_1K).expect("a target");
+    let choice = Choice {
+        lengths: vec![1],
+        sample: Sample {
+            pairs: 0,
+            triples: 0,
+            seed: 1,
+        },
+        random: RANDOM,
+        scripts: true,
+    };
+    let mut workloads = choice.workloads(&target.volume).workloads;
+    // The long ones first, since most bugs need a log that is used; those that are written down before the random ones.
+    workloads.sort_by_key(|w| (!w.is_long(), w.name.starts_with("random")));
+    let campaign = Campaign {
+        target,
+        workloads,
+        effort: Effort::default(),
+        budget: Budget {
+            states: Some(STATES),
+            time: None,
+        },
+        jobs: std::thread::available_parallelism().map_or(1, usize::from),
+        enough: 1,
+        minimized: 0,
+        front: None,
+    };
+    campaign.run(&|_| {}).expect("a campaign")
+}
+
+/// A row of the table; none when the bug was not found.
+fn row(about: &BugAbout, scheme: &str, mode: &str) -> Option<String> {
+    plant(Some(about.bug));
+    let report = hunt(scheme, mode);
+    plant(None);
+    let states = report.counts.states + report.counts.nested;
+    let Some(violation) = report.violations.first() else {
+        println!(
+            "{} was not found on {scheme} {mode} in {states} states",
+            about.name
+        );
+        return None;
+    };
+    let row = format!(
+        "| `{}` | {} | {scheme} {mode} | {states} | {} | {} |",
+        about.name, about.what, violation.workload, violation.fault
+    );
+    println!("{row}");
+    Some(row)
+}
+
+#[test]
+#[ignore = "takes long; make planted"]
+fn every_planted_bug_is_found() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let only = std::env::var("STETFS_LAB_BUG").ok();
+    let only_in = std::env::var("STETFS_LAB_SCHEME").ok();
+    let mut table = String::from(
+        "| bug | what goes wrong | planted in | states until found | by workload | seen as |\n|---|---|---|---|---|---|\n",
+    );
+    let mut missed = Vec::new();
+    for about in BUGS {
+        if only.as_deref().is_some_and(|name| name != about.name) {
+            continue;
+        }
+        let shows = about.shows.iter();
+        for (scheme, mode) in shows.filter(|(s, _)| only_in.as_deref().is_none_or(|o| o == *s)) {
+            match row(about, scheme, mode) {
+                Some(row) => writeln!(table, "{row}").expect("memory"),
+                None => missed.push(format!("STETFS_LAB_BUG={} ({scheme} {mode})", about.name)),
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found: {}", missed.join(", "));
+    if only.is_none() && only_in.is_none() && std::env::var_os("STETFS_LAB_WRITE").is_some() {
+        write_table(&table);
+    }
+}
+
+/// Between the two marks in docs/TESTING.md.
+fn write_table(table: &str) {
+    const BEGIN: &str = "<!-- planted bugs: made by STETFS_LAB_WRITE=1 make planted -->\n";
+    const END: &str = "<!-- end of planted bugs -->";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/TESTING.md");
+    let text = std::fs::read_to_string(path).expect("docs/TESTING.md");
+    let (before, rest) = text.split_once(BEGIN).expect("the mark");
+    let (_, after) = rest.split_once(END).expect("the end mark");
+    let text = format!("{before}{BEGIN}\n{table}\n{END}{after}");
+    std::fs::write(path, text).expect("docs/TESTING.md");
+}
