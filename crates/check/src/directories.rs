@@ -267,27 +267,30 @@ impl Check<'_> {
     /// Names that are alike have one hash; where hashes are alike, the names are read again.
     fn check_duplicates(&mut self, dir: &Dir, runs: std::ops::Range<usize>, names: &mut [NameAt]) {
         names.sort_unstable();
-        for i in 1..names.len() {
-            let (a, b) = (names[i - 1], names[i]);
-            if a.hash != b.hash {
+        for alike in names.chunk_by(|a, b| a.hash == b.hash) {
+            if alike.len() == 1 {
                 continue;
             }
-            let (Some(first), Some(second)) = (self.name_at(&runs, a), self.name_at(&runs, b))
-            else {
-                continue;
-            };
-            if first == second {
-                let place = Place::FileBlock(dir.ino, LBlock(b.lblk));
-                self.push(place, Fault::DuplicateName(Name(second)));
+            let mut read: Vec<(Box<[u8]>, u32)> = alike
+                .iter()
+                .filter_map(|&at| Some((self.name_at(&runs, at)?, at.lblk)))
+                .collect();
+            read.sort_unstable();
+            for pair in read.windows(2) {
+                if pair[0].0 == pair[1].0 {
+                    let (name, lblk) = pair[1].clone();
+                    let place = Place::FileBlock(dir.ino, LBlock(lblk));
+                    self.push(place, Fault::DuplicateName(Name(name)));
+                }
             }
         }
     }
 
     fn name_at(&mut self, runs: &std::ops::Range<usize>, at: NameAt) -> Option<Box<[u8]>> {
-        let run = self.s.runs[runs.clone()]
-            .iter()
-            .copied()
-            .find(|run| (run.lblk..run.lblk + run.len).contains(&at.lblk))?;
+        let runs = &self.s.runs[runs.clone()];
+        let run = runs[runs
+            .partition_point(|run| run.lblk <= at.lblk)
+            .checked_sub(1)?];
         let mut raw = std::mem::take(&mut self.s.block);
         let block = run.pblk.plus((at.lblk - run.lblk).into());
         let name = match self.read(block, &mut raw) {

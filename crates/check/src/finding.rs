@@ -50,7 +50,9 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.fault {
             // These name their place themselves.
-            Fault::Record(corrupt) if names_place(corrupt) => corrupt.fmt(f)?,
+            Fault::Record(corrupt) if self.place == Place::Superblock || names_place(corrupt) => {
+                corrupt.fmt(f)?;
+            }
             fault => write!(f, "{}: {fault}", self.place)?,
         }
         match &self.path {

@@ -173,6 +173,11 @@ impl Check<'_> {
         let reserved = usize::from(self.sb.reserved_gdt_blocks);
         let desc_blocks = self.g.desc_blocks() as usize;
         let first = self.g.first_data_block().0 + 1 + desc_blocks as u64;
+        let with_copies = (1..self.g.groups_count).filter(|&g| self.g.has_super(GroupNo(g)));
+        let distances: Vec<u64> = with_copies
+            .map(|g| u64::from(g) * u64::from(self.g.blocks_per_group))
+            .take(per_block)
+            .collect();
         let mut table = std::mem::take(&mut self.s.table);
         let per_chunk = GDT_CHUNK / size;
         for start in (0..reserved).step_by(per_chunk) {
@@ -181,10 +186,14 @@ impl Check<'_> {
             if !self.read(BlockNo(first + start as u64), &mut table) {
                 break;
             }
+            // A reserved descriptor block names its copies in the other groups, in their order.
             let is_right = (start..).zip(table.chunks_exact(size)).all(|(i, copies)| {
                 let block = first + i as u64;
                 let slot = (desc_blocks + i) % per_block;
-                u64::from(read_u32le(double, slot * 4)) == block && self.names_copies(copies, block)
+                let mut pointers = copies.chunks_exact(4).map(|pointer| read_u32le(pointer, 0));
+                let is_copy = |distance| pointers.next().map(u64::from) == Some(block + distance);
+                u64::from(read_u32le(double, slot * 4)) == block
+                    && distances.iter().copied().all(is_copy)
             });
             if !is_right {
                 self.push(
@@ -195,17 +204,6 @@ impl Check<'_> {
             }
         }
         self.s.table = table;
-    }
-
-    /// A reserved descriptor block names its copies in the other groups, in their order.
-    fn names_copies(&self, copies: &[u8], block: u64) -> bool {
-        (1..self.g.groups_count)
-            .filter(|&g| self.g.has_super(GroupNo(g)))
-            .zip(copies.chunks_exact(4))
-            .all(|(g, pointer)| {
-                let copy = block + u64::from(g) * u64::from(self.g.blocks_per_group);
-                u64::from(read_u32le(pointer, 0)) == copy
-            })
     }
 
     fn check_orphan_file(&mut self) {
