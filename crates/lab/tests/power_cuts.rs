@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::lies::{Liar, Lie};
 use stetfs_lab::crash::record::Front;
-use stetfs_lab::crash::report::{Fault, Report};
+use stetfs_lab::crash::report::{Counts, Fault, Report};
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
 use stetfs_lab::crash::workload::Workload;
@@ -52,10 +52,16 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
         .unwrap_or_else(|error| panic!("{target}: {error:#}"))
 }
 
-/// Explores workloads; every state must be right.
+/// The same on a volume of the usual shape.
 fn survives(scheme: &str, mode: Option<&str>, volume: Variety, workloads: Vec<Workload>) {
     let target = Target::new(scheme, mode, volume).expect("a target");
-    let report = explored(&target, workloads, None);
+    let counts = assert_survives(&target, workloads);
+    assert!(counts.nested > 0 && counts.audits > 0, "{counts:?}");
+}
+
+/// Explores workloads; every state must be right.
+fn assert_survives(target: &Target, workloads: Vec<Workload>) -> Counts {
+    let report = explored(target, workloads, None);
     let shown: Vec<_> = report
         .violations
         .iter()
@@ -63,14 +69,12 @@ fn survives(scheme: &str, mode: Option<&str>, volume: Variety, workloads: Vec<Wo
         .collect();
     assert!(shown.is_empty(), "{}", shown.join("\n\n"));
     let counts = report.counts;
-    assert!(
-        counts.states > 0 && counts.nested > 0 && counts.e2fsck > 0 && counts.audits > 0,
-        "{counts:?}"
-    );
+    assert!(counts.states > 0 && counts.e2fsck > 0, "{counts:?}");
     println!(
         "{target}: {} workloads, {} states and {} after a second cut, {} recoveries",
         counts.workloads, counts.states, counts.nested, counts.recoveries
     );
+    counts
 }
 
 fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
@@ -192,4 +196,15 @@ fn a_missing_barrier_is_caught() {
             violation.why.lines().next().unwrap_or("")
         );
     }
+}
+
+/// A hole whose edges lie inside of blocks was made in two transactions where the log was short: one zeroed the edges, the next freed the
+/// blocks between them, and a cut between the two left a hole that nobody had asked for.
+#[test]
+fn a_hole_is_made_in_one_transaction() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let text = "setup standard; punch A/x 500 3000; fsync A/x";
+    let workload = Workload::parse("hole", text).expect("a workload");
+    let target = "jbd2 journal ext4-1k:256".parse().expect("a target");
+    assert_survives(&target, vec![workload]);
 }

@@ -1,6 +1,6 @@
 //! Explores many workloads on several threads, within a budget.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use super::explore::{Findings, Wrong, explore};
 use super::media::Contents;
 use super::minimize::Minimizer;
 use super::record::{Front, Record};
-use super::report::{Counts, Fault, Report, Violation};
+use super::report::{Counts, Report, Violation};
 use super::states::Effort;
 use super::subject::Subject;
 use super::target::Target;
@@ -63,21 +63,6 @@ const MINIMIZE_FOR: Duration = Duration::from_secs(30);
 /// [`Campaign::minimized`] where nobody says otherwise.
 pub const MINIMIZED: usize = 3;
 
-impl Wrong {
-    /// A workload that went wrong without a power cut, if that is what the error says.
-    pub(super) fn answer(error: &anyhow::Error) -> Option<Self> {
-        Some(Self {
-            fault: Fault::Answer,
-            why: format!("{error:#}"),
-            cut: super::case::Cut {
-                at: 0,
-                keep: stetfs_media::sim::Keep::All,
-            },
-            nested: None,
-        })
-    }
-}
-
 struct Shared<'a> {
     campaign: &'a Campaign<'a>,
     fresh: Contents,
@@ -86,7 +71,23 @@ struct Shared<'a> {
     stop: AtomicBool,
     found: Mutex<Found>,
     started: Instant,
+    /// Of each worker.
+    beats: Vec<Beat>,
 }
+
+/// A sign of life: a worker gives it at each moment of a workload, many times a second.
+#[derive(Default)]
+struct Beat {
+    count: AtomicU64,
+    /// The workload it is at.
+    workload: AtomicUsize,
+}
+
+/// How often signs of life are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// After so long without one the code under test hangs. It is counted in looks, not by the clock, which goes on while the
+/// process is stopped.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 struct Found {
@@ -108,11 +109,20 @@ impl Campaign<'_> {
             stop: AtomicBool::new(false),
             found: Mutex::default(),
             started: Instant::now(),
+            beats: (0..self.jobs.max(1)).map(|_| Beat::default()).collect(),
         };
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..self.jobs.max(1))
-                .map(|_| scope.spawn(|| shared.work(watch)))
-                .collect();
+            let shared = &shared;
+            let spawn = |beat| scope.spawn(move || shared.work(beat, watch));
+            let workers: Vec<_> = shared.beats.iter().map(spawn).collect();
+            let mut seen: Vec<_> = workers.iter().map(|_| (0, 0)).collect();
+            while !workers.iter().all(|worker| worker.is_finished()) {
+                std::thread::sleep(LOOK_EVERY);
+                let running = workers.iter().zip(&shared.beats).zip(&mut seen);
+                for ((_, beat), seen) in running.filter(|((worker, _), _)| !worker.is_finished()) {
+                    self.check_life(beat, seen);
+                }
+            }
             workers.into_iter().try_for_each(|worker| {
                 worker
                     .join()
@@ -141,6 +151,27 @@ impl Campaign<'_> {
         })
     }
 
+    /// Ends the process, with the exit code of violations, when a worker has given no sign of life for too long: a thread that
+    /// hangs cannot be stopped.
+    fn check_life(&self, beat: &Beat, (count, looks): &mut (u64, u32)) {
+        let now = beat.count.load(Ordering::Relaxed);
+        if now != *count {
+            (*count, *looks) = (now, 0);
+            return;
+        }
+        *looks += 1;
+        if LOOK_EVERY * *looks > HANGS_AFTER {
+            let workload = &self.workloads[beat.workload.load(Ordering::Relaxed)];
+            eprintln!(
+                "a hang of more than {} s on {} in {}: {workload}",
+                HANGS_AFTER.as_secs(),
+                self.target,
+                workload.name
+            );
+            std::process::exit(1);
+        }
+    }
+
     /// Looks for small cases that show the first violations.
     fn violations(&self, fresh: &Contents, wrong: Vec<(usize, Wrong)>) -> Result<Vec<Violation>> {
         let dir = crate::host::scratch()?;
@@ -151,7 +182,7 @@ impl Campaign<'_> {
             let mut case = Case {
                 target: self.target.clone(),
                 workload: workload.clone(),
-                cut: (wrong.fault != Fault::Answer).then(|| wrong.cut.clone()),
+                cut: wrong.cut.clone(),
                 nested: wrong.nested.clone(),
             };
             let (mut why, mut minimized) = (wrong.why, None);
@@ -195,7 +226,7 @@ impl Campaign<'_> {
 }
 
 impl Shared<'_> {
-    fn work(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<()> {
+    fn work(&self, beat: &Beat, watch: &(dyn Fn(Progress) + Sync)) -> Result<()> {
         let campaign = self.campaign;
         let dir = crate::host::scratch()?;
         let scratch = dir.path().join("recovered");
@@ -205,7 +236,13 @@ impl Shared<'_> {
             let Some(workload) = campaign.workloads.get(index) else {
                 break;
             };
-            let explored = self.explore(workload, &mut subject, &scratch, watch);
+            beat.workload.store(index, Ordering::Relaxed);
+            let mut go_on = || {
+                beat.count.fetch_add(1, Ordering::Relaxed);
+                self.tell(watch);
+                self.is_within_budget()
+            };
+            let explored = self.explore(workload, &mut subject, &scratch, &mut go_on);
             let findings = explored.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
             self.done.fetch_add(1, Ordering::Relaxed);
             let mut found = self.found.lock();
@@ -228,7 +265,7 @@ impl Shared<'_> {
         workload: &Workload,
         subject: &mut Subject,
         scratch: &std::path::Path,
-        watch: &(dyn Fn(Progress) + Sync),
+        go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Findings> {
         let campaign = self.campaign;
         let made = Record::make_behind(&campaign.target, &self.fresh, workload, campaign.front);
@@ -242,7 +279,7 @@ impl Shared<'_> {
                 self.found.lock().counts += counts;
                 return Ok(Findings {
                     counts,
-                    wrong: Wrong::answer(&error).into_iter().collect(),
+                    wrong: vec![Wrong::without_cut(&error)],
                     unfinished: false,
                 });
             }
@@ -252,13 +289,12 @@ impl Shared<'_> {
             false => campaign.effort,
         };
         let mut told = Counts::default();
-        let go_on = &mut |counts: &Counts| {
+        let mut count = |counts: &Counts| {
             self.found.lock().counts += counts.since(&told);
             told = *counts;
-            self.tell(watch);
-            self.is_within_budget()
+            go_on()
         };
-        let findings = explore(&record, effort, subject, scratch, go_on)?;
+        let findings = explore(&record, effort, subject, scratch, &mut count)?;
         self.found.lock().counts += findings.counts.since(&told);
         Ok(findings)
     }

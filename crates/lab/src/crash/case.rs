@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, ensure};
 use stetfs_media::sim::Keep;
 
+use super::explore::Wrong;
 use super::media::Contents;
 use super::record::{Front, Record};
 use super::report::Fault;
@@ -127,8 +128,9 @@ impl Case {
         let record = match Record::make_behind(&self.target, &fresh, &self.workload, front) {
             Ok(record) => record,
             Err(error) => {
+                let Wrong { fault, why, .. } = Wrong::without_cut(&error);
                 return Ok(Replayed {
-                    wrong: Some((Fault::Answer, format!("{error:#}"))),
+                    wrong: Some((fault, why)),
                     state: None,
                     allowed: 0..=0,
                     left: Vec::new(),

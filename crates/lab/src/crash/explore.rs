@@ -8,7 +8,8 @@ use hashbrown::{HashMap, HashSet};
 use stetfs_media::sim::Keep;
 
 use super::case::Cut;
-use super::fold::{Differ, Folds, State, States};
+use super::caught::Panicked;
+use super::fold::{Differ, Folds, State, States, View};
 use super::media::{Contents, Moment, Tapes};
 use super::record::Record;
 use super::report::{Counts, Fault};
@@ -23,10 +24,27 @@ pub struct Wrong {
     pub fault: Fault,
     /// In words.
     pub why: String,
-    /// The cut.
-    pub cut: Cut,
+    /// The cut; none when the workload itself went wrong.
+    pub cut: Option<Cut>,
     /// The cut during recovery.
     pub nested: Option<Cut>,
+}
+
+impl Wrong {
+    /// A workload that went wrong without a power cut.
+    pub(super) fn without_cut(error: &anyhow::Error) -> Self {
+        let panicked = error.downcast_ref::<Panicked>().is_some();
+        Self {
+            fault: if panicked {
+                Fault::Panic
+            } else {
+                Fault::Answer
+            },
+            why: format!("{error:#}"),
+            cut: None,
+            nested: None,
+        }
+    }
 }
 
 /// What exploring a workload gave.
@@ -43,6 +61,8 @@ pub struct Findings {
 /// An outcome, with what is needed to use it for other states.
 struct Known {
     outcome: Outcome,
+    /// Where the state was: one of a recovery was not cut again.
+    depth: Depth,
     /// Where our checker and e2fsck do not agree.
     disagreement: Option<String>,
     /// The outcomes after a second cut, each once, with a cut that leads there.
@@ -161,21 +181,22 @@ impl Explorer<'_> {
             }
             Depth::Recovery => counts.nested += choices.len() as u64,
         }
-        let states = States::of(moment, &relevant, differ);
         let mut outcomes = Vec::with_capacity(choices.len());
+        if let Some(states) = States::of(moment, &relevant, differ) {
+            let mut view = self.folds.look_at(&states);
+            for keep in choices {
+                let state = states.state(&keep);
+                let left = || moment.contents(&keep);
+                outcomes.push((self.outcome(&mut view, &state, depth, left)?, keep));
+            }
+            return Ok(outcomes);
+        }
         for keep in choices {
-            let outcome = match &states {
-                Some(states) => {
-                    let state = states.state(&keep);
-                    self.outcome(states, &state, depth, || moment.contents(&keep))?
-                }
-                None => {
-                    let left = moment.contents(&keep);
-                    let states = States::single(differ.clone().go_to(&left));
-                    self.outcome(&states, &states.state(&keep), depth, || left)?
-                }
-            };
-            outcomes.push((outcome, keep));
+            let left = moment.contents(&keep);
+            let states = States::single(differ.clone().go_to(&left));
+            let mut view = self.folds.look_at(&states);
+            let state = states.state(&keep);
+            outcomes.push((self.outcome(&mut view, &state, depth, || left)?, keep));
         }
         Ok(outcomes)
     }
@@ -183,20 +204,24 @@ impl Explorer<'_> {
     /// The outcome of a state, recovered if no other one tells it.
     fn outcome(
         &mut self,
-        states: &States,
+        view: &mut View<'_>,
         state: &State,
         depth: Depth,
         left: impl FnOnce() -> Contents,
     ) -> Result<usize> {
-        if let Some(outcome) = self.by_content.get(&state.key()) {
+        // In a recovery states are judged that need no third cut; in the workload they do not do.
+        let will_do = |known: &Known| depth == Depth::Recovery || known.depth == Depth::Workload;
+        if let Some(outcome) = self.by_content.get(&state.key())
+            && will_do(&self.known[*outcome])
+        {
             return Ok(*outcome);
         }
         match depth {
             Depth::Workload => self.found.counts.states_distinct += 1,
             Depth::Recovery => self.found.counts.nested_distinct += 1,
         }
-        let mut view = self.folds.look_at(states);
-        let outcome = match self.folds.find(&mut view, state) {
+        let found = self.folds.find(view, state);
+        let outcome = match found.filter(|outcome| will_do(&self.known[*outcome])) {
             Some(outcome) if !self.goes_its_own_way(depth) => {
                 self.folded += 1;
                 if is_due(self.folded, self.effort.audit_every) {
@@ -204,7 +229,7 @@ impl Explorer<'_> {
                 }
                 outcome
             }
-            _ => self.recover(states, state, depth, &left())?,
+            _ => self.recover(view, state, depth, &left())?,
         };
         self.by_content.insert(state.key(), outcome);
         Ok(outcome)
@@ -235,7 +260,7 @@ impl Explorer<'_> {
 
     fn recover(
         &mut self,
-        states: &States,
+        view: &mut View<'_>,
         state: &State,
         depth: Depth,
         left: &Contents,
@@ -256,9 +281,10 @@ impl Explorer<'_> {
             _ => None,
         };
         let id = self.known.len();
-        self.folds.add(states, state, &recovery.watched.read, id);
+        self.folds.add(view, state, &recovery.watched.read, id);
         self.known.push(Known {
             outcome: recovery.outcome,
+            depth,
             disagreement,
             nested: Vec::new(),
         });
@@ -334,7 +360,7 @@ impl Explorer<'_> {
             self.found.wrong.push(Wrong {
                 fault,
                 why,
-                cut: cut.clone(),
+                cut: Some(cut.clone()),
                 nested: nested.cloned(),
             });
         }

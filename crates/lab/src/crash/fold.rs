@@ -262,8 +262,8 @@ impl<T: Copy> Folds<T> {
     }
 
     /// Notes the outcome of a state that was recovered, and what it depended on.
-    pub fn add(&mut self, states: &States, state: &State, read: &UnitSet, outcome: T) {
-        let key = Part::of(states, read).key(state);
+    pub fn add(&mut self, view: &View<'_>, state: &State, read: &UnitSet, outcome: T) {
+        let key = Part::of(view.states, read).key(state);
         let group = match self.groups.iter().position(|group| group.read == *read) {
             Some(at) => &mut self.groups[at],
             None => {
@@ -409,12 +409,12 @@ mod tests {
         assert!(read.contains(0) && !read.contains(1) && !read.contains(2));
         let mut folds = Folds::default();
         let state = |keep: &str| states.state(&keep.parse().expect("a choice"));
-        folds.add(&states, &state("only:0"), &read, 1);
         let mut view = folds.look_at(&states);
+        folds.add(&view, &state("only:0"), &read, 1);
         for (keep, found) in [("only:0,2", Some(1)), ("all", Some(1)), ("only:1,2", None)] {
             assert_eq!(folds.find(&mut view, &state(keep)), found, "{keep}");
         }
-        folds.add(&states, &state("none"), &read, 2);
+        folds.add(&view, &state("none"), &read, 2);
         assert_eq!(folds.find(&mut view, &state("only:1,2")), Some(2));
     }
 }

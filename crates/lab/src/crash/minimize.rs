@@ -59,7 +59,7 @@ impl Minimizer<'_> {
         let mut case = Case {
             target: self.target.clone(),
             workload: best,
-            cut: (fault != Fault::Answer).then(|| wrong.cut.clone()),
+            cut: wrong.cut.clone(),
             nested: wrong.nested.clone(),
         };
         let wrong = self.simplify_state(&mut case, wrong, &mut subject)?;
@@ -112,7 +112,10 @@ impl Minimizer<'_> {
         let made = Record::make_behind(self.target, self.fresh, workload, self.front);
         let record = match made {
             Ok(record) => record,
-            Err(why) => return Ok(Wrong::answer(&why).filter(|_| fault == Fault::Answer)),
+            Err(error) => {
+                let wrong = Wrong::without_cut(&error);
+                return Ok((wrong.fault == fault).then_some(wrong));
+            }
         };
         let effort = match workload.is_long() {
             true => self.effort.for_long(),
@@ -156,7 +159,7 @@ impl Minimizer<'_> {
                 *case = candidate;
                 best = Wrong {
                     why,
-                    cut: tried,
+                    cut: Some(tried),
                     ..best
                 };
                 break;

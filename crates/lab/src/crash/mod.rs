@@ -11,6 +11,7 @@
 //! - [`explore`]: all of that for one workload; [`campaign`]: for many, on several threads, within a budget.
 //! - [`case`]: the name of a case by which it is replayed; [`minimize`]: the smallest workload that still fails.
 //! - [`report`]: what was found, as numbers and cases.
+//! - [`caught`]: panics of the code under test, as values.
 //! - [`lies`]: a device without a barrier, which the judges must catch.
 //!
 //! The judges are not the code under test: the model decides what may be in a volume, e2fsck and a checker of its own
@@ -18,6 +19,7 @@
 
 pub mod campaign;
 pub mod case;
+pub mod caught;
 pub mod explore;
 pub mod fold;
 pub mod lies;

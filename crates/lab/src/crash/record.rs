@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use stetfs_media::BlockDev;
 
+use super::caught::caught;
 use super::media::{Contents, Media, Tapes};
 use super::oracle::Oracle;
 use super::target::Target;
@@ -49,7 +50,7 @@ impl Record {
     /// Runs the workload on a volume with these contents, as [`Target::contents`] makes it, and unmounts it.
     ///
     /// # Errors
-    /// [`WrongAnswer`], or the volume cannot be mounted or unmounted.
+    /// [`WrongAnswer`], [`Panicked`](super::caught::Panicked), or the volume cannot be mounted or unmounted.
     pub fn make(target: &Target, fresh: &Contents, workload: &Workload) -> Result<Self> {
         Self::make_behind(target, fresh, workload, None)
     }
@@ -59,6 +60,15 @@ impl Record {
     /// # Errors
     /// As [`make`](Self::make).
     pub fn make_behind(
+        target: &Target,
+        fresh: &Contents,
+        workload: &Workload,
+        front: Option<Front<'_>>,
+    ) -> Result<Self> {
+        caught(|| Self::run(target, fresh, workload, front))?
+    }
+
+    fn run(
         target: &Target,
         fresh: &Contents,
         workload: &Workload,

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
 use stetfs_media::{BlockDev, Class, Image, Tag};
 
+use super::caught::caught;
 use super::media::{Contents, Media, Tapes, Watched};
 use super::oracle::{Observation, Oracle};
 use super::report::Fault;
@@ -90,11 +90,10 @@ impl Subject {
     pub fn recover(&mut self, left: &Contents) -> Recovery {
         let media = Media::new(left);
         let mut steps = Steps::default();
-        let run = || self.run(&media, &mut steps);
-        let broken = match catch_unwind(AssertUnwindSafe(run)) {
+        let broken = match caught(|| self.run(&media, &mut steps)) {
             Ok(Ok(())) => None,
             Ok(Err((fault, error))) => Some((fault, format!("{error:#}"))),
-            Err(panic) => Some((Fault::Panic, panic_message(&*panic))),
+            Err(panicked) => Some((Fault::Panic, panicked.to_string())),
         };
         Recovery {
             outcome: Outcome {
@@ -223,14 +222,6 @@ fn uses() -> Vec<Op> {
         create("g"),
         Op::Unlink { path: path("g") },
     ]
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("panicked: {}", text.unwrap_or("(no message)"))
 }
 
 /// What our checker says.
