@@ -1,6 +1,8 @@
 //! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can) a mount.
 
 mod copy;
+#[cfg(feature = "crash")]
+mod crash;
 mod docs;
 mod files;
 mod fsck;

@@ -1,0 +1,127 @@
+//! `stetfs crash`: what it prints, its exit codes, and that what it prints replays.
+
+use std::fs;
+
+use crate::run::{Lab, json, stetfs};
+
+const WORKLOAD: &str = "\
+# A log that is appended to.
+setup standard
+append A/x 3000
+fsync A/x
+rename A/x B/y
+fsyncdir B
+";
+
+fn workload(lab: &Lab) -> String {
+    fs::write(lab.path("w"), WORKLOAD).expect("a workload");
+    lab.str("w")
+}
+
+#[test]
+fn a_journal_survives() {
+    let lab = Lab::new();
+    let file = workload(&lab);
+    for mode in ["journal", "ordered", "writeback"] {
+        let report = stetfs(&["crash", "--data", mode, "--workload", &file, "--json", "-"]).ok();
+        let report = json(&report);
+        let one = &report["explorations"][0];
+        assert_eq!(
+            (&one["scheme"], &one["data"]),
+            (&"jbd2".into(), &mode.into())
+        );
+        let counts = &one["counts"];
+        let count = |name: &str| {
+            counts[name]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{name}: {one}"))
+        };
+        assert_eq!((count("workloads"), count("violations")), (1, 0), "{one}");
+        assert!(count("states") > 100 && count("nested") > 1000, "{one}");
+        assert!(count("recoveries") < count("states_distinct") + count("nested_distinct"));
+        assert_eq!(count("e2fsck"), count("e2fsck_agreed"), "{one}");
+    }
+    let table = stetfs(&["crash", "--workload", "log", "--budget", "2000"]).ok();
+    assert!(
+        table.contains("jbd2 journal ext4-1k") && table.contains("violations"),
+        "{table}"
+    );
+}
+
+#[test]
+fn what_is_wrong_is_shown_and_replays() {
+    let lab = Lab::new();
+    let (file, report) = (workload(&lab), lab.str("report"));
+    let ran = stetfs(&[
+        "crash",
+        "--scheme",
+        "null",
+        "--workload",
+        &file,
+        "--json",
+        &report,
+    ]);
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    let line = ran
+        .out
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("stetfs crash --replay '"));
+    let case = line
+        .unwrap_or_else(|| panic!("{ran:#?}"))
+        .trim_end_matches('\'');
+    let replayed = stetfs(&["crash", "--replay", case]);
+    assert_eq!(replayed.code, 1, "{replayed:#?}");
+    assert!(replayed.out.contains("VIOLATION"), "{replayed:#?}");
+    let report = json(&fs::read_to_string(report).expect("the report"));
+    let first = &report["explorations"][0]["violations"][0];
+    assert_eq!(first["case"], case);
+    // What it was made down to is a workload that reads back and fails too.
+    let minimized = first["minimized"].as_str().expect("a smaller workload");
+    fs::write(lab.path("small"), minimized).expect("a workload");
+    let small = stetfs(&["crash", "--scheme", "null", "--workload", &lab.str("small")]);
+    assert_eq!(small.code, 1, "{small:#?}");
+    let (before, _) = case.rsplit_once('|').expect("a cut");
+    stetfs(&["crash", "--replay", &format!("{before}| 1000000 all")]).fails(2, &["there are only"]);
+}
+
+#[test]
+fn what_cannot_be_run_says_why() {
+    let lab = Lab::new();
+    fs::write(lab.path("w"), "setup standard\nfrobnicate A/x\n").expect("a workload");
+    let file = lab.str("w");
+    for (args, words) in [
+        (
+            vec!["--workload", &file],
+            ["line 2", "no operation \"frobnicate\""],
+        ),
+        (vec!["--workload", "/nowhere"], ["/nowhere", "No such file"]),
+        (vec!["--scheme", "jbd3"], ["jbd3", "jbd2"]),
+        (vec!["--data", "atomic"], ["no mode atomic", "ordered"]),
+        (vec!["--volume", "ext5"], ["no volume ext5", "ext4-1k"]),
+        (
+            vec!["--replay", "jbd2 journal ext4-1k"],
+            ["a target", "a workload"],
+        ),
+        (vec!["--ops", "4"], ["--ops", "1, 2 or 3"]),
+        (vec!["--budget", "soon"], ["--budget", "10m"]),
+    ] {
+        stetfs(&[&["crash"], &args[..]].concat()).fails(2, &words);
+    }
+}
+
+#[test]
+fn workloads_are_listed_and_read_back() {
+    let lab = Lab::new();
+    let list = stetfs(&["crash", "--ops", "1", "--list"]).ok();
+    assert!(list.lines().count() > 200, "{list}");
+    let line = list.lines().nth(7).expect("a workload");
+    let (name, text) = line.split_once(": ").expect("a name");
+    assert!(name.starts_with("1-op:"), "{line}");
+    fs::write(lab.path("w"), text).expect("a workload");
+    stetfs(&["crash", "--workload", &lab.str("w")]).ok();
+    let help = stetfs(&["crash", "--help"]).ok();
+    assert!(
+        help.contains("fallocate FILE OFFSET LEN") && help.contains("sqlite-wal"),
+        "{help}"
+    );
+}
