@@ -24,7 +24,7 @@ use crate::volume::Volume;
 /// The most blocks that one handle allocates: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
 const RUN_MAX: u32 = 32_767;
 
-/// Credits for zeroing the edges of a range: two blocks, the inode and the superblock.
+/// Credits for zeroing the edges of a range and what is behind the old end of the file: three blocks and the superblock.
 const EDGE_CREDITS: u32 = 4;
 
 /// Credits for allocating or changing one run, and for storing the inode.
@@ -32,11 +32,11 @@ fn step_credits(vol: &Volume, st: &InodeState) -> u32 {
     mapping::credits_for_insert(vol, st, RUN_MAX) + 2 + file::INODE_CREDITS
 }
 
-/// A handle for at least one run.
-fn start_step(vol: &Volume, inode: &Inode) -> Result<Handle> {
+/// A handle for at least one run, and for `more` credits of something else.
+fn start_step(vol: &Volume, inode: &Inode, more: u32) -> Result<Handle> {
     // The state must be free while this waits: a commit takes it to place the file's data.
     let credits = step_credits(vol, &inode.state.read());
-    vol.start(credits)
+    vol.start(credits + more)
 }
 
 /// Does what `mode` says to `[offset, offset + len)`.
@@ -63,17 +63,21 @@ pub(crate) fn fallocate(
     if mode.contains(FallocateMode::PUNCH_HOLE) {
         return punch(vol, inode, offset..end);
     }
-    if mode.contains(FallocateMode::ZERO_RANGE) {
-        zero(vol, inode, offset..end)?;
-    } else {
+    if !mode.contains(FallocateMode::ZERO_RANGE) {
         file::zero_past_end(vol, inode, offset)?;
     }
+    // Before anything that can be seen, so that a full volume is left as it was.
     preallocate(vol, c, inode, offset..end)?;
-    finish(vol, inode, |st| {
+    let grow = |st: &mut InodeState| {
         if !mode.contains(FallocateMode::KEEP_SIZE) && end > st.raw.size {
             st.raw.size = end;
         }
-    })
+    };
+    if mode.contains(FallocateMode::ZERO_RANGE) {
+        return zero(vol, inode, offset..end, grow);
+    }
+    let h = vol.start(file::INODE_CREDITS)?;
+    store_changed(vol, &h, inode, &mut inode.state.write(), grow)
 }
 
 fn check_mode(mode: FallocateMode) -> Result<()> {
@@ -118,13 +122,17 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
 }
 
 /// Sets the times, and whatever else `change` does.
-fn finish(vol: &Volume, inode: &Inode, change: impl FnOnce(&mut InodeState)) -> Result<()> {
-    let h = vol.start(file::INODE_CREDITS)?;
-    let mut st = inode.state.write();
-    change(&mut st);
+fn store_changed(
+    vol: &Volume,
+    h: &Handle,
+    inode: &Inode,
+    st: &mut InodeState,
+    change: impl FnOnce(&mut InodeState),
+) -> Result<()> {
+    change(st);
     st.raw.mtime = vol.now();
     st.raw.ctime = st.raw.mtime;
-    vol.store_inode(&h, inode, &st)
+    vol.store_inode(h, inode, st)
 }
 
 /// The blocks that lie wholly in a byte range.
@@ -202,41 +210,45 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), to)?;
             mapping::remove(vol, &h, inode, &mut st, LBlock(blocks.start), to)?
         };
-        st.raw.mtime = vol.now();
-        st.raw.ctime = st.raw.mtime;
-        vol.store_inode(&h, inode, &st)?;
+        store_changed(vol, &h, inode, &mut st, |_| ())?;
         if done {
             return Ok(());
         }
     }
 }
 
-/// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they are.
-fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
-    let h = vol.start(EDGE_CREDITS)?;
-    zero_edges(vol, &h, inode, &bytes)?;
-    let size = inode.state.read().raw.size;
-    if bytes.start > size {
-        file::zero_to_block_end(vol, &h, inode, size)?;
-    }
-    drop(h);
+/// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they are. At last `change`
+/// makes the other changes of the inode.
+fn zero(
+    vol: &Volume,
+    inode: &Inode,
+    bytes: Range<u64>,
+    change: impl Fn(&mut InodeState),
+) -> Result<()> {
     let blocks = whole_blocks(vol, &bytes);
+    let end = LBlock(blocks.end);
     let mut at = LBlock(blocks.start);
-    while at.0 < blocks.end {
-        let h = start_step(vol, inode)?;
+    let mut is_begun = false;
+    loop {
+        let more = if is_begun { 0 } else { EDGE_CREDITS };
+        let h = start_step(vol, inode, more)?;
+        if !is_begun {
+            // In the handle of the first blocks, which mostly is the only one: then a crash leaves all of it or nothing.
+            zero_edges(vol, &h, inode, &bytes)?;
+            let size = inode.state.read().raw.size;
+            if bytes.start > size {
+                file::zero_to_block_end(vol, &h, inode, size)?;
+            }
+            is_begun = true;
+        }
         let mut st = inode.state.write();
-        truncate::forget(
-            vol,
-            &h,
-            inode,
-            &mut st,
-            LBlock(blocks.start),
-            Some(LBlock(blocks.end)),
-        )?;
         let mut result = Ok(());
-        while at.0 < blocks.end && h.has_credits(step_credits(vol, &st)) {
-            let run = mapping::lookup(vol, inode, &st, at, blocks.end - at.0)?;
-            let len = run.len.min(blocks.end - at.0).min(RUN_MAX);
+        if at < end {
+            truncate::forget(vol, &h, inode, &mut st, at, Some(end))?;
+        }
+        while at < end && h.has_credits(step_credits(vol, &st)) {
+            let run = mapping::lookup(vol, inode, &st, at, end.0 - at.0)?;
+            let len = run.len.min(end.0 - at.0).min(RUN_MAX);
             if run.state == MapState::Written {
                 result = mapping::set_unwritten(vol, &h, inode, &mut st, at, len);
                 if result.is_err() {
@@ -246,10 +258,18 @@ fn zero(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             at = at.plus(len);
         }
         // Also when there was no space for the map: what changed before is part of the transaction.
-        vol.store_inode(&h, inode, &st)?;
+        let is_done = at >= end;
+        let last = |st: &mut InodeState| {
+            if is_done {
+                change(st);
+            }
+        };
+        store_changed(vol, &h, inode, &mut st, last)?;
         result?;
+        if is_done {
+            return Ok(());
+        }
     }
-    Ok(())
 }
 
 /// Gives every hole of the range unwritten blocks.
@@ -277,7 +297,7 @@ fn preallocate_some(
     at: LBlock,
     end: u32,
 ) -> Result<LBlock> {
-    let h = start_step(vol, inode)?;
+    let h = start_step(vol, inode, 0)?;
     let mut st = inode.state.write();
     let mut at = at;
     let mut result = Ok(());
