@@ -10,4 +10,6 @@ pub mod host;
 pub mod image;
 pub mod mounted;
 pub mod rng;
+pub mod system;
+pub mod workload;
 pub mod world;

@@ -1,0 +1,292 @@
+//! A volume of a system on a medium, mounted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use stetfs::{Fs, MountOptions, MountReport, clock};
+use stetfs_media::sim::{Rig, SimPmemOptions};
+use stetfs_media::{
+    BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, PmemDev, SimPmem, Survives, Tag,
+};
+
+use super::volume::START;
+use super::{Access, BlockLayer, CauseBytes, Medium, System, Volume};
+use crate::host::{Loop, needs, scratch};
+use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
+
+/// What holds the volume, mounted or not.
+enum Ground {
+    Sim(Arc<SimPmem>),
+    Memory {
+        path: PathBuf,
+        /// Detached before the directory goes.
+        device: Option<Loop>,
+        _dir: tempfile::TempDir,
+    },
+}
+
+/// A volume of a system on a medium.
+pub struct Bed {
+    system: System,
+    medium: Medium,
+    ground: Ground,
+    memory_mib: u64,
+    /// None only while it is being mounted again.
+    mounted: Option<Mounted>,
+}
+
+struct Mounted {
+    fs: Fs,
+    dev: Arc<dyn BlockDev>,
+}
+
+/// What a run cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The system's name.
+    pub system: &'static str,
+    /// The medium's name.
+    pub medium: &'static str,
+    /// The workload's name.
+    pub workload: String,
+    /// Calls, and the bytes in them.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Transactions.
+    pub commits: u64,
+    /// Virtual time until everything was home, of simulated media.
+    pub virtual_ns: Option<u64>,
+    /// Real time until everything was durable. Of simulated media, it says how fast they are simulated.
+    pub real_ns: u64,
+    /// What the medium did until everything was home.
+    pub device: MeterSnapshot,
+}
+
+impl Measured {
+    /// Bytes written to the medium, without what only mounting and unmounting writes.
+    pub fn written(&self) -> u64 {
+        self.by_cause().iter().map(|c| c.bytes).sum()
+    }
+
+    /// The same by cause.
+    pub fn by_cause(&self) -> Vec<CauseBytes> {
+        let causes = Cause::ALL
+            .into_iter()
+            .filter(|cause| *cause != Cause::Control);
+        let bytes = |cause| CauseBytes {
+            cause,
+            bytes: self.device.by_cause(cause).write_bytes,
+        };
+        causes.map(bytes).filter(|c| c.bytes > 0).collect()
+    }
+
+    /// Nanoseconds: virtual where there are such, else real.
+    pub fn elapsed_ns(&self) -> u64 {
+        self.virtual_ns.unwrap_or(self.real_ns)
+    }
+
+    /// MiB that callers wrote, a second.
+    pub fn write_mib_s(&self) -> f64 {
+        let seconds = self.elapsed_ns() as f64 / 1e9;
+        self.counts.written_bytes as f64 / f64::from(1 << 20) / seconds
+    }
+}
+
+impl Bed {
+    /// A fresh copy of `volume`, mounted. `memory_mib` bounds the caches, of which half is dirty data at most.
+    ///
+    /// # Errors
+    /// What is missing on this machine; of the mount.
+    pub fn new(system: System, medium: Medium, volume: &Volume, memory_mib: u64) -> Result<Self> {
+        let ground = match medium {
+            Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
+            Medium::Memory => {
+                let dir = scratch()?;
+                let path = dir.path().join("volume");
+                volume.to_file(&path)?;
+                let loops =
+                    system.access == Access::Blocks && needs(true, false, &["losetup"]).is_ok();
+                Ground::Memory {
+                    device: loops.then(|| Loop::attach(&path)).transpose()?,
+                    path,
+                    _dir: dir,
+                }
+            }
+        };
+        let (mounted, _) = mount(&ground, system, memory_mib)?;
+        Ok(Self {
+            system,
+            medium,
+            ground,
+            memory_mib,
+            mounted: Some(mounted),
+        })
+    }
+
+    fn mounted(&self) -> &Mounted {
+        self.mounted.as_ref().expect("it is mounted")
+    }
+
+    /// The volume.
+    pub fn fs(&self) -> &Fs {
+        &self.mounted().fs
+    }
+
+    /// The device that the volume is on.
+    pub fn dev(&self) -> &Arc<dyn BlockDev> {
+        &self.mounted().dev
+    }
+
+    /// What is on the medium, where that is simulated.
+    pub fn image(&self) -> Option<Image> {
+        match &self.ground {
+            Ground::Sim(pmem) => Some(pmem.newest()),
+            Ground::Memory { .. } => None,
+        }
+    }
+
+    /// The time that passes on this medium.
+    pub fn time(&self) -> Time {
+        match &self.ground {
+            Ground::Sim(pmem) => Time::Virtual(pmem.rig().clock.clone()),
+            Ground::Memory { .. } => Time::Real(Instant::now()),
+        }
+    }
+
+    /// Unmounts and mounts again: everything is home, the log and the caches are empty.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn remount(&mut self) -> Result<()> {
+        self.fs().unmount()?;
+        self.mount_again().map(drop)
+    }
+
+    /// Crashes and mounts again: on simulated media what was not yet durable is lost; in memory the process forgets the volume.
+    ///
+    /// # Errors
+    /// Of the mount.
+    pub fn crash(&mut self) -> Result<MountReport> {
+        if let Ground::Sim(pmem) = &self.ground {
+            self.ground = Ground::Sim(sim(self.medium, pmem.stable()));
+        }
+        self.mount_again()
+    }
+
+    fn mount_again(&mut self) -> Result<MountReport> {
+        // The old one holds the device's lock until it is gone.
+        self.mounted = None;
+        let (mounted, report) = mount(&self.ground, self.system, self.memory_mib)?;
+        self.mounted = Some(mounted);
+        Ok(report)
+    }
+
+    /// Prepares a workload and measures it; the volume is unmounted then.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn measure(
+        mut self,
+        workload: &dyn Workload,
+        durable: Durable,
+        tell: Tell<'_>,
+    ) -> Result<Measured> {
+        let mut preparing = Session::new(self.fs(), self.time(), Durable::EXT3, tell);
+        workload.prepare(&mut preparing)?;
+        self.remount().context("after preparing")?;
+        if let Medium::Memory = self.medium {
+            self.touch()?;
+        }
+        let before = self.dev().meter().snapshot();
+        let clock = self.clock();
+        let start_ns = clock.now_ns();
+        let start = Instant::now();
+        let mut session = Session::new(self.fs(), self.time(), durable, tell);
+        workload
+            .run(&mut session)
+            .with_context(|| workload.name())?;
+        session.sync()?;
+        let counts = session.counts();
+        let real_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.fs().unmount()?;
+        let device = self.dev().meter().snapshot() - &before;
+        let busy_ns = clock.now_ns() - start_ns - device.busy_ns(Cause::Control);
+        Ok(Measured {
+            system: self.system.name,
+            medium: self.medium.name(),
+            workload: workload.name(),
+            counts,
+            commits: self.fs().stats().journal.commits,
+            virtual_ns: matches!(self.medium, Medium::Sim(_)).then_some(busy_ns),
+            real_ns,
+            device,
+        })
+    }
+
+    fn clock(&self) -> Clock {
+        match &self.ground {
+            Ground::Sim(pmem) => pmem.rig().clock.clone(),
+            Ground::Memory { .. } => Clock::default(),
+        }
+    }
+
+    /// Reads everything once, so that no page of a mapping is touched for the first time while the time is taken.
+    fn touch(&self) -> Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        let tag = Tag::new(stetfs_media::Class::Data, Cause::Read);
+        for at in (0..self.dev().size()).step_by(buffer.len()) {
+            let len = buffer.len().min((self.dev().size() - at) as usize);
+            self.dev().read_at(at, &mut buffer[..len], tag)?;
+        }
+        Ok(())
+    }
+}
+
+/// Simulated memory on a machine of its own.
+fn sim(medium: Medium, image: Image) -> Arc<SimPmem> {
+    let Medium::Sim(timing) = medium else {
+        unreachable!("only simulated media come here");
+    };
+    let options = SimPmemOptions {
+        record: false,
+        timing,
+    };
+    Arc::new(options.build_on(&Rig::default(), image))
+}
+
+fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<(Mounted, MountReport)> {
+    let options = options(ground, system, memory_mib)?;
+    let dev: Arc<dyn BlockDev> = match (ground, system.access) {
+        (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
+        (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),
+        (Ground::Memory { path, .. }, Access::Bytes) => stetfs::open_device(path, &options, false)?,
+        (Ground::Memory { path, device, .. }, Access::Blocks) => {
+            let path = device.as_ref().map_or(path.as_path(), Loop::device);
+            Arc::new(FileOptions::default().open(path)?)
+        }
+    };
+    let (fs, report) = Fs::mount(dev.clone(), options)
+        .with_context(|| format!("mounting {} on {}", system.name, dev.describe()))?;
+    Ok((Mounted { fs, dev }, report))
+}
+
+/// On simulated media nothing happens by the machine's clock and no thread works in the background: the session commits, and
+/// checkpoints come by the space in the log.
+fn options(ground: &Ground, system: System, memory_mib: u64) -> Result<MountOptions> {
+    let common = format!("{},noatime,memory={memory_mib}M", system.options);
+    let mut options = MountOptions::parse(&common)?;
+    match ground {
+        Ground::Sim(_) => {
+            options.commit = Duration::MAX;
+            options.clock = clock::Clock::manual(START);
+            if system.access == Access::Bytes {
+                options.apply(&format!("checkpoint={}", u32::MAX))?;
+            }
+        }
+        Ground::Memory { .. } => options.durability = Survives::ProcessCrash,
+    }
+    Ok(options)
+}

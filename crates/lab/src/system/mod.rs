@@ -1,0 +1,97 @@
+//! The systems that are compared, on the media that they are compared on.
+//!
+//! A [`System`] is a scheme with its options on a kind of volume; a [`Medium`] is simulated, and then time is virtual and
+//! the same on every machine, or the memory of this one. A [`Bed`] is a volume of the system, mounted; [`Bed::measure`] runs a
+//! workload on it.
+//!
+//! What is measured: from the first call until everything is durable, and then, by unmounting, until everything is home. In virtual time
+//! both count, so that no scheme leaves work behind; what only an unmount does (superblock, log header, wiping the
+//! log: [`Cause::Control`]) is left out. Real time ends when everything is durable, since an unmount's work cannot be told apart in it.
+
+mod bed;
+mod block_layer;
+mod volume;
+
+pub use bed::{Bed, Measured};
+pub use block_layer::BlockLayer;
+pub use volume::{EXT3_1K, EXT3_4K, Volume};
+
+use serde::Serialize;
+use stetfs_media::Cause;
+use stetfs_media::sim::PmemTiming;
+
+/// How a system sees its medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As memory, by the byte.
+    Bytes,
+    /// As a block device, through a block layer.
+    Blocks,
+}
+
+/// A scheme with its options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct System {
+    /// Its name in reports.
+    pub name: &'static str,
+    /// Mount options.
+    pub options: &'static str,
+    /// How it sees its medium.
+    pub access: Access,
+}
+
+/// The paper's ext3: everything journaled, data too, through the block layer.
+pub const EXT3: System = System {
+    name: "ext3",
+    options: "scheme=jbd2,data=journal",
+    access: Access::Blocks,
+};
+
+const fn shortcut(name: &'static str, options: &'static str) -> System {
+    System {
+        name,
+        options,
+        access: Access::Bytes,
+    }
+}
+
+/// Shortcut-JFS with block logging.
+pub const BLK: System = shortcut("blk", "scheme=shortcut,variant=blk");
+/// Shortcut-JFS with differential logging.
+pub const DIFF: System = shortcut("diff", "scheme=shortcut,variant=diff");
+/// Shortcut-JFS with block logging and in-place checkpoints.
+pub const BLK_S: System = shortcut("blk-s", "scheme=shortcut,variant=blk-s");
+/// Shortcut-JFS as it is meant: adaptive logging with in-place checkpoints.
+pub const ADP_S: System = shortcut("adp-s", "scheme=shortcut,variant=adp-s");
+
+/// Where a volume lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Simulated memory; time is virtual.
+    Sim(PmemTiming),
+    /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device, which is a block layer, for those
+    /// that see blocks. Without the privilege for that the file itself, whose block layer is the kernel's page cache.
+    Memory,
+}
+
+/// Phase change memory.
+pub const PCM: Medium = Medium::Sim(PmemTiming::Pcm);
+
+impl Medium {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sim(timing) => timing.name(),
+            Self::Memory => "memory",
+        }
+    }
+}
+
+/// Bytes written of one cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CauseBytes {
+    /// Why.
+    pub cause: Cause,
+    /// How many.
+    pub bytes: u64,
+}

@@ -1,0 +1,103 @@
+//! Fresh volumes: made once by mke2fs, the same each time, and copied for each run.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use stetfs_media::Image;
+
+use crate::host::{run, scratch};
+use crate::image::Variety;
+
+/// ext3's features, with inodes of 256 bytes as in the Shortcut-JFS paper.
+const EXT3_FEATURES: &str = crate::image::EXT3_1K.features;
+
+/// An ext3 volume with 4 KiB blocks: block pointers, no checksums.
+pub const EXT3_4K: Variety = Variety {
+    name: "ext3-4k",
+    block: 4096,
+    inode: 256,
+    features: EXT3_FEATURES,
+    extents: false,
+};
+
+/// The same with 1 KiB blocks.
+pub const EXT3_1K: Variety = crate::image::EXT3_1K;
+
+/// So that volumes are the same each time.
+const UUID: &str = "73746574-6673-4c61-8000-000000000002";
+
+/// Seconds since 1970 at which volumes are made and runs begin.
+pub(super) const START: u64 = 1_700_000_000;
+
+/// A volume that was just made.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Its kind.
+    pub variety: Variety,
+    /// Its size in MiB.
+    pub mib: u64,
+    /// The size of its journal in MiB.
+    pub journal_mib: u64,
+    image: Image,
+}
+
+impl Volume {
+    /// Makes one. The time in it is that at which runs begin, so it is the same each time.
+    ///
+    /// # Errors
+    /// What mke2fs says.
+    pub fn make(variety: Variety, mib: u64, journal_mib: u64) -> Result<Self> {
+        let dir = scratch()?;
+        let path = dir.path().join("image");
+        File::create(&path)?.set_len(mib << 20)?;
+        let (block, inode) = (variety.block.to_string(), variety.inode.to_string());
+        let (time, journal) = (
+            format!("E2FSPROGS_FAKE_TIME={START}"),
+            format!("size={journal_mib}"),
+        );
+        let seed = format!("hash_seed={UUID}");
+        let path_text = path.to_string_lossy();
+        let args = [
+            &time,
+            "mke2fs",
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            &block,
+            "-I",
+            &inode,
+            "-O",
+            variety.features,
+            "-J",
+            &journal,
+            "-U",
+            UUID,
+            "-E",
+            &seed,
+            &path_text,
+        ];
+        run("env", &args).with_context(|| format!("a volume of {mib} MiB"))?;
+        Ok(Self {
+            variety,
+            mib,
+            journal_mib,
+            image: Image::from_file(&path)?,
+        })
+    }
+
+    /// What is on it.
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// Makes a file of it.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn to_file(&self, path: &Path) -> Result<()> {
+        Ok(self.image.to_file(path)?)
+    }
+}

@@ -1,0 +1,60 @@
+//! Bytes to be written: cheap, the same for a seed, and no word like the one that it overwrites.
+//!
+//! iozone writes the same pattern in every pass. A scheme that compares a block with its old content would then have nothing to
+//! log, which is not what the benchmark means to measure; so here each pass has content of its own.
+
+use crate::rng::Rng;
+
+/// Bytes of the pool besides the longest piece.
+const POOL: usize = 1 << 20;
+/// What is compared by schemes.
+const WORD: usize = 8;
+
+/// A pool of random words, of which pieces are taken.
+pub struct Content {
+    pool: Vec<u8>,
+    longest: usize,
+    rng: Rng,
+}
+
+impl Content {
+    /// For pieces of at most `longest` bytes.
+    pub fn new(seed: u64, longest: usize) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut pool = vec![0; POOL + longest.next_multiple_of(WORD)];
+        rng.fill(&mut pool);
+        Self { pool, longest, rng }
+    }
+
+    /// A piece of `len` bytes for the pass of this number: what a piece of the next or the last pass has in the same
+    /// place is another word, because pieces of odd passes begin at odd words.
+    ///
+    /// # Panics
+    /// It is longer than the longest.
+    pub fn piece(&mut self, pass: u64, len: usize) -> &[u8] {
+        assert!(len <= self.longest, "{len} bytes of {}", self.longest);
+        let pairs = (POOL / WORD / 2) as u64;
+        let word = 2 * self.rng.below(pairs) + pass % 2;
+        let at = word as usize * WORD;
+        &self.pool[at..at + len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_word_stays_as_it_was() {
+        let mut content = Content::new(7, 4096);
+        for _ in 0..200 {
+            let old = content.piece(0, 4096).to_vec();
+            let new = content.piece(1, 4096);
+            assert!(old.chunks(8).zip(new.chunks(8)).all(|(a, b)| a != b));
+        }
+        assert_eq!(
+            Content::new(7, 64).piece(0, 64),
+            Content::new(7, 64).piece(0, 64)
+        );
+    }
+}

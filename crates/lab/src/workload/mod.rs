@@ -1,0 +1,35 @@
+//! Workloads that behave as the benchmarks of the papers do, driven through the library on any scheme and medium.
+//!
+//! A [`Workload`] makes calls through a [`Session`], which decides when what was written becomes durable, counts, and tells
+//! how far it is. The same workload with the same seed makes the same calls on every system. (What power cuts are
+//! explored with is in `crash/workload.rs`.)
+
+mod content;
+pub mod iozone;
+pub mod postmark;
+mod session;
+
+pub use content::Content;
+pub use iozone::Iozone;
+pub use postmark::Postmark;
+pub use session::{Counts, Durable, Session, Tell, Time};
+
+use anyhow::Result;
+
+/// Something to be done on a volume.
+pub trait Workload {
+    /// Its name with what distinguishes it, for reports.
+    fn name(&self) -> String;
+
+    /// What must be there before: not measured.
+    ///
+    /// # Errors
+    /// Of the volume.
+    fn prepare(&self, session: &mut Session<'_>) -> Result<()>;
+
+    /// What is measured.
+    ///
+    /// # Errors
+    /// Of the volume.
+    fn run(&self, session: &mut Session<'_>) -> Result<()>;
+}

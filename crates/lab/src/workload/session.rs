@@ -1,0 +1,235 @@
+//! What a workload drives: a mounted volume, whose clock it watches.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use stetfs::{Caller, Fs, OpenFlags, WriteFlags};
+use stetfs_format::InodeNo;
+use stetfs_media::Clock;
+
+/// When what was written becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// Each write is, when it returns (O_SYNC): a transaction a request.
+    EachWrite,
+    /// The running transaction is committed when it is this old (ext3: 5 s), or full. In virtual time by the session, which
+    /// looks after each call; in real time by the volume's own thread.
+    Every(Duration),
+}
+
+impl Durable {
+    /// ext3's default, and that of the papers.
+    pub const EXT3: Self = Self::Every(Duration::from_secs(5));
+}
+
+/// The time that passes.
+#[derive(Clone, Debug)]
+pub enum Time {
+    /// That of simulated media.
+    Virtual(Clock),
+    /// That of this machine.
+    Real(Instant),
+}
+
+impl Time {
+    /// Nanoseconds since some moment.
+    pub fn now_ns(&self) -> u64 {
+        match self {
+            Self::Virtual(clock) => clock.now_ns(),
+            Self::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Calls and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Calls of any kind.
+    pub operations: u64,
+    /// Bytes handed to writes and appends.
+    pub written_bytes: u64,
+    /// Bytes got from reads.
+    pub read_bytes: u64,
+}
+
+/// Hears how much of a phase is done: done, of how many.
+pub type Tell<'a> = &'a dyn Fn(u64, u64);
+
+/// A volume on which a workload makes its calls.
+pub struct Session<'a> {
+    fs: &'a Fs,
+    caller: Caller,
+    time: Time,
+    durable: Durable,
+    committed_ns: u64,
+    counts: Counts,
+    tell: Tell<'a>,
+}
+
+const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+impl<'a> Session<'a> {
+    /// A session on a mounted volume.
+    pub fn new(fs: &'a Fs, time: Time, durable: Durable, tell: Tell<'a>) -> Self {
+        Self {
+            fs,
+            caller: Caller::root(),
+            committed_ns: time.now_ns(),
+            time,
+            durable,
+            counts: Counts::default(),
+            tell,
+        }
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Nanoseconds of the session's time.
+    pub fn now_ns(&self) -> u64 {
+        self.time.now_ns()
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> InodeNo {
+        self.fs.root()
+    }
+
+    /// Tells how far a phase is.
+    pub fn tell(&self, done: u64, of: u64) {
+        (self.tell)(done, of);
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Of the volume, as for all calls here.
+    pub fn mkdir(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
+        let entry = self.fs.mkdir(&self.caller, parent, name.as_bytes(), 0o755);
+        let ino = entry.with_context(|| format!("mkdir {name}"))?.ino;
+        self.called()?;
+        Ok(ino)
+    }
+
+    /// Makes a file, which must not be there, and opens it.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn create(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
+        let flags = READ_WRITE | OpenFlags::EXCLUSIVE;
+        let entry = self
+            .fs
+            .create(&self.caller, parent, name.as_bytes(), 0o644, flags);
+        let ino = entry.with_context(|| format!("create {name}"))?.ino;
+        self.called()?;
+        Ok(ino)
+    }
+
+    /// Opens a file by its name.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn open(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
+        let entry = self.fs.lookup(&self.caller, parent, name.as_bytes());
+        let ino = entry.with_context(|| format!("open {name}"))?.ino;
+        self.fs.open(&self.caller, ino, READ_WRITE)?;
+        self.called()?;
+        Ok(ino)
+    }
+
+    /// Ends an open or create.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn close(&mut self, ino: InodeNo) -> Result<()> {
+        self.fs.release(ino)?;
+        self.called()
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn remove(&mut self, parent: InodeNo, name: &str) -> Result<()> {
+        let removed = self.fs.unlink(&self.caller, parent, name.as_bytes());
+        removed.with_context(|| format!("remove {name}"))?;
+        self.called()
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn rmdir(&mut self, parent: InodeNo, name: &str) -> Result<()> {
+        let removed = self.fs.rmdir(&self.caller, parent, name.as_bytes());
+        removed.with_context(|| format!("rmdir {name}"))?;
+        self.called()
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// Of the volume; a short write.
+    pub fn write(&mut self, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_as(ino, offset, bytes, WriteFlags::empty())
+    }
+
+    /// Writes all of `bytes` at the end.
+    ///
+    /// # Errors
+    /// Of the volume; a short write.
+    pub fn append(&mut self, ino: InodeNo, bytes: &[u8]) -> Result<()> {
+        self.write_as(ino, 0, bytes, WriteFlags::APPEND)
+    }
+
+    fn write_as(&mut self, ino: InodeNo, at: u64, bytes: &[u8], how: WriteFlags) -> Result<()> {
+        let how = match self.durable {
+            Durable::EachWrite => how | WriteFlags::SYNC,
+            Durable::Every(_) => how,
+        };
+        let (_, n) = self.fs.write_with(&self.caller, ino, at, bytes, how)?;
+        ensure!(
+            n == bytes.len(),
+            "{n} of {} bytes were written",
+            bytes.len()
+        );
+        self.counts.written_bytes += n as u64;
+        self.called()
+    }
+
+    /// Reads up to the end of `out`; how much there was.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn read(&mut self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let n = self.fs.read(ino, offset, out)?;
+        self.counts.read_bytes += n as u64;
+        self.called()?;
+        Ok(n)
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn sync(&mut self) -> Result<()> {
+        self.fs.sync()?;
+        self.committed_ns = self.time.now_ns();
+        Ok(())
+    }
+
+    /// After each call: it counts, and the transaction may be due.
+    fn called(&mut self) -> Result<()> {
+        self.counts.operations += 1;
+        if let (Time::Virtual(clock), Durable::Every(period)) = (&self.time, self.durable) {
+            let age_ns = clock.now_ns().wrapping_sub(self.committed_ns);
+            if u128::from(age_ns) >= period.as_nanos() {
+                self.sync()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! The generators obey their parameters and make the same calls for the same seed, and virtual time is the same each time.
+
+use std::time::Duration;
+
+use stetfs::Caller;
+use stetfs_lab::system::{ADP_S, BLK, BLK_S, Bed, DIFF, EXT3, EXT3_4K, Measured, PCM, Volume};
+use stetfs_lab::workload::iozone::Test;
+use stetfs_lab::workload::postmark::Outcome;
+use stetfs_lab::workload::{Durable, Iozone, Postmark, Session, Workload};
+use stetfs_media::MeterSnapshot;
+
+fn volume() -> Volume {
+    Volume::make(EXT3_4K, 32, 4).expect("a volume")
+}
+
+fn bed(volume: &Volume) -> Bed {
+    Bed::new(ADP_S, PCM, volume, 64).expect("a bed")
+}
+
+fn names(bed: &Bed) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut each = |entry: stetfs::DirEntry<'_>| {
+        names.push(String::from_utf8_lossy(entry.name).into_owned());
+        true
+    };
+    let root = bed.fs().root();
+    bed.fs().readdir(root, 0, &mut each).expect("the root");
+    names.retain(|name| !name.starts_with('.') && name != "lost+found");
+    names
+}
+
+#[test]
+fn iozone_writes_each_record_once_where_it_belongs() {
+    let volume = volume();
+    for test in Test::ALL {
+        for (record, room) in [(1024, 1024), (3072, 3072), (3072, 4096)] {
+            let work = Iozone {
+                test,
+                file_bytes: 100_000,
+                record_bytes: record,
+                room_bytes: room,
+                seed: 5,
+            };
+            let bed = bed(&volume);
+            let content = || {
+                let root = bed.fs().root();
+                let file = bed.fs().lookup(&Caller::root(), root, b"iozone.tmp");
+                let ino = file.expect("the file").ino;
+                let mut bytes = vec![0; 200_000];
+                let n = bed.fs().read(ino, 0, &mut bytes).expect("a read");
+                bytes.truncate(n);
+                bytes
+            };
+            let mut session = Session::new(bed.fs(), bed.time(), Durable::EachWrite, &|_, _| {});
+            work.prepare(&mut session).expect("preparing");
+            let records = u64::from(100_000 / room);
+            let before = match test {
+                Test::Write => vec![0; (records * u64::from(room)) as usize],
+                _ => content(),
+            };
+            let prepared = session.counts().written_bytes;
+            work.run(&mut session).expect("running");
+            let written = session.counts().written_bytes - prepared;
+            assert_eq!(written, records * u64::from(record), "{}", work.name());
+            let after = content();
+            for (n, (old, new)) in before
+                .chunks(room as usize)
+                .zip(after.chunks(room as usize))
+                .enumerate()
+            {
+                let at = record as usize;
+                let words = old[..at].chunks(8).zip(new[..at].chunks(8));
+                assert!(words.into_iter().all(|(a, b)| a != b), "record {n}");
+                assert_eq!(old[at..new.len()], new[at..], "behind record {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_random_order_is_a_permutation_of_its_seed() {
+    let order = |seed| Iozone::packed(Test::RandomWrite, 1 << 20, 1024, seed).order();
+    let mut sorted = order(1);
+    assert_eq!(sorted, order(1));
+    assert_ne!(sorted, order(2));
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..1024).collect::<Vec<_>>());
+}
+
+fn play(set: &Postmark) -> (Outcome, Vec<String>, u64) {
+    let bed = bed(&volume());
+    let mut session = Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {});
+    let outcome = set.play(&mut session).expect("playing");
+    let operations = session.counts().operations;
+    (outcome, names(&bed), operations)
+}
+
+#[test]
+fn postmark_does_what_its_parameters_say() {
+    let set = Postmark {
+        files: 40,
+        transactions: 300,
+        subdirectories: 3,
+        ..Postmark::default()
+    };
+    let (outcome, names, operations) = play(&set);
+    assert_eq!((outcome.created[0], outcome.transactions), (40, 300));
+    assert_eq!(outcome.read + outcome.appended, 300);
+    let created: u64 = outcome.created.iter().sum();
+    assert_eq!(outcome.created[1] + outcome.deleted[0], 300);
+    assert_eq!(created, outcome.deleted.iter().sum::<u64>());
+    assert!(names.is_empty(), "{names:?}");
+    // Half of the transactions each, and sizes in the middle of their range, give or take four times the deviation.
+    for half in [outcome.read, outcome.created[1]] {
+        assert!((115..=185).contains(&half), "{outcome:?}");
+    }
+    let mean = outcome.written_bytes[0] / 40;
+    assert!((3_500..7_000).contains(&mean), "{mean}");
+    assert_eq!((outcome, operations), {
+        let again = play(&set);
+        (again.0, again.2)
+    });
+    assert_ne!(operations, play(&Postmark { seed: 43, ..set }).2);
+}
+
+#[test]
+fn postmark_without_a_half_and_with_files_of_one_size() {
+    let set = Postmark {
+        files: 20,
+        transactions: 30,
+        size_low: 9_000,
+        size_high: 9_000,
+        bias_read: -1,
+        bias_create: 0,
+        buffered: false,
+        write_block: 1000,
+        ..Postmark::default()
+    };
+    let (outcome, _, operations) = play(&set);
+    // Nothing but deletions: after 20 there is no file left.
+    assert_eq!((outcome.transactions, outcome.deleted), (20, [20, 0]));
+    assert_eq!(outcome.written_bytes, [180_000; 2]);
+    // A creation, nine blocks and a close each, and a deletion.
+    assert_eq!(operations, 20 * (1 + 9 + 1 + 1));
+    let buffered = Postmark {
+        buffered: true,
+        bias_read: 0,
+        ..set
+    };
+    let (outcome, _, operations) = play(&buffered);
+    // Files are as long as they may be: appends leave them so. Buffered, a file is written in three calls.
+    assert_eq!((outcome.appended, operations), (0, 20 * (1 + 3 + 1 + 1)));
+}
+
+#[test]
+fn virtual_time_is_the_same_each_time() {
+    let volume = volume();
+    let postmark = Postmark {
+        files: 20,
+        transactions: 60,
+        ..Postmark::default()
+    };
+    let iozone = Iozone::packed(Test::RandomWrite, 256 << 10, 3072, 9);
+    let works: [&dyn Workload; 2] = [&postmark, &iozone];
+    for system in [EXT3, BLK, DIFF, BLK_S, ADP_S] {
+        for work in works {
+            for durable in [Durable::EachWrite, Durable::Every(Duration::from_millis(2))] {
+                let run = || -> (Option<u64>, u64, MeterSnapshot) {
+                    let bed = Bed::new(system, PCM, &volume, 64).expect("a bed");
+                    let run: Measured = bed.measure(work, durable, &|_, _| {}).expect("a run");
+                    (run.virtual_ns, run.commits, run.device)
+                };
+                let (first, second) = (run(), run());
+                assert!(first.0.is_some_and(|ns| ns > 0));
+                assert_eq!(first, second, "{} {}", system.name, work.name());
+            }
+        }
+    }
+}
