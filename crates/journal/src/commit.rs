@@ -152,7 +152,8 @@ impl Journal {
         for (file, n) in owners {
             let (its, others) = rest.split_at(n);
             rest = others;
-            file.committed(tid, its.iter().filter_map(|b| b.owner).map(|(_, l)| l));
+            let blocks = its.iter().filter_map(|b| b.owner).map(|(_, l)| l);
+            file.committed(tid, blocks, |home| self.keeps_clean(home));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 //! comes in between only to read, to note homes, and to mark blocks clean.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -93,7 +94,7 @@ impl FileData {
     /// Keeps a clean block that was just read from `home`; does nothing if there is one already.
     pub fn insert_clean(&self, lblk: LBlock, home: BlockNo, content: BlockRef) {
         let mut inner = self.inner.lock();
-        if let std::collections::btree_map::Entry::Vacant(slot) = inner.pages.entry(lblk.0) {
+        if let Entry::Vacant(slot) = inner.pages.entry(lblk.0) {
             slot.insert(Page::clean(content, Class::Data, Some(home)));
             self.cached.fetch_add(1, Relaxed);
         }
@@ -153,12 +154,8 @@ impl FileData {
         (dirty, unplaced)
     }
 
-    /// Whether the block is in memory.
-    pub(crate) fn has(&self, lblk: LBlock) -> bool {
-        self.inner.lock().pages.contains_key(&lblk.0)
-    }
-
-    /// Changes bytes of a block in transaction `tid`. `content` is what the block holds if it is not in memory.
+    /// Changes bytes of a block in transaction `tid`. `absent` is what the block is if it is not in memory; without it nothing is
+    /// done then.
     pub(crate) fn write(
         &self,
         tid: Tid,
@@ -166,18 +163,22 @@ impl FileData {
         lblk: LBlock,
         offset: usize,
         bytes: &[u8],
-        absent: impl FnOnce() -> Page,
-    ) -> Result<Joined> {
+        absent: Option<Page>,
+    ) -> Result<Option<Joined>> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let page = inner.pages.entry(lblk.0).or_insert_with(|| {
-            self.cached.fetch_add(1, Relaxed);
-            absent()
-        });
+        let page = match (inner.pages.entry(lblk.0), absent) {
+            (Entry::Occupied(slot), _) => slot.into_mut(),
+            (Entry::Vacant(slot), Some(page)) => {
+                self.cached.fetch_add(1, Relaxed);
+                slot.insert(page)
+            }
+            (Entry::Vacant(_), None) => return Ok(None),
+        };
         let fresh = page.unplaced || page.home.is_none();
         let newly = !page.unplaced && page.home.is_none();
         let block = page.join(tid, scheme, fresh)?;
-        page.change(offset, bytes);
+        page.change(offset, bytes, scheme);
         page.unplaced |= newly;
         let wrote = if page.unplaced {
             Wrote::Unplaced { newly }
@@ -194,12 +195,12 @@ impl FileData {
         if block {
             inner.dirty.push(lblk.0);
         }
-        Ok(Joined {
+        Ok(Some(Joined {
             wrote,
             block,
             file,
             run,
-        })
+        }))
     }
 
     /// The blocks of transaction `tid` that need the file system to place them, ascending.
@@ -223,7 +224,6 @@ impl FileData {
                     let block = DirtyBlock {
                         home,
                         content: &page.content,
-                        base: page.base.as_ref(),
                         ranges: &page.ranges,
                     };
                     scheme.placement(&block) == Placement::Relocate
@@ -271,12 +271,22 @@ impl FileData {
         inner.dirty_tid = None;
     }
 
-    /// Transaction `tid`, which held these blocks, is durable.
-    pub(crate) fn committed(&self, tid: Tid, blocks: impl Iterator<Item = LBlock>) {
+    /// Transaction `tid`, which held these blocks, is durable. A block that is clean now stays in memory if `keeps(its home)`.
+    pub(crate) fn committed(
+        &self,
+        tid: Tid,
+        blocks: impl Iterator<Item = LBlock>,
+        keeps: impl Fn(BlockNo) -> bool,
+    ) {
         let mut inner = self.inner.lock();
         for lblk in blocks {
-            if let Some(page) = inner.pages.get_mut(&lblk.0) {
+            if let Entry::Occupied(mut slot) = inner.pages.entry(lblk.0) {
+                let page = slot.get_mut();
                 page.committed(tid);
+                if page.tid.is_none() && page.home.is_some_and(|home| !keeps(home)) {
+                    slot.remove();
+                    self.cached.fetch_sub(1, Relaxed);
+                }
             }
         }
     }

@@ -111,7 +111,7 @@ impl Handle {
         self.note_change();
         let joined = page.join(self.tid, self.journal.scheme(), false)?;
         page.class = class;
-        page.change(offset, bytes);
+        page.change(offset, bytes, self.journal.scheme());
         drop(slot);
         if joined {
             self.txn.add_meta(buffer);
@@ -164,20 +164,25 @@ impl Handle {
     ) -> Result<Wrote> {
         let journal = &self.journal;
         let scheme = journal.scheme();
-        let (content, home) = match old {
-            Old::Hole => (journal.zero_block(), None),
+        let about = scheme.about();
+        let zeros = |home| Some(Page::clean(journal.zero_block(), Class::Data, home));
+        let mut absent = match old {
+            Old::Hole => zeros(None),
             Old::Home(home) => {
-                let needed = bytes.len() < journal.block_size() || scheme.about().wants_base;
-                let content = match needed && !file.has(lblk) {
-                    true => journal.load(home, Class::Data)?.content,
-                    false => journal.zero_block(),
-                };
-                (content, Some(home))
+                let is_whole = bytes.len() == journal.block_size();
+                let is_needed = !is_whole || about.wants_base || about.wants_changes;
+                if is_needed { None } else { zeros(Some(home)) }
             }
         };
-        let absent = || Page::clean(content, Class::Data, home);
         self.note_change();
-        let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent)?;
+        let joined = loop {
+            let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent)?;
+            match (joined, old) {
+                (Some(joined), _) => break joined,
+                (None, Old::Home(home)) => absent = Some(journal.load(home, Class::Data)?),
+                (None, Old::Hole) => unreachable!("a hole holds zeros"),
+            }
+        };
         if joined.file {
             self.txn.add_file(Arc::clone(file));
         }

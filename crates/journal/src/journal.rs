@@ -49,6 +49,8 @@ pub struct Journal {
     limits: Limits,
     /// Cached blocks to keep.
     most_cached: usize,
+    /// The device is memory itself, which a copy of what lies there would only fill up.
+    is_memory: bool,
     zero: BlockRef,
     cache: Cache,
     files: Files,
@@ -75,6 +77,7 @@ impl Journal {
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
         let journal = Arc::new(Self {
+            is_memory: dev.pmem().is_some(),
             dev,
             scheme,
             block_size,
@@ -361,6 +364,11 @@ impl Journal {
             // The error has stopped the journal.
             let _ = self.checkpoint(Goal::Background);
         }
+    }
+
+    /// Whether a data block that has become clean stays in memory.
+    pub(crate) fn keeps_clean(&self, home: BlockNo) -> bool {
+        !self.is_memory || self.scheme.holds_any(home, 1)
     }
 
     fn read_device(&self, block: BlockNo, out: &mut [u8], class: Class) -> Result<()> {

@@ -64,14 +64,18 @@ impl Page {
     }
 
     /// Changes bytes; the page has joined before.
-    pub(crate) fn change(&mut self, offset: usize, bytes: &[u8]) {
+    pub(crate) fn change(&mut self, offset: usize, bytes: &[u8], scheme: &dyn Scheme) {
+        if scheme.about().wants_changes && !self.fresh {
+            self.ranges.add_changes(offset, &self.content, bytes);
+        } else {
+            self.ranges.add(offset, bytes.len());
+        }
         if bytes.len() == self.content.len() && !self.content.is_unshared() {
             // Copying what is overwritten whole would be waste.
             self.content = Block::copy_of(bytes).into();
         } else {
             self.content.make_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
-        self.ranges.add(offset, bytes.len());
     }
 
     /// Transaction `tid` is durable.

@@ -6,35 +6,18 @@ use smallvec::SmallVec;
 /// bounded. Differential schemes may still compare contents inside a range.
 const MOST: usize = 16;
 
-/// Bytes that are compared at once.
+/// Bytes that are compared at once, and the finest difference that is told.
 const WORD: usize = 8;
+/// Words whose differences are one mask.
+const WORDS: usize = 8;
 
-/// Tells for each word that a range touches, or the part of it in the range, where it begins and whether it differs.
-fn for_words(
-    range: &std::ops::Range<usize>,
-    before: &[u8],
-    after: &[u8],
-    mut each: impl FnMut(usize, bool),
-) {
-    let first = range.start.next_multiple_of(WORD).min(range.end);
-    let last = (range.end / WORD * WORD).max(first);
-    if range.start < first {
-        each(
-            range.start,
-            before[range.start..first] != after[range.start..first],
-        );
-    }
-    let (before_words, _) = before[first..last].as_chunks::<WORD>();
-    let (after_words, _) = after[first..last].as_chunks::<WORD>();
-    for (i, (a, b)) in before_words.iter().zip(after_words).enumerate() {
-        each(
-            first + i * WORD,
-            u64::from_ne_bytes(*a) != u64::from_ne_bytes(*b),
-        );
-    }
-    if last < range.end {
-        each(last, before[last..range.end] != after[last..range.end]);
-    }
+/// Which of the words differ: a bit for each, from the lowest on.
+fn differing(before: &[[u8; WORD]], after: &[[u8; WORD]]) -> u8 {
+    let differs = |(a, b): (&[u8; WORD], &[u8; WORD])| {
+        u8::from(u64::from_ne_bytes(*a) != u64::from_ne_bytes(*b))
+    };
+    let bits = before.iter().zip(after).map(differs);
+    bits.enumerate().fold(0, |mask, (i, bit)| mask | bit << i)
 }
 
 /// Sorted, disjoint, non-adjacent byte ranges `[start, end)` of a block.
@@ -83,25 +66,51 @@ impl Ranges {
         }
     }
 
-    /// Those of these bytes that differ between two contents of the block, by words of 8 bytes.
-    pub fn changed(&self, before: &[u8], after: &[u8]) -> Self {
-        let mut changed = Self::new();
-        for range in self.iter() {
-            // A run is added when it ends, not word by word.
-            let mut run = None;
-            for_words(&range, before, after, |at, differs| match (run, differs) {
-                (None, true) => run = Some(at),
-                (Some(start), false) => {
-                    changed.add(start, at - start);
-                    run = None;
-                }
-                _ => {}
-            });
-            if let Some(start) = run {
-                changed.add(start, range.end - start);
-            }
+    /// Adds those of `bytes` that differ from what is at `offset` of the block's content so far, by words of 8 bytes.
+    pub fn add_changes(&mut self, offset: usize, content: &[u8], bytes: &[u8]) {
+        let end = offset + bytes.len();
+        let first = offset.next_multiple_of(WORD).min(end);
+        let last = (end / WORD * WORD).max(first);
+        let before = &content[offset..end];
+        let differs = |range: std::ops::Range<usize>| {
+            let range = range.start - offset..range.end - offset;
+            before[range.clone()] != bytes[range]
+        };
+        if differs(offset..first) {
+            self.add(offset, first - offset);
         }
-        changed
+        let (before_words, _) = before[first - offset..last - offset].as_chunks::<WORD>();
+        let (after_words, _) = bytes[first - offset..last - offset].as_chunks::<WORD>();
+        // A run is added when it ends, not word by word.
+        let (mut at, mut run) = (first, None);
+        for (a, b) in before_words.chunks(WORDS).zip(after_words.chunks(WORDS)) {
+            let mask = differing(a, b);
+            let is_all = mask == u8::MAX >> (WORDS - a.len());
+            match run {
+                Some(_) if is_all => {}
+                None if mask == 0 => {}
+                _ => {
+                    for i in 0..a.len() {
+                        let word = at + i * WORD;
+                        match (run, mask >> i & 1 == 1) {
+                            (None, true) => run = Some(word),
+                            (Some(start), false) => {
+                                self.add(start, word - start);
+                                run = None;
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+            at += a.len() * WORD;
+        }
+        if let Some(start) = run {
+            self.add(start, last - start);
+        }
+        if differs(last..end) {
+            self.add(last, end - last);
+        }
     }
 
     /// Adds every byte of `other`.
@@ -177,15 +186,41 @@ mod tests {
         let before = [0u8; 64];
         let mut after = before;
         (after[3], after[20], after[40]) = (1, 1, 1);
-        let mut ranges = Ranges::new();
-        ranges.add(2, 20);
-        let changed = ranges.changed(&before, &after);
+        let mut changed = Ranges::new();
+        changed.add_changes(2, &before, &after[2..22]);
         assert_eq!(changed.iter().collect::<Vec<_>>(), [2..8, 16..22]);
         assert_eq!(
             changed.widened(16).iter().collect::<Vec<_>>(),
             [Ranges::whole(32).iter().next().expect("one")]
         );
-        assert!(ranges.changed(&after, &after).is_empty());
+        let mut none = Ranges::new();
+        none.add_changes(0, &after, &after);
+        assert!(none.is_empty());
+    }
+
+    /// Against words compared one by one, for every part of a block and differences near and far.
+    #[test]
+    fn what_changed_agrees_with_words_compared_one_by_one() {
+        let before = [0u8; 256];
+        for step in [8, 24, 72, 200] {
+            let mut after = before;
+            after.iter_mut().step_by(step).for_each(|b| *b = 1);
+            after[64..160].fill(1);
+            for start in 0..80 {
+                for end in start..256 {
+                    let mut changed = Ranges::new();
+                    changed.add_changes(start, &before, &after[start..end]);
+                    let mut expected = Ranges::new();
+                    for word in (0..256).step_by(WORD) {
+                        let (from, to) = (word.max(start), (word + WORD).min(end));
+                        if from < to && before[from..to] != after[from..to] {
+                            expected.add(from, to - from);
+                        }
+                    }
+                    assert_eq!(changed, expected, "{start}..{end} every {step}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct About {
     pub atomic: bool,
     /// It wants the content that a block had before the transaction ([`LoggedBlock::base`]).
     pub wants_base: bool,
+    /// It wants to know exactly which bytes changed ([`LoggedBlock::ranges`]), not only which were written.
+    pub wants_changes: bool,
     /// It asks for relocation ([`Placement::Relocate`]).
     pub relocates: bool,
     /// What writing costs, in a line: bytes and flushes of a commit of n blocks.
@@ -195,20 +197,8 @@ pub struct DirtyBlock<'a> {
     pub home: BlockNo,
     /// Its new content.
     pub content: &'a BlockRef,
-    /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had one.
-    pub base: Option<&'a BlockRef>,
-    /// The bytes that were written to.
+    /// The bytes that changed, or were written to if the scheme does not [want](About::wants_changes) to know more.
     pub ranges: &'a Ranges,
-}
-
-impl DirtyBlock<'_> {
-    /// The bytes that really changed, as far as that is known.
-    pub fn changed(&self) -> Ranges {
-        match self.base {
-            Some(base) => self.ranges.changed(base, self.content),
-            None => self.ranges.clone(),
-        }
-    }
 }
 
 /// What opening found and did.
@@ -283,7 +273,7 @@ pub struct LoggedBlock {
     pub content: BlockRef,
     /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had one.
     pub base: Option<BlockRef>,
-    /// The bytes that the transaction changed.
+    /// The bytes that the transaction changed, or wrote to if the scheme does not [want](About::wants_changes) to know more.
     pub ranges: Ranges,
     /// The block was free or a hole before: its old content means nothing.
     pub fresh: bool,

@@ -67,7 +67,8 @@ pub(crate) static ABOUT: About = About {
     needs_pmem: true,
     mark: Mark::PrivateLog,
     atomic: true,
-    wants_base: true,
+    wants_base: false,
+    wants_changes: true,
     relocates: true,
     cost: "changed bytes + 64 and 1 fence a commit, each whole block once; changed bytes again at checkpoint",
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
@@ -149,6 +150,21 @@ struct Version {
     content: BlockRef,
     /// What differs from home.
     ranges: Ranges,
+}
+
+impl Version {
+    /// Takes the bytes in `changed` over from the newer `content`. By itself this holds a copy of its own from the second change on, so
+    /// that who changes a block again and again need not leave the whole of it behind each time.
+    fn update(&mut self, content: &BlockRef, changed: &Ranges) {
+        if !self.content.is_unshared() {
+            self.content = content.clone();
+            return;
+        }
+        let own = self.content.make_mut();
+        for range in changed.iter() {
+            own[range.clone()].copy_from_slice(&content[range]);
+        }
+    }
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
@@ -256,9 +272,8 @@ impl Scheme for Shortcut {
             Variant::Blk | Variant::Diff => false,
             Variant::BlkS => true,
             Variant::AdpS => {
-                let half = self.block_size / 2;
                 // Exactly half is not more than half.
-                block.ranges.bytes() > half && block.changed().bytes() > half
+                block.ranges.bytes() > self.block_size / 2
             }
         };
         if relocate {
@@ -365,14 +380,11 @@ impl Shortcut {
         if block.fresh || block.relocated || (is_data && self.variant == Variant::Blk) {
             return Part::Whole;
         }
-        let changed = match &block.base {
-            Some(base) => block.ranges.changed(base, &block.content),
-            None => block.ranges.clone(),
-        };
+        let changed = &block.ranges;
         match block.class {
             _ if changed.is_empty() => Part::Nothing,
             Class::InodeTable => Part::Ranges(ChunkKind::Inodes, changed.widened(self.inode_size)),
-            _ => Part::Ranges(ChunkKind::Ranges, changed),
+            _ => Part::Ranges(ChunkKind::Ranges, changed.clone()),
         }
     }
 
@@ -456,7 +468,7 @@ impl Shortcut {
                 ranges: Ranges::new(),
             });
             version.class = block.class;
-            version.content = block.content.clone();
+            version.update(&block.content, &ranges);
             version.ranges.add_all(&ranges);
         }
         for block in revoked {
