@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod crash;
 pub mod damage;
+pub mod experiment;
 pub mod floor;
 pub mod host;
 pub mod image;

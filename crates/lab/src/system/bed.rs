@@ -41,6 +41,20 @@ pub struct Bed {
 struct Mounted {
     fs: Fs,
     dev: Arc<dyn BlockDev>,
+    cost: MountCost,
+}
+
+/// What a mount did, and what that cost. The device was open already.
+#[derive(Clone, Debug, Serialize)]
+pub struct MountCost {
+    /// What was found.
+    pub report: MountReport,
+    /// Virtual time, of simulated media.
+    pub virtual_ns: Option<u64>,
+    /// Real time. Of simulated media, it says how fast they are simulated.
+    pub real_ns: u64,
+    /// What the medium did.
+    pub device: MeterSnapshot,
 }
 
 /// What a run cost.
@@ -116,7 +130,7 @@ impl Bed {
                 }
             }
         };
-        let (mounted, _) = mount(&ground, system, memory_mib)?;
+        let mounted = mount(&ground, system, memory_mib)?;
         Ok(Self {
             system,
             medium,
@@ -162,26 +176,30 @@ impl Bed {
     /// Of the volume.
     pub fn remount(&mut self) -> Result<()> {
         self.fs().unmount()?;
-        self.mount_again().map(drop)
+        self.mount_again()
     }
 
     /// Crashes and mounts again: on simulated media what was not yet durable is lost; in memory the process forgets the volume.
     ///
     /// # Errors
     /// Of the mount.
-    pub fn crash(&mut self) -> Result<MountReport> {
+    pub fn crash(&mut self) -> Result<()> {
         if let Ground::Sim(pmem) = &self.ground {
             self.ground = Ground::Sim(sim(self.medium, pmem.stable()));
         }
         self.mount_again()
     }
 
-    fn mount_again(&mut self) -> Result<MountReport> {
+    fn mount_again(&mut self) -> Result<()> {
         // The old one holds the device's lock until it is gone.
         self.mounted = None;
-        let (mounted, report) = mount(&self.ground, self.system, self.memory_mib)?;
-        self.mounted = Some(mounted);
-        Ok(report)
+        self.mounted = Some(mount(&self.ground, self.system, self.memory_mib)?);
+        Ok(())
+    }
+
+    /// What the last mount cost.
+    pub fn mount_cost(&self) -> &MountCost {
+        &self.mounted().cost
     }
 
     /// Prepares a workload and measures it; the volume is unmounted then.
@@ -200,8 +218,9 @@ impl Bed {
         if let Medium::Memory = self.medium {
             self.touch()?;
         }
+        workload.warm(&mut Session::new(self.fs(), self.time(), durable, tell))?;
         let before = self.dev().meter().snapshot();
-        let clock = self.clock();
+        let clock = clock_of(&self.ground);
         let start_ns = clock.now_ns();
         let start = Instant::now();
         let mut session = Session::new(self.fs(), self.time(), durable, tell);
@@ -210,7 +229,7 @@ impl Bed {
             .with_context(|| workload.name())?;
         session.sync()?;
         let counts = session.counts();
-        let real_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let real_ns = real_ns(start);
         self.fs().unmount()?;
         let device = self.dev().meter().snapshot() - &before;
         let busy_ns = clock.now_ns() - start_ns - device.busy_ns(Cause::Control);
@@ -224,13 +243,6 @@ impl Bed {
             real_ns,
             device,
         })
-    }
-
-    fn clock(&self) -> Clock {
-        match &self.ground {
-            Ground::Sim(pmem) => pmem.rig().clock.clone(),
-            Ground::Memory { .. } => Clock::default(),
-        }
     }
 
     /// Reads everything once, so that no page of a mapping is touched for the first time while the time is taken.
@@ -257,7 +269,7 @@ fn sim(medium: Medium, image: Image) -> Arc<SimPmem> {
     Arc::new(options.build_on(&Rig::default(), image))
 }
 
-fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<(Mounted, MountReport)> {
+fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
     let options = options(ground, system, memory_mib)?;
     let dev: Arc<dyn BlockDev> = match (ground, system.access) {
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
@@ -268,9 +280,30 @@ fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<(Mounted, M
             Arc::new(FileOptions::default().open(path)?)
         }
     };
+    let clock = clock_of(ground);
+    let (start_ns, start, before) = (clock.now_ns(), Instant::now(), dev.meter().snapshot());
     let (fs, report) = Fs::mount(dev.clone(), options)
         .with_context(|| format!("mounting {} on {}", system.name, dev.describe()))?;
-    Ok((Mounted { fs, dev }, report))
+    let virtual_ns = clock.now_ns() - start_ns;
+    let cost = MountCost {
+        report,
+        virtual_ns: matches!(ground, Ground::Sim(_)).then_some(virtual_ns),
+        real_ns: real_ns(start),
+        device: dev.meter().snapshot() - &before,
+    };
+    Ok(Mounted { fs, dev, cost })
+}
+
+/// The machine's, or one that stands still.
+fn clock_of(ground: &Ground) -> Clock {
+    match ground {
+        Ground::Sim(pmem) => pmem.rig().clock.clone(),
+        Ground::Memory { .. } => Clock::default(),
+    }
+}
+
+fn real_ns(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// On simulated media nothing happens by the machine's clock and no thread works in the background: the session commits, and

@@ -12,7 +12,7 @@ mod bed;
 mod block_layer;
 mod volume;
 
-pub use bed::{Bed, Measured};
+pub use bed::{Bed, Measured, MountCost};
 pub use block_layer::BlockLayer;
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 

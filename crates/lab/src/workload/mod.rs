@@ -27,6 +27,15 @@ pub trait Workload {
     /// Of the volume.
     fn prepare(&self, session: &mut Session<'_>) -> Result<()>;
 
+    /// After everything is home and the volume was mounted again: brings into the cache, where the system has one, what the original
+    /// would find there. Not measured either.
+    ///
+    /// # Errors
+    /// Of the volume.
+    fn warm(&self, _: &mut Session<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// What is measured.
     ///
     /// # Errors

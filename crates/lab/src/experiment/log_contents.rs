@@ -1,0 +1,90 @@
+//! What a byte-addressable log holds, told apart by the lab's own reading of the format (FORMAT.md, "Private log transaction"): the
+//! meter counts a record as one thing, the paper's arithmetic counts the data in it.
+
+use anyhow::{Context, Result, ensure};
+use stetfs_format::private_log::{
+    CHUNK_SIZE, Chunk, ChunkKind, LogHeader, TRANSACTION_SIZE, Transaction, state_of,
+};
+use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_media::{Class, Image, SimDev};
+
+/// Bytes in the transactions of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogContents {
+    /// Transactions that would be replayed.
+    pub transactions: u64,
+    /// File data: changed bytes and whole blocks.
+    pub data_bytes: u64,
+    /// The same of metadata.
+    pub metadata_bytes: u64,
+    /// Everything else: headers, places of changed bytes, checksums of blocks elsewhere, freed blocks, padding.
+    pub header_bytes: u64,
+}
+
+/// Reads the log of a volume that is mounted by scheme `shortcut`, or was when it crashed.
+///
+/// # Errors
+/// There is no such log, or it is none that a writer makes; it is longer than once around.
+pub fn read(image: &Image) -> Result<LogContents> {
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    image.read(SUPERBLOCK_OFFSET, &mut raw);
+    let sb = Superblock::decode(&raw)?;
+    let block = sb.block_size();
+    let mut log = Vec::new();
+    for extent in stetfs::journal_extents(&SimDev::new(image.clone()), &sb)? {
+        let mut bytes = vec![0; extent.len as usize * block];
+        image.read(extent.start.0 * block as u64, &mut bytes);
+        log.append(&mut bytes);
+    }
+    ensure!(log.len() > 2 * block, "a log of {} bytes", log.len());
+    let header = LogHeader::decode(&log[block..])?;
+    let ring = &log[2 * block..];
+    let mut at = header.tail.line as usize * 64;
+    let mut sequence = header.tail.sequence;
+    let mut contents = LogContents::default();
+    while let Some(first) = ring
+        .get(at..)
+        .and_then(|r| r.first_chunk::<TRANSACTION_SIZE>())
+    {
+        let (word, transaction) = Transaction::decode(first);
+        if state_of(word).1 != sequence || transaction.epoch != header.epoch {
+            return Ok(contents);
+        }
+        let end = at + transaction.length as usize;
+        let record = ring
+            .get(at..end)
+            .context("the log is longer than once around")?;
+        contents.add(&transaction, record, block)?;
+        at = end;
+        sequence = sequence.next();
+    }
+    Ok(contents)
+}
+
+impl LogContents {
+    fn add(&mut self, transaction: &Transaction, record: &[u8], block: usize) -> Result<()> {
+        self.transactions += 1;
+        let mut rest = &record[TRANSACTION_SIZE..];
+        let mut content = 0;
+        for _ in 0..transaction.chunks {
+            let chunk = Chunk::decode(rest)?;
+            let (body, later) = rest.split_at(chunk.length as usize);
+            let pairs = body[CHUNK_SIZE..].chunks_exact(4).take(chunk.count.into());
+            let bytes = match chunk.kind {
+                ChunkKind::Ranges | ChunkKind::Inodes => pairs
+                    .map(|pair| u64::from(u16::from_le_bytes([pair[2], pair[3]])))
+                    .sum(),
+                ChunkKind::Block => block as u64,
+                ChunkKind::InPlace | ChunkKind::Revoke => 0,
+            };
+            match chunk.class == Class::Data as u8 {
+                true => self.data_bytes += bytes,
+                false => self.metadata_bytes += bytes,
+            }
+            content += bytes;
+            rest = later;
+        }
+        self.header_bytes += record.len() as u64 - content;
+        Ok(())
+    }
+}

@@ -1,0 +1,117 @@
+//! The papers' experiments: systems, media and workloads side by side, with the paper's figures beside ours.
+//!
+//! An experiment is a file here: what it compares, what the paper says of it ([`Check`](report::Check)), and how its
+//! [`Report`] shows it. [`EXPERIMENTS`] is the one list of them.
+
+pub mod log_contents;
+pub mod report;
+mod shortcut_example;
+mod shortcut_fig4;
+mod shortcut_fig5;
+mod shortcut_recovery;
+
+pub use shortcut_recovery::RecoveryRun;
+
+use anyhow::{Result, ensure};
+
+use crate::system::{Bed, Measured, Medium, System, Volume};
+use crate::workload::{Durable, Workload};
+use report::Report;
+
+/// An experiment.
+pub struct Experiment {
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// What it shows, in a line.
+    pub title: &'static str,
+    /// Where it comes from.
+    pub paper: &'static str,
+    /// The factor on the paper's data sets when none is given.
+    pub scale: f64,
+    /// Whether it measures on this machine's memory too.
+    pub has_real_time: bool,
+    /// Runs it.
+    pub run: fn(&Setting<'_>) -> Result<Report>,
+}
+
+/// Every experiment.
+pub const EXPERIMENTS: &[Experiment] = &[
+    shortcut_example::EXPERIMENT,
+    shortcut_fig4::EXPERIMENT,
+    shortcut_fig5::EXPERIMENT,
+    shortcut_recovery::EXPERIMENT,
+];
+
+/// The experiment of that name.
+pub fn find(id: &str) -> Option<&'static Experiment> {
+    EXPERIMENTS.iter().find(|e| e.id == id)
+}
+
+/// Hears what is being run, and how much of it is done: done, of how many.
+pub type Progress<'a> = &'a dyn Fn(&str, u64, u64);
+
+/// How an experiment is to be run.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    /// What chance is drawn from.
+    pub seed: u64,
+    /// The factor on the paper's data sets.
+    pub scale: f64,
+    /// Whether to measure on this machine's memory too.
+    pub real_time: bool,
+    /// Hears how far it is.
+    pub progress: Progress<'a>,
+}
+
+impl Setting<'_> {
+    /// So many bytes of the paper's, scaled, in whole units of `unit`, one at least.
+    ///
+    /// # Errors
+    /// The factor is none.
+    pub fn scaled(&self, bytes: u64, unit: u64) -> Result<u64> {
+        ensure!(
+            self.scale.is_finite() && self.scale > 0.0 && self.scale <= 16.0,
+            "a scale of {}: it must be more than 0 and at most 16",
+            self.scale
+        );
+        let scaled = (bytes as f64 * self.scale) as u64;
+        Ok((scaled / unit).max(1) * unit)
+    }
+
+    /// Measures a workload on a fresh copy of the volume.
+    ///
+    /// # Errors
+    /// Of the volume and the machine.
+    pub fn measure(
+        &self,
+        (system, medium): (System, Medium),
+        volume: &Volume,
+        memory_mib: u64,
+        workload: &dyn Workload,
+        durable: Durable,
+    ) -> Result<Measured> {
+        let what = format!("{} on {}: {}", system.name, medium.name(), workload.name());
+        let tell = |done, of| (self.progress)(&what, done, of);
+        tell(0, 1);
+        Bed::new(system, medium, volume, memory_mib)?.measure(workload, durable, &tell)
+    }
+
+    /// The median by time of three measurements; virtual time needs one.
+    ///
+    /// # Errors
+    /// As [`measure`](Self::measure).
+    pub fn median(
+        &self,
+        on: (System, Medium),
+        volume: &Volume,
+        memory_mib: u64,
+        workload: &dyn Workload,
+        durable: Durable,
+    ) -> Result<Measured> {
+        let times = if on.1 == Medium::Memory { 3 } else { 1 };
+        let runs = (0..times).map(|_| self.measure(on, volume, memory_mib, workload, durable));
+        let mut runs = runs.collect::<Result<Vec<_>>>()?;
+        runs.sort_by_key(Measured::elapsed_ns);
+        Ok(runs.swap_remove(times / 2))
+    }
+}
