@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use stetfs::MountOptions;
+use stetfs::{Caller, Fs, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_journal::{About, DataMode, SCHEMES, find};
@@ -36,6 +36,12 @@ const SHORT_LOG: u32 = 512;
 
 /// Two groups where blocks have 1 KiB.
 const VOLUME_MIB: u64 = 12;
+
+/// Blocks that are left free, so that workloads soon write again where something else was: enough for each of them.
+const ROOM_BLOCKS: u64 = 1024;
+
+/// The file, outside of what workloads see, that takes the others.
+const FILLER: &[u8] = b"filler";
 
 /// So that volumes are the same each time.
 const UUID: &str = "73746574-6673-4c61-8000-000000000001";
@@ -98,8 +104,8 @@ impl Target {
         }
     }
 
-    /// A fresh volume of 12 MiB with nothing but the base directory, and without room to grow: the resize inode's blocks would only
-    /// be checked again and again. Nothing in it is drawn by chance.
+    /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and little room to grow: the resize
+    /// inode's blocks would only be checked again and again. Nothing in it is drawn by chance.
     ///
     /// # Errors
     /// mke2fs, or the first mount.
@@ -107,8 +113,10 @@ impl Target {
         let dir = crate::host::scratch()?;
         let path = dir.path().join("image");
         let journal_mib = u64::from(self.volume.block) >> 10;
-        let blocks = (VOLUME_MIB << 20) / u64::from(self.volume.block);
-        let extended = format!("hash_seed={UUID},resize={}", blocks * 2);
+        let block = u64::from(self.volume.block);
+        // One group more than a block of the smallest descriptors describes. With less, mke2fs reserves what it likes.
+        let groups = block / 32 + 1;
+        let extended = format!("hash_seed={UUID},resize={}", groups * block * 8);
         let more = ["-N", "256", "-U", UUID, "-E", &extended];
         self.volume
             .make_with(&path, VOLUME_MIB, journal_mib, &more)?;
@@ -122,9 +130,30 @@ impl Target {
         };
         let media = Media::new(&Contents::new(vec![(kind, image)]));
         let (mut library, _) = Library::mount(media.home(), self.options())?;
+        fill(library.fs()).context("filling the volume")?;
         library.unmount()?;
         Ok(media.contents())
     }
+}
+
+/// Leaves [`ROOM_BLOCKS`] free.
+fn fill(fs: &Fs) -> Result<()> {
+    let caller = Caller::root();
+    let file = fs.create(&caller, fs.root(), FILLER, 0o600, OpenFlags::WRITE)?;
+    let ino = file.ino;
+    let some = vec![b'f'; 64 << 10];
+    let mut at = 0;
+    loop {
+        let stat = fs.statfs()?;
+        let free = stat.blocks_free.saturating_sub(ROOM_BLOCKS) * u64::from(stat.block_size);
+        let len = free.min(some.len() as u64) as usize;
+        if len == 0 {
+            break;
+        }
+        at += fs.write(&caller, ino, at, &some[..len])? as u64;
+    }
+    fs.release(ino)?;
+    Ok(())
 }
 
 /// Lets the journal superblock say that the log has so many blocks.

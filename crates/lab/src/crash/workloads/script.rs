@@ -307,13 +307,10 @@ fn revokes() -> Vec<Op> {
             },
         ]);
         ops.push(Op::Sync);
-        ops.extend([
-            create("data"),
-            open(1, "data"),
-            write(1, 0, 700 + round, 30_000),
-            write(1, 30_000, 720 + round, 30_000),
-            Op::Fsync { slot: 1 },
-        ]);
+        // So much that it comes by all free blocks before the log has forgotten what they were.
+        ops.extend([create("data"), open(1, "data")]);
+        ops.extend((0..20).map(|i| write(1, i * 20_000, 700 + round * 20 + i as u16, 20_000)));
+        ops.push(Op::Fsync { slot: 1 });
         ops.extend([
             unlink("data"),
             Op::Close { slot: 1 },
