@@ -197,7 +197,9 @@ fn campaign(args: &Crash, target: Target, workloads: Vec<Workload>) -> Result<Re
             ..Budget::default()
         },
     };
+    let fresh = target.contents();
     let campaign = Campaign {
+        fresh: fresh.map_err(|e| told(&e).context(format!("making a volume for {name}")))?,
         target,
         workloads,
         effort: Effort {

@@ -20,9 +20,9 @@ pub enum Bug {
     LateOrderedData,
     /// Freed blocks are not revoked.
     ForgottenRevoke,
-    /// A block that begins with JBD2's magic is logged as it is.
-    ForgottenEscape,
-    /// The log of an empty journal is written before the superblock that says where it begins is durable.
+    /// The tag of a block that begins with JBD2's magic does not say that the log has zeros in its place.
+    UntoldEscape,
+    /// The log of an empty journal is written before the superblock says where it begins.
     LateFirstMark,
     /// A checkpoint frees log space although what it wrote home was not flushed.
     MissingCheckpointFlush,
@@ -82,8 +82,8 @@ bugs! {
     MissingRecordFlush "missing-record-flush" "commit record not made durable": "jbd2" "journal", "shortcut" "-";
     LateOrderedData "late-ordered-data" "ordered data written after its commit": "jbd2" "ordered";
     ForgottenRevoke "forgotten-revoke" "freed blocks not revoked": "jbd2" "ordered", "shortcut" "-";
-    ForgottenEscape "forgotten-escape" "blocks that begin with the journal's magic not escaped": "jbd2" "journal";
-    LateFirstMark "late-first-mark" "log written before the superblock that marks its start is durable": "jbd2" "journal";
+    UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic": "jbd2" "journal";
+    LateFirstMark "late-first-mark" "superblock says where the log begins only after the first commit": "jbd2" "journal";
     MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable": "jbd2" "journal", "shortcut" "-";
     LateTail "late-tail" "log space used again before the tail is moved": "jbd2" "journal", "shortcut" "-";
     UncheckedReplay "unchecked-replay" "no checksum check at replay": "jbd2" "journal,journal_async_commit", "shortcut" "-";

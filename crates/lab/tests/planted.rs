@@ -2,12 +2,13 @@
 //! `make planted`.
 //!
 //! - `STETFS_LAB_BUG=NAME` plants only that one, `STETFS_LAB_SCHEME=NAME` only in that scheme.
+//! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
 //! - `STETFS_LAB_WRITE=1` writes the table of docs/TESTING.md anew.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
 
-use stetfs_journal::planted::{BUGS, BugAbout, plant};
+use stetfs_journal::planted::{BUGS, Bug, BugAbout, plant};
 use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::report::Report;
 use stetfs_lab::crash::states::Effort;
@@ -23,9 +24,16 @@ const RANDOM: u64 = 24;
 /// States after which a bug counts as not found.
 const STATES: u64 = 4_000_000;
 
+fn states() -> u64 {
+    let given = std::env::var("STETFS_LAB_STATES").ok();
+    given.map_or(STATES, |n| n.parse().expect("a number of states"))
+}
+
 /// Explores with a bug until a violation, first the workloads that are written down, then the sequences of one operation, then random ones.
-fn hunt(scheme: &str, mode: &str) -> Report {
+fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
     let target = Target::new(scheme, Some(mode), EXT4_1K).expect("a target");
+    // Without the bug, so that what it does is done to the workloads.
+    let fresh = target.contents().expect("a volume");
     let choice = Choice {
         lengths: vec![1],
         sample: Sample {
@@ -41,10 +49,11 @@ fn hunt(scheme: &str, mode: &str) -> Report {
     workloads.sort_by_key(|w| (!w.is_long(), w.name.starts_with("random")));
     let campaign = Campaign {
         target,
+        fresh,
         workloads,
         effort: Effort::default(),
         budget: Budget {
-            states: Some(STATES),
+            states: Some(states()),
             time: None,
         },
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
@@ -52,14 +61,15 @@ fn hunt(scheme: &str, mode: &str) -> Report {
         minimized: 0,
         front: None,
     };
-    campaign.run(&|_| {}).expect("a campaign")
+    plant(Some(bug));
+    let report = campaign.run(&|_| {}).expect("a campaign");
+    plant(None);
+    report
 }
 
 /// A row of the table; none when the bug was not found.
 fn row(about: &BugAbout, scheme: &str, mode: &str) -> Option<String> {
-    plant(Some(about.bug));
-    let report = hunt(scheme, mode);
-    plant(None);
+    let report = hunt(about.bug, scheme, mode);
     let states = report.counts.states + report.counts.nested;
     let Some(violation) = report.violations.first() else {
         println!(

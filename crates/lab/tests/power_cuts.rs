@@ -34,6 +34,7 @@ fn cuts() -> usize {
 fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>) -> Report {
     let campaign = Campaign {
         target: target.clone(),
+        fresh: target.contents().expect("a volume"),
         workloads,
         effort: Effort {
             moments: cuts(),

@@ -262,6 +262,12 @@ impl Jbd2 {
                 self.area.write_commit(durable, commit_at, commit.bytes())?;
             }
         }
+        if is_planted(Bug::LateFirstMark) && self.live.span.lock().marked_empty {
+            let mut superblock = self.superblock.lock();
+            let bytes = superblock.update(head, sequence);
+            self.area.write_unvouched(0, bytes, false)?;
+            self.live.span.lock().marked_empty = false;
+        }
         let homes = logged.iter().map(|b| b.home).collect();
         {
             let mut span = self.live.span.lock();
@@ -296,14 +302,8 @@ impl Jbd2 {
             let span = self.live.span.lock();
             (span.head, span.sequence, span.marked_empty)
         };
-        if marked_empty {
-            if is_planted(Bug::LateFirstMark) {
-                let mut superblock = self.superblock.lock();
-                let bytes = superblock.update(head, sequence);
-                self.area.write_unvouched(0, bytes, false)?;
-            } else {
-                self.update_superblock(head, sequence)?;
-            }
+        if marked_empty && !is_planted(Bug::LateFirstMark) {
+            self.update_superblock(head, sequence)?;
             self.live.span.lock().marked_empty = false;
         }
         Ok((head, sequence))

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use parking_lot::Mutex;
 use stetfs_journal::DataMode;
 
@@ -31,6 +31,8 @@ pub struct Budget {
 pub struct Campaign<'a> {
     /// What is judged.
     pub target: Target,
+    /// What the media hold before each workload: [`Target::contents`].
+    pub fresh: Contents,
     /// What is run on it.
     pub workloads: Vec<Workload>,
     /// How much is looked at.
@@ -65,7 +67,6 @@ pub const MINIMIZED: usize = 3;
 
 struct Shared<'a> {
     campaign: &'a Campaign<'a>,
-    fresh: Contents,
     next: AtomicUsize,
     done: AtomicUsize,
     stop: AtomicBool,
@@ -103,7 +104,6 @@ impl Campaign<'_> {
     pub fn run(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
         let shared = Shared {
             campaign: self,
-            fresh: self.target.contents().context("making a volume")?,
             next: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
@@ -138,7 +138,7 @@ impl Campaign<'_> {
             .saturating_sub(counts.workloads + counts.workloads_unfinished);
         // In the order of the workloads, whichever thread was faster.
         wrong.sort_by_key(|(n, _)| *n);
-        let violations = self.violations(&shared.fresh, wrong)?;
+        let violations = self.violations(wrong)?;
         Ok(Report {
             scheme: self.target.scheme.name,
             data: self.target.data.map(DataMode::name),
@@ -173,7 +173,7 @@ impl Campaign<'_> {
     }
 
     /// Looks for small cases that show the first violations.
-    fn violations(&self, fresh: &Contents, wrong: Vec<(usize, Wrong)>) -> Result<Vec<Violation>> {
+    fn violations(&self, wrong: Vec<(usize, Wrong)>) -> Result<Vec<Violation>> {
         let dir = crate::host::scratch()?;
         let scratch = dir.path().join("recovered");
         let mut violations = Vec::new();
@@ -189,7 +189,7 @@ impl Campaign<'_> {
             if n < self.minimized {
                 let minimizer = Minimizer {
                     target: &self.target,
-                    fresh,
+                    fresh: &self.fresh,
                     front: self.front,
                     effort: self.effort,
                     scratch: &scratch,
@@ -203,7 +203,7 @@ impl Campaign<'_> {
             violations.push(Violation {
                 fault: wrong.fault,
                 why,
-                left: self.left(fresh, &case),
+                left: self.left(&case),
                 case: case.to_string(),
                 workload: workload.name.clone(),
                 minimized,
@@ -213,8 +213,8 @@ impl Campaign<'_> {
     }
 
     /// What was there at a case's cut, in words.
-    fn left(&self, fresh: &Contents, case: &Case) -> String {
-        let record = Record::make_behind(&self.target, fresh, &case.workload, self.front);
+    fn left(&self, case: &Case) -> String {
+        let record = Record::make_behind(&self.target, &self.fresh, &case.workload, self.front);
         let (Ok(record), Some(cut)) = (record, &case.cut) else {
             return String::new();
         };
@@ -268,7 +268,7 @@ impl Shared<'_> {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Findings> {
         let campaign = self.campaign;
-        let made = Record::make_behind(&campaign.target, &self.fresh, workload, campaign.front);
+        let made = Record::make_behind(&campaign.target, &campaign.fresh, workload, campaign.front);
         let record = match made {
             Ok(record) => record,
             Err(error) => {

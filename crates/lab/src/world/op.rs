@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
+use stetfs_format::jbd2::JBD2_MAGIC;
 
 use crate::rng::Rng;
 use crate::world::acl::Acl;
@@ -16,7 +17,7 @@ pub type Path = String;
 /// A stretch of pseudo-random bytes, named by its seed so that it prints and shrinks well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Where the bytes come from; 0 means zeros.
+    /// Where the bytes come from; 0 means zeros. With one seed in eight each KiB begins as the blocks of a JBD2 log do.
     pub seed: u16,
     /// How many.
     pub len: u32,
@@ -28,6 +29,11 @@ impl Payload {
         let mut out = vec![0; self.len as usize];
         if self.seed != 0 {
             Rng::new(u64::from(self.seed) << 20 | u64::from(self.len)).fill(&mut out);
+        }
+        if self.seed % 8 == 7 {
+            for kib in out.chunks_exact_mut(1024) {
+                kib[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+            }
         }
         out
     }

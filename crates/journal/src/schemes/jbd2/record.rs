@@ -119,10 +119,15 @@ impl Records {
             let mut block = Block::zeroed(format.block_size);
             let mut writer = DescriptorWriter::new(block.bytes_mut(), tid, format);
             for (j, logged) in chunk.iter().enumerate() {
-                if needs_escape(&logged.content) && !is_planted(Bug::ForgottenEscape) {
+                if needs_escape(&logged.content) {
                     let mut copy = Block::copy_of(&logged.content);
                     escape(copy.bytes_mut());
-                    writer.push(logged.home, true, format.data_checksum(tid, copy.bytes()));
+                    let is_told = !is_planted(Bug::UntoldEscape);
+                    writer.push(
+                        logged.home,
+                        is_told,
+                        format.data_checksum(tid, copy.bytes()),
+                    );
                     escaped.push((i * tags_per_block + j, copy));
                 } else {
                     writer.push(
