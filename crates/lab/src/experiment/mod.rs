@@ -4,6 +4,7 @@
 //! [`Report`] shows it. [`EXPERIMENTS`] is the one list of them.
 
 pub mod log_contents;
+pub mod plot;
 pub mod report;
 mod shortcut_example;
 mod shortcut_fig4;

@@ -1,0 +1,238 @@
+//! Charts as SVG and PNG, drawn by the same code.
+//!
+//! SVG is text, which its viewer sets in a font of its own; for PNG the font is part of the program, so that a chart looks the same
+//! on a machine without fonts.
+
+use std::fs;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use super::report::{Chart, Report};
+
+/// Pixels.
+const SIZE: (u32, u32) = (1200, 640);
+const FONT: &str = "sans-serif";
+const TEXT: i32 = 16;
+
+/// Colours that are told apart by everybody (Okabe and Ito, "Color Universal Design", 2008).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0x99, 0x99, 0x99),
+    RGBColor(0xE6, 0x9F, 0x00),
+    RGBColor(0x56, 0xB4, 0xE9),
+    RGBColor(0x00, 0x9E, 0x73),
+    RGBColor(0x00, 0x72, 0xB2),
+    RGBColor(0xCC, 0x79, 0xA7),
+    RGBColor(0xF0, 0xE4, 0x42),
+];
+/// Those of lines across.
+const LINES: [RGBColor; 2] = [RGBColor(0xD5, 0x5E, 0x00), BLACK];
+
+/// Writes each chart of a report into a directory, as SVG and as PNG; the files.
+///
+/// # Errors
+/// Of the files.
+pub fn write_all(report: &Report, dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for chart in &report.charts {
+        for (suffix, write) in [
+            ("svg", svg as fn(&Chart, &Path) -> Result<()>),
+            ("png", png),
+        ] {
+            let path = dir.join(format!("{}.{suffix}", chart.name));
+            write(chart, &path).with_context(|| path.display().to_string())?;
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+fn svg(chart: &Chart, path: &Path) -> Result<()> {
+    let mut text = String::new();
+    draw(
+        chart,
+        SVGBackend::with_string(&mut text, SIZE).into_drawing_area(),
+    )?;
+    Ok(fs::write(path, text)?)
+}
+
+fn png(chart: &Chart, path: &Path) -> Result<()> {
+    let mut pixels = vec![0; (SIZE.0 * SIZE.1 * 3) as usize];
+    draw(
+        chart,
+        BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area(),
+    )?;
+    let file = BufWriter::new(fs::File::create(path)?);
+    let mut encoder = png::Encoder::new(file, SIZE.0, SIZE.1);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&pixels)?;
+    Ok(writer.finish()?)
+}
+
+/// The font, made known once.
+fn font() -> Result<()> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    let register = || register_font(FONT, FontStyle::Normal, dejavu::sans::regular()).is_ok();
+    match KNOWN.get_or_init(register) {
+        true => Ok(()),
+        false => Err(anyhow!("the font cannot be read")),
+    }
+}
+
+fn draw<DB: DrawingBackend>(chart: &Chart, area: DrawingArea<DB, Shift>) -> Result<()>
+where
+    DB::ErrorType: 'static,
+{
+    font()?;
+    let failed = |e: DrawingAreaErrorKind<DB::ErrorType>| anyhow!("drawing: {e}");
+    area.fill(&WHITE).map_err(failed)?;
+    let values = chart
+        .series
+        .iter()
+        .flat_map(|s| s.values.iter().flatten().copied());
+    let top = values
+        .chain(chart.lines.iter().map(|l| l.1))
+        .fold(0.0, f64::max);
+    // The legend stands above the bars.
+    let legend = 0.05 * (chart.series.len() + chart.lines.len()) as f64;
+    let top = if top > 0.0 {
+        top * (1.08 + legend)
+    } else {
+        1.0
+    };
+    let groups = chart.groups.len() as f64;
+    let mut context = ChartBuilder::on(&area)
+        .caption(&chart.title, (FONT, TEXT + 4))
+        .margin(12)
+        .x_label_area_size(44)
+        .y_label_area_size(76)
+        .build_cartesian_2d(0.0..groups, 0.0..top)
+        .map_err(failed)?;
+    // Names of groups stand in their middle, where a tick of the axis is asked for.
+    let name = |x: &f64| {
+        let at = x.floor() as usize;
+        match (x - x.floor() - 0.5).abs() < 1e-6 {
+            true => chart.groups.get(at).cloned().unwrap_or_default(),
+            false => String::new(),
+        }
+    };
+    context
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(2 * chart.groups.len() + 1)
+        .x_label_formatter(&name)
+        .y_label_formatter(&|y| number(*y, top))
+        .light_line_style(BLACK.mix(0.06))
+        .y_desc(&chart.unit)
+        .label_style((FONT, label_size(chart)))
+        .axis_desc_style((FONT, TEXT))
+        .draw()
+        .map_err(failed)?;
+    let width = 0.84 / chart.series.len().max(1) as f64;
+    for (at, series) in chart.series.iter().enumerate() {
+        let colour = COLOURS[at % COLOURS.len()];
+        let bars = series
+            .values
+            .iter()
+            .enumerate()
+            .filter_map(|(group, value)| {
+                let left = group as f64 + 0.08 + at as f64 * width;
+                let corners = [(left, 0.0), (left + width * 0.92, (*value)?)];
+                Some(Rectangle::new(corners, colour.filled()))
+            });
+        context
+            .draw_series(bars)
+            .map_err(failed)?
+            .label(&series.name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 6), (x + 14, y + 6)], colour.filled()));
+    }
+    for (at, (name, value)) in chart.lines.iter().enumerate() {
+        let style = LINES[at % LINES.len()].stroke_width(2);
+        context
+            .draw_series(LineSeries::new([(0.0, *value), (groups, *value)], style))
+            .map_err(failed)?
+            .label(format!("{name}: {}", number(*value, top)))
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], style));
+    }
+    context
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.3))
+        .label_font((FONT, TEXT))
+        .draw()
+        .map_err(failed)?;
+    area.present().map_err(failed)
+}
+
+/// A value on an axis that goes up to `top`.
+fn number(value: f64, top: f64) -> String {
+    match top {
+        0.0..2.0 => format!("{value:.2}"),
+        2.0..20.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// Names of many groups are written smaller.
+fn label_size(chart: &Chart) -> i32 {
+    let longest = chart.groups.iter().map(|g| g.len()).max().unwrap_or(0);
+    match longest * chart.groups.len() {
+        0..120 => TEXT,
+        120..200 => TEXT - 4,
+        _ => TEXT - 6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::report::Series;
+
+    #[test]
+    fn both_forms_show_the_chart() {
+        let chart = Chart {
+            name: "bars".to_owned(),
+            title: "Some bars".to_owned(),
+            unit: "MiB/s".to_owned(),
+            groups: ["one", "two"].map(str::to_owned).into(),
+            series: vec![Series {
+                name: "a".to_owned(),
+                values: vec![Some(3.0), None],
+            }],
+            lines: vec![("paper".to_owned(), 2.1)],
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let (vector, raster) = (dir.path().join("a.svg"), dir.path().join("a.png"));
+        svg(&chart, &vector).expect("an SVG");
+        png(&chart, &raster).expect("a PNG");
+        let text = fs::read_to_string(vector).expect("text");
+        for word in ["Some bars", "MiB/s", "one", "two", "paper: 2.1"] {
+            assert!(text.contains(word), "{word}");
+        }
+        let file = std::io::BufReader::new(fs::File::open(raster).expect("a file"));
+        let mut reader = png::Decoder::new(file).read_info().expect("a PNG");
+        let mut pixels = vec![0; reader.output_buffer_size().expect("a size")];
+        reader.next_frame(&mut pixels).expect("a frame");
+        let is = |colour: RGBColor| {
+            let (r, g, b) = colour.rgb();
+            pixels
+                .as_chunks::<3>()
+                .0
+                .iter()
+                .filter(|p| **p == [r, g, b])
+                .count()
+        };
+        // The bar fills more than a third of its group's half, up to its value; the second group has none.
+        assert!(is(COLOURS[0]) > (SIZE.0 * SIZE.1 / 8) as usize);
+        assert!(is(LINES[0]) > SIZE.0 as usize / 2);
+        assert_eq!(is(COLOURS[1]), 0);
+    }
+}
