@@ -4,6 +4,8 @@
 
 #[cfg(feature = "crash")]
 mod crash;
+#[cfg(feature = "lab")]
+mod lab;
 
 use std::path::PathBuf;
 
@@ -14,6 +16,8 @@ use crate::size::Size;
 
 #[cfg(feature = "crash")]
 pub(crate) use crash::{Crash, Limit};
+#[cfg(feature = "lab")]
+pub(crate) use lab::Lab;
 
 /// Exit codes that hold for every command but `fsck` and the mount helper.
 const EXIT_CODES: &str = "\
@@ -73,6 +77,8 @@ pub(crate) enum Command {
     Nand(Nand),
     #[cfg(feature = "crash")]
     Crash(Crash),
+    #[cfg(feature = "lab")]
+    Lab(Lab),
     #[command(hide = true)]
     Completions(Completions),
     #[command(hide = true)]

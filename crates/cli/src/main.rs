@@ -19,6 +19,8 @@ mod fsck;
 mod image;
 mod info;
 mod journal;
+#[cfg(feature = "lab")]
+mod lab;
 mod logging;
 mod mkfs;
 mod mount;
@@ -140,6 +142,8 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Mount(_) => unreachable!("taken above"),
         #[cfg(feature = "crash")]
         Command::Crash(_) => unreachable!("taken above"),
+        #[cfg(feature = "lab")]
+        Command::Lab(args) => lab::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Info(args) => info::run(args),
         Command::Journal(args) => journal::run(args),

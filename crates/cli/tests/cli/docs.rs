@@ -17,7 +17,7 @@ fn the_list_of_commands() {
         .collect();
     let expected = [
         "mkfs", "mount", "umount", "fsck", "info", "journal", "stats", "ls", "cat", "cp", "rm",
-        "mkdir", "schemes", "nand", "crash",
+        "mkdir", "schemes", "nand", "crash", "lab",
     ];
     assert_eq!(commands, expected);
     for command in expected {
@@ -48,7 +48,7 @@ fn man_pages_are_well_formed() {
         .map(|e| e.unwrap().path())
         .collect();
     pages.sort();
-    assert_eq!(pages.len(), 1 + 19 + 2, "{pages:?}");
+    assert_eq!(pages.len(), 1 + 20 + 2, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         assert!(

@@ -7,6 +7,8 @@ mod docs;
 mod files;
 mod fsck;
 mod journal;
+#[cfg(feature = "lab")]
+mod lab;
 mod mkfs;
 mod mounted;
 mod nand;

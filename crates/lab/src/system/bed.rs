@@ -1,10 +1,10 @@
 //! A volume of a system on a medium, mounted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, MountOptions, MountReport, clock};
 use stetfs_media::sim::{Rig, SimPmemOptions};
@@ -119,6 +119,7 @@ impl Bed {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
             Medium::Memory => {
                 let dir = scratch()?;
+                check_room(dir.path(), volume.mib << 20)?;
                 let path = dir.path().join("volume");
                 volume.to_file(&path)?;
                 let loops =
@@ -212,6 +213,10 @@ impl Bed {
         durable: Durable,
         tell: Tell<'_>,
     ) -> Result<Measured> {
+        ensure!(
+            self.medium != Medium::Memory || matches!(durable, Durable::EachWrite | Durable::EXT3),
+            "in real time the volume commits, every 5 s"
+        );
         let mut preparing = Session::new(self.fs(), self.time(), Durable::EXT3, tell);
         workload.prepare(&mut preparing)?;
         self.remount().context("after preparing")?;
@@ -255,6 +260,20 @@ impl Bed {
         }
         Ok(())
     }
+}
+
+/// Whether there is room for a file of so many bytes, all of which a mapping takes at once.
+fn check_room(dir: &Path, bytes: u64) -> Result<()> {
+    let fs = rustix::fs::statvfs(dir)?;
+    let free = fs.f_bavail * fs.f_frsize;
+    ensure!(
+        free > bytes + bytes / 8,
+        "a volume of {} MiB does not fit into {}, where {} MiB are free; take a smaller scale, or virtual time only",
+        bytes >> 20,
+        dir.display(),
+        free >> 20
+    );
+    Ok(())
 }
 
 /// Simulated memory on a machine of its own.

@@ -1,0 +1,224 @@
+//! `stetfs lab`: the papers' experiments with a command line. It fails when an experiment could not be run; what does not hold of a
+//! paper's claims is a result like any other.
+
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use stetfs_lab::experiment::report::{self, Report};
+use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find, plot};
+
+use crate::args::Lab;
+use crate::failure::{Explain, Failure, Result};
+use crate::output;
+
+pub(crate) fn run(args: &Lab) -> Result<()> {
+    if args.ids.is_empty() {
+        return list(args);
+    }
+    let experiments = chosen(&args.ids)?;
+    if let Some(dir) = &args.out {
+        fs::create_dir_all(dir).during(|| dir.display().to_string())?;
+    }
+    let to_stdout = args
+        .json
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-");
+    let mut reports = Vec::new();
+    for experiment in experiments {
+        let report = measure(args, experiment)?;
+        if !to_stdout {
+            show(&report)?;
+        }
+        if let Some(dir) = &args.out {
+            let plots = keep(&report, dir)?;
+            if !to_stdout {
+                output::line(format_args!("\n{plots}"))?;
+            }
+        }
+        reports.push(report);
+    }
+    match &args.json {
+        None => Ok(()),
+        Some(_) if to_stdout => output::json(&All { reports: &reports }),
+        Some(path) => write_json(path, &All { reports: &reports }),
+    }
+}
+
+#[derive(Serialize)]
+struct All<'a> {
+    reports: &'a [Report],
+}
+
+#[derive(Serialize)]
+struct Listed {
+    id: &'static str,
+    title: &'static str,
+    paper: &'static str,
+    scale: f64,
+    real_time: bool,
+}
+
+fn list(args: &Lab) -> Result<()> {
+    let listed = |e: &Experiment| Listed {
+        id: e.id,
+        title: e.title,
+        paper: e.paper,
+        scale: e.scale,
+        real_time: e.has_real_time,
+    };
+    if let Some(path) = &args.json {
+        let all: Vec<_> = EXPERIMENTS.iter().map(listed).collect();
+        return match path.as_os_str() == "-" {
+            true => output::json(&all),
+            false => write_json(path, &all),
+        };
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["experiment", "scale", "what it shows"]);
+    for e in EXPERIMENTS {
+        table.add_row([e.id.to_owned(), e.scale.to_string(), e.title.to_owned()]);
+    }
+    output::line(table.trim_fmt())?;
+    output::line("\nstetfs lab ID runs one; stetfs lab --help has examples")
+}
+
+fn chosen(ids: &[String]) -> Result<Vec<&'static Experiment>> {
+    if ids.iter().any(|id| id == "all") {
+        return Ok(EXPERIMENTS.iter().collect());
+    }
+    let one = |id: &String| {
+        find(id).ok_or_else(|| {
+            let names: Vec<_> = EXPERIMENTS.iter().map(|e| e.id).collect();
+            Failure::new(format!("there is no experiment {id}"))
+                .advise(format!("there are {}, and `all`", names.join(", ")))
+        })
+    };
+    ids.iter().map(one).collect()
+}
+
+fn measure(args: &Lab, experiment: &Experiment) -> Result<Report> {
+    let bar = bar();
+    let report = (experiment.run)(&Setting {
+        seed: args.seed,
+        scale: args.scale.unwrap_or(experiment.scale),
+        real_time: experiment.has_real_time && !args.no_real_time,
+        progress: &|what, done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+            bar.set_message(what.to_owned());
+        },
+    });
+    bar.finish_and_clear();
+    // The lab's errors are chains of contexts.
+    report.map_err(|e| Failure::new(format!("{e:#}")).context(experiment.id))
+}
+
+fn bar() -> ProgressBar {
+    let target = match io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3}% {elapsed} {wide_msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn show(report: &Report) -> Result<()> {
+    output::line(format_args!(
+        "{}: {}\n{}; scale {}, seed {}\n",
+        report.experiment, report.title, report.paper, report.scale, report.seed
+    ))?;
+    for (name, what) in &report.setup {
+        output::line(format_args!("{name}: {what}"))?;
+    }
+    for table in &report.tables {
+        output::line(format_args!("\n{}", table.title))?;
+        output::line(numbers(table).trim_fmt())?;
+    }
+    output::line("")?;
+    let mut checks = Table::new();
+    checks.load_preset(presets::NOTHING);
+    checks.set_content_arrangement(ContentArrangement::Dynamic);
+    checks.set_header(["what the paper says", "paper", "here", "holds"]);
+    for check in &report.checks {
+        let holds = if check.holds { "yes" } else { "NO" };
+        checks.add_row([check.claim.as_str(), &check.paper, &check.ours, holds]);
+    }
+    output::line(checks.trim_fmt())?;
+    for note in &report.notes {
+        output::line(format_args!("\n{note}"))?;
+    }
+    Ok(())
+}
+
+fn numbers(table: &report::Table) -> Table {
+    let mut shown = Table::new();
+    shown.load_preset(presets::NOTHING);
+    shown.set_header(&table.head);
+    for row in &table.rows {
+        shown.add_row(row);
+    }
+    for column in 1..table.head.len() {
+        let is_text = |row: &Vec<String>| {
+            row.get(column)
+                .is_some_and(|c| c.starts_with(char::is_alphabetic))
+        };
+        if let Some(shown) = shown.column_mut(column)
+            && !table.rows.iter().any(is_text)
+        {
+            shown.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    shown
+}
+
+/// Writes a report and its plots; says where.
+fn keep(report: &Report, dir: &Path) -> Result<String> {
+    let file = dir.join(format!("{}.json", report.experiment));
+    write_json(&file, report)?;
+    let plots = plot::write_all(report, dir).map_err(|e| Failure::new(format!("{e:#}")))?;
+    let files: Vec<_> = std::iter::once(file)
+        .chain(plots)
+        .map(|f| f.display().to_string())
+        .collect();
+    Ok(format!("written: {}", files.join(" ")))
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    fs::write(path, text + "\n").during(|| path.display().to_string())
+}
+
+/// The experiments and examples, for the help.
+pub(crate) fn help() -> String {
+    let width = EXPERIMENTS.iter().map(|e| e.id.len()).max().unwrap_or(0);
+    let lines: Vec<_> = EXPERIMENTS
+        .iter()
+        .map(|e| format!("  {:width$}  {} (scale {})", e.id, e.title, e.scale))
+        .collect();
+    format!(
+        "\
+Experiments:
+{}
+
+Exit codes: 0 it was run, whether the paper's claims hold here or not; 1 it could not be run.
+
+Examples:
+  stetfs lab                                       the list
+  stetfs lab shortcut-example                      in a second
+  stetfs lab shortcut-fig5 --no-real-time          the same on every machine
+  stetfs lab all --out report                      tables, and JSON, SVG and PNG in report/
+  stetfs lab shortcut-fig4 --scale 1               the paper's own sizes
+  stetfs lab shortcut-fig5 --json - | jq '.reports[].checks[] | select(.holds | not)'",
+        lines.join("\n")
+    )
+}
