@@ -237,14 +237,8 @@ impl Volume {
         let changed = changed_ranges(old, &new);
         // Otherwise the journal would have to copy the block before it changes it.
         drop(block);
-        for range in changed {
-            h.write(
-                inode.slot.block,
-                Class::InodeTable,
-                at + range.start,
-                &new[range],
-            )?;
-        }
+        let parts = changed.into_iter().map(|r| (at + r.start, &new[r]));
+        h.write_parts(inode.slot.block, Class::InodeTable, parts)?;
         inode.note_change(h, true);
         Ok(())
     }

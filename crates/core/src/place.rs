@@ -41,6 +41,15 @@ impl Placer for Placement {
             .ok_or_else(|| failed("the volume is gone".to_owned()))?;
         place_all(&vol, handle, ino, blocks, homes).map_err(|e| failed(e.to_string()))
     }
+
+    fn settle(&self, handle: &Handle) -> stetfs_journal::Result<()> {
+        let failed = |why: String| JournalError::Unusable(format!("group descriptors: {why}"));
+        let vol = self.0.upgrade();
+        let vol = vol.ok_or_else(|| failed("the volume is gone".to_owned()))?;
+        vol.alloc
+            .store_descs(handle)
+            .map_err(|e| failed(e.to_string()))
+    }
 }
 
 fn place_all(
@@ -52,28 +61,35 @@ fn place_all(
 ) -> Result<()> {
     let inode = vol.iget(ino)?;
     let mut st = inode.state.write();
+    // What is in the map's own blocks changes without the inode.
+    let before = st.raw.clone();
     let mut rest = blocks;
     while let Some(first) = rest.first() {
         let n = run_length(rest);
-        if first.unplaced {
-            place_run(vol, h, &inode, &mut st, first.lblk, n, homes)?;
-        } else {
-            relocate_run(vol, h, &inode, &mut st, first.lblk, n, homes)?;
+        let (run, others) = rest.split_at(n);
+        rest = others;
+        match first.home {
+            None => place_run(vol, h, &inode, &mut st, first.lblk, n as u32, homes)?,
+            Some(near) => relocate_run(vol, h, &inode, &mut st, run, near, homes)?,
         }
-        rest = &rest[n as usize..];
+    }
+    if st.raw == before {
+        inode.note_change(h, true);
+        return Ok(());
     }
     vol.store_inode(h, &inode, &st)
 }
 
 /// How many requests from the first on are of its kind and follow each other in the file.
-fn run_length(blocks: &[PlaceReq]) -> u32 {
+fn run_length(blocks: &[PlaceReq]) -> usize {
     let first = blocks[0];
-    let follows =
-        |(i, b): (u32, &PlaceReq)| b.unplaced == first.unplaced && b.lblk == first.lblk.plus(i);
+    let follows = |(i, b): (u32, &PlaceReq)| {
+        b.home.is_some() == first.home.is_some() && b.lblk == first.lblk.plus(i)
+    };
     (0..)
         .zip(blocks)
         .take_while(|&(i, b)| follows((i, b)))
-        .count() as u32
+        .count()
 }
 
 /// Places `count` blocks that have none.
@@ -124,44 +140,41 @@ fn place_run(
     Ok(())
 }
 
-/// Moves `count` mapped blocks to new ones as far as there is free space; the others stay.
+/// Moves blocks that follow each other in the file to new ones, the first of which is sought near `near`, as far as there is free space;
+/// the others stay.
 fn relocate_run(
     vol: &Volume,
     h: &Handle,
     inode: &Inode,
     st: &mut InodeState,
-    lblk: LBlock,
-    count: u32,
+    blocks: &[PlaceReq],
+    near: BlockNo,
     homes: &mut Vec<BlockNo>,
 ) -> Result<()> {
-    let mut lblk = lblk;
-    let mut left = count;
-    let mut goal = None;
-    while left > 0 {
-        let run = mapping::lookup(vol, inode, st, lblk, left)?;
-        let near = goal.unwrap_or(run.pblk);
-        match vol.alloc.allocate(
-            h,
-            near,
-            run.len.min(left),
-            Source::Free { privileged: false },
-        ) {
-            Ok((new, got)) => {
-                let old = mapping::switch_run(vol, h, inode, st, lblk, got, new)?;
-                vol.alloc.free(h, old, got, Class::Data)?;
-                homes.extend((0..u64::from(got)).map(|i| new.plus(i)));
-                goal = Some(new.plus(got.into()));
-                lblk = lblk.plus(got);
-                left -= got;
-            }
+    let (mut near, mut rest) = (near, blocks);
+    while let Some(first) = rest.first() {
+        let want = rest.len() as u32;
+        let (new, got) = match vol.alloc.allocate(h, near, want, FREE) {
+            Ok(taken) => taken,
             Err(Error::NoSpace) => {
-                let len = run.len.min(left);
-                homes.extend((0..u64::from(len)).map(|i| run.pblk.plus(i)));
-                lblk = lblk.plus(len);
-                left -= len;
+                homes.extend(rest.iter().filter_map(|b| b.home));
+                return Ok(());
             }
             Err(e) => return Err(e),
+        };
+        let mut done = 0;
+        while done < got {
+            let (lblk, to) = (first.lblk.plus(done), new.plus(done.into()));
+            let (old, n) = mapping::switch_run(vol, h, inode, st, lblk, got - done, to)?;
+            vol.alloc.free(h, old, n, Class::Data)?;
+            done += n;
         }
+        homes.extend((0..u64::from(got)).map(|i| new.plus(i)));
+        near = new.plus(got.into());
+        rest = &rest[got as usize..];
     }
     Ok(())
 }
+
+/// Where the blocks of relocated data come from: nobody has reserved any.
+const FREE: Source = Source::Free { privileged: false };

@@ -168,10 +168,8 @@ impl Volume {
         let changed = changed_ranges(old, &new);
         // Otherwise the journal would have to copy the block before it changes it.
         drop(content);
-        for range in changed {
-            h.write(block, Class::Superblock, offset + range.start, &new[range])?;
-        }
-        Ok(())
+        let parts = changed.into_iter().map(|r| (offset + r.start, &new[r]));
+        Ok(h.write_parts(block, Class::Superblock, parts)?)
     }
 
     /// The number of blocks that `bytes` fill, the last perhaps in part.

@@ -202,6 +202,23 @@ pub const fn max_entries(geometry: &Geometry) -> u16 {
     ((geometry.block_size() - HEADER_SIZE) / ENTRY_SIZE) as u16
 }
 
+/// What [`ExtentNode::replacement`] changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacement {
+    at: usize,
+    entry: [u8; ENTRY_SIZE],
+    checksum: Option<(usize, [u8; TAIL_SIZE])>,
+}
+
+impl Replacement {
+    /// Offsets in the node, and what is there then.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let checksum = self.checksum.as_ref();
+        let checksum = checksum.map(|(at, bytes)| (*at, &bytes[..]));
+        std::iter::once((self.at, &self.entry[..])).chain(checksum)
+    }
+}
+
 /// A node of an extent tree.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentNode<'a> {
@@ -296,6 +313,29 @@ impl<'a> ExtentNode<'a> {
             depth,
             geometry,
         })
+    }
+
+    /// What changes in this node, a leaf that is a block, when `extent` takes the place of extent `n`. `seed` is the inode's
+    /// [`csum_seed`](crate::Inode::csum_seed).
+    ///
+    /// # Panics
+    /// When there is no extent `n`.
+    pub fn replacement(&self, n: u16, extent: Extent, seed: u32) -> Replacement {
+        assert!(self.depth == 0 && n < self.entries, "extent {n}");
+        let at = HEADER_SIZE + usize::from(n) * ENTRY_SIZE;
+        let mut entry = [0; ENTRY_SIZE];
+        extent.write(&mut entry);
+        let tail = tail_offset(self.max);
+        let checksum = self.geometry.metadata_csum.then(|| {
+            let before = crc32c(crc32c(seed, &self.raw[..at]), &entry);
+            let checksum = crc32c(before, &self.raw[at + ENTRY_SIZE..tail]);
+            (tail, checksum.to_le_bytes())
+        });
+        Replacement {
+            at,
+            entry,
+            checksum,
+        }
     }
 
     fn check_checksum(&self, seed: u32) -> Result<(), Corrupt> {

@@ -180,7 +180,10 @@ impl Journal {
             );
             file.placed(&reqs, &homes);
         }
-        Ok(())
+        match self.placer_if_attached() {
+            Some(placer) => placer?.settle(&handle),
+            None => Ok(()),
+        }
     }
 
     /// The transaction's blocks, and how many of the data blocks each file has, in order.

@@ -233,8 +233,7 @@ impl FileData {
             if page.unplaced || relocate {
                 out.push(PlaceReq {
                     lblk: LBlock(l),
-                    relocate,
-                    unplaced: page.unplaced,
+                    home: page.home.filter(|_| relocate),
                 });
             }
         }

@@ -102,6 +102,35 @@ impl Handle {
     ///
     /// Panics when the range is not inside the block.
     pub fn write(&self, block: BlockNo, class: Class, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.change(block, class, std::iter::once((offset, bytes)))
+    }
+
+    /// [`write`](Self::write) of several parts of a block, or of none, each an offset and bytes.
+    pub fn write_parts<'a>(
+        &self,
+        block: BlockNo,
+        class: Class,
+        parts: impl IntoIterator<Item = (usize, &'a [u8])>,
+    ) -> Result<()> {
+        let mut parts = parts.into_iter().peekable();
+        match parts.peek() {
+            Some(_) => self.change(block, class, parts),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a metadata block part of the transaction, and accounts for it, before it is changed when the transaction
+    /// [closes](crate::Placer::settle).
+    pub fn join(&self, block: BlockNo, class: Class) -> Result<()> {
+        self.change(block, class, std::iter::empty())
+    }
+
+    fn change<'a>(
+        &self,
+        block: BlockNo,
+        class: Class,
+        parts: impl Iterator<Item = (usize, &'a [u8])>,
+    ) -> Result<()> {
         let buffer = self.journal.cache().get(block);
         let mut slot = buffer.page.lock();
         if slot.is_none() {
@@ -111,7 +140,9 @@ impl Handle {
         self.note_change();
         let joined = page.join(self.tid, self.journal.scheme(), false)?;
         page.class = class;
-        page.change(offset, bytes, self.journal.scheme());
+        for (offset, bytes) in parts {
+            page.change(offset, bytes, self.journal.scheme());
+        }
         drop(slot);
         if joined {
             self.txn.add_meta(buffer);

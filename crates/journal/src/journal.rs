@@ -309,9 +309,14 @@ impl Journal {
     }
 
     pub(crate) fn placer(&self) -> Result<Arc<dyn Placer>> {
-        self.placer.get().and_then(Weak::upgrade).ok_or_else(|| {
-            JournalError::Unusable("the file system is gone, its data has no place".to_owned())
-        })
+        self.placer_if_attached()
+            .unwrap_or_else(|| Err(no_placer()))
+    }
+
+    /// The file system's part, unless there never was one; an error when it is gone.
+    pub(crate) fn placer_if_attached(&self) -> Option<Result<Arc<dyn Placer>>> {
+        let placer = self.placer.get()?;
+        Some(placer.upgrade().ok_or_else(no_placer))
     }
 
     pub(crate) fn leave(&self, credits: u32) {
@@ -406,6 +411,10 @@ impl Journal {
             let _ = self.checkpoint(Goal::Background);
         }
     }
+}
+
+fn no_placer() -> JournalError {
+    JournalError::Unusable("the file system is gone, its data has no place".to_owned())
 }
 
 impl Drop for Journal {

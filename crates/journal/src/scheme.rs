@@ -241,10 +241,9 @@ pub enum Placement {
 pub struct PlaceReq {
     /// The block of the file.
     pub lblk: LBlock,
-    /// It has a home and the scheme would like another; the file system may decline when space is short.
-    pub relocate: bool,
-    /// It has no home (a hole or an unwritten extent), and one reserved block.
-    pub unplaced: bool,
+    /// Where it is, if it has a home: the scheme would like another, and the file system may decline when space is short. If it has
+    /// none (it lies in a hole or an unwritten extent), a block is reserved for it.
+    pub home: Option<BlockNo>,
 }
 
 /// The file system's part of a commit: the only call from the journal upwards.
@@ -260,6 +259,14 @@ pub trait Placer: Send + Sync {
         blocks: &[PlaceReq],
         homes: &mut Vec<BlockNo>,
     ) -> Result<()>;
+
+    /// Writes what the file system has put off until the transaction closes: what many operations change and only the last
+    /// state of which counts. Called for every transaction, after everything is placed. The blocks have joined the
+    /// transaction before. An error aborts the journal.
+    fn settle(&self, handle: &Handle) -> Result<()> {
+        let _ = handle;
+        Ok(())
+    }
 }
 
 /// A block as a transaction leaves it.

@@ -297,7 +297,7 @@ impl Alloc {
         self.init_block_bitmap(h, g, state)?;
         self.set_bits(h, state, Which::Blocks, bitmap, range, true)?;
         state.desc.free_blocks_count = left;
-        self.store_desc(h, g, &state.desc)?;
+        self.note_desc(h, g, state)?;
         self.free_blocks[g.0 as usize].fetch_sub(count, Ordering::Relaxed);
         Ok(())
     }
@@ -350,7 +350,7 @@ impl Alloc {
         self.init_block_bitmap(h, g, state)?;
         self.set_bits(h, state, Which::Blocks, bitmap, range.clone(), false)?;
         state.desc.free_blocks_count = left;
-        self.store_desc(h, g, &state.desc)?;
+        self.note_desc(h, g, state)?;
         let bits = self.geo.group_blocks(g);
         let pins = state.pins.get_or_insert_with(|| Box::new(Pins::new(bits)));
         if pins.pin(h.tid(), range) {

@@ -1,16 +1,17 @@
 //! The groups of the volume: descriptors and bitmaps.
 //!
-//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows through
-//! [`Alloc::store_desc`] in the same handle as the change. Bitmaps are not kept: they live in the journal's cache and are
-//! searched there.
+//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows, with the checksums of the bitmaps, when the
+//! transaction closes ([`Alloc::store_descs`]), once for all that changed in it. Bitmaps are not kept: they live in the
+//! journal's cache and are searched there.
 //!
 //! Invariants, while a group's `state` is not locked:
-//! 1. `state.desc` is what the descriptor says on the volume, seen through the journal.
+//! 1. `state.desc`, but for the checksums of the bitmaps, is what the descriptor says on the volume once the running transaction is
+//!    closed; the group is in `Alloc::changed` until then if it changed.
 //! 2. `desc.free_blocks_count` is the number of clear bits in the block bitmap; of those, `Alloc::free_blocks[g]` are not pinned.
 //! 3. No run of free, unpinned blocks is longer than `state.longest`.
 //! 4. No inode below index `state.first_free_inode` is free.
 //!
-//! Order of writes in one handle: bitmap, then descriptor (which holds the bitmap's checksum); both are in one transaction.
+//! A bitmap and its descriptor are in one transaction.
 
 use std::ops::Range;
 
@@ -47,6 +48,16 @@ pub(super) struct GroupState {
     pub(super) pins: Option<Box<Pins>>,
     /// Damage was found in it: nothing is allocated here any more.
     pub(super) set_aside: bool,
+    /// The running transaction changed the block bitmap, the inode bitmap, anything: see [`Alloc::store_descs`].
+    changed: Changed,
+}
+
+/// What of a group is to be stored when the transaction closes.
+#[derive(Clone, Copy, Default)]
+struct Changed {
+    blocks: bool,
+    inodes: bool,
+    desc: bool,
 }
 
 /// The bitmap that a change is about.
@@ -69,6 +80,7 @@ impl Group {
                 first_free_inode: 0,
                 pins: None,
                 set_aside: false,
+                changed: Changed::default(),
             }),
         }
     }
@@ -104,8 +116,42 @@ impl Alloc {
         Ok(())
     }
 
+    /// The descriptor in `state` changed: it is stored when the transaction closes.
+    pub(super) fn note_desc(&self, h: &Handle, g: GroupNo, state: &mut GroupState) -> Result<()> {
+        if !std::mem::replace(&mut state.changed.desc, true) {
+            let (block, _) = self.geo.desc_position(g);
+            h.join(block, Class::GroupDesc)?;
+            self.changed.lock().push(g);
+        }
+        Ok(())
+    }
+
+    /// Stores the descriptors that the transaction of `h` changed, with the checksums of their bitmaps. No other handle is open.
+    pub(crate) fn store_descs(&self, h: &Handle) -> Result<()> {
+        let mut changed = std::mem::take(&mut *self.changed.lock());
+        for g in changed.drain(..) {
+            let mut state = self.group(g).state.lock();
+            let state = &mut *state;
+            let Changed { blocks, inodes, .. } = std::mem::take(&mut state.changed);
+            if blocks && self.geo.metadata_csum {
+                let bitmap = state.desc.block_bitmap;
+                let bitmap = self.journal.read(bitmap, Class::BlockBitmap)?;
+                state.desc.block_bitmap_csum = self.bitmap_csum(Which::Blocks, &bitmap);
+            }
+            if inodes && self.geo.metadata_csum {
+                let bitmap = state.desc.inode_bitmap;
+                let bitmap = self.journal.read(bitmap, Class::InodeBitmap)?;
+                state.desc.inode_bitmap_csum = self.bitmap_csum(Which::Inodes, &bitmap);
+            }
+            self.store_desc(h, g, &state.desc)?;
+        }
+        // The memory serves again.
+        *self.changed.lock() = changed;
+        Ok(())
+    }
+
     /// Writes what changed of a descriptor; computes its checksum.
-    pub(super) fn store_desc(&self, h: &Handle, g: GroupNo, desc: &GroupDesc) -> Result<()> {
+    fn store_desc(&self, h: &Handle, g: GroupNo, desc: &GroupDesc) -> Result<()> {
         let (block, offset) = self.geo.desc_position(g);
         let size = self.geo.desc_size();
         let content = self.journal.read(block, Class::GroupDesc)?;
@@ -115,10 +161,8 @@ impl Alloc {
         let changed = changed_ranges(old, &new);
         // Otherwise the journal would have to copy the block before it changes it.
         drop(content);
-        for range in changed {
-            h.write(block, Class::GroupDesc, offset + range.start, &new[range])?;
-        }
-        Ok(())
+        let parts = changed.into_iter().map(|r| (offset + r.start, &new[r]));
+        Ok(h.write_parts(block, Class::GroupDesc, parts)?)
     }
 
     /// The block bitmap of a group, checked when it is first met. For a group whose bitmap was never written, what
@@ -198,7 +242,7 @@ impl Alloc {
         block
     }
 
-    /// Gives a group whose block bitmap was never written one (`ext4_init_block_bitmap`). The caller stores the descriptor.
+    /// Gives a group whose block bitmap was never written one (`ext4_init_block_bitmap`).
     pub(super) fn init_block_bitmap(
         &self,
         h: &Handle,
@@ -212,9 +256,9 @@ impl Alloc {
         self.check_free_blocks(g, state, fresh.bytes())?;
         h.create(state.desc.block_bitmap, Class::BlockBitmap, fresh.bytes())?;
         state.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-        state.desc.block_bitmap_csum = self.bitmap_csum(Which::Blocks, &[fresh.bytes()]);
+        state.changed.blocks = true;
         state.blocks_checked = true;
-        Ok(())
+        self.note_desc(h, g, state)
     }
 
     /// The inode bitmap of a group, checked when it is first met; empty for one that was never written.
@@ -249,7 +293,7 @@ impl Alloc {
     }
 
     /// Gives a group whose inode bitmap was never written one. The block bitmap comes with it, so that the inode
-    /// table is seen to be in use (as the kernel's `ext4_new_inode` does). The caller stores the descriptor.
+    /// table is seen to be in use (as the kernel's `ext4_new_inode` does).
     pub(super) fn init_inode_bitmap(
         &self,
         h: &Handle,
@@ -264,11 +308,12 @@ impl Alloc {
         h.create(state.desc.inode_bitmap, Class::InodeBitmap, fresh.bytes())?;
         state.desc.flags.remove(GroupFlags::INODE_UNINIT);
         state.desc.itable_unused = self.geo.inodes_per_group();
+        state.changed.inodes = true;
         state.inodes_checked = true;
-        Ok(())
+        self.note_desc(h, g, state)
     }
 
-    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`, and its checksum in the descriptor in memory.
+    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`. The caller changes the descriptor too.
     pub(super) fn set_bits(
         &self,
         h: &Handle,
@@ -285,31 +330,24 @@ impl Alloc {
             Which::Blocks => (state.desc.block_bitmap, Class::BlockBitmap),
             Which::Inodes => (state.desc.inode_bitmap, Class::InodeBitmap),
         };
-        let csum = self.bitmap_csum(which, &[&bitmap[..start], &changed, &bitmap[end..]]);
         match which {
-            Which::Blocks => state.desc.block_bitmap_csum = csum,
-            Which::Inodes => state.desc.inode_bitmap_csum = csum,
+            Which::Blocks => state.changed.blocks = true,
+            Which::Inodes => state.changed.inodes = true,
         }
+        // Otherwise the journal would have to copy the block before it changes it.
         drop(bitmap);
         h.write(block, class, start, &changed)?;
         Ok(())
     }
 
-    /// The checksum of a bitmap given in pieces; 0 without `metadata_csum`.
-    fn bitmap_csum(&self, which: Which, pieces: &[&[u8]]) -> u32 {
-        if !self.geo.metadata_csum {
-            return 0;
-        }
-        let mut left = match which {
+    /// The checksum of a bitmap, on a volume with `metadata_csum`.
+    fn bitmap_csum(&self, which: Which, bitmap: &[u8]) -> u32 {
+        let bits = match which {
             Which::Blocks => self.geo.clusters_per_group(),
             Which::Inodes => self.geo.inodes_per_group(),
-        } as usize
-            / 8;
-        let crc = pieces.iter().fold(self.geo.csum_seed(), |crc, piece| {
-            let n = piece.len().min(left);
-            left -= n;
-            checksum::crc32c(crc, &piece[..n])
-        });
+        };
+        let len = bitmap.len().min(bits as usize / 8);
+        let crc = checksum::crc32c(self.geo.csum_seed(), &bitmap[..len]);
         // Descriptors of 32 bytes hold the lower half.
         if self.geo.desc_size() > 32 {
             crc

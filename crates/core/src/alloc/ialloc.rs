@@ -104,7 +104,7 @@ impl Alloc {
         self.set_bits(h, state, Which::Inodes, bitmap, index..index + 1, true)?;
         state.desc.free_inodes_count -= 1;
         state.desc.used_dirs_count += u32::from(is_dir);
-        self.store_desc(h, g, &state.desc)?;
+        self.note_desc(h, g, state)?;
         state.first_free_inode = index + 1;
         self.free_inodes[g.0 as usize].fetch_sub(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_sub(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Alloc {
         self.set_bits(h, state, Which::Inodes, bitmap, index..index + 1, false)?;
         state.desc.free_inodes_count += 1;
         state.desc.used_dirs_count -= u32::from(was_dir);
-        self.store_desc(h, g, &state.desc)?;
+        self.note_desc(h, g, state)?;
         state.first_free_inode = state.first_free_inode.min(index);
         self.free_inodes[g.0 as usize].fetch_add(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_add(1, Ordering::Relaxed);

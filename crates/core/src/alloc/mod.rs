@@ -70,6 +70,8 @@ pub(crate) struct Alloc {
     used_dirs_total: AtomicU64,
     space: Space,
     zone: SystemZone,
+    /// Groups whose descriptors the running transaction changed.
+    changed: Mutex<Vec<GroupNo>>,
     /// Groups with pins, by the transaction that freed there.
     pinned: Mutex<VecDeque<(Tid, GroupNo)>>,
     /// Freed blocks to be discarded; `None` without the mount option `discard`.
@@ -137,6 +139,7 @@ impl Alloc {
             used_dirs_total: AtomicU64::new(0),
             space: Space::new(0, 0, 0, true),
             zone: SystemZone::default(),
+            changed: Mutex::default(),
             pinned: Mutex::default(),
             freed: None,
             far: AtomicU32::new(0),

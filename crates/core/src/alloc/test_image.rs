@@ -2,10 +2,10 @@
 //! judge what was done to it.
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use stetfs_journal::{Config, Journal, OpenArgs, SchemeOptions};
+use stetfs_format::{BlockNo, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_journal::{Config, Handle, Journal, OpenArgs, PlaceReq, Placer, SchemeOptions};
 use stetfs_media::{BlockDev, Cause, Class, RamDev, Tag};
 use tempfile::NamedTempFile;
 
@@ -15,7 +15,28 @@ use super::Alloc;
 pub(crate) struct TestImage {
     dev: Arc<RamDev>,
     pub(crate) journal: Arc<Journal>,
-    pub(crate) alloc: Alloc,
+    pub(crate) alloc: Arc<Alloc>,
+    _placer: Arc<Settles>,
+}
+
+/// The file system's part of a commit, without files.
+struct Settles(Arc<Alloc>);
+
+impl Placer for Settles {
+    fn place(
+        &self,
+        _: &Handle,
+        _: InodeNo,
+        _: &[PlaceReq],
+        _: &mut Vec<BlockNo>,
+    ) -> stetfs_journal::Result<()> {
+        unreachable!("no data is written")
+    }
+
+    fn settle(&self, handle: &Handle) -> stetfs_journal::Result<()> {
+        self.0.store_descs(handle).expect("descriptors");
+        Ok(())
+    }
 }
 
 /// The options of mke2fs for each kind of volume that tests go through.
@@ -138,10 +159,15 @@ impl TestImage {
         };
         let (journal, _) = Journal::open(args, &config).expect("open the journal");
         let alloc = Alloc::new(&sb, journal.clone(), dev.clone()).expect("read the descriptors");
+        let alloc = Arc::new(alloc);
+        let placer = Arc::new(Settles(alloc.clone()));
+        let weak: Weak<Settles> = Arc::downgrade(&placer);
+        journal.attach(weak);
         Self {
             dev,
             journal,
             alloc,
+            _placer: placer,
         }
     }
 
@@ -178,6 +204,13 @@ impl TestImage {
     pub(crate) fn reopen(self) -> Self {
         self.commit();
         Self::open(self.dev)
+    }
+
+    /// Another allocator, for a superblock that is not quite the volume's.
+    pub(crate) fn allocator(&self, change: impl FnOnce(&mut Superblock)) -> Alloc {
+        let mut sb = superblock(&*self.dev);
+        change(&mut sb);
+        Alloc::new(&sb, self.journal.clone(), self.dev.clone()).expect("read the descriptors")
     }
 
     /// The device below.

@@ -7,6 +7,7 @@ use stetfs_format::group::GroupFlags;
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_media::{BlockDev, Cause, Class, Tag};
 
+use super::Alloc;
 use super::test_image::{KINDS, TestImage};
 use super::{Damage, Source};
 use crate::error::{Error, Inconsistent};
@@ -542,13 +543,12 @@ fn what_was_never_written_is_never_read() {
 #[test]
 fn roots_blocks_are_for_root_and_for_whom_the_superblock_names() {
     let named = ["-t", "ext4", "-b", "1024", "-E", "nodiscard"];
-    let mut image = TestImage::new(40, &named);
-    image.alloc.root_blocks_for = (0, 0);
-    let may =
-        |image: &TestImage, uid, gid| image.alloc.may_use_root_blocks(&Caller::user(uid, gid));
-    assert!(may(&image, 0, 0) && !may(&image, 1000, 0));
-    image.alloc.root_blocks_for = (77, 88);
-    assert!(may(&image, 77, 5) && may(&image, 1000, 88) && !may(&image, 1000, 5));
+    let image = TestImage::new(40, &named);
+    let may = |alloc: &Alloc, uid, gid| alloc.may_use_root_blocks(&Caller::user(uid, gid));
+    let alloc = image.allocator(|sb| (sb.def_resuid, sb.def_resgid) = (0, 0));
+    assert!(may(&alloc, 0, 0) && !may(&alloc, 1000, 0));
+    let alloc = image.allocator(|sb| (sb.def_resuid, sb.def_resgid) = (77, 88));
+    assert!(may(&alloc, 77, 5) && may(&alloc, 1000, 88) && !may(&alloc, 1000, 5));
 }
 
 /// Descriptors can be made to share a bitmap, each agreeing with it when it is met; that shows as soon as they no longer do.

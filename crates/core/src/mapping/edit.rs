@@ -6,7 +6,7 @@ use stetfs_format::{BlockNo, LBlock};
 use stetfs_media::Class;
 
 use super::extent::Path;
-use super::node::{len_max, part};
+use super::node::{joined, len_max, part};
 use super::tree::{Pieces, TreeMut};
 use super::{Damage, MapState, Removed, Run, remove_credits};
 use crate::error::Result;
@@ -100,25 +100,50 @@ impl TreeMut<'_> {
         Ok(())
     }
 
-    /// Maps `[lblk, lblk + len)`, which must be mapped in one piece, to written blocks from `new` on instead; returns the first old block.
-    pub(super) fn switch(&mut self, lblk: LBlock, len: u32, new: BlockNo) -> Result<BlockNo> {
+    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to written blocks from `new` on instead; returns the first old
+    /// block and how many.
+    pub(super) fn switch(
+        &mut self,
+        lblk: LBlock,
+        len: u32,
+        new: BlockNo,
+    ) -> Result<(BlockNo, u32)> {
         let not_mapped = Damage::NotMapped {
             ino: self.ino,
             lblk,
         };
-        let (path, found) = self.find(lblk)?;
-        let (pos, extent) = found.ok_or(not_mapped)?;
-        if !extent.contains(lblk) || len == 0 || extent.end() - lblk.0 < len {
+        let leaf = self.read().leaf(lblk)?;
+        let view = leaf.view(&self.read())?;
+        let extent = |n| view.extent(n).map_err(self.read().at(leaf.block));
+        let pos = view.search(lblk).ok_or(not_mapped)?;
+        let whole = extent(pos)?;
+        if !whole.contains(lblk) || len == 0 {
             return Err(not_mapped.into());
         }
-        let old = part(&extent, lblk.0, lblk.0 + len);
+        let old = part(&whole, lblk.0, lblk.0.saturating_add(len));
         let changed = Extent {
             pblk: new,
             unwritten: false,
             ..old
         };
-        self.splice(path, pos, true, around(&extent, changed))?;
-        Ok(old.pblk)
+        let joins_before = pos > 0 && joined(&extent(pos - 1)?, &changed).is_some();
+        let joins_after = pos + 1 < view.entries() && joined(&changed, &extent(pos + 1)?).is_some();
+        match leaf.block {
+            // One extent for another, in the most common place, need not be done in a copy of the node.
+            Some(block) if old.len == whole.len && !joins_before && !joins_after => {
+                let seed = self.raw.csum_seed(self.ino, self.alloc.geo());
+                let new = view.replacement(pos, changed, seed);
+                // Otherwise the journal would have to copy the block before it changes it.
+                drop(leaf);
+                self.h.write_parts(block, Class::Mapping, new.parts())?;
+            }
+            _ => {
+                drop(leaf);
+                let path = self.read().path(lblk)?;
+                self.splice(path, pos, true, around(&whole, changed))?;
+            }
+        }
+        Ok((old.pblk, old.len.into()))
     }
 
     /// Unmaps and frees `[from, to)`, from its end on, as far as the handle's credits go.

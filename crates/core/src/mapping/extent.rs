@@ -40,6 +40,27 @@ pub(super) struct Path {
     pub(super) until: u32,
 }
 
+/// A leaf to be read.
+pub(super) struct Leaf {
+    /// Where it lies; `None` for the root.
+    pub(super) block: Option<BlockNo>,
+    bytes: Option<BlockRef>,
+    /// The block behind the last that it is responsible for.
+    until: u32,
+}
+
+impl Leaf {
+    /// What is in it; `tree` is the one that it was found in.
+    pub(super) fn view<'a>(&'a self, tree: &Tree<'a>) -> Result<ExtentNode<'a>> {
+        match &self.bytes {
+            None => tree.root(),
+            Some(bytes) => {
+                ExtentNode::view(bytes, 0, tree.alloc.geo()).map_err(tree.at(self.block))
+            }
+        }
+    }
+}
+
 impl Path {
     pub(super) fn leaf(&self) -> &Node {
         &self.levels[self.levels.len() - 1].node
@@ -72,40 +93,13 @@ impl<'a> Tree<'a> {
 
     /// What is at `lblk`, up to `max` blocks of it.
     pub(super) fn lookup(&self, lblk: LBlock, max: u32) -> Result<Run> {
+        let leaf = self.leaf(lblk)?;
         // Cut at `MAX_BLOCKS`, which is the largest number.
-        let until = lblk.0.saturating_add(max.max(1));
-        let root = self.root()?;
-        if root.is_leaf() {
-            return self.lookup_in(root, None, lblk, until);
-        }
-        let mut held: BlockRef;
-        let (mut node, mut block, mut end) = (root, None, MAX_BLOCKS);
-        while !node.is_leaf() {
-            let Some(n) = node.search(lblk) else {
-                return Ok(hole(lblk, until.min(node.lblk(0).0)));
-            };
-            if n + 1 < node.entries() {
-                end = end.min(node.lblk(n + 1).0);
-            }
-            let child = node.index(n).map_err(self.at(block))?;
-            let depth = node.depth() - 1;
-            held = self.read_node(child, depth, end)?;
-            block = Some(child.pblk);
-            node = ExtentNode::view(&held, depth, self.alloc.geo()).map_err(self.at(block))?;
-        }
-        self.lookup_in(node, block, lblk, until.min(end))
-    }
-
-    fn lookup_in(
-        &self,
-        leaf: ExtentNode<'_>,
-        block: Option<BlockNo>,
-        lblk: LBlock,
-        until: u32,
-    ) -> Result<Run> {
-        let found = leaf.search(lblk);
+        let until = lblk.0.saturating_add(max.max(1)).min(leaf.until);
+        let view = leaf.view(self)?;
+        let found = view.search(lblk);
         if let Some(n) = found {
-            let extent = leaf.extent(n).map_err(self.at(block))?;
+            let extent = view.extent(n).map_err(self.at(leaf.block))?;
             if extent.contains(lblk) {
                 let part = part(&extent, lblk.0, until);
                 return Ok(Run {
@@ -117,12 +111,36 @@ impl<'a> Tree<'a> {
             }
         }
         let next = found.map_or(0, |n| n + 1);
-        let until = if next < leaf.entries() {
-            until.min(leaf.lblk(next).0)
+        let until = if next < view.entries() {
+            until.min(view.lblk(next).0)
         } else {
             until
         };
         Ok(hole(lblk, until))
+    }
+
+    /// The leaf that is responsible for `lblk`, to be read: the first, for what lies before it.
+    pub(super) fn leaf(&self, lblk: LBlock) -> Result<Leaf> {
+        let mut leaf = Leaf {
+            block: None,
+            bytes: None,
+            until: MAX_BLOCKS,
+        };
+        let mut node = self.root()?;
+        loop {
+            if node.is_leaf() {
+                return Ok(leaf);
+            }
+            let n = node.search(lblk).unwrap_or(0);
+            if n + 1 < node.entries() {
+                leaf.until = leaf.until.min(node.lblk(n + 1).0);
+            }
+            let child = node.index(n).map_err(self.at(leaf.block))?;
+            let depth = node.depth() - 1;
+            leaf.block = Some(child.pblk);
+            let bytes = leaf.bytes.insert(self.read_node(child, depth, leaf.until)?);
+            node = ExtentNode::view(bytes, depth, self.alloc.geo()).map_err(self.at(leaf.block))?;
+        }
     }
 
     /// The way to the leaf that is responsible for `lblk`, to be changed.

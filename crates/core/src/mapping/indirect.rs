@@ -349,21 +349,28 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// Maps `[lblk, lblk + len)`, which must be mapped in one piece, to blocks from `new` on instead; returns the first old block.
-    pub(super) fn switch(&mut self, lblk: LBlock, len: u32, new: BlockNo) -> Result<BlockNo> {
+    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to blocks from `new` on instead; returns the first old block
+    /// and how many.
+    pub(super) fn switch(
+        &mut self,
+        lblk: LBlock,
+        len: u32,
+        new: BlockNo,
+    ) -> Result<(BlockNo, u32)> {
         self.check_width(new.plus(u64::from(len)))?;
         let not_mapped = Damage::NotMapped {
             ino: self.ino,
             lblk,
         };
         let run = self.read().lookup(lblk, len)?;
-        if run.state == MapState::Hole || run.len < len {
+        if run.state == MapState::Hole || len == 0 {
             return Err(not_mapped.into());
         }
+        let len = run.len.min(len);
         // The run lies among the pointers of one place, because `lookup` does not look further.
         let leaf = self.make_way(lblk)?;
         self.set_run(leaf.block, leaf.index, new, len)?;
-        Ok(run.pblk)
+        Ok((run.pblk, len))
     }
 
     /// Unmaps and frees `[from, to)`, from its end on, as far as the handle's credits go.

@@ -240,11 +240,11 @@ fn convert_in(
     }
 }
 
-/// Maps `len` blocks from `lblk` on, which [`lookup`] gave as one run, to those from `new` on instead, written; returns the first old
-/// block, all of which the caller frees. Needs [`credits_for_insert`].
+/// Maps the blocks from `lblk` on to those from `new` on instead, written: at most `len` of them, as far as they are mapped in one piece.
+/// Returns the first old block and how many there were, all of which the caller frees. Needs [`credits_for_insert`].
 ///
 /// # Errors
-/// As [`insert`]; damage when they are not mapped in one run.
+/// As [`insert`]; damage when `lblk` is not mapped.
 pub(crate) fn switch_run(
     vol: &Volume,
     h: &Handle,
@@ -253,7 +253,7 @@ pub(crate) fn switch_run(
     lblk: LBlock,
     len: u32,
     new: BlockNo,
-) -> Result<BlockNo> {
+) -> Result<(BlockNo, u32)> {
     switch_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, new)
 }
 
@@ -265,7 +265,7 @@ fn switch_in(
     lblk: LBlock,
     len: u32,
     new: BlockNo,
-) -> Result<BlockNo> {
+) -> Result<(BlockNo, u32)> {
     if is_by_extents(raw) {
         TreeMut::new(alloc, h, ino, raw).switch(lblk, len, new)
     } else {

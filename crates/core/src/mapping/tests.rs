@@ -122,7 +122,8 @@ impl TestFile {
                 let far = BlockNo(run.pblk.0 + 3000);
                 let (new, got) =
                     alloc.allocate(h, far, run.len, Source::Free { privileged: false })?;
-                let old = switch_in(alloc, h, FILE, raw, run.lblk, got, new)?;
+                let (old, n) = switch_in(alloc, h, FILE, raw, run.lblk, got, new)?;
+                assert_eq!(n, got);
                 assert_eq!(old, run.pblk);
                 alloc.free(h, old, got, Class::Data)?;
                 Ok((new, got))

@@ -111,7 +111,7 @@ impl<'a> TreeMut<'a> {
         self.get_spares(&mut path)?;
         let level = path.levels.len() - 1;
         if path.levels[level].node.edit().entries() > 0 {
-            self.store(&path.levels[level].node)?;
+            self.store(&mut path.levels[level].node)?;
             self.fix_keys(&mut path, level)?;
         }
         self.insert_at(&mut path, level, pos, Entry::Extent(pieces[0]))?;
@@ -333,24 +333,20 @@ impl<'a> TreeMut<'a> {
     }
 
     /// Writes what changed of a node.
-    fn store(&mut self, node: &Node) -> Result<()> {
+    fn store(&mut self, node: &mut Node) -> Result<()> {
         let Some(block) = node.block else {
             self.raw.block = *node.root_bytes();
             return Ok(());
         };
-        let mut new = Node::of(node.block, &node.bytes);
         let geo = self.alloc.geo();
-        new.edit()
+        node.edit()
             .write_checksum(self.raw.csum_seed(self.ino, geo), geo);
         let content = self.alloc.journal().read(block, Class::Mapping)?;
-        let ranges = changed_ranges(&content, &new.bytes);
+        let ranges = changed_ranges(&content, &node.bytes);
         // Otherwise the journal would have to copy the block before it changes it.
         drop(content);
-        for range in ranges {
-            self.h
-                .write(block, Class::Mapping, range.start, &new.bytes[range])?;
-        }
-        Ok(())
+        let parts = ranges.into_iter().map(|r| (r.start, &node.bytes[r]));
+        Ok(self.h.write_parts(block, Class::Mapping, parts)?)
     }
 
     /// Writes a node to a block that was just allocated; returns its first logical block.
