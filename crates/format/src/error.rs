@@ -519,7 +519,7 @@ pub enum Corrupt {
     PrivateLogVersion(u32),
     /// Neither open nor closed.
     #[error("private log header: state {0} is neither 0 (closed) nor 1 (open)")]
-    PrivateLogState(u32),
+    PrivateLogState(u64),
     /// A chunk that no writer makes.
     #[error("private log: a chunk {0}")]
     PrivateLogChunk(&'static str),

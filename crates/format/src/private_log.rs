@@ -28,7 +28,7 @@ layout! {
         0x10 Bytes<16>, SCHEME = "l_scheme";
         0x20 Bytes<16>, UUID = "l_uuid";
         0x30 Le64, EPOCH = "l_epoch";
-        0x38 Le32, STATE = "l_state";
+        0x38 Le64, STATE = "l_state";
         0x40 Le64, TAIL = "l_tail";
     }
 }
@@ -63,7 +63,9 @@ pub const TRANSACTION_SIZE: usize = 64;
 /// Bytes of a chunk's header.
 pub const CHUNK_SIZE: usize = 16;
 
-/// Where in the log header the word lies that says where the log begins; it changes by itself, in one store.
+/// Where in the log header the word lies that says whether the log is open; it changes by itself, in one store.
+pub const LOG_STATE_OFFSET: usize = STATE.0;
+/// The same of the word that says where the log begins.
 pub const TAIL_OFFSET: usize = TAIL.0;
 
 /// State of a transaction that is being written.
@@ -75,9 +77,11 @@ pub const CHECKPOINT: u32 = 0x5450_4b43; // "CKPT"
 
 const MAGIC_VALUE: [u8; 8] = *b"stetLOG\0";
 const VERSION_VALUE: u32 = 1;
+const OPEN: u64 = 0x4e45_504f; // "OPEN"
+const SHUT: u64 = 0x5455_4853; // "SHUT"
 
-/// Bytes of the header that its checksum covers.
-const HEADER_COVERED: usize = TAIL.0;
+/// Bytes of the header that its checksum covers: those that change only when the log is made anew.
+const HEADER_COVERED: usize = STATE.0;
 
 /// What the log's header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +131,11 @@ impl LogHeader {
         block.starts_with(&MAGIC_VALUE)
     }
 
+    /// The word at [`LOG_STATE_OFFSET`].
+    pub fn state_word(is_closed: bool) -> u64 {
+        if is_closed { SHUT } else { OPEN }
+    }
+
     /// Reads and checks it.
     ///
     /// # Errors
@@ -157,8 +166,8 @@ impl LogHeader {
             uuid: UUID.get(block),
             epoch: EPOCH.get(block),
             is_closed: match STATE.get(block) {
-                0 => true,
-                1 => false,
+                SHUT => true,
+                OPEN => false,
                 state => return Err(Corrupt::PrivateLogState(state)),
             },
             tail: Tail::from_word(TAIL.get(block)),
@@ -178,7 +187,7 @@ impl LogHeader {
         SCHEME.put(block, &scheme);
         UUID.put(block, &self.uuid);
         EPOCH.put(block, self.epoch);
-        STATE.put(block, u32::from(!self.is_closed));
+        STATE.put(block, Self::state_word(self.is_closed));
         TAIL.put(block, self.tail.to_word());
         let crc = header_crc(block);
         CHECKSUM.put(block, crc);

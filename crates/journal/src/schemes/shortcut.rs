@@ -41,9 +41,7 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
-use stetfs_format::private_log::{
-    CHECKPOINT, COMMIT, ChunkKind, LogHeader, PENDING, Tail, state_word,
-};
+use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{BlockRef, Cause, Class, Pmem, Tag};
@@ -310,13 +308,7 @@ impl Scheme for Shortcut {
         let mut log = self.log.lock();
         self.checkpoint_all(&mut log)?;
         self.area.wipe(log.reached)?;
-        self.area.write_header(&LogHeader {
-            scheme: ABOUT.name.to_owned(),
-            uuid: self.uuid,
-            epoch: self.epoch,
-            is_closed: true,
-            tail: self.tail(&log),
-        })
+        self.area.write_log_state(true)
     }
 }
 

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use stetfs_format::private_log::{LogHeader, TAIL_OFFSET, Tail};
+use stetfs_format::jbd2::JBD2_MAGIC;
+use stetfs_format::private_log::{LOG_STATE_OFFSET, LogHeader, TAIL_OFFSET, Tail};
 use stetfs_media::pmem::{Dirty, Durable, LINE};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
@@ -162,6 +163,15 @@ impl Area {
         Ok(self.pmem.fence(Cause::Control)?)
     }
 
+    /// Closes the log or opens it again, in one store; durable when it returns.
+    pub(super) fn write_log_state(&self, is_closed: bool) -> Result<()> {
+        let at = self.header_at + LOG_STATE_OFFSET as u64;
+        let word = LogHeader::state_word(is_closed);
+        self.pmem.store_u64(at, word, CONTROL)?;
+        self.pmem.flush(at, 8, CONTROL)?;
+        Ok(self.pmem.fence(Cause::Control)?)
+    }
+
     /// Moves the log's beginning, in one store; durable when it returns.
     pub(super) fn write_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
         let (at, tag) = (
@@ -173,14 +183,18 @@ impl Area {
         Ok(self.pmem.fence(cause)?)
     }
 
-    /// Clears the start of each block of the first `used` bytes of the ring, so that nothing in them can be taken for a record of JBD2.
+    /// Clears the blocks of the first `used` bytes of the ring that begin as a record of JBD2 does, so that its recovery never takes what is
+    /// left here for one.
     pub(super) fn wipe(&self, used: u64) -> Result<()> {
-        let zeros = [0; LINE as usize];
         let mut at = 0;
         for &(offset, len) in &self.pieces {
             for block in (0..len).step_by(self.block_size as usize) {
-                if at + block < used {
-                    self.pmem.store_nt(offset + block, &zeros, CONTROL)?;
+                if at + block >= used {
+                    break;
+                }
+                let word = self.pmem.load_u64(offset + block, CONTROL)?;
+                if word.to_le_bytes().starts_with(&JBD2_MAGIC.to_be_bytes()) {
+                    self.pmem.store_nt(offset + block, &[0; 8], CONTROL)?;
                 }
             }
             at += len;

@@ -3,7 +3,7 @@
 //! | found | done | why that is right |
 //! |---|---|---|
 //! | no mark in the superblock | a new log, of another epoch | the volume is a plain one: there is nothing in the log |
-//! | the mark, and a header that says closed | a new log | everything was home before the header said so |
+//! | the mark, and a header that says closed | the log goes on where it ended | everything was home before the header said so |
 //! | the mark, and no intact header of this volume and scheme | error, nothing is written | what is in the log cannot be told |
 //! | a transaction with the expected number, COMMIT or CHECKPOINT, intact | it counts | its record is complete |
 //! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
@@ -71,7 +71,7 @@ pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryRe
         )));
     }
     if header.is_closed {
-        return Ok((begin(area, args, header.epoch.wrapping_add(1))?, report));
+        return Ok((reopen(area, args, &header)?, report));
     }
     report.was_needed = true;
     if !args.writable {
@@ -112,17 +112,37 @@ fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
     Ok(start)
 }
 
+/// A log that was closed by an unmount of which the end is missing. Its header must not be made anew: while the volume has the mark, no word
+/// of it may be torn from the others.
+fn reopen(area: &Area, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
+    if args.writable {
+        area.write_log_state(false)?;
+    }
+    Ok(Start {
+        epoch: header.epoch,
+        at: tail_of(area, header)?,
+        sequence: header.tail.sequence,
+        was_used: true,
+    })
+}
+
+/// The position where the log begins.
+fn tail_of(area: &Area, header: &LogHeader) -> Result<u64> {
+    let at = u64::from(header.tail.line) * LINE;
+    if at >= area.capacity {
+        let why = format!("its log begins at byte {at} of {}", area.capacity);
+        return Err(JournalError::Unusable(why));
+    }
+    Ok(at)
+}
+
 fn replay(
     area: &Area,
     args: &OpenArgs,
     header: &LogHeader,
     report: &mut RecoveryReport,
 ) -> Result<Start> {
-    let mut at = u64::from(header.tail.line) * LINE;
-    if at >= area.capacity {
-        let why = format!("its log begins at byte {at} of {}", area.capacity);
-        return Err(JournalError::Unusable(why));
-    }
+    let mut at = tail_of(area, header)?;
     let mut scan = Scan {
         area,
         args,
