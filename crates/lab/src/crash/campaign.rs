@@ -284,10 +284,8 @@ impl Shared<'_> {
                 });
             }
         };
-        let effort = match workload.is_long() {
-            true => campaign.effort.for_long(),
-            false => campaign.effort,
-        };
+        let in_memory = campaign.target.scheme.needs_pmem;
+        let effort = campaign.effort.fitted(workload.is_long(), in_memory);
         let mut told = Counts::default();
         let mut count = |counts: &Counts| {
             self.found.lock().counts += counts.since(&told);

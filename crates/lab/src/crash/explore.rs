@@ -142,12 +142,13 @@ enum Depth {
 impl Explorer<'_> {
     fn run(&mut self) -> Result<()> {
         let record = self.record;
-        let moments = record.moments() as usize;
-        let step = moments.div_ceil(self.effort.moments.max(1)).max(1);
-        let start = self.rng.below(step as u64) as usize;
+        let all = record.begin..record.tapes.changes() + 1;
+        let most = self.effort.moments;
+        let wanted = Effort::spread(all, &record.tapes.brims(), most, &mut self.rng);
+        let (moments, chosen) = (record.moments() as usize, wanted.len());
         let mut differ = Differ::new(record.start.clone());
         let mut looked_at = 0;
-        for moment in record.tapes.moments(record.begin).skip(start).step_by(step) {
+        for moment in record.tapes.moments(wanted) {
             let allowed = record.allowed(moment.at());
             for (outcome, keep) in self.look_at(&moment, Depth::Workload, &mut differ)? {
                 self.judge(outcome, &allowed, moment.at(), keep);
@@ -155,7 +156,7 @@ impl Explorer<'_> {
             looked_at += 1;
             self.found.counts.moments += 1;
             if self.stopped || !(self.go_on)(&self.found.counts) {
-                self.found.unfinished = self.stopped || looked_at * step < moments;
+                self.found.unfinished = self.stopped || looked_at < chosen;
                 break;
             }
         }
@@ -302,11 +303,11 @@ impl Explorer<'_> {
         differ.go_to(left);
         let mut nested: Vec<(usize, Cut)> = Vec::new();
         let mut listed = HashSet::new();
-        let moments = tapes.changes() as usize + 1;
-        let step = moments.div_ceil(self.effort.nest_moments.max(1)).max(1);
-        let start = self.rng.below(step as u64) as usize;
+        let moments = tapes.changes() + 1;
+        let most = self.effort.nest_moments;
+        let wanted = Effort::spread(0..moments, &tapes.brims(), most, &mut self.rng);
         let mut looked_at = 0;
-        for moment in tapes.moments(0).skip(start).step_by(step) {
+        for moment in tapes.moments(wanted) {
             if !(self.go_on)(&self.found.counts) {
                 self.stopped = true;
                 break;
@@ -320,7 +321,7 @@ impl Explorer<'_> {
             }
         }
         self.found.counts.nested_moments += looked_at;
-        self.found.counts.nested_moments_left_out += moments as u64 - looked_at;
+        self.found.counts.nested_moments_left_out += moments - looked_at;
         self.known[id].nested = nested;
         Ok(())
     }

@@ -365,7 +365,7 @@ mod tests {
             let tapes = media.tapes();
             let mut differ = Differ::new(start.clone());
             let mut by_key: HashMap<u64, Contents> = HashMap::new();
-            for moment in tapes.moments(0) {
+            for moment in tapes.moments(0..) {
                 let relevant = moment.relevant();
                 let states = States::of(&moment, &relevant, &mut differ).expect("no discards");
                 for keep in Effort::default().choices(&relevant, &mut rng) {

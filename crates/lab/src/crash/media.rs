@@ -8,7 +8,7 @@
 //! **Units** are pieces of 512 bytes, numbered over all media: what was read, and in what two contents differ, are sets of units. A
 //! power cut may tear a unit: a sector of a block device it does not, in persistent memory each word is on its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -238,19 +238,38 @@ impl Tapes {
         ends.max().map_or(0, |last| last + 1)
     }
 
-    /// The moments at which the power can go off after `from` changes or later, in order.
-    pub fn moments(&self, from: u64) -> impl Iterator<Item = Moment<'_>> {
+    /// The moments after `wanted` changes, which ascend, as far as there are so many.
+    pub fn moments(
+        &self,
+        wanted: impl IntoIterator<Item = u64>,
+    ) -> impl Iterator<Item = Moment<'_>> {
         let mut points = joint_crash_points(&self.tapes);
-        let mut skip = from as usize;
-        std::iter::from_fn(move || {
-            let media = points.nth(std::mem::take(&mut skip))?;
+        let mut passed = 0;
+        wanted.into_iter().map_while(move |at| {
+            let media = points.nth((at - passed) as usize)?;
+            passed = at + 1;
             Some(Moment { tapes: self, media })
         })
     }
 
     /// The moment after `at` changes; none when there are not so many.
     pub fn moment(&self, at: u64) -> Option<Moment<'_>> {
-        self.moments(at).next()
+        self.moments([at]).next()
+    }
+
+    /// The moments just before a flush or fence: then more is pending than ever since the one before, and what could be left earlier
+    /// can still be.
+    pub fn brims(&self) -> BTreeSet<u64> {
+        let brims = |tape: &Tape| {
+            let entries = tape.entries().iter().zip(tape.numbers());
+            let settles =
+                |entry: &Entry| matches!(entry, Entry::Flush { .. } | Entry::Fence { .. });
+            entries
+                .filter(|(entry, _)| settles(entry))
+                .map(|(_, number)| *number)
+                .collect::<Vec<_>>()
+        };
+        self.tapes.iter().flat_map(brims).collect()
     }
 }
 

@@ -117,10 +117,8 @@ impl Minimizer<'_> {
                 return Ok((wrong.fault == fault).then_some(wrong));
             }
         };
-        let effort = match workload.is_long() {
-            true => self.effort.for_long(),
-            false => self.effort,
-        };
+        let in_memory = self.target.scheme.needs_pmem;
+        let effort = self.effort.fitted(workload.is_long(), in_memory);
         let go_on = &mut |_: &_| Instant::now() <= self.deadline;
         let Findings { wrong, .. } = explore(&record, effort, subject, self.scratch, go_on)?;
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))

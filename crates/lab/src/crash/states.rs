@@ -1,5 +1,8 @@
 //! Which of the states that a power cut can leave are looked at.
 //!
+//! Of moments, where there are too many, those just before a flush or fence are taken first; in what may be left then, everything is included
+//! that could be left since the one before.
+//!
 //! At a moment n atoms are pending that make a difference: 2^n states. With up to [`Effort::exhaustive`] atoms every one is
 //! taken. With more: none, all, up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order; those that end
 //! with a change first, then those that tear one), all but one and one alone for up to [`Effort::singles`] atoms spread over
@@ -7,6 +10,7 @@
 //! were taken.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use stetfs_media::sim::Keep;
 
@@ -24,11 +28,11 @@ pub struct Effort {
     pub singles: usize,
     /// And so many subsets by chance.
     pub random: usize,
-    /// At most so many moments of a workload, evenly spread.
+    /// At most so many moments of a workload.
     pub moments: usize,
     /// Of the distinct recoveries of a workload, one in so many is cut in its turn, at each of its moments. 0: none.
     pub nest_every: usize,
-    /// At most so many moments of a recovery, evenly spread.
+    /// At most so many moments of a recovery.
     pub nest_moments: usize,
     /// Of the states that read the same as one that was cut again, one in so many is too. 0: none.
     pub nest_folded: usize,
@@ -59,14 +63,37 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// For workloads with so many moments that all of everything would take too long.
-    pub fn for_long(self) -> Self {
-        Self {
-            moments: self.moments.min(160),
-            nest_every: self.nest_every * 8,
-            nest_folded: 0,
-            ..self
+    /// As much as does not take too long: for a long workload, and in memory, where a commit is dozens of changes of hundreds of words and
+    /// nearly every state of them differs from the others in what recovery reads.
+    pub fn fitted(self, is_long: bool, in_memory: bool) -> Self {
+        let mut fitted = self;
+        if is_long {
+            fitted.moments = fitted.moments.min(160);
+            fitted.nest_every *= 8;
+            fitted.nest_folded = 0;
         }
+        if in_memory {
+            fitted.moments = fitted.moments.min(if is_long { 160 } else { 24 });
+            fitted.prefixes = fitted.prefixes.min(16);
+            fitted.singles = fitted.singles.min(4);
+            fitted.random = fitted.random.min(6);
+            fitted.nest_every *= 64;
+            fitted.nest_moments = fitted.nest_moments.min(12);
+            fitted.nest_folded = 0;
+        }
+        fitted
+    }
+
+    /// Moments of `all`, at most so many: first of `brims`, the moments just before something settles, then others; both evenly spread.
+    pub fn spread(all: Range<u64>, brims: &BTreeSet<u64>, most: usize, rng: &mut Rng) -> Vec<u64> {
+        if (all.end - all.start) as usize <= most {
+            return all.collect();
+        }
+        let (first, rest): (Vec<_>, Vec<_>) = all.partition(|at| brims.contains(at));
+        let mut taken = some_of(&first, most, rng);
+        taken.extend(some_of(&rest, most - taken.len(), rng));
+        taken.sort_unstable();
+        taken
     }
 
     /// Lengths of the prefixes that are taken, those that end with a change first.
@@ -115,6 +142,16 @@ impl Effort {
         choices.extend((0..self.random).map(|_| Keep::Random(rng.below(1 << 20))));
         choices
     }
+}
+
+/// At most so many of them, evenly spread from a random start.
+fn some_of(those: &[u64], most: usize, rng: &mut Rng) -> Vec<u64> {
+    if most == 0 {
+        return Vec::new();
+    }
+    let step = those.len().div_ceil(most).max(1);
+    let start = rng.below(step as u64) as usize;
+    those.iter().copied().skip(start).step_by(step).collect()
 }
 
 /// How many states a moment with `n` atoms has; as many as a `u64` counts when there are more.
