@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use stetfs::MountOptions;
+use stetfs_journal::find;
 use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{
     EXT3_1K, EXT3_4K, EXT4_1K, EXT4_2K, EXT4_4K, EXT4_PLAIN, EXT4_SMALL_INODES, Variety, check,
@@ -20,7 +21,8 @@ use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Op, operation};
 use stetfs_lab::world::{BASE, World, tree};
-use stetfs_media::RamDev;
+use stetfs_media::sim::SimPmem;
+use stetfs_media::{BlockDev, Image, PmemDev, RamDev};
 
 fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")
@@ -29,12 +31,44 @@ fn cases() -> u32 {
         .unwrap_or(25)
 }
 
+/// `mode` is a data mode of scheme jbd2, or mount options that name a scheme.
 fn options(mode: &str) -> MountOptions {
     let list = match mode {
-        "null" => "scheme=null,noatime".to_owned(),
+        named if named.starts_with("scheme=") => format!("{named},noatime"),
         mode => format!("scheme=jbd2,data={mode},noatime"),
     };
     MountOptions::parse(&list).expect("good options")
+}
+
+/// What the volume is on.
+enum Medium {
+    Ram(Arc<RamDev>),
+    Memory(Arc<SimPmem>),
+}
+
+impl Medium {
+    /// What `options` need, with this content.
+    fn new(options: &MountOptions, content: &[u8]) -> Self {
+        let scheme = find(&options.scheme).expect("a scheme");
+        match scheme.about.needs_pmem {
+            false => Self::Ram(Arc::new(RamDev::from_image(content))),
+            true => Self::Memory(Arc::new(SimPmem::new(Image::from_bytes(content)))),
+        }
+    }
+
+    fn dev(&self) -> Arc<dyn BlockDev> {
+        match self {
+            Self::Ram(ram) => ram.clone(),
+            Self::Memory(pmem) => Arc::new(PmemDev::new(pmem.clone())),
+        }
+    }
+
+    fn to_file(&self, path: &Path) -> std::io::Result<()> {
+        match self {
+            Self::Ram(ram) => ram.to_file(path),
+            Self::Memory(pmem) => pmem.newest().to_file(path),
+        }
+    }
 }
 
 struct Bed {
@@ -60,9 +94,9 @@ impl Bed {
 
     /// Runs one sequence; any difference is an error.
     fn run(&self, ops: &[Op]) -> Result<()> {
-        let dev = Arc::new(RamDev::from_image(&self.fresh));
-        let (mut library, _) =
-            Library::mount(dev.clone(), options(self.mode)).context("mounting")?;
+        let options = options(self.mode);
+        let medium = Medium::new(&options, &self.fresh);
+        let (mut library, _) = Library::mount(medium.dev(), options).context("mounting")?;
         let mut model = Model::new(self.variety.rules());
         for (i, op) in ops.iter().enumerate() {
             let (expected, found) = (model.apply(op), library.apply(op));
@@ -75,7 +109,7 @@ impl Bed {
         equal("the model", &model.tree(), "the mount", &before)?;
         library.unmount().context("unmounting")?;
         let image = self.dir.path().join("image");
-        dev.to_file(&image)?;
+        medium.to_file(&image)?;
         check(&image)?;
         if needs(true, false, &[]).is_ok() {
             self.kernel(&image, &before).context("under the kernel")?;
@@ -151,7 +185,7 @@ beds! {
     ext4_4k_journal: EXT4_4K, "journal";
     ext4_4k_ordered: EXT4_4K, "ordered";
     ext4_4k_writeback: EXT4_4K, "writeback";
-    ext4_4k_null: EXT4_4K, "null";
+    ext4_4k_null: EXT4_4K, "scheme=null";
     ext4_1k_journal: EXT4_1K, "journal";
     ext4_1k_ordered: EXT4_1K, "ordered";
     ext4_2k_journal: EXT4_2K, "journal";
@@ -160,4 +194,10 @@ beds! {
     ext3_1k_journal: EXT3_1K, "journal";
     ext3_1k_ordered: EXT3_1K, "ordered";
     ext3_4k_writeback: EXT3_4K, "writeback";
+    ext4_4k_shortcut: EXT4_4K, "scheme=shortcut";
+    ext4_1k_shortcut: EXT4_1K, "scheme=shortcut";
+    ext3_1k_shortcut: EXT3_1K, "scheme=shortcut";
+    ext4_2k_shortcut_blk_s: EXT4_2K, "scheme=shortcut,variant=blk-s,fences=paper";
+    ext3_4k_shortcut_diff: EXT3_4K, "scheme=shortcut,variant=diff";
+    ext4_plain_shortcut_blk: EXT4_PLAIN, "scheme=shortcut,variant=blk";
 }

@@ -147,6 +147,23 @@ fn writeback_mode() {
     survives("jbd2", Some("writeback"), EXT4_1K, some_sequences(EXT4_1K));
 }
 
+#[test]
+fn shortcut_in_each_variant() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    for more in ["adp-s", "adp-s,fences=paper", "blk-s", "diff", "blk"] {
+        let mode = format!("-,variant={more}");
+        let target = Target::new("shortcut", Some(&mode), EXT4_1K).expect("a target");
+        let long = [Script::LogAndReplace, Script::Revokes, Script::Random(8)];
+        assert_survives(&target, scripts(EXT4_1K, &long));
+        assert_survives(&target, some_sequences(EXT4_1K));
+    }
+    let old = Target::new("shortcut", None, EXT3_1K).expect("a target");
+    assert_survives(
+        &old,
+        scripts(EXT3_1K, &[Script::Orphans, Script::Random(9)]),
+    );
+}
+
 /// Shows that the judge can fail: without a journal it must find data lost or the volume damaged.
 #[test]
 fn without_a_journal_crashes_are_caught() {

@@ -15,6 +15,9 @@ use stetfs_lab::skip_unless;
 
 const SERVE: &str = env!("CARGO_BIN_EXE_serve");
 
+/// Shortcut-JFS on an ordinary file, which survives the server.
+const SHORTCUT: &str = "scheme=shortcut,variant=adp-s,durability=process";
+
 fn seconds() -> String {
     std::env::var("STETFS_LAB_SECONDS").unwrap_or_else(|_| "3".to_owned())
 }
@@ -221,6 +224,8 @@ fn sqlite_after_sigkill_of_the_server() {
     sqlite_survives("wal", "data=journal");
     sqlite_survives("delete", "data=ordered");
     sqlite_survives("persist", "data=writeback");
+    sqlite_survives("delete", SHORTCUT);
+    sqlite_survives("wal", SHORTCUT);
 }
 
 /// tar, copies, moves, and comparisons with the original; then a reader that is not ours.
@@ -281,6 +286,8 @@ fn tar_diff_and_an_independent_reader() {
     tree_survives(EXT4_4K, "data=journal");
     tree_survives(EXT4_1K, "data=ordered");
     tree_survives(EXT3_1K, "data=journal");
+    tree_survives(EXT4_4K, SHORTCUT);
+    tree_survives(EXT3_1K, SHORTCUT);
 }
 
 #[test]
