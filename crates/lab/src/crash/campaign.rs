@@ -285,7 +285,7 @@ impl Shared<'_> {
             }
         };
         let in_memory = campaign.target.scheme.needs_pmem;
-        let effort = campaign.effort.fitted(workload.is_long(), in_memory);
+        let effort = campaign.effort.fitted(workload, in_memory);
         let mut told = Counts::default();
         let mut count = |counts: &Counts| {
             self.found.lock().counts += counts.since(&told);

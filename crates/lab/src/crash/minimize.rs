@@ -118,7 +118,7 @@ impl Minimizer<'_> {
             }
         };
         let in_memory = self.target.scheme.needs_pmem;
-        let effort = self.effort.fitted(workload.is_long(), in_memory);
+        let effort = self.effort.fitted(workload, in_memory);
         let go_on = &mut |_: &_| Instant::now() <= self.deadline;
         let Findings { wrong, .. } = explore(&record, effort, subject, self.scratch, go_on)?;
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))

@@ -15,6 +15,7 @@ use std::ops::Range;
 use stetfs_media::sim::Keep;
 
 use super::media::AtomOf;
+use super::workload::Workload;
 use crate::rng::Rng;
 
 /// How much is looked at.
@@ -63,21 +64,26 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// As much as does not take too long: for a long workload, and in memory, where a commit is dozens of changes of hundreds of words and
-    /// nearly every state of them differs from the others in what recovery reads.
-    pub fn fitted(self, is_long: bool, in_memory: bool) -> Self {
+    /// As much as does not take too long. The recoveries of a workload of one operation are all cut again; those of others are much the same.
+    /// In memory a commit is dozens of changes of hundreds of words, and nearly every state of them differs from the others in
+    /// what recovery reads.
+    pub fn fitted(self, workload: &Workload, in_memory: bool) -> Self {
         let mut fitted = self;
-        if is_long {
+        if workload.is_long() {
             fitted.moments = fitted.moments.min(160);
-            fitted.nest_every *= 8;
+        }
+        if workload.operations() > 1 {
+            fitted.nest_every *= 4;
             fitted.nest_folded = 0;
         }
         if in_memory {
-            fitted.moments = fitted.moments.min(if is_long { 160 } else { 24 });
+            fitted.moments = fitted
+                .moments
+                .min(if workload.is_long() { 160 } else { 24 });
             fitted.prefixes = fitted.prefixes.min(16);
             fitted.singles = fitted.singles.min(4);
             fitted.random = fitted.random.min(6);
-            fitted.nest_every *= 64;
+            fitted.nest_every = self.nest_every * 64;
             fitted.nest_moments = fitted.nest_moments.min(12);
             fitted.nest_folded = 0;
         }

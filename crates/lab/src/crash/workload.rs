@@ -34,6 +34,22 @@ impl Workload {
         self.ops.len() >= LONG
     }
 
+    /// How many of its operations do something to the volume.
+    pub fn operations(&self) -> usize {
+        let does_nothing = |op: &&Op| {
+            matches!(
+                op,
+                Op::Open { .. }
+                    | Op::Close { .. }
+                    | Op::Fsync { .. }
+                    | Op::Fdatasync { .. }
+                    | Op::FsyncDir { .. }
+                    | Op::Sync
+            )
+        };
+        self.ops.len() - self.ops.iter().filter(does_nothing).count()
+    }
+
     /// Reads the text form.
     ///
     /// # Errors
