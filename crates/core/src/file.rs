@@ -386,7 +386,7 @@ fn write_chunk(
     let first = LBlock((offset >> vol.geo.block_bits) as u32);
     let most = u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX);
     let mut count = ((skip + bytes.len()).div_ceil(size) as u64).min(most) as u32;
-    let (new, converts) = loop {
+    let found = loop {
         match reserve(vol, c, inode, first, count) {
             // On a full volume as much is written as there is room for.
             Err(Error::NoSpace) if count > 1 => count /= 2,
@@ -399,15 +399,15 @@ fn write_chunk(
     } else {
         0
     };
-    let run = if new > 0 || converts { RUN_CREDITS } else { 0 };
-    let credits = INODE_CREDITS + logged + run;
+    let places = found.new > 0 || found.converts;
+    let credits = INODE_CREDITS + logged + if places { RUN_CREDITS } else { 0 };
     let mut copied = Copied {
         bytes: 0,
         reserved: 0,
     };
     let result = vol.start(credits).and_then(|h| {
         // What was copied before an error counts.
-        let result = copy_in(vol, &h, inode, first, skip, bytes, &mut copied);
+        let result = copy_in(vol, &h, inode, (first, skip), bytes, &found, &mut copied);
         if copied.bytes > 0 {
             finish_write(
                 vol,
@@ -421,34 +421,38 @@ fn write_chunk(
         }
         result
     });
-    vol.alloc.release((new - copied.reserved).into());
+    vol.alloc.release((found.new - copied.reserved).into());
     result.map(|()| copied.bytes)
 }
 
-/// Reserves what a write of these blocks needs; returns how many, and whether unwritten ones become written.
-fn reserve(
-    vol: &Volume,
-    c: &Caller,
-    inode: &Inode,
-    first: LBlock,
-    count: u32,
-) -> Result<(u32, bool)> {
-    let (new, converts) = count_new(vol, inode, first, count)?;
-    if converts {
+/// Reserves what a write of these blocks needs.
+fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
+    let found = look_up(vol, inode, first, count)?;
+    if found.converts {
         vol.alloc.check_room_for_maps()?;
     }
     vol.alloc
-        .reserve(new.into(), vol.alloc.may_use_root_blocks(c))?;
-    Ok((new, converts))
+        .reserve(found.new.into(), vol.alloc.may_use_root_blocks(c))?;
+    Ok(found)
 }
 
-/// How many of the blocks will need a reserved block: those in holes that are not waiting for a place already. The answer holds until
-/// the inode's lock is released, because commits place only blocks that are waiting. The second value: some are unwritten and become
-/// written.
-fn count_new(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<(u32, bool)> {
+/// What a write finds where it goes.
+struct Found {
+    /// How many of the blocks need a reserved block: those in holes that are not waiting for a place already. This holds until
+    /// the inode's lock is released, because commits place only blocks that are waiting.
+    new: u32,
+    /// Some are unwritten and become written.
+    converts: bool,
+    /// The first run, and [`InodeState::map_changes`] as long as which it is there.
+    run: Run,
+    map_changes: u32,
+}
+
+fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let st = inode.state.read();
+    let runs = runs_of(vol, inode, &st, first, count)?;
     let (mut new, mut converts) = (0, false);
-    for run in runs_of(vol, inode, &st, first, count)? {
+    for run in &runs {
         match run.state {
             MapState::Hole => {
                 new += run.len - waiting_in(vol, inode, &st, run.lblk, run.lblk.plus(run.len));
@@ -457,7 +461,12 @@ fn count_new(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<(
             MapState::Written => {}
         }
     }
-    Ok((new, converts))
+    Ok(Found {
+        new,
+        converts,
+        run: runs[0],
+        map_changes: st.map_changes,
+    })
 }
 
 /// How many blocks of `[from, to)`, all of them in a hole, wait for a place.
@@ -493,9 +502,9 @@ fn copy_in(
     vol: &Volume,
     h: &Handle,
     inode: &Inode,
-    first: LBlock,
-    skip: usize,
+    (first, skip): (LBlock, usize),
     bytes: &[u8],
+    found: &Found,
     copied: &mut Copied,
 ) -> Result<()> {
     let size = vol.geo.block_size();
@@ -505,7 +514,13 @@ fn copy_in(
     let mut lblk = first;
     while copied.bytes < bytes.len() {
         let left = (skip + bytes.len() - copied.bytes).div_ceil(size) as u32;
-        let run = mapping::lookup(vol, inode, &inode.state.read(), lblk, left)?;
+        let run = {
+            let st = inode.state.read();
+            match found.map_changes == st.map_changes && lblk == first {
+                true => found.run,
+                false => mapping::lookup(vol, inode, &st, lblk, left)?,
+            }
+        };
         let count = run.len.min(left);
         if copied.bytes > 0 && !h.has_credits(INODE_CREDITS + RUN_CREDITS + logged * count) {
             break;

@@ -58,6 +58,8 @@ pub(crate) struct InodeState {
     pub(crate) gone: bool,
     /// Reserved blocks: as many as blocks in holes wait for a place.
     pub(crate) reserved: u32,
+    /// How often the map was changed: who has looked something up in it need not do it again when this is still the same.
+    pub(crate) map_changes: u32,
 }
 
 impl InodeState {
@@ -67,6 +69,7 @@ impl InodeState {
             raw,
             gone: false,
             reserved: 0,
+            map_changes: 0,
         }
     }
 

@@ -11,7 +11,7 @@
 //!
 //! Source: kernel `Documentation/filesystems/ext4/ifork.rst` ("Extent Tree").
 
-use crate::checksum::crc32c;
+use crate::checksum::{crc32c, crc32c_change};
 use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::layout::{Le16, Le32, layout};
@@ -315,20 +315,20 @@ impl<'a> ExtentNode<'a> {
         })
     }
 
-    /// What changes in this node, a leaf that is a block, when `extent` takes the place of extent `n`. `seed` is the inode's
-    /// [`csum_seed`](crate::Inode::csum_seed).
+    /// What changes in this node, a leaf that is a block, when `extent` takes the place of extent `n`. The node's checksum is right.
     ///
     /// # Panics
     /// When there is no extent `n`.
-    pub fn replacement(&self, n: u16, extent: Extent, seed: u32) -> Replacement {
+    pub fn replacement(&self, n: u16, extent: Extent) -> Replacement {
         assert!(self.depth == 0 && n < self.entries, "extent {n}");
         let at = HEADER_SIZE + usize::from(n) * ENTRY_SIZE;
         let mut entry = [0; ENTRY_SIZE];
         extent.write(&mut entry);
         let tail = tail_offset(self.max);
         let checksum = self.geometry.metadata_csum.then(|| {
-            let before = crc32c(crc32c(seed, &self.raw[..at]), &entry);
-            let checksum = crc32c(before, &self.raw[at + ENTRY_SIZE..tail]);
+            let end = at + ENTRY_SIZE;
+            let change = crc32c_change(&self.raw[at..end], &entry, tail - end);
+            let checksum = Le32(tail).get(self.raw) ^ change;
             (tail, checksum.to_le_bytes())
         });
         Replacement {

@@ -32,11 +32,11 @@ const GAP: Range<u32> = 16..512;
 
 /// Where in a group to look.
 #[derive(Clone, Copy)]
-enum Look {
-    /// At this block and nowhere else.
-    At(u32),
-    /// From the cursor on; the cursor then moves this far past what was taken.
-    Cursor { gap: u32 },
+struct Look {
+    /// First at this block, however short the free run is there.
+    at: Option<u32>,
+    /// Then from the cursor on, which moves this far past what was taken.
+    gap: u32,
 }
 
 enum Found {
@@ -119,13 +119,9 @@ impl Alloc {
                 .clamp(self.geo.first_data_block().0, self.geo.blocks_count - 1),
         );
         let (near, at) = self.geo.group_of_block(goal);
-        if at != 0
-            && let Found::Took(start, got) = self.take(h, near, Look::At(at), (want, 1), source)?
-        {
-            return Ok(Some((start, got)));
-        }
         let grows = at != 0 && source == Source::Reserved;
-        let look = Look::Cursor {
+        let look = Look {
+            at: (at != 0).then_some(at),
             gap: if grows {
                 want.clamp(GAP.start, GAP.end)
             } else {
@@ -141,7 +137,7 @@ impl Alloc {
             for g in self.groups_from(far) {
                 if self.free_blocks[g.0 as usize].load(Ordering::Relaxed) > 0
                     && let Found::Took(start, got) =
-                        self.take(h, g, Look::Cursor { gap: 0 }, (want, 1), source)?
+                        self.take(h, g, Look { at: None, gap: 0 }, (want, 1), source)?
                 {
                     self.far.store(g.0, Ordering::Relaxed);
                     return Ok(Some((start, got)));
@@ -152,7 +148,7 @@ impl Alloc {
         Ok(None)
     }
 
-    /// Steps 2 and 3: a long run, or the longest of a few groups.
+    /// Steps 1 to 3: the goal itself, a long run, or the longest of a few groups.
     fn find_long(
         &self,
         h: &Handle,
@@ -163,8 +159,11 @@ impl Alloc {
     ) -> Result<Option<(BlockNo, u32)>> {
         let accept = want.min(GOOD_RUN);
         let (mut scans, mut best) = (0, (0, near));
+        let elsewhere = Look { at: None, ..look };
         for g in self.groups_from(near) {
-            if self.free_blocks[g.0 as usize].load(Ordering::Relaxed) < accept {
+            let look = if g == near { look } else { elsewhere };
+            let free = self.free_blocks[g.0 as usize].load(Ordering::Relaxed);
+            if look.at.is_none() && free < accept {
                 continue;
             }
             match self.take(h, g, look, (want, accept), source)? {
@@ -180,7 +179,7 @@ impl Alloc {
             }
         }
         if best.0 > 0
-            && let Found::Took(start, got) = self.take(h, best.1, look, (want, 1), source)?
+            && let Found::Took(start, got) = self.take(h, best.1, elsewhere, (want, 1), source)?
         {
             return Ok(Some((start, got)));
         }
@@ -241,22 +240,20 @@ impl Alloc {
         if state.pins.is_some() {
             self.release_pins_of(g, state, self.journal.committed());
         }
-        if state.longest < accept || self.free_blocks[g.0 as usize].load(Ordering::Relaxed) == 0 {
+        let free = self.free_blocks[g.0 as usize].load(Ordering::Relaxed);
+        if free == 0 || look.at.is_none() && state.longest < accept {
             return Ok(Found::Skipped);
         }
         let bitmap = self.block_bitmap(g, state)?;
         let blocks = self.geo.group_blocks(g);
         let view = View::new(&bitmap, blocks, state.overlays());
-        let range = match look {
-            Look::At(n) if view.is_busy(n) => return Ok(Found::Skipped),
-            Look::At(n) => n..view.next_busy(n..blocks.min(n.saturating_add(want))),
-            Look::Cursor { .. } => {
+        let range = match look.at.filter(|n| !view.is_busy(*n)) {
+            Some(n) => n..view.next_busy(n..blocks.min(n.saturating_add(want))),
+            None if state.longest < accept => return Ok(Found::Skipped),
+            None => {
                 let long_enough = |r: &Range<u32>| r.end - r.start >= accept;
-                match view
-                    .find_run(state.cursor..blocks, want)
-                    .0
-                    .filter(long_enough)
-                {
+                let after = view.find_run(state.cursor..blocks, want).0;
+                let range = match after.filter(long_enough) {
                     Some(range) => range,
                     None => match view.find_run(0..blocks, want).0 {
                         Some(range) if long_enough(&range) => range,
@@ -265,17 +262,12 @@ impl Alloc {
                             return Ok(Found::Best(state.longest));
                         }
                     },
-                }
+                };
+                let gap = if free > blocks / 8 { look.gap } else { 0 };
+                state.cursor = range.end.saturating_add(gap).min(blocks);
+                range
             }
         };
-        if let Look::Cursor { gap } = look {
-            let free = self.free_blocks[g.0 as usize].load(Ordering::Relaxed);
-            let roomy = free > blocks / 8;
-            state.cursor = range
-                .end
-                .saturating_add(if roomy { gap } else { 0 })
-                .min(blocks);
-        }
         self.mark_taken(h, g, state, bitmap, range.clone())?;
         let start = self.geo.group_first_block(g).plus(range.start.into());
         Ok(Found::Took(start, range.end - range.start))

@@ -1,12 +1,12 @@
 //! The groups of the volume: descriptors and bitmaps.
 //!
-//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows, with the checksums of the bitmaps, when the
-//! transaction closes ([`Alloc::store_descs`]), once for all that changed in it. Bitmaps are not kept: they live in the
-//! journal's cache and are searched there.
+//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows when the transaction closes
+//! ([`Alloc::store_descs`]), once for all that changed in it. Bitmaps are not kept: they live in the journal's cache and are
+//! searched there.
 //!
 //! Invariants, while a group's `state` is not locked:
-//! 1. `state.desc`, but for the checksums of the bitmaps, is what the descriptor says on the volume once the running transaction is
-//!    closed; the group is in `Alloc::changed` until then if it changed.
+//! 1. `state.desc` is what the descriptor says on the volume once the running transaction is closed; the group is in
+//!    `Alloc::changed` until then if it changed. The checksums in it are those of the bitmaps.
 //! 2. `desc.free_blocks_count` is the number of clear bits in the block bitmap; of those, `Alloc::free_blocks[g]` are not pinned.
 //! 3. No run of free, unpinned blocks is longer than `state.longest`.
 //! 4. No inode below index `state.first_free_inode` is free.
@@ -48,16 +48,8 @@ pub(super) struct GroupState {
     pub(super) pins: Option<Box<Pins>>,
     /// Damage was found in it: nothing is allocated here any more.
     pub(super) set_aside: bool,
-    /// The running transaction changed the block bitmap, the inode bitmap, anything: see [`Alloc::store_descs`].
-    changed: Changed,
-}
-
-/// What of a group is to be stored when the transaction closes.
-#[derive(Clone, Copy, Default)]
-struct Changed {
-    blocks: bool,
-    inodes: bool,
-    desc: bool,
+    /// The running transaction changed the descriptor: see [`Alloc::store_descs`].
+    is_changed: bool,
 }
 
 /// The bitmap that a change is about.
@@ -80,7 +72,7 @@ impl Group {
                 first_free_inode: 0,
                 pins: None,
                 set_aside: false,
-                changed: Changed::default(),
+                is_changed: false,
             }),
         }
     }
@@ -118,7 +110,7 @@ impl Alloc {
 
     /// The descriptor in `state` changed: it is stored when the transaction closes.
     pub(super) fn note_desc(&self, h: &Handle, g: GroupNo, state: &mut GroupState) -> Result<()> {
-        if !std::mem::replace(&mut state.changed.desc, true) {
+        if !std::mem::replace(&mut state.is_changed, true) {
             let (block, _) = self.geo.desc_position(g);
             h.join(block, Class::GroupDesc)?;
             self.changed.lock().push(g);
@@ -126,23 +118,12 @@ impl Alloc {
         Ok(())
     }
 
-    /// Stores the descriptors that the transaction of `h` changed, with the checksums of their bitmaps. No other handle is open.
+    /// Stores the descriptors that the transaction of `h` changed. No other handle is open.
     pub(crate) fn store_descs(&self, h: &Handle) -> Result<()> {
         let mut changed = std::mem::take(&mut *self.changed.lock());
         for g in changed.drain(..) {
             let mut state = self.group(g).state.lock();
-            let state = &mut *state;
-            let Changed { blocks, inodes, .. } = std::mem::take(&mut state.changed);
-            if blocks && self.geo.metadata_csum {
-                let bitmap = state.desc.block_bitmap;
-                let bitmap = self.journal.read(bitmap, Class::BlockBitmap)?;
-                state.desc.block_bitmap_csum = self.bitmap_csum(Which::Blocks, &bitmap);
-            }
-            if inodes && self.geo.metadata_csum {
-                let bitmap = state.desc.inode_bitmap;
-                let bitmap = self.journal.read(bitmap, Class::InodeBitmap)?;
-                state.desc.inode_bitmap_csum = self.bitmap_csum(Which::Inodes, &bitmap);
-            }
+            state.is_changed = false;
             self.store_desc(h, g, &state.desc)?;
         }
         // The memory serves again.
@@ -256,7 +237,7 @@ impl Alloc {
         self.check_free_blocks(g, state, fresh.bytes())?;
         h.create(state.desc.block_bitmap, Class::BlockBitmap, fresh.bytes())?;
         state.desc.flags.remove(GroupFlags::BLOCK_UNINIT);
-        state.changed.blocks = true;
+        state.desc.block_bitmap_csum = self.bitmap_csum(Which::Blocks, fresh.bytes());
         state.blocks_checked = true;
         self.note_desc(h, g, state)
     }
@@ -308,12 +289,12 @@ impl Alloc {
         h.create(state.desc.inode_bitmap, Class::InodeBitmap, fresh.bytes())?;
         state.desc.flags.remove(GroupFlags::INODE_UNINIT);
         state.desc.itable_unused = self.geo.inodes_per_group();
-        state.changed.inodes = true;
+        state.desc.inode_bitmap_csum = self.bitmap_csum(Which::Inodes, fresh.bytes());
         state.inodes_checked = true;
         self.note_desc(h, g, state)
     }
 
-    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`. The caller changes the descriptor too.
+    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`, and its checksum in the descriptor in memory.
     pub(super) fn set_bits(
         &self,
         h: &Handle,
@@ -330,9 +311,12 @@ impl Alloc {
             Which::Blocks => (state.desc.block_bitmap, Class::BlockBitmap),
             Which::Inodes => (state.desc.inode_bitmap, Class::InodeBitmap),
         };
+        let behind = self.covered(which) - end;
+        let change =
+            self.csum_of(|| checksum::crc32c_change(&bitmap[start..end], &changed, behind));
         match which {
-            Which::Blocks => state.changed.blocks = true,
-            Which::Inodes => state.changed.inodes = true,
+            Which::Blocks => state.desc.block_bitmap_csum ^= change,
+            Which::Inodes => state.desc.inode_bitmap_csum ^= change,
         }
         // Otherwise the journal would have to copy the block before it changes it.
         drop(bitmap);
@@ -340,19 +324,27 @@ impl Alloc {
         Ok(())
     }
 
-    /// The checksum of a bitmap, on a volume with `metadata_csum`.
-    fn bitmap_csum(&self, which: Which, bitmap: &[u8]) -> u32 {
+    /// The bytes of a bitmap that its checksum covers.
+    fn covered(&self, which: Which) -> usize {
         let bits = match which {
             Which::Blocks => self.geo.clusters_per_group(),
             Which::Inodes => self.geo.inodes_per_group(),
         };
-        let len = bitmap.len().min(bits as usize / 8);
-        let crc = checksum::crc32c(self.geo.csum_seed(), &bitmap[..len]);
-        // Descriptors of 32 bytes hold the lower half.
-        if self.geo.desc_size() > 32 {
-            crc
-        } else {
-            crc & 0xFFFF
+        bits as usize / 8
+    }
+
+    fn bitmap_csum(&self, which: Which, bitmap: &[u8]) -> u32 {
+        let len = bitmap.len().min(self.covered(which));
+        self.csum_of(|| checksum::crc32c(self.geo.csum_seed(), &bitmap[..len]))
+    }
+
+    /// As much of a checksum, or of its change, as a descriptor holds: 0 without `metadata_csum`.
+    fn csum_of(&self, crc: impl FnOnce() -> u32) -> u32 {
+        match self.geo.metadata_csum {
+            false => 0,
+            true if self.geo.desc_size() > 32 => crc(),
+            // Descriptors of 32 bytes hold the lower half.
+            true => crc() & 0xFFFF,
         }
     }
 }

@@ -131,8 +131,7 @@ impl TreeMut<'_> {
         match leaf.block {
             // One extent for another, in the most common place, need not be done in a copy of the node.
             Some(block) if old.len == whole.len && !joins_before && !joins_after => {
-                let seed = self.raw.csum_seed(self.ino, self.alloc.geo());
-                let new = view.replacement(pos, changed, seed);
+                let new = view.replacement(pos, changed);
                 // Otherwise the journal would have to copy the block before it changes it.
                 drop(leaf);
                 self.h.write_parts(block, Class::Mapping, new.parts())?;

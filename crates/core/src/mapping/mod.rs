@@ -150,6 +150,7 @@ pub(crate) fn insert(
     st: &mut InodeState,
     run: Run,
 ) -> Result<()> {
+    st.map_changes = st.map_changes.wrapping_add(1);
     insert_in(&vol.alloc, h, inode.ino, &mut st.raw, run)
 }
 
@@ -202,6 +203,7 @@ pub(crate) fn convert(
     lblk: LBlock,
     len: u32,
 ) -> Result<()> {
+    st.map_changes = st.map_changes.wrapping_add(1);
     convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, false)
 }
 
@@ -220,6 +222,7 @@ pub(crate) fn set_unwritten(
     if !is_by_extents(&st.raw) {
         return Err(Error::NotSupported);
     }
+    st.map_changes = st.map_changes.wrapping_add(1);
     convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, true)
 }
 
@@ -254,6 +257,7 @@ pub(crate) fn switch_run(
     len: u32,
     new: BlockNo,
 ) -> Result<(BlockNo, u32)> {
+    st.map_changes = st.map_changes.wrapping_add(1);
     switch_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, new)
 }
 
@@ -287,6 +291,7 @@ pub(crate) fn remove(
     from: LBlock,
     to: Option<LBlock>,
 ) -> Result<bool> {
+    st.map_changes = st.map_changes.wrapping_add(1);
     let to = to.map_or(MAX_BLOCKS, |to| to.0);
     Ok(remove_in(&vol.alloc, h, inode.ino, &mut st.raw, from, to)?.done)
 }
