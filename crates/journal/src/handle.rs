@@ -195,22 +195,26 @@ impl Handle {
     ) -> Result<Wrote> {
         let journal = &self.journal;
         let scheme = journal.scheme();
-        let about = scheme.about();
-        let zeros = |home| Some(Page::clean(journal.zero_block(), Class::Data, home));
+        let is_overwritten = bytes.len() == journal.block_size() && !scheme.about().wants_base;
         let mut absent = match old {
-            Old::Hole => zeros(None),
-            Old::Home(home) => {
-                let is_whole = bytes.len() == journal.block_size();
-                let is_needed = !is_whole || about.wants_base || about.wants_changes;
-                if is_needed { None } else { zeros(Some(home)) }
+            Old::Hole => Some(Page::clean(journal.zero_block(), Class::Data, None)),
+            Old::Home(home) if is_overwritten && scheme.changes_wanted() == 0 => {
+                Some(Page::unread(journal.zero_block(), home))
             }
+            Old::Home(_) => None,
         };
         self.note_change();
         let joined = loop {
             let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent)?;
             match (joined, old) {
                 (Some(joined), _) => break joined,
-                (None, Old::Home(home)) => absent = Some(journal.load(home, Class::Data)?),
+                (None, Old::Home(home)) => {
+                    let unread = is_overwritten && journal.differs_enough(home, bytes)?;
+                    absent = Some(match unread {
+                        true => Page::unread(journal.zero_block(), home),
+                        false => journal.load(home, Class::Data)?,
+                    });
+                }
                 (None, Old::Hole) => unreachable!("a hole holds zeros"),
             }
         };

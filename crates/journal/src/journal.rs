@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use stetfs_format::{BlockNo, InodeNo, Tid};
-use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Tag};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Pmem, Tag};
 
 use crate::background::Background;
 use crate::cache::Cache;
@@ -14,6 +14,7 @@ use crate::file_data::{FileData, Files};
 use crate::gate::{Gate, Join, Limits};
 use crate::handle::{self, Handle};
 use crate::page::Page;
+use crate::ranges;
 use crate::registry;
 use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
 use crate::stats::{Counters, JournalStats, count};
@@ -49,8 +50,8 @@ pub struct Journal {
     limits: Limits,
     /// Cached blocks to keep.
     most_cached: usize,
-    /// The device is memory itself, which a copy of what lies there would only fill up.
-    is_memory: bool,
+    /// The device, if it is memory itself, which a copy of what lies there would only fill up.
+    memory: Option<Arc<dyn Pmem>>,
     zero: BlockRef,
     cache: Cache,
     files: Files,
@@ -77,7 +78,7 @@ impl Journal {
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
         let journal = Arc::new(Self {
-            is_memory: dev.pmem().is_some(),
+            memory: dev.pmem().cloned(),
             dev,
             scheme,
             block_size,
@@ -373,7 +374,32 @@ impl Journal {
 
     /// Whether a data block that has become clean stays in memory.
     pub(crate) fn keeps_clean(&self, home: BlockNo) -> bool {
-        !self.is_memory || self.scheme.holds_any(home, 1)
+        self.memory.is_none() || self.scheme.holds_any(home, 1)
+    }
+
+    /// Whether `content` differs from the block's by as many bytes as the scheme wants to know of at most. Where looking costs as much as
+    /// loading the block, the answer may be no.
+    pub(crate) fn differs_enough(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
+        const PIECE: usize = 512;
+        let enough = self.scheme.changes_wanted();
+        let Some(memory) = &self.memory else {
+            return Ok(false);
+        };
+        self.check_block(home)?;
+        if self.scheme.holds_any(home, 1) {
+            return Ok(false);
+        }
+        let (mut old, mut changed) = ([0; PIECE], 0);
+        let start = home.0 * self.block_size as u64;
+        for (i, new) in (0..).zip(content.as_chunks::<PIECE>().0) {
+            let at = start + i * PIECE as u64;
+            memory.load(at, &mut old, Tag::read(Class::Data))?;
+            changed += ranges::differing_bytes(&old, new);
+            if changed >= enough {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn read_device(&self, block: BlockNo, out: &mut [u8], class: Class) -> Result<()> {

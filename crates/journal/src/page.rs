@@ -28,6 +28,8 @@ pub(crate) struct Page {
     pub(crate) relocated: bool,
     /// Used since the last look for something to evict.
     pub(crate) referenced: bool,
+    /// The content is the block's. Otherwise the whole of it is about to be written, and nobody asks what it was.
+    pub(crate) is_read: bool,
 }
 
 impl Page {
@@ -43,6 +45,15 @@ impl Page {
             unplaced: false,
             relocated: false,
             referenced: true,
+            is_read: true,
+        }
+    }
+
+    /// A data block that is about to be written whole, with anything of the right length for its content.
+    pub(crate) fn unread(any: BlockRef, home: BlockNo) -> Self {
+        Self {
+            is_read: false,
+            ..Self::clean(any, Class::Data, Some(home))
         }
     }
 
@@ -65,7 +76,7 @@ impl Page {
 
     /// Changes bytes; the page has joined before.
     pub(crate) fn change(&mut self, offset: usize, bytes: &[u8], scheme: &dyn Scheme) {
-        if scheme.about().wants_changes && !self.fresh {
+        if self.is_read && !self.fresh && scheme.changes_wanted() > 0 {
             self.ranges.add_changes(offset, &self.content, bytes);
         } else {
             self.ranges.add(offset, bytes.len());
@@ -76,6 +87,7 @@ impl Page {
         } else {
             self.content.make_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
+        self.is_read = true;
     }
 
     /// Transaction `tid` is durable.

@@ -20,6 +20,13 @@ fn differing(before: &[[u8; WORD]], after: &[[u8; WORD]]) -> u8 {
     bits.enumerate().fold(0, |mask, (i, bit)| mask | bit << i)
 }
 
+/// In how many bytes two contents of the same length differ, by words of 8 bytes.
+pub(crate) fn differing_bytes(before: &[u8], after: &[u8]) -> usize {
+    let (before, after) = (before.as_chunks::<WORD>().0, after.as_chunks::<WORD>().0);
+    let differ = before.iter().zip(after).filter(|(a, b)| a != b);
+    differ.count() * WORD
+}
+
 /// Sorted, disjoint, non-adjacent byte ranges `[start, end)` of a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(SmallVec<[(u32, u32); 4]>);

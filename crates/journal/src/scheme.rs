@@ -35,8 +35,6 @@ pub struct About {
     pub atomic: bool,
     /// It wants the content that a block had before the transaction ([`LoggedBlock::base`]).
     pub wants_base: bool,
-    /// It wants to know exactly which bytes changed ([`LoggedBlock::ranges`]), not only which were written.
-    pub wants_changes: bool,
     /// It asks for relocation ([`Placement::Relocate`]).
     pub relocates: bool,
     /// What writing costs, in a line: bytes and flushes of a commit of n blocks.
@@ -197,7 +195,7 @@ pub struct DirtyBlock<'a> {
     pub home: BlockNo,
     /// Its new content.
     pub content: &'a BlockRef,
-    /// The bytes that changed, or were written to if the scheme does not [want](About::wants_changes) to know more.
+    /// The bytes that changed, or those that were written to: see [`Scheme::changes_wanted`].
     pub ranges: &'a Ranges,
 }
 
@@ -280,7 +278,7 @@ pub struct LoggedBlock {
     pub content: BlockRef,
     /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had one.
     pub base: Option<BlockRef>,
-    /// The bytes that the transaction changed, or wrote to if the scheme does not [want](About::wants_changes) to know more.
+    /// The bytes that the transaction changed, or those that it wrote to: see [`Scheme::changes_wanted`].
     pub ranges: Ranges,
     /// The block was free or a hole before: its old content means nothing.
     pub fresh: bool,
@@ -328,6 +326,12 @@ pub trait Scheme: Send + Sync {
 
     /// Data blocks go through [`commit`](Self::commit)'s log (they count as credits, and freed ones are revoked).
     fn logs_data(&self) -> bool;
+
+    /// Of how many bytes of a block the scheme wants to know whether they changed, in ranges that tell changes from what was only written: with
+    /// 0 they need not, and with n they need not when n bytes or more changed.
+    fn changes_wanted(&self) -> usize {
+        0
+    }
 
     // -- the verbs; `open` is in the registry, as it makes the scheme --
 

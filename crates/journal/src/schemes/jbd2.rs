@@ -57,7 +57,6 @@ pub(crate) static ABOUT: About = About {
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: false,
-    wants_changes: false,
     relocates: false,
     cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks, n blocks more at checkpoint",
     options: &[&ASYNC_COMMIT],

@@ -30,7 +30,6 @@ pub(crate) static ABOUT: About = About {
     mark: Mark::Unclean,
     atomic: false,
     wants_base: false,
-    wants_changes: false,
     relocates: false,
     cost: "n blocks and 1 flush for a commit of n blocks",
     options: &[],

@@ -24,7 +24,6 @@ pub(crate) static ABOUT: About = About {
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: true,
-    wants_changes: false,
     relocates: true,
     cost: "as jbd2, and a mapping block for each run of overwritten blocks",
     options: jbd2::ABOUT.options,

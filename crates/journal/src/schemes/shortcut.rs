@@ -43,8 +43,8 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::pmem::Dirty;
-use stetfs_media::{BlockRef, Cause, Class, Pmem, Tag};
+use stetfs_media::pmem::{Dirty, WORD};
+use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use self::area::Area;
 use self::record::{Name, Record};
@@ -66,7 +66,6 @@ pub(crate) static ABOUT: About = About {
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,
-    wants_changes: true,
     relocates: true,
     cost: "changed bytes + 64 and 1 fence a commit, each whole block once; changed bytes again at checkpoint",
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
@@ -145,23 +144,62 @@ struct Log {
 
 struct Version {
     class: Class,
-    content: BlockRef,
-    /// What differs from home.
+    /// What differs from home, in whole words.
     ranges: Ranges,
+    kept: Kept,
+}
+
+/// What is kept of a version.
+enum Kept {
+    /// The bytes of its ranges, one behind the other.
+    Parts(Vec<u8>),
+    /// All of it.
+    Whole(BlockRef),
 }
 
 impl Version {
-    /// Takes the bytes in `changed` over from the newer `content`. By itself this holds a copy of its own from the second change on, so
-    /// that who changes a block again and again need not leave the whole of it behind each time.
+    fn new(class: Class) -> Self {
+        Self {
+            class,
+            ranges: Ranges::new(),
+            kept: Kept::Parts(Vec::new()),
+        }
+    }
+
+    /// Takes over what `changed` names from the newer `content`. What is kept whole is a copy of its own from the second
+    /// change on, so that who changes a block again and again need not leave the whole of it behind each time.
     fn update(&mut self, content: &BlockRef, changed: &Ranges) {
-        if !self.content.is_unshared() {
-            self.content = content.clone();
-            return;
+        self.ranges.add_all(&changed.widened(WORD as usize));
+        match &mut self.kept {
+            Kept::Parts(bytes) if self.ranges.bytes() <= content.len() / 4 => {
+                bytes.clear();
+                bytes.reserve_exact(self.ranges.bytes());
+                self.ranges
+                    .iter()
+                    .for_each(|r| bytes.extend_from_slice(&content[r]));
+            }
+            Kept::Whole(own) if own.is_unshared() => {
+                let own = own.make_mut();
+                changed
+                    .iter()
+                    .for_each(|r| own[r.clone()].copy_from_slice(&content[r]));
+            }
+            kept => *kept = Kept::Whole(content.clone()),
         }
-        let own = self.content.make_mut();
-        for range in changed.iter() {
-            own[range.clone()].copy_from_slice(&content[range]);
-        }
+    }
+
+    /// Its ranges and what is there.
+    fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut done = 0;
+        self.ranges.iter().map(move |range| {
+            let start = range.start;
+            let bytes = match &self.kept {
+                Kept::Parts(bytes) => &bytes[done..done + range.len()],
+                Kept::Whole(content) => &content[range.clone()],
+            };
+            done += range.len();
+            (start, bytes)
+        })
     }
 }
 
@@ -247,13 +285,34 @@ impl Scheme for Shortcut {
         true
     }
 
+    fn changes_wanted(&self) -> usize {
+        match self.variant {
+            Variant::Blk | Variant::BlkS => 1,
+            Variant::Diff => usize::MAX,
+            Variant::AdpS => self.block_size / 2 + 1,
+        }
+    }
+
     fn read(&self, block: BlockNo) -> Result<Held> {
         if self.held.load(Relaxed) == 0 {
             return Ok(Held::Home);
         }
+        // Under the lock: once a checkpoint has ended, home may be given to somebody else.
         let index = self.index.read();
-        let version = index.get(&block);
-        Ok(version.map_or(Held::Home, |v| Held::Here(v.content.clone())))
+        let Some(version) = index.get(&block) else {
+            return Ok(Held::Home);
+        };
+        if let Kept::Whole(content) = &version.kept {
+            return Ok(Held::Here(content.clone()));
+        }
+        let mut content = Block::zeroed(self.block_size);
+        let home = block.0 * self.block_size as u64;
+        let bytes = content.bytes_mut();
+        self.pmem().load(home, bytes, Tag::read(version.class))?;
+        for (start, part) in version.parts() {
+            bytes[start..start + part.len()].copy_from_slice(part);
+        }
+        Ok(Held::Here(content.into()))
     }
 
     fn holds_any(&self, start: BlockNo, count: u32) -> bool {
@@ -271,7 +330,7 @@ impl Scheme for Shortcut {
             Variant::BlkS => true,
             Variant::AdpS => {
                 // Exactly half is not more than half.
-                block.ranges.bytes() > self.block_size / 2
+                block.ranges.bytes() >= self.changes_wanted()
             }
         };
         if relocate {
@@ -454,14 +513,10 @@ impl Shortcut {
                 Part::Whole => Ranges::whole(self.block_size),
                 Part::Ranges(_, ranges) => ranges,
             };
-            let version = index.entry(block.home).or_insert_with(|| Version {
-                class: block.class,
-                content: block.content.clone(),
-                ranges: Ranges::new(),
-            });
+            let version = index.entry(block.home);
+            let version = version.or_insert_with(|| Version::new(block.class));
             version.class = block.class;
             version.update(&block.content, &ranges);
-            version.ranges.add_all(&ranges);
         }
         for block in revoked {
             index.remove(block);
@@ -528,9 +583,8 @@ impl Shortcut {
     fn write_home(&self, home: BlockNo, version: &Version) -> Result<()> {
         let base = home.0 * self.block_size as u64;
         let tag = Tag::new(version.class, Cause::Checkpoint);
-        for range in version.ranges.widened(8).iter() {
-            let offset = base + range.start as u64;
-            self.pmem().store_nt(offset, &version.content[range], tag)?;
+        for (start, part) in version.parts() {
+            self.pmem().store_nt(base + start as u64, part, tag)?;
         }
         Ok(())
     }
