@@ -90,6 +90,11 @@ pub(crate) fn release(vol: &Volume, ino: InodeNo) -> Result<()> {
 pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
     let tid = inode.wanted_tid(datasync);
     if tid.is_after(vol.journal.committed()) && !is_planted(Bug::EarlyFsync) {
+        if let Some(data) = inode.data_if_any(vol)
+            && let Some(_guard) = inode.lock.try_write()
+        {
+            vol.journal.place_early(tid, &data)?;
+        }
         vol.journal.commit(tid)?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! 2. the file system gives the data its place ([`Placer`](crate::scheme::Placer)), which changes more metadata of the same transaction;
 //! 3. the snapshot is taken: shared references to every changed block, no copies;
 //! 4. the next transaction may run; its changes copy what the snapshot still holds;
-//! 5. the scheme makes the snapshot durable;
+//! 5. the scheme makes the snapshot durable, as soon as it has done so with the one before;
 //! 6. the pages become clean, and whoever waited is woken.
 
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashSet;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::Class;
 
@@ -86,11 +87,11 @@ impl Transaction {
 }
 
 /// A commit that has begun. When it is left by a panic, everybody who waits for it hears that it failed.
-struct Closing<'a>(&'a Gate<Transaction>);
+struct Closing<'a>(&'a Gate<Transaction>, Tid);
 
 impl Closing<'_> {
     fn finish(self, result: Result<()>) {
-        self.0.finish(result);
+        self.0.finish(self.1, result);
         std::mem::forget(self);
     }
 }
@@ -98,7 +99,7 @@ impl Closing<'_> {
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let why = JournalError::Unusable("a commit panicked".to_owned());
-        self.0.finish(Err(why));
+        self.0.finish(self.1, Err(why));
     }
 }
 
@@ -113,7 +114,7 @@ impl Journal {
                 Ok(())
             }
             Begin::Closed { tid, load } => {
-                let closing = Closing(self.gate());
+                let closing = Closing(self.gate(), tid);
                 let result = self.commit_closed(tid, load);
                 closing.finish(result.clone());
                 self.after_commit();
@@ -136,6 +137,7 @@ impl Journal {
         let buffers = std::mem::take(&mut *txn.meta.lock());
         let (snapshot, owners) = self.snapshot(tid, &txn, &buffers, &files);
         self.gate().switch();
+        self.gate().take_turn()?;
         if !(snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty()) {
             self.account(&snapshot);
             self.scheme().commit(&snapshot)?;
@@ -162,28 +164,40 @@ impl Journal {
         files: &[Arc<FileData>],
     ) -> Result<()> {
         let handle = Handle::of_commit(Arc::clone(self), Arc::clone(txn), tid);
-        let (mut reqs, mut homes) = (Vec::new(), Vec::new());
         for file in files {
-            reqs.clear();
-            homes.clear();
-            file.to_place(tid, self.scheme(), &mut reqs);
-            if reqs.is_empty() {
-                continue;
-            }
-            self.placer()?
-                .place(&handle, file.ino(), &reqs, &mut homes)?;
-            assert_eq!(
-                reqs.len(),
-                homes.len(),
-                "a home for each block of inode {}",
-                file.ino()
-            );
-            file.placed(&reqs, &homes);
+            self.place_file(&handle, file)?;
         }
         match self.placer_if_attached() {
             Some(placer) => placer?.settle(&handle),
             None => Ok(()),
         }
+    }
+
+    fn place_file(&self, handle: &Handle, file: &FileData) -> Result<()> {
+        let mut reqs = SmallVec::new();
+        file.to_place(handle.tid(), self.scheme(), &mut reqs);
+        if reqs.is_empty() {
+            return Ok(());
+        }
+        let mut homes = Vec::with_capacity(reqs.len());
+        let placer = self.placer()?;
+        placer.place(handle, file.ino(), &reqs, &mut homes)?;
+        let ino = file.ino();
+        assert_eq!(reqs.len(), homes.len(), "a home for each block of {ino}");
+        file.placed(&reqs, &homes);
+        Ok(())
+    }
+
+    /// Places what transaction `tid` changed in a file before the transaction is closed, if others are at work who would wait meanwhile.
+    /// For somebody who is about to commit it; he holds the inode's lock, so that nobody else changes or places the file's blocks.
+    pub fn place_early(self: &Arc<Self>, tid: Tid, file: &FileData) -> Result<()> {
+        let Some(load) = self.gate().join_early(tid) else {
+            return Ok(());
+        };
+        let handle = Handle::new(Arc::clone(self), load, tid, 0);
+        let placed = self.place_file(&handle, file);
+        // As at a commit: the transaction cannot become durable like this.
+        placed.inspect_err(|error| self.abort(error.clone()))
     }
 
     /// The transaction's blocks, and how many of the data blocks each file has, in order.

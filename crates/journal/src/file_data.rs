@@ -204,7 +204,12 @@ impl FileData {
     }
 
     /// The blocks of transaction `tid` that need the file system to place them, ascending.
-    pub(crate) fn to_place(&self, tid: Tid, scheme: &dyn Scheme, out: &mut Vec<PlaceReq>) {
+    pub(crate) fn to_place(
+        &self,
+        tid: Tid,
+        scheme: &dyn Scheme,
+        out: &mut SmallVec<[PlaceReq; 4]>,
+    ) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.dirty_tid != Some(tid) {
@@ -220,7 +225,8 @@ impl FileData {
         for &l in &inner.dirty {
             let page = &pages[&l];
             let relocate = match page.home {
-                Some(home) if relocates && !page.unplaced => {
+                // What was placed in this transaction already stays there.
+                Some(home) if relocates && !page.unplaced && !page.fresh && !page.relocated => {
                     let block = DirtyBlock {
                         home,
                         content: &page.content,

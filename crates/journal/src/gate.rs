@@ -3,13 +3,16 @@
 //! The state machine alone, without blocks or media, so that a scheduler can explore it (`--cfg shuttle`).
 //!
 //! ```text
-//! running ──begin_commit──> locked ──last handle left──> closed ──switch──> committing ──finish──> committed
+//! running ──begin_commit──> locked ──last handle left──> closed ──switch──> (waits) ──take_turn──> committing ──finish──> committed
 //!    ^                        (new handles wait)                    │
 //!    └──────────── the next transaction runs from here on ─────────┘
 //! ```
 //!
-//! Invariants: at most one transaction commits; a handle never joins a locked transaction; the credits of
-//! open handles and the blocks already joined never exceed the limit; `committed` only grows.
+//! Where a commit is work of a medium, the running transaction collects until the one before is durable, and all who wait share the
+//! next commit. Where it is work of processors ([`Pace`]), a small one is closed meanwhile, on another processor.
+//!
+//! Invariants: at most one transaction commits, and at most one more is closed; they commit in order; a handle never joins a
+//! locked transaction; the credits of open handles and the blocks already joined never exceed the limit; `committed` only grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -18,7 +21,7 @@ use std::time::{Duration, Instant};
 use stetfs_format::Tid;
 
 use crate::error::{JournalError, Result};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{self, Condvar, Mutex, MutexGuard};
 
 /// What a transaction collects while it runs (generic, so that the gate is tested alone).
 pub(crate) trait Load: Default {
@@ -30,9 +33,29 @@ pub(crate) trait Load: Default {
     fn is_empty(&self) -> bool;
 }
 
+/// How a gate treats those who wait.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// A transaction with at most so many blocks of memory is closed while another commits.
+    pub(crate) overlap: u32,
+    /// How often a waiting thread looks before it lets the kernel wake it, which takes tens of microseconds.
+    pub(crate) looks: u32,
+}
+
+impl Pace {
+    /// For commits that are work of processors: a look takes some 15 ns, a transaction a few microseconds.
+    pub(crate) const PROCESSORS: Self = Self {
+        overlap: 64,
+        looks: 1024,
+    };
+}
+
 pub(crate) struct Gate<T> {
+    pace: Pace,
     state: Mutex<State<T>>,
     changed: Condvar,
+    /// How often something has happened that somebody may wait for.
+    turns: AtomicU32,
     /// The newest durable transaction, for a look without the lock.
     committed: AtomicU32,
 }
@@ -48,6 +71,8 @@ struct State<T> {
     granted: u32,
     /// No handle may join: the running transaction is being closed.
     locked: bool,
+    /// Being closed, or closed and waiting for its turn.
+    closing: Option<Tid>,
     committing: Option<Tid>,
     committed: Tid,
     stopped: Option<JournalError>,
@@ -77,13 +102,15 @@ pub(crate) enum Join<T> {
 pub(crate) enum Begin<T> {
     /// It is durable, or there is nothing to do. `waited`: somebody else did it meanwhile.
     Done { waited: bool },
-    /// The caller commits it: no handle is open, none can join before [`Gate::switch`].
+    /// The caller commits it: no handle is open, none can join before [`Gate::switch`]. Then comes [`Gate::take_turn`].
     Closed { tid: Tid, load: Arc<T> },
 }
 
 impl<T: Load> Gate<T> {
-    pub(crate) fn new(first: Tid) -> Self {
+    pub(crate) fn new(first: Tid, pace: Pace) -> Self {
         Self {
+            pace,
+            turns: AtomicU32::new(0),
             state: Mutex::new(State {
                 running: first,
                 load: Arc::new(T::default()),
@@ -91,6 +118,7 @@ impl<T: Load> Gate<T> {
                 open: 0,
                 granted: 0,
                 locked: false,
+                closing: None,
                 committing: None,
                 committed: first.previous(),
                 stopped: None,
@@ -125,6 +153,18 @@ impl<T: Load> Gate<T> {
         })
     }
 
+    /// Joins transaction `tid` with nothing to add but what its operations have left undone, if it runs and others are at work that
+    /// would otherwise wait until that is done.
+    pub(crate) fn join_early(&self, tid: Tid) -> Option<Arc<T>> {
+        let mut state = self.state.lock();
+        let is_shared = state.open > 0 || state.closing.is_some() || state.committing.is_some();
+        let may_join = self.pace.overlap > 0 && !state.locked && state.stopped.is_none();
+        (is_shared && may_join && state.running == tid).then(|| {
+            state.open += 1;
+            Arc::clone(&state.load)
+        })
+    }
+
     /// Gives an open handle `more` credits, if they fit.
     pub(crate) fn extend(&self, more: u32, limits: Limits) -> bool {
         let mut state = self.state.lock();
@@ -155,7 +195,10 @@ impl<T: Load> Gate<T> {
                 return Ok(Begin::Done { waited });
             }
             state.check()?;
-            if state.committing.is_none() {
+            let is_next = state.running == tid && !(state.open == 0 && state.load.is_empty());
+            let overlaps = is_next && state.load.pinned() <= self.pace.overlap;
+            let is_idle = state.committing.is_none() || self.pace.overlap > 0 && overlaps;
+            if state.closing.is_none() && is_idle {
                 break;
             }
             waited = true;
@@ -165,14 +208,14 @@ impl<T: Load> Gate<T> {
             // A transaction that is yet to come, or an empty one: nothing to make durable.
             return Ok(Begin::Done { waited });
         }
-        state.committing = Some(tid);
+        state.closing = Some(tid);
         state.locked = true;
         while state.open > 0 {
             self.wait(&mut state);
         }
         if let Err(error) = state.check() {
             // The operation that was waited for may have stopped it, because it is half done.
-            state.committing = None;
+            state.closing = None;
             state.locked = false;
             self.notify(&state);
             return Err(error);
@@ -193,22 +236,35 @@ impl<T: Load> Gate<T> {
         self.notify(&state);
     }
 
-    /// The committing transaction is durable, or failed: then nothing is ever committed again.
-    pub(crate) fn finish(&self, result: Result<()>) {
+    /// Waits until the closed transaction is the one to commit. Fails when the one before it did.
+    pub(crate) fn take_turn(&self) -> Result<()> {
         let mut state = self.state.lock();
-        if let Some(tid) = state.committing.take() {
-            match result {
-                Ok(()) => {
-                    state.committed = tid;
-                    self.committed
-                        .store(tid.0, std::sync::atomic::Ordering::Release);
-                }
-                Err(error) => state.stop(error),
-            }
+        while state.committing.is_some() {
+            self.wait(&mut state);
         }
-        if state.locked {
-            // It failed before the switch: whoever waits to join must hear of it.
+        state.check()?;
+        state.committing = state.closing.take();
+        self.notify(&state);
+        Ok(())
+    }
+
+    /// Transaction `tid`, which was closed, is durable, or failed: then nothing is ever committed again.
+    pub(crate) fn finish(&self, tid: Tid, result: Result<()>) {
+        let mut state = self.state.lock();
+        if state.committing == Some(tid) {
+            state.committing = None;
+        } else {
+            // It failed before its turn, perhaps before the switch: whoever waits to join must hear of it.
+            state.closing = None;
             state.locked = false;
+        }
+        match result {
+            Ok(()) => {
+                state.committed = tid;
+                self.committed
+                    .store(tid.0, std::sync::atomic::Ordering::Release);
+            }
+            Err(error) => state.stop(error),
         }
         self.notify(&state);
     }
@@ -223,7 +279,8 @@ impl<T: Load> Gate<T> {
     /// Stops with `error` if nobody is at work and nothing waits to be committed.
     pub(crate) fn seal(&self, error: JournalError) -> bool {
         let mut state = self.state.lock();
-        let idle = state.open == 0 && state.committing.is_none() && state.load.is_empty();
+        let is_committing = state.closing.is_some() || state.committing.is_some();
+        let idle = state.open == 0 && !is_committing && state.load.is_empty();
         if idle {
             state.stop(error);
             self.notify(&state);
@@ -260,19 +317,33 @@ impl<T: Load> Gate<T> {
     /// The transaction to wait for so that everything done before now is durable.
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
-        match state.committing {
+        match state.closing.or(state.committing) {
             Some(tid) if state.open == 0 && state.load.is_empty() => tid,
             _ => state.running,
         }
     }
 
+    /// Waits until something has happened, or for no reason.
     fn wait(&self, state: &mut MutexGuard<'_, State<T>>) {
+        let turn = self.turns.load(Relaxed);
+        let has_turned = || self.turns.load(Relaxed) != turn;
+        let mut looks = 0..self.pace.looks;
+        sync::unlocked(state, || {
+            looks.any(|_| {
+                std::hint::spin_loop();
+                has_turned()
+            });
+        });
+        if has_turned() {
+            return;
+        }
         state.waiters += 1;
         self.changed.wait(state);
         state.waiters -= 1;
     }
 
     fn notify(&self, state: &State<T>) {
+        self.turns.fetch_add(1, Relaxed);
         if state.waiters > 0 {
             self.changed.notify_all();
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stetfs_format::Tid;
 
 use crate::error::JournalError;
-use crate::gate::{Begin, Gate, Join, Limits, Load};
+use crate::gate::{Begin, Gate, Join, Limits, Load, Pace};
 use crate::sync::Mutex;
 
 #[cfg(shuttle)]
@@ -54,15 +54,18 @@ struct World {
     gate: Gate<Load1>,
     /// What is durable, transaction by transaction.
     durable: Mutex<Vec<(Tid, Vec<u32>)>>,
+    /// The one that is being made durable.
+    busy: Mutex<Option<Tid>>,
     /// The commit of this transaction fails.
     fails: Option<Tid>,
 }
 
 impl World {
-    fn new(fails: Option<Tid>) -> Arc<Self> {
+    fn new(fails: Option<Tid>, pace: Pace) -> Arc<Self> {
         Arc::new(Self {
-            gate: Gate::new(Tid(1)),
+            gate: Gate::new(Tid(1), pace),
             durable: Mutex::new(Vec::new()),
+            busy: Mutex::new(None),
             fails,
         })
     }
@@ -94,14 +97,18 @@ impl World {
                     log.changes.clone()
                 };
                 self.gate.switch();
-                let result = match self.fails == Some(tid) {
-                    true => Err(JournalError::Unusable("planted".to_owned())),
-                    false => {
-                        self.durable.lock().push((tid, changes));
-                        Ok(())
+                let result = self.gate.take_turn().and_then(|()| {
+                    let busy = self.busy.lock().replace(tid);
+                    assert_eq!(busy, None, "two commits at once");
+                    if self.fails == Some(tid) {
+                        return Err(JournalError::Unusable("planted".to_owned()));
                     }
-                };
-                self.gate.finish(result.clone());
+                    thread::yield_now();
+                    self.durable.lock().push((tid, changes));
+                    *self.busy.lock() = None;
+                    Ok(())
+                });
+                self.gate.finish(tid, result.clone());
                 result
             }
         }
@@ -115,8 +122,20 @@ impl World {
     }
 }
 
-fn run(threads: u32, each: u32, fails: Option<Tid>) {
-    let world = World::new(fails);
+/// Commits that wait for a medium, and commits that overlap.
+const PACES: [Pace; 2] = [
+    Pace {
+        overlap: 0,
+        looks: 0,
+    },
+    Pace {
+        overlap: 2,
+        looks: 50,
+    },
+];
+
+fn run(threads: u32, each: u32, fails: Option<Tid>, pace: Pace) {
+    let world = World::new(fails, pace);
     let workers: Vec<_> = (0..threads)
         .map(|t| {
             let world = Arc::clone(&world);
@@ -164,8 +183,8 @@ fn run(threads: u32, each: u32, fails: Option<Tid>) {
 }
 
 /// An operation stops everything because it is half done, while another thread commits.
-fn stopped_half_done(wait_until_locked: bool) {
-    let world = World::new(None);
+fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
+    let world = World::new(None, pace);
     let Ok(Join::Joined { tid, load }) = world.gate.join(2, LIMITS) else {
         panic!("nothing runs yet");
     };
@@ -188,29 +207,37 @@ fn stopped_half_done(wait_until_locked: bool) {
 #[cfg(not(shuttle))]
 #[test]
 fn a_commit_that_waits_notices_a_stop() {
-    stopped_half_done(true);
+    for pace in PACES {
+        stopped_half_done(true, pace);
+    }
 }
 
 #[cfg(not(shuttle))]
 #[test]
 fn real_threads() {
-    for _ in 0..50 {
-        run(4, 20, None);
-        run(4, 20, Some(Tid(5)));
+    for pace in PACES {
+        for _ in 0..50 {
+            run(4, 20, None, pace);
+            run(4, 20, Some(Tid(5)), pace);
+        }
     }
 }
 
 #[cfg(shuttle)]
 #[test]
 fn random_schedules() {
-    shuttle::check_random(|| run(3, 3, None), 20_000);
-    shuttle::check_random(|| run(3, 3, Some(Tid(2))), 20_000);
-    shuttle::check_random(|| stopped_half_done(false), 20_000);
+    for pace in PACES {
+        shuttle::check_random(move || run(3, 3, None, pace), 20_000);
+        shuttle::check_random(move || run(3, 3, Some(Tid(2)), pace), 20_000);
+        shuttle::check_random(move || stopped_half_done(false, pace), 20_000);
+    }
 }
 
 #[cfg(shuttle)]
 #[test]
 fn few_preemptions() {
-    shuttle::check_pct(|| run(3, 2, None), 20_000, 3);
-    shuttle::check_pct(|| run(2, 3, Some(Tid(2))), 20_000, 3);
+    for pace in PACES {
+        shuttle::check_pct(move || run(3, 2, None, pace), 20_000, 3);
+        shuttle::check_pct(move || run(2, 3, Some(Tid(2)), pace), 20_000, 3);
+    }
 }

@@ -11,7 +11,7 @@ use crate::cache::Cache;
 use crate::commit::Transaction;
 use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Files};
-use crate::gate::{Gate, Join, Limits};
+use crate::gate::{Gate, Join, Limits, Pace};
 use crate::handle::{self, Handle};
 use crate::page::Page;
 use crate::ranges;
@@ -77,6 +77,10 @@ impl Journal {
             blocks: blocks_max,
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
+        let pace = match dev.pmem() {
+            Some(_) => Pace::PROCESSORS,
+            None => Pace::default(),
+        };
         let journal = Arc::new(Self {
             memory: dev.pmem().cloned(),
             dev,
@@ -88,7 +92,7 @@ impl Journal {
             zero: Block::zeroed(block_size).into(),
             cache: Cache::new(),
             files: Files::new(),
-            gate: Gate::new(Tid(1)),
+            gate: Gate::new(Tid(1), pace),
             placer: OnceLock::new(),
             counters: Counters::default(),
             background: Background::new(),

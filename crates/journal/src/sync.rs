@@ -4,8 +4,14 @@
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
 
+/// Lets go of the lock while `wait` runs.
+#[cfg(not(shuttle))]
+pub(crate) fn unlocked<T>(guard: &mut MutexGuard<'_, T>, wait: impl FnOnce()) {
+    MutexGuard::unlocked(guard, wait);
+}
+
 #[cfg(shuttle)]
-pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard};
+pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, unlocked};
 
 #[cfg(shuttle)]
 mod with_shuttle {
@@ -17,6 +23,9 @@ mod with_shuttle {
     pub(crate) struct MutexGuard<'a, T>(Option<Inner<'a, T>>);
     #[derive(Default)]
     pub(crate) struct Condvar(shuttle::sync::Condvar);
+
+    /// Waiting is the scheduler's part.
+    pub(crate) fn unlocked<T>(_: &mut MutexGuard<'_, T>, _: impl FnOnce()) {}
 
     impl<T> Mutex<T> {
         pub(crate) fn new(value: T) -> Self {
