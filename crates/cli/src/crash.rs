@@ -138,8 +138,10 @@ struct All<'a> {
 /// The scheme in each mode that was asked for.
 fn targets(args: &Crash) -> Result<Vec<Target>> {
     let more: String = args.options.iter().map(|o| format!(",{o}")).collect();
+    let media = args.media.iter().map(|medium| format!("@{medium}"));
+    let volume: String = std::iter::once(args.volume.clone()).chain(media).collect();
     let target = |mode: &str| -> Result<Target> {
-        let text = format!("{} {mode}{more} {}", args.scheme, args.volume);
+        let text = format!("{} {mode}{more} {volume}", args.scheme);
         text.parse().map_err(|e| told(&e))
     };
     match args.data.as_deref() {

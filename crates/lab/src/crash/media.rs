@@ -10,8 +10,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use anyhow::Context;
 use parking_lot::Mutex;
 use stetfs_media::pmem::{Pmem, Survives};
 use stetfs_media::sim::{
@@ -36,6 +38,26 @@ pub enum Kind {
     Block,
     /// Persistent memory behind a processor's cache.
     Pmem,
+}
+
+impl Kind {
+    /// Its name on the command line and in cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Pmem => "pmem",
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        let kinds = [Self::Block, Self::Pmem];
+        let found = kinds.into_iter().find(|kind| kind.name() == name);
+        found.with_context(|| format!("there is no medium {name}: block or pmem"))
+    }
 }
 
 /// What all media of a run hold. Clones share what they have in common.

@@ -28,6 +28,8 @@ pub struct Target {
     /// Blocks of the journal. mke2fs makes no log of less than 1,024 blocks, and the kernel mounts none; a shorter one, of
     /// which the journal superblock says how long it is, fills and wraps early. None: as mke2fs made it.
     pub log_blocks: Option<u32>,
+    /// What the volume is on.
+    pub home: Kind,
 }
 
 /// A log of which a transaction may take enough for what one call of the workloads writes, so that each is one transaction, and that
@@ -81,7 +83,30 @@ impl Target {
             more,
             volume,
             log_blocks: Some(SHORT_LOG),
+            home: Self::usual_home(scheme),
         })
+    }
+
+    /// What the scheme is for.
+    fn usual_home(scheme: &About) -> Kind {
+        match scheme.needs_pmem {
+            false => Kind::Block,
+            true => Kind::Pmem,
+        }
+    }
+
+    /// The same on that medium.
+    ///
+    /// # Errors
+    /// The scheme cannot be on it.
+    pub fn on(self, home: Kind) -> Result<Self> {
+        let cannot = self.scheme.needs_pmem && home != Kind::Pmem;
+        ensure!(
+            !cannot,
+            "scheme {} needs byte-addressable memory: pmem",
+            self.scheme.name
+        );
+        Ok(Self { home, ..self })
     }
 
     /// The same with the journal that mke2fs made: what the kernel mounts too.
@@ -124,11 +149,7 @@ impl Target {
         if let Some(blocks) = self.log_blocks {
             shorten_log(&mut image, blocks).context("shortening the log")?;
         }
-        let kind = match self.scheme.needs_pmem {
-            true => Kind::Pmem,
-            false => Kind::Block,
-        };
-        let media = Media::new(&Contents::new(vec![(kind, image)]));
+        let media = Media::new(&Contents::new(vec![(self.home, image)]));
         let (mut library, _) = Library::mount(media.home(), self.options())?;
         fill(library.fs()).context("filling the volume")?;
         library.unmount()?;
@@ -178,16 +199,20 @@ fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
 }
 
 /// `jbd2 journal ext4-1k`; a scheme without modes has `-` for its mode; further mount options stand behind it, and behind the
-/// volume the blocks of its log where they are not the usual (`ext4-1k:256`; 0: as mke2fs made it).
+/// volume the blocks of its log where they are not the usual (`ext4-1k:256`; 0: as mke2fs made it), and the medium where it is not the one that
+/// the scheme is for (`ext4-1k@pmem`).
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.data.map_or("-", DataMode::name);
         let more: String = self.more.iter().map(|o| format!(",{o}")).collect();
         write!(f, "{} {mode}{more} {}", self.scheme.name, self.volume.name)?;
-        match self.log_blocks {
-            Some(SHORT_LOG) => Ok(()),
-            blocks => write!(f, ":{}", blocks.unwrap_or(0)),
+        if self.log_blocks != Some(SHORT_LOG) {
+            write!(f, ":{}", self.log_blocks.unwrap_or(0))?;
         }
+        if self.home != Self::usual_home(self.scheme) {
+            write!(f, "@{}", self.home.name())?;
+        }
+        Ok(())
     }
 }
 
@@ -205,8 +230,12 @@ impl std::str::FromStr for Target {
         let [scheme, mode, volume] = words[..] else {
             return Err(anyhow!("\"{text}\" is not a scheme, a mode and a volume"));
         };
+        let (volume, home) = volume.split_once('@').unwrap_or((volume, ""));
         let (volume, log) = volume.split_once(':').unwrap_or((volume, ""));
-        let target = Self::new(scheme, Some(mode), Variety::find(volume)?)?;
+        let mut target = Self::new(scheme, Some(mode), Variety::find(volume)?)?;
+        if !home.is_empty() {
+            target = target.on(home.parse()?)?;
+        }
         Ok(match log {
             "" => target,
             "0" => target.with_whole_log(),
