@@ -57,6 +57,8 @@ pub(crate) struct VolumeInfo {
 pub(crate) struct MountInfo {
     pub(crate) dir: String,
     pub(crate) kind: String,
+    /// What the server says that the volume is on; of memory also what that survives.
+    pub(crate) medium: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,7 +86,9 @@ pub(crate) enum JournalInfo {
         size: u64,
         blocks: u32,
         /// The scheme whose format the journal has.
-        scheme: &'static str,
+        scheme: String,
+        /// That scheme alone can read what is in the log.
+        is_private: bool,
         features: Vec<&'static str>,
         /// The number of the next transaction, or of the first to replay.
         sequence: u32,
@@ -137,6 +141,7 @@ impl VolumeInfo {
             needs_recovery,
             first_orphan: sb.last_orphan,
             mounted: mounted.map(|m| MountInfo {
+                medium: medium(&m.dir),
                 dir: m.dir.display().to_string(),
                 kind: m.kind,
             }),
@@ -233,6 +238,9 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    if let Some(medium) = v.mounted.as_ref().and_then(|m| m.medium.as_ref()) {
+        rows.push(("medium", medium.clone()));
+    }
     rows.extend(journal_rows(v));
     rows.push(("features", v.features.join(" ")));
     if !v.unsupported.for_mounting.is_empty() {
@@ -313,6 +321,7 @@ fn journal_rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
             size,
             blocks,
             scheme,
+            is_private,
             features,
             sequence,
             start,
@@ -331,11 +340,12 @@ fn journal_rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
                         Size(*size)
                     ),
                 ),
-                ("scheme", (*scheme).to_owned()),
+                ("scheme", scheme.clone()),
             ];
             rows.push((
                 "log",
                 match start {
+                    _ if *is_private => format!("open: only scheme {scheme} can read what is in it"),
                     0 => format!("empty, the next transaction is {sequence}"),
                     _ => format!("begins at journal block {start} with transaction {sequence}; see `stetfs journal`"),
                 },
@@ -425,6 +435,13 @@ fn journal(disk: &Disk) -> Option<JournalInfo> {
         },
         Ok(area) => area.info(sb.journal_inum),
     })
+}
+
+/// What the server of a mounted volume says that it is on; none when it does not answer, as the kernel's.
+fn medium(dir: &Path) -> Option<String> {
+    let stats = stetfs_fuse::query_stats(dir).ok()?;
+    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
+    stats.get("medium")?.as_str().map(str::to_owned)
 }
 
 /// Text in a fixed field, up to its first NUL.

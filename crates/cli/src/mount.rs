@@ -181,9 +181,12 @@ fn tell(args: &Mount, report: &MountReport) {
         let data = report
             .data
             .map_or_else(String::new, |mode| format!(", data={}", mode.name()));
+        let survives = report
+            .survives
+            .map_or_else(String::new, |survives| format!(", {survives}"));
         let (image, dir) = (args.image.display(), args.dir.display());
         eprintln!(
-            "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}",
+            "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}{survives}",
             report.scheme
         );
     }

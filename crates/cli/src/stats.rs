@@ -25,6 +25,8 @@ const HEADER_EVERY: u32 = 20;
 #[derive(Debug, Deserialize)]
 struct Counters {
     scheme: String,
+    #[serde(default)]
+    medium: String,
     /// What callers wrote and read, in bytes.
     #[serde(default)]
     bytes_written: u64,
@@ -106,7 +108,8 @@ fn print(counters: &Counters) -> Result<()> {
         let (image, dir) = (text("image"), text("dir"));
         let scheme = &counters.scheme;
         output::line(format_args!(
-            "{image} on {dir}, scheme {scheme}, up {uptime} s\n"
+            "{image} on {dir}, scheme {scheme}, up {uptime} s\n{}\n",
+            counters.medium
         ))?;
     }
     output::line(device_table(&counters.device).trim_fmt())?;

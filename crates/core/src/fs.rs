@@ -38,6 +38,8 @@ pub struct Fs(Arc<Volume>);
 pub struct Stats {
     /// The journaling scheme.
     pub scheme: &'static str,
+    /// What the volume is on; of memory also how it is made durable and what that survives.
+    pub medium: String,
     /// Bytes that callers have read from files.
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
@@ -442,6 +444,7 @@ impl Fs {
         let state = vol.state.load(Ordering::Relaxed);
         Stats {
             scheme: vol.journal.about().name,
+            medium: vol.dev.describe(),
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
             device: vol.dev.meter().snapshot(),

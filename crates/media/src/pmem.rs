@@ -25,6 +25,8 @@ mod order;
 
 use std::fmt;
 
+use serde::Serialize;
+
 pub use mapped::{MappedPmem, PmemOptions};
 pub use order::{Dirty, Durable, InFlight};
 
@@ -40,7 +42,8 @@ pub const LINE: u64 = 64;
 pub const WORD: u64 = 8;
 
 /// What durable content survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Survives {
     /// The death of the process only: the content is in the kernel's page cache, and a crash of the system takes
     /// what the kernel has not written yet.

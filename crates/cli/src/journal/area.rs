@@ -1,5 +1,6 @@
 //! The journal area of a volume: its superblock and its blocks by number.
 
+use stetfs_format::FeatureIncompat;
 use stetfs_format::jbd2::{ChecksumVersion, JournalIncompat, JournalSuperblock, LogFormat};
 use stetfs_journal::LogExtent;
 use stetfs_media::{Block, BlockDev, Class, Tag};
@@ -45,11 +46,18 @@ impl<'a> JournalArea<'a> {
     /// What `stetfs info` tells.
     pub(crate) fn info(&self, inode: u32) -> JournalInfo {
         let sb = &self.superblock;
+        let incompat = self.disk.superblock.feature_incompat;
+        let is_private = incompat.contains(FeatureIncompat::PRIVATE_LOG);
+        let owner = self.disk.private_log_owner();
         JournalInfo::Internal {
             inode,
             size: u64::from(sb.maxlen) << self.disk.superblock.block_bits,
             blocks: sb.maxlen,
-            scheme: "jbd2",
+            scheme: match is_private {
+                true => owner.unwrap_or_else(|| "(unknown)".to_owned()),
+                false => "jbd2".to_owned(),
+            },
+            is_private,
             features: self.features(),
             sequence: sb.sequence.0,
             start: sb.start,

@@ -74,6 +74,8 @@ fn print(dump: &Dump, all: bool) -> Result<()> {
         features,
         sequence,
         start,
+        scheme,
+        is_private,
         ..
     } = &dump.journal
     {
@@ -83,6 +85,9 @@ fn print(dump: &Dump, all: bool) -> Result<()> {
             dump.image
         ))?;
         match start {
+            _ if *is_private => output::line(format_args!(
+                "the log is open and scheme {scheme}'s own; what is shown here is what JBD2 left"
+            ))?,
             0 => output::line(format_args!(
                 "nothing to recover; the next transaction is {sequence}"
             ))?,

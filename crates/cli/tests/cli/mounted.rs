@@ -205,6 +205,34 @@ fn helper(lab: &Lab, name: &str, args: &[&str]) -> Ran {
 }
 
 #[test]
+fn in_memory_it_is_told_what_survives() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    for (durability, survives) in [
+        ("", "survives power loss"),
+        (
+            ",durability=process",
+            "survives the death of the process only",
+        ),
+    ] {
+        let told = m.up(&["-o", &format!("scheme=shortcut,variant=adp-s{durability}")]);
+        assert!(told.contains(survives), "{told}");
+        fs::write(m.file("f"), durability).unwrap();
+        let info = json(&stetfs(&["info", "--json", &m.image]).ok());
+        assert_eq!(info["journal"]["scheme"], "shortcut", "{info}");
+        let medium = info["mounted"]["medium"].as_str().unwrap();
+        assert!(medium.contains(survives), "{info}");
+        let stats = stetfs(&["stats", &m.dir]).ok();
+        assert!(stats.contains(survives), "{stats}");
+        m.down();
+        let info = json(&stetfs(&["info", "--json", &m.image]).ok());
+        assert_eq!(info["journal"]["scheme"], "jbd2", "{info}");
+    }
+}
+
+#[test]
 fn as_mounts_helper() {
     if !can_mount() {
         return;

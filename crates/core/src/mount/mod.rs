@@ -30,7 +30,7 @@ use stetfs_journal::{
     About, Config, DataMode, Journal, JournalError, LogExtent, Mark, OpenArgs, RecoveryReport,
     SchemeOptions,
 };
-use stetfs_media::{BlockDev, Class};
+use stetfs_media::{BlockDev, Class, Survives};
 
 pub use self::journal_area::{journal_extents, private_log_owner};
 use crate::error::{Error, Kind, Result};
@@ -135,6 +135,8 @@ pub struct MountReport {
     pub scheme: &'static str,
     /// Its mode, if it has modes.
     pub data: Option<DataMode>,
+    /// What durable content survives, where the volume is in memory.
+    pub survives: Option<Survives>,
     /// What recovery did.
     pub recovery: RecoveryReport,
     /// Unlinked inodes that were freed.
@@ -200,6 +202,7 @@ pub(crate) fn mount(
     let mut report = MountReport {
         scheme: about.name,
         data,
+        survives: vol.dev.pmem().map(|pmem| pmem.survives()),
         recovery,
         orphans_deleted: 0,
         orphans_truncated: 0,
