@@ -15,6 +15,7 @@ pub use shortcut_recovery::RecoveryRun;
 
 use anyhow::{Result, ensure};
 
+use crate::image::Variety;
 use crate::system::{Bed, Measured, Medium, System, Volume};
 use crate::workload::{Durable, Workload};
 use report::Report;
@@ -77,6 +78,21 @@ impl Setting<'_> {
         );
         let scaled = (bytes as f64 * self.scale) as u64;
         Ok((scaled / unit).max(1) * unit)
+    }
+
+    /// A volume of the paper's size and with its journal, scaled: at least as large as schemes and mke2fs need.
+    ///
+    /// # Errors
+    /// As [`scaled`](Self::scaled); of mke2fs.
+    pub fn volume(&self, variety: Variety, bytes: u64, journal_bytes: u64) -> Result<Volume> {
+        let mib = |bytes| self.scaled(bytes, 1 << 20).map(|bytes| bytes >> 20);
+        Volume::make(variety, mib(bytes)?.max(64), mib(journal_bytes)?.max(4))
+    }
+
+    /// The media to measure on: this one, and this machine's memory if that was asked for.
+    pub fn media(&self, simulated: Medium) -> Vec<Medium> {
+        let memory = self.real_time.then_some(Medium::Memory);
+        std::iter::once(simulated).chain(memory).collect()
     }
 
     /// Measures a workload on a fresh copy of the volume.

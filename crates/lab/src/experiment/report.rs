@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Experiment, RecoveryRun, Setting};
-use crate::system::Measured;
+use crate::system::{Measured, Medium};
 
 /// The version of the JSON. Fields may be added to a version; none goes or changes its meaning.
 pub const VERSION: u32 = 1;
@@ -59,6 +59,11 @@ impl Report {
             notes: Vec::new(),
             tables: Vec::new(),
         }
+    }
+
+    /// Says what a medium is that was measured on.
+    pub fn measured_on(&mut self, medium: Medium) {
+        self.setup.push((medium.name(), medium.about()));
     }
 
     /// Adds what the paper says, what was found, and whether that is as it says.

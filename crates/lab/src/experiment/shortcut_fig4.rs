@@ -106,26 +106,34 @@ fn groups(setting: &Setting<'_>, kib: &[u32]) -> Result<Vec<Group>> {
 
 fn run(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&EXPERIMENT, setting);
-    let mib = |bytes| setting.scaled(bytes, 1 << 20).map(|b| b >> 20);
-    let volume = Volume::make(EXT3_4K, mib(VOLUME)?.max(64), mib(JOURNAL)?.max(4))?;
-    let memory_mib = mib(MEMORY)?.max(64);
+    let volume = setting.volume(EXT3_4K, VOLUME, JOURNAL)?;
+    let memory_mib = (setting.scaled(MEMORY, 1 << 20)? >> 20).max(64);
+    let file_mib = setting.scaled(FILE, 1 << 20)? >> 20;
+    let [small, large] = [MB, 50 * MB].map(|bytes| setting.scaled(bytes, 512));
     report.setup = vec![
-        ("iozone", format!("a file of {} MiB (the paper names no size), records packed", setting.scaled(FILE, 1 << 20)? >> 20)),
-        ("postmark", format!("fileset 1: 1000 transactions on 1000 files of {} bytes; fileset 2: 10 on 10 of {}; biases 5 and 5, unbuffered", setting.scaled(MB, 512)?, setting.scaled(50 * MB, 512)?)),
-        ("volume", format!("ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, caches of {memory_mib} MiB, for both systems", volume.mib, volume.journal_mib)),
-        ("pcm", "virtual time; 100 ns a line of 64 bytes loaded, 350 ns a line written; ext3 through a block layer that costs nothing itself".to_owned()),
+        (
+            "iozone",
+            format!("a file of {file_mib} MiB (the paper names no size), records packed"),
+        ),
+        (
+            "postmark",
+            format!(
+                "fileset 1: 1000 transactions on 1000 files of {} bytes; fileset 2: 10 on 10 of {}; biases 5 and 5, unbuffered",
+                small?, large?
+            ),
+        ),
+        (
+            "volume",
+            format!(
+                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, caches of {memory_mib} MiB, for both systems",
+                volume.mib, volume.journal_mib
+            ),
+        ),
     ];
-    measure(setting, &mut report, &volume, memory_mib, PCM, &KIB)?;
-    if setting.real_time {
-        report.setup.push(("memory", "real time, median of three: a mapped file in this machine's memory; ext3 on a loop device over it, or without privilege on the file".to_owned()));
-        measure(
-            setting,
-            &mut report,
-            &volume,
-            memory_mib,
-            Medium::Memory,
-            &REAL_KIB,
-        )?;
+    for medium in setting.media(PCM) {
+        let kib: &[u32] = if medium == PCM { &KIB } else { &REAL_KIB };
+        report.measured_on(medium);
+        measure(setting, &mut report, &volume, memory_mib, medium, kib)?;
     }
     Ok(report)
 }

@@ -50,15 +50,28 @@ fn by_table(system: usize, len: u64) -> u64 {
 
 fn run(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&EXPERIMENT, setting);
-    let mib = |bytes| setting.scaled(bytes, 1 << 20).map(|b| b >> 20);
-    // mke2fs makes no journal of less than 4 MiB with blocks of 4 KiB.
-    let volume = Volume::make(EXT3_4K, mib(VOLUME)?.max(32), mib(JOURNAL)?.max(4))?;
+    let volume = setting.volume(EXT3_4K, VOLUME, JOURNAL)?;
     let file_bytes = setting.scaled(FILE, 1 << 20)?;
     report.setup = vec![
-        ("workload", "iozone random write, each write durable (O_SYNC), one record a block: each block of the file changes once".to_owned()),
-        ("file", format!("{} MiB (the paper names none; iozone's largest is 512 MiB)", file_bytes >> 20)),
-        ("volume", format!("ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, for all systems", volume.mib, volume.journal_mib)),
-        ("pcm", "virtual time; 100 ns a line of 64 bytes loaded, 350 ns a line written; ext3 through a block layer that costs nothing itself".to_owned()),
+        (
+            "workload",
+            "iozone random write, each write durable (O_SYNC), one record a block: each block of the file changes once"
+                .to_owned(),
+        ),
+        (
+            "file",
+            format!(
+                "{} MiB (the paper names none; iozone's largest is 512 MiB)",
+                file_bytes >> 20
+            ),
+        ),
+        (
+            "volume",
+            format!(
+                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, for all systems",
+                volume.mib, volume.journal_mib
+            ),
+        ),
     ];
     let work = |kib: u32| Iozone {
         test: Test::RandomWrite,
@@ -67,12 +80,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         room_bytes: BLOCK,
         seed: setting.seed,
     };
-    let mut media = vec![PCM];
-    if setting.real_time {
-        media.push(Medium::Memory);
-        report.setup.push(("memory", "real time, median of three: a mapped file in this machine's memory; ext3 on a loop device over it, or without privilege on the file".to_owned()));
-    }
-    for medium in media {
+    for medium in setting.media(PCM) {
+        report.measured_on(medium);
         let mut runs: Vec<Vec<Measured>> = Vec::new();
         for kib in KIB {
             let on = |system| {

@@ -85,6 +85,20 @@ impl Medium {
             Self::Memory => "memory",
         }
     }
+
+    /// What it is and whose time passes on it, for reports.
+    pub fn about(self) -> String {
+        match self {
+            Self::Sim(timing) => format!(
+                "virtual time; {} ns a line of 64 bytes loaded, {} ns a line written; a block layer before it costs nothing itself",
+                timing.load_ns(),
+                timing.flush_ns()
+            ),
+            Self::Memory => "real time, median of three; systems that see bytes map a file in this machine's memory, the others have a \
+                             loop device on one, or without privilege the file"
+                .to_owned(),
+        }
+    }
 }
 
 /// Bytes written of one cause.
