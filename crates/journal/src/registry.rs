@@ -26,6 +26,10 @@ pub static SCHEMES: &[Registration] = &[
         open: schemes::shortcut::open,
     },
     Registration {
+        about: &schemes::jftl::ABOUT,
+        open: schemes::jftl::open,
+    },
+    Registration {
         about: &schemes::null::ABOUT,
         open: schemes::null::open,
     },

@@ -29,6 +29,8 @@ pub struct About {
     pub needs_journal_area: bool,
     /// The home medium must be byte-addressable ([`BlockDev::pmem`]).
     pub needs_pmem: bool,
+    /// The home medium must be able to remap ([`BlockDev::remap`]).
+    pub needs_remap: bool,
     /// What the superblock says while the scheme has the volume.
     pub mark: Mark,
     /// After a crash every transaction is there entirely or not at all.

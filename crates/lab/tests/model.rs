@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use stetfs::MountOptions;
+use stetfs_ftl::{Ftl, FtlOptions};
 use stetfs_journal::find;
 use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{
@@ -21,8 +22,9 @@ use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Op, operation};
 use stetfs_lab::world::{BASE, World, tree};
+use stetfs_media::nand::{NandOptions, parts};
 use stetfs_media::sim::SimPmem;
-use stetfs_media::{BlockDev, Image, PmemDev, RamDev};
+use stetfs_media::{BlockDev, Cause, Class, Image, PmemDev, RamDev, Tag};
 
 fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")
@@ -44,22 +46,43 @@ fn options(mode: &str) -> MountOptions {
 enum Medium {
     Ram(Arc<RamDev>),
     Memory(Arc<SimPmem>),
+    /// And how much of it is the volume.
+    Flash(Arc<Ftl>, usize),
 }
 
 impl Medium {
     /// What `options` need, with this content.
     fn new(options: &MountOptions, content: &[u8]) -> Self {
-        let scheme = find(&options.scheme).expect("a scheme");
-        match scheme.about.needs_pmem {
-            false => Self::Ram(Arc::new(RamDev::from_image(content))),
-            true => Self::Memory(Arc::new(SimPmem::new(Image::from_bytes(content)))),
+        let about = find(&options.scheme).expect("a scheme").about;
+        if about.needs_pmem {
+            return Self::Memory(Arc::new(SimPmem::new(Image::from_bytes(content))));
         }
+        if !about.needs_remap {
+            return Self::Ram(Arc::new(RamDev::from_image(content)));
+        }
+        let nand = Arc::new(
+            NandOptions {
+                record: false,
+                ..NandOptions::new(parts::JFTL)
+            }
+            .build(),
+        );
+        let ftl = Ftl::create(nand, [7; 16], &FtlOptions::default(), Default::default());
+        let ftl = ftl.expect("a layer");
+        let tag = Tag::new(Class::Data, Cause::Home);
+        for (i, chunk) in content.chunks(4096).enumerate() {
+            if chunk.iter().any(|&byte| byte != 0) {
+                ftl.write_at(i as u64 * 4096, chunk, tag).expect("room");
+            }
+        }
+        Self::Flash(Arc::new(ftl), content.len())
     }
 
     fn dev(&self) -> Arc<dyn BlockDev> {
         match self {
             Self::Ram(ram) => ram.clone(),
             Self::Memory(pmem) => Arc::new(PmemDev::new(pmem.clone())),
+            Self::Flash(ftl, _) => ftl.clone(),
         }
     }
 
@@ -67,6 +90,12 @@ impl Medium {
         match self {
             Self::Ram(ram) => ram.to_file(path),
             Self::Memory(pmem) => pmem.newest().to_file(path),
+            Self::Flash(ftl, len) => {
+                let mut content = vec![0; *len];
+                let tag = Tag::read(Class::Data);
+                ftl.read_at(0, &mut content, tag).expect("readable");
+                fs::write(path, content)
+            }
         }
     }
 }
@@ -194,6 +223,10 @@ beds! {
     ext3_1k_journal: EXT3_1K, "journal";
     ext3_1k_ordered: EXT3_1K, "ordered";
     ext3_4k_writeback: EXT3_4K, "writeback";
+    ext4_4k_jftl: EXT4_4K, "scheme=jftl";
+    ext4_1k_jftl_ordered: EXT4_1K, "scheme=jftl,data=ordered";
+    ext3_1k_jftl: EXT3_1K, "scheme=jftl";
+    ext3_4k_jftl_copying: EXT3_4K, "scheme=jftl,remap=off";
     ext4_4k_shortcut: EXT4_4K, "scheme=shortcut";
     ext4_1k_shortcut: EXT4_1K, "scheme=shortcut";
     ext3_1k_shortcut: EXT3_1K, "scheme=shortcut";

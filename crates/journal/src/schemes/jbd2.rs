@@ -37,7 +37,7 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Cause, Class, Dirty, Tag};
 
 use self::area::Area;
-use self::live::{Due, Live, Logged, Span};
+use self::live::{Committed, Due, Live, Logged, Span};
 use self::record::Records;
 use super::home::{Write, write_home, write_home_in};
 use crate::error::{JournalError, Result};
@@ -54,6 +54,7 @@ pub(crate) static ABOUT: About = About {
     modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
     needs_journal_area: true,
     needs_pmem: false,
+    needs_remap: false,
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: false,
@@ -63,7 +64,7 @@ pub(crate) static ABOUT: About = About {
 };
 
 /// ext4's option of that name.
-static ASYNC_COMMIT: OptionAbout = OptionAbout {
+pub(super) static ASYNC_COMMIT: OptionAbout = OptionAbout {
     name: "journal_async_commit",
     syntax: "on|off",
     default: "off",
@@ -71,10 +72,13 @@ static ASYNC_COMMIT: OptionAbout = OptionAbout {
 };
 
 struct Jbd2 {
+    about: &'static About,
     area: Area,
     records: Records,
     mode: DataMode,
     async_commit: bool,
+    /// What is logged gets home by a change of the device's table, as soon as it is committed.
+    remaps: bool,
     live: Live,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
     most_held: usize,
@@ -88,17 +92,26 @@ struct Jbd2 {
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
-    args.options.check_known(&ABOUT)?;
+    open_as(&ABOUT, args, false)
+}
+
+/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home or `remaps` it.
+pub(super) fn open_as(
+    about: &'static About,
+    args: OpenArgs,
+    remaps: bool,
+) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
+    args.options.check_known(about)?;
     if args.log.is_empty() {
         return Err(JournalError::Unusable(
             "the volume has no journal; make one with `tune2fs -j`, or mount with scheme=null"
                 .to_owned(),
         ));
     }
-    let mode = args.options.data.unwrap_or(ABOUT.modes[0]);
+    let mode = args.options.data.unwrap_or(about.modes[0]);
     let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
-    let async_commit = args.options.switch(&ABOUT, &ASYNC_COMMIT)?;
-    let (mut superblock, report) = recovery::recover(&mut area, &args)?;
+    let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
+    let (mut superblock, report) = recovery::recover(&mut area, &args, remaps)?;
     if args.writable {
         superblock.set_async_commit(async_commit);
     }
@@ -111,11 +124,13 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         transactions: Default::default(),
     };
     let jbd2 = Jbd2 {
+        about,
         most_held: (args.memory / args.block_size).max(16),
         area,
         records,
         mode,
         async_commit,
+        remaps,
         live: Live::new(span),
         checkpointing: Mutex::new(()),
         in_flight: Mutex::default(),
@@ -127,7 +142,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
 
 impl Scheme for Jbd2 {
     fn about(&self) -> &'static About {
-        &ABOUT
+        self.about
     }
 
     fn data_promise(&self) -> DataPromise {
@@ -179,6 +194,10 @@ impl Scheme for Jbd2 {
             return Ok(());
         }
         self.write_log(body, txn, &logged, &revoked)?;
+        if self.remaps {
+            // At once: it costs no copy, and the device can use the place of what was there before.
+            self.checkpoint_until(|_| false)?;
+        }
         if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
             let mut data = Dirty::on(&*self.area.dev);
             self.write_data(&mut data, &txn.data)?;
@@ -268,13 +287,18 @@ impl Jbd2 {
             self.live.span.lock().marked_empty = false;
         }
         let homes = logged.iter().map(|b| b.home).collect();
+        let versions = logged.iter().enumerate().map(|(n, b)| Committed {
+            home: b.home,
+            class: b.class,
+            content: b.content.clone(),
+            at: records.place(n).map(|place| self.area.step(head, place)),
+        });
         {
             let mut span = self.live.span.lock();
             span.head = self.area.step(head, len);
             span.free -= len;
             span.sequence = sequence.next();
         }
-        let versions = logged.iter().map(|b| (b.home, b.class, b.content.clone()));
         self.live.add(
             Logged {
                 sequence,
@@ -327,7 +351,7 @@ impl Jbd2 {
     /// Takes transactions out of the log, oldest first, until `enough` says so of the span that would remain.
     fn checkpoint_until(&self, enough: impl Fn(&Span) -> bool) -> Result<()> {
         let _one_at_a_time = self.checkpointing.lock();
-        let (n, tail, sequence) = {
+        let (n, tail, sequence, left) = {
             let mut span = self.live.span.lock();
             let free = span.free;
             let mut n = 0;
@@ -336,10 +360,13 @@ impl Jbd2 {
                 n += 1;
             }
             span.free = free;
-            match span.transactions.get(n) {
-                Some(logged) => (n, logged.start, logged.sequence),
-                None => (n, span.head, span.sequence),
-            }
+            let (tail, sequence) = match span.transactions.get(n) {
+                Some(logged) => (logged.start, logged.sequence),
+                None => (span.head, span.sequence),
+            };
+            let taken = span.transactions.range(..n);
+            let left: Vec<_> = taken.map(|logged| (logged.start, logged.len)).collect();
+            (n, tail, sequence, left)
         };
         if n == 0 {
             return Ok(());
@@ -355,6 +382,11 @@ impl Jbd2 {
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
         }
+        if self.remaps {
+            for (start, len) in left {
+                self.area.release(start, len)?;
+            }
+        }
         self.live.drop_oldest(n);
         Ok(())
     }
@@ -364,23 +396,34 @@ impl Jbd2 {
         if due.is_empty() {
             return Ok(());
         }
-        let writes = due.iter().map(|d| Write {
+        let landed = self.bring_home(due);
+        self.in_flight.lock().clear();
+        self.landed.notify_all();
+        landed?;
+        self.live.are_home(due);
+        Ok(())
+    }
+
+    /// By remapping what the log holds as it is, the rest by writing it. Durable when it returns.
+    fn bring_home(&self, due: &[Due]) -> Result<()> {
+        let is_remapped = |d: &&Due| self.remaps && d.at.is_some();
+        let (remapped, written): (Vec<_>, Vec<_>) = due.iter().partition(is_remapped);
+        let pairs = remapped.iter().filter_map(|d| Some((d.home, d.at?)));
+        self.area.remap(pairs)?;
+        if written.is_empty() {
+            return Ok(());
+        }
+        let writes = written.iter().map(|d| Write {
             home: d.home,
             class: d.class,
             content: &d.content,
         });
         let (dev, size) = (&*self.area.dev, self.area.block_size);
-        let written = write_home(dev, size, Cause::Checkpoint, writes.collect()).and_then(|()| {
-            match is_planted(Bug::MissingCheckpointFlush) {
-                true => Ok(()),
-                false => self.flush(Cause::Checkpoint),
-            }
-        });
-        self.in_flight.lock().clear();
-        self.landed.notify_all();
-        written?;
-        self.live.are_home(due);
-        Ok(())
+        write_home(dev, size, Cause::Checkpoint, writes.collect())?;
+        match is_planted(Bug::MissingCheckpointFlush) {
+            true => Ok(()),
+            false => self.flush(Cause::Checkpoint),
+        }
     }
 
     /// Data home, as a part of a body that is flushed before anything vouches for it.

@@ -2,6 +2,7 @@
 
 mod home;
 pub(crate) mod jbd2;
+pub(crate) mod jftl;
 pub(crate) mod null;
 #[cfg(feature = "testing")]
 pub(crate) mod relocate_all;

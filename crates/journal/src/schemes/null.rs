@@ -27,6 +27,7 @@ pub(crate) static ABOUT: About = About {
     modes: &[],
     needs_journal_area: false,
     needs_pmem: false,
+    needs_remap: false,
     mark: Mark::Unclean,
     atomic: false,
     wants_base: false,

@@ -21,6 +21,7 @@ pub(crate) static ABOUT: About = About {
     modes: &[DataMode::Ordered, DataMode::Journal],
     needs_journal_area: true,
     needs_pmem: false,
+    needs_remap: false,
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: true,

@@ -63,6 +63,7 @@ pub(crate) static ABOUT: About = About {
     modes: &[],
     needs_journal_area: true,
     needs_pmem: true,
+    needs_remap: false,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,

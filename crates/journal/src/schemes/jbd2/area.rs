@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use stetfs_format::BlockNo;
-use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
+use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, JournalCopy, RemapPair, Tag};
 
 use crate::error::{JournalError, Result};
 use crate::scheme::LogExtent;
@@ -177,6 +177,42 @@ impl Area {
             blocks = later;
         }
         Ok(runs)
+    }
+
+    /// Gives homes what log blocks hold, without a copy; durable when it returns. The log keeps what it has, since until its tail is
+    /// moved a replay reads it.
+    pub(super) fn remap(&self, blocks: impl Iterator<Item = (BlockNo, u32)>) -> Result<()> {
+        let mut pairs = Vec::new();
+        let sector = u64::from(self.dev.sector_size());
+        let sectors = self.block_size as u64 / sector;
+        for (home, at) in blocks {
+            let (log, _) = self.place(at)?;
+            pairs.extend((0..sectors).map(|i| RemapPair {
+                home: home.0 * sectors + i,
+                journal: log.0 * sectors + i,
+            }));
+        }
+        let Some(remap) = self.dev.remap().filter(|_| !pairs.is_empty()) else {
+            return Ok(());
+        };
+        // Several lists are as good as one: the commit block has decided, and whoever finds some of them repeats all.
+        for list in pairs.chunks(remap.max_pairs()) {
+            remap.remap(list, JournalCopy::Kept)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the device forget `len` log blocks from `at` on, which nobody replays any more.
+    pub(super) fn release(&self, mut at: u32, mut len: u32) -> Result<()> {
+        while len > 0 {
+            let (block, together) = self.place(at)?;
+            let n = len.min(together).min(self.end - at);
+            let size = self.block_size as u64;
+            self.dev.discard(block.0 * size, u64::from(n) * size)?;
+            at = self.step(at, n);
+            len -= n;
+        }
+        Ok(())
     }
 
     fn offset(&self, at: u32) -> Result<u64> {

@@ -29,6 +29,17 @@ struct Version {
     class: Class,
     /// `None` once it is home.
     content: Option<BlockRef>,
+    /// The log block that holds it as it is.
+    at: Option<u32>,
+}
+
+/// A block of a transaction that is durable in the log.
+pub(super) struct Committed {
+    pub(super) home: BlockNo,
+    pub(super) class: Class,
+    pub(super) content: BlockRef,
+    /// The log block that holds it as it is; none when it had to be changed to be logged.
+    pub(super) at: Option<u32>,
 }
 
 /// Where the log begins and ends.
@@ -56,6 +67,8 @@ pub(super) struct Due {
     pub(super) home: BlockNo,
     pub(super) class: Class,
     pub(super) content: BlockRef,
+    /// The log block that holds it as it is.
+    pub(super) at: Option<u32>,
     sequence: Tid,
 }
 
@@ -101,18 +114,19 @@ impl Live {
     pub(super) fn add(
         &self,
         logged: Logged,
-        versions: impl Iterator<Item = (BlockNo, Class, BlockRef)>,
+        versions: impl Iterator<Item = Committed>,
         revoked: &[BlockNo],
     ) {
         let mut index = self.index.write();
         let mut held = 0isize;
-        for (home, class, content) in versions {
+        for block in versions {
             let version = Version {
                 sequence: logged.sequence,
-                class,
-                content: Some(content),
+                class: block.class,
+                content: Some(block.content),
+                at: block.at,
             };
-            let before = index.insert(home, version);
+            let before = index.insert(block.home, version);
             held += isize::from(before.is_none_or(|v| v.content.is_none()));
         }
         for block in revoked {
@@ -137,15 +151,16 @@ impl Live {
                     sequence,
                     class,
                     content: Some(content),
+                    at,
                 }) = index.get(&home)
                     && *sequence == logged.sequence
                 {
-                    let (class, content, sequence) = (*class, content.clone(), *sequence);
                     due.push(Due {
                         home,
-                        class,
-                        content,
-                        sequence,
+                        class: *class,
+                        content: content.clone(),
+                        at: *at,
+                        sequence: *sequence,
                     });
                 }
             }

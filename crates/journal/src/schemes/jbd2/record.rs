@@ -178,6 +178,13 @@ impl Records {
 }
 
 impl Body {
+    /// Which of the transaction's log blocks holds the `n`th logged block; none when it had to be changed to be logged.
+    pub(super) fn place(&self, n: usize) -> Option<u32> {
+        let is_escaped = self.escaped.iter().any(|(at, _)| *at == n);
+        let place = self.revokes.len() + n / self.tags_per_block + 1 + n;
+        (!is_escaped).then_some(place as u32)
+    }
+
     /// The log blocks in order.
     pub(super) fn parts<'a>(&'a self, logged: &'a [&'a LoggedBlock]) -> Vec<(Tag, &'a [u8])> {
         let record = Tag::new(Class::Journal, Cause::Log);

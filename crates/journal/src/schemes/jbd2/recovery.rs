@@ -38,7 +38,11 @@ use crate::schemes::home::{Write, write_home};
 const BATCH: usize = 1024;
 
 /// Reads the journal superblock, sets the log's bounds, recovers if that is needed and allowed.
-pub(super) fn recover(area: &mut Area, args: &OpenArgs) -> Result<(Super, RecoveryReport)> {
+pub(super) fn recover(
+    area: &mut Area,
+    args: &OpenArgs,
+    remaps: bool,
+) -> Result<(Super, RecoveryReport)> {
     let mut raw = Block::zeroed(args.block_size);
     area.read(0, raw.bytes_mut())?;
     let mut superblock = Super::decode(raw)?;
@@ -63,7 +67,7 @@ pub(super) fn recover(area: &mut Area, args: &OpenArgs) -> Result<(Super, Recove
                 "it holds fast commits, which stetfs does not replay; run e2fsck first".to_owned(),
             ));
         }
-        replay(area, args, &mut superblock, &mut report)?;
+        replay(area, args, remaps, &mut superblock, &mut report)?;
     }
     if args.writable {
         superblock.fields.errno = 0;
@@ -75,6 +79,7 @@ pub(super) fn recover(area: &mut Area, args: &OpenArgs) -> Result<(Super, Recove
 fn replay(
     area: &Area,
     args: &OpenArgs,
+    remaps: bool,
     superblock: &mut Super,
     report: &mut RecoveryReport,
 ) -> Result<()> {
@@ -102,7 +107,15 @@ fn replay(
             return Err(Corrupt::JournalTagBlock(block).into());
         }
     }
-    for batch in copies.chunks(BATCH) {
+    // A block that had to be changed to be logged has to be written.
+    let is_remapped = |copy: &Copy| remaps && !copy.tag.escaped;
+    let (remapped, written): (Vec<_>, Vec<_>) = copies.iter().partition(|c| is_remapped(c));
+    for copy in &remapped {
+        // That it is intact: its checksum.
+        scan.content(copy)?;
+    }
+    area.remap(remapped.iter().map(|copy| (copy.tag.block, copy.at)))?;
+    for batch in written.chunks(BATCH) {
         let contents = batch
             .iter()
             .map(|copy| scan.content(copy))
