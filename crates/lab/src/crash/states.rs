@@ -77,13 +77,16 @@ impl Effort {
             fitted.nest_folded = 0;
         }
         if in_memory {
-            fitted.moments = fitted
-                .moments
-                .min(if workload.is_long() { 160 } else { 24 });
+            let (moments, nest_every) = match (workload.is_long(), workload.operations()) {
+                (true, _) => (160, 64),
+                (false, ..=1) => (24, 64),
+                (false, _) => (16, 256),
+            };
+            fitted.moments = fitted.moments.min(moments);
             fitted.prefixes = fitted.prefixes.min(16);
             fitted.singles = fitted.singles.min(4);
             fitted.random = fitted.random.min(6);
-            fitted.nest_every = self.nest_every * 64;
+            fitted.nest_every = self.nest_every * nest_every;
             fitted.nest_moments = fitted.nest_moments.min(12);
             fitted.nest_folded = 0;
         }
