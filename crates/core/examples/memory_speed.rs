@@ -32,8 +32,9 @@ Columns: operations a second, the best round; that as a share of the bare loop o
 in the quickest 256 in a row of any thread, and of processor time on average over the best round; what the medium saw for one, checkpoints
 included. Of two threads, the factor over one is in the last column.
 
-What to expect of an idle machine: 400,000 overwrites of 4 KiB a second, 800,000 of 64 B, two threads at 1.6 times one, and
-at most 4,352 bytes for 4 KiB. Other work on the machine shows in the rates at once, and least in the quickest 256.
+What is aimed at: 400,000 overwrites of 4 KiB a second, 800,000 of 64 B, two threads at 1.6 times one, and at most 4,352 bytes for 4 KiB.
+What two cores of a Zen 5 gave, with nothing else on them: 137,000, 267,000, 1.33 times, and 4,330 bytes. Other work
+on the machine shows in the rates at once, and least in the quickest 256.
 ";
 
 const BLOCK: usize = 4096;
