@@ -160,15 +160,17 @@ fn read_run(
             }
             n
         } else {
-            let mut block = Block::zeroed(size);
-            vol.journal
-                .read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
             let n = (size - skip).min(out.len());
-            out[..n].copy_from_slice(&block.bytes()[skip..skip + n]);
-            if keep {
-                inode
-                    .data(vol)
-                    .insert_clean(run.lblk, run.pblk, block.into());
+            let part = &mut out[..n];
+            if !vol.journal.read_part(run.pblk, skip, part, Class::Data)? {
+                let mut block = Block::zeroed(size);
+                vol.journal
+                    .read_home(run.pblk, 1, block.bytes_mut(), Class::Data)?;
+                part.copy_from_slice(&block.bytes()[skip..skip + n]);
+                if keep {
+                    let data = inode.data(vol);
+                    data.insert_clean(run.lblk, run.pblk, block.into());
+                }
             }
             n
         };

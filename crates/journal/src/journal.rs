@@ -166,6 +166,27 @@ impl Journal {
         self.read_device(start.plus(run as u64), &mut out[run * size..], class)
     }
 
+    /// Reads a part of one home block, from byte `offset` of it on, on a volume in memory: nothing else of it is loaded. False where that cannot
+    /// be, and [`read_home`](Self::read_home) has to be asked for the whole.
+    pub fn read_part(
+        &self,
+        block: BlockNo,
+        offset: usize,
+        out: &mut [u8],
+        class: Class,
+    ) -> Result<bool> {
+        let Some(memory) = &self.memory else {
+            return Ok(false);
+        };
+        self.check_block(block)?;
+        if self.scheme.holds_any(block, 1) {
+            return Ok(false);
+        }
+        let at = block.0 * self.block_size as u64 + offset as u64;
+        memory.load(at, out, Tag::read(class))?;
+        Ok(true)
+    }
+
     /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the running transaction is being closed;
     /// commits it first when it is full.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
