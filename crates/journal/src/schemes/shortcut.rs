@@ -28,7 +28,8 @@
 //! transaction itself, not at its checkpoint, so nothing is left to do then; a switched block is written outside of the
 //! log, where it stays, so the log is not scattered over the volume; chunks are linked by their lengths; bitmaps, descriptors,
 //! directories and mapping blocks, which the paper does not speak of, are logged by their changed bytes; the state
-//! CHECKPOINT is stored only with `fences=paper`, since the tail says the same.
+//! CHECKPOINT is stored only with `fences=paper`, since the tail says the same; of a block that is overwritten whole, whether more than
+//! half of it changed is first guessed from a look at one line in eight.
 //!
 //! Recovery: see [`recovery`].
 
