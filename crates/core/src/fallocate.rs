@@ -74,7 +74,13 @@ pub(crate) fn fallocate(
         }
     };
     if mode.contains(FallocateMode::ZERO_RANGE) {
-        return zero(vol, inode, offset..end, grow);
+        return match vol.journal.about().relocates {
+            false => zero(vol, inode, offset..end, grow),
+            true => {
+                remove(vol, inode, offset..end, grow)?;
+                preallocate(vol, c, inode, offset..end)
+            }
+        };
     }
     let h = vol.start(file::INODE_CREDITS)?;
     store_changed(vol, &h, inode, &mut inode.state.write(), grow)
@@ -182,6 +188,15 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
     Ok(())
 }
 
+/// Zeroes what is behind the end of the file in its last block, where a range begins beyond it.
+fn zero_old_end(vol: &Volume, h: &Handle, inode: &Inode, start: u64) -> Result<()> {
+    let size = inode.state.read().raw.size;
+    if start <= size {
+        return Ok(());
+    }
+    file::zero_to_block_end(vol, h, inode, size)
+}
+
 /// Makes a hole. What lies beyond the end of the file is left alone.
 fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
@@ -193,7 +208,19 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
         true => size.next_multiple_of(vol.geo.block_size() as u64),
         false => bytes.end,
     };
-    let bytes = bytes.start..end;
+    remove(vol, inode, bytes.start..end, |_| ())
+}
+
+/// Makes the range read as zeros: the edges are written, whole blocks go. At last `change` makes the other changes of the inode.
+///
+/// Also for ZERO_RANGE where a scheme writes new blocks to their places before the commit: unwritten blocks in the same places would be
+/// taken for new while what is committed still has their content.
+fn remove(
+    vol: &Volume,
+    inode: &Inode,
+    bytes: Range<u64>,
+    change: impl Fn(&mut InodeState),
+) -> Result<()> {
     let blocks = whole_blocks(vol, &bytes);
     let mut is_begun = false;
     loop {
@@ -202,6 +229,7 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
         if !is_begun {
             // In the handle that frees blocks, which mostly is the only one: then a crash leaves the whole hole or none of it.
             zero_edges(vol, &h, inode, &bytes)?;
+            zero_old_end(vol, &h, inode, bytes.start)?;
             is_begun = true;
         }
         let mut st = inode.state.write();
@@ -210,7 +238,12 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
             truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), to)?;
             mapping::remove(vol, &h, inode, &mut st, LBlock(blocks.start), to)?
         };
-        store_changed(vol, &h, inode, &mut st, |_| ())?;
+        let last = |st: &mut InodeState| {
+            if done {
+                change(st);
+            }
+        };
+        store_changed(vol, &h, inode, &mut st, last)?;
         if done {
             return Ok(());
         }
@@ -235,10 +268,7 @@ fn zero(
         if !is_begun {
             // In the handle of the first blocks, which mostly is the only one: then a crash leaves all of it or nothing.
             zero_edges(vol, &h, inode, &bytes)?;
-            let size = inode.state.read().raw.size;
-            if bytes.start > size {
-                file::zero_to_block_end(vol, &h, inode, size)?;
-            }
+            zero_old_end(vol, &h, inode, bytes.start)?;
             is_begun = true;
         }
         let mut st = inode.state.write();

@@ -164,6 +164,18 @@ fn shortcut_in_each_variant() {
     );
 }
 
+/// Zeroed blocks became unwritten where they were; what was then written to them was taken for new and put in its place before
+/// the commit, over what the last commit had there: its recovery found it missing and dropped the whole transaction.
+#[test]
+fn what_is_committed_is_not_written_over() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let text = "mkdir A 755; create A/x 644; open @2 A/x; write @2 0 5000 11; begin
+        open @2 A/x; zero @2 1000 2500; write @2 0 5000 21; fsync @2";
+    let workload = Workload::parse("zeroed", text).expect("a workload");
+    let target = "shortcut - ext4-1k".parse().expect("a target");
+    assert_survives(&target, vec![workload]);
+}
+
 /// Shows that the judge can fail: without a journal it must find data lost or the volume damaged.
 #[test]
 fn without_a_journal_crashes_are_caught() {
