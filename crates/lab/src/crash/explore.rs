@@ -90,12 +90,16 @@ pub fn explore(
     scratch: &Path,
     go_on: &mut dyn FnMut(&Counts) -> bool,
 ) -> Result<Findings> {
+    // Of what is taken every so often, each workload begins elsewhere: it may have less than one turn.
+    let mut rng = Rng::new(effort.seed ^ record.moments());
+    let phase = rng.below(1 << 20);
     let mut explorer = Explorer {
         record,
         effort,
         subject,
         scratch,
-        rng: Rng::new(effort.seed),
+        rng,
+        phase,
         folds: Folds::default(),
         by_content: HashMap::new(),
         known: Vec::new(),
@@ -119,6 +123,8 @@ struct Explorer<'a> {
     /// It did not.
     stopped: bool,
     rng: Rng,
+    /// Where in the turns it begins.
+    phase: u64,
     folds: Folds<usize>,
     /// Outcomes by the key of the whole content.
     by_content: HashMap<u64, usize>,
@@ -225,7 +231,7 @@ impl Explorer<'_> {
         let outcome = match found.filter(|outcome| will_do(&self.known[*outcome])) {
             Some(outcome) if !self.goes_its_own_way(depth) => {
                 self.folded += 1;
-                if is_due(self.folded, self.effort.audit_every) {
+                if is_due(self.phase + self.folded, self.effort.audit_every) {
                     self.audit(outcome, &left());
                 }
                 outcome
@@ -240,7 +246,7 @@ impl Explorer<'_> {
     /// look at, as old blocks of a log, may matter to the second.
     fn goes_its_own_way(&mut self, depth: Depth) -> bool {
         self.foldable += u64::from(depth == Depth::Workload);
-        depth == Depth::Workload && is_due(self.foldable, self.effort.nest_folded)
+        depth == Depth::Workload && is_due(self.phase + self.foldable, self.effort.nest_folded)
     }
 
     /// Recovers a folded state and compares its outcome with the one that was foretold.
@@ -271,7 +277,8 @@ impl Explorer<'_> {
         counts.recoveries += 1;
         let disagreement = match (&recovery.recovered, &recovery.outcome.structure) {
             (Some(recovered), Some(ours))
-                if ours.is_err() || is_due(counts.recoveries, self.effort.e2fsck_every) =>
+                if ours.is_err()
+                    || is_due(self.phase + counts.recoveries, self.effort.e2fsck_every) =>
             {
                 let opinion = second_opinion(recovered.home(), ours, self.scratch)
                     .context("e2fsck's opinion")?;
@@ -290,7 +297,10 @@ impl Explorer<'_> {
             nested: Vec::new(),
         });
         let is_sound = self.known[id].broken().is_none();
-        if depth == Depth::Workload && is_sound && is_due(id as u64 + 1, self.effort.nest_every) {
+        if depth == Depth::Workload
+            && is_sound
+            && is_due(self.phase + id as u64 + 1, self.effort.nest_every)
+        {
             self.found.counts.recoveries_cut += 1;
             self.cut_again(id, left, &recovery.tapes)?;
         }
