@@ -12,7 +12,7 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_journal::{
     Config, DataMode, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer, SchemeOptions,
 };
-use stetfs_media::{BlockDev, Cause, Class, MediaError, Meter, RamDev, Tag};
+use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 8192;
@@ -227,27 +227,9 @@ impl Slow {
     }
 }
 
-impl BlockDev for Slow {
-    fn describe(&self) -> String {
-        "slow".to_owned()
-    }
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-    fn sector_size(&self) -> u32 {
-        self.0.sector_size()
-    }
-    fn read_only(&self) -> bool {
-        false
-    }
-    fn volatile_cache(&self) -> bool {
-        false
-    }
-    fn host_cached(&self) -> bool {
-        true
-    }
-    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        self.0.read_at(offset, out, tag)
+impl Layer for Slow {
+    fn below(&self) -> &dyn BlockDev {
+        &self.0
     }
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         match tag.cause {
@@ -257,15 +239,6 @@ impl BlockDev for Slow {
             _ => {}
         }
         self.0.write_vectored_at(offset, parts, tag)
-    }
-    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
-        self.0.flush(cause)
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
-        self.0.discard(offset, len)
-    }
-    fn meter(&self) -> &Meter {
-        self.0.meter()
     }
 }
 

@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod file_open;
 mod image;
+mod layer;
 mod meter;
 #[cfg(test)]
 mod meter_test;
@@ -37,6 +38,7 @@ pub use dev::{BlockDev, Run};
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
 pub use image::Image;
+pub use layer::Layer;
 pub use meter::{Meter, MeterSnapshot, Traffic};
 pub use nand::{Nand, NandFile, NandSim};
 pub use order::{Dirty, Durable, InFlight};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use stetfs_media::{BlockDev, Cause, MediaError, Meter, Tag};
+use stetfs_media::{BlockDev, Cause, Layer, MediaError, Tag};
 
 /// What the device lies about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,41 +27,13 @@ impl Liar {
     }
 }
 
-impl BlockDev for Liar {
+impl Layer for Liar {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.honest
+    }
+
     fn describe(&self) -> String {
         format!("{} that lies about {:?}", self.honest.describe(), self.lie)
-    }
-
-    fn size(&self) -> u64 {
-        self.honest.size()
-    }
-
-    fn sector_size(&self) -> u32 {
-        self.honest.sector_size()
-    }
-
-    fn atomic_unit(&self) -> u32 {
-        self.honest.atomic_unit()
-    }
-
-    fn read_only(&self) -> bool {
-        self.honest.read_only()
-    }
-
-    fn volatile_cache(&self) -> bool {
-        self.honest.volatile_cache()
-    }
-
-    fn host_cached(&self) -> bool {
-        self.honest.host_cached()
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        self.honest.read_at(offset, out, tag)
-    }
-
-    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        self.honest.write_vectored_at(offset, parts, tag)
     }
 
     fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
@@ -76,13 +48,5 @@ impl BlockDev for Liar {
             return Ok(());
         }
         self.honest.flush(cause)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
-        self.honest.discard(offset, len)
-    }
-
-    fn meter(&self) -> &Meter {
-        self.honest.meter()
     }
 }

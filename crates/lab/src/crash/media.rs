@@ -20,7 +20,7 @@ use stetfs_media::sim::{
     Atom, CrashPoint, Entry, Keep, Rig, SimOptions, SimPmem, SimPmemOptions, Tape,
     joint_crash_points,
 };
-use stetfs_media::{BlockDev, Cause, Image, MediaError, Meter, PmemDev, SimDev, Tag};
+use stetfs_media::{BlockDev, Cause, Image, Layer, MediaError, Meter, PmemDev, SimDev, Tag};
 
 /// Bytes of a unit.
 pub const UNIT: u64 = 512;
@@ -477,33 +477,9 @@ impl WatchedDev {
     }
 }
 
-impl BlockDev for WatchedDev {
-    fn describe(&self) -> String {
-        self.dev.describe()
-    }
-
-    fn size(&self) -> u64 {
-        self.dev.size()
-    }
-
-    fn sector_size(&self) -> u32 {
-        self.dev.sector_size()
-    }
-
-    fn atomic_unit(&self) -> u32 {
-        self.dev.atomic_unit()
-    }
-
-    fn read_only(&self) -> bool {
-        self.dev.read_only()
-    }
-
-    fn volatile_cache(&self) -> bool {
-        self.dev.volatile_cache()
-    }
-
-    fn host_cached(&self) -> bool {
-        self.dev.host_cached()
+impl Layer for WatchedDev {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.dev
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
@@ -521,17 +497,9 @@ impl BlockDev for WatchedDev {
         self.dev.write_durable(offset, parts, tag)
     }
 
-    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
-        self.dev.flush(cause)
-    }
-
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         self.watch.note_write(offset, len);
         self.dev.discard(offset, len)
-    }
-
-    fn meter(&self) -> &Meter {
-        self.dev.meter()
     }
 }
 

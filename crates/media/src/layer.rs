@@ -1,0 +1,119 @@
+//! Block devices in front of others.
+
+use crate::dev::{BlockDev, write_zeros_by_hand};
+use crate::error::MediaError;
+use crate::meter::Meter;
+use crate::tag::{Cause, Tag};
+
+/// A block device in front of another one, which does whatever the layer does not do itself.
+///
+/// Requests of several parts come to the layer as the single ones that they consist of, so none passes it by. For the same reason
+/// [`BlockDev::pmem`] and [`BlockDev::remap`] of the device behind are not offered.
+pub trait Layer: Send + Sync {
+    /// The device behind.
+    fn below(&self) -> &dyn BlockDev;
+
+    /// [`BlockDev::describe`].
+    fn describe(&self) -> String {
+        self.below().describe()
+    }
+
+    /// [`BlockDev::volatile_cache`].
+    fn volatile_cache(&self) -> bool {
+        self.below().volatile_cache()
+    }
+
+    /// [`BlockDev::host_cached`].
+    fn host_cached(&self) -> bool {
+        self.below().host_cached()
+    }
+
+    /// [`BlockDev::read_at`].
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        self.below().read_at(offset, out, tag)
+    }
+
+    /// [`BlockDev::write_vectored_at`].
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        self.below().write_vectored_at(offset, parts, tag)
+    }
+
+    /// [`BlockDev::write_durable`]: by the layer's own write and flush.
+    fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        self.write_vectored_at(offset, parts, tag)?;
+        self.flush(tag.cause)
+    }
+
+    /// [`BlockDev::flush`].
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        self.below().flush(cause)
+    }
+
+    /// [`BlockDev::discard`].
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        self.below().discard(offset, len)
+    }
+
+    /// [`BlockDev::write_zeros`]: by the layer's own writes.
+    fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        write_zeros_by_hand(self, offset, len, tag)
+    }
+}
+
+impl<L: Layer + ?Sized> BlockDev for L {
+    fn describe(&self) -> String {
+        Layer::describe(self)
+    }
+
+    fn size(&self) -> u64 {
+        self.below().size()
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.below().sector_size()
+    }
+
+    fn atomic_unit(&self) -> u32 {
+        self.below().atomic_unit()
+    }
+
+    fn read_only(&self) -> bool {
+        self.below().read_only()
+    }
+
+    fn volatile_cache(&self) -> bool {
+        Layer::volatile_cache(self)
+    }
+
+    fn host_cached(&self) -> bool {
+        Layer::host_cached(self)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        Layer::read_at(self, offset, out, tag)
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        Layer::write_vectored_at(self, offset, parts, tag)
+    }
+
+    fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        Layer::write_durable(self, offset, parts, tag)
+    }
+
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        Layer::flush(self, cause)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        Layer::discard(self, offset, len)
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        Layer::write_zeros(self, offset, len, tag)
+    }
+
+    fn meter(&self) -> &Meter {
+        self.below().meter()
+    }
+}
