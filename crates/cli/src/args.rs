@@ -37,7 +37,7 @@ Examples:
 /// A journaling file system in user space, on the ext4 format.
 ///
 /// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read what stetfs wrote, and stetfs
-/// reads what they wrote. IMAGE is a file or a block device. PLACE is a path on this machine, or a path in an image that is not
+/// reads what they wrote. IMAGE is a file, a block device or a NAND part. PLACE is a path on this machine, or a path in an image that is not
 /// mounted, written image.img:/path.
 #[derive(Debug, Parser)]
 #[command(
@@ -96,9 +96,10 @@ Examples:
   stetfs mkfs disk.img --size 1G
   stetfs mkfs /dev/sdb1 --label backup
   stetfs mkfs old.img --size 64M --type ext3
+  stetfs mkfs flash.nand               on a part that `stetfs nand create` made
   stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
 pub(crate) struct Mkfs {
-    /// File (made when it is not there) or block device
+    /// File (made when it is not there), block device or NAND part
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
     /// Size of the volume: 512M, 1G, 1.5T (powers of 1024). May be left out when IMAGE has a size already
@@ -144,7 +145,7 @@ Mount options, for -o (name or name=value, separated by commas):
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
   journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
-  durability=power|process            what memory on an ordinary file survives (scheme shortcut)
+  durability=power|process            what memory (scheme shortcut) or a NAND part in a file survives (default power)
   noload                              with ro: leave the journal alone
   allow_other, default_permissions    who may use the mount, and who checks
 
@@ -157,7 +158,7 @@ Examples:
   stetfs mount -f -v disk.img mnt        stay in front, say what happens
   mount -t fuse.stetfs disk.img mnt      after `make install`")]
 pub(crate) struct Mount {
-    /// File or block device with an ext4 volume
+    /// File, block device or NAND part with an ext4 volume
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
     /// Where to mount it: an existing directory
@@ -211,7 +212,7 @@ Examples:
   stetfs fsck -n disk.img     change nothing, only look
   stetfs fsck -y disk.img -- -D    further options for e2fsck")]
 pub(crate) struct Fsck {
-    /// File or block device that is not mounted
+    /// File, block device or NAND part that is not mounted
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
     /// Change nothing: no recovery, no repair
@@ -485,7 +486,7 @@ Examples:
   /srv/disk.img  /mnt  fuse.stetfs  noatime,nofail  0  0     (a line of /etc/fstab)"
 )]
 pub(crate) struct MountHelper {
-    /// File or block device with an ext4 volume
+    /// File, block device or NAND part with an ext4 volume
     pub(crate) image: PathBuf,
     /// The mount point
     pub(crate) dir: PathBuf,

@@ -3,11 +3,14 @@
 //! Reads only and takes no lock, so that a mounted volume can be looked at; what is found then may be a moment old.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
+use stetfs::MountOptions;
 use stetfs_format::{Corrupt, FeatureIncompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use stetfs_media::{BlockDev, Class, FileDev, FileOptions, Tag};
+use stetfs_media::nand::NandFile;
+use stetfs_media::{BlockDev, Class, FileOptions, Tag};
 
 use crate::failure::{Failure, Result};
 use crate::info::not_a_volume;
@@ -15,17 +18,14 @@ use crate::size::Size;
 
 /// A volume that is only looked at.
 pub(crate) struct Disk {
-    pub(crate) dev: FileDev,
+    pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) superblock: Superblock,
 }
 
 impl Disk {
     /// Opens an image, mounted or not.
     pub(crate) fn open(image: &Path) -> Result<Self> {
-        let dev = FileOptions::default()
-            .read_only(true)
-            .lock(false)
-            .open(image)?;
+        let dev = look_at(image)?;
         if dev.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
             let shown = image.display();
             return Err(Failure::new(format!(
@@ -33,7 +33,7 @@ impl Disk {
                 Size(dev.size())
             )));
         }
-        let superblock = read_superblock(&dev).map_err(|e| not_a_volume(image, e))?;
+        let superblock = read_superblock(&*dev).map_err(|e| not_a_volume(image, e))?;
         Ok(Self { dev, superblock })
     }
 
@@ -43,13 +43,22 @@ impl Disk {
         if !sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG) {
             return None;
         }
-        let log = stetfs::journal_extents(&self.dev, sb).ok()?;
-        stetfs::private_log_owner(&self.dev, sb, &log).ok()?
+        let log = stetfs::journal_extents(&*self.dev, sb).ok()?;
+        stetfs::private_log_owner(&*self.dev, sb, &log).ok()?
     }
 }
 
+/// Opens what the volume is on for reading only. A NAND part cannot be looked at while it is in use: what is where is in its user's memory.
+pub(crate) fn look_at(image: &Path) -> Result<Arc<dyn BlockDev>> {
+    if NandFile::is_at(image) {
+        return Ok(stetfs::open_device(image, &MountOptions::default(), true)?);
+    }
+    let file = FileOptions::default().read_only(true).lock(false);
+    Ok(Arc::new(file.open(image)?))
+}
+
 /// Reads the superblock; again when its checksum fails, since a mounted one may just be being written.
-fn read_superblock(dev: &FileDev) -> Result<Superblock> {
+fn read_superblock(dev: &dyn BlockDev) -> Result<Superblock> {
     const TRIES: usize = 3;
     let mut raw = [0; SUPERBLOCK_SIZE];
     for _ in 1..TRIES {

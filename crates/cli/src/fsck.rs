@@ -8,6 +8,7 @@ use crate::args::Fsck;
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::info::VolumeInfo;
+use crate::loan::Loan;
 use crate::{e2fsprogs, mounts, output};
 
 /// fsck(8): operational error.
@@ -35,13 +36,18 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
         eprintln!("stetfs: mounted on {dir}: what is being changed will look like damage");
     }
     tool.arg("-f").args(how_to_repair(args));
+    let loan = Loan::of(image, args.no_change).map_err(operation)?;
     let status = tool
         .args(&args.extra)
         .arg("--")
-        .arg(image)
+        .arg(loan.as_ref().map_or(image.as_path(), Loan::path))
         .status()
         .during(|| "e2fsck".to_owned())
         .map_err(operation)?;
+    if let Some(loan) = loan.filter(|_| !args.no_change) {
+        let given = loan.give_back().during(|| image.display().to_string());
+        given.map_err(operation)?;
+    }
     let code = status.code().map_or(EXIT_CANCELLED, |c| {
         u8::try_from(c).unwrap_or(EXIT_OPERATION)
     });

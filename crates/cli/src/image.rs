@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stetfs::mode;
 use stetfs::{
-    Attr, Caller, Entry, Error, Fs, Kind, MountOptions, MountReport, OpenFlags, SetAttr, SetTime,
-    SetXattr, Whence,
+    Attr, Caller, Entry, Error, Fs, Kind, MountOptions, MountReport, OpenError, OpenFlags, SetAttr,
+    SetTime, SetXattr, Whence,
 };
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Time};
 use stetfs_media::{BlockDev, MediaError};
@@ -45,23 +45,25 @@ fn open_device(image: &Path, options: &MountOptions) -> Result<Arc<dyn BlockDev>
     let open = |read_only| stetfs::open_device(image, options, read_only);
     let opened = match open(read_only) {
         // As mount(8): what is write-protected is mounted read-only.
-        Err(MediaError::Open {
+        Err(OpenError::Media(MediaError::Open {
             source: Errno::ROFS,
             ..
-        }) => open(true),
-        Err(MediaError::Open {
+        })) => open(true),
+        Err(OpenError::Media(MediaError::Open {
             source: Errno::ACCESS,
             ..
-        }) if options.read_only => open(true),
+        })) if options.read_only => open(true),
         other => other,
     };
     opened.map_err(|e| {
         let advice = match &e {
-            MediaError::Open {
+            OpenError::Media(MediaError::Open {
                 source: Errno::ACCESS,
                 ..
-            } => Some("it cannot be written by you; to look at it: -o ro"),
-            MediaError::Busy { .. } => Some("wait for the other process, or unmount it there"),
+            }) => Some("it cannot be written by you; to look at it: -o ro"),
+            OpenError::Media(MediaError::Busy { .. }) => {
+                Some("wait for the other process, or unmount it there")
+            }
             _ => None,
         };
         let failure = Failure::from(e);

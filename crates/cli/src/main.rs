@@ -21,6 +21,7 @@ mod info;
 mod journal;
 #[cfg(feature = "lab")]
 mod lab;
+mod loan;
 mod logging;
 mod mkfs;
 mod mount;

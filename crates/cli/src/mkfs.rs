@@ -4,17 +4,19 @@
 //! destroy what is there already.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use stetfs_media::{Class, Tag};
+
 use crate::args::Mkfs;
 use crate::failure::{Explain, Failure, Result};
 use crate::info::VolumeInfo;
+use crate::loan::Loan;
 use crate::mounts;
 use crate::size::Size;
-use crate::{e2fsprogs, output};
+use crate::{disk, e2fsprogs, output};
 
 const MIB: u64 = 1 << 20;
 
@@ -26,7 +28,7 @@ const VOLUME_BLOCKS_MIN: u64 = 2 * JOURNAL_BLOCKS_MIN;
 const JOURNAL_MAX: u64 = 256 * MIB;
 
 /// How much of the start of IMAGE is looked at to see whether it holds anything.
-const PROBE: usize = 128 * 1024;
+const PROBE: u64 = 128 * 1024;
 
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let image = &args.image;
@@ -38,9 +40,13 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     if existed {
         check_overwrite(args)?;
     }
-    let size = set_size(args, existed).during(|| shown.to_string())?;
-    mke2fs_arguments(&mut tool, args, size);
-    let made = run_tool(&mut tool, args).and_then(|()| VolumeInfo::read(image));
+    let loan = Loan::blank(image)?;
+    let size = set_size(args, existed, loan.as_ref()).during(|| shown.to_string())?;
+    let target = loan.as_ref().map_or(image.as_path(), Loan::path);
+    mke2fs_arguments(&mut tool, args, target, size);
+    let made = run_tool(&mut tool, args)
+        .and_then(|()| loan.map_or(Ok(()), |loan| loan.give_back().during(|| shown.to_string())))
+        .and_then(|()| VolumeInfo::read(image));
     match made {
         Ok(volume) if args.json => output::json(&volume),
         Ok(volume) => output::line(format_args!("made {shown}: {}", volume.summary())),
@@ -98,15 +104,14 @@ fn contents(image: &Path) -> Result<Option<String>> {
     if let Ok(volume) = VolumeInfo::read(image) {
         return Ok(Some(volume.name()));
     }
-    let mut start = Vec::new();
-    File::open(image)?
-        .take(PROBE as u64)
-        .read_to_end(&mut start)?;
+    let dev = disk::look_at(image)?;
+    let mut start = vec![0; PROBE.min(dev.size()) as usize];
+    dev.read_bytes_at(0, &mut start, Tag::read(Class::Data))?;
     Ok(start.iter().any(|b| *b != 0).then(|| "data".to_owned()))
 }
 
-/// Gives an image file its size (sparse), and returns the volume's size in bytes.
-fn set_size(args: &Mkfs, existed: bool) -> Result<u64> {
+/// Gives an image file its size (sparse), and returns the volume's size in bytes. A part has the size that it has.
+fn set_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
     let image = &args.image;
     let no_size = || {
         Failure::new("its size is not known")
@@ -116,7 +121,7 @@ fn set_size(args: &Mkfs, existed: bool) -> Result<u64> {
     let block = args.block_size.0;
     let size = match (args.size, existed) {
         (Some(size), _) => size.0,
-        (None, true) => device_size(image)?,
+        (None, true) => capacity(image, part)?,
         (None, false) => return Err(no_size()),
     };
     if size == 0 {
@@ -134,9 +139,9 @@ fn set_size(args: &Mkfs, existed: bool) -> Result<u64> {
             Size(block)
         )));
     }
-    let is_file = !existed || image.metadata()?.is_file();
+    let is_file = part.is_none() && (!existed || image.metadata()?.is_file());
     if !is_file {
-        let device = device_size(image)?;
+        let device = capacity(image, part)?;
         if size > device {
             return Err(Failure::new(format!(
                 "{} is more than the device has ({})",
@@ -156,9 +161,12 @@ fn set_size(args: &Mkfs, existed: bool) -> Result<u64> {
     Ok(size)
 }
 
-/// The size of a file or block device, in bytes.
-fn device_size(image: &Path) -> Result<u64> {
+/// The size of a file, block device or NAND part, in bytes.
+fn capacity(image: &Path, part: Option<&Loan>) -> Result<u64> {
     use std::io::{Seek, SeekFrom};
+    if let Some(part) = part {
+        return Ok(part.size());
+    }
     Ok(File::open(image)?.seek(SeekFrom::End(0))?)
 }
 
@@ -167,7 +175,7 @@ fn journal_size(volume: u64, block: u64) -> u64 {
     (volume / 16).clamp(JOURNAL_BLOCKS_MIN * block, JOURNAL_MAX)
 }
 
-fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, size: u64) {
+fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, target: &Path, size: u64) {
     let block = args.block_size.0;
     let journal = args
         .journal_size
@@ -196,7 +204,7 @@ fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, size: u64) {
     }
     tool.args(&args.extra)
         .arg("--")
-        .arg(&args.image)
+        .arg(target)
         .arg((size / block).to_string());
 }
 

@@ -35,7 +35,7 @@ pub struct MountOptions {
     /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None: where that is cheaper, which is
     /// on block devices.
     pub direct: Option<bool>,
-    /// What a volume in memory on an ordinary file survives (`durability=power|process`); for whoever opens the device.
+    /// What a volume in memory or on a NAND part in an ordinary file survives (`durability=power|process`); for whoever opens the device.
     pub durability: Survives,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,

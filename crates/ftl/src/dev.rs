@@ -16,7 +16,7 @@ use stetfs_format::ftl::{NO_PAGE, PageKind};
 use stetfs_format::num::PageNo;
 use stetfs_media::nand::Nand;
 use stetfs_media::{
-    BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Tag,
+    BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Survives, Tag,
 };
 
 use crate::core::{Core, FtlStats};
@@ -33,6 +33,11 @@ use crate::wear::Wear;
 pub struct MountOptions {
     /// Pages that are kept in memory until a flush or until there are more; 0 for none, so that every write is durable when it returns.
     pub write_buffer_pages: usize,
+    /// Whether nothing is changed on the part. What a power cut has left behind stays, and reads work all the same.
+    pub read_only: bool,
+    /// Whether dropping the layer writes a checkpoint: it keeps the counts of what has been done, and the next mount has nothing to scan.
+    /// When that fails, the next mount scans.
+    pub checkpoint_at_end: bool,
 }
 
 /// A flash translation layer in use.
@@ -42,6 +47,7 @@ pub struct Ftl {
     sector: u32,
     max_pairs: usize,
     buffer_pages: usize,
+    checkpoint_at_end: bool,
     report: MountReport,
     state: Mutex<State>,
 }
@@ -78,7 +84,14 @@ impl Ftl {
 
     /// Mounts the layer of a part.
     pub fn mount(nand: Arc<dyn Nand>, options: MountOptions) -> Result<Self, FtlError> {
-        let (core, report) = load(Arc::clone(&nand))?.settle()?;
+        let loaded = load(Arc::clone(&nand))?;
+        let (core, report) = if options.read_only {
+            let (mut core, report) = loaded.into_view();
+            core.stopped = Some(Stop::ReadOnly);
+            (core, report)
+        } else {
+            loaded.settle()?
+        };
         Ok(Self::new(nand, core, report, options))
     }
 
@@ -91,6 +104,7 @@ impl Ftl {
             // At worst each pair takes a run for the home and one for the journal.
             max_pairs: core.shape.runs_max() / 2,
             buffer_pages: options.write_buffer_pages,
+            checkpoint_at_end: options.checkpoint_at_end,
             report,
             state: Mutex::new(State {
                 core,
@@ -167,6 +181,14 @@ impl Ftl {
     }
 }
 
+impl Drop for Ftl {
+    fn drop(&mut self) {
+        if self.checkpoint_at_end {
+            let _ = self.checkpoint();
+        }
+    }
+}
+
 impl State {
     fn write_buffered(&mut self) -> Result<(), Stop> {
         while let Some((logical, (data, tag))) = self.buffer.first_key_value() {
@@ -225,6 +247,10 @@ impl BlockDev for Ftl {
 
     fn host_cached(&self) -> bool {
         false
+    }
+
+    fn survives(&self) -> Option<Survives> {
+        self.nand.survives()
     }
 
     fn remap(&self) -> Option<&dyn Remap> {
@@ -294,6 +320,7 @@ impl BlockDev for Ftl {
     fn flush(&self, _cause: Cause) -> Result<(), MediaError> {
         let mut state = self.state.lock();
         let done = match &state.core.stopped {
+            Some(Stop::ReadOnly) => Ok(()),
             Some(stop) => Err(stop.clone()),
             None => state.write_buffered().and_then(|()| state.core.flush_log()),
         };

@@ -87,6 +87,8 @@ pub enum FtlError {
 pub(crate) enum Stop {
     /// Too few good blocks are left.
     WornOut,
+    /// It is mounted for reading only.
+    ReadOnly,
     /// The part did not do as it was told: what it holds now only a mount can find out.
     Nand(NandError),
 }
@@ -96,6 +98,7 @@ impl From<Stop> for FtlError {
         match stop {
             Stop::WornOut => Self::WornOut,
             Stop::Nand(e) => Self::Nand(e),
+            Stop::ReadOnly => Self::Nand(NandError::File(stop.into_media(Op::Write, 0, 0))),
         }
     }
 }
@@ -111,6 +114,7 @@ impl Stop {
         };
         match self {
             Self::WornOut => io(Errno::NOSPC),
+            Self::ReadOnly => MediaError::ReadOnly { op, offset, len },
             Self::Nand(NandError::PowerLost { .. }) => MediaError::PowerLost { op, offset, len },
             Self::Nand(NandError::File(e)) => e,
             Self::Nand(_) => io(Errno::IO),

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::pmem::Pmem;
+use crate::pmem::{Pmem, Survives};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
@@ -62,6 +62,11 @@ pub trait BlockDev: Send + Sync {
     /// The same content as memory, where it is memory: see [`PmemDev`](crate::PmemDev).
     fn pmem(&self) -> Option<&Arc<dyn Pmem>> {
         None
+    }
+
+    /// What durable content survives, where that is a question: in memory and in simulated parts that live in files.
+    fn survives(&self) -> Option<Survives> {
+        self.pmem().map(|pmem| pmem.survives())
     }
 
     /// The device's ability to give an address the content of another one, where it has it.

@@ -3,6 +3,7 @@
 use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::MediaError;
 use crate::meter::Meter;
+use crate::pmem::Survives;
 use crate::tag::{Cause, Tag};
 
 /// A block device in front of another one, which does whatever the layer does not do itself.
@@ -87,6 +88,10 @@ impl<L: Layer + ?Sized> BlockDev for L {
 
     fn host_cached(&self) -> bool {
         Layer::host_cached(self)
+    }
+
+    fn survives(&self) -> Option<Survives> {
+        self.below().survives()
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {

@@ -3,7 +3,7 @@
 use stetfs_format::FeatureIncompat;
 use stetfs_format::jbd2::{ChecksumVersion, JournalIncompat, JournalSuperblock, LogFormat};
 use stetfs_journal::LogExtent;
-use stetfs_media::{Block, BlockDev, Class, Tag};
+use stetfs_media::{Block, Class, Tag};
 
 use crate::disk::Disk;
 use crate::failure::{Failure, Result};
@@ -20,7 +20,7 @@ pub(crate) struct JournalArea<'a> {
 impl<'a> JournalArea<'a> {
     /// Finds the journal and reads its superblock.
     pub(crate) fn open(disk: &'a Disk) -> Result<Self> {
-        let extents = stetfs::journal_extents(&disk.dev, &disk.superblock)?;
+        let extents = stetfs::journal_extents(&*disk.dev, &disk.superblock)?;
         let block = read_block(disk, &extents, 0)?;
         let superblock = JournalSuperblock::decode(block.bytes(), disk.superblock.block_size())?;
         let blocks: u64 = extents.iter().map(|e| u64::from(e.len)).sum();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::{BlockNo, GroupDesc, GroupNo, SUPERBLOCK_OFFSET, Superblock};
-use stetfs_media::{Block, BlockDev, Class, Tag};
+use stetfs_media::{Block, Class, Tag};
 
 use crate::disk::Disk;
 

@@ -98,6 +98,39 @@ fn mount_write_unmount() {
 }
 
 #[test]
+fn a_part_is_mounted_and_blocks_are_remapped_home() {
+    if !can_mount() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.str("flash.nand");
+    let dir = lab.str("mnt");
+    fs::create_dir(&dir).unwrap();
+    stetfs(&["nand", "create", &image, "--size", "32M"]).ok();
+    stetfs(&["mkfs", &image]).ok();
+    let m = Mount { lab, image, dir };
+    let said = m.up(&["-o", "scheme=jftl,durability=process"]);
+    assert!(
+        said.contains("scheme jftl, data=journal, survives the death"),
+        "{said}"
+    );
+    let text = fs::read("src/main.rs").unwrap();
+    for n in 0..100 {
+        fs::write(m.file(&format!("file{n}")), &text).unwrap();
+    }
+    stetfs(&["info", &m.image]).fails(1, &["in use"]);
+    stetfs(&["umount", &m.dir]).ok();
+    stetfs(&["fsck", "-n", &m.image]).ok();
+    let layer = json(&stetfs(&["nand", "info", "--json", &m.image]).ok())["layer"].clone();
+    let [written, remapped] = ["host_pages", "remapped_pages"].map(|n| layer[n].as_u64().unwrap());
+    let pages = (100 * text.len() / 512) as u64;
+    assert!(
+        remapped > pages && written < 2 * remapped,
+        "written once, remapped home: {layer}"
+    );
+}
+
+#[test]
 fn a_mounted_volume_is_left_alone_by_everything_else() {
     if !can_mount() {
         return;

@@ -85,3 +85,34 @@ fn what_is_no_part_or_holds_no_layer() {
     let said = stetfs(&["nand", "info", &file]).ok();
     assert!(said.contains("no flash translation layer"), "{said}");
 }
+
+#[test]
+fn a_part_holds_a_volume_like_any_file() {
+    let lab = Lab::new();
+    let file = lab.str("flash.nand");
+    stetfs(&["nand", "create", &file, "--size", "16M"]).ok();
+    stetfs(&["mkfs", "--size", "64M", &file]).fails(1, &["more than the device has"]);
+    stetfs(&["mkfs", "-b", "1K", "-L", "flash", &file]).ok();
+    stetfs(&["mkfs", &file]).fails(1, &["holds an ext4 volume", "--force"]);
+    let info = json(&stetfs(&["info", "--json", &file]).ok());
+    assert_eq!(
+        (&info["label"], &info["state"]),
+        (&"flash".into(), &"clean".into())
+    );
+    let place = format!("{file}:/");
+    stetfs(&["cp", "src/main.rs", "src/args.rs", &place]).ok();
+    let main = format!("{file}:/main.rs");
+    let copied = stetfs(&["cat", &main]).ok();
+    assert_eq!(copied, fs::read_to_string("src/main.rs").unwrap());
+    stetfs(&["fsck", "-n", &file]).ok();
+    let layer = || json(&stetfs(&["nand", "info", "--json", &file]).ok())["layer"].clone();
+    let before = layer();
+    let pages = before["host_pages"].as_u64().unwrap();
+    assert!(pages > 200, "the counts outlive the commands: {before}");
+    // What e2fsck repairs comes back to the part.
+    stetfs(&["fsck", "-y", &file, "--", "-D"]);
+    stetfs(&["fsck", "-n", &file]).ok();
+    assert!(layer()["host_pages"].as_u64().unwrap() > pages);
+    assert_eq!(stetfs(&["cat", &main]).ok(), copied);
+    stetfs(&["nand", "check", &file]).ok();
+}

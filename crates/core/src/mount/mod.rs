@@ -135,7 +135,7 @@ pub struct MountReport {
     pub scheme: &'static str,
     /// Its mode, if it has modes.
     pub data: Option<DataMode>,
-    /// What durable content survives, where the volume is in memory.
+    /// What durable content survives, where the volume is in memory or on a NAND part in a file.
     pub survives: Option<Survives>,
     /// What recovery did.
     pub recovery: RecoveryReport,
@@ -202,7 +202,7 @@ pub(crate) fn mount(
     let mut report = MountReport {
         scheme: about.name,
         data,
-        survives: vol.dev.pmem().map(|pmem| pmem.survives()),
+        survives: vol.dev.survives(),
         recovery,
         orphans_deleted: 0,
         orphans_truncated: 0,

@@ -53,6 +53,7 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
     let nand = Arc::new(aged.expect("a part"));
     let mount = MountOptions {
         write_buffer_pages: buffer,
+        ..MountOptions::default()
     };
     let ftl = Ftl::mount(nand.clone(), mount).expect("a layer");
     let mut recorded = Recorded {

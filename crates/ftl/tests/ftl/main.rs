@@ -231,6 +231,7 @@ fn read_all(ftl: &Ftl) -> Result<Vec<Vec<u8>>, MediaError> {
 fn create(nand: &Arc<NandSim>, buffer: usize) -> Ftl {
     let mount = MountOptions {
         write_buffer_pages: buffer,
+        ..MountOptions::default()
     };
     let mut options = FtlOptions::default();
     if nand.part().wear.early_bad_ppm > 0 {

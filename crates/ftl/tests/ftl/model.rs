@@ -45,6 +45,7 @@ fn run(part: NandPart, seed: u64, rounds: u64, steps: u64, buffer: usize) -> Arc
         assert!(check.is_clean(), "seed {seed}, round {round}: {check:?}");
         let mount = MountOptions {
             write_buffer_pages: buffer,
+            ..MountOptions::default()
         };
         ftl = Ftl::mount(nand.clone(), mount)
             .unwrap_or_else(|e| panic!("seed {seed}, round {round}: {e}"));

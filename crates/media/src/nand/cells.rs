@@ -26,6 +26,7 @@ use super::wear::{Aged, Draw, draw, erase_fails, is_factory_bad, program_fails};
 use super::{Corrected, NandError};
 use crate::error::MediaError;
 use crate::image::Image;
+use crate::pmem::Survives;
 
 /// What a part's bytes are kept in. Ranges lie within [`NandGeometry::file_bytes`](super::NandGeometry::file_bytes).
 pub trait Store: Send {
@@ -37,6 +38,11 @@ pub trait Store: Send {
 
     /// Writes `bytes`. Those within one multiple of 4096 are all written or none, also when the process dies.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError>;
+
+    /// What written bytes survive, where that is a question.
+    fn survives(&self) -> Option<Survives> {
+        None
+    }
 }
 
 impl Store for Image {

@@ -19,6 +19,7 @@ use super::cells::{Cells, Seen, Store};
 use super::{Corrected, Nand, NandEntry, NandError};
 use crate::error::Op;
 use crate::meter::Meter;
+use crate::pmem::Survives;
 use crate::sim::{Fault, FaultPlan, NextChange, Rig, Supply};
 use crate::tag::{Cause, Tag};
 
@@ -369,6 +370,10 @@ impl<S: Store> Nand for NandDev<S> {
         self.rig.clock.advance(busy_ns);
         self.meter.count_cause_busy(cause, busy_ns);
         Ok(())
+    }
+
+    fn survives(&self) -> Option<Survives> {
+        self.state.lock().cells.store.survives()
     }
 
     fn meter(&self) -> &Meter {

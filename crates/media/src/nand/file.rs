@@ -13,17 +13,19 @@
 //!
 //! The file is locked as an image is (`file_open.rs`): nobody else can have it open.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::path::Path;
 
 use rustix::io::Errno;
-use stetfs_format::nand::{NandHeader, NandPart};
+use stetfs_format::nand::{NandCorrupt, NandHeader, NandPart};
 
 use super::NandError;
 use super::cells::{Cells, Store};
 use super::device::NandDev;
 use crate::error::MediaError;
 use crate::file::{FileDev, FileOptions};
+use crate::pmem::Survives;
 use crate::sim::Rig;
 
 /// A part in a file.
@@ -53,6 +55,14 @@ impl Store for FileStore {
         }
         Ok(())
     }
+
+    fn survives(&self) -> Option<Survives> {
+        Some(if self.synchronous {
+            Survives::PowerLoss
+        } else {
+            Survives::ProcessCrash
+        })
+    }
 }
 
 impl FileStore {
@@ -78,6 +88,7 @@ impl Drop for FileStore {
 #[must_use]
 pub struct NandFileOptions {
     synchronous: bool,
+    read_only: bool,
     after_host_crash: bool,
     rig: Rig,
 }
@@ -87,6 +98,12 @@ impl NandFileOptions {
     /// asked for, because a program takes three of them.
     pub fn synchronous(mut self, synchronous: bool) -> Self {
         self.synchronous = synchronous;
+        self
+    }
+
+    /// For reading only, together with others who do. What changes the part fails.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
         self
     }
 
@@ -160,7 +177,9 @@ impl NandFileOptions {
     }
 
     fn open_store(&self, path: &Path) -> Result<FileStore, NandError> {
-        let file = FileOptions::default().open(path)?;
+        let file = FileOptions::default()
+            .read_only(self.read_only)
+            .open(path)?;
         if file.is_block_device() {
             return Err(NandError::File(MediaError::NotStorage {
                 path: path.to_owned(),
@@ -186,13 +205,13 @@ impl NandFileOptions {
         } else {
             boot_id(path)?
         };
-        if header.boot != boot {
+        if header.boot != boot && !self.read_only {
             if self.synchronous {
                 cells.store.file.sync_to_medium()?;
             }
             cells.store.write_header(&NandHeader { boot, ..header })?;
         }
-        if !self.synchronous {
+        if !self.synchronous && !self.read_only {
             cells.store.closed = Some(NandHeader {
                 boot: [0; 16],
                 ..header
@@ -208,6 +227,15 @@ impl NandFile {
     /// How to make or open one.
     pub fn options() -> NandFileOptions {
         NandFileOptions::default()
+    }
+
+    /// Whether the file at `path` is one, by how it begins. False when it cannot be read.
+    pub fn is_at(path: impl AsRef<Path>) -> bool {
+        let mut raw = [0; NandHeader::SIZE];
+        let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+        let file = is_file.then(|| File::open(&path).ok()).flatten();
+        file.is_some_and(|mut file| file.read_exact(&mut raw).is_ok())
+            && !matches!(NandHeader::decode(&raw), Err(NandCorrupt::Magic(_)))
     }
 
     /// The file's UUID.

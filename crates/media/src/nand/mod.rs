@@ -63,6 +63,7 @@ pub use stetfs_format::num::{BlockAddr, PageNo};
 pub use tape::{NandCrashPoint, NandCrashPoints, NandEntry, NandTape};
 
 use crate::meter::Meter;
+use crate::pmem::Survives;
 use crate::tag::{Cause, Tag};
 
 /// What a read had to correct.
@@ -114,6 +115,11 @@ pub trait Nand: Send + Sync {
 
     /// Marks a block bad for good. What can still be read of it stays readable; marking it again changes nothing.
     fn mark_bad(&self, block: BlockAddr, cause: Cause) -> Result<(), NandError>;
+
+    /// What its content survives besides power cuts of the part itself, where it lives in a file.
+    fn survives(&self) -> Option<Survives> {
+        None
+    }
 
     /// The account of everything done on this part.
     fn meter(&self) -> &Meter;

@@ -1,0 +1,128 @@
+//! A volume on a NAND part, lent to tools that work on files.
+//!
+//! mke2fs and e2fsck know nothing of flash. They get a sparse copy in the directory for temporary files, and what they
+//! have changed is written back, page by page. Should that be cut short, the volume is as it is when such a tool is cut short: the beginning, with
+//! the superblock, is written last.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use stetfs::MountOptions;
+use stetfs_media::nand::NandFile;
+use stetfs_media::{BlockDev, Cause, Class, Survives, Tag};
+use tempfile::NamedTempFile;
+
+use crate::failure::{Explain, Result};
+
+/// Bytes that are copied at once, in whole pages of every part.
+const CHUNK: usize = 1 << 20;
+
+/// A copy that was lent. It is gone when this is dropped.
+pub(crate) struct Loan {
+    dev: Arc<dyn BlockDev>,
+    copy: NamedTempFile,
+}
+
+impl Loan {
+    /// Lends what is on the part in `image`; nothing when that is no file of a part.
+    pub(crate) fn of(image: &Path, read_only: bool) -> Result<Option<Self>> {
+        let Some(loan) = Self::open(image, read_only, Survives::PowerLoss)? else {
+            return Ok(None);
+        };
+        let mut chunk = vec![0; CHUNK];
+        for at in loan.chunks() {
+            let chunk = loan.read(at, &mut chunk)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                let written = loan.copy.as_file().write_all_at(chunk, at);
+                written.during(|| loan.copy.path().display().to_string())?;
+            }
+        }
+        Ok(Some(loan))
+    }
+
+    /// Lends an empty file of the size of the part in `image`, nothing when that is no file of a part. What is on the part stays there until
+    /// the loan is given back.
+    pub(crate) fn blank(image: &Path) -> Result<Option<Self>> {
+        // Whoever makes a volume begins again after a crash: no page has to wait for the host's medium.
+        Self::open(image, false, Survives::ProcessCrash)
+    }
+
+    fn open(image: &Path, read_only: bool, durability: Survives) -> Result<Option<Self>> {
+        if !NandFile::is_at(image) {
+            return Ok(None);
+        }
+        let options = MountOptions {
+            durability,
+            ..MountOptions::default()
+        };
+        let dev = stetfs::open_device(image, &options, read_only)?;
+        // Tools show its name.
+        let mut name = image.file_name().unwrap_or_default().to_owned();
+        name.push(".");
+        let copy = NamedTempFile::with_prefix(&name)
+            .and_then(|copy| copy.as_file().set_len(dev.size()).map(|()| copy))
+            .during(|| "a copy for the tool".to_owned())
+            .or_advise(|| {
+                "TMPDIR is where it goes; there has to be room for the volume".to_owned()
+            })?;
+        Ok(Some(Self { dev, copy }))
+    }
+
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        self.copy.path()
+    }
+
+    /// Bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.dev.size()
+    }
+
+    /// Writes what has changed to the part.
+    pub(crate) fn give_back(self) -> Result<()> {
+        let (mut old, mut new) = (vec![0; CHUNK], vec![0; CHUNK]);
+        let chunks = self.chunks().skip(1).chain(self.chunks().take(1));
+        for at in chunks {
+            let old = self.read(at, &mut old)?;
+            let new = &mut new[..old.len()];
+            let read = self.copy.as_file().read_exact_at(new, at);
+            read.during(|| self.copy.path().display().to_string())?;
+            if at == 0 {
+                self.dev.flush(Cause::Home)?;
+            }
+            self.write_changed(at, old, new)?;
+        }
+        Ok(self.dev.flush(Cause::Home)?)
+    }
+
+    fn write_changed(&self, at: u64, old: &[u8], new: &[u8]) -> Result<()> {
+        const TAG: Tag = Tag::new(Class::Data, Cause::Home);
+        let sector = self.dev.sector_size() as usize;
+        let pages = old.chunks_exact(sector).zip(new.chunks_exact(sector));
+        for (at, (old, new)) in (at..).step_by(sector).zip(pages) {
+            if old == new {
+                continue;
+            }
+            if new.iter().all(|byte| *byte == 0) {
+                self.dev.write_zeros(at, sector as u64, TAG)?;
+            } else {
+                self.dev.write_at(at, new, TAG)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the chunks begin.
+    fn chunks(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..self.dev.size()).step_by(CHUNK)
+    }
+
+    /// The part's content of a chunk.
+    fn read<'a>(&self, at: u64, chunk: &'a mut [u8]) -> Result<&'a [u8]> {
+        let len = (self.dev.size() - at).min(chunk.len() as u64) as usize;
+        let chunk = &mut chunk[..len];
+        self.dev.read_at(at, chunk, Tag::read(Class::Data))?;
+        Ok(chunk)
+    }
+}
