@@ -97,7 +97,7 @@ fn states(target: &Target, script: Script) -> Vec<Model> {
 fn each_request_fails(variety: Variety, mode: &'static str, script: Script) -> Result<String> {
     let target = &Target::new("jbd2", Some(mode), variety)?;
     let contents = target.contents()?;
-    let image = contents.home();
+    let image = contents.volume()?;
     // How many requests there are.
     let dev = Arc::new(SimOptions::default().build(image.clone()));
     let (.., failed) = run_with(target, script, &dev, Fault::nth_of_any(u64::MAX - 1))?;
@@ -175,8 +175,15 @@ fn io_errors_in_ordered_mode() {
 fn after_a_failed_commit_nothing_can_be_changed() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let target = Target::new("jbd2", Some("journal"), EXT4_1K).expect("a target");
-    let dev =
-        Arc::new(SimOptions::default().build(target.contents().expect("a volume").home().clone()));
+    let dev = Arc::new(
+        SimOptions::default().build(
+            target
+                .contents()
+                .expect("a volume")
+                .volume()
+                .expect("a volume"),
+        ),
+    );
     let mut library = mounted(&target, &dev).expect("a mount");
     let create = |path: &str| Op::Create {
         path: path.into(),
@@ -212,7 +219,11 @@ fn after_a_failed_commit_nothing_can_be_changed() {
 fn a_device_that_cannot_be_written_is_mounted_read_only() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let target = Target::new("jbd2", Some("journal"), EXT4_4K).expect("a target");
-    let image = target.contents().expect("a volume").home().clone();
+    let image = target
+        .contents()
+        .expect("a volume")
+        .volume()
+        .expect("a volume");
     let options = SimOptions {
         read_only: true,
         ..SimOptions::default()

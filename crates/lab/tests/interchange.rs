@@ -130,7 +130,7 @@ fn our_journal(target: &Target, script: Script) -> Result<()> {
         };
         let moment = record.tapes.moment(at_change).context("a moment")?;
         let contents = moment.contents(&keep);
-        let left = contents.home();
+        let left = &contents.volume()?;
         for name in ["kernel", "e2fsck", "us"] {
             left.to_file(&at(name))?;
         }

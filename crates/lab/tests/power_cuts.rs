@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::lies::{Liar, Lie};
+use stetfs_lab::crash::media::Kind;
 use stetfs_lab::crash::record::Front;
 use stetfs_lab::crash::report::{Counts, Fault, Report};
 use stetfs_lab::crash::states::Effort;
@@ -162,6 +163,25 @@ fn shortcut_in_each_variant() {
         &old,
         scripts(EXT3_1K, &[Script::Orphans, Script::Random(9)]),
     );
+}
+
+/// Cuts in the middle of programs and erases of file data, of the log, of remaps, of garbage collection and of the layer's own map.
+#[test]
+fn volumes_on_flash() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let on = |scheme: &str, mode: &str, volume: Variety, long: &[Script]| {
+        let target = Target::new(scheme, Some(mode), volume).expect("a target");
+        let target = target.on(Kind::Nand).expect("a target");
+        assert_survives(&target, scripts(volume, long));
+    };
+    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
+    on("jftl", "journal", EXT4_1K, &[LogAndReplace, Revokes]);
+    on("jftl", "journal", EXT4_4K, &[Random(31)]);
+    on("jftl", "journal", EXT3_1K, &[Orphans]);
+    on("jftl", "ordered", EXT4_1K, &[Overwrites, Random(32)]);
+    on("jftl", "journal,remap=off", EXT4_1K, &[LogAndReplace]);
+    on("jftl", "ordered,remap=off", EXT4_1K, &[Revokes]);
+    on("jbd2", "writeback", EXT4_1K, &[LogAndReplace]);
 }
 
 /// Zeroed blocks became unwritten where they were; what was then written to them was taken for new and put in its place before

@@ -30,7 +30,7 @@ pub(crate) struct Crash {
     #[arg(long, default_value = "ext4-1k")]
     pub(crate) volume: String,
     /// What the volume is on: block, a device with sectors of 512 bytes and a volatile cache; pmem, memory with words of 8 bytes
-    /// behind a processor's cache (default: what the scheme is for)
+    /// behind a processor's cache; nand, flash with a translation layer (default: what the scheme is for)
     #[arg(long, value_name = "MEDIUM")]
     pub(crate) media: Option<String>,
     /// Sequences of so many operations: 1, all; 2, all of a core and a share of the others; 3, a sample

@@ -9,7 +9,7 @@ use stetfs_journal::DataMode;
 
 use super::case::Case;
 use super::explore::{Findings, Wrong, explore};
-use super::media::{Contents, Kind};
+use super::media::Contents;
 use super::minimize::Minimizer;
 use super::record::{Front, Record};
 use super::report::{Counts, Report, Violation};
@@ -284,8 +284,7 @@ impl Shared<'_> {
                 });
             }
         };
-        let in_memory = campaign.target.home == Kind::Pmem;
-        let effort = campaign.effort.fitted(workload, in_memory);
+        let effort = campaign.effort.fitted(workload, &campaign.target);
         let mut told = Counts::default();
         let mut count = |counts: &Counts| {
             self.found.lock().counts += counts.since(&told);

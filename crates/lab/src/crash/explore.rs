@@ -10,7 +10,8 @@ use stetfs_media::sim::Keep;
 use super::case::Cut;
 use super::caught::Panicked;
 use super::fold::{Differ, Folds, State, States, View};
-use super::media::{Contents, Moment, Tapes};
+use super::media::Contents;
+use super::moment::{Moment, Tapes};
 use super::record::Record;
 use super::report::{Counts, Fault};
 use super::states::{Effort, possible};
@@ -183,7 +184,7 @@ impl Explorer<'_> {
         match depth {
             Depth::Workload => {
                 counts.states += choices.len() as u64;
-                let left_out = possible(relevant.len()).saturating_sub(choices.len() as u64);
+                let left_out = possible(&relevant).saturating_sub(choices.len() as u64);
                 counts.states_left_out = counts.states_left_out.saturating_add(left_out);
             }
             Depth::Recovery => counts.nested += choices.len() as u64,
@@ -280,8 +281,8 @@ impl Explorer<'_> {
                 if ours.is_err()
                     || is_due(self.phase + counts.recoveries, self.effort.e2fsck_every) =>
             {
-                let opinion = second_opinion(recovered.home(), ours, self.scratch)
-                    .context("e2fsck's opinion")?;
+                let opinion =
+                    second_opinion(recovered, ours, self.scratch).context("e2fsck's opinion")?;
                 counts.e2fsck += 1;
                 counts.e2fsck_agreed += u64::from(opinion.is_ok());
                 opinion.err()

@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use stetfs_media::sim::Keep;
 
-use super::media::{AtomOf, Contents, Moment, Piece, UNIT, Unit, UnitSet};
+use super::media::{Contents, UNIT, Unit};
+use super::moment::{AtomOf, Moment, Piece};
+use super::watch::UnitSet;
 
 /// Units that differ from the reference, each with its delta.
 pub type Deltas = BTreeMap<Unit, u64>;
@@ -328,7 +330,7 @@ mod tests {
 
     fn changes(media: &Media, kind: Kind, rng: &mut Rng) {
         let tag = Tag::new(Class::Data, Cause::Home);
-        let dev = media.home();
+        let dev = media.home().expect("a device");
         for _ in 0..40 {
             let mut bytes = vec![0; 512 * (1 + rng.below(4) as usize)];
             rng.fill(&mut bytes);
@@ -394,6 +396,7 @@ mod tests {
         let tag = Tag::new(Class::Data, Cause::Home);
         media
             .home()
+            .expect("a device")
             .write_at(0, &[7; 3 * 512], tag)
             .expect("a write");
         let tapes = media.tapes();
@@ -402,7 +405,7 @@ mod tests {
         let states = States::of(&moment, &moment.relevant(), &mut differ).expect("states");
         // A reader of the first two sectors, which wrote the second before.
         let reader = Media::new(&start);
-        let dev = reader.watched_home();
+        let dev = reader.watched_home().expect("a device");
         dev.write_at(512, &[1; 512], tag).expect("a write");
         dev.read_at(0, &mut [0; 1024], tag).expect("a read");
         let read = reader.watched().read;

@@ -14,7 +14,7 @@ use stetfs_media::sim::Keep;
 
 use super::case::{Case, Cut};
 use super::explore::{Findings, Wrong, explore};
-use super::media::{Contents, Kind};
+use super::media::Contents;
 use super::record::{Front, Record};
 use super::report::Fault;
 use super::states::Effort;
@@ -117,8 +117,7 @@ impl Minimizer<'_> {
                 return Ok((wrong.fault == fault).then_some(wrong));
             }
         };
-        let in_memory = self.target.home == Kind::Pmem;
-        let effort = self.effort.fitted(workload, in_memory);
+        let effort = self.effort.fitted(workload, self.target);
         let go_on = &mut |_: &_| Instant::now() <= self.deadline;
         let Findings { wrong, .. } = explore(&record, effort, subject, self.scratch, go_on)?;
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))

@@ -3,7 +3,8 @@
 //!
 //! - [`target`]: what is judged: a scheme of the registry, in a mode, on a volume.
 //! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or drawn.
-//! - [`media`]: the media of a run, their tapes, the moments of a power cut, and what is read from them.
+//! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut; [`watch`]: what is read from them;
+//!   [`flash`]: volumes on a NAND part.
 //! - [`record`]: one run: the tapes, and the model's states between which a cut falls.
 //! - [`states`]: which of the states at a moment are looked at; [`fold`]: which of them need no recovery of their own.
 //! - [`subject`]: recovers a state, looks at it, checks it, writes to it.
@@ -21,15 +22,18 @@ pub mod campaign;
 pub mod case;
 pub mod caught;
 pub mod explore;
+pub mod flash;
 pub mod fold;
 pub mod lies;
 pub mod media;
 pub mod minimize;
+pub mod moment;
 pub mod oracle;
 pub mod record;
 pub mod report;
 pub mod states;
 pub mod subject;
 pub mod target;
+pub mod watch;
 pub mod workload;
 pub mod workloads;

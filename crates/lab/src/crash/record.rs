@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail};
 use stetfs_media::BlockDev;
 
 use super::caught::caught;
-use super::media::{Contents, Media, Tapes};
+use super::media::{Contents, Media};
+use super::moment::Tapes;
 use super::oracle::Oracle;
 use super::target::Target;
 use super::workload::Workload;
@@ -76,8 +77,8 @@ impl Record {
     ) -> Result<Self> {
         let media = Media::new(fresh);
         let shown: Arc<dyn BlockDev> = match front {
-            Some(front) => front(media.home()),
-            None => media.home(),
+            Some(front) => front(media.home()?),
+            None => media.home()?,
         };
         let (mut library, _) = Library::mount(shown, target.options()).context("mounting")?;
         let promise = library.fs().data_promise();

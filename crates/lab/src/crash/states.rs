@@ -14,7 +14,9 @@ use std::ops::Range;
 
 use stetfs_media::sim::Keep;
 
-use super::media::AtomOf;
+use super::media::Kind;
+use super::moment::AtomOf;
+use super::target::Target;
 use super::workload::Workload;
 use crate::rng::Rng;
 
@@ -65,9 +67,9 @@ impl Default for Effort {
 
 impl Effort {
     /// As much as does not take too long. The recoveries of a workload of one operation are all cut again; those of others are much the same.
-    /// In memory a commit is dozens of changes of hundreds of words, and nearly every state of them differs from the others in
-    /// what recovery reads.
-    pub fn fitted(self, workload: &Workload, in_memory: bool) -> Self {
+    /// In memory a commit is dozens of changes of hundreds of words, and on flash of hundreds of pages, and nearly every state of them differs from
+    /// the others in what recovery reads.
+    pub fn fitted(self, workload: &Workload, target: &Target) -> Self {
         let mut fitted = self;
         if workload.is_long() {
             fitted.moments = fitted.moments.min(160);
@@ -76,7 +78,7 @@ impl Effort {
             fitted.nest_every *= 4;
             fitted.nest_folded = 0;
         }
-        if in_memory {
+        if target.home != Kind::Block {
             let (moments, nest_every) = match (workload.is_long(), workload.operations()) {
                 (true, _) => (160, 64),
                 (false, ..=1) => (24, 64),
@@ -128,6 +130,12 @@ impl Effort {
             return choices;
         }
         choices.push(Keep::None);
+        if relevant.iter().all(AtomOf::is_alternative) {
+            // The last is the whole one.
+            let single = |atom: &AtomOf| Keep::Only([atom.number].into());
+            choices.extend(relevant[..n - 1].iter().map(single));
+            return choices;
+        }
         if n <= self.exhaustive {
             // Not the empty set and not the whole one.
             for bits in 1..(1u64 << n) - 1 {
@@ -163,9 +171,12 @@ fn some_of(those: &[u64], most: usize, rng: &mut Rng) -> Vec<u64> {
     those.iter().copied().skip(start).step_by(step).collect()
 }
 
-/// How many states a moment with `n` atoms has; as many as a `u64` counts when there are more.
-pub fn possible(n: usize) -> u64 {
-    u32::try_from(n)
+/// How many states a moment with these atoms has; as many as a `u64` counts when there are more.
+pub fn possible(relevant: &[AtomOf]) -> u64 {
+    if relevant.iter().all(AtomOf::is_alternative) {
+        return relevant.len() as u64 + 1;
+    }
+    u32::try_from(relevant.len())
         .ok()
         .and_then(|n| 1u64.checked_shl(n))
         .unwrap_or(u64::MAX)

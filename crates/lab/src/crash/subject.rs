@@ -3,17 +3,18 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
-use stetfs_media::{BlockDev, Class, Image, Tag};
+use stetfs_media::{BlockDev, Class, Tag};
 
 use super::caught::caught;
-use super::media::{Contents, Media, Tapes, Watched};
+use super::media::{Contents, Media};
+use super::moment::Tapes;
 use super::oracle::{Observation, Oracle};
 use super::report::Fault;
 use super::target::Target;
+use super::watch::Watched;
 use crate::world::library::Library;
 use crate::world::op::{Op, Payload};
 use crate::world::{Reply, World};
@@ -120,7 +121,7 @@ impl Subject {
     ) -> Result<Result<usize, (Fault, String)>> {
         let recovery = self.recover(left);
         if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
-            && let Err(why) = second_opinion(recovered.home(), ours, scratch)?
+            && let Err(why) = second_opinion(recovered, ours, scratch)?
         {
             return Ok(Err((Fault::Disagreement, why)));
         }
@@ -128,8 +129,8 @@ impl Subject {
     }
 
     fn run(&mut self, media: &Media, steps: &mut Steps) -> Result<(), (Fault, anyhow::Error)> {
-        let dev = media.watched_home();
         let recovery = |error: anyhow::Error| (Fault::Recovery, error);
+        let dev = media.watched_home().map_err(recovery)?;
         let options = self.target.options();
         let (mut library, _) = Library::mount_as_it_is(dev.clone(), options.clone())
             .context("mounting what was left")
@@ -148,12 +149,14 @@ impl Subject {
             // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes after it means nothing.
             return Ok(());
         }
-        self.use_it(&dev, options)
+        drop(dev);
+        self.use_it(media, options)
             .map_err(|error| (Fault::Use, error))
     }
 
     /// Writes to the recovered volume and reads it back.
-    fn use_it(&mut self, dev: &Arc<dyn BlockDev>, options: stetfs::MountOptions) -> Result<()> {
+    fn use_it(&mut self, media: &Media, options: stetfs::MountOptions) -> Result<()> {
+        let dev = media.watched_home()?;
         let (mut library, report) =
             Library::mount_as_it_is(dev.clone(), options).context("mounting again")?;
         ensure!(
@@ -169,7 +172,7 @@ impl Subject {
         let right = Ok(Reply::Bytes(PAYLOAD.bytes()));
         ensure!(read == right, "after recovery, {READ} gives {read:?}");
         library.unmount().context("unmounting again")?;
-        check(&mut self.checker, &**dev)
+        check(&mut self.checker, &*dev)
             .map_err(|why| anyhow::anyhow!("after recovery and use: {why}"))
     }
 }
@@ -237,16 +240,17 @@ fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
     }
 }
 
-/// What e2fsck says of an image, and where it differs from `ours`, what our checker said of it.
+/// What e2fsck says of a volume, and where it differs from `ours`, what our checker said of it.
 ///
 /// # Errors
 /// The file cannot be written or e2fsck not be run.
 pub fn second_opinion(
-    image: &Image,
+    recovered: &Contents,
     ours: &Result<(), String>,
     file: &Path,
 ) -> Result<Result<(), String>> {
-    image.to_file(file).context("an image for e2fsck")?;
+    let volume = recovered.volume()?;
+    volume.to_file(file).context("an image for e2fsck")?;
     let theirs = crate::image::check(file).map_err(|error| format!("{error:#}"));
     Ok(match (ours, theirs) {
         (Ok(()), Ok(())) | (Err(_), Err(_)) => Ok(()),

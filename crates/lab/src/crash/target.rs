@@ -10,6 +10,7 @@ use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superbloc
 use stetfs_journal::{About, DataMode, SCHEMES, find};
 use stetfs_media::Image;
 
+use super::flash;
 use super::media::{Contents, Kind, Media};
 use crate::image::Variety;
 use crate::world::library::Library;
@@ -89,9 +90,10 @@ impl Target {
 
     /// What the scheme is for.
     fn usual_home(scheme: &About) -> Kind {
-        match scheme.needs_pmem {
-            false => Kind::Block,
-            true => Kind::Pmem,
+        match (scheme.needs_pmem, scheme.needs_remap) {
+            (true, _) => Kind::Pmem,
+            (_, true) => Kind::Nand,
+            _ => Kind::Block,
         }
     }
 
@@ -100,12 +102,17 @@ impl Target {
     /// # Errors
     /// The scheme cannot be on it.
     pub fn on(self, home: Kind) -> Result<Self> {
-        let cannot = self.scheme.needs_pmem && home != Kind::Pmem;
-        ensure!(
-            !cannot,
-            "scheme {} needs byte-addressable memory: pmem",
-            self.scheme.name
-        );
+        let scheme = self.scheme;
+        for (needs, what, kind) in [
+            (scheme.needs_pmem, "byte-addressable memory", Kind::Pmem),
+            (scheme.needs_remap, "a device that remaps", Kind::Nand),
+        ] {
+            let (name, medium) = (scheme.name, kind.name());
+            ensure!(
+                !needs || home == kind,
+                "scheme {name} needs {what}: {medium}"
+            );
+        }
         Ok(Self { home, ..self })
     }
 
@@ -149,8 +156,12 @@ impl Target {
         if let Some(blocks) = self.log_blocks {
             shorten_log(&mut image, blocks).context("shortening the log")?;
         }
-        let media = Media::new(&Contents::new(vec![(self.home, image)]));
-        let (mut library, _) = Library::mount(media.home(), self.options())?;
+        let home = match self.home {
+            Kind::Block | Kind::Pmem => image,
+            Kind::Nand => flash::part_with(&image)?,
+        };
+        let media = Media::new(&Contents::new(vec![(self.home, home)]));
+        let (mut library, _) = Library::mount(media.home()?, self.options())?;
         fill(library.fs()).context("filling the volume")?;
         library.unmount()?;
         Ok(media.contents())

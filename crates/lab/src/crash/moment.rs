@@ -1,0 +1,330 @@
+//! When the power goes off, and what can then be left of the media.
+//!
+//! Of a block device and of memory any choice of the pending *atoms* can be there. Of a NAND part all that was done is there, and the one change that is in
+//! flight ends in one of several ways ([`Outcome`]); it counts as an atom for each way but the first, that it had not begun: of those that are
+//! kept, the last counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stetfs_media::Image;
+use stetfs_media::nand::{NandCrashPoint, NandCrashPoints, NandTape, Outcome};
+use stetfs_media::sim::{Atom, CrashPoint, CrashPoints, Entry, Keep, Tape};
+
+use super::media::{Contents, Kind, UNIT, Unit, units_of};
+
+/// The tape of a medium.
+#[derive(Clone, Debug)]
+pub(super) enum TapeOf {
+    /// Of a block device or of memory.
+    Plain(Kind, Tape),
+    /// Of a NAND part.
+    Nand(NandTape),
+}
+
+impl TapeOf {
+    fn numbers(&self) -> &[u64] {
+        match self {
+            Self::Plain(_, tape) => tape.numbers(),
+            Self::Nand(tape) => tape.numbers(),
+        }
+    }
+
+    /// Units of the medium, where that is known: a NAND part is the only one, or the last.
+    fn units(&self) -> Option<u64> {
+        match self {
+            Self::Plain(_, tape) => Some(units_of(tape.start())),
+            Self::Nand(_) => None,
+        }
+    }
+
+    fn points(&self) -> Points {
+        match self {
+            Self::Plain(kind, tape) => Points::Plain(*kind, Box::new(tape.crash_points())),
+            Self::Nand(tape) => Points::Nand(Box::new(tape.crash_points())),
+        }
+    }
+}
+
+/// The moments of a tape, one after the other.
+enum Points {
+    Plain(Kind, Box<CrashPoints>),
+    Nand(Box<NandCrashPoints>),
+}
+
+impl Points {
+    fn at(&mut self, moment: u64) -> PointOf {
+        match self {
+            Self::Plain(kind, points) => PointOf::Plain(*kind, points.at_moment(moment)),
+            Self::Nand(points) => PointOf::Nand(Box::new(points.at_moment(moment))),
+        }
+    }
+}
+
+/// A medium at a moment.
+enum PointOf {
+    Plain(Kind, CrashPoint),
+    Nand(Box<NandCrashPoint>),
+}
+
+impl PointOf {
+    /// Atoms, those included that make no difference.
+    fn atoms(&self) -> usize {
+        match self {
+            Self::Plain(_, point) => point.atoms().len(),
+            Self::Nand(point) => point.outcomes().len() - 1,
+        }
+    }
+
+    fn left(&self, keep: impl Fn(usize) -> bool) -> (Kind, Image) {
+        match self {
+            Self::Plain(kind, point) => (*kind, point.image(keep)),
+            Self::Nand(point) => {
+                let outcomes = point.outcomes();
+                let last = (1..outcomes.len()).rev().find(|n| keep(n - 1));
+                let outcome = outcomes[last.unwrap_or(0)];
+                (Kind::Nand, point.crash(outcome).image())
+            }
+        }
+    }
+}
+
+/// The tapes of all media of a run.
+#[derive(Clone, Debug)]
+pub struct Tapes {
+    tapes: Vec<TapeOf>,
+}
+
+impl Tapes {
+    pub(super) fn new(tapes: Vec<TapeOf>) -> Self {
+        Self { tapes }
+    }
+
+    /// Changes on all media.
+    pub fn changes(&self) -> u64 {
+        let ends = self.tapes.iter().filter_map(|tape| tape.numbers().last());
+        ends.max().map_or(0, |last| last + 1)
+    }
+
+    /// The moments after `wanted` changes, which ascend, as far as there are so many.
+    pub fn moments(
+        &self,
+        wanted: impl IntoIterator<Item = u64>,
+    ) -> impl Iterator<Item = Moment<'_>> {
+        let mut points: Vec<_> = self.tapes.iter().map(TapeOf::points).collect();
+        let end = self.changes();
+        let reached = wanted.into_iter().take_while(move |at| *at <= end);
+        reached.map(move |at| Moment {
+            at,
+            tapes: self,
+            media: points.iter_mut().map(|points| points.at(at)).collect(),
+        })
+    }
+
+    /// The moment after `at` changes; none when there are not so many.
+    pub fn moment(&self, at: u64) -> Option<Moment<'_>> {
+        self.moments([at]).next()
+    }
+
+    /// The moments just before a flush or fence: then more is pending than ever since the one before, and what could be left earlier
+    /// can still be. A NAND part has none.
+    pub fn brims(&self) -> BTreeSet<u64> {
+        let brims = |tape: &TapeOf| {
+            let TapeOf::Plain(_, tape) = tape else {
+                return Vec::new();
+            };
+            let entries = tape.entries().iter().zip(tape.numbers());
+            let settles =
+                |entry: &Entry| matches!(entry, Entry::Flush { .. } | Entry::Fence { .. });
+            entries
+                .filter(|(entry, _)| settles(entry))
+                .map(|(_, number)| *number)
+                .collect::<Vec<_>>()
+        };
+        self.tapes.iter().flat_map(brims).collect()
+    }
+}
+
+/// A moment at which the power of all media goes off.
+pub struct Moment<'a> {
+    at: u64,
+    tapes: &'a Tapes,
+    media: Vec<PointOf>,
+}
+
+/// An atom of a moment, numbered over all media.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomOf {
+    /// Its number, by which a [`Keep`] knows it.
+    pub number: usize,
+    medium: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// Bytes that are there or not.
+    Atom(Atom),
+    /// A way in which the change at this position of the tape can end.
+    Ending(usize, Outcome),
+}
+
+impl AtomOf {
+    /// Which change it is a part of: the medium and the position on its tape.
+    pub fn change(&self) -> (usize, usize) {
+        let entry = match self.what {
+            What::Atom(atom) => atom.entry,
+            What::Ending(entry, _) => entry,
+        };
+        (self.medium, entry)
+    }
+
+    /// Whether it is one of several of which only one can be.
+    pub fn is_alternative(&self) -> bool {
+        matches!(self.what, What::Ending(..))
+    }
+}
+
+/// Bytes that an atom writes, in one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The unit.
+    pub unit: Unit,
+    /// Where in it.
+    pub at: usize,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
+impl Moment<'_> {
+    /// How many changes had been carried out.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The atoms that make a difference, in the order in which they were written.
+    pub fn relevant(&self) -> Vec<AtomOf> {
+        let mut relevant = Vec::new();
+        let mut first = 0;
+        for (medium, point) in self.media.iter().enumerate() {
+            let mut add = |n: usize, what| {
+                relevant.push(AtomOf {
+                    number: first + n,
+                    medium,
+                    what,
+                });
+            };
+            match point {
+                PointOf::Plain(_, point) => {
+                    let atoms = point.atoms();
+                    let those = point.relevant_atoms().into_iter();
+                    those.for_each(|n| add(n, What::Atom(atoms[n])));
+                }
+                PointOf::Nand(point) => {
+                    let endings = point.outcomes().iter().skip(1).enumerate();
+                    endings.for_each(|(n, way)| add(n, What::Ending(point.position(), *way)));
+                }
+            }
+            first += point.atoms();
+        }
+        relevant.sort_by_key(|atom| {
+            let (medium, entry) = atom.change();
+            (self.tapes.tapes[medium].numbers().get(entry), atom.number)
+        });
+        relevant
+    }
+
+    /// Atoms, those included that make no difference.
+    pub fn atoms(&self) -> usize {
+        self.media.iter().map(PointOf::atoms).sum()
+    }
+
+    /// What is left of the media when just the atoms are there that `keep` names.
+    pub fn contents(&self, keep: &Keep) -> Contents {
+        self.contents_of(|number| keep.keeps(number))
+    }
+
+    /// The same with the choice as a function.
+    pub fn contents_of(&self, keep: impl Fn(usize) -> bool) -> Contents {
+        let mut first = 0;
+        let mut left = Vec::with_capacity(self.media.len());
+        for point in &self.media {
+            left.push(point.left(|n| keep(first + n)));
+            first += point.atoms();
+        }
+        Contents::new(left)
+    }
+
+    /// Where an atom lies and its bytes; none when it has none (a discard, a change of a NAND part) or lies in several units.
+    pub fn piece(&self, atom: &AtomOf) -> Option<Piece<'_>> {
+        let (
+            What::Atom(Atom {
+                entry, offset, len, ..
+            }),
+            TapeOf::Plain(_, tape),
+        ) = (atom.what, &self.tapes.tapes[atom.medium])
+        else {
+            return None;
+        };
+        let (Entry::Write {
+            offset: start,
+            data,
+            ..
+        }
+        | Entry::Store {
+            offset: start,
+            data,
+            ..
+        }) = &tape.entries()[entry]
+        else {
+            return None;
+        };
+        let before = self.tapes.tapes[..atom.medium].iter();
+        let before: Option<u64> = before.map(TapeOf::units).sum();
+        let before = before?;
+        let skip = (offset - start) as usize;
+        (offset / UNIT == (offset + len - 1) / UNIT).then(|| Piece {
+            unit: (before + offset / UNIT) as Unit,
+            at: (offset % UNIT) as usize,
+            bytes: &data[skip..skip + len as usize],
+        })
+    }
+
+    /// What the atoms are that `keep` leaves out or keeps, whichever are fewer: for people.
+    pub fn describe(&self, keep: &Keep) -> String {
+        let relevant = self.relevant();
+        let mut by_write: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+        let mut ending = None;
+        for atom in &relevant {
+            let is_kept = keep.keeps(atom.number);
+            match atom.what {
+                What::Atom(atom) => {
+                    let what = atom.tag.map_or("discard".to_owned(), |tag| tag.to_string());
+                    by_write.entry(what).or_default()[usize::from(is_kept)] += 1;
+                }
+                What::Ending(entry, way) => {
+                    let (change, before) = ending.get_or_insert((entry, Outcome::NotStarted));
+                    (*change, *before) = (entry, if is_kept { way } else { *before });
+                }
+            }
+        }
+        let mut shown: Vec<_> = by_write
+            .iter()
+            .map(|(what, [lost, kept])| format!("{what}: {kept} of {}", lost + kept))
+            .collect();
+        if !shown.is_empty() {
+            shown[0].insert_str(0, "pieces of unflushed changes that are there: ");
+        }
+        shown.extend(ending.and_then(|(entry, way)| self.describe_ending(entry, way)));
+        match shown.is_empty() {
+            true => "nothing was pending".to_owned(),
+            false => shown.join(", "),
+        }
+    }
+
+    fn describe_ending(&self, entry: usize, way: Outcome) -> Option<String> {
+        self.tapes.tapes.iter().find_map(|tape| match tape {
+            TapeOf::Plain(..) => None,
+            TapeOf::Nand(tape) => Some(format!("{}: {way}", tape.entries()[entry])),
+        })
+    }
+}
