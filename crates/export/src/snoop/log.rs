@@ -1,0 +1,143 @@
+//! Where the journal of the ext4 volume on the device lies, and how its records look.
+
+use stetfs_format::jbd2::{JournalSuperblock, LogFormat};
+use stetfs_format::{BlockNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid};
+use stetfs_journal::LogExtent;
+use stetfs_media::{Block, BlockDev, Class, Tag};
+
+/// What of the superblock says whether it is the same volume, and its journal at the same place.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    uuid: [u8; 16],
+    mkfs_time: u64,
+    blocks: u64,
+    block_bits: u32,
+    journal_inum: u32,
+}
+
+impl Identity {
+    /// From the bytes of a superblock.
+    pub(super) fn decode(raw: &[u8]) -> Option<Self> {
+        Superblock::decode(raw).ok().map(|sb| Self::of(&sb))
+    }
+
+    fn of(sb: &Superblock) -> Self {
+        Self {
+            uuid: sb.uuid,
+            mkfs_time: sb.mkfs_time,
+            blocks: sb.blocks_count,
+            block_bits: sb.block_bits,
+            journal_inum: sb.journal_inum,
+        }
+    }
+}
+
+/// The log of a volume.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Log {
+    pub(super) identity: Identity,
+    pub(super) block_bits: u32,
+    /// Blocks of the volume.
+    pub(super) blocks: u64,
+    pub(super) format: LogFormat,
+    /// The log proper, without the journal's superblock and the fast commits.
+    first: u32,
+    end: u32,
+    /// In the order of the log, with the number of the extent's first block in it.
+    extents: Vec<(u32, LogExtent)>,
+}
+
+/// Where recovery would begin.
+pub(super) type Start = Option<(u32, Tid)>;
+
+impl Log {
+    /// Finds the journal of the volume on `dev`; none when there is no volume, or no journal in it that can be followed.
+    pub(super) fn find(dev: &dyn BlockDev) -> Option<(Self, Start)> {
+        let mut raw = [0; SUPERBLOCK_SIZE];
+        dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))
+            .ok()?;
+        let sb = Superblock::decode(&raw).ok()?;
+        if sb.journal_inum == 0 || !sb.block_size().is_multiple_of(dev.sector_size() as usize) {
+            return None;
+        }
+        let mut next = 0;
+        let extents = stetfs::journal_extents(dev, &sb).ok()?;
+        let extents: Vec<(u32, LogExtent)> = extents
+            .into_iter()
+            .map(|extent| {
+                next += extent.len;
+                (next - extent.len, extent)
+            })
+            .collect();
+        let head = extents.first()?.1.start;
+        let mut raw = Block::zeroed(sb.block_size());
+        let at = head.0 << sb.block_bits;
+        dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))
+            .ok()?;
+        let mut log = Self {
+            identity: Identity::of(&sb),
+            block_bits: sb.block_bits,
+            blocks: sb.blocks_count,
+            format: JournalSuperblock::decode(raw.bytes(), sb.block_size())
+                .ok()?
+                .log_format(),
+            first: 0,
+            end: 0,
+            extents,
+        };
+        let start = log.set_head(raw.bytes())?;
+        Some((log, start))
+    }
+
+    /// Takes what the journal's superblock says; none when it says nothing of use.
+    pub(super) fn set_head(&mut self, raw: &[u8]) -> Option<Start> {
+        let head = JournalSuperblock::decode(raw, self.block_size()).ok()?;
+        let len = self.extents.last().map_or(0, |(at, e)| at + e.len);
+        if head.log_end() > len {
+            return None;
+        }
+        self.format = head.log_format();
+        (self.first, self.end) = (head.first, head.log_end());
+        Some((head.start != 0).then_some((head.start, head.sequence)))
+    }
+
+    pub(super) fn block_size(&self) -> usize {
+        1 << self.block_bits
+    }
+
+    /// The extents, each with the number of its first block in the journal.
+    pub(super) fn extents(&self) -> &[(u32, LogExtent)] {
+        &self.extents
+    }
+
+    /// Blocks of the log proper.
+    pub(super) fn capacity(&self) -> u32 {
+        self.end - self.first
+    }
+
+    /// The number in the journal of a block of the volume: 0 is the journal's superblock.
+    pub(super) fn number(&self, block: u64) -> Option<u32> {
+        self.extents.iter().find_map(|(at, extent)| {
+            let inside = block.checked_sub(extent.start.0)?;
+            (inside < u64::from(extent.len)).then(|| at + inside as u32)
+        })
+    }
+
+    /// Whether a number in the journal is one of the log proper.
+    pub(super) fn is_in_log(&self, at: u32) -> bool {
+        (self.first..self.end).contains(&at)
+    }
+
+    /// Where a block of the journal lies in the volume.
+    pub(super) fn place(&self, at: u32) -> BlockNo {
+        let n = self.extents.partition_point(|(first, _)| *first <= at);
+        let (first, extent) = self.extents[n - 1];
+        extent.start.plus((at - first).into())
+    }
+
+    /// The block of the log `n` behind `at`, around the end.
+    pub(super) fn step(&self, at: u32, n: u32) -> u32 {
+        let next = u64::from(at - self.first) + u64::from(n);
+        self.first + (next % u64::from(self.capacity())) as u32
+    }
+}

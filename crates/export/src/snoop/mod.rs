@@ -1,0 +1,532 @@
+//! Reads the journal of an ext4 volume as it passes, and remaps home what was logged: JFTL for a file system that knows nothing of it.
+//!
+//! Lim, Choi, Park: "Journal Remap-Based FTL for Journaling File System with Flash Memory" lets the file system tell the device which home
+//! each journal block stands for. The kernel's jbd2 tells nobody, but writes it: into the descriptor blocks of its log. This layer finds
+//! the log, keeps a table of what is in it, and when the kernel later writes home what a journal block holds, the home gets the journal
+//! block's page instead of a page of its own.
+//!
+//! # What makes it right
+//!
+//! 1. A home is remapped only to a copy that has exactly the content that is being written: by its checksum in the table, then by reading the copy.
+//!    Whatever the table says, what is read afterwards is what was written; a wrong table only costs pages.
+//! 2. The copy stays in the journal ([`JournalCopy::Kept`]): until the kernel writes over it, recovery finds it there.
+//! 3. Remaps are collected until the next flush, because each list costs a page of the map at least. Until then they are as a write in a
+//!    volatile cache. Before anything else touches a block that one of them names, home or copy, all are made.
+//!
+//! # What is not remapped
+//!
+//! Blocks whose copy was escaped (their content begins with JBD2's magic, the copy does not); that are revoked; of which only a part is
+//! written; whose copy has been written over in a later lap of the log, or fallen out of a table that is shorter than the log; logged with
+//! `journal_async_commit`, where the commit block may come first. A volume with blocks smaller than the device's sectors is only passed through,
+//! as are volumes without a journal of their own.
+//!
+//! The superblock and the journal's superblock are read again when they are written.
+
+mod log;
+mod table;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use serde::Serialize;
+use stetfs_format::checksum::crc32c;
+use stetfs_format::jbd2::{BlockType, CommitBlock, DescriptorBlock, Header, RevokeBlock};
+use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+use stetfs_media::{
+    Block, BlockDev, Cause, Class, Errno, JournalCopy, Layer, MediaError, Remap, RemapPair, Tag,
+};
+
+use log::{Identity, Log, Start};
+use table::Table;
+
+/// Blocks of the log that are remembered unless told otherwise: 256 MiB of blocks of 4 KiB, in 4 MiB of memory.
+pub const TABLE_BLOCKS: u32 = 1 << 16;
+
+/// The largest block of a volume, in bytes.
+const MAX_BLOCK: usize = 4096;
+
+/// What is written into the log, whatever the caller calls it.
+const LOG_TAG: Tag = Tag::new(Class::Journal, Cause::Log);
+const LOG_READ: Tag = Tag::read(Class::Journal);
+
+/// Why a device cannot be snooped on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnoopError {
+    /// It has no [`Remap`].
+    CannotRemap,
+}
+
+impl std::fmt::Display for SnoopError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::CannotRemap => f.write_str("the device cannot remap"),
+        }
+    }
+}
+
+impl std::error::Error for SnoopError {}
+
+/// What was seen and done, in blocks of the volume unless named otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SnoopStats {
+    /// Whether there is a journal that is followed.
+    pub follows: bool,
+    /// Transactions whose commit block has passed.
+    pub commits: u64,
+    /// Blocks of data in the log.
+    pub logged: u64,
+    /// Blocks that came home and were remapped.
+    pub remapped: u64,
+    /// Lists of remaps that were made.
+    pub lists: u64,
+    /// Blocks that came home with another content than their newest copy in the log.
+    pub changed: u64,
+    /// Logged blocks that were escaped.
+    pub escaped: u64,
+}
+
+/// The layer. See the module's description.
+pub struct Snoop {
+    below: Arc<dyn BlockDev>,
+    sector: u64,
+    max_pairs: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    log: Option<Log>,
+    /// The superblock was written: where the journal lies is to be looked up again when all of it is there.
+    is_stale: bool,
+    table: Table,
+    /// Remaps that are still to be made, in sectors.
+    pending: Vec<RemapPair>,
+    /// The blocks of the volume that they name.
+    touched: HashSet<u64>,
+    /// A copy from the log, to be compared.
+    copy: Block,
+    stats: SnoopStats,
+}
+
+impl Snoop {
+    /// Puts the layer in front of a device, and looks whether there is a journal on it. `table_blocks` of the log are remembered.
+    ///
+    /// # Errors
+    /// [`SnoopError`].
+    pub fn new(below: Arc<dyn BlockDev>, table_blocks: u32) -> Result<Self, SnoopError> {
+        let max_pairs = below.remap().ok_or(SnoopError::CannotRemap)?.max_pairs();
+        let sector = below.sector_size().into();
+        let snoop = Self {
+            sector,
+            max_pairs,
+            state: Mutex::new(State {
+                log: None,
+                is_stale: false,
+                table: Table::new(table_blocks),
+                pending: Vec::with_capacity(max_pairs),
+                touched: HashSet::with_capacity(4 * max_pairs),
+                copy: Block::zeroed(MAX_BLOCK),
+                stats: SnoopStats::default(),
+            }),
+            below,
+        };
+        snoop.look(&mut snoop.state.lock());
+        Ok(snoop)
+    }
+
+    /// What was seen and done.
+    pub fn stats(&self) -> SnoopStats {
+        let state = self.state.lock();
+        SnoopStats {
+            follows: state.log.is_some(),
+            ..state.stats
+        }
+    }
+
+    fn remap(&self) -> &dyn Remap {
+        self.below.remap().expect("asked for at the start")
+    }
+
+    /// Looks where the journal lies. What is known of the log stays if it is the same one.
+    fn look(&self, state: &mut State) {
+        let found = Log::find(&*self.below);
+        let is_same = found.as_ref().map(|(log, _)| log) == state.log.as_ref();
+        if is_same {
+            return;
+        }
+        state.table.clear();
+        let Some((log, start)) = found else {
+            state.log = None;
+            return;
+        };
+        tracing::info!(
+            "following a journal of {} blocks of {} bytes",
+            log.capacity(),
+            log.block_size()
+        );
+        state.log = Some(log);
+        self.catch_up(state, start);
+    }
+
+    /// Reads what recovery would replay: the kernel will write that home.
+    fn catch_up(&self, state: &mut State, start: Start) {
+        let Some((mut at, mut tid)) = start else {
+            return;
+        };
+        let log = state.log.clone().expect("just found");
+        let mut block = Block::zeroed(log.block_size());
+        // The blocks of data that the last descriptor has named and that were not read yet.
+        let mut data = 0;
+        for _ in 0..log.capacity() {
+            let place = log.place(at).0 << log.block_bits;
+            if self
+                .below
+                .read_at(place, block.bytes_mut(), LOG_READ)
+                .is_err()
+            {
+                return;
+            }
+            let header = Header::decode(block.bytes()).filter(|h| h.sequence == tid);
+            if data == 0 && header.is_none() {
+                return;
+            }
+            data = match state.logged(at, block.bytes()) {
+                Seen::Descriptor(tags) => tags,
+                Seen::Commit => {
+                    tid = tid.next();
+                    0
+                }
+                Seen::Other => data.saturating_sub(1),
+            };
+            at = log.step(at, 1);
+        }
+    }
+
+    /// Makes the pending remaps before one of the blocks that they name is used otherwise.
+    fn settle_touched(&self, state: &mut State, blocks: &Range<u64>) -> Result<(), MediaError> {
+        if state.pending.is_empty() {
+            return Ok(());
+        }
+        let few = blocks.end - blocks.start <= state.touched.len() as u64;
+        let is_touched = if few {
+            blocks.clone().any(|block| state.touched.contains(&block))
+        } else {
+            state.touched.iter().any(|block| blocks.contains(block))
+        };
+        if is_touched {
+            self.settle(state)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the pending remaps. When that fails they stay pending, and whoever wants them durable is told.
+    fn settle(&self, state: &mut State) -> Result<(), MediaError> {
+        if state.pending.is_empty() {
+            return Ok(());
+        }
+        // A list costs a page: as much as programming a single one.
+        let made = if state.pending.len() > 1 {
+            state.stats.lists += 1;
+            self.remap().remap(&state.pending, JournalCopy::Kept)
+        } else {
+            self.copy(state)
+        };
+        match made {
+            Err(MediaError::Io {
+                source: Errno::TOOBIG,
+                ..
+            }) => self.copy(state)?,
+            made => made?,
+        }
+        state.pending.clear();
+        state.touched.clear();
+        Ok(())
+    }
+
+    /// Writes home what was to be remapped.
+    fn copy(&self, state: &mut State) -> Result<(), MediaError> {
+        let sector = &mut state.copy.bytes_mut()[..self.sector as usize];
+        for pair in &state.pending {
+            self.below
+                .read_at(pair.journal * self.sector, sector, LOG_READ)?;
+            let tag = Tag::new(Class::Data, Cause::Checkpoint);
+            self.below.write_at(pair.home * self.sector, sector, tag)?;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        tag: Tag,
+    ) -> Result<(), MediaError> {
+        let Some(block_size) = state.log.as_ref().map(Log::block_size) else {
+            self.below.write_at(offset, data, tag)?;
+            self.superblock_written(state, offset, data);
+            return Ok(());
+        };
+        let touched = blocks_of(block_size, offset, data.len() as u64);
+        self.settle_touched(state, &touched)?;
+        let is_log = state.number(touched.start).is_some();
+        let tag = if is_log { LOG_TAG } else { tag };
+        // What is not remapped is written in requests as long as possible.
+        let mut written = 0;
+        for (block, at) in whole_blocks(block_size, offset, data.len()) {
+            if !self.take_home(state, block, &data[at.clone()])? {
+                continue;
+            }
+            if written < at.start {
+                let part = &data[written..at.start];
+                self.below.write_at(offset + written as u64, part, tag)?;
+            }
+            written = at.end;
+        }
+        if written < data.len() {
+            self.below
+                .write_at(offset + written as u64, &data[written..], tag)?;
+        }
+        state.forget(&touched);
+        for (block, at) in whole_blocks(block_size, offset, data.len()) {
+            match state.number(block) {
+                Some(0) => self.head_written(state, &data[at]),
+                Some(number) => {
+                    state.logged(number, &data[at]);
+                }
+                None => {}
+            }
+        }
+        self.superblock_written(state, offset, data);
+        Ok(())
+    }
+
+    /// Notes that a home gets its content from its copy in the log. False when there is no copy that is the same.
+    fn take_home(&self, state: &mut State, block: u64, content: &[u8]) -> Result<bool, MediaError> {
+        let Some((log, copy)) = state.log.as_ref().zip(state.table.copy_of(block)) else {
+            return Ok(false);
+        };
+        let place = log.place(copy.at).0;
+        let found = &mut state.copy.bytes_mut()[..content.len()];
+        let is_same = copy.crc == crc32c(!0, content)
+            && self
+                .below
+                .read_at(place << log.block_bits, found, LOG_READ)
+                .is_ok()
+            && found == content;
+        state.table.release(block);
+        if !is_same {
+            state.stats.changed += 1;
+            return Ok(false);
+        }
+        let sectors = (content.len() as u64) / self.sector;
+        if state.pending.len() + sectors as usize > self.max_pairs {
+            self.settle(state)?;
+        }
+        if sectors as usize > self.max_pairs {
+            return Ok(false);
+        }
+        state.pending.extend((0..sectors).map(|n| RemapPair {
+            home: block * sectors + n,
+            journal: place * sectors + n,
+        }));
+        state.touched.extend([block, place]);
+        state.stats.remapped += 1;
+        Ok(true)
+    }
+
+    /// The journal's superblock: another log, or another form of its records, makes what is known worthless.
+    fn head_written(&self, state: &mut State, content: &[u8]) {
+        let Some(log) = &mut state.log else {
+            return;
+        };
+        let before = log.clone();
+        match log.set_head(content) {
+            None => state.is_stale = true,
+            Some(_) if before != *log => state.table.clear(),
+            Some(_) => {}
+        }
+    }
+
+    fn superblock_written(&self, state: &mut State, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        let area = SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
+        if offset >= area.end || end <= area.start {
+            return;
+        }
+        let known = state.log.as_ref().map(|log| &log.identity);
+        if offset <= area.start && area.end <= end {
+            let raw = &data[(area.start - offset) as usize..][..SUPERBLOCK_SIZE];
+            if Identity::decode(raw).as_ref() == known {
+                return;
+            }
+        }
+        // Not all of the volume may be there yet.
+        state.is_stale = true;
+        self.look(state);
+    }
+
+    fn clear(
+        &self,
+        offset: u64,
+        len: u64,
+        below: impl FnOnce() -> Result<(), MediaError>,
+    ) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        let Some(block_size) = state.log.as_ref().map(Log::block_size) else {
+            return below();
+        };
+        let blocks = blocks_of(block_size, offset, len);
+        self.settle_touched(&mut state, &blocks)?;
+        below()?;
+        state.forget(&blocks);
+        state.is_stale |= offset < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
+        Ok(())
+    }
+}
+
+/// The blocks that a range of bytes touches.
+fn blocks_of(block_size: usize, offset: u64, len: u64) -> Range<u64> {
+    let size = block_size as u64;
+    offset / size..(offset + len).div_ceil(size)
+}
+
+/// The blocks that are wholly within a write, and where in its data.
+fn whole_blocks(
+    block_size: usize,
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let size = block_size as u64;
+    let first = offset.div_ceil(size);
+    let end = (offset + len as u64) / size;
+    (first..end).map(move |block| {
+        let at = (block * size - offset) as usize;
+        (block, at..at + block_size)
+    })
+}
+
+/// What a block of the log was.
+enum Seen {
+    /// A descriptor, and the number of blocks of data that follow it.
+    Descriptor(u32),
+    Commit,
+    Other,
+}
+
+impl State {
+    fn number(&self, block: u64) -> Option<u32> {
+        self.log.as_ref()?.number(block)
+    }
+
+    /// The content of blocks is another one: what the log held there is gone.
+    fn forget(&mut self, blocks: &Range<u64>) {
+        let Some(log) = &self.log else {
+            return;
+        };
+        for (at, extent) in log.extents() {
+            let start = blocks.start.max(extent.start.0);
+            let end = blocks.end.min(extent.start.0 + u64::from(extent.len));
+            for block in start..end {
+                self.table.written(at + (block - extent.start.0) as u32);
+            }
+        }
+    }
+
+    /// Takes note of a block of the log.
+    fn logged(&mut self, at: u32, content: &[u8]) -> Seen {
+        let Some(log) = self.log.as_ref().filter(|log| log.is_in_log(at)) else {
+            return Seen::Other;
+        };
+        let kind = Header::decode(content).and_then(|header| header.known_type());
+        let Some(kind) = kind else {
+            self.table.content(at, crc32c(!0, content));
+            self.stats.logged += 1;
+            return Seen::Other;
+        };
+        match kind {
+            BlockType::Descriptor => {
+                let Ok(descriptor) = DescriptorBlock::decode(content, &log.format) else {
+                    return Seen::Other;
+                };
+                let mut tags = 0;
+                for tag in descriptor.tags().map_while(Result::ok) {
+                    tags += 1;
+                    self.stats.escaped += u64::from(tag.escaped);
+                    let is_home = tag.block.0 < log.blocks && log.number(tag.block.0).is_none();
+                    if is_home && !tag.escaped && tags < log.capacity() {
+                        let copy = log.step(at, tags);
+                        self.table.claim(copy, tag.block.0, descriptor.tid.0);
+                    }
+                }
+                Seen::Descriptor(tags)
+            }
+            BlockType::Revoke => {
+                if let Ok(revoke) = RevokeBlock::decode(content, &log.format) {
+                    for block in revoke.blocks() {
+                        self.table.release(block.0);
+                    }
+                }
+                Seen::Other
+            }
+            BlockType::Commit => {
+                let Ok(commit) = CommitBlock::decode(content, &log.format) else {
+                    return Seen::Other;
+                };
+                self.table.commit(commit.tid.0);
+                self.stats.commits += 1;
+                Seen::Commit
+            }
+            BlockType::SuperblockV1 | BlockType::SuperblockV2 => Seen::Other,
+        }
+    }
+}
+
+impl Layer for Snoop {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.below
+    }
+
+    /// Remaps wait for the next flush.
+    fn volatile_cache(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        if let Some(block_size) = state.log.as_ref().map(Log::block_size) {
+            let blocks = blocks_of(block_size, offset, out.len() as u64);
+            self.settle_touched(&mut state, &blocks)?;
+        }
+        self.below.read_at(offset, out, tag)
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        let mut at = offset;
+        for part in parts {
+            self.write(&mut state, at, part, tag)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self, cause: Cause) -> Result<(), MediaError> {
+        let mut state = self.state.lock();
+        self.settle(&mut state)?;
+        self.below.flush(cause)?;
+        if std::mem::take(&mut state.is_stale) {
+            self.look(&mut state);
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        self.clear(offset, len, || self.below.discard(offset, len))
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        self.clear(offset, len, || self.below.write_zeros(offset, len, tag))
+    }
+}

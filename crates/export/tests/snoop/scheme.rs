@@ -1,0 +1,116 @@
+//! Journals written by our own jbd2.
+
+use std::sync::Arc;
+
+use stetfs::{Caller, Fs, MountOptions, OpenFlags};
+use stetfs_media::{BlockDev, Layer, MediaError, Tag};
+
+use super::{Bed, Beside, KINDS, has_mke2fs, volume};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+/// [`Beside`] for a mount, which wants to own it.
+struct Shared(Arc<Bed>);
+
+impl Layer for Shared {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.0.snoop
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        Layer::read_at(&Beside(&self.0), offset, out, tag)
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        Layer::write_vectored_at(&Beside(&self.0), offset, parts, tag)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        Layer::discard(&Beside(&self.0), offset, len)
+    }
+
+    fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        Layer::write_zeros(&Beside(&self.0), offset, len, tag)
+    }
+}
+
+fn mount(bed: &Arc<Bed>, options: &str) -> Fs {
+    let options = MountOptions::parse(options).unwrap();
+    Fs::mount(Arc::new(Shared(bed.clone())), options).unwrap().0
+}
+
+/// Files made, changed, shortened and deleted, each followed by an fsync, for several laps of the log.
+fn work(fs: &Fs) {
+    let c = Caller::root();
+    for n in 0..120_u32 {
+        let name = format!("file{}", n % 13);
+        if n % 5 == 4 {
+            fs.unlink(&c, fs.root(), name.as_bytes()).ok();
+            continue;
+        }
+        let made = fs.create(&c, fs.root(), name.as_bytes(), 0o644, RW);
+        let file = made.or_else(|_| fs.lookup(&c, fs.root(), name.as_bytes()));
+        let ino = file.unwrap().ino;
+        // One block in three begins as a record of the journal does, and is escaped.
+        let mut content: Vec<u8> = (0..20_000).map(|i| (i * n / 7 + n) as u8).collect();
+        for block in content.chunks_mut(4096).step_by(3) {
+            block[..4].copy_from_slice(&0xc03b_3998_u32.to_be_bytes());
+        }
+        fs.write(&c, ino, u64::from(n % 3) * 4096, &content)
+            .unwrap();
+        fs.fsync(ino, false).unwrap();
+    }
+}
+
+#[test]
+fn everything_logged_comes_home_by_remaps() {
+    if !has_mke2fs() {
+        return;
+    }
+    for kind in KINDS {
+        let bed = Arc::new(Bed::new(&volume(kind), 1 << 12));
+        let fs = mount(&bed, "data=journal");
+        work(&fs);
+        fs.unmount().unwrap();
+        bed.compare(&format!("{kind:?}"));
+        let (seen, layer) = bed.stats();
+        assert!(seen.follows && seen.commits > 50, "{kind:?} {seen:?}");
+        assert!(seen.escaped > 50, "{kind:?} {seen:?}");
+        // Whatever was not written over, deleted or escaped before it came home.
+        assert!(seen.remapped > 50 && seen.lists > 0, "{kind:?} {seen:?}");
+        assert!(layer.remapped_pages >= seen.remapped, "{kind:?} {layer:?}");
+    }
+}
+
+/// The volume is left as a crash leaves it, and snooped on by a layer that has seen nothing of it: what recovery
+/// writes home is remapped, too.
+#[test]
+fn recovery_is_remapped() {
+    if !has_mke2fs() {
+        return;
+    }
+    for kind in KINDS {
+        let first = Bed::new(&volume(kind), 1 << 12);
+        let first = Arc::new(first);
+        let fs = mount(&first, "data=journal,commit=1000");
+        let c = Caller::root();
+        let file = fs.create(&c, fs.root(), b"file", 0o644, RW).unwrap().ino;
+        fs.write(&c, file, 0, &[0x5a; 50_000]).unwrap();
+        fs.fsync(file, false).unwrap();
+        let bed = Arc::new(Bed::new(&first.plain.fork(), 1 << 12));
+        drop(fs);
+        let before = bed.stats().0;
+        assert!(
+            before.commits > 0 && before.logged > 10,
+            "{kind:?} {before:?}"
+        );
+        let fs = mount(&bed, "");
+        let found = fs.lookup(&c, fs.root(), b"file").unwrap().ino;
+        let mut out = vec![0; 50_001];
+        assert_eq!(fs.read(found, 0, &mut out).unwrap(), 50_000);
+        assert!(out[..50_000].iter().all(|byte| *byte == 0x5a));
+        fs.unmount().unwrap();
+        bed.compare(&format!("{kind:?}"));
+        assert!(bed.stats().0.remapped >= 12, "{kind:?} {:?}", bed.stats());
+    }
+}
