@@ -4,6 +4,7 @@
 
 #[cfg(feature = "crash")]
 mod crash;
+mod export;
 #[cfg(feature = "lab")]
 mod lab;
 
@@ -16,6 +17,7 @@ use crate::size::Size;
 
 #[cfg(feature = "crash")]
 pub(crate) use crash::{Crash, Limit};
+pub(crate) use export::NandExport;
 #[cfg(feature = "lab")]
 pub(crate) use lab::Lab;
 
@@ -403,7 +405,8 @@ Examples:
   stetfs nand create flash.nand --part mlc --size 1G  pages of 8 KiB, 3,000 erases
   stetfs nand info flash.nand
   stetfs nand check flash.nand                        reads everything
-  stetfs nand wear --json flash.nand | jq .life_left"
+  stetfs nand wear --json flash.nand | jq .life_left
+  stetfs nand export flash.nand dev                   dev/device, for losetup and the like"
 )]
 pub(crate) struct Nand {
     #[command(subcommand)]
@@ -420,6 +423,7 @@ pub(crate) enum NandCommand {
     Check(NandFileArgs),
     /// Show how the erases are spread, and how much can yet be written
     Wear(NandFileArgs),
+    Export(NandExport),
 }
 
 #[derive(Debug, Args)]

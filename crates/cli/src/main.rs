@@ -13,6 +13,7 @@ mod crash;
 mod disk;
 mod docs;
 mod e2fsprogs;
+mod export;
 mod failure;
 mod files;
 mod fsck;
@@ -27,6 +28,7 @@ mod mkfs;
 mod mount;
 mod mounts;
 mod nand;
+mod nbd;
 mod output;
 mod place;
 mod schemes;
@@ -41,7 +43,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, MountHelper, UmountHelper};
+use args::{Cli, Command, MountHelper, Nand, NandCommand, UmountHelper};
 use failure::{Failure, Result};
 use logging::Log;
 
@@ -127,6 +129,12 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
     };
     if let Command::Mount(args) = &cli.command {
         return mount::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::Nand(Nand {
+        command: NandCommand::Export(args),
+    }) = &cli.command
+    {
+        return export::run(args, cli.verbose).map(|()| ExitCode::SUCCESS);
     }
     #[cfg(feature = "crash")]
     if let Command::Crash(args) = &cli.command {

@@ -23,7 +23,7 @@ pub(crate) const EXIT_USAGE: u8 = 1;
 pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
 
 /// How long a mount waits for the server of an earlier one that has been unmounted and still commits.
-const RELEASE_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
     let options = parse(&args.options)?;
@@ -75,7 +75,7 @@ fn known(options: &[String]) -> Vec<String> {
 }
 
 /// What can be said before a server is started. The mount point is looked at by the server, which may find a dead mount on it.
-fn check(image: &Path, dir: &Path) -> Result<()> {
+pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
     image.metadata().during(|| image.display().to_string())?;
     match dir.metadata() {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -89,7 +89,7 @@ fn check(image: &Path, dir: &Path) -> Result<()> {
     }
 }
 
-/// Starts the server process and waits for its mount.
+/// Starts the server process of a volume.
 fn start_server(args: &Mount, verbose: u8) -> Result<()> {
     let program = std::env::current_exe().during(|| "this program's own file".to_owned())?;
     let mut server = Command::new(program);
@@ -105,6 +105,11 @@ fn start_server(args: &Mount, verbose: u8) -> Result<()> {
         server.arg("-o").arg(args.options.join(","));
     }
     server.arg("--").arg(&args.image).arg(&args.dir);
+    launch(server)
+}
+
+/// Starts a server process and waits for its mount.
+pub(crate) fn launch(server: Command) -> Result<()> {
     match background::start(server) {
         Ok(()) => Ok(()),
         // It has said why.
@@ -152,7 +157,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     Ok(())
 }
 
-fn open_log(path: &Path) -> Result<File> {
+pub(crate) fn open_log(path: &Path) -> Result<File> {
     OpenOptions::new()
         .create(true)
         .append(true)

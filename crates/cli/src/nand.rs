@@ -1,4 +1,5 @@
-//! `stetfs nand`: makes and inspects the file of a simulated NAND part with a flash translation layer on it. All but `create` only read.
+//! `stetfs nand`: makes and inspects the file of a simulated NAND part with a flash translation layer on it. All but `create` only read;
+//! `export` is in `export.rs`.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &Nand) -> Result<()> {
         NandCommand::Info(args) => info(args),
         NandCommand::Check(args) => check(args),
         NandCommand::Wear(args) => wear(args),
+        NandCommand::Export(_) => unreachable!("has a log of its own, see main.rs"),
     }
 }
 

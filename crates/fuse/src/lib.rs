@@ -8,6 +8,7 @@
 //! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes one operation
 //!   of [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
 //! - [`companion`]: what happens to the mount point when the server dies.
+//! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
 //! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for the server.
 //!
 //! The kernel checks permissions (`default_permissions` is always on) and caches names, attributes and pages for as long as it
@@ -17,6 +18,7 @@
 mod attr;
 mod caller;
 mod errno;
+mod export;
 mod files;
 mod fs;
 mod ioctl;
@@ -35,6 +37,7 @@ pub mod umount;
 
 pub use companion::run_if_asked;
 pub use control::query_stats;
+pub use export::{ExportOptions, FILE_NAME, export, prepare_memory};
 pub use ioctl::SHUTDOWN_WITH_MODE;
 pub use mount::{FS_TYPE, MountError, check_dir};
 pub use options::{Allow, FuseOptions, Options};

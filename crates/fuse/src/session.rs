@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use stetfs::Fs;
 
 use crate::companion::Companion;
@@ -26,7 +26,7 @@ use crate::options::{Allow, FuseOptions};
 use crate::system_log::{self, Severity};
 
 /// How long workers may take to notice that the mount is gone.
-const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// How a served mount ended. The volume is clean in each case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,12 @@ pub enum SessionError {
     /// The volume could not be closed: what was not durable yet may be lost, the journal will be recovered at the next mount.
     #[error("closing the volume: {0}")]
     Close(stetfs::Error),
+    /// The device that was exported could not be flushed at the end.
+    #[error("flushing the device: {0}")]
+    Flush(stetfs_media::MediaError),
+    /// The watchdog of an export has aborted the connection.
+    #[error("a request was stuck for {} s; the connection was aborted", .0.as_secs_f32())]
+    Stuck(Duration),
 }
 
 /// Makes the process fit to serve; to be called before the volume is mounted, so that every thread is concerned.
@@ -121,9 +127,24 @@ pub fn serve(
 }
 
 /// What the waiting thread is told.
-enum Event {
+pub(crate) enum Event {
     Signal(i32),
     Over(io::Result<()>),
+    /// A request has made no progress for so long, and the connection is aborted.
+    Stuck(Duration),
+}
+
+/// Tells of each signal that ends a mount, until the handle is closed.
+pub(crate) fn catch_signals(tell: &mpsc::Sender<Event>) -> Result<Handle, SessionError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(SessionError::Signals)?;
+    let handle = signals.handle();
+    let tell = tell.clone();
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            let _ = tell.send(Event::Signal(signal));
+        }
+    })?;
+    Ok(handle)
 }
 
 fn run(
@@ -135,21 +156,17 @@ fn run(
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<Ended, SessionError> {
     let (tell, events) = mpsc::channel();
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(SessionError::Signals)?;
-    let handle = signals.handle();
-    let tell_signal = tell.clone();
-    spawn("signals", move || {
-        for signal in signals.forever() {
-            let _ = tell_signal.send(Event::Signal(signal));
-        }
-    })?;
-
+    let handle = catch_signals(&tell)?;
     let (fd, mounted) = mount::mount(image, dir, options)?;
     if let Some(companion) = companion {
         companion.mounted(&mounted);
     }
-    let started = start(server, options, fd, &mounted, tell)
-        .and_then(|()| ready().map_err(SessionError::Ready));
+    let notifier = server.notifier_slot();
+    let started = start(server, options, fd, tell, |session| {
+        let _ = notifier.set(session.notifier());
+        mount::tune_page_cache(&mounted, options);
+    })
+    .and_then(|()| ready().map_err(SessionError::Ready));
     if let Err(e) = started {
         let _ = mounted.abort();
         return Err(e);
@@ -162,13 +179,13 @@ fn run(
     ended
 }
 
-/// Agrees with the kernel and starts the workers.
-fn start(
-    server: StetFs,
+/// Agrees with the kernel and starts the workers; `agreed` is called in between.
+pub(crate) fn start<F: fuser::Filesystem>(
+    server: F,
     options: &FuseOptions,
     fd: OwnedFd,
-    mounted: &Mounted,
     tell: mpsc::Sender<Event>,
+    agreed: impl FnOnce(&fuser::Session<F>),
 ) -> Result<(), SessionError> {
     let mut config = fuser::Config::default();
     config.n_threads = Some(options.threads);
@@ -179,18 +196,16 @@ fn start(
         Allow::Root => fuser::SessionACL::RootAndOwner,
         Allow::Owner | Allow::Everybody => fuser::SessionACL::All,
     };
-    let notifier = server.notifier_slot();
     let session =
         fuser::Session::from_fd(server, fd, acl, config).map_err(SessionError::Session)?;
-    let _ = notifier.set(session.notifier());
-    mount::tune_page_cache(mounted, options);
+    agreed(&session);
     spawn("session", move || {
         let over = session.run();
         let _ = tell.send(Event::Over(over));
     })
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), SessionError> {
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)
@@ -207,6 +222,7 @@ fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, Sess
                 .map(|()| Ended::Unmounted)
                 .map_err(SessionError::Session);
         }
+        Ok(Event::Stuck(after)) => return Err(SessionError::Stuck(after)),
         Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
     };
     tracing::info!("signal {signal}: unmounting {}", mounted.dir.display());
@@ -235,7 +251,7 @@ fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, Sess
                 over.map_err(SessionError::Session)?;
                 break;
             }
-            Err(_) => {
+            Ok(Event::Stuck(_)) | Err(_) => {
                 cut = true;
                 break;
             }

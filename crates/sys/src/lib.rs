@@ -7,8 +7,12 @@
 pub mod block_ioctl;
 mod cache_line;
 #[cfg(target_os = "linux")]
+mod lock;
+#[cfg(target_os = "linux")]
 pub mod mapping;
 #[cfg(target_os = "linux")]
 pub mod ring;
 
 pub use cache_line::store_fence;
+#[cfg(target_os = "linux")]
+pub use lock::lock_memory;

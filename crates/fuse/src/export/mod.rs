@@ -1,0 +1,170 @@
+//! A block device as one file in a directory, for loop devices, QEMU and whatever else takes a file.
+//!
+//! The file, [`FILE_NAME`], has the device's size, which does not change. A flush is `fsync`, a discard `PUNCH_HOLE`; requests go to the device as
+//! they come: the kernel keeps no pages of it. One worker answers them, since a device behind one lock gains nothing from more.
+//!
+//! # When memory is short
+//!
+//! A file system on a loop device on this file writes its dirty pages through this process. When the machine has no memory left, the
+//! kernel waits for such writes to get some; if the server needs memory for them, both wait for ever, and with them every global sync().
+//! So the server is made to need none: buffers are taken at the start and locked in memory with everything else
+//! ([`prepare_memory`]), the kernel never waits for our own device to give us memory, and the out-of-memory killer passes us by.
+//! What is left (the kernel's own memory for our requests, the page cache below the file that the device is in) is caught by the
+//! [`watchdog`]: when a request makes no progress for too long, it aborts the connection, and the users of the file get errors instead of
+//! waiting for ever.
+//!
+//! # The end
+//!
+//! `umount` ends it when nobody has the file open. A signal does the same; while the file is open, it takes the directory's mount away and lets
+//! the server go on until the last user has closed the file. A second signal cuts users off.
+
+mod file;
+mod memory;
+mod watchdog;
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use stetfs_export::ByteDev;
+
+pub use file::FILE_NAME;
+pub use memory::prepare_memory;
+
+use crate::companion::Companion;
+use crate::mount::{self, MountError, Mounted};
+use crate::options::FuseOptions;
+use crate::session::{Ended, Event, GRACE, SessionError, catch_signals, start};
+use file::ExportFs;
+use watchdog::{Connection, Pulse};
+
+/// How a device is exported.
+pub struct ExportOptions {
+    /// After how long without progress a request is given up, and the connection with it; never when none.
+    pub watchdog: Option<Duration>,
+    /// Further facts for `system.stetfs.stats`, as JSON.
+    pub stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
+    /// Called when a signal asks for the end: whoever uses the file for us lets it go.
+    pub let_go: Option<Box<dyn Fn() + Send>>,
+}
+
+/// Serves `dev`, which came from `source`, as a file in `dir` (from [`mount::check_dir`]) until it is unmounted or signals end it; then flushes
+/// the device. `ready` is called when the file is there.
+///
+/// # Errors
+/// See [`SessionError`].
+pub fn export(
+    dev: Arc<ByteDev>,
+    source: &Path,
+    dir: &Path,
+    options: ExportOptions,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<Ended, SessionError> {
+    let fuse = FuseOptions {
+        threads: 1,
+        clone_fd: false,
+        writeback: false,
+        read_only: dev.dev().read_only(),
+        ..FuseOptions::default()
+    };
+    let mut companion = match Companion::start(source, dir) {
+        Ok(started) => Some(started),
+        Err(e) => {
+            tracing::warn!(
+                "no companion process ({e}): a crash of the server will leave the mount point behind"
+            );
+            None
+        }
+    };
+    let pulse = Arc::new(Pulse::default());
+    let server = ExportFs::new(dev.clone(), source, dir, options.stats, pulse.clone());
+    let (tell, events) = mpsc::channel();
+    let signals = catch_signals(&tell)?;
+    let (fd, mounted) = mount::mount(source, dir, &fuse)?;
+    if let Some(companion) = &mut companion {
+        companion.mounted(&mounted);
+    }
+    let connection = Arc::new(Connection::open(&mounted));
+    let started = start(server, &fuse, fd, tell.clone(), |_| {})
+        .and_then(|()| match options.watchdog {
+            Some(limit) => watchdog::start(limit, pulse, connection.clone(), tell),
+            None => Ok(()),
+        })
+        .and_then(|()| ready().map_err(SessionError::Ready));
+    let ended = match started {
+        Ok(()) => {
+            if let Some(companion) = &mut companion {
+                companion.log_as_we_do();
+            }
+            wait(&events, &mounted, &connection, options.let_go.as_deref())
+        }
+        Err(e) => {
+            let _ = mounted.abort();
+            Err(e)
+        }
+    };
+    signals.close();
+    if matches!(ended, Err(SessionError::Stuck(_))) {
+        // The worker still holds the device, and the companion has the mount point to release.
+        return ended;
+    }
+    if let Some(companion) = companion {
+        companion.dismiss();
+    }
+    let flushed = dev.flush().map_err(SessionError::Flush);
+    ended.and_then(|ended| flushed.map(|()| ended))
+}
+
+fn wait(
+    events: &mpsc::Receiver<Event>,
+    mounted: &Mounted,
+    connection: &Connection,
+    let_go: Option<&(dyn Fn() + Send)>,
+) -> Result<Ended, SessionError> {
+    let mut signalled = None;
+    let mut cut = false;
+    loop {
+        let event = if cut {
+            events.recv_timeout(GRACE).ok()
+        } else {
+            events.recv().ok()
+        };
+        match (event, signalled) {
+            (Some(Event::Over(over)), _) => {
+                over.map_err(SessionError::Session)?;
+                return Ok(match signalled {
+                    None => Ended::Unmounted,
+                    Some(signal) if cut => Ended::Cut(signal),
+                    Some(signal) => Ended::Signal(signal),
+                });
+            }
+            (Some(Event::Stuck(after)), _) => return Err(SessionError::Stuck(after)),
+            (Some(Event::Signal(signal)), None) => {
+                signalled = Some(signal);
+                if let Some(let_go) = let_go {
+                    let_go();
+                    mounted.unmount(true)?;
+                    continue;
+                }
+                match mounted.unmount(false) {
+                    Ok(()) => {}
+                    Err(MountError::Busy(dir)) => {
+                        tracing::warn!(
+                            "{} is in use (losetup -a); the mount point is released now, the server ends when its last user does; \
+                             another signal cuts them off",
+                            dir.display()
+                        );
+                        mounted.unmount(true)?;
+                    }
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            (Some(Event::Signal(_)), Some(_)) => {
+                cut = true;
+                connection.abort();
+            }
+            (None, signal) => return Ok(signal.map_or(Ended::Unmounted, Ended::Cut)),
+        }
+    }
+}
