@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib planted fuzz clean
+.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib planted ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench-lib: ## The library's speed on a volume in memory, without a mount, beside
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-lab --test planted -- --ignored --nocapture
+
+ftl-long: ## The flash translation layer at length: ten million steps against the model, every power cut of longer runs
+	$(CARGO) test --release --locked -p stetfs-ftl -- --ignored --nocapture
 
 fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs a nightly toolchain and cargo-fuzz
 	@scripts/deps.sh fuzz

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use stetfs_format::ftl::{NO_PAGE, PageKind};
 use stetfs_format::num::PageNo;
 use stetfs_media::nand::Nand;
+use stetfs_media::planted::{Bug, is_planted};
 use stetfs_media::{
     BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Survives, Tag,
 };
@@ -382,6 +383,14 @@ impl Remap for Ftl {
                 len,
                 source: Errno::TOOBIG,
             });
+        }
+        if is_planted(Bug::EarlyRelease) {
+            let mut cleared = Vec::new();
+            for (_, journal) in &list {
+                extend_runs(&mut cleared, *journal, NO_PAGE);
+            }
+            let seq = state.core.take_seq();
+            state.core.write_record(seq, &cleared).map_err(failed)?;
         }
         state.core.remap(changes, &runs).map_err(failed)?;
         Ok(())

@@ -11,6 +11,7 @@
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_media::planted::{Bug, is_planted};
 
 use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, Stream};
@@ -119,7 +120,11 @@ impl Core {
             Some(PageKind::Data) => PageKind::Data,
             _ => PageKind::Lost,
         };
-        let to = self.program(Stream::Moved, kind, first, &data, GC_TAG);
+        let named = match found.record() {
+            Some(record) if is_planted(Bug::BelievedSpare) => record.index,
+            _ => first,
+        };
+        let to = self.program(Stream::Moved, kind, named, &data, GC_TAG);
         self.copy = data;
         let to = to?;
         let owners = self.map.move_page(page, to);
@@ -130,6 +135,9 @@ impl Core {
             self.table.touch(self.shape.map_page_of(*owner));
         }
         for owner in &owners[1..] {
+            if is_planted(Bug::ForgottenSharer) {
+                break;
+            }
             self.note(*owner, to.0, 1)?;
         }
         Ok(())

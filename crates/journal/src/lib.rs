@@ -31,7 +31,6 @@ mod gate_tests;
 mod handle;
 mod journal;
 mod page;
-pub mod planted;
 mod ranges;
 mod registry;
 mod scheme;
@@ -50,3 +49,4 @@ pub use scheme::{
     OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
 };
 pub use stats::JournalStats;
+pub use stetfs_media::planted;

@@ -24,6 +24,7 @@ mod meter;
 mod meter_test;
 pub mod nand;
 mod order;
+pub mod planted;
 pub mod pmem;
 mod pmem_dev;
 mod ram;

@@ -217,9 +217,9 @@ fn every_cut_of_a_busy_layer() {
     }
 }
 
-/// The same at length: `cargo test --release -p stetfs-ftl -- --ignored`.
+/// The same at length: `make ftl-long`.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "takes minutes; make ftl-long"]
 fn every_cut_at_length() {
     for seed in 0..24 {
         let part = small(56 + seed as u32 % 3 * 8, 4);

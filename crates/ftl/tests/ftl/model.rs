@@ -69,6 +69,28 @@ fn with_a_write_buffer_too() {
     }
 }
 
+/// Ten million steps and as many reads: `make ftl-long`.
+#[test]
+#[ignore = "takes minutes; make ftl-long"]
+fn ten_million_steps() {
+    let flawed = NandPart {
+        geometry: small(512, 32).geometry,
+        ..parts::JFTL
+    };
+    for (seed, part, buffer) in [
+        (30, small(96, 8), 0),
+        (31, small(40, 32), 0),
+        (32, small(1024, 32), 0),
+        (33, small(1024, 32), 64),
+        (34, flawed.with_seed(34), 0),
+    ] {
+        let nand = run(part, seed, 20, 100_000, buffer);
+        let worn = Inspection::new(nand).expect("a layer").wear();
+        let (least, most) = (worn.erases.iter().min(), worn.erases.iter().max());
+        println!("seed {seed}: 2,000,000 steps, blocks erased {least:?} to {most:?} times");
+    }
+}
+
 /// Blocks are bad from the factory and go bad in program and erase; bits are wrong, and a few more after each erase.
 #[test]
 fn bad_blocks_and_wrong_bits_are_no_ones_business() {

@@ -48,6 +48,12 @@ pub enum Bug {
     EarlyReuse,
     /// A block that is written where it stays gets there after the commit that switches to it.
     EarlySwitch,
+    /// The journal's own pages are given back before the list that remaps them home is durable.
+    EarlyRelease,
+    /// Garbage collection takes the address in a page's spare area for that of what it holds, also when that was remapped.
+    BelievedSpare,
+    /// Garbage collection that moves a page which two addresses share makes one of them durable only.
+    ForgottenSharer,
 }
 
 /// A bug, and where it shows.
@@ -96,6 +102,9 @@ bugs! {
     ForgottenOrphan "forgotten-orphan" "orphans not in the list": "jbd2" "journal", "shortcut" "-";
     EarlyReuse "early-reuse" "freed blocks reused before the freeing is durable": "jbd2" "ordered", "shortcut" "-";
     EarlySwitch "early-switch" "mapping switched before the block that is logged in place is durable": "shortcut" "-,fences=paper";
+    EarlyRelease "early-release" "journal's pages given back before the remap is durable": "jftl" "journal", "jftl" "ordered";
+    BelievedSpare "believed-spare" "address in the spare area of a remapped page believed": "jftl" "journal";
+    ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers": "jftl" "journal";
 }
 
 /// The bug called `name`.
