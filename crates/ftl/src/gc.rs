@@ -136,7 +136,8 @@ impl Core {
         }
         for owner in &owners[1..] {
             if is_planted(Bug::ForgottenSharer) {
-                break;
+                self.map.load_place(*owner, page.0);
+                continue;
             }
             self.note(*owner, to.0, 1)?;
         }

@@ -1,9 +1,12 @@
 //! The power goes off at every change of a workload, the change in flight with every outcome, and again at the changes of the mount that
 //! follows. What had returned must be there, a remap is there as a whole or not at all, and nothing is there that was not written.
 
+use std::process::Command;
+
 use super::*;
 use stetfs_media::Op;
 use stetfs_media::nand::{NandCrashPoint, NandEntry, Outcome};
+use stetfs_media::planted::{find_bug, plant};
 use stetfs_media::sim::{Fault, Rig};
 
 /// A workload and what it promised at each moment.
@@ -40,6 +43,27 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
         };
         carry_out(&ftl, &step).expect("a step");
         model.apply(&step);
+    }
+    // Pages that were remapped and stay, so that garbage collection meets them; some of them are shared.
+    let remapped = if seed % 2 == 1 { pages / 2 } else { 0 };
+    for n in 0..remapped {
+        let journal = pages - 1 - chance.below(pages / 4);
+        let home = chance.below(pages - pages / 4);
+        let write = Step::Write {
+            first: journal,
+            contents: vec![1 << 41 | n],
+        };
+        let remap = Step::Remap {
+            pairs: vec![RemapPair { home, journal }],
+            journal: match n % 2 {
+                0 => JournalCopy::Kept,
+                _ => JournalCopy::Released,
+            },
+        };
+        for step in [write, remap] {
+            carry_out(&ftl, &step).expect("a step");
+            model.apply(&step);
+        }
     }
     for _ in 0..seed % 7 * 20 {
         let step = next(&mut chance, &mut number);
@@ -287,5 +311,39 @@ fn every_cut_while_a_layer_is_made() {
                 Err(e) => assert_eq!(e, stetfs_ftl::FtlError::NotFormatted),
             }
         }
+    }
+}
+
+/// Run by the next one, in a process of its own, since a bug is planted for all of it.
+#[test]
+#[ignore = "fails: a bug is planted"]
+fn with_a_planted_bug() {
+    let name = std::env::var(PLANTED).expect("the name of a bug");
+    let bug = find_bug(&name).expect("a bug").bug;
+    for seed in 0..6 {
+        plant(Some(bug));
+        let recorded = record(small(56, 4), seed, 200, 0);
+        plant(None);
+        explore(&recorded, usize::MAX, 0);
+    }
+}
+
+const PLANTED: &str = "STETFS_FTL_BUG";
+
+/// The judge is judged.
+#[test]
+fn planted_bugs_are_found() {
+    let this = std::env::current_exe().expect("this program");
+    for bug in ["early-release", "believed-spare", "forgotten-sharer"] {
+        let run = Command::new(&this)
+            .args(["crash::with_a_planted_bug", "--exact", "--ignored"])
+            .env(PLANTED, bug)
+            .output();
+        let run = run.expect("a test run");
+        let said = String::from_utf8_lossy(&run.stdout);
+        assert!(
+            !run.status.success() && said.contains("1 failed"),
+            "{bug} was not found: {said}"
+        );
     }
 }
