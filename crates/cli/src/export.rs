@@ -21,8 +21,9 @@ use crate::logging::Log;
 use crate::mount::{RELEASE_WAIT, check, launch, open_log};
 use crate::nbd::Nbd;
 
-/// The allocator takes a GiB of addresses at once, all of which would be locked in memory; it reads this when the process starts.
-const ARENA: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "16MiB");
+/// The allocator takes addresses in large pieces, all of which would be locked in memory if they could be used at once. It reads this when the
+/// process starts.
+const ARENA: (&str, &str) = ("MIMALLOC_ARENA_EAGER_COMMIT", "0");
 
 pub(crate) fn run(args: &NandExport, verbose: u8) -> Result<()> {
     if args.server || args.foreground {
@@ -43,7 +44,8 @@ pub(crate) fn run(args: &NandExport, verbose: u8) -> Result<()> {
         .args(["--watchdog", &args.watchdog.to_string()])
         .args(["--snoop-table", &args.snoop_table.to_string()])
         .args(args.snoop.then_some("--snoop"))
-        .args(args.synchronous.then_some("--synchronous"));
+        .args(args.synchronous.then_some("--synchronous"))
+        .args(args.resident.then_some("--resident"));
     if let Some(log) = &args.log {
         server.arg("--log").arg(log);
     }
@@ -99,8 +101,11 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
         stats: Box::new(stats),
         let_go: nbd.as_ref().map(Nbd::stopper),
     };
+    let mut held = None;
     let ready = || {
-        stetfs_fuse::prepare_memory();
+        held = Some(stetfs_fuse::prepare_memory(
+            args.resident.then_some(file.as_path()),
+        )?);
         if let Some(nbd) = &nbd {
             nbd.start()?;
         }
@@ -119,6 +124,7 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
     };
     let ended = stetfs_fuse::export(Arc::new(ByteDev::new(dev)), &file, &dir, options, ready)?;
     ftl.checkpoint().during(shown)?;
+    drop(held);
     match ended {
         Ended::Unmounted => tracing::info!("{}: released", file.display()),
         Ended::Signal(signal) => {

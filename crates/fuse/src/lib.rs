@@ -37,7 +37,7 @@ pub mod umount;
 
 pub use companion::run_if_asked;
 pub use control::query_stats;
-pub use export::{ExportOptions, FILE_NAME, export, prepare_memory};
+pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use ioctl::SHUTDOWN_WITH_MODE;
 pub use mount::{FS_TYPE, MountError, check_dir};
 pub use options::{Allow, FuseOptions, Options};

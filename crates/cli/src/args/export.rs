@@ -18,8 +18,9 @@ use clap::{Args, ValueHint};
 #[command(after_help = "\
 RISK: a file system on a loop device on this file can hang when memory is short: the kernel waits for memory until dirty pages are
 written, and writing them needs this server. A hang blocks every sync on the machine. The server takes its memory at the start,
-locks it (as root), and never waits for its own device; what remains is caught by --watchdog, which gives the device up: its users
-get I/O errors, what was flushed is safe. Do not use it for swap, for the root file system, or in a memory cgroup that is always full.
+locks it (as root), and never waits for its own device; with --resident that holds for FILE's pages too. What remains is caught by
+--watchdog, which gives the device up: its users get I/O errors, what was flushed is safe. Do not use it for swap or for the root
+file system, and do not put the server into the memory cgroup of those who write.
 
 Examples:
   stetfs nand create flash.nand && mkdir dev
@@ -53,6 +54,9 @@ pub(crate) struct NandExport {
     /// Wait until each change is on the medium that the file is on, so that it survives this machine's power cuts
     #[arg(long)]
     pub(crate) synchronous: bool,
+    /// Keep all of FILE in memory and give it all its space now, so that writing to it needs neither
+    #[arg(long)]
+    pub(crate) resident: bool,
     /// Stay in the foreground; interrupt (Ctrl-C) ends it
     #[arg(short, long)]
     pub(crate) foreground: bool,

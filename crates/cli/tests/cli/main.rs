@@ -4,6 +4,7 @@ mod copy;
 #[cfg(feature = "crash")]
 mod crash;
 mod docs;
+mod export;
 mod files;
 mod fsck;
 mod journal;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
 use stetfs_export::ByteDev;
@@ -24,8 +24,8 @@ pub const FILE_NAME: &str = "device";
 
 const FILE: INodeNo = INodeNo(2);
 
-/// The largest request that the kernel sends.
-const MAX_REQUEST: u32 = 1 << 20;
+/// The largest request that the kernel sends: not more, so that each is answered soon, which is how the watchdog sees progress.
+const MAX_REQUEST: u32 = 128 << 10;
 /// Requests that the kernel may have under way at once.
 const MAX_BACKGROUND: u16 = 64;
 /// Nothing here changes.
@@ -314,6 +314,19 @@ impl Filesystem for ExportFs {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         reply_empty(answer, reply);
+    }
+
+    /// Whether there are holes nobody is told: the kernel then answers that all is data.
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _offset: i64,
+        _whence: i32,
+        reply: ReplyLseek,
+    ) {
+        reply.error(Errno::ENOSYS);
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {

@@ -9,8 +9,8 @@
 //! kernel waits for such writes to get some; if the server needs memory for them, both wait for ever, and with them every global sync().
 //! So the server is made to need none: buffers are taken at the start and locked in memory with everything else
 //! ([`prepare_memory`]), the kernel never waits for our own device to give us memory, and the out-of-memory killer passes us by.
-//! What is left (the kernel's own memory for our requests, the page cache below the file that the device is in) is caught by the
-//! [`watchdog`]: when a request makes no progress for too long, it aborts the connection, and the users of the file get errors instead of
+//! The page cache of the file that the device is in can be held in memory as well. What is left is the kernel's own memory for our requests: the
+//! [`watchdog`] catches that: when a request makes no progress for too long, it aborts the connection, and the users of the file get errors instead of
 //! waiting for ever.
 //!
 //! # The end
@@ -30,7 +30,7 @@ use std::time::Duration;
 use stetfs_export::ByteDev;
 
 pub use file::FILE_NAME;
-pub use memory::prepare_memory;
+pub use memory::{Resident, prepare_memory};
 
 use crate::companion::Companion;
 use crate::mount::{self, MountError, Mounted};
@@ -106,7 +106,8 @@ pub fn export(
     };
     signals.close();
     if matches!(ended, Err(SessionError::Stuck(_))) {
-        // The worker still holds the device, and the companion has the mount point to release.
+        // The worker may hold the device for ever: it cannot be flushed, and the companion sees to the mount point if this fails.
+        let _ = mounted.unmount(true);
         return ended;
     }
     if let Some(companion) = companion {
@@ -123,48 +124,56 @@ fn wait(
     let_go: Option<&(dyn Fn() + Send)>,
 ) -> Result<Ended, SessionError> {
     let mut signalled = None;
+    let mut stuck = None;
     let mut cut = false;
     loop {
-        let event = if cut {
+        let event = if cut || stuck.is_some() {
             events.recv_timeout(GRACE).ok()
         } else {
             events.recv().ok()
         };
-        match (event, signalled) {
-            (Some(Event::Over(over)), _) => {
-                over.map_err(SessionError::Session)?;
+        match event {
+            Some(Event::Stuck(after)) => stuck = Some(after),
+            Some(Event::Signal(signal)) if signalled.is_none() => {
+                signalled = Some(signal);
+                release(mounted, let_go)?;
+            }
+            Some(Event::Signal(_)) => {
+                cut = true;
+                connection.abort();
+            }
+            over => {
+                if let Some(after) = stuck {
+                    return Err(SessionError::Stuck(after));
+                }
+                if let Some(Event::Over(over)) = over {
+                    over.map_err(SessionError::Session)?;
+                }
                 return Ok(match signalled {
                     None => Ended::Unmounted,
                     Some(signal) if cut => Ended::Cut(signal),
                     Some(signal) => Ended::Signal(signal),
                 });
             }
-            (Some(Event::Stuck(after)), _) => return Err(SessionError::Stuck(after)),
-            (Some(Event::Signal(signal)), None) => {
-                signalled = Some(signal);
-                if let Some(let_go) = let_go {
-                    let_go();
-                    mounted.unmount(true)?;
-                    continue;
-                }
-                match mounted.unmount(false) {
-                    Ok(()) => {}
-                    Err(MountError::Busy(dir)) => {
-                        tracing::warn!(
-                            "{} is in use (losetup -a); the mount point is released now, the server ends when its last user does; \
-                             another signal cuts them off",
-                            dir.display()
-                        );
-                        mounted.unmount(true)?;
-                    }
-                    Err(e) => return Err(e.into()),
-                }
-            }
-            (Some(Event::Signal(_)), Some(_)) => {
-                cut = true;
-                connection.abort();
-            }
-            (None, signal) => return Ok(signal.map_or(Ended::Unmounted, Ended::Cut)),
         }
+    }
+}
+
+/// Takes the mount away; who has the file open keeps it.
+fn release(mounted: &Mounted, let_go: Option<&(dyn Fn() + Send)>) -> Result<(), MountError> {
+    if let Some(let_go) = let_go {
+        let_go();
+        return mounted.unmount(true);
+    }
+    match mounted.unmount(false) {
+        Err(MountError::Busy(dir)) => {
+            tracing::warn!(
+                "{} is in use (losetup -a); the mount point is released now, the server ends when its last user does; \
+                 another signal cuts them off",
+                dir.display()
+            );
+            mounted.unmount(true)
+        }
+        done => done,
     }
 }

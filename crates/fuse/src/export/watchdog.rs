@@ -156,6 +156,8 @@ pub(super) fn start(
                 break;
             }
         }
+        // First, so that the end of the session is not taken for one that somebody wanted.
+        let _ = tell.send(Event::Stuck(limit));
         connection.abort();
         let message = format!(
             "{}: a request has been stuck for {} s, probably because memory is short; the connection is aborted: who uses the device gets \
@@ -165,6 +167,5 @@ pub(super) fn start(
         );
         system_log::write(Severity::Error, &message);
         tracing::error!("{message}");
-        let _ = tell.send(Event::Stuck(limit));
     })
 }
