@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib planted ftl-long fuzz clean
+.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib bench-snoop stress-export planted ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,16 @@ bench-lib: ## The library's speed on a volume in memory, without a mount, beside
 	@scripts/deps.sh bench
 	$(CARGO) build --release --locked -p stetfs-lab
 	$(TARGET)/release/bench-lib $(ARGS)
+
+bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, with and without snooping (root)
+	@scripts/deps.sh bench
+	$(CARGO) build --release --locked -p stetfs-cli
+	@scripts/snoop.sh $(STETFS)
+
+stress-export: ## What holds when an exported part's server and its users share too little memory (root)
+	@scripts/deps.sh test
+	$(CARGO) build --release --locked -p stetfs-cli
+	@scripts/export-stress.sh $(STETFS) $(ARGS)
 
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test
