@@ -148,6 +148,7 @@ Mount options, for -o (name or name=value, separated by commas):
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
   journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
   durability=power|process            what memory (scheme shortcut) or a NAND part in a file survives (default power)
+  nvm=FILE                            the memory beside the volume (scheme dj); made when it is not there
   noload                              with ro: leave the journal alone
   allow_other, default_permissions    who may use the mount, and who checks
 
@@ -226,6 +227,9 @@ pub(crate) struct Fsck {
     /// Repair what is safe without asking, stop at the rest
     #[arg(short, long)]
     pub(crate) preen: bool,
+    /// The file of the memory that the volume's scheme has beside it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) nvm: Option<PathBuf>,
     /// Further arguments for e2fsck
     #[arg(last = true, value_name = "E2FSCK-ARGUMENTS")]
     pub(crate) extra: Vec<String>,

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     let mut tool = e2fsprogs::command("e2fsck").map_err(operation)?;
     if !args.no_change {
         mounts::check_unused(image).map_err(operation)?;
-        recover(image)?;
+        recover(image, args.nvm.as_deref())?;
     } else if let Some(mount) = mounts::mount_of(image).map_err(operation)? {
         let dir = mount.dir.display();
         eprintln!("stetfs: mounted on {dir}: what is being changed will look like damage");
@@ -68,7 +68,7 @@ fn how_to_repair(args: &Fsck) -> Option<&'static str> {
 }
 
 /// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck.
-fn recover(image: &Path) -> Result<()> {
+fn recover(image: &Path, nvm: Option<&Path>) -> Result<()> {
     let Ok(before) = VolumeInfo::read(image) else {
         // Not even a superblock: e2fsck looks for its copies.
         return Ok(());
@@ -77,7 +77,7 @@ fn recover(image: &Path) -> Result<()> {
         return Ok(());
     }
     let shown = image.display();
-    match image::recover(image) {
+    match image::recover(image, nvm) {
         Ok(report) => output::line(format_args!(
             "{shown}: {}",
             image::recovery_in_words(&report)

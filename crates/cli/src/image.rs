@@ -1,16 +1,15 @@
 //! Volumes that this process mounts itself: opening the device, and an unmounted image as a file tree.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use stetfs::mode;
 use stetfs::{
-    Attr, Caller, Entry, Error, Fs, Kind, MountOptions, MountReport, OpenError, OpenFlags, SetAttr,
-    SetTime, SetXattr, Whence,
+    Attr, Caller, Entry, Error, Fs, Kind, Media, MountOptions, MountReport, OpenError, OpenFlags,
+    SetAttr, SetTime, SetXattr, Whence,
 };
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Time};
-use stetfs_media::{BlockDev, MediaError};
+use stetfs_media::MediaError;
 
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
@@ -19,13 +18,13 @@ use crate::tree::{FileKind, Meta, Sink, Source, Stamp, Tree};
 
 /// Mounts the volume in `image`; the caller decides who sees it.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
-    let dev = open_device(image, &options)?;
-    Fs::mount(dev, options).map_err(|e| failed(image, e))
+    let media = open_media(image, &options)?;
+    Fs::mount(media, options).map_err(|e| failed(image, e))
 }
 
-/// Opens the device for what the mount may do. A read-only mount recovers the journal too, so it writes when there is something to
+/// Opens the media for what the mount may do. A read-only mount recovers the journal too, so it writes when there is something to
 /// recover.
-fn open_device(image: &Path, options: &MountOptions) -> Result<Arc<dyn BlockDev>> {
+fn open_media(image: &Path, options: &MountOptions) -> Result<Media> {
     if let Some(mount) = mounts::mount_of(image)? {
         return Err(Failure::new(format!(
             "{} is mounted on {}",
@@ -42,7 +41,7 @@ fn open_device(image: &Path, options: &MountOptions) -> Result<Arc<dyn BlockDev>
         })
     };
     let read_only = options.read_only && (options.noload || !needs_recovery());
-    let open = |read_only| stetfs::open_device(image, options, read_only);
+    let open = |read_only| stetfs::open_media(image, options, read_only);
     let opened = match open(read_only) {
         // As mount(8): what is write-protected is mounted read-only.
         Err(OpenError::Media(MediaError::Open {
@@ -85,8 +84,11 @@ fn failed(image: &Path, error: Error) -> Failure {
 }
 
 /// Recovers the journal, by the scheme that wrote it, and finishes what was left open, and leaves the volume clean.
-pub(crate) fn recover(image: &Path) -> Result<MountReport> {
-    let mut options = MountOptions::default();
+pub(crate) fn recover(image: &Path, nvm: Option<&Path>) -> Result<MountReport> {
+    let mut options = MountOptions {
+        nvm: nvm.map(Path::to_owned),
+        ..MountOptions::default()
+    };
     if let Some(owner) = Disk::open(image)?.private_log_owner() {
         options.scheme = owner;
     }

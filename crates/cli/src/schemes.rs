@@ -7,6 +7,7 @@ use stetfs_journal::{About, SCHEMES};
 use crate::args::Schemes;
 use crate::failure::Result;
 use crate::output;
+use crate::size::Size;
 
 pub(crate) fn run(args: &Schemes) -> Result<()> {
     let all: Vec<&About> = SCHEMES.iter().map(|s| s.about).collect();
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &Schemes) -> Result<()> {
             about.name,
             about.title,
             &modes(about),
-            needs(about),
+            &needs(about),
             promise(about),
             about.cost,
         ]);
@@ -61,11 +62,22 @@ fn modes(about: &About) -> String {
     }
 }
 
-fn needs(about: &About) -> &'static str {
-    if about.needs_journal_area {
-        "a journal in the volume"
-    } else {
-        "-"
+fn needs(about: &About) -> String {
+    let memory = about
+        .nvm
+        .map(|size| format!("memory beside it ({})", Size(size)));
+    let needs = [
+        about
+            .needs_journal_area
+            .then(|| "a journal in the volume".to_owned()),
+        about.needs_pmem.then(|| "the volume in memory".to_owned()),
+        about.needs_remap.then(|| "a device that remaps".to_owned()),
+        memory,
+    ];
+    let needs: Vec<String> = needs.into_iter().flatten().collect();
+    match needs.is_empty() {
+        true => "-".to_owned(),
+        false => needs.join("; "),
     }
 }
 

@@ -1,13 +1,17 @@
 //! Opening the medium of a volume as its scheme needs it.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stetfs_format::FeatureIncompat;
 use stetfs_ftl::{Ftl, FtlError, MountOptions as FtlMount};
 use stetfs_media::nand::{NandError, NandFile};
 use stetfs_media::pmem::PmemOptions;
-use stetfs_media::{BlockDev, FileOptions, MediaError, PmemDev, Survives};
+use stetfs_media::{BlockDev, Errno, FileOptions, MediaError, Pmem, PmemDev, Survives};
 
+use crate::mount::superblock;
 use crate::options::MountOptions;
 
 /// Why a medium cannot be opened.
@@ -24,6 +28,79 @@ pub enum OpenError {
         /// What is wrong.
         source: FtlError,
     },
+}
+
+/// What a volume is on.
+#[derive(Clone)]
+pub struct Media {
+    /// The volume itself.
+    pub home: Arc<dyn BlockDev>,
+    /// The persistent memory that its scheme has beside it ([`stetfs_journal::About::nvm`]).
+    pub nvm: Option<Arc<dyn Pmem>>,
+}
+
+impl From<Arc<dyn BlockDev>> for Media {
+    fn from(home: Arc<dyn BlockDev>) -> Self {
+        Self { home, nvm: None }
+    }
+}
+
+impl<D: BlockDev + 'static> From<Arc<D>> for Media {
+    fn from(home: Arc<D>) -> Self {
+        Self { home, nvm: None }
+    }
+}
+
+/// Opens what a mount with these options needs: the file or block device at `path` ([`open_device`]), and the persistent memory that the
+/// options name. That is made, with the size that the scheme wants, when it is not there and nothing of the volume's can be in it.
+///
+/// # Errors
+/// As [`open_device`].
+pub fn open_media(
+    path: &Path,
+    options: &MountOptions,
+    read_only: bool,
+) -> Result<Media, OpenError> {
+    let home = open_device(path, options, read_only)?;
+    // Whoever has lost the memory of a volume that needs it is not helped by an empty one.
+    let may_make = !read_only
+        && superblock::load(&*home).is_ok_and(|found| {
+            !found
+                .feature_incompat
+                .contains(FeatureIncompat::PRIVATE_LOG)
+        });
+    let nvm = match &options.nvm {
+        None => None,
+        Some(nvm) => Some(open_nvm(nvm, options, read_only, may_make)?),
+    };
+    Ok(Media { home, nvm })
+}
+
+fn open_nvm(
+    path: &Path,
+    options: &MountOptions,
+    read_only: bool,
+    may_make: bool,
+) -> Result<Arc<dyn Pmem>, MediaError> {
+    let scheme = stetfs_journal::find(&options.scheme);
+    if let Some(size) = scheme.ok().and_then(|scheme| scheme.about.nvm)
+        && may_make
+    {
+        let failed = |e: std::io::Error| MediaError::Open {
+            path: path.to_owned(),
+            source: Errno::from_raw_os_error(e.raw_os_error().unwrap_or(0)),
+        };
+        match File::create_new(path) {
+            Ok(new) => new.set_len(size).map_err(failed)?,
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    let pmem = PmemOptions::default()
+        .survives(options.durability)
+        .read_only(read_only)
+        .open(path)?;
+    Ok(Arc::new(pmem))
 }
 
 /// Opens the file or block device at `path` for a mount with these options: as memory if the scheme needs that, otherwise as a

@@ -125,6 +125,7 @@ fn journal_kind(e: &JournalError) -> Kind {
     match e {
         JournalError::Corrupt(_) => Kind::Corrupted,
         JournalError::Shutdown => Kind::ShutDown,
+        JournalError::Nvm(_) => Kind::Invalid,
         // As the kernel answers once a journal has stopped (ext4_journal_check_start).
         JournalError::Aborted(_) | JournalError::ReadOnly => Kind::ReadOnly,
         _ => Kind::Io,

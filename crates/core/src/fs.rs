@@ -14,6 +14,7 @@ use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{About, DataPromise, JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
 
+use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::mount::MountReport;
 use crate::options::MountOptions;
@@ -61,12 +62,12 @@ pub struct Stats {
 }
 
 impl Fs {
-    /// Mounts the ext4 (or ext3) volume on `dev`, recovering it first if need be.
+    /// Mounts the ext4 (or ext3) volume on a device, recovering it first if need be.
     ///
     /// # Errors
     /// [`Error::Mount`] with the reason, [`Error::Corrupt`] for a record that fails a check, or an error of the device or journal.
-    pub fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Result<(Self, MountReport)> {
-        let (vol, report) = mount::mount(dev, options)?;
+    pub fn mount(media: impl Into<Media>, options: MountOptions) -> Result<(Self, MountReport)> {
+        let (vol, report) = mount::mount(media.into(), options)?;
         Ok((Self(vol), report))
     }
 

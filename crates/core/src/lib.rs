@@ -53,7 +53,7 @@ mod volume;
 mod xattr;
 
 pub use alloc::Damage as AllocationDamage;
-pub use device::{OpenError, open_device};
+pub use device::{Media, OpenError, open_device, open_media};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, Stats};
 pub use mapping::Damage as MappingDamage;

@@ -1,5 +1,6 @@
 //! Mount options: what they mean and how `-o` strings are read.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use stetfs_media::Survives;
@@ -37,6 +38,8 @@ pub struct MountOptions {
     pub direct: Option<bool>,
     /// What a volume in memory or on a NAND part in an ordinary file survives (`durability=power|process`); for whoever opens the device.
     pub durability: Survives,
+    /// The file of the persistent memory that the scheme has beside the volume (`nvm=FILE`); for whoever opens the device.
+    pub nvm: Option<PathBuf>,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,
     /// Do not look at the journal (`noload`); needs `ro`.
@@ -120,6 +123,7 @@ impl Default for MountOptions {
             memory: MEMORY_DEFAULT,
             direct: None,
             durability: Survives::PowerLoss,
+            nvm: None,
             barrier: true,
             noload: false,
             grpid: false,
@@ -177,7 +181,7 @@ impl MountOptions {
             "nogrpid" | "sysvgroups" => self.grpid = false,
             // What the kernel's ext4 takes and what cannot be otherwise here.
             "defaults" | "delalloc" | "journal_checksum" | "dioread_nolock" => {}
-            "scheme" | "data" | "commit" | "errors" | "memory" | "durability" => {
+            "scheme" | "data" | "commit" | "errors" | "memory" | "durability" | "nvm" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
             _ => match stetfs_journal::find_option(name) {
@@ -228,6 +232,7 @@ impl MountOptions {
                     _ => return Err(wrong("power or process")),
                 };
             }
+            "nvm" => self.nvm = Some(value.into()),
             "barrier" => {
                 self.barrier = match value {
                     "0" => false,

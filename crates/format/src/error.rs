@@ -523,6 +523,9 @@ pub enum Corrupt {
     /// A chunk that no writer makes.
     #[error("private log: a chunk {0}")]
     PrivateLogChunk(&'static str),
+    /// A record of Delta Journaling's NVRAM region that no writer makes.
+    #[error("delta journal: {0}")]
+    DeltaJournal(&'static str),
 
     // --- JBD2 ---
     /// The block does not begin with JBD2's magic.

@@ -13,6 +13,7 @@
 pub mod acl;
 pub mod bytes;
 pub mod checksum;
+pub mod delta_log;
 pub mod dirent;
 pub mod dirhash;
 pub mod error;
@@ -49,7 +50,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 33] = [
+pub const LAYOUTS: [&layout::Layout; 39] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -83,4 +84,10 @@ pub const LAYOUTS: [&layout::Layout; 33] = [
     &private_log::LOG_HEADER_LAYOUT,
     &private_log::LOG_TRANSACTION_LAYOUT,
     &private_log::LOG_CHUNK_LAYOUT,
+    &delta_log::DJ_GEOMETRY_LAYOUT,
+    &delta_log::DJ_IN_FLIGHT_LAYOUT,
+    &delta_log::DJ_IN_FLIGHT_ENTRY_LAYOUT,
+    &delta_log::DJ_DESCRIPTOR_LAYOUT,
+    &delta_log::DJ_TAG_LAYOUT,
+    &delta_log::DJ_COMMIT_LAYOUT,
 ];

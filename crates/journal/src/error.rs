@@ -51,6 +51,9 @@ pub enum JournalError {
         /// What the file system said.
         why: String,
     },
+    /// The persistent memory beside the volume is missing, or is not the one that belongs to it. Nothing was written.
+    #[error("the memory beside the volume: {0}")]
+    Nvm(String),
     /// The journal area cannot be used.
     #[error("the journal cannot be used: {0}")]
     Unusable(String),

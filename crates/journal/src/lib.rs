@@ -23,6 +23,7 @@
 mod background;
 mod cache;
 mod commit;
+pub mod delta;
 mod error;
 mod file_data;
 mod gate;

@@ -30,6 +30,10 @@ pub static SCHEMES: &[Registration] = &[
         open: schemes::jftl::open,
     },
     Registration {
+        about: &schemes::dj::ABOUT,
+        open: schemes::dj::open,
+    },
+    Registration {
         about: &schemes::null::ABOUT,
         open: schemes::null::open,
     },

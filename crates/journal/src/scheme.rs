@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
-use stetfs_media::{BlockDev, BlockRef, Class};
+use stetfs_media::{BlockDev, BlockRef, Class, Pmem};
 
 use crate::error::{JournalError, Result};
 use crate::handle::Handle;
@@ -31,6 +31,8 @@ pub struct About {
     pub needs_pmem: bool,
     /// The home medium must be able to remap ([`BlockDev::remap`]).
     pub needs_remap: bool,
+    /// The size in bytes of the persistent memory that it needs beside the home medium, unless the user has a region of another size.
+    pub nvm: Option<u64>,
     /// What the superblock says while the scheme has the volume.
     pub mark: Mark,
     /// After a crash every transaction is there entirely or not at all.
@@ -166,6 +168,8 @@ pub struct LogExtent {
 pub struct OpenArgs {
     /// The home medium.
     pub dev: Arc<dyn BlockDev>,
+    /// The persistent memory beside it, where there is one.
+    pub nvm: Option<Arc<dyn Pmem>>,
     /// The file system's block size in bytes.
     pub block_size: usize,
     /// The volume's size in blocks.

@@ -63,6 +63,7 @@ fn open_on(
     dev.write_at(log.start.0 * BLOCK as u64, &raw, tag).unwrap();
     let args = OpenArgs {
         dev,
+        nvm: None,
         block_size: BLOCK,
         blocks: BLOCKS,
         uuid: [7; 16],

@@ -100,6 +100,7 @@ struct Kind {
 fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journal>> {
     let args = OpenArgs {
         dev,
+        nvm: None,
         block_size: BLOCK,
         blocks: BLOCKS,
         uuid: [7; 16],

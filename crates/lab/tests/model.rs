@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
-use stetfs::MountOptions;
+use stetfs::{Media, MountOptions};
 use stetfs_ftl::{Ftl, FtlOptions};
 use stetfs_journal::find;
 use stetfs_lab::host::{KernelMount, needs, scratch};
@@ -24,7 +24,7 @@ use stetfs_lab::world::op::{Op, operation};
 use stetfs_lab::world::{BASE, World, tree};
 use stetfs_media::nand::{NandOptions, parts};
 use stetfs_media::sim::SimPmem;
-use stetfs_media::{BlockDev, Cause, Class, Image, PmemDev, RamDev, Tag};
+use stetfs_media::{BlockDev, Cause, Class, Image, Pmem, PmemDev, RamDev, Tag};
 
 fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")
@@ -44,7 +44,8 @@ fn options(mode: &str) -> MountOptions {
 
 /// What the volume is on.
 enum Medium {
-    Ram(Arc<RamDev>),
+    /// And a little memory beside it, where the scheme has that: so little that it is full all the time.
+    Ram(Arc<RamDev>, Option<Arc<SimPmem>>),
     Memory(Arc<SimPmem>),
     /// And how much of it is the volume.
     Flash(Arc<Ftl>, usize),
@@ -58,7 +59,10 @@ impl Medium {
             return Self::Memory(Arc::new(SimPmem::new(Image::from_bytes(content))));
         }
         if !about.needs_remap {
-            return Self::Ram(Arc::new(RamDev::from_image(content)));
+            let nvm = about
+                .nvm
+                .map(|_| Arc::new(SimPmem::new(Image::new(512 << 10))));
+            return Self::Ram(Arc::new(RamDev::from_image(content)), nvm);
         }
         let nand = Arc::new(
             NandOptions {
@@ -78,17 +82,20 @@ impl Medium {
         Self::Flash(Arc::new(ftl), content.len())
     }
 
-    fn dev(&self) -> Arc<dyn BlockDev> {
+    fn media(&self) -> Media {
         match self {
-            Self::Ram(ram) => ram.clone(),
-            Self::Memory(pmem) => Arc::new(PmemDev::new(pmem.clone())),
-            Self::Flash(ftl, _) => ftl.clone(),
+            Self::Ram(ram, nvm) => Media {
+                home: ram.clone(),
+                nvm: nvm.clone().map(|pmem| pmem as Arc<dyn Pmem>),
+            },
+            Self::Memory(pmem) => Arc::new(PmemDev::new(pmem.clone())).into(),
+            Self::Flash(ftl, _) => ftl.clone().into(),
         }
     }
 
     fn to_file(&self, path: &Path) -> std::io::Result<()> {
         match self {
-            Self::Ram(ram) => ram.to_file(path),
+            Self::Ram(ram, _) => ram.to_file(path),
             Self::Memory(pmem) => pmem.newest().to_file(path),
             Self::Flash(ftl, len) => {
                 let mut content = vec![0; *len];
@@ -125,7 +132,7 @@ impl Bed {
     fn run(&self, ops: &[Op]) -> Result<()> {
         let options = options(self.mode);
         let medium = Medium::new(&options, &self.fresh);
-        let (mut library, _) = Library::mount(medium.dev(), options).context("mounting")?;
+        let (mut library, _) = Library::mount(medium.media(), options).context("mounting")?;
         let mut model = Model::new(self.variety.rules());
         for (i, op) in ops.iter().enumerate() {
             let (expected, found) = (model.apply(op), library.apply(op));
@@ -227,6 +234,11 @@ beds! {
     ext4_1k_jftl_ordered: EXT4_1K, "scheme=jftl,data=ordered";
     ext3_1k_jftl: EXT3_1K, "scheme=jftl";
     ext3_4k_jftl_copying: EXT3_4K, "scheme=jftl,remap=off";
+    ext4_4k_dj: EXT4_4K, "scheme=dj";
+    ext4_1k_dj_ordered: EXT4_1K, "scheme=dj,data=ordered";
+    ext3_1k_dj_lz4: EXT3_1K, "scheme=dj,compress=lz4,threshold=100";
+    ext3_4k_dj_zstd: EXT3_4K, "scheme=dj,compress=zstd,decide=size";
+    ext4_2k_dj_deflate: EXT4_2K, "scheme=dj,compress=deflate,nvm_checkpoint=20";
     ext4_4k_shortcut: EXT4_4K, "scheme=shortcut";
     ext4_1k_shortcut: EXT4_1K, "scheme=shortcut";
     ext3_1k_shortcut: EXT3_1K, "scheme=shortcut";

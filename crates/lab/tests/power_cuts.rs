@@ -184,6 +184,30 @@ fn volumes_on_flash() {
     on("jbd2", "writeback", EXT4_1K, &[LogAndReplace]);
 }
 
+/// Deltas in a little memory beside the device, both of which lose what they lose.
+#[test]
+fn delta_journaling() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
+    let on = |mode: &str, volume: Variety, workloads: Vec<Workload>| {
+        let target = Target::new("dj", Some(mode), volume).expect("a target");
+        assert_survives(&target, workloads);
+    };
+    let long = [LogAndReplace, Revokes, Random(41)];
+    on("journal", EXT4_1K, scripts(EXT4_1K, &long));
+    on("journal", EXT4_1K, some_sequences(EXT4_1K));
+    let long = [Overwrites, Revokes, Random(42)];
+    on("ordered", EXT4_1K, scripts(EXT4_1K, &long));
+    on("ordered", EXT4_1K, some_sequences(EXT4_1K));
+    let ranges = "journal,decide=size,compress=ranges";
+    on(ranges, EXT4_4K, scripts(EXT4_4K, &[LogAndReplace]));
+    on(
+        "journal,threshold=100",
+        EXT3_1K,
+        scripts(EXT3_1K, &[Orphans]),
+    );
+}
+
 /// Zeroed blocks became unwritten where they were; what was then written to them was taken for new and put in its place before
 /// the commit, over what the last commit had there: its recovery found it missing and dropped the whole transaction.
 #[test]

@@ -22,10 +22,13 @@ fn seconds() -> String {
     std::env::var("STETFS_LAB_SECONDS").unwrap_or_else(|_| "3".to_owned())
 }
 
+/// Delta Journaling, with its memory in an ordinary file as well ([`Bed::new`] says in which).
+const DJ: &str = "scheme=dj,durability=process";
+
 /// A volume, its mount point, and the mount.
 struct Bed {
     scratch: tempfile::TempDir,
-    options: &'static str,
+    options: String,
     mount: Option<Mounted>,
 }
 
@@ -36,6 +39,11 @@ impl Bed {
             .make(&scratch.path().join("image"), mib, 0)
             .expect("a volume");
         fs::create_dir(scratch.path().join("mnt")).expect("a mount point");
+        let mut options = options.to_owned();
+        if options.starts_with(DJ) {
+            let nvm = scratch.path().join("nvm");
+            options.push_str(&format!(",nvm={}", nvm.display()));
+        }
         let mut bed = Self {
             scratch,
             options,
@@ -54,8 +62,9 @@ impl Bed {
     }
 
     fn mount(&mut self) {
-        self.mount =
-            Some(Mounted::start(SERVE, &self.image(), &self.dir(), self.options).expect("a mount"));
+        self.mount = Some(
+            Mounted::start(SERVE, &self.image(), &self.dir(), &self.options).expect("a mount"),
+        );
     }
 
     fn unmount(&mut self) {
@@ -226,6 +235,8 @@ fn sqlite_after_sigkill_of_the_server() {
     sqlite_survives("persist", "data=writeback");
     sqlite_survives("delete", SHORTCUT);
     sqlite_survives("wal", SHORTCUT);
+    sqlite_survives("delete", DJ);
+    sqlite_survives("wal", "scheme=dj,durability=process,data=ordered");
 }
 
 /// tar, copies, moves, and comparisons with the original; then a reader that is not ours.
@@ -288,6 +299,7 @@ fn tar_diff_and_an_independent_reader() {
     tree_survives(EXT3_1K, "data=journal");
     tree_survives(EXT4_4K, SHORTCUT);
     tree_survives(EXT3_1K, SHORTCUT);
+    tree_survives(EXT4_4K, DJ);
 }
 
 #[test]

@@ -12,7 +12,9 @@ mod lock;
 pub mod mapping;
 #[cfg(target_os = "linux")]
 pub mod ring;
+mod xor;
 
 pub use cache_line::store_fence;
 #[cfg(target_os = "linux")]
 pub use lock::lock_memory;
+pub use xor::xor_into;

@@ -140,6 +140,7 @@ impl TestImage {
         let sb = superblock(&*dev);
         let args = OpenArgs {
             dev: dev.clone(),
+            nvm: None,
             block_size: sb.block_size(),
             blocks: sb.blocks_count,
             uuid: sb.uuid,

@@ -33,6 +33,7 @@ use stetfs_journal::{
 use stetfs_media::{BlockDev, Class, Survives};
 
 pub use self::journal_area::{journal_extents, private_log_owner};
+use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::icache::InodeCache;
 use crate::options::MountOptions;
@@ -164,19 +165,17 @@ struct Plan {
     warnings: Vec<String>,
 }
 
-/// Mounts the volume on `dev`.
+/// Mounts the volume on these media.
 ///
 /// # Errors
 /// [`MountError`], a failed check of a record, or an error of the device or the journal.
-pub(crate) fn mount(
-    dev: Arc<dyn BlockDev>,
-    opts: MountOptions,
-) -> Result<(Arc<Volume>, MountReport)> {
+pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, MountReport)> {
     let dev = match opts.barrier {
-        true => dev,
-        false => Arc::new(nobarrier::NoBarrier(dev)),
+        true => media.home,
+        false => Arc::new(nobarrier::NoBarrier(media.home)),
     };
-    let plan = plan(&dev, &opts)?;
+    let mut plan = plan(&dev, &opts)?;
+    plan.args.nvm = media.nvm;
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
     if writes {
@@ -292,6 +291,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
     let data = choose_mode(about, opts, &sb)?;
     let args = OpenArgs {
         dev: dev.clone(),
+        nvm: None,
         block_size: sb.block_size(),
         blocks: sb.blocks_count,
         uuid: sb.uuid,

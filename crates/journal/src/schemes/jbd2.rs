@@ -26,7 +26,7 @@
 //!
 //! Recovery: see [`recovery`].
 
-mod area;
+pub(super) mod area;
 mod live;
 mod record;
 mod recovery;
@@ -55,6 +55,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     needs_pmem: false,
     needs_remap: false,
+    nvm: None,
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: false,

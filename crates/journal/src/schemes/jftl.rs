@@ -36,6 +36,7 @@ pub(crate) static ABOUT: About = About {
     source: "Lim, Choi, Park: Journal Remap-Based FTL for Journaling File System with Flash Memory",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_remap: true,
+    nvm: None,
     cost: "n + 2 blocks, 2 flushes, a list of n pairs and the journal superblock for a commit of n logged blocks; nothing at checkpoint",
     options: &[&REMAP, &jbd2::ASYNC_COMMIT],
     ..jbd2::ABOUT

@@ -1,5 +1,6 @@
 //! The schemes, one file each; `registry` lists them.
 
+pub(crate) mod dj;
 mod home;
 pub(crate) mod jbd2;
 pub(crate) mod jftl;

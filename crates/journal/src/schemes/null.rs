@@ -28,6 +28,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: false,
     needs_pmem: false,
     needs_remap: false,
+    nvm: None,
     mark: Mark::Unclean,
     atomic: false,
     wants_base: false,

@@ -22,6 +22,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     needs_pmem: false,
     needs_remap: false,
+    nvm: None,
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: true,

@@ -65,6 +65,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     needs_pmem: true,
     needs_remap: false,
+    nvm: None,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,
@@ -87,7 +88,7 @@ static FENCES: OptionAbout = OptionAbout {
     what: "what makes a commit: a checksum and one fence, or the paper's states and three",
 };
 
-static CHECKPOINT_INTERVAL: OptionAbout = OptionAbout {
+pub(super) static CHECKPOINT_INTERVAL: OptionAbout = OptionAbout {
     name: "checkpoint",
     syntax: "SECONDS",
     default: "300",

@@ -23,8 +23,8 @@ fn main() -> Result<()> {
     let dir = stetfs_fuse::check_dir(&PathBuf::from(dir))?;
     stetfs_fuse::prepare_process();
     let core = options.core.clone();
-    let dev = stetfs::open_device(&image, &core, core.read_only)?;
-    let (fs, report) = Fs::mount(dev, core)?;
+    let media = stetfs::open_media(&image, &core, core.read_only)?;
+    let (fs, report) = Fs::mount(media, core)?;
     options.fuse.read_only |= report.read_only;
     stetfs_fuse::serve(&fs, &image, &dir, &options.fuse, || Ok(()))?;
     Ok(())

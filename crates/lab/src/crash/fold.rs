@@ -330,7 +330,7 @@ mod tests {
 
     fn changes(media: &Media, kind: Kind, rng: &mut Rng) {
         let tag = Tag::new(Class::Data, Cause::Home);
-        let dev = media.home().expect("a device");
+        let dev = media.shown().expect("a device").home;
         for _ in 0..40 {
             let mut bytes = vec![0; 512 * (1 + rng.below(4) as usize)];
             rng.fill(&mut bytes);
@@ -395,8 +395,9 @@ mod tests {
         let media = Media::new(&start);
         let tag = Tag::new(Class::Data, Cause::Home);
         media
-            .home()
+            .shown()
             .expect("a device")
+            .home
             .write_at(0, &[7; 3 * 512], tag)
             .expect("a write");
         let tapes = media.tapes();
@@ -405,7 +406,7 @@ mod tests {
         let states = States::of(&moment, &moment.relevant(), &mut differ).expect("states");
         // A reader of the first two sectors, which wrote the second before.
         let reader = Media::new(&start);
-        let dev = reader.watched_home().expect("a device");
+        let dev = reader.shown_watched().expect("a device").home;
         dev.write_at(512, &[1; 512], tag).expect("a write");
         dev.read_at(0, &mut [0; 1024], tag).expect("a read");
         let read = reader.watched().read;

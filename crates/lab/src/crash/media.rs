@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use stetfs_ftl::Ftl;
 use stetfs_media::nand::NandSim;
 use stetfs_media::sim::{Rig, SimOptions, SimPmem, SimPmemOptions};
-use stetfs_media::{BlockDev, Image, PmemDev, SimDev};
+use stetfs_media::{BlockDev, Image, Pmem, PmemDev, SimDev};
 
 use super::flash;
 use super::moment::{TapeOf, Tapes};
@@ -148,6 +148,7 @@ enum Medium {
 pub struct Media {
     rig: Rig,
     media: Vec<Medium>,
+    home_size: u64,
     watched: Arc<Mutex<Watched>>,
 }
 
@@ -172,6 +173,7 @@ impl Media {
         let none = UnitSet::new(contents.units());
         Self {
             media: contents.0.iter().map(make).collect(),
+            home_size: units_of(&contents.0[0].1) * UNIT,
             watched: Arc::new(Mutex::new(Watched {
                 read: none.clone(),
                 written: none,
@@ -180,34 +182,50 @@ impl Media {
         }
     }
 
-    /// The home device, not watched. One that was asked for before must not be in use any more.
+    /// What a volume is mounted on, not watched. What was asked for before must not be in use any more.
     ///
     /// # Errors
     /// The flash translation layer cannot be mounted.
-    pub fn home(&self) -> Result<Arc<dyn BlockDev>> {
-        Ok(match &self.media[0] {
+    pub fn shown(&self) -> Result<stetfs::Media> {
+        let home: Arc<dyn BlockDev> = match &self.media[0] {
             Medium::Block(dev) => dev.clone(),
             Medium::Pmem(pmem) => Arc::new(PmemDev::new(pmem.clone())),
             Medium::Nand(nand) => Arc::new(mount(nand.clone())?),
-        })
+        };
+        let nvm = self.nvm().map(|pmem| pmem.clone() as Arc<dyn Pmem>);
+        Ok(stetfs::Media { home, nvm })
     }
 
-    /// The home device as a volume sees it that is watched.
+    /// The same, watched.
     ///
     /// # Errors
-    /// As [`home`](Self::home).
-    pub fn watched_home(&self) -> Result<Arc<dyn BlockDev>> {
-        let watch = Watch::new(0, self.watched.clone());
-        Ok(match &self.media[0] {
-            Medium::Block(dev) => Arc::new(WatchedDev::new(dev.clone(), watch)),
+    /// As [`shown`](Self::shown).
+    pub fn shown_watched(&self) -> Result<stetfs::Media> {
+        let watch = |first| Watch::new(first, self.watched.clone());
+        let home: Arc<dyn BlockDev> = match &self.media[0] {
+            Medium::Block(dev) => Arc::new(WatchedDev::new(dev.clone(), watch(0))),
             Medium::Pmem(pmem) => {
-                let watched = WatchedPmem::new(pmem.clone(), watch);
+                let watched = WatchedPmem::new(pmem.clone(), watch(0));
                 Arc::new(PmemDev::new(Arc::new(watched)))
             }
             Medium::Nand(nand) => {
-                let watched = WatchedNand::new(nand.clone(), watch);
+                let watched = WatchedNand::new(nand.clone(), watch(0));
                 Arc::new(mount(Arc::new(watched))?)
             }
+        };
+        let behind_home = (self.home_size / UNIT) as Unit;
+        let nvm = self.nvm().map(|pmem| {
+            let watched = WatchedPmem::new(pmem.clone(), watch(behind_home));
+            Arc::new(watched) as Arc<dyn Pmem>
+        });
+        Ok(stetfs::Media { home, nvm })
+    }
+
+    /// The memory beside the home device.
+    fn nvm(&self) -> Option<&Arc<SimPmem>> {
+        self.media[1..].iter().find_map(|medium| match medium {
+            Medium::Pmem(pmem) => Some(pmem),
+            Medium::Block(_) | Medium::Nand(_) => None,
         })
     }
 

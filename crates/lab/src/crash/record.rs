@@ -76,10 +76,10 @@ impl Record {
         front: Option<Front<'_>>,
     ) -> Result<Self> {
         let media = Media::new(fresh);
-        let shown: Arc<dyn BlockDev> = match front {
-            Some(front) => front(media.home()?),
-            None => media.home()?,
-        };
+        let mut shown = media.shown()?;
+        if let Some(front) = front {
+            shown.home = front(shown.home);
+        }
         let (mut library, _) = Library::mount(shown, target.options()).context("mounting")?;
         let promise = library.fs().data_promise();
         let mut model = Model::new(target.volume.rules());

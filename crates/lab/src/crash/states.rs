@@ -78,7 +78,7 @@ impl Effort {
             fitted.nest_every *= 4;
             fitted.nest_folded = 0;
         }
-        if target.home != Kind::Block {
+        if target.home != Kind::Block || target.scheme.nvm.is_some() {
             let (moments, nest_every) = match (workload.is_long(), workload.operations()) {
                 (true, _) => (160, 64),
                 (false, ..=1) => (24, 64),

@@ -130,9 +130,9 @@ impl Subject {
 
     fn run(&mut self, media: &Media, steps: &mut Steps) -> Result<(), (Fault, anyhow::Error)> {
         let recovery = |error: anyhow::Error| (Fault::Recovery, error);
-        let dev = media.watched_home().map_err(recovery)?;
+        let shown = media.shown_watched().map_err(recovery)?;
         let options = self.target.options();
-        let (mut library, _) = Library::mount_as_it_is(dev.clone(), options.clone())
+        let (mut library, _) = Library::mount_as_it_is(shown.clone(), options.clone())
             .context("mounting what was left")
             .map_err(recovery)?;
         let seen = Observation::of(&library).map_err(recovery)?;
@@ -143,22 +143,22 @@ impl Subject {
         steps.tapes = Some(media.tapes());
         steps.seen = Some(seen);
         steps.recovered = Some(media.contents());
-        let structure = check(&mut self.checker, &*dev);
+        let structure = check(&mut self.checker, &*shown.home);
         steps.structure = Some(structure.clone());
         if structure.is_err() {
             // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes after it means nothing.
             return Ok(());
         }
-        drop(dev);
+        drop(shown);
         self.use_it(media, options)
             .map_err(|error| (Fault::Use, error))
     }
 
     /// Writes to the recovered volume and reads it back.
     fn use_it(&mut self, media: &Media, options: stetfs::MountOptions) -> Result<()> {
-        let dev = media.watched_home()?;
+        let shown = media.shown_watched()?;
         let (mut library, report) =
-            Library::mount_as_it_is(dev.clone(), options).context("mounting again")?;
+            Library::mount_as_it_is(shown.clone(), options).context("mounting again")?;
         ensure!(
             !report.recovery.was_needed,
             "recovery was needed after a clean unmount"
@@ -172,7 +172,7 @@ impl Subject {
         let right = Ok(Reply::Bytes(PAYLOAD.bytes()));
         ensure!(read == right, "after recovery, {READ} gives {read:?}");
         library.unmount().context("unmounting again")?;
-        check(&mut self.checker, &*dev)
+        check(&mut self.checker, &*shown.home)
             .map_err(|why| anyhow::anyhow!("after recovery and use: {why}"))
     }
 }

@@ -43,6 +43,9 @@ const VOLUME_MIB: u64 = 12;
 /// Blocks that are left free, so that workloads soon write again where something else was: enough for each of them.
 const ROOM_BLOCKS: u64 = 1024;
 
+/// Bytes of the memory beside a volume, where the scheme has some: so little that it is full after a few dozen transactions.
+const NVM_BYTES: u64 = 96 << 10;
+
 /// The file, outside of what workloads see, that takes the others.
 const FILLER: &[u8] = b"filler";
 
@@ -160,8 +163,12 @@ impl Target {
             Kind::Block | Kind::Pmem => image,
             Kind::Nand => flash::part_with(&image)?,
         };
-        let media = Media::new(&Contents::new(vec![(self.home, home)]));
-        let (mut library, _) = Library::mount(media.home()?, self.options())?;
+        let mut contents = vec![(self.home, home)];
+        if self.scheme.nvm.is_some() {
+            contents.push((Kind::Pmem, Image::new(NVM_BYTES)));
+        }
+        let media = Media::new(&Contents::new(contents));
+        let (mut library, _) = Library::mount(media.shown()?, self.options())?;
         fill(library.fs()).context("filling the volume")?;
         library.unmount()?;
         Ok(media.contents())

@@ -1,16 +1,15 @@
 //! The operations through the library, without FUSE.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
+use stetfs::Media;
 use stetfs::{
     Attr, Caller, Error, FallocateMode, Fs, Kind, MountOptions, MountReport, OpenFlags,
     RenameFlags, SetAttr, SetTime, SetXattr, Whence,
 };
 use stetfs_format::{InodeNo, Time};
-use stetfs_media::BlockDev;
 
 use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::PAGE;
@@ -61,7 +60,7 @@ pub fn errno(error: &Error) -> Errno {
 
 /// A volume mounted in this process.
 pub struct Library {
-    dev: Arc<dyn BlockDev>,
+    media: Media,
     options: MountOptions,
     fs: Fs,
     base: String,
@@ -76,8 +75,8 @@ impl Library {
     ///
     /// # Errors
     /// Of the mount, or of making the directory.
-    pub fn mount(dev: Arc<dyn BlockDev>, options: MountOptions) -> Answer<(Self, MountReport)> {
-        let (library, report) = Self::mount_as_it_is(dev, options)?;
+    pub fn mount(media: impl Into<Media>, options: MountOptions) -> Answer<(Self, MountReport)> {
+        let (library, report) = Self::mount_as_it_is(media, options)?;
         let (fs, caller) = (&library.fs, &library.caller);
         match fs.mkdir(caller, fs.root(), BASE.as_bytes(), 0o755) {
             Ok(_) => {}
@@ -92,12 +91,13 @@ impl Library {
     /// # Errors
     /// Of the mount.
     pub fn mount_as_it_is(
-        dev: Arc<dyn BlockDev>,
+        media: impl Into<Media>,
         options: MountOptions,
     ) -> Answer<(Self, MountReport)> {
-        let (fs, report) = Fs::mount(dev.clone(), options.clone())?;
+        let media = media.into();
+        let (fs, report) = Fs::mount(media.clone(), options.clone())?;
         let library = Self {
-            dev,
+            media,
             options,
             fs,
             base: BASE.to_owned(),
@@ -139,7 +139,7 @@ impl Library {
     /// Another user of the same directory, with slots of its own.
     pub fn again(&self) -> Self {
         Self {
-            dev: self.dev.clone(),
+            media: self.media.clone(),
             options: self.options.clone(),
             fs: self.fs.clone(),
             base: self.base.clone(),
@@ -343,7 +343,7 @@ impl Library {
 
     fn remount(&mut self) -> Answer<()> {
         self.unmount()?;
-        self.fs = Fs::mount(self.dev.clone(), self.options.clone())?.0;
+        self.fs = Fs::mount(self.media.clone(), self.options.clone())?.0;
         Ok(())
     }
 

@@ -12,21 +12,25 @@ use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, JournalCopy, RemapPai
 use crate::error::{JournalError, Result};
 use crate::scheme::LogExtent;
 
-pub(super) struct Area {
-    pub(super) dev: Arc<dyn BlockDev>,
-    pub(super) block_size: usize,
+pub(in crate::schemes) struct Area {
+    pub(in crate::schemes) dev: Arc<dyn BlockDev>,
+    pub(in crate::schemes) block_size: usize,
     extents: Vec<LogExtent>,
     /// First log block.
-    pub(super) first: u32,
+    pub(in crate::schemes) first: u32,
     /// The log block after the last.
-    pub(super) end: u32,
+    pub(in crate::schemes) end: u32,
 }
 
 /// Where blocks lie together on the device, in bytes, and the blocks.
 type Together<'b, 'p> = (u64, &'b [(Tag, &'p [u8])]);
 
 impl Area {
-    pub(super) fn new(dev: Arc<dyn BlockDev>, block_size: usize, extents: Vec<LogExtent>) -> Self {
+    pub(in crate::schemes) fn new(
+        dev: Arc<dyn BlockDev>,
+        block_size: usize,
+        extents: Vec<LogExtent>,
+    ) -> Self {
         Self {
             dev,
             block_size,
@@ -37,12 +41,12 @@ impl Area {
     }
 
     /// Blocks in the area, the superblock included.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::schemes) fn len(&self) -> u64 {
         self.extents.iter().map(|e| u64::from(e.len)).sum()
     }
 
     /// The log proper, once the journal superblock has told it.
-    pub(super) fn set_log(&mut self, first: u32, end: u32) -> Result<()> {
+    pub(in crate::schemes) fn set_log(&mut self, first: u32, end: u32) -> Result<()> {
         if first == 0 || first >= end || u64::from(end) > self.len() {
             let why = format!(
                 "its superblock says blocks {first} to {end}, its inode has {} blocks",
@@ -55,18 +59,18 @@ impl Area {
     }
 
     /// Blocks of the log proper.
-    pub(super) fn capacity(&self) -> u32 {
+    pub(in crate::schemes) fn capacity(&self) -> u32 {
         self.end - self.first
     }
 
     /// The log block `n` after `at`, around the ring.
-    pub(super) fn step(&self, at: u32, n: u32) -> u32 {
+    pub(in crate::schemes) fn step(&self, at: u32, n: u32) -> u32 {
         let next = u64::from(at - self.first) + u64::from(n);
         self.first + (next % u64::from(self.capacity())) as u32
     }
 
     /// Whether a block of the volume belongs to the journal.
-    pub(super) fn contains(&self, block: BlockNo) -> bool {
+    pub(in crate::schemes) fn contains(&self, block: BlockNo) -> bool {
         self.extents
             .iter()
             .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len))
@@ -89,7 +93,7 @@ impl Area {
         )))
     }
 
-    pub(super) fn read(&self, at: u32, out: &mut [u8]) -> Result<()> {
+    pub(in crate::schemes) fn read(&self, at: u32, out: &mut [u8]) -> Result<()> {
         let (block, _) = self.place(at)?;
         let tag = Tag {
             class: Class::Journal,
@@ -101,7 +105,7 @@ impl Area {
     }
 
     /// Writes the journal superblock's block and returns when it is durable.
-    pub(super) fn write_superblock(&self, bytes: &[u8], cause: Cause) -> Result<()> {
+    pub(in crate::schemes) fn write_superblock(&self, bytes: &[u8], cause: Cause) -> Result<()> {
         let tag = Tag {
             class: Class::Journal,
             cause,
@@ -109,8 +113,19 @@ impl Area {
         Ok(self.dev.write_durable(self.offset(0)?, &[bytes], tag)?)
     }
 
+    /// Writes a record that stands alone; durable when it returns.
+    pub(in crate::schemes) fn write_record(&self, at: u32, record: &[u8]) -> Result<()> {
+        let tag = Tag::new(Class::Journal, Cause::Control);
+        Ok(self.dev.write_durable(self.offset(at)?, &[record], tag)?)
+    }
+
     /// Writes the record that makes a durable body valid; durable when it returns.
-    pub(super) fn write_commit(&self, body: Durable<'_>, at: u32, record: &[u8]) -> Result<()> {
+    pub(in crate::schemes) fn write_commit(
+        &self,
+        body: Durable<'_>,
+        at: u32,
+        record: &[u8],
+    ) -> Result<()> {
         let tag = Tag {
             class: Class::Journal,
             cause: Cause::CommitRecord,
@@ -119,7 +134,12 @@ impl Area {
     }
 
     /// Writes a record that nothing vouches for: what planted bugs do.
-    pub(super) fn write_unvouched(&self, at: u32, record: &[u8], durable: bool) -> Result<()> {
+    pub(in crate::schemes) fn write_unvouched(
+        &self,
+        at: u32,
+        record: &[u8],
+        durable: bool,
+    ) -> Result<()> {
         let tag = Tag::new(Class::Journal, Cause::CommitRecord);
         let offset = self.offset(at)?;
         match durable {
@@ -131,7 +151,7 @@ impl Area {
 
     /// Writes blocks one after the other from log block `at` on, around the ring, in as few requests
     /// as the area's layout allows.
-    pub(super) fn write(
+    pub(in crate::schemes) fn write(
         &self,
         body: &mut Dirty<'_>,
         at: u32,
@@ -144,7 +164,7 @@ impl Area {
     }
 
     /// As [`write`](Self::write), the last block being a record with a checksum over all others; durable when it returns.
-    pub(super) fn write_covering_commit(
+    pub(in crate::schemes) fn write_covering_commit(
         &self,
         mut body: Dirty<'_>,
         at: u32,
@@ -181,7 +201,10 @@ impl Area {
 
     /// Gives homes what log blocks hold, without a copy; durable when it returns. The log keeps what it has, since until its tail is
     /// moved a replay reads it.
-    pub(super) fn remap(&self, blocks: impl Iterator<Item = (BlockNo, u32)>) -> Result<()> {
+    pub(in crate::schemes) fn remap(
+        &self,
+        blocks: impl Iterator<Item = (BlockNo, u32)>,
+    ) -> Result<()> {
         let mut pairs = Vec::new();
         let sector = u64::from(self.dev.sector_size());
         let sectors = self.block_size as u64 / sector;
@@ -203,7 +226,7 @@ impl Area {
     }
 
     /// Lets the device forget `len` log blocks from `at` on, which nobody replays any more.
-    pub(super) fn release(&self, mut at: u32, mut len: u32) -> Result<()> {
+    pub(in crate::schemes) fn release(&self, mut at: u32, mut len: u32) -> Result<()> {
         while len > 0 {
             let (block, together) = self.place(at)?;
             let n = len.min(together).min(self.end - at);

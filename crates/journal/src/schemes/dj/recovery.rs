@@ -1,0 +1,290 @@
+//! What a crash left in the region, in the device's journal and at home, and what is done with it.
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | no mark in the superblock; a region of this volume, of none, or one that was closed | the region is begun anew, with another epoch | the volume is a plain one: nothing in the region counts |
+//! | no mark; an open region of another volume | error, nothing is written | somebody else's newest content is in it |
+//! | the mark, and no region, or one of another volume, epoch or division | error, nothing is written | what was committed is in a region that is not here |
+//! | the mark, and a region that was closed | it goes on where it ended | everything was home before it said so |
+//! | a transaction with the expected number and a commit record with the right checksum | it counts | its blocks on the device were durable before the commit record was stored |
+//! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
+//! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
+//! | a block in flight | it is written home, then its tag says so, and it is not in flight any more | home may be torn; the deltas up to its version must not be applied again |
+//! | a block in flight that a later transaction freed | nothing | its new owner's content may be home already |
+//! | a tag that says that home has its version | it and earlier ones of the block are done with | it was set when home was durable |
+//! | a freed block | what was logged of it before is not replayed | its new owner's content may be home already |
+//! | a whole block in the device's journal | it is the base of the deltas behind it | home may be torn |
+//! | deltas without one | home is their base | only a block in flight can be torn, and that has been written again |
+//! | a delta that leads to a block with another checksum | error, nothing of it is written | the base is not what it was |
+//!
+//! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds less of the same.
+
+use hashbrown::HashMap;
+use stetfs_format::checksum::crc32c;
+use stetfs_format::delta_log::{
+    COMMIT_SIZE, DELTA_HEADER, DESCRIPTOR_SIZE, InFlightEntry, Record, TAG_SIZE, Tag as BlockTag,
+    TagFlags, body_end, descriptor_tags, is_committed,
+};
+use stetfs_format::jbd2::JBD2_MAGIC;
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{Block, BlockRef, Cause, Class, Tag};
+
+use super::region::{Region, TagWord};
+use crate::delta;
+use crate::error::{JournalError, Result};
+use crate::schemes::jbd2::area::Area;
+
+/// A transaction in the region.
+pub(super) struct Found {
+    pub(super) sequence: Tid,
+    /// Where it begins and the next one would.
+    pub(super) at: u64,
+    pub(super) end: u64,
+    pub(super) tags: Vec<BlockTag>,
+    /// All of it up to the commit record.
+    record: Vec<u8>,
+}
+
+impl Found {
+    fn tag(&self, n: usize) -> TagWord {
+        TagWord {
+            at: self.at + Record::tag_at(n) as u64,
+            word: self.tags[n].word(),
+        }
+    }
+}
+
+/// What is to be brought home of a block.
+pub(super) struct Pending {
+    /// The transactions whose tags it takes.
+    pub(super) transactions: Vec<Tid>,
+    /// The last that has all of it.
+    pub(super) whole: Option<Tid>,
+    /// Its newest tag.
+    pub(super) tag: TagWord,
+    steps: Vec<(usize, usize)>,
+}
+
+/// What was found.
+pub(super) struct Left {
+    pub(super) transactions: Vec<Found>,
+    pub(super) pending: HashMap<BlockNo, Pending>,
+    /// Blocks in flight that nobody freed, each with the tag of its version.
+    pub(super) kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
+    pub(super) revoked: u64,
+}
+
+/// Reads what is in the region, from the position `at` and the number `sequence` on.
+pub(super) fn read(
+    region: &Region,
+    area: &Area,
+    blocks: u64,
+    at: u64,
+    sequence: Tid,
+) -> Result<Left> {
+    let transactions = transactions(region, at, sequence)?;
+    let mut left = Left {
+        pending: HashMap::new(),
+        kept: Vec::new(),
+        revoked: 0,
+        transactions,
+    };
+    for (n, found) in left.transactions.iter().enumerate() {
+        for (t, tag) in found.tags.iter().enumerate() {
+            if tag.home.0 >= blocks || area.contains(tag.home) {
+                let why = format!("its region names block {} as a home", tag.home);
+                return Err(JournalError::Unusable(why));
+            }
+            if tag.flags.intersects(TagFlags::REVOKE | TagFlags::HOME) {
+                let had = left.pending.remove(&tag.home).is_some();
+                left.revoked += u64::from(had && tag.flags.contains(TagFlags::REVOKE));
+                continue;
+            }
+            let word = found.tag(t);
+            let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
+            let pending = left.pending.entry(tag.home).or_insert_with(|| Pending {
+                transactions: Vec::new(),
+                whole: None,
+                tag: word,
+                steps: Vec::new(),
+            });
+            if is_whole {
+                pending.transactions.clear();
+                pending.steps.clear();
+                pending.whole = Some(found.sequence);
+            }
+            pending.transactions.push(found.sequence);
+            pending.steps.push((n, t));
+            pending.tag = word;
+        }
+    }
+    keep_what_counts(region, &mut left)?;
+    Ok(left)
+}
+
+/// Takes the blocks in flight, and leaves out of what is pending what they have.
+fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
+    for (entry, content) in region.kept()? {
+        if crc32c(!0, &content) != entry.checksum {
+            let why = format!("block {} in flight in its region is damaged", entry.home);
+            return Err(JournalError::Unusable(why));
+        }
+        let later = left
+            .transactions
+            .iter()
+            .filter(|found| found.sequence.is_after(entry.sequence));
+        let is_freed = |found: &Found| {
+            let revokes =
+                |tag: &BlockTag| tag.home == entry.home && tag.flags.contains(TagFlags::REVOKE);
+            found.tags.iter().any(revokes)
+        };
+        if { later }.any(is_freed) {
+            continue;
+        }
+        let mut tag = None;
+        if let Some(found) = left
+            .transactions
+            .iter()
+            .find(|found| found.sequence == entry.sequence)
+            && let Some(t) = found.tags.iter().position(|tag| tag.home == entry.home)
+        {
+            tag = Some(found.tag(t));
+        }
+        if let Some(pending) = left.pending.get_mut(&entry.home) {
+            let transactions = &left.transactions;
+            pending
+                .steps
+                .retain(|(n, _)| transactions[*n].sequence.is_after(entry.sequence));
+            pending
+                .transactions
+                .retain(|tid| tid.is_after(entry.sequence));
+            pending.whole = pending.whole.filter(|tid| tid.is_after(entry.sequence));
+            if pending.steps.is_empty() {
+                left.pending.remove(&entry.home);
+            }
+        }
+        left.kept
+            .push((entry, Block::copy_of(&content).into(), tag));
+    }
+    Ok(())
+}
+
+impl Left {
+    /// The newest content of a pending block, by the device's journal, home, and what is in the region.
+    pub(super) fn content(
+        &self,
+        home: BlockNo,
+        pending: &Pending,
+        area: &Area,
+    ) -> Result<BlockRef> {
+        let size = area.block_size;
+        let mut content = Block::zeroed(size);
+        let bytes = content.bytes_mut();
+        if pending.whole.is_none() {
+            let tag = Tag::new(Class::Data, Cause::Recovery);
+            area.dev.read_at(home.0 * size as u64, bytes, tag)?;
+        }
+        let (mut delta_bytes, wrong) = (Vec::new(), |what: &str| {
+            JournalError::Unusable(format!(
+                "{what} of block {home} is not what it was: a part of the newest content is lost"
+            ))
+        });
+        for (n, t) in &pending.steps {
+            let found = &self.transactions[*n];
+            let tag = &found.tags[*t];
+            if tag.flags.contains(TagFlags::NON_DELTA) {
+                area.read(tag.place, bytes)?;
+                if tag.flags.contains(TagFlags::ESCAPE) {
+                    bytes[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+                }
+                if crc32c(!0, bytes) != tag.length {
+                    return Err(wrong("the copy in the journal"));
+                }
+                continue;
+            }
+            let (from, len) = (tag.place as usize, tag.length as usize);
+            let (checksum, delta) = found.record[from..from + len].split_at(DELTA_HEADER);
+            let with = delta::compressor(tag.compressor());
+            delta_bytes.clear();
+            if !with.is_some_and(|with| with.decompress(delta, size, &mut delta_bytes)) {
+                return Err(wrong("a delta"));
+            }
+            bytes
+                .iter_mut()
+                .zip(&delta_bytes)
+                .for_each(|(byte, delta)| *byte ^= delta);
+            if crc32c(!0, bytes).to_le_bytes() != *checksum {
+                return Err(wrong("the base of a delta"));
+            }
+        }
+        Ok(content.into())
+    }
+}
+
+/// All transactions that count.
+fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<Found>> {
+    let mut found: Vec<Found> = Vec::new();
+    let mut left = region.capacity();
+    while let Some((tags, record, end)) = read_one(region, at, sequence, left)? {
+        if !is_committed(
+            &record,
+            end,
+            tags.len(),
+            sequence,
+            region.seed(at, sequence),
+        ) {
+            if is_followed(region, at, end, sequence, left)? {
+                let why = format!(
+                    "transaction {sequence} in its region is damaged, and there are later ones"
+                );
+                return Err(JournalError::Unusable(why));
+            }
+            break;
+        }
+        let length = (end as u64 + COMMIT_SIZE as u64).next_multiple_of(64);
+        found.push(Found {
+            sequence,
+            at,
+            end: at + length,
+            tags,
+            record,
+        });
+        at += length;
+        left -= length;
+        sequence = sequence.next();
+    }
+    Ok(found)
+}
+
+/// What may be a transaction: its tags, its bytes with the commit record, and where that begins.
+type Candidate = (Vec<BlockTag>, Vec<u8>, usize);
+
+fn read_one(region: &Region, at: u64, sequence: Tid, most: u64) -> Result<Option<Candidate>> {
+    let mut descriptor = [0; DESCRIPTOR_SIZE];
+    if most < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
+        return Ok(None);
+    }
+    region.read(at, &mut descriptor)?;
+    let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
+        return Ok(None);
+    };
+    let mut raw = vec![0; count * TAG_SIZE];
+    region.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
+    let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
+    let Some(end) = body_end(&tags, most) else {
+        return Ok(None);
+    };
+    let mut record = vec![0; end + COMMIT_SIZE];
+    region.read(at, &mut record)?;
+    Ok(Some((tags, record, end)))
+}
+
+/// Whether an intact transaction with the next number lies behind one that is not.
+fn is_followed(region: &Region, at: u64, end: usize, sequence: Tid, left: u64) -> Result<bool> {
+    let length = (end as u64 + COMMIT_SIZE as u64).next_multiple_of(64);
+    let (at, next) = (at + length, sequence.next());
+    let following = read_one(region, at, next, left - length)?;
+    Ok(following.is_some_and(|(tags, record, end)| {
+        is_committed(&record, end, tags.len(), next, region.seed(at, next))
+    }))
+}
