@@ -54,6 +54,10 @@ pub enum Bug {
     BelievedSpare,
     /// Garbage collection that moves a page which two addresses share leaves one of them where it was.
     ForgottenSharer,
+    /// Nothing says that home has a version, so that its delta is applied again.
+    DeltaTwice,
+    /// A block on which deltas rest is not kept while it is on its way home.
+    UnkeptBase,
 }
 
 /// A bug, and where it shows.
@@ -85,15 +89,15 @@ macro_rules! bugs {
 
 bugs! {
     RecordBeforeBody "record-before-body" "commit record durable before its body is written": "jbd2" "journal";
-    MissingBodyFlush "missing-body-flush" "no flush between body and commit record": "jbd2" "journal";
+    MissingBodyFlush "missing-body-flush" "no flush between body and commit record": "jbd2" "journal", "dj" "journal";
     MissingRecordFlush "missing-record-flush" "commit record not made durable": "jbd2" "journal", "shortcut" "-";
     LateOrderedData "late-ordered-data" "ordered data written after its commit": "jbd2" "ordered";
-    ForgottenRevoke "forgotten-revoke" "freed blocks not revoked": "jbd2" "ordered", "shortcut" "-";
+    ForgottenRevoke "forgotten-revoke" "freed blocks not revoked": "jbd2" "ordered", "shortcut" "-", "dj" "ordered";
     UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic": "jbd2" "journal";
     LateFirstMark "late-first-mark" "superblock says where the log begins only after the first commit": "jbd2" "journal";
-    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable": "jbd2" "journal", "shortcut" "-";
+    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable": "jbd2" "journal", "shortcut" "-", "dj" "journal";
     LateTail "late-tail" "log space used again before the tail is moved": "jbd2" "journal", "shortcut" "-";
-    UncheckedReplay "unchecked-replay" "no checksum check at replay": "jbd2" "journal,journal_async_commit", "shortcut" "-";
+    UncheckedReplay "unchecked-replay" "no checksum check at replay": "jbd2" "journal,journal_async_commit", "shortcut" "-", "dj" "journal";
     StaleLap "stale-lap" "replay of transactions of an earlier lap": "jbd2" "journal";
     IgnoredRevoke "ignored-revoke" "replay of revoked blocks": "jbd2" "ordered", "shortcut" "-";
     OldestCopy "oldest-copy" "replay of the oldest copy of a block": "jbd2" "journal";
@@ -106,6 +110,8 @@ bugs! {
     EarlyRelease "early-release" "journal's pages given back before the remap is durable": "jftl" "journal", "jftl" "ordered";
     BelievedSpare "believed-spare" "address in the spare area of a remapped page believed": ;
     ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers": ;
+    DeltaTwice "delta-twice" "delta applied to a home that has it already": "dj" "journal", "dj" "ordered";
+    UnkeptBase "unkept-base" "home torn under the deltas that rest on it": "dj" "journal", "dj" "ordered";
 }
 
 /// The bug called `name`.

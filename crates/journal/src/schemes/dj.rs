@@ -52,6 +52,7 @@ use super::home::{Write, write_home, write_home_in};
 use super::jbd2::area::Area;
 use crate::delta::{COMPRESSORS, Compressor};
 use crate::error::{JournalError, Result};
+use crate::planted::{Bug, is_planted};
 use crate::scheme::{
     About, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     RecoveryReport, Scheme, Snapshot,
@@ -392,7 +393,8 @@ impl Scheme for Dj {
         };
         let revoked: Vec<BlockNo> = {
             let index = self.index.read();
-            let is_logged = |block: &BlockNo| index.contains_key(block);
+            let is_logged =
+                |block: &BlockNo| index.contains_key(block) && !is_planted(Bug::ForgottenRevoke);
             txn.revoked.iter().copied().filter(is_logged).collect()
         };
         let mut on_device = Dirty::on(&*self.area.dev);
@@ -425,8 +427,10 @@ impl Scheme for Dj {
         }
         record.seal(sequence, self.region.seed(at, sequence), txn.time);
         let durable = match is_on_device {
-            true => Some(on_device.submit().flush(Cause::Log)?),
-            false => None,
+            true if !is_planted(Bug::MissingBodyFlush) => {
+                Some(on_device.submit().flush(Cause::Log)?)
+            }
+            _ => None,
         };
         self.region.write_transaction(durable, at, &record.0)?;
         let length = record.0.len() as u64;
@@ -711,7 +715,7 @@ impl Dj {
                 content: &due.content,
             })
             .collect();
-        if !flights.is_empty() {
+        if !flights.is_empty() && !is_planted(Bug::UnkeptBase) {
             self.region.keep(&flights)?;
         }
         let writes = due.iter().map(|due| Write {
@@ -721,8 +725,12 @@ impl Dj {
         });
         let (dev, size) = (&*self.area.dev, self.area.block_size);
         write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-        dev.flush(Cause::Checkpoint)?;
-        self.region.note_home(due.iter().map(|due| due.tag))?;
+        if !is_planted(Bug::MissingCheckpointFlush) {
+            dev.flush(Cause::Checkpoint)?;
+        }
+        if !is_planted(Bug::DeltaTwice) {
+            self.region.note_home(due.iter().map(|due| due.tag))?;
+        }
         // Before the index forgets them: whoever frees one of them from then on leaves no trace in the log.
         self.region.forget_kept()
     }

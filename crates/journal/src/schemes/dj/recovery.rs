@@ -32,6 +32,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Tag};
 use super::region::{Region, TagWord};
 use crate::delta;
 use crate::error::{JournalError, Result};
+use crate::planted::{Bug, is_planted};
 use crate::schemes::jbd2::area::Area;
 
 /// A transaction in the region.
@@ -226,13 +227,15 @@ fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<F
     let mut found: Vec<Found> = Vec::new();
     let mut left = region.capacity();
     while let Some((tags, record, end)) = read_one(region, at, sequence, left)? {
-        if !is_committed(
-            &record,
-            end,
-            tags.len(),
-            sequence,
-            region.seed(at, sequence),
-        ) {
+        let is_intact = is_planted(Bug::UncheckedReplay)
+            || is_committed(
+                &record,
+                end,
+                tags.len(),
+                sequence,
+                region.seed(at, sequence),
+            );
+        if !is_intact {
             if is_followed(region, at, end, sequence, left)? {
                 let why = format!(
                     "transaction {sequence} in its region is damaged, and there are later ones"
