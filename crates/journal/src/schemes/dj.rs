@@ -206,7 +206,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         .parse()
         .map_err(|_| wrong(&super::shortcut::CHECKPOINT_INTERVAL, interval))?;
     let Some(nvm) = args.nvm.clone() else {
-        let why = "scheme dj needs some: mount with nvm=FILE";
+        let why = "scheme dj needs some: mount with nvm=FILE (or `stetfs fsck --nvm FILE`)";
         return Err(JournalError::Nvm(why.to_owned()));
     };
     let area = journal_area(&args)?;
