@@ -376,6 +376,15 @@ impl MeterSnapshot {
         self.discards.discard_bytes
     }
 
+    /// The same without anything of one cause.
+    pub fn without(mut self, cause: Cause) -> Self {
+        for row in &mut self.cells {
+            row[cause as usize] = Traffic::default();
+        }
+        self.causes[cause as usize] = CauseTotals::default();
+        self
+    }
+
     /// Applies `f` to each pair of numbers.
     fn zip(mut self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
         let pairs = self.cells.iter_mut().flatten();

@@ -30,7 +30,7 @@
 //! `device.rs` fulfils the contract: power, faults, time, counting. `cells.rs` below it is what happens in the
 //! cells, on a store that is memory (`sim.rs`) or a file (`file.rs`), in one layout for both
 //! (`stetfs_format::nand`). `wear.rs` draws chance, `outcome.rs` and `tape.rs` are about power cuts, `parts.rs` has parts
-//! that exist.
+//! that exist. `units.rs` lets several small pages share a large one.
 //!
 //! Left out of the model: time as a cause of errors (retention), wrong bits in erased pages, pages that share their
 //! cells (a cut that destroys an *earlier* page of a multi-level part; a controller prevents that with capacitors or
@@ -44,6 +44,7 @@ mod outcome;
 pub mod parts;
 mod sim;
 mod tape;
+mod units;
 mod wear;
 
 #[cfg(test)]
@@ -61,6 +62,7 @@ pub use stetfs_format::nand::{
 };
 pub use stetfs_format::num::{BlockAddr, PageNo};
 pub use tape::{NandCrashPoint, NandCrashPoints, NandEntry, NandTape};
+pub use units::UnitNand;
 
 use crate::meter::Meter;
 use crate::pmem::Survives;

@@ -51,6 +51,12 @@ impl NandOptions {
         self.continue_on(rig, cells.expect("memory can be written"))
     }
 
+    /// A part with the content of an image, as [`NandSim::from_image`] makes it; what kind of part it is, the image says.
+    pub fn open_on(self, rig: &Rig, image: Image) -> Result<NandSim, NandError> {
+        let cells = Cells::open(image)?;
+        Ok(self.continue_on(rig, cells))
+    }
+
     /// A part with a state that it was left in.
     pub(super) fn continue_on(self, rig: &Rig, cells: Cells<Image>) -> NandSim {
         let name = format!("NAND, {} MiB", self.part.geometry.data_bytes() >> 20);

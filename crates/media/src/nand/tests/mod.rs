@@ -6,6 +6,7 @@ mod device;
 mod file;
 mod misuse;
 mod model;
+mod units;
 
 use super::*;
 use crate::tag::Class;
