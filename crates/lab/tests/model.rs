@@ -231,6 +231,7 @@ beds! {
     ext3_1k_ordered: EXT3_1K, "ordered";
     ext3_4k_writeback: EXT3_4K, "writeback";
     ext4_4k_jftl: EXT4_4K, "scheme=jftl";
+    ext4_1k_jftl_batch: EXT4_1K, "scheme=jftl,remap=batch";
     ext4_1k_jftl_ordered: EXT4_1K, "scheme=jftl,data=ordered";
     ext3_1k_jftl: EXT3_1K, "scheme=jftl";
     ext3_4k_jftl_copying: EXT3_4K, "scheme=jftl,remap=off";

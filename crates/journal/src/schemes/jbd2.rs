@@ -78,8 +78,8 @@ struct Jbd2 {
     records: Records,
     mode: DataMode,
     async_commit: bool,
-    /// What is logged gets home by a change of the device's table, as soon as it is committed.
-    remaps: bool,
+    /// What is logged gets home by a change of the device's table, with the commit after which so many blocks of the log are taken.
+    remap: Option<u32>,
     live: Live,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
     most_held: usize,
@@ -93,14 +93,15 @@ struct Jbd2 {
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
-    open_as(&ABOUT, args, false)
+    open_as(&ABOUT, args, None)
 }
 
-/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home or `remaps` it.
+/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home, or remaps it with the commit after which
+/// `remap` blocks of the log are taken, or a quarter of it if that is less.
 pub(super) fn open_as(
     about: &'static About,
     args: OpenArgs,
-    remaps: bool,
+    remap: Option<u32>,
 ) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     args.options.check_known(about)?;
     if args.log.is_empty() {
@@ -112,7 +113,7 @@ pub(super) fn open_as(
     let mode = args.options.data.unwrap_or(about.modes[0]);
     let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
     let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
-    let (mut superblock, report) = recovery::recover(&mut area, &args, remaps)?;
+    let (mut superblock, report) = recovery::recover(&mut area, &args, remap.is_some())?;
     if args.writable {
         superblock.set_async_commit(async_commit);
     }
@@ -127,11 +128,11 @@ pub(super) fn open_as(
     let jbd2 = Jbd2 {
         about,
         most_held: (args.memory / args.block_size).max(16),
+        remap: remap.map(|blocks| blocks.min(area.capacity() / 4)),
         area,
         records,
         mode,
         async_commit,
-        remaps,
         live: Live::new(span),
         checkpointing: Mutex::new(()),
         in_flight: Mutex::default(),
@@ -195,8 +196,8 @@ impl Scheme for Jbd2 {
             return Ok(());
         }
         self.write_log(body, txn, &logged, &revoked)?;
-        if self.remaps {
-            // At once: it costs no copy, and the device can use the place of what was there before.
+        if self.remap.is_some_and(|blocks| self.used() >= blocks) {
+            // All of it: that costs no copy, and the device can use the places of what was there before.
             self.checkpoint_until(|_| false)?;
         }
         if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
@@ -208,8 +209,7 @@ impl Scheme for Jbd2 {
     }
 
     fn wants_checkpoint(&self) -> bool {
-        let used = self.area.capacity() - self.live.span.lock().free;
-        used > self.area.capacity() / 2 || self.live.held() > self.most_held
+        self.used() > self.area.capacity() / 2 || self.live.held() > self.most_held
     }
 
     fn checkpoint(&self, goal: Goal) -> Result<()> {
@@ -233,6 +233,11 @@ impl Scheme for Jbd2 {
 }
 
 impl Jbd2 {
+    /// Blocks of the log that are taken.
+    fn used(&self) -> u32 {
+        self.area.capacity() - self.live.span.lock().free
+    }
+
     fn flush(&self, cause: Cause) -> Result<()> {
         Ok(self.area.dev.flush(cause)?)
     }
@@ -383,7 +388,7 @@ impl Jbd2 {
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
         }
-        if self.remaps {
+        if self.remap.is_some() {
             for (start, len) in left {
                 self.area.release(start, len)?;
             }
@@ -407,7 +412,7 @@ impl Jbd2 {
 
     /// By remapping what the log holds as it is, the rest by writing it. Durable when it returns.
     fn bring_home(&self, due: &[Due]) -> Result<()> {
-        let is_remapped = |d: &&Due| self.remaps && d.at.is_some();
+        let is_remapped = |d: &&Due| self.remap.is_some() && d.at.is_some();
         let (remapped, written): (Vec<_>, Vec<_>) = due.iter().partition(is_remapped);
         let pairs = remapped.iter().filter_map(|d| Some((d.home, d.at?)));
         self.area.remap(pairs)?;

@@ -2,15 +2,18 @@
 //!
 //! Source: Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory" (section 3).
 //!
-//! A commit is that of [`jbd2`], in its format; then, in order:
+//! A commit is that of [`jbd2`], in its format. After it, or with `remap=batch` when a quarter of the log is taken then, all of the log is
+//! remapped, in order:
 //! 1. the list of (home, log block) pairs goes to the device, which has all of it or nothing after a power cut;
 //! 2. blocks that had to be escaped in the log are written home, and flushed;
 //! 3. the journal superblock moves the log's tail behind the transaction, durable;
 //! 4. the log's blocks are discarded: the device can use the places of their copies, and of what the homes held before.
 //!
-//! So the log never holds more than one transaction, no content is kept for a checkpoint, and nothing that was logged is written twice.
+//! So nothing that was logged is written twice, and no more content is kept for a checkpoint than a large transaction has.
 //!
 //! Deviations from the paper:
+//! - It remaps after each commit. That costs a block for the tail and two pages of the device's log at least: of a large transaction nothing, but
+//!   small ones become slower than without remapping (docs/LAB.md, `jftl-fig8`). `remap=batch` remaps small ones together.
 //! - It clears the journal's addresses with the remapping, and does not say what recovery then makes of a transaction whose blocks are gone. Here
 //!   they keep their copies, which both addresses share, until the tail has moved: whoever finds the transaction, the kernel
 //!   and e2fsck included, finds all of it.
@@ -37,17 +40,17 @@ pub(crate) static ABOUT: About = About {
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_remap: true,
     nvm: None,
-    cost: "n + 2 blocks, 2 flushes, a list of n pairs and the journal superblock for a commit of n logged blocks; nothing at checkpoint",
+    cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks; a list of pairs and the journal superblock at checkpoint",
     options: &[&REMAP, &jbd2::ASYNC_COMMIT],
     ..jbd2::ABOUT
 };
 
-/// The paper's four configurations are its two values in two modes.
+/// The paper's four configurations are off and on in two modes.
 static REMAP: OptionAbout = OptionAbout {
     name: "remap",
-    syntax: "on|off",
+    syntax: "on|off|batch",
     default: "on",
-    what: "remap what is logged, or copy it home as scheme jbd2 does",
+    what: "remap what is logged after each commit, or when a quarter of the log is taken; or copy it home as scheme jbd2 does",
 };
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
@@ -58,6 +61,16 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
             args.dev.describe()
         )));
     }
-    let remaps = args.options.switch(&ABOUT, &REMAP)?;
-    jbd2::open_as(&ABOUT, args, remaps)
+    let remap = match args.options.value(&REMAP) {
+        "on" => Some(1),
+        "batch" => Some(u32::MAX),
+        "off" => None,
+        value => {
+            return Err(JournalError::SchemeOption {
+                scheme: ABOUT.name,
+                why: format!("{}={value}: {}", REMAP.name, REMAP.syntax),
+            });
+        }
+    };
+    jbd2::open_as(&ABOUT, args, remap)
 }
