@@ -4,8 +4,8 @@
 //! changes a table and does not say how the change is made durable, nor what the spare area of a remapped page is worth; here the
 //! whole list is a record of the map log, and the spare area counts by its age only.
 //!
-//! A sector is a whole page, so that a write is one program and a remap one change of the table. On a part whose pages are larger than the blocks of
-//! a file system the layer has sectors that are too large for it; mapping parts of pages is not done here.
+//! A sector is a whole page, so that a write is one program and a remap one change of the table. A part whose pages are larger than the blocks of
+//! a file system has to be shown in units of such a block (`UnitNand` of stetfs-media), which then are what is called pages here.
 //!
 //! # Invariants
 //!

@@ -46,6 +46,8 @@ pub struct Wear {
     pub bad_blocks: u32,
     /// Blocks that may yet go bad before the layer cannot be written to any more.
     pub spare_blocks: u32,
+    /// Blocks that hold data, live or dead, or are being filled with it. What else is good is free or holds the map and its log.
+    pub data_blocks: u32,
     /// Erases of the blocks that are neither bad nor the anchors', ascending.
     pub erases: Vec<u32>,
     /// Erases of the anchors' blocks.
@@ -62,7 +64,11 @@ impl Wear {
             match block.used {
                 Use::Bad => wear.bad_blocks += 1,
                 Use::Anchor => wear.anchor_erases.push(block.erases),
-                _ => wear.erases.push(block.erases),
+                used => {
+                    wear.erases.push(block.erases);
+                    wear.data_blocks +=
+                        u32::from(matches!(used, Use::Data | Use::Open | Use::Emptied));
+                }
             }
         }
         wear.good_blocks = (wear.erases.len() + wear.anchor_erases.len()) as u32;

@@ -177,7 +177,12 @@ fn volumes_on_flash() {
     use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
     on("jftl", "journal", EXT4_1K, &[LogAndReplace, Revokes]);
     on("jftl", "journal", EXT4_4K, &[Random(31)]);
-    on("jftl", "journal,remap=batch", EXT4_1K, &[LogAndReplace, Revokes]);
+    on(
+        "jftl",
+        "journal,remap=batch",
+        EXT4_1K,
+        &[LogAndReplace, Revokes],
+    );
     on("jftl", "journal", EXT3_1K, &[Orphans]);
     on("jftl", "ordered", EXT4_1K, &[Overwrites, Random(32)]);
     on("jftl", "journal,remap=off", EXT4_1K, &[LogAndReplace]);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use stetfs::Caller;
 use stetfs_lab::system::{ADP_S, BLK, BLK_S, Bed, DIFF, EXT3, EXT3_4K, Measured, PCM, Volume};
+use stetfs_lab::workload::bonnie;
 use stetfs_lab::workload::iozone::Test;
 use stetfs_lab::workload::postmark::Outcome;
-use stetfs_lab::workload::{Durable, Iozone, Postmark, Session, Workload};
+use stetfs_lab::workload::{Bonnie, Durable, Iozone, Postmark, Session, Workload};
 use stetfs_media::MeterSnapshot;
 
 fn volume() -> Volume {
@@ -85,6 +86,55 @@ fn a_random_order_is_a_permutation_of_its_seed() {
     assert_ne!(sorted, order(2));
     sorted.sort_unstable();
     assert_eq!(sorted, (0..1024).collect::<Vec<_>>());
+}
+
+/// Bytes, calls and contents as the original's source has them.
+#[test]
+fn bonnie_puts_rewrites_and_writes() {
+    const BLOCKS: u64 = 1100;
+    let volume = Volume::make(EXT3_4K, 32, 4).expect("a volume");
+    for test in bonnie::Test::ALL {
+        let work = Bonnie {
+            test,
+            file_bytes: BLOCKS * 4096 + 5,
+            block_bytes: 4096,
+        };
+        let bed = bed(&volume);
+        let mut session = Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {});
+        work.prepare(&mut session).expect("preparing");
+        let before = session.counts();
+        work.run(&mut session).expect("running");
+        let after = session.counts();
+        assert_eq!(after.written_bytes - before.written_bytes, BLOCKS * 4096);
+        // Open and close; in a rewrite a read of each block, and one that finds the end.
+        let (calls, read) = match test {
+            bonnie::Test::Rewrite => (2 * BLOCKS + 3, BLOCKS * 4096),
+            _ => (BLOCKS + 2, 0),
+        };
+        assert_eq!(after.operations - before.operations, calls, "{test:?}");
+        assert_eq!(after.read_bytes - before.read_bytes, read);
+        assert_eq!(names(&bed), ["Bonnie.1"]);
+        let file = bed
+            .fs()
+            .lookup(&Caller::root(), bed.fs().root(), b"Bonnie.1");
+        let mut bytes = vec![0; (BLOCKS + 1) as usize * 4096];
+        let ino = file.expect("the file").ino;
+        let len = bed.fs().read(ino, 0, &mut bytes).expect("a read");
+        assert_eq!(len as u64, BLOCKS * 4096);
+        for (n, block) in bytes[..len].chunks(4096).enumerate() {
+            for (at, word) in block.chunks(4).enumerate() {
+                let put: Vec<u8> = (4 * at..4 * at + 4).map(|i| (i & 0x7f) as u8).collect();
+                let put = i32::from_le_bytes(put.try_into().expect("four"));
+                let expected = match test {
+                    bonnie::Test::CharacterWrite => put,
+                    bonnie::Test::Rewrite => put + i32::from(at == n % 1024),
+                    // How often it was this word's turn, this block included.
+                    bonnie::Test::BlockWrite => ((n + 1024 - at) / 1024) as i32,
+                };
+                assert_eq!(word, expected.to_le_bytes(), "{test:?}: {n}, {at}");
+            }
+        }
+    }
 }
 
 fn play(set: &Postmark) -> (Outcome, Vec<String>, u64) {

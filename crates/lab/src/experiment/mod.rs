@@ -3,6 +3,10 @@
 //! An experiment is a file here: what it compares, what the paper says of it ([`Check`](report::Check)), and how its
 //! [`Report`] shows it. [`EXPERIMENTS`] is the one list of them.
 
+mod ftl_wear;
+mod jftl;
+mod jftl_fig7;
+mod jftl_fig8;
 pub mod log_contents;
 pub mod plot;
 pub mod report;
@@ -42,6 +46,9 @@ pub const EXPERIMENTS: &[Experiment] = &[
     shortcut_fig4::EXPERIMENT,
     shortcut_fig5::EXPERIMENT,
     shortcut_recovery::EXPERIMENT,
+    jftl_fig7::EXPERIMENT,
+    jftl_fig8::EXPERIMENT,
+    ftl_wear::EXPERIMENT,
 ];
 
 /// The experiment of that name.

@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, MountOptions, MountReport, clock};
+use stetfs_ftl::Ftl;
 use stetfs_media::sim::{Rig, SimPmemOptions};
 use stetfs_media::{
     BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, PmemDev, SimPmem, Survives, Tag,
 };
 
 use super::volume::START;
-use super::{Access, BlockLayer, CauseBytes, Medium, System, Volume};
+use super::{Access, BlockLayer, CauseBytes, Chip, Medium, System, Volume};
 use crate::host::{Loop, needs, scratch};
 use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
 
 /// What holds the volume, mounted or not.
 enum Ground {
     Sim(Arc<SimPmem>),
+    Nand(Chip),
     Memory {
         path: PathBuf,
         /// Detached before the directory goes.
@@ -117,6 +119,7 @@ impl Bed {
     pub fn new(system: System, medium: Medium, volume: &Volume, memory_mib: u64) -> Result<Self> {
         let ground = match medium {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
+            Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
             Medium::Memory => {
                 let dir = scratch()?;
                 check_room(dir.path(), volume.mib << 20)?;
@@ -155,11 +158,11 @@ impl Bed {
         &self.mounted().dev
     }
 
-    /// What is on the medium, where that is simulated.
+    /// What is in the simulated memory.
     pub fn image(&self) -> Option<Image> {
         match &self.ground {
             Ground::Sim(pmem) => Some(pmem.newest()),
-            Ground::Memory { .. } => None,
+            Ground::Nand(_) | Ground::Memory { .. } => None,
         }
     }
 
@@ -167,6 +170,7 @@ impl Bed {
     pub fn time(&self) -> Time {
         match &self.ground {
             Ground::Sim(pmem) => Time::Virtual(pmem.rig().clock.clone()),
+            Ground::Nand(chip) => Time::Virtual(chip.clock().clone()),
             Ground::Memory { .. } => Time::Real(Instant::now()),
         }
     }
@@ -180,7 +184,7 @@ impl Bed {
         self.mount_again()
     }
 
-    /// Crashes and mounts again: on simulated media what was not yet durable is lost; in memory the process forgets the volume.
+    /// Crashes and mounts again: in simulated memory what was not yet durable is lost; elsewhere the process forgets the volume.
     ///
     /// # Errors
     /// Of the mount.
@@ -194,6 +198,9 @@ impl Bed {
     fn mount_again(&mut self) -> Result<()> {
         // The old one holds the device's lock until it is gone.
         self.mounted = None;
+        if let Ground::Nand(chip) = &self.ground {
+            chip.settle()?;
+        }
         self.mounted = Some(mount(&self.ground, self.system, self.memory_mib)?);
         Ok(())
     }
@@ -235,16 +242,34 @@ impl Bed {
         session.sync()?;
         let counts = session.counts();
         let real_ns = real_ns(start);
+        let synced = self.dev().meter().snapshot();
         self.fs().unmount()?;
-        let device = self.dev().meter().snapshot() - &before;
-        let busy_ns = clock.now_ns() - start_ns - device.busy_ns(Cause::Control);
+        if let Ground::Nand(chip) = &self.ground {
+            chip.settle()?;
+        }
+        let end = self.dev().meter().snapshot();
+        let passed_ns = clock.now_ns() - start_ns;
+        let (device, left_out_ns) = match &self.ground {
+            Ground::Nand(_) => {
+                let left_out_ns = end.busy_ns(Cause::Control) - synced.busy_ns(Cause::Control);
+                let running = synced - &before;
+                let control = running.clone() - &running.without(Cause::Control);
+                let device = (end - &before).without(Cause::Control) + &control;
+                (device, left_out_ns)
+            }
+            _ => {
+                let device = end - &before;
+                let left_out_ns = device.busy_ns(Cause::Control);
+                (device, left_out_ns)
+            }
+        };
         Ok(Measured {
             system: self.system.name,
             medium: self.medium.name(),
             workload: workload.name(),
             counts,
             commits: self.fs().stats().journal.commits,
-            virtual_ns: matches!(self.medium, Medium::Sim(_)).then_some(busy_ns),
+            virtual_ns: (self.medium != Medium::Memory).then_some(passed_ns - left_out_ns),
             real_ns,
             device,
         })
@@ -293,6 +318,7 @@ fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
     let dev: Arc<dyn BlockDev> = match (ground, system.access) {
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
         (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),
+        (Ground::Nand(chip), _) => Arc::new(Ftl::mount(chip.nand(), Default::default())?),
         (Ground::Memory { path, .. }, Access::Bytes) => stetfs::open_device(path, &options, false)?,
         (Ground::Memory { path, device, .. }, Access::Blocks) => {
             let path = device.as_ref().map_or(path.as_path(), Loop::device);
@@ -306,7 +332,7 @@ fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
     let virtual_ns = clock.now_ns() - start_ns;
     let cost = MountCost {
         report,
-        virtual_ns: matches!(ground, Ground::Sim(_)).then_some(virtual_ns),
+        virtual_ns: (!matches!(ground, Ground::Memory { .. })).then_some(virtual_ns),
         real_ns: real_ns(start),
         device: dev.meter().snapshot() - &before,
     };
@@ -317,6 +343,7 @@ fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
 fn clock_of(ground: &Ground) -> Clock {
     match ground {
         Ground::Sim(pmem) => pmem.rig().clock.clone(),
+        Ground::Nand(chip) => chip.clock().clone(),
         Ground::Memory { .. } => Clock::default(),
     }
 }
@@ -331,7 +358,7 @@ fn options(ground: &Ground, system: System, memory_mib: u64) -> Result<MountOpti
     let common = format!("{},noatime,memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;
     match ground {
-        Ground::Sim(_) => {
+        Ground::Sim(_) | Ground::Nand(_) => {
             options.commit = Duration::MAX;
             options.clock = clock::Clock::manual(START);
             if system.access == Access::Bytes {

@@ -6,14 +6,17 @@
 //!
 //! What is measured: from the first call until everything is durable, and then, by unmounting, until everything is home. In virtual time
 //! both count, so that no scheme leaves work behind; what only an unmount does (superblock, log header, wiping the
-//! log: [`Cause::Control`]) is left out. Real time ends when everything is durable, since an unmount's work cannot be told apart in it.
+//! log: [`Cause::Control`]) is left out. On flash what a commit or a checkpoint writes to the log's superblock is counted all the same,
+//! because a scheme that remaps writes it with every commit. Real time ends when everything is durable, since an unmount's work cannot be told apart in it.
 
 mod bed;
 mod block_layer;
+mod flash;
 mod volume;
 
 pub use bed::{Bed, Measured, MountCost};
 pub use block_layer::BlockLayer;
+pub use flash::{Chip, Flash};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 
 use serde::Serialize;
@@ -64,11 +67,34 @@ pub const BLK_S: System = shortcut("blk-s", "scheme=shortcut,variant=blk-s");
 /// Shortcut-JFS as it is meant: adaptive logging with in-place checkpoints.
 pub const ADP_S: System = shortcut("adp-s", "scheme=shortcut,variant=adp-s");
 
+const fn flash(name: &'static str, options: &'static str) -> System {
+    System {
+        name,
+        options,
+        access: Access::Blocks,
+    }
+}
+
+/// The JFTL paper's four configurations of ext3: ordered mode,
+pub const ORDERED: System = flash("ordered", "scheme=jftl,data=ordered,remap=off");
+/// the same with remapped metadata,
+pub const ORDERED_REMAP: System = flash("ordered+remap", "scheme=jftl,data=ordered,remap=batch");
+/// everything journaled,
+pub const JOURNAL: System = flash("journal", "scheme=jftl,data=journal,remap=off");
+/// and everything remapped.
+pub const JOURNAL_REMAP: System = flash("journal+remap", "scheme=jftl,data=journal,remap=batch");
+/// Remapped after each commit, as the paper does it.
+pub const ORDERED_EACH: System = flash("ordered+each", "scheme=jftl,data=ordered,remap=on");
+/// The same with everything journaled.
+pub const JOURNAL_EACH: System = flash("journal+each", "scheme=jftl,data=journal,remap=on");
+
 /// Where a volume lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// Simulated memory; time is virtual.
     Sim(PmemTiming),
+    /// A simulated NAND part behind our flash translation layer; time is virtual.
+    Nand(Flash),
     /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device, which is a block layer, for those
     /// that see blocks. Without the privilege for that the file itself, whose block layer is the kernel's page cache.
     Memory,
@@ -82,6 +108,7 @@ impl Medium {
     pub fn name(self) -> &'static str {
         match self {
             Self::Sim(timing) => timing.name(),
+            Self::Nand(flash) => flash.name,
             Self::Memory => "memory",
         }
     }
@@ -94,6 +121,7 @@ impl Medium {
                 timing.load_ns(),
                 timing.flush_ns()
             ),
+            Self::Nand(flash) => flash.about(),
             Self::Memory => "real time, median of three; systems that see bytes map a file in this machine's memory, the others have a \
                              loop device on one, or without privilege the file"
                 .to_owned(),

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use stetfs_media::Image;
 
+use super::Flash;
 use crate::host::{run, scratch};
 use crate::image::Variety;
 
@@ -40,6 +42,8 @@ pub struct Volume {
     /// The size of its journal in MiB.
     pub journal_mib: u64,
     image: Image,
+    /// A part that holds it.
+    on_flash: OnceLock<(Flash, Image)>,
 }
 
 impl Volume {
@@ -85,12 +89,28 @@ impl Volume {
             mib,
             journal_mib,
             image: Image::from_file(&path)?,
+            on_flash: OnceLock::new(),
         })
     }
 
     /// What is on it.
     pub fn image(&self) -> &Image {
         &self.image
+    }
+
+    /// A part with it, made once.
+    pub(super) fn on_flash(&self, flash: Flash) -> Result<Image> {
+        let (kind, image) = match self.on_flash.get() {
+            Some(made) => made,
+            None => {
+                let made = (flash, flash.with(&self.image)?);
+                self.on_flash.get_or_init(|| made)
+            }
+        };
+        match *kind == flash {
+            true => Ok(image.clone()),
+            false => flash.with(&self.image),
+        }
     }
 
     /// Makes a file of it.

@@ -4,11 +4,13 @@
 //! how far it is. The same workload with the same seed makes the same calls on every system. (What power cuts are
 //! explored with is in `crash/workload.rs`.)
 
+pub mod bonnie;
 mod content;
 pub mod iozone;
 pub mod postmark;
 mod session;
 
+pub use bonnie::Bonnie;
 pub use content::Content;
 pub use iozone::Iozone;
 pub use postmark::Postmark;

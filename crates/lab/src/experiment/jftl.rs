@@ -1,0 +1,287 @@
+//! What the two figures of the JFTL paper have in common: its four configurations on its part, and what their pages were programmed for.
+//!
+//! Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory", section 4.
+
+use anyhow::{Result, ensure};
+use stetfs_media::nand::{NandGeometry, NandPart, NandTiming, parts};
+use stetfs_media::{Cause, Class, Tag};
+
+use super::report::{Chart, Report, Series, Table};
+use super::{Experiment, Setting};
+use crate::system::{
+    EXT3_4K, Flash, JOURNAL, JOURNAL_REMAP, Measured, Medium, ORDERED, ORDERED_REMAP, System,
+    Volume,
+};
+use crate::workload::{Durable, Workload};
+
+/// What is compared, for a report.
+pub(super) const CONFIGURATIONS: (&str, &str) = (
+    "systems",
+    "scheme=jftl with data=ordered or journal, remap=off (as scheme=jbd2) or batch",
+);
+
+pub(super) const PAPER: &str = "Lim, Choi, Park, Journal Remap-Based FTL, 2009";
+
+pub(super) const SYSTEMS: [System; 4] = [ORDERED, ORDERED_REMAP, JOURNAL, JOURNAL_REMAP];
+// Where each stands among them.
+const ORDERED_AT: usize = 0;
+const ORDERED_REMAP_AT: usize = 1;
+const JOURNAL_AT: usize = 2;
+const JOURNAL_REMAP_AT: usize = 3;
+
+/// A part, and what is put on it.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    flash: Flash,
+    /// What the names of its charts begin with.
+    pub(super) key: &'static str,
+    /// What mke2fs makes of a device of this size.
+    journal_mib: u64,
+    /// Of caches, half of it dirty at most: in ordered mode data goes home when there is so much. That is what the part takes in 5 s or a little
+    /// more, so that a commit every 5 s comes about although the processor's work takes no time.
+    pub(super) memory_mib: u64,
+}
+
+/// The paper's part, which it simulated without errors and bad blocks.
+const PAPERS: Kind = Kind {
+    flash: Flash {
+        name: "JFTL's NAND",
+        part: parts::JFTL.flawless(),
+        units: 1,
+    },
+    key: "",
+    journal_mib: 4,
+    memory_mib: 32,
+};
+
+/// A sixteenth of a modern part, Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times as measured on those of a drive
+/// (Li and others: "The CASE of FEMU", FAST 2018, `hw/block/femu/nand/nand.h`); the layer maps units of 4 KiB.
+const MODERN: Kind = Kind {
+    flash: Flash {
+        name: "16 KiB NAND",
+        part: NandPart {
+            geometry: NandGeometry {
+                page_bytes: 16 << 10,
+                spare_bytes: 2208,
+                pages_per_block: 512,
+                blocks: 128,
+                planes: 2,
+                bad_mark: 0,
+            },
+            timing: NandTiming {
+                read_ns: 56_000,
+                program_ns: 1_575_000,
+                erase_ns: 3_000_000,
+                bus_bytes_per_us: 312,
+            },
+            ..parts::MLC.flawless()
+        },
+        units: 4,
+    },
+    key: "16k-",
+    journal_mib: 16,
+    memory_mib: 96,
+};
+
+pub(super) const KINDS: [Kind; 2] = [PAPERS, MODERN];
+
+/// A part with a volume that fills it.
+pub(super) struct Ground {
+    pub(super) kind: Kind,
+    flash: Flash,
+    volume: Volume,
+}
+
+impl Ground {
+    /// One of the kind; larger where the paper's files are.
+    ///
+    /// # Errors
+    /// Of the scale; of mke2fs.
+    pub(super) fn new(setting: &Setting<'_>, kind: Kind) -> Result<Self> {
+        let blocks = u64::from(kind.flash.part.geometry.blocks);
+        let flash = Flash {
+            part: NandPart {
+                geometry: NandGeometry {
+                    blocks: setting.scaled(blocks, 1)?.max(blocks) as u32,
+                    ..kind.flash.part.geometry
+                },
+                ..kind.flash.part
+            },
+            ..kind.flash
+        };
+        let mib = flash.capacity()? >> 20;
+        Ok(Self {
+            kind,
+            flash,
+            volume: Volume::make(EXT3_4K, mib, kind.journal_mib)?,
+        })
+    }
+
+    /// The part's name.
+    pub(super) fn name(&self) -> &'static str {
+        self.flash.name
+    }
+
+    /// Says in a report what is compared on what.
+    pub(super) fn describe(&self, report: &mut Report) {
+        report.measured_on(Medium::Nand(self.flash));
+        report.setup.push((
+            "volume",
+            format!(
+                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB; a transaction has a quarter of it at most; caches of {} MiB",
+                self.volume.mib, self.volume.journal_mib, self.kind.memory_mib
+            ),
+        ));
+    }
+
+    /// Runs a workload on all four.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub(super) fn measure(
+        &self,
+        setting: &Setting<'_>,
+        memory_mib: u64,
+        work: &dyn Workload,
+        durable: Durable,
+    ) -> Result<Row> {
+        self.measure_on(&SYSTEMS, setting, memory_mib, work, durable)
+    }
+
+    /// Runs a workload on these.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub(super) fn measure_on(
+        &self,
+        systems: &[System],
+        setting: &Setting<'_>,
+        memory_mib: u64,
+        work: &dyn Workload,
+        durable: Durable,
+    ) -> Result<Row> {
+        let medium = Medium::Nand(self.flash);
+        let one = |system| {
+            let run = setting.measure((system, medium), &self.volume, memory_mib, work, durable)?;
+            ensure!(run.counts.written_bytes > 0, "nothing was written");
+            Ok(run)
+        };
+        let runs = systems.iter().copied().map(one);
+        Ok(Row(runs.collect::<Result<Vec<_>>>()?))
+    }
+}
+
+/// The table of what pages were programmed for.
+pub(super) fn show_pages(report: &mut Report, title: &str, rows: &[(String, &Row)]) {
+    let mut table = Table::new(
+        format!(
+            "{title}: pages programmed, blocks erased; pages for each page that was written, by what for"
+        ),
+        ["", "system", "pages", "erases"].into_iter().chain(SHARES),
+    );
+    for (name, row) in rows {
+        for run in &row.0 {
+            let mut cells = vec![
+                run.system.to_owned(),
+                run.device.total().writes.to_string(),
+                run.device.total_erases().to_string(),
+            ];
+            cells.extend(amplification(run).map(|share| format!("{share:.3}")));
+            table.row(name, cells);
+        }
+    }
+    report.tables.push(table);
+}
+
+/// What pages are programmed for.
+const SHARES: [&str; 6] = ["all", "journal", "home", "metadata", "map", "GC"];
+
+/// Pages programmed, for each page that callers wrote: all of them, and then by what for. Home is data at home, metadata is metadata at home.
+fn amplification(run: &Measured) -> [f64; SHARES.len()] {
+    let device = &run.device;
+    let bytes = |class, cause| device.of(Tag::new(class, cause)).write_bytes;
+    let by_cause = |cause| device.by_cause(cause).write_bytes;
+    let all = device.total().write_bytes;
+    let log = by_cause(Cause::Log)
+        + by_cause(Cause::CommitRecord)
+        + bytes(Class::Journal, Cause::Control);
+    let data = bytes(Class::Data, Cause::Home) + bytes(Class::Data, Cause::Checkpoint);
+    let (map, gc) = (by_cause(Cause::Map), by_cause(Cause::Gc));
+    let metadata = all - log - data - map - gc;
+    [all, log, data, metadata, map, gc].map(|bytes| bytes as f64 / run.counts.written_bytes as f64)
+}
+
+/// The same in words.
+fn in_words(run: &Measured) -> String {
+    let shares = SHARES.into_iter().zip(amplification(run));
+    let shares: Vec<_> = shares.map(|(name, n)| format!("{name} {n:.3}")).collect();
+    format!("{}: {}", run.system, shares.join(", "))
+}
+
+/// The same workload on all of them.
+pub(super) struct Row(pub(super) Vec<Measured>);
+
+impl Row {
+    pub(super) fn mib_s(&self, at: usize) -> f64 {
+        self.0[at].write_mib_s()
+    }
+}
+
+/// Bandwidth as a table and as a chart.
+pub(super) fn show_bandwidth(
+    report: &mut Report,
+    experiment: &Experiment,
+    (file, title): (&str, &str),
+    rows: &[(String, Row)],
+) {
+    let names = SYSTEMS.map(|s| s.name);
+    let title = format!("{title}, MiB/s in virtual time");
+    let mut table = Table::new(&title, std::iter::once("").chain(names));
+    for (name, row) in rows {
+        let cells = (0..SYSTEMS.len()).map(|at| format!("{:.3}", row.mib_s(at)));
+        table.row(name, cells);
+    }
+    report.tables.push(table);
+    let series = |at: usize| Series {
+        name: names[at].to_owned(),
+        values: rows.iter().map(|(_, row)| Some(row.mib_s(at))).collect(),
+    };
+    report.charts.push(Chart {
+        name: format!("{}-{file}", experiment.id),
+        title,
+        unit: "MiB/s".to_owned(),
+        groups: rows.iter().map(|(name, _)| name.clone()).collect(),
+        series: (0..SYSTEMS.len()).map(series).collect(),
+        lines: Vec::new(),
+    });
+}
+
+/// The paper's claims, each where it holds least. Where it does not hold, a note says what the pages were programmed for.
+pub(super) fn check(report: &mut Report, what: &str, rows: &[(String, Row)]) {
+    let mut check = |a: usize, b: usize, claim: &str, paper: &str, bound: f64| {
+        let ratio = |row: &Row| row.mib_s(a) / row.mib_s(b);
+        let least = rows
+            .iter()
+            .min_by(|x, y| ratio(&x.1).total_cmp(&ratio(&y.1)));
+        let (name, row) = least.expect("a row");
+        let claim = format!("{what}: {} {claim} {}", SYSTEMS[a].name, SYSTEMS[b].name);
+        let ours = format!("{:.4} at least ({name})", ratio(row));
+        let holds = ratio(row) >= bound;
+        if !holds {
+            report.notes.push(format!(
+                "{claim}: {ours}. Pages programmed for each that was written ({name}): {}; {}.",
+                in_words(&row.0[a]),
+                in_words(&row.0[b])
+            ));
+        }
+        report.check(claim, paper, ours, holds);
+    };
+    let twice = "has at least twice the bandwidth of";
+    check(ORDERED_AT, JOURNAL_AT, twice, "at least twice", 2.0);
+    check(JOURNAL_REMAP_AT, JOURNAL_AT, twice, "close to ordered", 2.0);
+    let close = "is within 15 % of";
+    check(JOURNAL_REMAP_AT, ORDERED_AT, close, "similar", 0.85);
+    // Equal is not above.
+    let above = 1.0 + f64::EPSILON;
+    check(ORDERED_REMAP_AT, ORDERED_AT, "is above", "slightly", above);
+}

@@ -1,0 +1,148 @@
+//! A NAND part with a flash translation layer on it, on which volumes lie.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use stetfs_ftl::{Ftl, FtlOptions};
+use stetfs_media::nand::{Nand, NandOptions, NandPart, NandSim, UnitNand};
+use stetfs_media::sim::Rig;
+use stetfs_media::{BlockDev, Cause, Class, Clock, Image, Tag};
+
+/// A kind of part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flash {
+    /// The name in reports.
+    pub name: &'static str,
+    /// The part.
+    pub part: NandPart,
+    /// How many units of a page are mapped each for itself.
+    pub units: u32,
+}
+
+/// A part of the kind.
+pub struct Chip {
+    sim: Arc<NandSim>,
+    /// Before it, where pages are divided.
+    units: Option<Arc<UnitNand>>,
+}
+
+impl Chip {
+    fn new(sim: NandSim, units: u32) -> Self {
+        let sim = Arc::new(sim);
+        let units = (units > 1).then(|| Arc::new(UnitNand::new(sim.clone(), units)));
+        Self { sim, units }
+    }
+
+    /// As the layer sees it.
+    pub fn nand(&self) -> Arc<dyn Nand> {
+        match &self.units {
+            Some(units) => units.clone(),
+            None => self.sim.clone(),
+        }
+    }
+
+    /// The time that passes on it.
+    pub fn clock(&self) -> &Clock {
+        &self.sim.rig().clock
+    }
+
+    /// Programs what waits for its page to be full: there must be no layer that goes on.
+    ///
+    /// # Errors
+    /// Of the part.
+    pub fn settle(&self) -> Result<()> {
+        Ok(self.units.as_ref().map_or(Ok(()), |units| units.settle())?)
+    }
+}
+
+/// So that parts are the same each time.
+const UUID: [u8; 16] = *b"the lab's layer.";
+
+impl Flash {
+    /// What it is, for reports.
+    pub fn about(self) -> String {
+        let NandPart {
+            geometry, timing, ..
+        } = self.part;
+        let mapped = match self.units {
+            1 => "whole pages".to_owned(),
+            n => format!(
+                "units of {} bytes, {n} of which wait in a controller's memory with capacitors until they fill a page",
+                geometry.page_bytes / n
+            ),
+        };
+        format!(
+            "virtual time; {} MiB in pages of {} bytes and erase blocks of {} KiB; {} us to read a page, {} to program one, {} ms to erase a \
+             block, {} MB/s on the bus; our flash translation layer maps {mapped}, and exports {} MiB",
+            geometry.data_bytes() >> 20,
+            geometry.page_bytes,
+            (geometry.page_bytes * geometry.pages_per_block) >> 10,
+            timing.read_ns / 1000,
+            timing.program_ns / 1000,
+            f64::from(timing.erase_ns) / 1e6,
+            timing.bus_bytes_per_us,
+            self.capacity().map_or(0, |bytes| bytes >> 20),
+        )
+    }
+
+    /// Bytes that the layer exports.
+    ///
+    /// # Errors
+    /// Such a part cannot have a layer.
+    pub fn capacity(self) -> Result<u64> {
+        let (_chip, ftl) = self.format()?;
+        Ok(ftl.size())
+    }
+
+    /// No tape is kept.
+    const fn options(self) -> NandOptions {
+        NandOptions {
+            record: false,
+            ..NandOptions::new(self.part)
+        }
+    }
+
+    /// A part with this content.
+    pub(super) fn holding(self, image: Image) -> Result<Chip> {
+        let sim = self.options().open_on(&Rig::default(), image)?;
+        Ok(Chip::new(sim, self.units))
+    }
+
+    /// A new part with a new layer.
+    ///
+    /// # Errors
+    /// Such a part cannot have a layer.
+    pub fn format(self) -> Result<(Chip, Ftl)> {
+        let chip = Chip::new(self.options().build(), self.units);
+        let options = FtlOptions::default();
+        let ftl = Ftl::create(chip.nand(), UUID, &options, Default::default())?;
+        Ok((chip, ftl))
+    }
+
+    /// The content of a new part with a new layer that holds a volume.
+    ///
+    /// # Errors
+    /// The volume is larger.
+    pub(super) fn with(self, volume: &Image) -> Result<Image> {
+        const PIECE: u64 = 64 << 10;
+        let (chip, ftl) = self.format()?;
+        ensure!(
+            volume.size() <= ftl.size(),
+            "a volume of {} bytes on a layer of {}",
+            volume.size(),
+            ftl.size()
+        );
+        let mut piece = vec![0; PIECE as usize];
+        for at in (0..volume.size()).step_by(PIECE as usize) {
+            let piece = &mut piece[..PIECE.min(volume.size() - at) as usize];
+            volume.read(at, piece);
+            if piece.iter().any(|&byte| byte != 0) {
+                ftl.write_at(at, piece, Tag::new(Class::Data, Cause::Home))?;
+            }
+        }
+        ftl.flush(Cause::Home)?;
+        drop(ftl);
+        chip.settle()?;
+        Ok(chip.sim.image())
+    }
+}
