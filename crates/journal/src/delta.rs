@@ -6,6 +6,12 @@
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 
+/// Sets `out` to the difference of a block to its previous version, their exclusive or, and returns in how many bits they differ. All three have
+/// the same length, a multiple of 8.
+pub fn difference(before: &[u8], now: &[u8], out: &mut [u8]) -> u64 {
+    stetfs_sys::xor_into(before, now, out)
+}
+
 /// Something that makes deltas small. What it has made, it can undo as long as there are volumes.
 pub trait Compressor: Send + Sync {
     /// Its name as a mount option.

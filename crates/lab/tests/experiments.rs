@@ -130,3 +130,16 @@ fn virtual_results_are_the_same_each_time() {
         assert_eq!(first, json(), "{}", experiment.id);
     }
 }
+
+/// What the paper says of its blocks is so where whole bytes differ; where values are new, a quarter of the bits is half of the bytes.
+#[test]
+fn deltas_are_as_small_as_the_paper_says() {
+    let report = run("dj-fig4", 1.0);
+    let wrong = wrong(&report);
+    assert_eq!(report.checks.len(), 4);
+    assert!(
+        wrong.iter().all(|check| check.contains("new values")),
+        "{wrong:?}"
+    );
+    assert_eq!(run("dj-fig5", 1.0).checks.len(), 0);
+}

@@ -44,13 +44,12 @@ use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
 use stetfs_format::private_log::{LogHeader, Tail};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
-use stetfs_sys::xor_into;
 
 use self::recovery::Left;
 use self::region::{Flight, Region, TagWord};
 use super::home::{Write, write_home, write_home_in};
 use super::jbd2::area::Area;
-use crate::delta::{COMPRESSORS, Compressor};
+use crate::delta::{COMPRESSORS, Compressor, difference};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{
@@ -541,7 +540,7 @@ impl Dj {
         };
         let size = block.content.len();
         scratch.xor.resize(size, 0);
-        let differ = xor_into(base, &block.content, &mut scratch.xor) * 100;
+        let differ = difference(base, &block.content, &mut scratch.xor) * 100;
         let all = size as u64 * 8;
         let few = self.threshold * all;
         if !self.by_size && differ >= few && all * 100 - differ >= few {

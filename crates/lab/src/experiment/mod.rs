@@ -3,6 +3,7 @@
 //! An experiment is a file here: what it compares, what the paper says of it ([`Check`](report::Check)), and how its
 //! [`Report`] shows it. [`EXPERIMENTS`] is the one list of them.
 
+mod dj_deltas;
 mod ftl_wear;
 mod jftl;
 mod jftl_fig7;
@@ -49,6 +50,8 @@ pub const EXPERIMENTS: &[Experiment] = &[
     jftl_fig7::EXPERIMENT,
     jftl_fig8::EXPERIMENT,
     ftl_wear::EXPERIMENT,
+    dj_deltas::SIZES,
+    dj_deltas::TIMES,
 ];
 
 /// The experiment of that name.

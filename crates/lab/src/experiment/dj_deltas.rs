@@ -1,0 +1,299 @@
+//! Figures 4 and 5 of the Delta Journaling paper: how small compressors make the difference of a block of 4 KiB, and how long that takes.
+//!
+//! The paper does not say what its blocks held. Here are two kinds of difference, each at levels from 0 to 100 percent of the bits: bytes that differ
+//! in *every* bit, in pieces of 8 to 64 bytes, which is the best that there can be for a compressor; and bytes with *new values*, in pieces as well, of
+//! whose bits half differ, which is what programs do. Above 50 percent the second kind is the complement: that of a block that was
+//! inverted but for some bytes.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use stetfs_journal::delta::{COMPRESSORS, Compressor, difference};
+
+use super::report::{Chart, Report, Series, Table};
+use super::{Experiment, Setting};
+use crate::rng::Rng;
+
+const PAPER: &str = "Kim, Min, Eom, Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices, 2014";
+
+pub(super) const SIZES: Experiment = Experiment {
+    id: "dj-fig4",
+    title: "how small compressors make the difference of a 4 KiB block",
+    paper: PAPER,
+    scale: 1.0,
+    has_real_time: false,
+    run: sizes,
+};
+
+pub(super) const TIMES: Experiment = Experiment {
+    id: "dj-fig5",
+    title: "how long compressors take for the difference of a 4 KiB block",
+    paper: PAPER,
+    scale: 1.0,
+    has_real_time: true,
+    run: times,
+};
+
+const BLOCK: usize = 4096;
+/// Percent of the bits that differ.
+const LEVELS: [u64; 11] = [1, 5, 10, 20, 25, 50, 75, 80, 90, 95, 99];
+/// Blocks of each kind and level.
+const BLOCKS: u64 = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    EveryBit,
+    NewValues,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::EveryBit, Self::NewValues];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::EveryBit => "every bit",
+            Self::NewValues => "new values",
+        }
+    }
+
+    /// A difference of that level.
+    fn delta(self, level: u64, rng: &mut Rng) -> Vec<u8> {
+        let is_inverted = self == Self::NewValues && level > 50;
+        let level = if is_inverted { 100 - level } else { level };
+        let share = match self {
+            Self::EveryBit => level,
+            // Of the bits of a random value half differ.
+            Self::NewValues => 2 * level,
+        };
+        let mut delta = vec![0; BLOCK];
+        let mut left = BLOCK * share as usize / 100;
+        while left > 0 {
+            let len = (8 + rng.below(57) as usize).min(left);
+            let at = rng.below((BLOCK - len + 1) as u64) as usize;
+            for byte in &mut delta[at..at + len] {
+                if left > 0 && *byte == 0 {
+                    *byte = match self {
+                        Self::EveryBit => 0xff,
+                        Self::NewValues => 1 + rng.below(255) as u8,
+                    };
+                    left -= 1;
+                }
+            }
+        }
+        if is_inverted {
+            delta.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        delta
+    }
+
+    fn deltas(self, level: u64, seed: u64) -> Vec<Vec<u8>> {
+        let mut rng = Rng::new(seed ^ level << 8 ^ self as u64);
+        (0..BLOCKS).map(|_| self.delta(level, &mut rng)).collect()
+    }
+}
+
+/// A table and a chart of one kind: a value for each compressor and level.
+fn show(
+    report: &mut Report,
+    kind: Kind,
+    (what, unit): (&str, &str),
+    names: Vec<&str>,
+    values: &[Vec<f64>],
+) {
+    let head = std::iter::once("differs".to_owned());
+    let mut table = Table::new(
+        format!("{what}, {unit}: bytes that differ in {}", kind.name()),
+        head.chain(names.iter().map(|name| (*name).to_owned())),
+    );
+    for (n, level) in LEVELS.iter().enumerate() {
+        let cells = values.iter().map(|of| format!("{:.0}", of[n]));
+        table.row(format!("{level} %"), cells);
+    }
+    report.tables.push(table);
+    let series = names.iter().zip(values).map(|(name, of)| Series {
+        name: (*name).to_owned(),
+        values: of.iter().map(|value| Some(*value)).collect(),
+    });
+    report.charts.push(Chart {
+        name: format!("{}-{}", report.experiment, kind.name().replace(' ', "-")),
+        title: format!("{what}: bytes that differ in {}", kind.name()),
+        unit: unit.to_owned(),
+        groups: LEVELS.iter().map(|level| format!("{level} %")).collect(),
+        series: series.collect(),
+        lines: Vec::new(),
+    });
+}
+
+fn set_up(report: &mut Report) {
+    let what = format!("{BLOCKS} blocks of {BLOCK} bytes for each kind and level");
+    report.setup.push(("workload", what));
+    report.notes.push(
+        "of the paper's compressors gzip is here as deflate, LZ4 and LZO as themselves; FastLZ, LZF and LZW are not: no volume uses them"
+            .to_owned(),
+    );
+}
+
+fn sizes(setting: &Setting<'_>) -> Result<Report> {
+    let mut report = Report::new(&SIZES, setting);
+    set_up(&mut report);
+    let names: Vec<&str> = COMPRESSORS.iter().map(|with| with.name()).collect();
+    for (n, kind) in Kind::ALL.into_iter().enumerate() {
+        (setting.progress)(kind.name(), n as u64, 2);
+        let mut values = vec![Vec::new(); COMPRESSORS.len()];
+        for level in LEVELS {
+            let deltas = kind.deltas(level, setting.seed);
+            for (with, of) in COMPRESSORS.iter().zip(&mut values) {
+                let total: Result<usize> = deltas.iter().map(|delta| size(*with, delta)).sum();
+                of.push(total? as f64 / BLOCKS as f64);
+            }
+        }
+        let quarter = BLOCK as f64 / 4.0;
+        let is_far = |level: u64| !(25..=75).contains(&level);
+        let far = LEVELS
+            .iter()
+            .zip(&values[0])
+            .filter(|(level, _)| is_far(**level));
+        let largest = far.map(|(_, size)| *size).fold(0.0, f64::max);
+        report.check(
+            format!(
+                "below 25 % and above 75 %, LZO makes less than a quarter of the block ({})",
+                kind.name()
+            ),
+            "< 1,024 bytes",
+            format!("at most {largest:.0}"),
+            largest < quarter,
+        );
+        let sum = |with: &str| -> f64 {
+            let at = names
+                .iter()
+                .position(|name| *name == with)
+                .expect("it is one of them");
+            values[at].iter().sum()
+        };
+        let (gzip, lzo) = (sum("deflate"), sum("lzo"));
+        report.check(
+            format!("gzip makes less of it than LZO ({})", kind.name()),
+            "less",
+            format!("{:.2} of LZO's", gzip / lzo),
+            gzip < lzo,
+        );
+        show(
+            &mut report,
+            kind,
+            ("compressed size", "bytes"),
+            names.clone(),
+            &values,
+        );
+    }
+    Ok(report)
+}
+
+fn size(with: &dyn Compressor, delta: &[u8]) -> Result<usize> {
+    let (mut small, mut back) = (Vec::new(), Vec::new());
+    with.compress(delta, &mut small);
+    let is_back = with.decompress(&small, delta.len(), &mut back) && back == delta;
+    ensure!(is_back, "{} does not give back what it took", with.name());
+    Ok(small.len())
+}
+
+/// The quickest of so many rounds counts: others were disturbed.
+const ROUNDS: usize = 9;
+
+fn times(setting: &Setting<'_>) -> Result<Report> {
+    let mut report = Report::new(&TIMES, setting);
+    set_up(&mut report);
+    if !setting.real_time {
+        report
+            .notes
+            .push("not measured: without real time there is nothing to show".to_owned());
+        return Ok(report);
+    }
+    let mut names = vec!["xor and count"];
+    names.extend(COMPRESSORS.iter().map(|with| with.name()));
+    let mut base = vec![0; BLOCK];
+    Rng::new(setting.seed).fill(&mut base);
+    for (n, kind) in Kind::ALL.into_iter().enumerate() {
+        (setting.progress)(kind.name(), n as u64, 2);
+        let mut values = vec![Vec::new(); names.len()];
+        for level in LEVELS {
+            let deltas = kind.deltas(level, setting.seed);
+            let mut xor = vec![0; BLOCK];
+            values[0].push(quickest_ns(&deltas, |delta| {
+                black_box(difference(&base, delta, &mut xor));
+            }));
+            for (with, of) in COMPRESSORS.iter().zip(&mut values[1..]) {
+                let mut small = Vec::new();
+                of.push(quickest_ns(&deltas, |delta| {
+                    with.compress(delta, black_box(&mut small))
+                }));
+            }
+        }
+        let at_ten = LEVELS
+            .iter()
+            .position(|level| *level == 10)
+            .expect("a level");
+        let (xor, lzo) = (values[0][at_ten], values[1][at_ten]);
+        report.check(
+            format!("exclusive or and count of a block ({})", kind.name()),
+            "no figure; this project's aim: 150 ns",
+            format!("{xor:.0} ns"),
+            xor <= 150.0,
+        );
+        report.check(
+            format!("the same and LZO at a difference of 10 % ({})", kind.name()),
+            "no figure; this project's aim: 2,000 ns",
+            format!("{:.0} ns", xor + lzo),
+            xor + lzo <= 2000.0,
+        );
+        let all = |of: &Vec<f64>| of.iter().sum::<f64>();
+        let (gzip, lzo) = (all(&values[4]), all(&values[1]));
+        report.check(
+            format!("gzip takes longer than LZO ({})", kind.name()),
+            "longer",
+            format!("{:.0} times", gzip / lzo),
+            gzip > lzo,
+        );
+        show(
+            &mut report,
+            kind,
+            ("time to compress a block", "ns"),
+            names.clone(),
+            &values,
+        );
+    }
+    Ok(report)
+}
+
+/// Nanoseconds for one of them, on average over all of them in the quickest round.
+fn quickest_ns(deltas: &[Vec<u8>], mut take: impl FnMut(&[u8])) -> f64 {
+    let mut round = || {
+        let start = Instant::now();
+        deltas.iter().for_each(|delta| take(delta));
+        start.elapsed().as_nanos() as f64 / deltas.len() as f64
+    };
+    (0..ROUNDS).map(|_| round()).fold(f64::MAX, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deltas_have_their_level() {
+        let zeros = vec![0; BLOCK];
+        let mut out = vec![0; BLOCK];
+        for kind in Kind::ALL {
+            for level in LEVELS {
+                for delta in kind.deltas(level, 3) {
+                    let bits = difference(&zeros, &delta, &mut out) * 100 / (BLOCK as u64 * 8);
+                    assert!(
+                        bits.abs_diff(level) <= 2,
+                        "{} {level} %: {bits}",
+                        kind.name()
+                    );
+                }
+            }
+        }
+    }
+}
