@@ -84,6 +84,12 @@ impl Effort {
                 (false, ..=1) => (24, 64),
                 (false, _) => (16, 256),
             };
+            // A state on flash costs two mounts of the layer.
+            let is_costly = target.home == Kind::Nand && workload.operations() > 1;
+            let moments = match is_costly && !workload.is_long() {
+                true => 6,
+                false => moments,
+            };
             fitted.moments = fitted.moments.min(moments);
             fitted.prefixes = fitted.prefixes.min(16);
             fitted.singles = fitted.singles.min(4);
