@@ -59,6 +59,8 @@ pub(crate) struct MountInfo {
     pub(crate) kind: String,
     /// What the server says that the volume is on; of memory also what that survives.
     pub(crate) medium: Option<String>,
+    /// What it says by which means committed blocks get home without being copied, if they do.
+    pub(crate) remaps: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -141,7 +143,8 @@ impl VolumeInfo {
             needs_recovery,
             first_orphan: sb.last_orphan,
             mounted: mounted.map(|m| MountInfo {
-                medium: medium(&m.dir),
+                medium: server_says(&m.dir, "medium"),
+                remaps: server_says(&m.dir, "remaps"),
                 dir: m.dir.display().to_string(),
                 kind: m.kind,
             }),
@@ -240,6 +243,12 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
     ];
     if let Some(medium) = v.mounted.as_ref().and_then(|m| m.medium.as_ref()) {
         rows.push(("medium", medium.clone()));
+    }
+    if let Some(means) = v.mounted.as_ref().and_then(|m| m.remaps.as_ref()) {
+        rows.push((
+            "remaps",
+            format!("by {means}: what was logged is not copied home"),
+        ));
     }
     rows.extend(journal_rows(v));
     rows.push(("features", v.features.join(" ")));
@@ -437,11 +446,11 @@ fn journal(disk: &Disk) -> Option<JournalInfo> {
     })
 }
 
-/// What the server of a mounted volume says that it is on; none when it does not answer, as the kernel's.
-fn medium(dir: &Path) -> Option<String> {
+/// What the server of a mounted volume says of itself; none when it does not answer, as the kernel's.
+fn server_says(dir: &Path, what: &str) -> Option<String> {
     let stats = stetfs_fuse::query_stats(dir).ok()?;
     let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
-    stats.get("medium")?.as_str().map(str::to_owned)
+    stats.get(what)?.as_str().map(str::to_owned)
 }
 
 /// Text in a fixed field, up to its first NUL.

@@ -189,9 +189,12 @@ fn tell(args: &Mount, report: &MountReport) {
         let survives = report
             .survives
             .map_or_else(String::new, |survives| format!(", {survives}"));
+        let remaps = report
+            .remaps
+            .map_or_else(String::new, |means| format!(", remaps by {means}"));
         let (image, dir) = (args.image.display(), args.dir.display());
         eprintln!(
-            "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}{survives}",
+            "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}{survives}{remaps}",
             report.scheme
         );
     }

@@ -41,6 +41,9 @@ pub struct Stats {
     pub scheme: &'static str,
     /// What the volume is on; of memory also how it is made durable and what that survives.
     pub medium: String,
+    /// By what means of the medium committed blocks get home without being copied, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaps: Option<&'static str>,
     /// Bytes that callers have read from files.
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
@@ -446,6 +449,7 @@ impl Fs {
         Stats {
             scheme: vol.journal.about().name,
             medium: vol.dev.describe(),
+            remaps: vol.journal.remaps(),
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
             device: vol.dev.meter().snapshot(),

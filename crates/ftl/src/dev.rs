@@ -343,6 +343,26 @@ impl BlockDev for Ftl {
 }
 
 impl Remap for Ftl {
+    fn means(&self) -> &'static str {
+        "flash translation layer"
+    }
+
+    fn granularity(&self) -> u32 {
+        self.sector
+    }
+
+    fn is_atomic(&self) -> bool {
+        true
+    }
+
+    fn least_run_bytes(&self) -> u32 {
+        0
+    }
+
+    fn release(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        self.discard(offset, len)
+    }
+
     fn max_pairs(&self) -> usize {
         self.max_pairs
     }

@@ -248,6 +248,11 @@ impl Journal {
         self.scheme.about()
     }
 
+    /// By what means of the device committed blocks get home without being copied, if they do.
+    pub fn remaps(&self) -> Option<&'static str> {
+        self.scheme.remaps()
+    }
+
     /// What a crash may do to file data.
     pub fn data_promise(&self) -> DataPromise {
         self.scheme.data_promise()

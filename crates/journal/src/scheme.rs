@@ -339,6 +339,11 @@ pub trait Scheme: Send + Sync {
         0
     }
 
+    /// By what means of the device committed blocks get home without being copied, if they do.
+    fn remaps(&self) -> Option<&'static str> {
+        None
+    }
+
     // -- the verbs; `open` is in the registry, as it makes the scheme --
 
     /// The newest committed version of a home block, if the scheme holds one.

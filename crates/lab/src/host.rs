@@ -165,6 +165,14 @@ impl KernelMount {
     /// # Errors
     /// What mount(8) says.
     pub fn ext4(source: &Path, dir: &Path, options: &str) -> Result<Self> {
+        Self::new("ext4", source, dir, options)
+    }
+
+    /// The same as a file system of the given kind.
+    ///
+    /// # Errors
+    /// What mount(8) says.
+    pub fn new(kind: &str, source: &Path, dir: &Path, options: &str) -> Result<Self> {
         let loop_option = if source.is_file() { "loop," } else { "" };
         let options = format!("{loop_option}{options}");
         let options = options.trim_matches(',');
@@ -173,7 +181,7 @@ impl KernelMount {
             "mount",
             &[
                 "-t".as_ref(),
-                "ext4".as_ref(),
+                kind.as_ref(),
                 "-o".as_ref(),
                 OsStr::new(options),
                 source.as_os_str(),

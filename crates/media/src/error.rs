@@ -19,6 +19,8 @@ pub enum Op {
     Discard,
     /// A block of a NAND part can be programmed again.
     Erase,
+    /// An address gets the content of another one, without a copy.
+    Remap,
 }
 
 impl fmt::Display for Op {
@@ -29,6 +31,7 @@ impl fmt::Display for Op {
             Self::Flush => "flush",
             Self::Discard => "discard",
             Self::Erase => "erase",
+            Self::Remap => "remap",
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A regular file or a block device as a [`BlockDev`], through the page cache or past it (O_DIRECT).
 //!
-//! - Opening, locking and measuring are in `file_open.rs`; here is the transfer of bytes.
+//! - Opening, locking and measuring are in `file_open.rs`, remapping in `reflink.rs`; here is the transfer of bytes.
 //! - Requests that the system does only in part are continued, interrupted ones repeated.
 //! - A failed flush is final: the kernel reports a lost write once, to whoever asks first, marks the pages
 //!   clean and lets the next fdatasync succeed. So the device remembers, and every later flush fails too.
@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ pub use crate::file_open::FileOptions;
 use crate::dev::{BlockDev, Run, check_parts, check_range, write_zeros_by_hand};
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
+use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
 /// Most pieces of memory that one system call takes (`UIO_MAXIOV`).
@@ -47,6 +49,8 @@ pub struct FileDev {
     no_dsync: AtomicBool,
     bounce: BouncePool,
     rings: RingPool,
+    /// The unit of clones, once somebody has asked.
+    clone_granularity: OnceLock<Option<u32>>,
 }
 
 /// What was found out about the file when it was opened.
@@ -78,6 +82,7 @@ impl FileDev {
             no_dsync: AtomicBool::new(shape.block_device && shape.direct),
             bounce: BouncePool::default(),
             rings: RingPool::default(),
+            clone_granularity: OnceLock::new(),
         }
     }
 
@@ -89,6 +94,13 @@ impl FileDev {
     /// Whether transfers go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.shape.direct
+    }
+
+    /// The unit of clones in bytes, where the file can be remapped: see `reflink.rs`.
+    pub(crate) fn clone_granularity(&self) -> Option<u32> {
+        *self
+            .clone_granularity
+            .get_or_init(|| self.find_clone_granularity())
     }
 
     fn is_aligned(&self, memory: &[u8]) -> bool {
@@ -252,7 +264,7 @@ impl FileDev {
         Ok(())
     }
 
-    fn check_not_lost(&self) -> Result<(), MediaError> {
+    pub(crate) fn check_not_lost(&self) -> Result<(), MediaError> {
         if self.writes_lost.load(Ordering::Acquire) {
             return Err(MediaError::WritesLost);
         }
@@ -327,6 +339,10 @@ impl BlockDev for FileDev {
 
     fn host_cached(&self) -> bool {
         !self.shape.direct
+    }
+
+    fn remap(&self) -> Option<&dyn Remap> {
+        self.clone_granularity().map(|_| self as &dyn Remap)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {

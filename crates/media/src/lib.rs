@@ -28,6 +28,7 @@ pub mod planted;
 pub mod pmem;
 mod pmem_dev;
 mod ram;
+mod reflink;
 mod remap;
 pub mod sim;
 mod sparse;

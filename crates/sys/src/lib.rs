@@ -7,6 +7,8 @@
 pub mod block_ioctl;
 mod cache_line;
 #[cfg(target_os = "linux")]
+pub mod file_ioctl;
+#[cfg(target_os = "linux")]
 mod lock;
 #[cfg(target_os = "linux")]
 pub mod mapping;

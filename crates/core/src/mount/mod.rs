@@ -138,6 +138,8 @@ pub struct MountReport {
     pub data: Option<DataMode>,
     /// What durable content survives, where the volume is in memory or on a NAND part in a file.
     pub survives: Option<Survives>,
+    /// By what means of the medium committed blocks get home without being copied, if they do.
+    pub remaps: Option<&'static str>,
     /// What recovery did.
     pub recovery: RecoveryReport,
     /// Unlinked inodes that were freed.
@@ -202,12 +204,23 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
         scheme: about.name,
         data,
         survives: vol.dev.survives(),
+        remaps: vol.journal.remaps(),
         recovery,
         orphans_deleted: 0,
         orphans_truncated: 0,
         read_only,
         warnings: plan.warnings,
     };
+    if let Some(remap) = vol.dev.remap().filter(|_| report.remaps.is_some())
+        && remap.granularity() as usize > vol.geo.block_size()
+    {
+        report.warnings.push(format!(
+            "the volume has blocks of {} bytes and a remap by {} wants {}: most of what is logged is copied home",
+            vol.geo.block_size(),
+            remap.means(),
+            remap.granularity()
+        ));
+    }
     check_root(&vol)?;
     if writes {
         note_mount(&vol, &before, report.recovery.journal_errno)?;

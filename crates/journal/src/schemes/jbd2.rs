@@ -34,7 +34,7 @@ mod recovery;
 use hashbrown::HashSet;
 use parking_lot::{Condvar, Mutex};
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Cause, Class, Dirty, Tag};
+use stetfs_media::{Cause, Class, Dirty, Remap, Tag};
 
 use self::area::Area;
 use self::live::{Committed, Due, Live, Logged, Span};
@@ -165,6 +165,11 @@ impl Scheme for Jbd2 {
         self.mode == DataMode::Journal
     }
 
+    fn remaps(&self) -> Option<&'static str> {
+        let remap = self.area.dev.remap().filter(|_| self.remap.is_some());
+        remap.map(|remap| remap.means())
+    }
+
     fn read(&self, block: BlockNo) -> Result<Held> {
         Ok(self.live.content(block).map_or(Held::Home, Held::Here))
     }
@@ -196,7 +201,8 @@ impl Scheme for Jbd2 {
             return Ok(());
         }
         self.write_log(body, txn, &logged, &revoked)?;
-        if self.remap.is_some_and(|blocks| self.used() >= blocks) {
+        let is_time = self.remap.is_some_and(|blocks| self.used() >= blocks);
+        if is_time && self.is_prompt() {
             // All of it: that costs no copy, and the device can use the places of what was there before.
             self.checkpoint_until(|_| false)?;
         }
@@ -240,6 +246,12 @@ impl Jbd2 {
 
     fn flush(&self, cause: Cause) -> Result<()> {
         Ok(self.area.dev.flush(cause)?)
+    }
+
+    /// A remap costs nothing, so it need not wait for a checkpoint.
+    fn is_prompt(&self) -> bool {
+        let is_free = |remap: &dyn Remap| remap.least_run_bytes() == 0;
+        self.remap.is_some() && self.area.dev.remap().is_some_and(is_free)
     }
 
     /// Steps 1 and 3 to 5.
@@ -384,40 +396,44 @@ impl Jbd2 {
             in_flight.extend(due.iter().map(|d| d.home));
             due
         };
-        self.write_due(&due)?;
+        let remapped = self.write_due(&due)?;
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
         }
-        if self.remap.is_some() {
-            for (start, len) in left {
-                self.area.release(start, len)?;
-            }
+        // The copies that homes share now; where that costs nothing, records too.
+        let released = if self.is_prompt() { left } else { remapped };
+        for (start, len) in released {
+            self.area.release(start, len)?;
         }
         self.live.drop_oldest(n);
         Ok(())
     }
 
-    /// Writes home what is in flight.
-    fn write_due(&self, due: &[Due]) -> Result<()> {
+    /// Brings home what is in flight; what was remapped, as runs of log blocks.
+    fn write_due(&self, due: &[Due]) -> Result<Vec<(u32, u32)>> {
         if due.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let landed = self.bring_home(due);
         self.in_flight.lock().clear();
         self.landed.notify_all();
-        landed?;
+        let remapped = landed?;
         self.live.are_home(due);
-        Ok(())
+        Ok(remapped)
     }
 
     /// By remapping what the log holds as it is, the rest by writing it. Durable when it returns.
-    fn bring_home(&self, due: &[Due]) -> Result<()> {
-        let is_remapped = |d: &&Due| self.remap.is_some() && d.at.is_some();
-        let (remapped, written): (Vec<_>, Vec<_>) = due.iter().partition(is_remapped);
+    fn bring_home(&self, due: &[Due]) -> Result<Vec<(u32, u32)>> {
+        let place = |d: &&Due| d.at.filter(|_| self.remap.is_some()).map(|at| (d.home, at));
+        let (remapped, written) = self.area.split(due.iter().collect(), place)?;
         let pairs = remapped.iter().filter_map(|d| Some((d.home, d.at?)));
         self.area.remap(pairs)?;
+        let mut at: Vec<u32> = remapped.iter().filter_map(|d| d.at).collect();
+        at.sort_unstable();
+        let runs = at.chunk_by(|a, b| a + 1 == *b);
+        let remapped = runs.map(|run| (run[0], run.len() as u32)).collect();
         if written.is_empty() {
-            return Ok(());
+            return Ok(remapped);
         }
         let writes = written.iter().map(|d| Write {
             home: d.home,
@@ -426,10 +442,10 @@ impl Jbd2 {
         });
         let (dev, size) = (&*self.area.dev, self.area.block_size);
         write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-        match is_planted(Bug::MissingCheckpointFlush) {
-            true => Ok(()),
-            false => self.flush(Cause::Checkpoint),
+        if !is_planted(Bug::MissingCheckpointFlush) {
+            self.flush(Cause::Checkpoint)?;
         }
+        Ok(remapped)
     }
 
     /// Data home, as a part of a body that is flushed before anything vouches for it.

@@ -1,15 +1,25 @@
-//! JFTL: the block journal on a flash translation layer that remaps. What was logged gets home by a change of the device's table.
+//! JFTL: the block journal on a device that remaps. What was logged gets home by a change of the device's table: of a flash translation
+//! layer's, as in the paper, or of a file system's with reflinks, where the volume is a file on it.
 //!
 //! Source: Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory" (section 3).
 //!
 //! A commit is that of [`jbd2`], in its format. After it, or with `remap=batch` when a quarter of the log is taken then, all of the log is
 //! remapped, in order:
-//! 1. the list of (home, log block) pairs goes to the device, which has all of it or nothing after a power cut;
+//! 1. the list of (home, log block) pairs goes to the device, and is durable when that is done;
 //! 2. blocks that had to be escaped in the log are written home, and flushed;
 //! 3. the journal superblock moves the log's tail behind the transaction, durable;
 //! 4. the log's blocks are discarded: the device can use the places of their copies, and of what the homes held before.
 //!
 //! So nothing that was logged is written twice, and no more content is kept for a checkpoint than a large transaction has.
+//!
+//! Where a remap has its price ([`Remap::least_run_bytes`](stetfs_media::Remap::least_run_bytes)), as a reflink, both values of `remap`
+//! that are not `off` leave it until [`jbd2`] would checkpoint: a block that was logged again since is
+//! remapped once, and one flush serves all. Runs that are shorter than what is worth it, or not in whole granules of the device
+//! (blocks of 1 KiB on a file system with blocks of 4 KiB), are copied in step 2 as [`jbd2`] does, and only the copies that homes
+//! now share are released.
+//!
+//! Nothing here needs a remap that is all or nothing: the log keeps all copies until step 3, so whoever finds some of the homes
+//! remapped after a power cut finds the transaction too, and repeats all of it.
 //!
 //! Deviations from the paper:
 //! - It remaps after each commit. That costs a block for the tail and two pages of the device's log at least: of a large transaction nothing, but
@@ -35,7 +45,7 @@ use crate::scheme::{About, DataMode, OpenArgs, OptionAbout, RecoveryReport, Sche
 
 pub(crate) static ABOUT: About = About {
     name: "jftl",
-    title: "JFTL: the block journal, remapped home by the flash translation layer",
+    title: "JFTL: the block journal, remapped home by a flash translation layer or by reflink",
     source: "Lim, Choi, Park: Journal Remap-Based FTL for Journaling File System with Flash Memory",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_remap: true,
@@ -50,13 +60,13 @@ static REMAP: OptionAbout = OptionAbout {
     name: "remap",
     syntax: "on|off|batch",
     default: "on",
-    what: "remap what is logged after each commit, or when a quarter of the log is taken; or copy it home as scheme jbd2 does",
+    what: "remap what is logged after each commit, or when a quarter of the log is taken (by reflink always at checkpoints); or copy it home as scheme jbd2 does",
 };
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     if args.dev.remap().is_none() {
         return Err(JournalError::Unusable(format!(
-            "scheme {} needs a device that remaps, a flash translation layer of stetfs, not {}",
+            "scheme {} needs a device that remaps: a flash translation layer of stetfs, or a file on a file system with reflinks (XFS, Btrfs) that can be written; {} is neither",
             ABOUT.name,
             args.dev.describe()
         )));

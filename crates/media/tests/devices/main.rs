@@ -4,3 +4,4 @@ mod conformance;
 mod files;
 mod loops;
 mod pmem;
+mod reflink;

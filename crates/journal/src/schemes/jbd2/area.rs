@@ -199,8 +199,60 @@ impl Area {
         Ok(runs)
     }
 
+    /// Takes blocks apart into those that are brought home by a remap and those that are written. `place` says of one where its home is
+    /// and which log block holds it, if one does as it is.
+    ///
+    /// Remapped are neighbours, at home and in the log, that make whole granules of the device and are worth it.
+    pub(in crate::schemes) fn split<T>(
+        &self,
+        blocks: Vec<T>,
+        place: impl Fn(&T) -> Option<(BlockNo, u32)>,
+    ) -> Result<(Vec<T>, Vec<T>)> {
+        let Some(remap) = self.dev.remap() else {
+            return Ok((Vec::new(), blocks));
+        };
+        let in_blocks = |bytes: u32| (bytes as usize).div_ceil(self.block_size) as u64;
+        let unit = in_blocks(remap.granularity()).max(1);
+        let least = in_blocks(remap.least_run_bytes()).max(unit);
+        let end = self.dev.size() / self.block_size as u64;
+        let mut placed = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let at = match place(&block) {
+                Some((home, at)) => Some((home.0, self.place(at)?.0.0)),
+                None => None,
+            };
+            placed.push((at, block));
+        }
+        placed.sort_by_key(|(at, _)| *at);
+        let (mut remapped, mut written) = (Vec::new(), Vec::new());
+        let mut rest = placed.into_iter().peekable();
+        while let Some((at, block)) = rest.next() {
+            let Some((home, log)) = at else {
+                written.push(block);
+                continue;
+            };
+            let mut run = vec![block];
+            let next = |n: usize| Some((home + n as u64, log + n as u64));
+            while let Some((_, block)) = rest.next_if(|(at, _)| *at == next(run.len())) {
+                run.push(block);
+            }
+            // What is aligned of it.
+            let skip = home.next_multiple_of(unit) - home;
+            let whole = (home + run.len() as u64).min(end) / unit * unit;
+            let len = whole.saturating_sub(home + skip);
+            if home.abs_diff(log).is_multiple_of(unit) && len >= least {
+                written.extend(run.splice(..skip as usize, []));
+                written.extend(run.drain(len as usize..));
+                remapped.append(&mut run);
+            } else {
+                written.append(&mut run);
+            }
+        }
+        Ok((remapped, written))
+    }
+
     /// Gives homes what log blocks hold, without a copy; durable when it returns. The log keeps what it has, since until its tail is
-    /// moved a replay reads it.
+    /// moved a replay reads it, and a replay is what makes the list whole where the device does not do all of it or nothing.
     pub(in crate::schemes) fn remap(
         &self,
         blocks: impl Iterator<Item = (BlockNo, u32)>,
@@ -227,11 +279,14 @@ impl Area {
 
     /// Lets the device forget `len` log blocks from `at` on, which nobody replays any more.
     pub(in crate::schemes) fn release(&self, mut at: u32, mut len: u32) -> Result<()> {
+        let Some(remap) = self.dev.remap() else {
+            return Ok(());
+        };
         while len > 0 {
             let (block, together) = self.place(at)?;
             let n = len.min(together).min(self.end - at);
             let size = self.block_size as u64;
-            self.dev.discard(block.0 * size, u64::from(n) * size)?;
+            remap.release(block.0 * size, u64::from(n) * size)?;
             at = self.step(at, n);
             len -= n;
         }

@@ -108,8 +108,12 @@ fn replay(
         }
     }
     // A block that had to be changed to be logged has to be written.
-    let is_remapped = |copy: &Copy| remaps && !copy.tag.escaped;
-    let (remapped, written): (Vec<_>, Vec<_>) = copies.iter().partition(|c| is_remapped(c));
+    let place = |copy: &Copy| {
+        let is_remapped = remaps && !copy.tag.escaped;
+        is_remapped.then_some((copy.tag.block, copy.at))
+    };
+    let blocks = copies.len() as u64;
+    let (remapped, written) = area.split(copies, place)?;
     for copy in &remapped {
         // That it is intact: its checksum.
         scan.content(copy)?;
@@ -132,7 +136,7 @@ fn replay(
             writes.collect(),
         )?;
     }
-    report.blocks = copies.len() as u64;
+    report.blocks = blocks;
     if !is_planted(Bug::MissingReplayFlush) {
         area.dev.flush(Cause::Recovery)?;
     }

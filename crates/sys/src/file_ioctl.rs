@@ -1,0 +1,64 @@
+//! Requests to a file system about one of its files (`linux/fs.h`).
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+use rustix::ioctl::{self, Getter, Opcode, Setter, opcode};
+
+/// `FIGETBSZ` is declared without a type and answers with an `int`.
+const FIGETBSZ: Opcode = opcode::none(0x00, 2);
+/// `FICLONERANGE` takes `struct file_clone_range`.
+const FICLONERANGE: Opcode = opcode::write::<FileCloneRange>(0x94, 13);
+
+/// `struct file_clone_range`.
+#[repr(C)]
+struct FileCloneRange {
+    src_fd: i64,
+    src_offset: u64,
+    src_length: u64,
+    dest_offset: u64,
+}
+
+/// Block size of the file system in bytes: what ranges that are cloned are multiples of.
+pub fn block_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
+    // SAFETY: the kernel answers FIGETBSZ itself, before any file system is asked (`do_vfs_ioctl`), and writes exactly
+    // one int through the pointer; u32 has its size and alignment, and every bit pattern is a valid u32.
+    unsafe { ioctl::ioctl(fd, Getter::<FIGETBSZ, u32>::new()) }
+}
+
+/// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the blocks that hold it. All three
+/// are multiples of [`block_size_bytes`], and the ranges do not overlap; a `len` of 0 means up to the end of the file.
+/// `EOPNOTSUPP` where the file system has no such thing.
+pub fn clone_range(fd: impl AsFd, from: u64, len: u64, to: u64) -> Result<(), Errno> {
+    let fd = fd.as_fd();
+    let range = FileCloneRange {
+        src_fd: i64::from(fd.as_raw_fd()),
+        src_offset: from,
+        src_length: len,
+        dest_offset: to,
+    };
+    // SAFETY: the kernel answers FICLONERANGE itself and reads exactly one `struct file_clone_range`, which is what the setter
+    // holds; the descriptor in it is open as long as `fd` lives.
+    unsafe { ioctl::ioctl(fd, Setter::<FICLONERANGE, FileCloneRange>::new(range)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of `linux/fs.h` on x86-64 and AArch64.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[test]
+    fn numbers_are_those_of_the_kernel() {
+        assert_eq!(FIGETBSZ, 2);
+        assert_eq!(FICLONERANGE, 0x4020_940d);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_gets_no_clone() {
+        let file = std::fs::File::open("/proc/self/exe").expect("our own binary can be read");
+        let block = block_size_bytes(&file).expect("a file is on a file system");
+        assert!(block.is_power_of_two(), "{block}");
+        assert!(clone_range(&file, 0, u64::from(block), u64::from(block)).is_err());
+    }
+}
