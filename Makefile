@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test lint doc install uninstall bench-mount bench-lib bench-snoop stress-export planted ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-snoop stress-export planted ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fs
 test: ## Every test
 	@scripts/deps.sh test
 	@CARGO="$(CARGO)" scripts/test.sh
+
+test-mtd: ## NAND parts behind Linux's MTD layer: the kernel's nandsim in an emulated machine (minutes; not in `make test`)
+	@scripts/deps.sh mtd
+	@CARGO="$(CARGO)" scripts/mtd.sh
 
 lint: ## Formatting and clippy, as .ci/run has it
 	$(CARGO) fmt --all --check

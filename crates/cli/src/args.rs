@@ -158,6 +158,7 @@ In /etc/fstab:
 Examples:
   stetfs mount disk.img mnt
   stetfs mount -o ro,noatime disk.img mnt
+  stetfs mount -o scheme=jftl disk.img mnt   a file on XFS or Btrfs: logged blocks go home by reflink
   stetfs mount -f -v disk.img mnt        stay in front, say what happens
   mount -t fuse.stetfs disk.img mnt      after `make install`")]
 pub(crate) struct Mount {
@@ -409,6 +410,7 @@ Examples:
   stetfs nand create flash.nand --part mlc --size 1G  pages of 8 KiB, 3,000 erases
   stetfs nand info flash.nand
   stetfs nand check flash.nand                        reads everything
+  stetfs nand create /dev/mtd0                        a real part: NAND with 16 free out-of-band bytes a page
   stetfs nand wear --json flash.nand | jq .life_left
   stetfs nand export flash.nand dev                   dev/device, for losetup and the like"
 )]
@@ -419,7 +421,7 @@ pub(crate) struct Nand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NandCommand {
-    /// Make a part with an empty layer, in a file that is not there yet
+    /// Make a part with an empty layer, in a file that is not there yet; or a layer on a real part (/dev/mtdN)
     Create(NandCreate),
     /// Show what part and layer are
     Info(NandFileArgs),
@@ -432,12 +434,12 @@ pub(crate) enum NandCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct NandCreate {
-    /// File to be made
+    /// File to be made, or the node of a real part (/dev/mtdN)
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// jftl: pages of 512 bytes, 100,000 erases, 128 MiB; mlc: pages of 8 KiB, 3,000 erases, 8 GiB
-    #[arg(short, long, value_parser = ["jftl", "mlc"], default_value = "jftl")]
-    pub(crate) part: String,
+    /// jftl (the default): pages of 512 bytes, 100,000 erases, 128 MiB; mlc: pages of 8 KiB, 3,000 erases, 8 GiB
+    #[arg(short, long, value_parser = ["jftl", "mlc"])]
+    pub(crate) part: Option<String>,
     /// Another size than the part's own, rounded down to whole erase blocks
     #[arg(short, long)]
     pub(crate) size: Option<Size>,
@@ -447,9 +449,12 @@ pub(crate) struct NandCreate {
     /// No bad blocks, no wrong bits, no wear
     #[arg(long)]
     pub(crate) flawless: bool,
-    /// What chance is drawn from
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    /// What chance is drawn from [default: 1]
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Make the layer on a real part that holds something, which is lost
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Print what was made as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -457,7 +462,7 @@ pub(crate) struct NandCreate {
 
 #[derive(Debug, Args)]
 pub(crate) struct NandFileArgs {
-    /// File of a NAND part that is not in use
+    /// File of a NAND part, or node of a real one (/dev/mtdN), that is not in use
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
     /// Print as JSON

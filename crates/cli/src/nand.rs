@@ -1,5 +1,5 @@
-//! `stetfs nand`: makes and inspects the file of a simulated NAND part with a flash translation layer on it. All but `create` only read;
-//! `export` is in `export.rs`.
+//! `stetfs nand`: makes and inspects a flash translation layer on a NAND part, a simulated one in a file or a real one behind `/dev/mtdN`. All
+//! but `create` only read; `export` is in `export.rs`.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stetfs_ftl::{Ftl, FtlError, FtlOptions, Inspection, MountOptions, Wear};
-use stetfs_media::nand::{NandFile, NandPart, parts};
+use stetfs_media::nand::{BlockAddr, MtdNand, Nand, NandError, NandFile, parts};
+use stetfs_media::{Class, Tag};
 
-use crate::args::{Nand, NandCommand, NandCreate, NandFileArgs};
+use crate::args::{NandCommand, NandCreate, NandFileArgs};
 use crate::failure::{Explain, Failure, Result};
 use crate::output;
 use crate::size::Size;
@@ -20,7 +21,7 @@ const BINS: u32 = 10;
 /// Characters of its longest line.
 const BAR: u32 = 50;
 
-pub(crate) fn run(args: &Nand) -> Result<()> {
+pub(crate) fn run(args: &crate::args::Nand) -> Result<()> {
     match &args.command {
         NandCommand::Create(args) => create(args),
         NandCommand::Info(args) => info(args),
@@ -33,6 +34,8 @@ pub(crate) fn run(args: &Nand) -> Result<()> {
 /// What is printed of a part. Sizes are bytes.
 #[derive(Debug, Serialize)]
 struct PartInfo {
+    /// `simulated`, in a file; `mtd`, a real one.
+    kind: &'static str,
     size: u64,
     page_bytes: u32,
     spare_bytes: u32,
@@ -42,7 +45,7 @@ struct PartInfo {
     /// Bits that are corrected in a codeword of so many bytes.
     corrected_bits: u32,
     codeword_bytes: u32,
-    /// None when it never wears out.
+    /// None when it never wears out, or when only its datasheet says.
     endurance_erases: Option<u32>,
 }
 
@@ -116,15 +119,74 @@ struct Bin {
     blocks: u32,
 }
 
+/// A part that was opened.
+struct Part {
+    nand: Arc<dyn Nand>,
+    kind: &'static str,
+    /// None when it never wears out, or when only its datasheet says.
+    endurance_erases: Option<u32>,
+}
+
+/// [`PartInfo::kind`] of a real part.
+const MTD: &str = "mtd";
+
+impl Part {
+    fn open(file: &Path) -> Result<Self> {
+        if MtdNand::is_at(file) {
+            return Ok(Self::real(MtdNand::open(file, true)?));
+        }
+        let nand = NandFile::options().open(file)?;
+        let erases = nand.part().wear.endurance_erases;
+        Ok(Self {
+            nand: Arc::new(nand),
+            kind: "simulated",
+            endurance_erases: (erases != u32::MAX).then_some(erases),
+        })
+    }
+
+    fn real(nand: MtdNand) -> Self {
+        Self {
+            nand: Arc::new(nand),
+            kind: MTD,
+            endurance_erases: None,
+        }
+    }
+}
+
 fn create(args: &NandCreate) -> Result<()> {
-    let mut part = match args.part.as_str() {
-        "mlc" => parts::MLC,
+    let file = &args.file;
+    let name = || file.display().to_string();
+    let options = FtlOptions {
+        over_provisioning_percent: args.over_provisioning,
+        ..FtlOptions::default()
+    };
+    let is_real = MtdNand::is_at(file);
+    let nand = match is_real {
+        true => blank_part(args)?,
+        false => new_file(args)?,
+    };
+    match Ftl::create(nand, random_uuid()?, &options, MountOptions::default()) {
+        Ok(ftl) => drop(ftl),
+        Err(e) => {
+            if !is_real {
+                // It was not there before, and is of no use.
+                let _ = std::fs::remove_file(file);
+            }
+            return Err(e).during(name);
+        }
+    }
+    show(&args.file, args.json)
+}
+
+fn new_file(args: &NandCreate) -> Result<Arc<dyn Nand>> {
+    let mut part = match args.part.as_deref() {
+        Some("mlc") => parts::MLC,
         _ => parts::JFTL,
     };
     if args.flawless {
         part = part.flawless();
     }
-    part = part.with_seed(args.seed);
+    part = part.with_seed(args.seed.unwrap_or(1));
     if let Some(size) = args.size {
         let geometry = &part.geometry;
         let block = geometry.data_bytes() / u64::from(geometry.blocks);
@@ -140,29 +202,47 @@ fn create(args: &NandCreate) -> Result<()> {
         }
         part = part.with_blocks(blocks as u32);
     }
-    let file = &args.file;
-    let name = || file.display().to_string();
-    let nand = NandFile::options().create(file, part, random_uuid()?);
-    let nand = nand.map_err(Failure::from)?;
-    let options = FtlOptions {
-        over_provisioning_percent: args.over_provisioning,
-        ..FtlOptions::default()
-    };
-    let made = Ftl::create(
-        Arc::new(nand),
-        random_uuid()?,
-        &options,
-        MountOptions::default(),
-    );
-    match made {
-        Ok(ftl) => drop(ftl),
-        Err(e) => {
-            // It was not there before, and is of no use.
-            let _ = std::fs::remove_file(file);
-            return Err(e).during(name);
+    let nand = NandFile::options().create(&args.file, part, random_uuid()?);
+    Ok(Arc::new(nand.map_err(Failure::from)?))
+}
+
+/// A real part, which holds nothing unless that is to be lost.
+fn blank_part(args: &NandCreate) -> Result<Arc<dyn Nand>> {
+    let shown = args.file.display();
+    if args.part.is_some() || args.size.is_some() || args.flawless || args.seed.is_some() {
+        let what = format!(
+            "{shown} is a real part: --part, --size, --flawless and --seed are for simulated ones"
+        );
+        return Err(Failure::new(what).exit(2));
+    }
+    let nand = MtdNand::open(&args.file, false)?;
+    if !args.force && !is_blank(&nand)? {
+        return Err(Failure::new(format!("{shown} holds something"))
+            .advise("--force makes a layer over it; all that it holds is lost"));
+    }
+    Ok(Arc::new(nand))
+}
+
+/// Whether the first page of every good block is erased.
+fn is_blank(nand: &MtdNand) -> Result<bool> {
+    let geometry = nand.geometry();
+    let mut data = vec![0; geometry.page_bytes as usize];
+    let mut spare = vec![0; geometry.spare_bytes as usize];
+    let tag = Tag::read(Class::Data);
+    for block in (0..geometry.blocks).map(BlockAddr) {
+        if nand.is_bad(block)? {
+            continue;
+        }
+        let is_erased = match nand.read(geometry.page_at(block, 0), &mut data, &mut spare, tag) {
+            Ok(_) => data.iter().chain(&spare).all(|byte| *byte == 0xff),
+            Err(NandError::Uncorrectable { .. }) => false,
+            Err(e) => return Err(e.into()),
+        };
+        if !is_erased {
+            return Ok(false);
         }
     }
-    show(&args.file, args.json)
+    Ok(true)
 }
 
 fn random_uuid() -> Result<[u8; 16]> {
@@ -175,12 +255,8 @@ fn random_uuid() -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-fn open(file: &Path) -> Result<Arc<NandFile>> {
-    Ok(Arc::new(NandFile::options().open(file)?))
-}
-
-fn inspect(file: &Path, nand: &Arc<NandFile>) -> Result<Inspection> {
-    Inspection::new(nand.clone()).during(|| file.display().to_string())
+fn inspect(file: &Path, part: &Part) -> Result<Inspection> {
+    Inspection::new(part.nand.clone()).during(|| file.display().to_string())
 }
 
 fn info(args: &NandFileArgs) -> Result<()> {
@@ -188,15 +264,15 @@ fn info(args: &NandFileArgs) -> Result<()> {
 }
 
 fn show(file: &Path, json: bool) -> Result<()> {
-    let nand = open(file)?;
-    let layer = match Inspection::new(nand.clone()) {
-        Ok(found) => Some(layer_info(nand.part(), &found)),
+    let part = Part::open(file)?;
+    let layer = match Inspection::new(part.nand.clone()) {
+        Ok(found) => Some(layer_info(&part, &found)),
         Err(FtlError::NotFormatted) => None,
         Err(e) => return Err(e).during(|| file.display().to_string()),
     };
     let info = FileInfo {
         file: file.display().to_string(),
-        part: part_info(nand.part()),
+        part: part_info(&part),
         layer,
     };
     if json {
@@ -205,29 +281,25 @@ fn show(file: &Path, json: bool) -> Result<()> {
     output::line(in_words(&info))
 }
 
-fn part_info(part: &NandPart) -> PartInfo {
-    let geometry = &part.geometry;
+fn part_info(part: &Part) -> PartInfo {
+    let (geometry, ecc) = (part.nand.geometry(), part.nand.ecc());
     PartInfo {
+        kind: part.kind,
         size: geometry.data_bytes(),
         page_bytes: geometry.page_bytes,
         spare_bytes: geometry.spare_bytes,
         pages_per_block: geometry.pages_per_block,
         blocks: geometry.blocks,
         planes: geometry.planes,
-        corrected_bits: part.ecc.strength_bits,
-        codeword_bytes: part.ecc.codeword_bytes,
-        endurance_erases: endurance(part),
+        corrected_bits: ecc.strength_bits,
+        codeword_bytes: ecc.codeword_bytes,
+        endurance_erases: part.endurance_erases,
     }
 }
 
-fn endurance(part: &NandPart) -> Option<u32> {
-    let erases = part.wear.endurance_erases;
-    (erases != u32::MAX).then_some(erases)
-}
-
-fn layer_info(part: &NandPart, found: &Inspection) -> LayerInfo {
+fn layer_info(part: &Part, found: &Inspection) -> LayerInfo {
     let (info, wear) = (found.info(), found.wear());
-    let page_bytes = part.geometry.page_bytes;
+    let page_bytes = part.nand.geometry().page_bytes;
     let bytes = |pages: u32| u64::from(pages) * u64::from(page_bytes);
     LayerInfo {
         uuid: uuid_text(&info.uuid),
@@ -270,9 +342,11 @@ fn in_words(info: &FileInfo) -> String {
         part.page_bytes,
         part.spare_bytes
     )];
-    let endurance = part
-        .endurance_erases
-        .map_or("no end".to_owned(), |n| format!("{n} erases"));
+    let endurance = match part.endurance_erases {
+        Some(n) => format!("{n} erases"),
+        None if part.kind == MTD => "as its datasheet says".to_owned(),
+        None => "no end".to_owned(),
+    };
     lines.push(format!(
         "{} wrong bits in {} bytes are corrected; endurance {endurance}",
         part.corrected_bits, part.codeword_bytes
@@ -312,9 +386,9 @@ fn amplification(amplification: Option<f64>) -> String {
 }
 
 fn check(args: &NandFileArgs) -> Result<()> {
-    let nand = open(&args.file)?;
+    let part = Part::open(&args.file)?;
     let file = args.file.display().to_string();
-    let mut found = inspect(&args.file, &nand)?;
+    let mut found = inspect(&args.file, &part)?;
     let check = found.check().during(|| file.clone())?;
     let info = CheckInfo {
         clean: check.is_clean(),
@@ -359,20 +433,21 @@ fn check(args: &NandFileArgs) -> Result<()> {
 }
 
 fn wear(args: &NandFileArgs) -> Result<()> {
-    let nand = open(&args.file)?;
-    let found = inspect(&args.file, &nand)?;
-    let info = wear_info(args.file.display().to_string(), nand.part(), &found);
+    let part = Part::open(&args.file)?;
+    let found = inspect(&args.file, &part)?;
+    let info = wear_info(args.file.display().to_string(), &part, &found);
     if args.json {
         return output::json(&info);
     }
     output::line(wear_in_words(&info))
 }
 
-fn wear_info(file: String, part: &NandPart, found: &Inspection) -> WearInfo {
+fn wear_info(file: String, part: &Part, found: &Inspection) -> WearInfo {
     let (wear, stats) = (found.wear(), found.info().stats);
     let (least, most) = wear.range();
-    let block_bytes = part.geometry.data_bytes() / u64::from(part.geometry.blocks);
-    let endurance_erases = endurance(part);
+    let geometry = part.nand.geometry();
+    let block_bytes = geometry.data_bytes() / u64::from(geometry.blocks);
+    let endurance_erases = part.endurance_erases;
     let write_amplification = stats.write_amplification();
     // What the blocks can take, less what programs add to it.
     let life = |used: bool| {
@@ -401,7 +476,7 @@ fn wear_info(file: String, part: &NandPart, found: &Inspection) -> WearInfo {
         histogram: histogram(&wear),
         endurance_erases,
         write_amplification,
-        written: stats.host_pages * u64::from(part.geometry.page_bytes),
+        written: stats.host_pages * u64::from(geometry.page_bytes),
         life: life(false),
         life_left: life(true),
     }

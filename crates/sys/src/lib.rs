@@ -13,6 +13,8 @@ mod lock;
 #[cfg(target_os = "linux")]
 pub mod mapping;
 #[cfg(target_os = "linux")]
+pub mod mtd;
+#[cfg(target_os = "linux")]
 pub mod ring;
 mod xor;
 

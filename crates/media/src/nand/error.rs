@@ -45,7 +45,15 @@ pub enum NandError {
         /// The file.
         path: PathBuf,
     },
-    /// The part's file cannot be opened, read or written.
+    /// A real part that does not have what is needed of one.
+    #[error("{}: cannot be used as a NAND part: {why}", path.display())]
+    NotUsable {
+        /// Its node.
+        path: PathBuf,
+        /// What it lacks.
+        why: String,
+    },
+    /// The part's file or device cannot be opened, read or written.
     #[error(transparent)]
     File(#[from] MediaError),
 }

@@ -30,7 +30,7 @@
 //! `device.rs` fulfils the contract: power, faults, time, counting. `cells.rs` below it is what happens in the
 //! cells, on a store that is memory (`sim.rs`) or a file (`file.rs`), in one layout for both
 //! (`stetfs_format::nand`). `wear.rs` draws chance, `outcome.rs` and `tape.rs` are about power cuts, `parts.rs` has parts
-//! that exist. `units.rs` lets several small pages share a large one.
+//! that exist. `mtd.rs` is a real part behind Linux's MTD layer. `units.rs` lets several small pages share a large one.
 //!
 //! Left out of the model: time as a cause of errors (retention), wrong bits in erased pages, pages that share their
 //! cells (a cut that destroys an *earlier* page of a multi-level part; a controller prevents that with capacitors or
@@ -40,6 +40,7 @@ mod cells;
 mod device;
 mod error;
 mod file;
+mod mtd;
 mod outcome;
 pub mod parts;
 mod sim;
@@ -54,6 +55,7 @@ pub use cells::Store;
 pub use device::NandDev;
 pub use error::NandError;
 pub use file::{FileStore, NandFile, NandFileOptions};
+pub use mtd::MtdNand;
 pub use outcome::{Outcome, OutcomeSyntax};
 pub use sim::{NandOptions, NandSim};
 pub use stetfs_format::nand::{
