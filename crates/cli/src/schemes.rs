@@ -71,7 +71,9 @@ fn needs(about: &About) -> String {
             .needs_journal_area
             .then(|| "a journal in the volume".to_owned()),
         about.needs_pmem.then(|| "the volume in memory".to_owned()),
-        about.needs_remap.then(|| "a medium that remaps (a NAND part, or a file on XFS or Btrfs)".to_owned()),
+        about
+            .needs_remap
+            .then(|| "a medium that remaps (a NAND part, or a file on XFS or Btrfs)".to_owned()),
         memory,
     ];
     let needs: Vec<String> = needs.into_iter().flatten().collect();
