@@ -35,8 +35,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use hashbrown::{HashMap, HashSet};
-use parking_lot::{Condvar, Mutex, RwLock};
+use hashbrown::HashMap;
+use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use stetfs_format::checksum::crc32c;
 use stetfs_format::delta_log::{DELTA_HEADER, InFlightEntry, Record, Tag as BlockTag, TagFlags};
@@ -47,7 +47,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
 use self::recovery::Left;
 use self::region::{Flight, Region, TagWord};
-use super::home::{Write, write_home, write_home_in};
+use super::home::{InFlight, Write, write_home};
 use super::jbd2::area::Area;
 use crate::delta::{COMPRESSORS, Compressor, difference};
 use crate::error::{JournalError, Result};
@@ -135,9 +135,7 @@ struct Dj {
     oldest: Mutex<Option<Instant>>,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
-    /// Homes that a checkpoint is writing.
-    in_flight: Mutex<HashSet<BlockNo>>,
-    landed: Condvar,
+    in_flight: InFlight,
 }
 
 struct Log {
@@ -235,8 +233,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         used_blocks: AtomicU64::new(0),
         oldest: Mutex::new(None),
         checkpointing: Mutex::new(()),
-        in_flight: Mutex::default(),
-        landed: Condvar::new(),
+        in_flight: InFlight::default(),
         region,
         area,
     };
@@ -399,7 +396,8 @@ impl Scheme for Dj {
         let mut on_device = Dirty::on(&*self.area.dev);
         let mut is_on_device = false;
         if self.mode != DataMode::Journal && !txn.data.is_empty() {
-            self.write_data(&mut on_device, &txn.data)?;
+            self.in_flight
+                .write_data(&mut on_device, self.area.block_size, &txn.data)?;
             is_on_device = true;
         }
         if logged.is_empty() && revoked.is_empty() {
@@ -679,20 +677,15 @@ impl Dj {
     }
 
     fn bring_batch_home(&self, homes: &[BlockNo]) -> Result<()> {
-        let due: Vec<Due> = {
-            // Both at once: a block that is freed and gets data meanwhile is no longer due, or seen to be in flight.
-            let mut in_flight = self.in_flight.lock();
+        let find = || {
             let index = self.index.read();
-            let due = homes
-                .iter()
-                .filter_map(|home| Due::of(*home, index.get(home)?));
-            let due: Vec<Due> = due.collect();
-            in_flight.extend(due.iter().map(|due| due.home));
-            due
+            let due = homes.iter();
+            due.filter_map(|home| Due::of(*home, index.get(home)?))
+                .collect()
         };
+        let due: Vec<Due> = self.in_flight.take_off(find, |due| due.home);
         let landed = self.land(&due);
-        self.in_flight.lock().clear();
-        self.landed.notify_all();
+        self.in_flight.land();
         landed?;
         self.are_home(&due);
         Ok(())
@@ -779,23 +772,6 @@ impl Dj {
         log.tail = tail;
         self.note_use(&log);
         Ok(())
-    }
-
-    /// Data home, as a part of what is flushed before anything vouches for it.
-    fn write_data(&self, body: &mut Dirty<'_>, data: &[LoggedBlock]) -> Result<()> {
-        {
-            // The block may have been metadata, freed since a checkpoint began to write it.
-            let mut in_flight = self.in_flight.lock();
-            while !in_flight.is_empty() && data.iter().any(|b| in_flight.contains(&b.home)) {
-                self.landed.wait(&mut in_flight);
-            }
-        }
-        let writes = data.iter().map(|b| Write {
-            home: b.home,
-            class: b.class,
-            content: &b.content,
-        });
-        write_home_in(body, self.area.block_size, Cause::Home, writes.collect())
     }
 
     /// Brings home what a crash left.

@@ -31,15 +31,14 @@ mod live;
 mod record;
 mod recovery;
 
-use hashbrown::HashSet;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Cause, Class, Dirty, Remap, Tag};
 
 use self::area::Area;
 use self::live::{Committed, Due, Live, Logged, Span};
 use self::record::Records;
-use super::home::{Write, write_home, write_home_in};
+use super::home::{InFlight, Write, write_home};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{
@@ -85,9 +84,7 @@ struct Jbd2 {
     most_held: usize,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
-    /// Homes that a checkpoint is writing.
-    in_flight: Mutex<HashSet<BlockNo>>,
-    landed: Condvar,
+    in_flight: InFlight,
     /// The journal superblock as it stands on the medium.
     superblock: Mutex<record::Super>,
 }
@@ -135,8 +132,7 @@ pub(super) fn open_as(
         async_commit,
         live: Live::new(span),
         checkpointing: Mutex::new(()),
-        in_flight: Mutex::default(),
-        landed: Condvar::new(),
+        in_flight: InFlight::default(),
         superblock: Mutex::new(superblock),
     };
     Ok((Box::new(jbd2), report))
@@ -193,7 +189,8 @@ impl Scheme for Jbd2 {
         let has_log = !(logged.is_empty() && revoked.is_empty());
         let data_first = self.mode == DataMode::Ordered && !is_planted(Bug::LateOrderedData);
         if data_first || !has_log {
-            self.write_data(&mut body, &txn.data)?;
+            self.in_flight
+                .write_data(&mut body, self.area.block_size, &txn.data)?;
         }
         if !has_log {
             // Nothing that a record would have to make valid.
@@ -208,7 +205,8 @@ impl Scheme for Jbd2 {
         }
         if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
             let mut data = Dirty::on(&*self.area.dev);
-            self.write_data(&mut data, &txn.data)?;
+            self.in_flight
+                .write_data(&mut data, self.area.block_size, &txn.data)?;
             let _durable = data.submit().flush(Cause::Home)?;
         }
         Ok(())
@@ -389,13 +387,7 @@ impl Jbd2 {
         if n == 0 {
             return Ok(());
         }
-        let due = {
-            // Both at once: a block that is freed and gets data meanwhile is no longer due, or seen to be in flight.
-            let mut in_flight = self.in_flight.lock();
-            let due = self.live.due(n);
-            in_flight.extend(due.iter().map(|d| d.home));
-            due
-        };
+        let due = self.in_flight.take_off(|| self.live.due(n), |due| due.home);
         let remapped = self.write_due(&due)?;
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
@@ -415,8 +407,7 @@ impl Jbd2 {
             return Ok(Vec::new());
         }
         let landed = self.bring_home(due);
-        self.in_flight.lock().clear();
-        self.landed.notify_all();
+        self.in_flight.land();
         let remapped = landed?;
         self.live.are_home(due);
         Ok(remapped)
@@ -446,26 +437,6 @@ impl Jbd2 {
             self.flush(Cause::Checkpoint)?;
         }
         Ok(remapped)
-    }
-
-    /// Data home, as a part of a body that is flushed before anything vouches for it.
-    fn write_data(&self, body: &mut Dirty<'_>, data: &[LoggedBlock]) -> Result<()> {
-        if data.is_empty() {
-            return Ok(());
-        }
-        {
-            // The block may have been metadata, freed since a checkpoint began to write it.
-            let mut in_flight = self.in_flight.lock();
-            while !in_flight.is_empty() && data.iter().any(|b| in_flight.contains(&b.home)) {
-                self.landed.wait(&mut in_flight);
-            }
-        }
-        let writes = data.iter().map(|b| Write {
-            home: b.home,
-            class: b.class,
-            content: &b.content,
-        });
-        write_home_in(body, self.area.block_size, Cause::Home, writes.collect())
     }
 
     /// Where the log begins; `start` 0 says that it is empty. Durable when it returns.
