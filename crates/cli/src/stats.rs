@@ -35,12 +35,20 @@ struct Counters {
     /// What the device did.
     #[serde(default)]
     device: MeterSnapshot,
+    /// What the memory beside it did, where there is some.
+    nvm: Option<Nvm>,
     #[serde(default)]
     journal: Map<String, Value>,
     #[serde(default)]
     server: Map<String, Value>,
     #[serde(flatten)]
     volume: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Nvm {
+    medium: String,
+    traffic: MeterSnapshot,
 }
 
 pub(crate) fn run(args: &Stats) -> Result<()> {
@@ -112,13 +120,23 @@ fn print(counters: &Counters) -> Result<()> {
             counters.medium
         ))?;
     }
-    output::line(device_table(&counters.device).trim_fmt())?;
+    output::line(written_table("the device", &counters.device).trim_fmt())?;
     output::line("")?;
     output::line(summary(counters))?;
-    if let Some(line) = further(&counters.device) {
+    if let Some(line) = further("the device", &counters.device) {
         output::line(line)?;
     }
     output::line("")?;
+    if let Some(Nvm { medium, traffic }) = &counters.nvm {
+        const WHERE: &str = "the memory beside it";
+        output::line(format_args!("{medium}\n"))?;
+        output::line(written_table(WHERE, traffic).trim_fmt())?;
+        output::line("")?;
+        if let Some(line) = further(WHERE, traffic) {
+            output::line(line)?;
+        }
+        output::line("")?;
+    }
     line_of("journal", &counters.journal)?;
     line_of("volume", &counters.volume)?;
     match counters.server.get("requests") {
@@ -128,7 +146,7 @@ fn print(counters: &Counters) -> Result<()> {
 }
 
 /// Bytes written: what they are by why they were written.
-fn device_table(device: &MeterSnapshot) -> Table {
+fn written_table(medium: &str, device: &MeterSnapshot) -> Table {
     let written = |class, cause| device.of(Tag::new(class, cause)).write_bytes;
     let causes: Vec<Cause> = Cause::ALL
         .into_iter()
@@ -145,7 +163,7 @@ fn device_table(device: &MeterSnapshot) -> Table {
     table.load_preset(presets::NOTHING);
     let heads = causes.iter().map(|c| words(c.name()));
     table.set_header(
-        ["written to the device".to_owned()]
+        [format!("written to {medium}")]
             .into_iter()
             .chain(heads)
             .chain(["all".to_owned()]),
@@ -192,7 +210,7 @@ fn summary(counters: &Counters) -> String {
 }
 
 /// What only some devices have, and the time that requests took; without zeros.
-fn further(device: &MeterSnapshot) -> Option<String> {
+fn further(medium: &str, device: &MeterSnapshot) -> Option<String> {
     let counts = [
         (device.total().lines, "cache lines written back"),
         (device.total_fences(), "fences"),
@@ -207,7 +225,7 @@ fn further(device: &MeterSnapshot) -> Option<String> {
     if busy_ns > 0 {
         parts.push(format!("requests took {:.3} s", busy_ns as f64 / 1e9));
     }
-    (!parts.is_empty()).then(|| format!("on the device: {}", parts.join(", ")))
+    (!parts.is_empty()).then(|| format!("on {medium}: {}", parts.join(", ")))
 }
 
 /// `name: key value, key value`, without zeros.

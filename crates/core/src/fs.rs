@@ -34,6 +34,15 @@ use crate::{
 #[derive(Clone)]
 pub struct Fs(Arc<Volume>);
 
+/// What the persistent memory beside a volume is, and has done.
+#[derive(Debug, Clone, Serialize)]
+pub struct NvmStats {
+    /// What it is, and what its content survives.
+    pub medium: String,
+    /// What was stored to it and loaded from it.
+    pub traffic: MeterSnapshot,
+}
+
 /// What a volume is doing, for people and for JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stats {
@@ -50,6 +59,9 @@ pub struct Stats {
     pub bytes_written: u64,
     /// What the device below has done.
     pub device: MeterSnapshot,
+    /// The persistent memory beside it, where the scheme has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvm: Option<NvmStats>,
     /// Transactions, blocks, caches.
     pub journal: JournalStats,
     /// Inodes in memory.
@@ -453,6 +465,10 @@ impl Fs {
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
             device: vol.dev.meter().snapshot(),
+            nvm: vol.nvm.as_ref().map(|nvm| NvmStats {
+                medium: nvm.describe(),
+                traffic: nvm.meter().snapshot(),
+            }),
             journal: vol.journal.stats(),
             inodes_cached: vol.icache.len(),
             blocks_free: vol.alloc.free_blocks().0,

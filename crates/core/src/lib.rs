@@ -55,7 +55,7 @@ mod xattr;
 pub use alloc::Damage as AllocationDamage;
 pub use device::{Media, OpenError, open_device, open_media};
 pub use error::{Error, Inconsistent, Kind, Result};
-pub use fs::{Fs, Stats};
+pub use fs::{Fs, NvmStats, Stats};
 pub use mapping::Damage as MappingDamage;
 pub use mount::{MountError, MountReport, journal_extents, private_log_owner};
 pub use options::{Atime, MountOptions, OnError, OptionError};

@@ -16,7 +16,7 @@ use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
 use stetfs_journal::{Handle, Journal};
-use stetfs_media::{BlockDev, Class};
+use stetfs_media::{BlockDev, Class, Pmem};
 
 use crate::clock::Clock;
 use crate::error::{Error, Inconsistent, Result};
@@ -35,6 +35,8 @@ pub(crate) struct Volume {
     pub(crate) journal: Arc<Journal>,
     /// The device below the journal; for discard, and for the superblock when no journal runs.
     pub(crate) dev: Arc<dyn BlockDev>,
+    /// The persistent memory that the scheme has beside it; for its counts.
+    pub(crate) nvm: Option<Arc<dyn Pmem>>,
     /// Block and inode allocation.
     pub(crate) alloc: crate::alloc::Alloc,
     /// What is the same for all directories.

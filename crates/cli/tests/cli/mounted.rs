@@ -130,6 +130,42 @@ fn a_part_is_mounted_and_blocks_are_remapped_home() {
     );
 }
 
+/// Delta Journaling: what was committed last is in the memory beside the volume, and only with that the volume can be used.
+#[test]
+fn a_volume_needs_the_memory_that_it_had_beside_it() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let nvm = m.lab.str("nvm");
+    let options = |nvm: &str| format!("scheme=dj,durability=process,nvm={nvm}");
+    let said = m.up(&["-o", &options(&nvm)]);
+    assert!(said.contains("scheme dj, data=journal"), "{said}");
+    assert_eq!(fs::metadata(&nvm).unwrap().len(), 16 << 20);
+    for n in 0..30 {
+        fs::write(m.file("file"), format!("{n} times")).unwrap();
+        fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
+    }
+    let stats = stetfs(&["stats", &m.dir]).ok();
+    assert!(stats.contains("written to the memory beside it"), "{stats}");
+    let stats = json(&stetfs(&["stats", "--json", &m.dir]).ok());
+    let server = stats["server"]["pid"].as_u64();
+    let server = server.unwrap_or_else(|| panic!("{stats}")).to_string();
+    assert_eq!(tool("kill", &["-9", &server]).code, 0);
+    stetfs(&["umount", "--lazy", &m.dir]);
+    sleep(Duration::from_millis(200));
+    let other = m.lab.str("other");
+    let mount = |nvm: &str| stetfs(&["mount", "-o", &options(nvm), &m.image, &m.dir]);
+    mount(&other).fails(1, &["other", "cannot open"]);
+    fs::write(&other, vec![0; 16 << 20]).unwrap();
+    mount(&other).fails(1, &["holds no delta journal"]);
+    assert_ne!(stetfs(&["fsck", "-y", &m.image]).code, 0);
+    let said = stetfs(&["fsck", "-y", "--nvm", &nvm, &m.image]).ok();
+    assert!(said.contains("recovered the journal"), "{said}");
+    assert_eq!(debugfs(&m.image, "cat /file"), "29 times");
+    assert_clean(&m.image);
+}
+
 #[test]
 fn a_mounted_volume_is_left_alone_by_everything_else() {
     if !can_mount() {

@@ -177,7 +177,7 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
         false => Arc::new(nobarrier::NoBarrier(media.home)),
     };
     let mut plan = plan(&dev, &opts)?;
-    plan.args.nvm = media.nvm;
+    plan.args.nvm = media.nvm.clone();
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
     if writes {
@@ -199,7 +199,11 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
         // Now that there is a log which whoever finds the mark can read.
         mark_in_use(&*dev, about)?;
     }
-    let vol = assemble(dev, opts, journal, journal_blocks, read_only)?;
+    let media = Media {
+        home: dev,
+        nvm: media.nvm,
+    };
+    let vol = assemble(media, opts, journal, journal_blocks, read_only)?;
     let mut report = MountReport {
         scheme: about.name,
         data,
@@ -412,12 +416,13 @@ fn mark_in_use(dev: &dyn BlockDev, about: &About) -> Result<()> {
 }
 
 fn assemble(
-    dev: Arc<dyn BlockDev>,
+    media: Media,
     opts: MountOptions,
     journal: Arc<Journal>,
     journal_blocks: u64,
     read_only: bool,
 ) -> Result<Arc<Volume>> {
+    let Media { home: dev, nvm } = media;
     // Through the journal: it may hold a newer superblock than the device does.
     let (block, at) = super_place(superblock::load(&*dev)?.block_bits);
     let raw = journal.read(block, Class::Superblock)?;
@@ -436,6 +441,7 @@ fn assemble(
         geo,
         journal,
         dev,
+        nvm,
         alloc,
         dirs,
         icache: InodeCache::new(inodes, committed),
