@@ -139,6 +139,8 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     let m = Mount::new();
     let nvm = m.lab.str("nvm");
     let options = |nvm: &str| format!("scheme=dj,durability=process,nvm={nvm}");
+    let copy = m.lab.str("copy");
+    fs::copy(&m.image, &copy).unwrap();
     let said = m.up(&["-o", &options(&nvm)]);
     assert!(said.contains("scheme dj, data=journal"), "{said}");
     assert_eq!(fs::metadata(&nvm).unwrap().len(), 16 << 20);
@@ -159,6 +161,9 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     mount(&other).fails(1, &["other", "cannot open"]);
     fs::write(&other, vec![0; 16 << 20]).unwrap();
     mount(&other).fails(1, &["holds no delta journal"]);
+    // A clean volume does not get what is somebody else's.
+    let mounted = stetfs(&["mount", "-o", &options(&nvm), &copy, &m.dir]);
+    mounted.fails(1, &["a copy of this one"]);
     assert_ne!(stetfs(&["fsck", "-y", &m.image]).code, 0);
     let said = stetfs(&["fsck", "-y", "--nvm", &nvm, &m.image]).ok();
     assert!(said.contains("recovered the journal"), "{said}");

@@ -272,10 +272,10 @@ fn take_region(
     if !args.has_private_log {
         if let Ok(found) = &found
             && !found.is_closed
-            && found.uuid != args.uuid
+            && (found.uuid != args.uuid || recovery::holds_any(&nvm, found, args.block_size)?)
         {
             return unusable(format!(
-                "{shown} holds what another volume has not brought home yet"
+                "{shown} holds what another volume, or a copy of this one, has not brought home yet"
             ));
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -3,7 +3,7 @@
 //! | found | done | why that is right |
 //! |---|---|---|
 //! | no mark in the superblock; a region of this volume, of none, or one that was closed | the region is begun anew, with another epoch | the volume is a plain one: nothing in the region counts |
-//! | no mark; an open region of another volume | error, nothing is written | somebody else's newest content is in it |
+//! | no mark; an open region of another volume, or one with a transaction in it | error, nothing is written | the newest content of another volume, or of another copy of this one, is in it |
 //! | the mark, and no region, or one of another volume, epoch or division | error, nothing is written | what was committed is in a region that is not here |
 //! | the mark, and a region that was closed | it goes on where it ended | everything was home before it said so |
 //! | a transaction with the expected number and a commit record with the right checksum | it counts | its blocks on the device were durable before the commit record was stored |
@@ -19,6 +19,8 @@
 //!
 //! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds less of the same.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc32c;
 use stetfs_format::delta_log::{
@@ -26,8 +28,10 @@ use stetfs_format::delta_log::{
     TagFlags, body_end, descriptor_tags, is_committed,
 };
 use stetfs_format::jbd2::JBD2_MAGIC;
+use stetfs_format::private_log::LogHeader;
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Block, BlockRef, Cause, Class, Tag};
+use stetfs_media::pmem::LINE;
+use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use super::region::{Region, TagWord};
 use crate::delta;
@@ -121,6 +125,29 @@ pub(super) fn read(
     }
     keep_what_counts(region, &mut left)?;
     Ok(left)
+}
+
+/// Whether a region, open under this header, holds a transaction that counts.
+pub(super) fn holds_any(
+    pmem: &Arc<dyn Pmem>,
+    header: &LogHeader,
+    block_size: usize,
+) -> Result<bool> {
+    let region = Region::new(pmem.clone(), block_size, header.uuid, header.epoch)?;
+    let (at, sequence) = (u64::from(header.tail.line) * LINE, header.tail.sequence);
+    if at >= region.capacity() {
+        return Ok(false);
+    }
+    let found = read_one(&region, at, sequence, region.capacity())?;
+    Ok(found.is_some_and(|(tags, record, end)| {
+        is_committed(
+            &record,
+            end,
+            tags.len(),
+            sequence,
+            region.seed(at, sequence),
+        )
+    }))
 }
 
 /// Takes the blocks in flight, and leaves out of what is pending what they have.
