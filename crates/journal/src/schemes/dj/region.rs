@@ -76,7 +76,9 @@ impl Region {
 
     /// Makes it an empty one of this volume; durable when it returns. Whatever was in it is gone.
     pub(super) fn format(&self, scheme: &str, tail: Tail) -> Result<()> {
-        // A header that is torn is none, and then the rest does not matter.
+        // The first word of the header goes first and comes last: torn between, it would be the old one, open again.
+        self.store_word(0, 0, CONTROL)?;
+        self.pmem.fence(Cause::Control)?;
         self.store_word(IN_FLIGHT_OFFSET, 0, CONTROL)?;
         let mut header = [0; LogHeader::SIZE];
         LogHeader {
@@ -89,8 +91,10 @@ impl Region {
         .encode(&mut header);
         self.pmem
             .store_nt(GEOMETRY_OFFSET, &self.geometry.encode(), CONTROL)?;
+        let (magic, rest) = header.split_first_chunk().expect("a header");
+        self.pmem.store_nt(8, rest, CONTROL)?;
         self.pmem.fence(Cause::Control)?;
-        self.pmem.store_nt(0, &header, CONTROL)?;
+        self.store_word(0, u64::from_le_bytes(*magic), CONTROL)?;
         Ok(self.pmem.fence(Cause::Control)?)
     }
 
