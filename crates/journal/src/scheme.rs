@@ -153,6 +153,21 @@ impl SchemeOptions {
             }),
         }
     }
+
+    /// The value of an option that is a share: 1 to 100 percent.
+    pub(crate) fn percent(&self, about: &'static About, option: &OptionAbout) -> Result<u64> {
+        let number = self.value(option).parse().ok();
+        let share = number.filter(|n| (1..=100).contains(n));
+        share.ok_or_else(|| self.wrong(about, option))
+    }
+
+    /// The error that says what may stand behind an option instead of its value.
+    pub(crate) fn wrong(&self, about: &'static About, option: &OptionAbout) -> JournalError {
+        JournalError::SchemeOption {
+            scheme: about.name,
+            why: format!("{}={}: {}", option.name, self.value(option), option.syntax),
+        }
+    }
 }
 
 /// A run of blocks of the journal area.

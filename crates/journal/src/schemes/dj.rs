@@ -33,7 +33,7 @@ mod region;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
@@ -49,6 +49,7 @@ use self::recovery::Left;
 use self::region::{Flight, Region, TagWord};
 use super::home::{InFlight, Write, write_home};
 use super::jbd2::area::Area;
+use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::delta::{COMPRESSORS, Compressor, difference};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
@@ -76,7 +77,7 @@ pub(crate) static ABOUT: About = About {
         &DECIDE,
         &COMPRESS,
         &NVM_CHECKPOINT,
-        &super::shortcut::CHECKPOINT_INTERVAL,
+        &CHECKPOINT_INTERVAL,
     ],
 };
 
@@ -123,7 +124,7 @@ struct Dj {
     most_used: u64,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
     most_held: usize,
-    interval: Duration,
+    period: Period,
     log: Mutex<Log>,
     /// The newest committed version of each block that is not home yet.
     index: RwLock<HashMap<BlockNo, Version>>,
@@ -131,8 +132,6 @@ struct Dj {
     held: AtomicUsize,
     used: AtomicU64,
     used_blocks: AtomicU64,
-    /// When the oldest commit was made that is not checkpointed.
-    oldest: Mutex<Option<Instant>>,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     in_flight: InFlight,
@@ -182,42 +181,34 @@ enum How {
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     args.options.check_known(&ABOUT)?;
-    let wrong = |option: &OptionAbout, value: &str| JournalError::SchemeOption {
-        scheme: ABOUT.name,
-        why: format!("{}={value}: {}", option.name, option.syntax),
-    };
-    let percent = |option: &'static OptionAbout| {
-        let value = args.options.value(option);
-        let number = value.parse().ok().filter(|n| (1..=100).contains(n));
-        number.ok_or_else(|| wrong(option, value))
-    };
-    let by_size = match args.options.value(&DECIDE) {
+    let options = &args.options;
+    let by_size = match options.value(&DECIDE) {
         "level" => false,
         "size" => true,
-        value => return Err(wrong(&DECIDE, value)),
+        _ => return Err(options.wrong(&ABOUT, &DECIDE)),
     };
-    let name = args.options.value(&COMPRESS);
+    let name = options.value(&COMPRESS);
     let with = COMPRESSORS.into_iter().find(|with| with.name() == name);
-    let interval = args.options.value(&super::shortcut::CHECKPOINT_INTERVAL);
-    let interval = interval
-        .parse()
-        .map_err(|_| wrong(&super::shortcut::CHECKPOINT_INTERVAL, interval))?;
+    let with = with.ok_or_else(|| options.wrong(&ABOUT, &COMPRESS))?;
+    let threshold = options.percent(&ABOUT, &THRESHOLD)?;
+    let nvm_checkpoint = options.percent(&ABOUT, &NVM_CHECKPOINT)?;
+    let period = Period::of(&ABOUT, options)?;
     let Some(nvm) = args.nvm.clone() else {
         let why = "scheme dj needs some: mount with nvm=FILE (or `stetfs fsck --nvm FILE`)";
         return Err(JournalError::Nvm(why.to_owned()));
     };
     let area = journal_area(&args)?;
-    let mode = args.options.data.unwrap_or(ABOUT.modes[0]);
+    let mode = options.data.unwrap_or(ABOUT.modes[0]);
     let (region, start) = take_region(&args, &area, nvm)?;
     let capacity = region.capacity();
     let dj = Dj {
         mode,
-        threshold: percent(&THRESHOLD)?,
+        threshold,
         by_size,
-        with: with.ok_or_else(|| wrong(&COMPRESS, name))?,
-        most_used: capacity * percent(&NVM_CHECKPOINT)? / 100,
+        with,
+        most_used: capacity * nvm_checkpoint / 100,
         most_held: (args.memory / args.block_size).max(16),
-        interval: Duration::from_secs(interval),
+        period,
         log: Mutex::new(Log {
             head: u64::from(start.tail.line) * 64,
             tail: u64::from(start.tail.line) * 64,
@@ -231,7 +222,6 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         held: AtomicUsize::new(0),
         used: AtomicU64::new(0),
         used_blocks: AtomicU64::new(0),
-        oldest: Mutex::new(None),
         checkpointing: Mutex::new(()),
         in_flight: InFlight::default(),
         region,
@@ -450,14 +440,10 @@ impl Scheme for Dj {
     }
 
     fn wants_checkpoint(&self) -> bool {
-        let is_old = || {
-            let oldest = self.oldest.lock();
-            oldest.is_some_and(|since| since.elapsed() >= self.interval)
-        };
         self.used.load(Relaxed) > self.most_used
             || self.used_blocks.load(Relaxed) > u64::from(self.area.capacity() / 4)
             || self.held.load(Relaxed) > self.most_held
-            || is_old()
+            || self.period.is_over()
     }
 
     fn checkpoint(&self, _goal: Goal) -> Result<()> {
@@ -646,8 +632,7 @@ impl Dj {
             }
         }
         self.held.store(index.len(), Relaxed);
-        let mut oldest = self.oldest.lock();
-        oldest.get_or_insert_with(Instant::now);
+        self.period.note_commit();
     }
 
     fn note_use(&self, log: &Log) {
@@ -668,11 +653,9 @@ impl Dj {
             self.bring_batch_home(batch)?;
         }
         self.drop_oldest()?;
-        let mut oldest = self.oldest.lock();
-        *oldest = match self.held.load(Relaxed) {
-            0 => None,
-            _ => Some(started),
-        };
+        let is_all_home = self.held.load(Relaxed) == 0;
+        self.period
+            .note_checkpoint((!is_all_home).then_some(started));
         Ok(())
     }
 

@@ -75,12 +75,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         "on" => Some(1),
         "batch" => Some(u32::MAX),
         "off" => None,
-        value => {
-            return Err(JournalError::SchemeOption {
-                scheme: ABOUT.name,
-                why: format!("{}={value}: {}", REMAP.name, REMAP.syntax),
-            });
-        }
+        _ => return Err(args.options.wrong(&ABOUT, &REMAP)),
     };
     jbd2::open_as(&ABOUT, args, remap)
 }

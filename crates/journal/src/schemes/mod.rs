@@ -5,6 +5,7 @@ mod home;
 pub(crate) mod jbd2;
 pub(crate) mod jftl;
 pub(crate) mod null;
+mod period;
 #[cfg(feature = "testing")]
 pub(crate) mod relocate_all;
 pub(crate) mod shortcut;

@@ -38,7 +38,6 @@ mod record;
 mod recovery;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
@@ -49,6 +48,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use self::area::Area;
 use self::record::{Name, Record};
+use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
 use crate::ranges::Ranges;
@@ -88,13 +88,6 @@ static FENCES: OptionAbout = OptionAbout {
     what: "what makes a commit: a checksum and one fence, or the paper's states and three",
 };
 
-pub(super) static CHECKPOINT_INTERVAL: OptionAbout = OptionAbout {
-    name: "checkpoint",
-    syntax: "SECONDS",
-    default: "300",
-    what: "the most time between a commit and its checkpoint",
-};
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Blk,
@@ -116,7 +109,7 @@ struct Shortcut {
     epoch: u64,
     variant: Variant,
     by_paper: bool,
-    interval: Duration,
+    period: Period,
     block_size: usize,
     inode_size: usize,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
@@ -128,8 +121,6 @@ struct Shortcut {
     /// Blocks in `index`, and bytes between tail and head: for looks from outside.
     held: AtomicUsize,
     used: AtomicU64,
-    /// When the oldest commit was made that is not checkpointed.
-    oldest: Mutex<Option<Instant>>,
 }
 
 struct Log {
@@ -208,10 +199,6 @@ impl Version {
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     args.options.check_known(&ABOUT)?;
-    let wrong = |option: &OptionAbout, value: &str| JournalError::SchemeOption {
-        scheme: ABOUT.name,
-        why: format!("{}={value}: {}", option.name, option.syntax),
-    };
     if let Some(mode) = args.options.data {
         let why = format!("there is no data={}: data is always journaled", mode.name());
         return Err(JournalError::SchemeOption {
@@ -224,17 +211,14 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         "diff" => Variant::Diff,
         "blk-s" => Variant::BlkS,
         "adp-s" => Variant::AdpS,
-        value => return Err(wrong(&VARIANT, value)),
+        _ => return Err(args.options.wrong(&ABOUT, &VARIANT)),
     };
     let by_paper = match args.options.value(&FENCES) {
         "checksum" => false,
         "paper" => true,
-        value => return Err(wrong(&FENCES, value)),
+        _ => return Err(args.options.wrong(&ABOUT, &FENCES)),
     };
-    let interval = args.options.value(&CHECKPOINT_INTERVAL);
-    let interval = interval
-        .parse()
-        .map_err(|_| wrong(&CHECKPOINT_INTERVAL, interval))?;
+    let period = Period::of(&ABOUT, &args.options)?;
     let Some(pmem) = args.dev.pmem() else {
         return Err(JournalError::Unusable(format!(
             "scheme {} needs a volume in byte-addressable memory, not {}",
@@ -249,7 +233,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         epoch: start.epoch,
         variant,
         by_paper,
-        interval: Duration::from_secs(interval),
+        period,
         block_size: args.block_size,
         inode_size: args.inode_size,
         most_held: (args.memory / args.block_size).max(16),
@@ -265,7 +249,6 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         index: RwLock::default(),
         held: AtomicUsize::new(0),
         used: AtomicU64::new(0),
-        oldest: Mutex::new(None),
     };
     Ok((Box::new(shortcut), report))
 }
@@ -352,13 +335,9 @@ impl Scheme for Shortcut {
     }
 
     fn wants_checkpoint(&self) -> bool {
-        let is_due = || {
-            let oldest = *self.oldest.lock();
-            oldest.is_some_and(|oldest| oldest.elapsed() >= self.interval)
-        };
         self.used.load(Relaxed) > self.area.capacity / 4
             || self.held.load(Relaxed) > self.most_held
-            || is_due()
+            || self.period.is_over()
     }
 
     fn checkpoint(&self, _: Goal) -> Result<()> {
@@ -508,7 +487,7 @@ impl Shortcut {
         log.sequence = log.sequence.next();
         log.reached = log.reached.max(log.head.min(self.area.capacity));
         self.used.store(log.head - log.tail, Relaxed);
-        self.oldest.lock().get_or_insert_with(Instant::now);
+        self.period.note_commit();
         let mut index = self.index.write();
         for (block, part) in logged {
             let ranges = match part {
@@ -576,7 +555,7 @@ impl Shortcut {
         log.transactions.clear();
         log.tail = log.head;
         self.used.store(0, Relaxed);
-        *self.oldest.lock() = None;
+        self.period.note_checkpoint(None);
         let mut index = self.index.write();
         index.clear();
         self.held.store(0, Relaxed);
