@@ -9,12 +9,15 @@ mod content;
 pub mod iozone;
 pub mod postmark;
 mod session;
+pub mod sqlite;
+pub mod tpcc;
 
 pub use bonnie::Bonnie;
 pub use content::Content;
 pub use iozone::Iozone;
 pub use postmark::Postmark;
 pub use session::{Counts, Durable, Session, Tell, Time};
+pub use tpcc::Tpcc;
 
 use anyhow::Result;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use stetfs::{Caller, Fs, OpenFlags, WriteFlags};
+use stetfs::{Caller, Error, Fs, OpenFlags, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_media::Clock;
 
@@ -96,6 +96,23 @@ impl<'a> Session<'a> {
     /// The root directory.
     pub fn root(&self) -> InodeNo {
         self.fs.root()
+    }
+
+    /// The volume, for what makes its calls itself and then says so ([`was_called`](Self::was_called)).
+    pub fn fs(&self) -> &Fs {
+        self.fs
+    }
+
+    /// Whether the root directory has such a file.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn has(&self, name: &str) -> Result<bool> {
+        match self.fs.lookup(&self.caller, self.root(), name.as_bytes()) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// Tells how far a phase is.
@@ -221,9 +238,24 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// After calls that others have made on the volume.
+    ///
+    /// # Errors
+    /// Of the volume, when a commit was due.
+    pub fn was_called(&mut self, more: Counts) -> Result<()> {
+        self.counts.operations += more.operations;
+        self.counts.written_bytes += more.written_bytes;
+        self.counts.read_bytes += more.read_bytes;
+        self.commit_if_due()
+    }
+
     /// After each call: it counts, and the transaction may be due.
     fn called(&mut self) -> Result<()> {
         self.counts.operations += 1;
+        self.commit_if_due()
+    }
+
+    fn commit_if_due(&mut self) -> Result<()> {
         if let (Time::Virtual(clock), Durable::Every(period)) = (&self.time, self.durable) {
             let age_ns = clock.now_ns().wrapping_sub(self.committed_ns);
             if u128::from(age_ns) >= period.as_nanos() {

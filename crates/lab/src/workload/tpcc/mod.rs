@@ -1,0 +1,261 @@
+//! TPC-C on SQLite, written from the specification (Transaction Processing Performance Council, "TPC Benchmark C", revision 5.11).
+//!
+//! - Nine tables, filled as clause 4.3.3 says, with its numbers of rows unless there are fewer ([`Cardinality`]).
+//! - The five transactions of clause 2, on one connection that does the work of all terminals in turn: each draws its warehouse. Transactions come
+//!   in the order of shuffled decks of 23, with 10 New-Order, 10 Payment and one of each other (clause 5.2.4.2). There are no keying and thinking
+//!   times, and a delivery is not queued.
+//! - The random numbers of clause 2.1.6, of a seed; 1 % of the New-Orders are rolled back (clause 2.4.1.4), 1 % of their lines are of other
+//!   warehouses and 15 % of the payments, if there are others; 60 % of customers are named by their last name.
+//! - tpmC counts New-Orders, those rolled back too (clause 5.4).
+//! - After a run the consistency conditions 1 to 4 of clause 3.3.2 are checked, and SQLite's own integrity check is made.
+
+pub mod check;
+pub mod random;
+mod schema;
+mod transactions;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use self::random::{Constants, shuffle};
+use self::transactions::Terminals;
+use super::sqlite::{Database, JournalMode};
+use super::{Session, Workload};
+use crate::rng::Rng;
+
+/// The database's file.
+pub const FILE: &str = "tpcc.db";
+
+/// Districts of a warehouse.
+pub const DISTRICTS: u32 = 10;
+
+/// Seconds since 1970 at which the load was.
+const NOW: u64 = 1_700_000_000;
+
+/// How many rows there are (clause 1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Cardinality {
+    /// Warehouses.
+    pub warehouses: u32,
+    /// Items, each in stock in each warehouse.
+    pub items: u32,
+    /// Customers of a district.
+    pub customers: u32,
+    /// Orders of a district, one a customer.
+    pub orders: u32,
+}
+
+impl Cardinality {
+    /// The specification's.
+    pub const fn of(warehouses: u32) -> Self {
+        Self {
+            warehouses,
+            items: 100_000,
+            customers: 3_000,
+            orders: 3_000,
+        }
+    }
+
+    /// The same with fewer items, customers and orders; what a factor of 1 or more changes is the number of warehouses.
+    pub fn scaled(scale: f64) -> Self {
+        let whole = Self::of((scale.round() as u32).max(1));
+        let part = scale.min(1.0);
+        let some = |n: u32, least: u32| ((f64::from(n) * part) as u32).max(least);
+        // Less than twenty orders a district would leave the Stock-Level transaction without its work.
+        Self {
+            items: some(whole.items, 100),
+            customers: some(whole.customers, 30),
+            orders: some(whole.orders, 30),
+            ..whole
+        }
+    }
+
+    /// Last names.
+    fn names(&self) -> u64 {
+        u64::from(self.customers.min(1000))
+    }
+
+    /// Orders of a district that are delivered in the beginning: seven in ten.
+    fn delivered(&self) -> u32 {
+        self.orders * 7 / 10
+    }
+}
+
+/// TPC-C with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Tpcc {
+    /// How much there is.
+    pub size: Cardinality,
+    /// Transactions, of all five kinds.
+    pub transactions: u32,
+    /// How SQLite makes them atomic.
+    pub journal: JournalMode,
+    /// What everything is drawn from.
+    pub seed: u64,
+}
+
+/// What the transactions were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// New-Order, those rolled back included.
+    pub new_orders: u64,
+    /// New-Orders rolled back.
+    pub rolled_back: u64,
+    /// Payment.
+    pub payments: u64,
+    /// Order-Status.
+    pub order_statuses: u64,
+    /// Delivery.
+    pub deliveries: u64,
+    /// Stock-Level.
+    pub stock_levels: u64,
+    /// Lines ordered from another warehouse.
+    pub remote_lines: u64,
+    /// Payments by a customer of another warehouse.
+    pub remote_payments: u64,
+    /// Customers named by their last name, and those named in any way.
+    pub by_name: [u64; 2],
+}
+
+impl Outcome {
+    /// New-Orders a minute.
+    pub fn tpm_c(&self, elapsed_ns: u64) -> f64 {
+        self.new_orders as f64 * 60e9 / elapsed_ns.max(1) as f64
+    }
+}
+
+/// A kind of transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    NewOrder,
+    Payment,
+    OrderStatus,
+    Delivery,
+    StockLevel,
+}
+
+impl Tpcc {
+    /// The deck of clause 5.2.4.2.
+    fn deck() -> Vec<Kind> {
+        let mut deck = vec![Kind::NewOrder; 10];
+        deck.extend([Kind::Payment; 10]);
+        deck.extend([Kind::OrderStatus, Kind::Delivery, Kind::StockLevel]);
+        deck
+    }
+
+    /// NURand's constants. They are those of the load and of every run on it.
+    pub fn constants(&self) -> Constants {
+        Constants::draw(&mut Rng::new(self.seed ^ 0xC0FF_EE00))
+    }
+
+    /// Makes the database.
+    ///
+    /// # Errors
+    /// Of SQLite and the volume.
+    pub fn load(&self, session: &mut Session<'_>) -> Result<()> {
+        let db = Database::open(session, FILE, JournalMode::Off, self.seed)?;
+        let mut rng = Rng::new(self.seed);
+        let last_c = self.constants().last_load;
+        let loaded = schema::load(
+            db.connection(),
+            &self.size,
+            &mut rng,
+            last_c,
+            NOW,
+            &mut |done, of| session.tell(done, of),
+        );
+        loaded.map_err(|e| db.explain(e)).context("loading")?;
+        check::check_consistency(&db)?;
+        db.close(session)?;
+        session.sync()
+    }
+
+    /// Runs the transactions and says what they were.
+    ///
+    /// # Errors
+    /// Of SQLite and the volume; there is no database of this size.
+    pub fn play(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        let db = Database::open(session, FILE, self.journal, self.seed)?;
+        let items: u32 = db.value("SELECT count(*) FROM item")?;
+        ensure!(
+            items == self.size.items,
+            "the database has {items} items, not {}",
+            self.size.items
+        );
+        let mut outcome = Outcome::default();
+        let mut deck = Vec::new();
+        let mut terminals = Terminals {
+            db: db.connection(),
+            size: self.size,
+            constants: self.constants(),
+            rng: Rng::new(self.seed ^ 0x7E12_31A1),
+            now: NOW,
+            outcome: &mut outcome,
+        };
+        for n in 0..self.transactions {
+            if deck.is_empty() {
+                deck = Self::deck();
+                shuffle(&mut terminals.rng, &mut deck);
+            }
+            let kind = deck.pop().expect("it was filled");
+            let done = terminals.one(kind);
+            done.map_err(|e| db.explain(e))
+                .with_context(|| format!("transaction {n}, {kind:?}"))?;
+            db.tell(session)?;
+            session.tell(u64::from(n), u64::from(self.transactions));
+        }
+        db.close(session)?;
+        Ok(outcome)
+    }
+
+    /// Judges what a run has left: the consistency conditions, and SQLite's integrity check.
+    ///
+    /// # Errors
+    /// What does not hold; of SQLite and the volume.
+    pub fn check(&self, session: &mut Session<'_>) -> Result<()> {
+        let db = Database::open(session, FILE, self.journal, self.seed)?;
+        check::check_consistency(&db)?;
+        db.check_integrity()?;
+        db.close(session)
+    }
+}
+
+impl Workload for Tpcc {
+    fn name(&self) -> String {
+        format!(
+            "TPC-C, {} transactions on {} warehouses with {} items and {} customers a district, journal_mode={}",
+            self.transactions,
+            self.size.warehouses,
+            self.size.items,
+            self.size.customers,
+            self.journal.name()
+        )
+    }
+
+    /// Loads, unless the database is there.
+    fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
+        match session.has(FILE)? {
+            true => Ok(()),
+            false => self.load(session),
+        }
+    }
+
+    /// The whole database, as a run's ramp-up would read it.
+    fn warm(&self, session: &mut Session<'_>) -> Result<()> {
+        let root = session.root();
+        let ino = session.open(root, FILE)?;
+        let (mut piece, mut at) = (vec![0; 64 << 10], 0);
+        loop {
+            let n = session.read(ino, at, &mut piece)?;
+            at += n as u64;
+            if n < piece.len() {
+                break;
+            }
+        }
+        session.close(ino)
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<()> {
+        self.play(session).map(drop)
+    }
+}

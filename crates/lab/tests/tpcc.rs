@@ -1,0 +1,344 @@
+//! TPC-C on SQLite through the library: what the specification says of its data and transactions is so, what would be wrong is found, equal seeds
+//! give equal runs, and the volume is whole afterwards.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use stetfs_lab::host::{needs, scratch};
+use stetfs_lab::image::check;
+use stetfs_lab::skip_unless;
+use stetfs_lab::system::{Bed, EXT3, EXT3_4K, PCM, Volume};
+use stetfs_lab::workload::sqlite::{Database, JournalMode};
+use stetfs_lab::workload::tpcc::{Cardinality, FILE, Outcome, Tpcc, check::check_consistency};
+use stetfs_lab::workload::{Durable, Session, Workload};
+use stetfs_media::{Image, MeterSnapshot};
+use stetfs_sys::sqlite::{self, File, Files};
+
+const SMALL: Cardinality = Cardinality {
+    warehouses: 2,
+    items: 200,
+    customers: 40,
+    orders: 40,
+};
+
+const RUN: Tpcc = Tpcc {
+    size: SMALL,
+    transactions: 120,
+    journal: JournalMode::Delete,
+    seed: 3,
+};
+
+fn bed() -> Bed {
+    let volume = Volume::make(EXT3_4K, 64, 8).expect("a volume");
+    Bed::new(EXT3, PCM, &volume, 64).expect("a bed")
+}
+
+fn session(bed: &Bed) -> Session<'_> {
+    Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {})
+}
+
+fn loaded(run: &Tpcc) -> Bed {
+    let bed = bed();
+    run.load(&mut session(&bed)).expect("loading");
+    bed
+}
+
+fn value(db: &Database, sql: &str) -> i64 {
+    db.value(sql).expect("a value")
+}
+
+/// Clause 4.3.3.1, and 1.2.1 for the numbers of rows, of which a few are left out here.
+#[test]
+fn the_load_is_the_specifications() {
+    let bed = loaded(&RUN);
+    let session = session(&bed);
+    let db = Database::open(&session, FILE, JournalMode::Delete, 1).expect("a database");
+    let (w, items, customers) = (2, 200, 40);
+    for (table, rows) in [
+        ("warehouse", w),
+        ("district", 10 * w),
+        ("customer", 10 * w * customers),
+        ("history", 10 * w * customers),
+        ("orders", 10 * w * customers),
+        ("new_order", 10 * w * customers * 3 / 10),
+        ("item", items),
+        ("stock", items * w),
+    ] {
+        assert_eq!(
+            value(&db, &format!("SELECT count(*) FROM {table}")),
+            rows,
+            "{table}"
+        );
+    }
+    let none = [
+        "SELECT count(*) FROM orders WHERE o_ol_cnt NOT BETWEEN 5 AND 15",
+        "SELECT count(*) FROM orders WHERE (o_id <= 28) <> (o_carrier_id IS NOT NULL)",
+        "SELECT count(*) FROM order_line WHERE (ol_o_id <= 28) <> (ol_amount = 0 AND ol_delivery_d IS NOT NULL)",
+        "SELECT count(*) FROM customer WHERE c_balance <> -1000 OR length(c_data) NOT BETWEEN 300 AND 500",
+        "SELECT count(*) FROM stock WHERE s_quantity NOT BETWEEN 10 AND 100 OR length(s_dist_07) <> 24",
+        "SELECT count(*) FROM (SELECT o_c_id FROM orders GROUP BY o_w_id, o_d_id, o_c_id HAVING count(*) <> 1)",
+    ];
+    for sql in none {
+        assert_eq!(value(&db, sql), 0, "{sql}");
+    }
+    assert_eq!(Cardinality::scaled(1.0), Cardinality::of(1));
+    assert_eq!(
+        (
+            Cardinality::of(1).items,
+            Cardinality::of(1).customers,
+            Cardinality::of(1).orders
+        ),
+        (100_000, 3_000, 3_000)
+    );
+}
+
+/// Clauses 2.4.1, 2.5.1 and 5.2.4, give or take four times the deviation.
+#[test]
+fn transactions_come_as_the_specification_says() {
+    let run = Tpcc {
+        transactions: 2300,
+        journal: JournalMode::Wal,
+        ..RUN
+    };
+    let bed = loaded(&run);
+    let mut session = session(&bed);
+    let done = run.play(&mut session).expect("playing");
+    run.check(&mut session).expect("consistent");
+    let decks = (
+        done.new_orders,
+        done.payments,
+        done.order_statuses,
+        done.deliveries,
+        done.stock_levels,
+    );
+    assert_eq!(decks, (1000, 1000, 100, 100, 100));
+    let near = |what: &str, found: u64, of: u64, share: f64| {
+        let mean = of as f64 * share;
+        let deviation = (mean * (1.0 - share)).sqrt();
+        assert!(
+            (found as f64 - mean).abs() < 4.0 * deviation,
+            "{what}: {found} of {of}"
+        );
+    };
+    near("rolled back", done.rolled_back, 1000, 0.01);
+    near("remote lines", done.remote_lines, 10_000, 0.01);
+    near("remote payments", done.remote_payments, 1000, 0.15);
+    near("by last name", done.by_name[0], done.by_name[1], 0.6);
+    assert_eq!(done.by_name[1], 1100);
+    let db = Database::open(&session, FILE, run.journal, 1).expect("a database");
+    // 800 orders were there, and those rolled back are not.
+    let orders = value(&db, "SELECT count(*) FROM orders");
+    assert_eq!(orders as u64, 800 + 1000 - done.rolled_back);
+    let delivered = value(&db, "SELECT sum(c_delivery_cnt) FROM customer");
+    let waiting = value(&db, "SELECT count(*) FROM new_order");
+    assert_eq!(
+        waiting as u64,
+        240 + 1000 - done.rolled_back - delivered as u64
+    );
+    // A warehouse alone has no others.
+    let alone = Tpcc {
+        size: Cardinality {
+            warehouses: 1,
+            ..SMALL
+        },
+        ..RUN
+    };
+    drop(db);
+    let bed = loaded(&alone);
+    let done = alone.play(&mut self::session(&bed)).expect("playing");
+    assert_eq!((done.remote_lines, done.remote_payments), (0, 0));
+}
+
+/// Halves of transactions, each of which breaks the condition of its number and none before it.
+#[test]
+fn half_a_transaction_is_found() {
+    let halves = [
+        "UPDATE warehouse SET w_ytd = w_ytd + 100 WHERE w_id = 2",
+        "UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_w_id = 1 AND d_id = 7",
+        "DELETE FROM new_order WHERE no_w_id = 1 AND no_d_id = 3 AND no_o_id = 35",
+        "DELETE FROM order_line WHERE ol_w_id = 2 AND ol_d_id = 10 AND ol_o_id = 5 AND ol_number = 1",
+    ];
+    let bed = loaded(&RUN);
+    let session = session(&bed);
+    let db = Database::open(&session, FILE, JournalMode::Delete, 1).expect("a database");
+    for (n, half) in halves.iter().enumerate() {
+        check_consistency(&db).expect("consistent");
+        db.connection()
+            .execute_batch("BEGIN")
+            .expect("a transaction");
+        let changed = db.connection().execute(half, []).expect("a change");
+        assert_eq!(changed, 1, "{half}");
+        let error = check_consistency(&db).expect_err("it is found");
+        let condition = format!("condition {} does not hold for 1 of them", n + 1);
+        assert!(error.to_string().contains(&condition), "{error}");
+        db.connection().execute_batch("ROLLBACK").expect("undone");
+    }
+}
+
+/// What a run was, and what it left.
+struct Ran {
+    outcome: Outcome,
+    passed_ns: u64,
+    traffic: MeterSnapshot,
+    database: Vec<u8>,
+    image: Image,
+}
+
+fn run_and_judge(run: &Tpcc) -> Ran {
+    let mut bed = loaded(run);
+    bed.remount().expect("a mount");
+    let (time, before) = (bed.time(), bed.dev().meter().snapshot());
+    let before_ns = time.now_ns();
+    let mut session = session(&bed);
+    run.warm(&mut session).expect("warm");
+    let outcome = run.play(&mut session).expect("playing");
+    let passed_ns = time.now_ns() - before_ns;
+    let traffic = bed.dev().meter().snapshot() - &before;
+    bed.remount().expect("a mount");
+    let mut session = self::session(&bed);
+    run.check(&mut session).expect("consistent");
+    let root = session.root();
+    let ino = session.open(root, FILE).expect("the database");
+    let mut database = vec![0; 16 << 20];
+    let len = session.read(ino, 0, &mut database).expect("its content");
+    database.truncate(len);
+    bed.fs().unmount().expect("an unmount");
+    Ran {
+        outcome,
+        passed_ns,
+        traffic,
+        database,
+        image: bed.image().expect("an image"),
+    }
+}
+
+#[test]
+fn every_journal_mode_leaves_a_whole_volume() {
+    skip_unless!(needs(false, false, &["e2fsck"]));
+    for journal in [JournalMode::Delete, JournalMode::Truncate, JournalMode::Wal] {
+        let ran = run_and_judge(&Tpcc { journal, ..RUN });
+        let dir = scratch().expect("a directory");
+        let path = dir.path().join("image");
+        ran.image.to_file(&path).expect("a file");
+        check(&path).unwrap_or_else(|e| panic!("{journal:?}: {e:#}"));
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    for journal in [JournalMode::Delete, JournalMode::Wal] {
+        let run = Tpcc { journal, ..RUN };
+        let (first, second) = (run_and_judge(&run), run_and_judge(&run));
+        assert_eq!(first.outcome, second.outcome);
+        assert_eq!(
+            (first.passed_ns, first.traffic),
+            (second.passed_ns, second.traffic)
+        );
+        assert!(first.database == second.database, "the databases differ");
+        let other = run_and_judge(&Tpcc { seed: 4, ..run });
+        assert_ne!(first.outcome, other.outcome);
+        assert!(first.database != other.database);
+    }
+}
+
+#[derive(Default)]
+struct MemoryFiles(Mutex<HashMap<String, Arc<Mutex<Vec<u8>>>>>);
+
+struct MemoryFile(Arc<Mutex<Vec<u8>>>);
+
+impl Files for MemoryFiles {
+    fn open(&self, name: &str, create: bool) -> io::Result<Box<dyn File>> {
+        let mut files = self.0.lock().expect("a lock");
+        if !create && !files.contains_key(name) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let file = files.entry(name.to_owned()).or_default();
+        Ok(Box::new(MemoryFile(file.clone())))
+    }
+
+    fn delete(&self, name: &str) -> io::Result<()> {
+        let gone = self.0.lock().expect("a lock").remove(name);
+        gone.map(drop).ok_or(ErrorKind::NotFound.into())
+    }
+
+    fn exists(&self, name: &str) -> io::Result<bool> {
+        Ok(self.0.lock().expect("a lock").contains_key(name))
+    }
+}
+
+impl File for MemoryFile {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let bytes = self.0.lock().expect("a lock");
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let n = rest.len().min(out.len());
+        out[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn write(&mut self, offset: u64, new: &[u8]) -> io::Result<()> {
+        let mut bytes = self.0.lock().expect("a lock");
+        let (at, end) = (offset as usize, offset as usize + new.len());
+        if end > 1 << 20 {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let len = bytes.len().max(end);
+        bytes.resize(len, 0);
+        bytes[at..end].copy_from_slice(new);
+        Ok(())
+    }
+
+    fn truncate(&mut self, size: u64) -> io::Result<()> {
+        self.0.lock().expect("a lock").resize(size as usize, 0);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn size(&mut self) -> io::Result<u64> {
+        Ok(self.0.lock().expect("a lock").len() as u64)
+    }
+}
+
+/// SQLite sees what the trait gives: one connection at a time has a database, a full medium is told as one, what is detached is not found.
+#[test]
+fn sqlite_has_its_files_from_a_trait() {
+    let open = |path: &str| {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+        let db = Connection::open_with_flags_and_vfs(path, flags, sqlite::VFS)?;
+        db.busy_timeout(std::time::Duration::ZERO)?;
+        Ok::<_, rusqlite::Error>(db)
+    };
+    let code = |error: rusqlite::Error| error.sqlite_error_code();
+    let attached = sqlite::attach(Arc::new(MemoryFiles::default()));
+    let path = attached.path("a.db");
+    let one = open(&path).expect("a database");
+    one.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1);")
+        .expect("a table");
+    let two = open(&path).expect("the same database");
+    one.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (2);")
+        .expect("a transaction");
+    let count =
+        |db: &Connection| db.query_row("SELECT count(*) FROM t", [], |r| r.get::<_, i64>(0));
+    assert_eq!(
+        code(count(&two).expect_err("locked")),
+        Some(ErrorCode::DatabaseBusy)
+    );
+    one.execute_batch("COMMIT").expect("a commit");
+    assert_eq!(count(&two), Ok(2));
+    let full = two.execute("INSERT INTO t VALUES (zeroblob(2000000))", []);
+    assert_eq!(code(full.expect_err("full")), Some(ErrorCode::DiskFull));
+    assert_eq!(count(&one), Ok(2));
+    drop(attached);
+    assert_eq!(
+        code(count(&one).expect_err("gone")),
+        Some(ErrorCode::SystemIoFailure)
+    );
+    assert_eq!(
+        code(open(&path).expect_err("gone")),
+        Some(ErrorCode::CannotOpen)
+    );
+}
