@@ -113,7 +113,8 @@ fn read_gap(
     skip: usize,
     out: &mut [u8],
 ) -> Result<()> {
-    let keep = !vol.dev.host_cached() && out.len() <= CACHED_READ_MAX;
+    let is_cached = vol.dev.host_cached() || vol.journal.caches();
+    let keep = !is_cached && out.len() <= CACHED_READ_MAX;
     // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those are cached.
     let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
     let size = vol.geo.block_size();

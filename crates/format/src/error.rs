@@ -526,6 +526,9 @@ pub enum Corrupt {
     /// A record of Delta Journaling's NVRAM region that no writer makes.
     #[error("delta journal: {0}")]
     DeltaJournal(&'static str),
+    /// A record of an NVM cache's region that no writer makes.
+    #[error("NVM cache: {0}")]
+    NvmCache(&'static str),
 
     // --- JBD2 ---
     /// The block does not begin with JBD2's magic.

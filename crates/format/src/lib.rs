@@ -29,6 +29,7 @@ pub mod jbd2;
 pub mod layout;
 pub mod nand;
 pub mod num;
+pub mod nvm_cache;
 pub mod orphan;
 pub mod private_log;
 mod shape;
@@ -50,7 +51,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 39] = [
+pub const LAYOUTS: [&layout::Layout; 43] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -90,4 +91,8 @@ pub const LAYOUTS: [&layout::Layout; 39] = [
     &delta_log::DJ_DESCRIPTOR_LAYOUT,
     &delta_log::DJ_TAG_LAYOUT,
     &delta_log::DJ_COMMIT_LAYOUT,
+    &nvm_cache::CACHE_GEOMETRY_LAYOUT,
+    &nvm_cache::CACHE_ENTRY_LAYOUT,
+    &nvm_cache::CACHE_RING_LAYOUT,
+    &nvm_cache::CACHE_SUB_BLOCK_LAYOUT,
 ];

@@ -18,7 +18,7 @@ use crate::page::Page;
 use crate::ranges;
 use crate::registry;
 use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
-use crate::stats::{Counters, JournalStats, count};
+use crate::stats::{CacheStats, Counters, JournalStats, count};
 
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
@@ -147,27 +147,41 @@ impl Journal {
             return Ok(());
         }
         self.check_block(start.plus(u64::from(count) - 1))?;
-        if !self.scheme.holds_any(start, count) {
+        let size = self.block_size;
+        let caches = self.scheme.about().caches;
+        if !caches && !self.scheme.holds_any(start, count) {
             return self.read_device(start, out, class);
         }
         // Runs that are at home are read in one request each.
-        let size = self.block_size;
         let mut run = 0;
-        for i in 0..count as usize {
-            if let Held::Here(content) = self.scheme.read(start.plus(i as u64))? {
-                self.read_device(
-                    start.plus(run as u64),
-                    &mut out[run * size..i * size],
-                    class,
-                )?;
-                out[i * size..(i + 1) * size].copy_from_slice(&content);
+        for i in 0..=count as usize {
+            let is_held = match out.get_mut(i * size..(i + 1) * size) {
+                Some(block) => self.scheme.read_part(start.plus(i as u64), 0, block)?,
+                None => true,
+            };
+            if is_held {
+                let (first, missing) = (start.plus(run as u64), &mut out[run * size..i * size]);
+                self.read_device(first, missing, class)?;
+                if caches {
+                    for (n, content) in (0..).zip(missing.chunks_exact(size)) {
+                        self.fill(first.plus(n), class, content);
+                    }
+                }
                 run = i + 1;
             }
         }
-        self.read_device(start.plus(run as u64), &mut out[run * size..], class)
+        Ok(())
     }
 
-    /// Reads a part of one home block, from byte `offset` of it on, on a volume in memory: nothing else of it is loaded. False where that cannot
+    /// Offers the scheme's cache what was read. When it cannot make room because the device fails, the reader has got what he wanted; but what is
+    /// committed can no longer go home.
+    fn fill(&self, block: BlockNo, class: Class, content: &[u8]) {
+        if let Err(error) = self.scheme.fill(block, class, content) {
+            self.abort(error);
+        }
+    }
+
+    /// Reads a part of one home block, from byte `offset` of it on, from memory: nothing else of it is loaded. False where that cannot
     /// be, and [`read_home`](Self::read_home) has to be asked for the whole.
     pub fn read_part(
         &self,
@@ -176,10 +190,13 @@ impl Journal {
         out: &mut [u8],
         class: Class,
     ) -> Result<bool> {
+        self.check_block(block)?;
+        if self.scheme.about().caches {
+            return self.scheme.read_part(block, offset, out);
+        }
         let Some(memory) = &self.memory else {
             return Ok(false);
         };
-        self.check_block(block)?;
         if self.scheme.holds_any(block, 1) {
             return Ok(false);
         }
@@ -251,6 +268,21 @@ impl Journal {
     /// By what means of the device committed blocks get home without being copied, if they do.
     pub fn remaps(&self) -> Option<&'static str> {
         self.scheme.remaps()
+    }
+
+    /// The scheme keeps what was read and committed in a cache of its own: a second one in memory would hold the same.
+    pub fn caches(&self) -> bool {
+        self.scheme.about().caches
+    }
+
+    /// Of that cache.
+    pub fn cache_stats(&self) -> Option<CacheStats> {
+        self.scheme.cache_stats()
+    }
+
+    /// After [`close`](Self::close) the newest content is still where only the scheme finds it, as the user wanted.
+    pub fn keeps(&self) -> bool {
+        self.scheme.keeps()
     }
 
     /// What a crash may do to file data.
@@ -377,6 +409,10 @@ impl Journal {
             Held::Home => {
                 let mut content = Block::zeroed(self.block_size);
                 self.read_device(block, content.bytes_mut(), class)?;
+                // File data is loaded to be changed: the commit brings it into a cache.
+                if self.scheme.about().caches && class != Class::Data {
+                    self.fill(block, class, content.bytes());
+                }
                 content.into()
             }
         };
@@ -405,7 +441,7 @@ impl Journal {
 
     /// Whether a data block that has become clean stays in memory.
     pub(crate) fn keeps_clean(&self, home: BlockNo) -> bool {
-        self.memory.is_none() || self.scheme.holds_any(home, 1)
+        !self.scheme.about().caches && (self.memory.is_none() || self.scheme.holds_any(home, 1))
     }
 
     /// Whether `content` differs from the block's by as many bytes as the scheme wants to know of at most. Where looking costs as much as

@@ -49,5 +49,5 @@ pub use scheme::{
     About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
     OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
 };
-pub use stats::JournalStats;
+pub use stats::{CacheStats, JournalStats};
 pub use stetfs_media::planted;

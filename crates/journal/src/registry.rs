@@ -34,6 +34,18 @@ pub static SCHEMES: &[Registration] = &[
         open: schemes::dj::open,
     },
     Registration {
+        about: &schemes::ubj::ABOUT,
+        open: schemes::ubj::open,
+    },
+    Registration {
+        about: &schemes::tinca::ABOUT,
+        open: schemes::tinca::open,
+    },
+    Registration {
+        about: &schemes::spindle::ABOUT,
+        open: schemes::spindle::open,
+    },
+    Registration {
         about: &schemes::null::ABOUT,
         open: schemes::null::open,
     },

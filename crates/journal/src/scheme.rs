@@ -13,6 +13,7 @@ use stetfs_media::{BlockDev, BlockRef, Class, Pmem};
 use crate::error::{JournalError, Result};
 use crate::handle::Handle;
 use crate::ranges::Ranges;
+use crate::stats::CacheStats;
 
 /// What a scheme says of itself: read by the command line, the documents, the tests and the lab.
 #[derive(Debug, Serialize)]
@@ -33,6 +34,8 @@ pub struct About {
     pub needs_remap: bool,
     /// The size in bytes of the persistent memory that it needs beside the home medium, unless the user has a region of another size.
     pub nvm: Option<u64>,
+    /// That memory is a cache in which what was read and committed is kept: a second one in memory would hold the same.
+    pub caches: bool,
     /// What the superblock says while the scheme has the volume.
     pub mark: Mark,
     /// After a crash every transaction is there entirely or not at all.
@@ -359,10 +362,37 @@ pub trait Scheme: Send + Sync {
         None
     }
 
+    /// The user wants the newest content left where only the scheme finds it, when it is closed.
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    /// Of its cache.
+    fn cache_stats(&self) -> Option<CacheStats> {
+        None
+    }
+
     // -- the verbs; `open` is in the registry, as it makes the scheme --
 
     /// The newest committed version of a home block, if the scheme holds one.
     fn read(&self, block: BlockNo) -> Result<Held>;
+
+    /// Reads a part of a block, from byte `offset` of it on, in the newest committed version; false if the scheme does not hold one.
+    fn read_part(&self, block: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
+        match self.read(block)? {
+            Held::Here(content) => {
+                out.copy_from_slice(&content[offset..offset + out.len()]);
+                Ok(true)
+            }
+            Held::Home => Ok(false),
+        }
+    }
+
+    /// Offers a block that was read from home to a scheme that [caches](About::caches). Nobody changes it meanwhile.
+    fn fill(&self, block: BlockNo, class: Class, content: &[u8]) -> Result<()> {
+        let _ = (block, class, content);
+        Ok(())
+    }
 
     /// Some block from `start` on, `count` blocks long, may be held: a cheap filter before long reads.
     fn holds_any(&self, start: BlockNo, count: u32) -> bool;
@@ -397,6 +427,6 @@ pub trait Scheme: Send + Sync {
     /// Writes committed blocks home and frees their log space.
     fn checkpoint(&self, goal: Goal) -> Result<()>;
 
-    /// Leaves a plain, clean ext4 image: everything home, the log empty. No commit follows.
+    /// Leaves a plain, clean ext4 image: everything home, the log empty; unless it [keeps](Self::keeps) it. No commit follows.
     fn close(&self) -> Result<()>;
 }

@@ -31,6 +31,29 @@ pub struct JournalStats {
     pub dirty_bytes: u64,
 }
 
+/// What a scheme's cache in persistent memory holds and has done since it was opened. Of blocks all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheStats {
+    /// That it has room for.
+    pub blocks: u64,
+    /// That are in it.
+    pub cached: u64,
+    /// That are committed and not home: UBJ's frozen blocks.
+    pub dirty: u64,
+    /// Reads that it served.
+    pub hits: u64,
+    /// Those of dirty blocks.
+    pub dirty_hits: u64,
+    /// Reads that it did not serve.
+    pub misses: u64,
+    /// That had to make room.
+    pub evictions: u64,
+    /// Written home.
+    pub written_home: u64,
+    /// Copied because a commit could not change them where they were.
+    pub cow_copies: u64,
+}
+
 macro_rules! counters {
     ($($name:ident),*) => {
         #[derive(Default)]

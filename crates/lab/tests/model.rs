@@ -53,15 +53,19 @@ enum Medium {
 
 impl Medium {
     /// What `options` need, with this content.
-    fn new(options: &MountOptions, content: &[u8]) -> Self {
+    fn new(options: &MountOptions, content: &[u8], block: u32) -> Self {
         let about = find(&options.scheme).expect("a scheme").about;
         if about.needs_pmem {
             return Self::Memory(Arc::new(SimPmem::new(Image::from_bytes(content))));
         }
         if !about.needs_remap {
-            let nvm = about
-                .nvm
-                .map(|_| Arc::new(SimPmem::new(Image::new(512 << 10))));
+            // So little that caches evict.
+            let bytes = if about.caches {
+                512 * block as u64
+            } else {
+                512 << 10
+            };
+            let nvm = about.nvm.map(|_| Arc::new(SimPmem::new(Image::new(bytes))));
             return Self::Ram(Arc::new(RamDev::from_image(content)), nvm);
         }
         let nand = Arc::new(
@@ -131,7 +135,7 @@ impl Bed {
     /// Runs one sequence; any difference is an error.
     fn run(&self, ops: &[Op]) -> Result<()> {
         let options = options(self.mode);
-        let medium = Medium::new(&options, &self.fresh);
+        let medium = Medium::new(&options, &self.fresh, self.variety.block);
         let (mut library, _) = Library::mount(medium.media(), options).context("mounting")?;
         let mut model = Model::new(self.variety.rules());
         for (i, op) in ops.iter().enumerate() {
@@ -240,6 +244,13 @@ beds! {
     ext3_1k_dj_lz4: EXT3_1K, "scheme=dj,compress=lz4,threshold=100";
     ext3_4k_dj_zstd: EXT3_4K, "scheme=dj,compress=zstd,decide=size";
     ext4_2k_dj_deflate: EXT4_2K, "scheme=dj,compress=deflate,nvm_checkpoint=20";
+    ext4_4k_ubj: EXT4_4K, "scheme=ubj";
+    ext3_1k_ubj: EXT3_1K, "scheme=ubj,frozen=20";
+    ext4_4k_tinca: EXT4_4K, "scheme=tinca";
+    ext4_1k_tinca: EXT4_1K, "scheme=tinca";
+    ext4_4k_spindle: EXT4_4K, "scheme=spindle";
+    ext3_1k_spindle: EXT3_1K, "scheme=spindle,meta=40";
+    ext4_inode128_spindle: EXT4_SMALL_INODES, "scheme=spindle";
     ext4_4k_shortcut: EXT4_4K, "scheme=shortcut";
     ext4_1k_shortcut: EXT4_1K, "scheme=shortcut";
     ext3_1k_shortcut: EXT3_1K, "scheme=shortcut";

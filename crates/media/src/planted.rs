@@ -58,6 +58,16 @@ pub enum Bug {
     DeltaTwice,
     /// A block on which deltas rest is not kept while it is on its way home.
     UnkeptBase,
+    /// What says that a block of a cache is committed is durable before the block.
+    StateBeforeLines,
+    /// The ring's end that makes a transaction valid is durable before the entries that it vouches for.
+    TailBeforeEntries,
+    /// A part of a metadata block is changed where it lies before its log copy is durable.
+    EarlySubBlock,
+    /// A block that is not home is evicted.
+    EvictedDirty,
+    /// Recovery says that a transaction is undone before it is.
+    EarlyHead,
 }
 
 /// A bug, and where it shows.
@@ -95,7 +105,7 @@ bugs! {
     ForgottenRevoke "forgotten-revoke" "freed blocks not revoked": "jbd2" "ordered", "shortcut" "-", "dj" "ordered";
     UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic": "jbd2" "journal";
     LateFirstMark "late-first-mark" "superblock says where the log begins only after the first commit": "jbd2" "journal";
-    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable": "jbd2" "journal", "shortcut" "-", "dj" "journal";
+    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable": "jbd2" "journal", "shortcut" "-", "dj" "journal", "ubj" "-", "tinca" "-", "spindle" "-";
     LateTail "late-tail" "log space used again before the tail is moved": "jbd2" "journal", "shortcut" "-";
     UncheckedReplay "unchecked-replay" "no checksum check at replay": "jbd2" "journal,journal_async_commit", "shortcut" "-", "dj" "journal";
     StaleLap "stale-lap" "replay of transactions of an earlier lap": "jbd2" "journal";
@@ -112,6 +122,11 @@ bugs! {
     ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers": ;
     DeltaTwice "delta-twice" "delta applied to a home that has it already": "dj" "journal", "dj" "ordered";
     UnkeptBase "unkept-base" "home torn under the deltas that rest on it": "dj" "journal", "dj" "ordered";
+    StateBeforeLines "state-before-lines" "cached block vouched for before it is durable": "ubj" "-", "tinca" "-", "spindle" "-";
+    TailBeforeEntries "tail-before-entries" "transaction made valid before its entries are durable": "tinca" "-", "spindle" "-";
+    EarlySubBlock "early-sub-block" "metadata changed in place before its log copy is durable": "spindle" "-";
+    EvictedDirty "evicted-dirty" "block evicted from the cache before home has it": "ubj" "-", "tinca" "-", "spindle" "-";
+    EarlyHead "early-head" "recovery done before what it undoes is durable": "tinca" "-", "spindle" "-";
 }
 
 /// The bug called `name`.

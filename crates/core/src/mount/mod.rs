@@ -547,7 +547,7 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.state
         .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
     closed?;
-    if !writes {
+    if !writes || vol.journal.keeps() {
         return Ok(());
     }
     let memory = vol.sb.read().clone();

@@ -67,6 +67,7 @@ pub(crate) static ABOUT: About = About {
     needs_pmem: false,
     needs_remap: false,
     nvm: Some(16 << 20),
+    caches: false,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: true,

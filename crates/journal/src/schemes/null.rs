@@ -29,6 +29,7 @@ pub(crate) static ABOUT: About = About {
     needs_pmem: false,
     needs_remap: false,
     nvm: None,
+    caches: false,
     mark: Mark::Unclean,
     atomic: false,
     wants_base: false,

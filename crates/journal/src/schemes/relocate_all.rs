@@ -23,6 +23,7 @@ pub(crate) static ABOUT: About = About {
     needs_pmem: false,
     needs_remap: false,
     nvm: None,
+    caches: false,
     mark: Mark::NeedsRecovery,
     atomic: true,
     wants_base: true,

@@ -66,6 +66,7 @@ pub(crate) static ABOUT: About = About {
     needs_pmem: true,
     needs_remap: false,
     nvm: None,
+    caches: false,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,

@@ -46,6 +46,9 @@ const ROOM_BLOCKS: u64 = 1024;
 /// Bytes of the memory beside a volume, where the scheme has some: so little that it is full after a few dozen transactions.
 const NVM_BYTES: u64 = 96 << 10;
 
+/// Blocks of the volume's size that this memory has where it is a cache: so few that they are evicted all the time.
+const CACHE_BLOCKS: u64 = 384;
+
 /// The file, outside of what workloads see, that takes the others.
 const FILLER: &[u8] = b"filler";
 
@@ -165,7 +168,11 @@ impl Target {
         };
         let mut contents = vec![(self.home, home)];
         if self.scheme.nvm.is_some() {
-            contents.push((Kind::Pmem, Image::new(NVM_BYTES)));
+            let bytes = match self.scheme.caches {
+                true => CACHE_BLOCKS * block,
+                false => NVM_BYTES,
+            };
+            contents.push((Kind::Pmem, Image::new(bytes)));
         }
         let media = Media::new(&Contents::new(contents));
         let (mut library, _) = Library::mount(media.shown()?, self.options())?;

@@ -1,0 +1,474 @@
+//! The region of a cache in persistent memory that is the journal too: of UBJ (Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling
+//! Layers with Non-volatile Memory", FAST 2013), Tinca (Wei et al., as Spindle tells it) and Spindle (Zhang et al., "Spindle: A
+//! Write-Optimized NVM Cache for Journaling File System", figure 3).
+//!
+//! The region begins with a [`LogHeader`](crate::private_log::LogHeader) and, at byte [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words
+//! that schemes change by themselves lie each in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`], [`KEPT_OFFSET`]. Then, each at a
+//! multiple of 64:
+//!
+//! 1. the ring ([`RingSlot`]), as many slots as the largest transaction has blocks;
+//! 2. the metadata log: its headers ([`SubBlock`]), then as many sub-blocks;
+//! 3. the [`Entry`]s, as many as there are blocks;
+//! 4. at a multiple of 4,096, the blocks: those for data, then those for metadata.
+//!
+//! All integers are little-endian. A word of 8 bytes is what a power cut never tears, so everything that must be there or not as one lies in one
+//! word, and what takes two words says in both to which transaction it belongs.
+
+use crate::checksum::crc32c;
+use crate::error::Corrupt;
+use crate::layout::{Le16, Le32, Le64, layout};
+use crate::num::{BlockNo, Tid};
+
+layout! {
+    /// How a region is divided.
+    pub CACHE_GEOMETRY_LAYOUT = "Cache geometry", 40, {
+        0x00 Le64, G_SIZE = "g_size";
+        0x08 Le32, G_BLOCK_SIZE = "g_block_size";
+        0x0c Le32, G_RING = "g_ring";
+        0x10 Le32, G_SUB_BLOCK = "g_sub_block";
+        0x14 Le32, G_SUB_BLOCKS = "g_sub_blocks";
+        0x18 Le32, G_DATA = "g_data";
+        0x1c Le32, G_META = "g_meta";
+        0x20 Le32, G_CHECKSUM = "g_checksum";
+    }
+}
+
+layout! {
+    /// What a block of the cache is.
+    pub CACHE_ENTRY_LAYOUT = "Cache entry", 16, {
+        0x00 Le64, E_HOME = "e_home";
+        0x08 Le64, E_STATE = "e_state";
+    }
+}
+
+layout! {
+    /// A block that a transaction changes, and what the cache had of it before.
+    pub CACHE_RING_LAYOUT = "Cache ring slot", 16, {
+        0x00 Le64, R_HOME = "r_home";
+        0x08 Le64, R_STATE = "r_state";
+    }
+}
+
+layout! {
+    /// A part of a metadata block as it was.
+    pub CACHE_SUB_BLOCK_LAYOUT = "Cache metadata log header", 16, {
+        0x00 Le32, S_SLOT = "s_slot";
+        0x04 Le16, S_INDEX = "s_index";
+        0x08 Le32, S_SEQUENCE = "s_sequence";
+        0x0c Le32, S_CHECKSUM = "s_checksum";
+    }
+}
+
+/// Where the geometry lies.
+pub const GEOMETRY_OFFSET: u64 = 128;
+/// Where the word lies that is behind the newest: see the scheme.
+pub const HEAD_OFFSET: u64 = 256;
+/// Where the word lies that is behind the oldest: see the scheme.
+pub const TAIL_OFFSET: u64 = 320;
+/// Where the word lies that says whether the cache was kept by an unmount: [`KEPT`], or 0.
+pub const KEPT_OFFSET: u64 = 384;
+/// The cache was closed with what it holds: also clean blocks are what they say.
+pub const KEPT: u64 = 0x5450_454b; // "KEPT"
+/// Bytes of an entry.
+pub const ENTRY_SIZE: u64 = CACHE_ENTRY_LAYOUT.size as u64;
+/// Bytes of a slot of the ring.
+pub const RING_SLOT_SIZE: u64 = CACHE_RING_LAYOUT.size as u64;
+/// Bytes of a header in the metadata log.
+pub const SUB_BLOCK_HEADER_SIZE: u64 = CACHE_SUB_BLOCK_LAYOUT.size as u64;
+
+const RING_OFFSET: u64 = 4096;
+const BLOCKS_ALIGN: u64 = 4096;
+const LINE: u64 = 64;
+/// Bits of a block number in a ring slot's first word; a part of the sequence number is above.
+const HOME_BITS: u32 = 48;
+const SLOT_MASK: u32 = (1 << 31) - 1;
+const DIRTY: u32 = 1 << 31;
+
+/// How a region is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheGeometry {
+    /// Bytes of the region.
+    pub size: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Slots of the ring, a power of two; 0 without a ring.
+    pub ring: u32,
+    /// Bytes of a sub-block.
+    pub sub_block: u32,
+    /// Sub-blocks that the metadata log can take.
+    pub sub_blocks: u32,
+    /// Blocks for data.
+    pub data: u32,
+    /// Blocks for metadata. None: the others are for both.
+    pub meta: u32,
+}
+
+/// What a scheme wants of its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachePlan {
+    /// A ring.
+    pub ring: bool,
+    /// A cache for metadata and a log of sub-blocks of so many bytes, in so many thousandths of the region.
+    pub meta: Option<(u32, u32)>,
+}
+
+impl CacheGeometry {
+    /// The fewest blocks that there can be.
+    pub const LEAST_BLOCKS: u32 = 256;
+    /// The most blocks of a transaction, if there are enough.
+    pub const MOST_IN_TRANSACTION: u32 = 16 << 10;
+
+    /// How a region of so many bytes is divided. A transaction has at most a quarter of the blocks, so that there are always others that can
+    /// make room; the metadata log takes an eighth of what is for metadata.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: it is too small, or too large.
+    pub fn of(size: u64, block_size: u32, plan: CachePlan) -> Result<Self, Corrupt> {
+        let block = u64::from(block_size);
+        let whole = size / (block + ENTRY_SIZE);
+        let ring = match plan.ring {
+            true => u64::from(Self::MOST_IN_TRANSACTION).min((whole / 4).next_power_of_two()),
+            false => 0,
+        };
+        let (sub_block, meta_bytes) = plan.meta.map_or((0, 0), |(bytes, share)| {
+            (bytes, size / 1000 * u64::from(share))
+        });
+        let sub_blocks = match sub_block {
+            0 => 0,
+            bytes => meta_bytes / 8 / (u64::from(bytes) + SUB_BLOCK_HEADER_SIZE),
+        };
+        let meta = (meta_bytes - meta_bytes / 8) / (block + ENTRY_SIZE);
+        let mut geometry = Self {
+            size,
+            block_size,
+            ring: ring as u32,
+            sub_block,
+            sub_blocks: u32::try_from(sub_blocks).unwrap_or(u32::MAX),
+            data: 0,
+            meta: u32::try_from(meta).unwrap_or(u32::MAX),
+        };
+        // What is before the blocks grows with their number, and the first of them is aligned.
+        let fixed = geometry.entries_at() + BLOCKS_ALIGN + LINE;
+        let blocks = size.saturating_sub(fixed) / (block + ENTRY_SIZE);
+        let data = blocks.saturating_sub(meta);
+        if blocks < u64::from(Self::LEAST_BLOCKS) || data < blocks / 4 {
+            return Err(Corrupt::NvmCache("the region is too small"));
+        }
+        if blocks >= u64::from(SLOT_MASK) {
+            return Err(Corrupt::NvmCache("the region is too large"));
+        }
+        geometry.data = data as u32;
+        Ok(geometry)
+    }
+
+    /// Blocks of the cache.
+    pub fn blocks(&self) -> u32 {
+        self.data + self.meta
+    }
+
+    /// Where the ring begins.
+    pub fn ring_start(&self) -> u64 {
+        RING_OFFSET
+    }
+
+    /// Where slot `at` of the ring lies; positions count without end.
+    pub fn ring_at(&self, at: u32) -> u64 {
+        RING_OFFSET + u64::from(at % self.ring) * RING_SLOT_SIZE
+    }
+
+    /// Where the `n`th header of the metadata log lies.
+    pub fn sub_block_header_at(&self, n: u32) -> u64 {
+        self.sub_block_headers() + u64::from(n) * SUB_BLOCK_HEADER_SIZE
+    }
+
+    /// Where the `n`th sub-block of the metadata log lies.
+    pub fn sub_block_at(&self, n: u32) -> u64 {
+        let headers = u64::from(self.sub_blocks) * SUB_BLOCK_HEADER_SIZE;
+        let first = self.sub_block_headers() + headers.next_multiple_of(LINE);
+        first + u64::from(n) * u64::from(self.sub_block)
+    }
+
+    fn sub_block_headers(&self) -> u64 {
+        RING_OFFSET + u64::from(self.ring) * RING_SLOT_SIZE
+    }
+
+    /// Where the entries begin.
+    pub fn entries_at(&self) -> u64 {
+        self.sub_block_at(self.sub_blocks).next_multiple_of(LINE)
+    }
+
+    /// Where an entry lies.
+    pub fn entry_at(&self, entry: u32) -> u64 {
+        self.entries_at() + u64::from(entry) * ENTRY_SIZE
+    }
+
+    /// Where block `slot` of the cache lies.
+    pub fn slot_at(&self, slot: u32) -> u64 {
+        let first = self.entry_at(self.blocks()).next_multiple_of(BLOCKS_ALIGN);
+        first + u64::from(slot) * u64::from(self.block_size)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`].
+    pub fn decode(raw: &[u8; CACHE_GEOMETRY_LAYOUT.size]) -> Result<Self, Corrupt> {
+        let raw = &raw[..];
+        if G_CHECKSUM.get(raw) != crc32c(!0, &raw[..G_CHECKSUM.0]) {
+            return Err(Corrupt::NvmCache("the geometry's checksum is wrong"));
+        }
+        let found = Self {
+            size: G_SIZE.get(raw),
+            block_size: G_BLOCK_SIZE.get(raw),
+            ring: G_RING.get(raw),
+            sub_block: G_SUB_BLOCK.get(raw),
+            sub_blocks: G_SUB_BLOCKS.get(raw),
+            data: G_DATA.get(raw),
+            meta: G_META.get(raw),
+        };
+        let fits = found.data.checked_add(found.meta).is_some_and(|blocks| {
+            blocks < SLOT_MASK
+                && matches!(found.block_size, 1024 | 2048 | 4096)
+                && found.slot_at(blocks) <= found.size
+        });
+        let has_power = found.ring == 0 || found.ring.is_power_of_two();
+        match fits && has_power {
+            true => Ok(found),
+            false => Err(Corrupt::NvmCache("the geometry cannot be")),
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> [u8; CACHE_GEOMETRY_LAYOUT.size] {
+        let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
+        G_SIZE.put(&mut raw, self.size);
+        G_BLOCK_SIZE.put(&mut raw, self.block_size);
+        G_RING.put(&mut raw, self.ring);
+        G_SUB_BLOCK.put(&mut raw, self.sub_block);
+        G_SUB_BLOCKS.put(&mut raw, self.sub_blocks);
+        G_DATA.put(&mut raw, self.data);
+        G_META.put(&mut raw, self.meta);
+        let crc = crc32c(!0, &raw[..G_CHECKSUM.0]);
+        G_CHECKSUM.put(&mut raw, crc);
+        raw
+    }
+}
+
+/// The word of an entry that changes by itself: which block of the cache it is, whether home has other content, and what the scheme adds.
+///
+/// | bits | what |
+/// |---|---|
+/// | 0-30 | the block of the cache, plus 1; 0: the entry is free |
+/// | 31 | home has other content (Tinca's *modified*, UBJ's *frozen*) |
+/// | 32-63 | UBJ: the transaction that froze it. Tinca: the block before this one, as bits 0-30, and in bit 63 the role *log*. Spindle: 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryState {
+    /// The block of the cache.
+    pub slot: u32,
+    /// Home has other content.
+    pub is_dirty: bool,
+    /// The scheme's own.
+    pub high: u32,
+}
+
+impl EntryState {
+    /// The state of a clean block in `slot`.
+    pub fn clean(slot: u32) -> Self {
+        Self {
+            slot,
+            is_dirty: false,
+            high: 0,
+        }
+    }
+
+    /// As the word that is stored in one piece.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.low()) | u64::from(self.high) << 32
+    }
+
+    /// From that word; none when the entry is free.
+    pub fn from_word(word: u64) -> Option<Self> {
+        Some(Self {
+            high: (word >> 32) as u32,
+            ..Self::from_low(word as u32)?
+        })
+    }
+
+    /// The lower half of the word: what the ring keeps of it.
+    pub fn low(self) -> u32 {
+        (self.slot + 1) | if self.is_dirty { DIRTY } else { 0 }
+    }
+
+    /// From the lower half.
+    pub fn from_low(low: u32) -> Option<Self> {
+        Some(Self {
+            slot: (low & SLOT_MASK).checked_sub(1)?,
+            is_dirty: low & DIRTY != 0,
+            high: 0,
+        })
+    }
+}
+
+/// A block of the cache: whose, and in what state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The block of the volume.
+    pub home: BlockNo,
+    /// Its state.
+    pub state: EntryState,
+}
+
+impl Entry {
+    /// Reads it; none when it is free.
+    pub fn decode(raw: &[u8]) -> Option<Self> {
+        Some(Self {
+            home: BlockNo(E_HOME.get(raw)),
+            state: EntryState::from_word(E_STATE.get(raw))?,
+        })
+    }
+
+    /// Where, from an entry's start on, the word lies that changes by itself.
+    pub const STATE_OFFSET: u64 = E_STATE.0 as u64;
+}
+
+/// A block that a transaction changes, and the lower half of what its entry was before ([`EntryState::low`]; 0: it was not in the cache). Both words
+/// say to which transaction they belong: a slot of an earlier one, or half of one, is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSlot {
+    /// The block of the volume.
+    pub home: BlockNo,
+    /// What the cache had of it.
+    pub before: Option<EntryState>,
+}
+
+impl RingSlot {
+    /// As bytes.
+    ///
+    /// # Panics
+    /// The block number has more than 48 bits.
+    pub fn encode(&self, sequence: Tid) -> [u8; RING_SLOT_SIZE as usize] {
+        assert_eq!(self.home.0 >> HOME_BITS, 0, "ext4 has 48 bits");
+        let mut raw = [0; RING_SLOT_SIZE as usize];
+        let before = self.before.map_or(0, EntryState::low);
+        R_HOME.put(&mut raw, self.home.0 | u64::from(sequence.0) << HOME_BITS);
+        R_STATE.put(&mut raw, u64::from(before) | u64::from(sequence.0) << 32);
+        raw
+    }
+
+    /// Reads it; none when it is not of that transaction.
+    pub fn decode(raw: &[u8], sequence: Tid) -> Option<Self> {
+        let (home, state) = (R_HOME.get(raw), R_STATE.get(raw));
+        let is_its = home >> HOME_BITS == u64::from(sequence.0 as u16)
+            && state >> 32 == u64::from(sequence.0);
+        is_its.then(|| Self {
+            home: BlockNo(home & ((1 << HOME_BITS) - 1)),
+            before: EntryState::from_low(state as u32),
+        })
+    }
+}
+
+/// Where a ring begins or ends, and the last transaction that is done: what is stored in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingEnd {
+    /// The position, counted without end.
+    pub at: u32,
+    /// The transaction.
+    pub sequence: Tid,
+}
+
+impl RingEnd {
+    /// As that word.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.at) | u64::from(self.sequence.0) << 32
+    }
+
+    /// From that word.
+    pub fn from_word(word: u64) -> Self {
+        Self {
+            at: word as u32,
+            sequence: Tid((word >> 32) as u32),
+        }
+    }
+}
+
+/// The header of a part of a metadata block as it was before a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubBlock {
+    /// The block of the cache.
+    pub slot: u32,
+    /// Which part of it.
+    pub index: u16,
+    /// The transaction.
+    pub sequence: Tid,
+}
+
+impl SubBlock {
+    /// As bytes, with a checksum over it and `content` that begins with `seed`.
+    pub fn encode(&self, seed: u32, content: &[u8]) -> [u8; SUB_BLOCK_HEADER_SIZE as usize] {
+        let mut raw = [0; SUB_BLOCK_HEADER_SIZE as usize];
+        S_SLOT.put(&mut raw, self.slot);
+        S_INDEX.put(&mut raw, self.index);
+        S_SEQUENCE.put(&mut raw, self.sequence.0);
+        let crc = crc32c(crc32c(seed, &raw[..S_CHECKSUM.0]), content);
+        S_CHECKSUM.put(&mut raw, crc);
+        raw
+    }
+
+    /// Reads it; none when header and content do not belong together.
+    pub fn decode(raw: &[u8], seed: u32, content: &[u8]) -> Option<Self> {
+        let crc = crc32c(crc32c(seed, &raw[..S_CHECKSUM.0]), content);
+        (S_CHECKSUM.get(raw) == crc).then(|| Self {
+            slot: S_SLOT.get(raw),
+            index: S_INDEX.get(raw),
+            sequence: Tid(S_SEQUENCE.get(raw)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPINDLE: CachePlan = CachePlan {
+        ring: true,
+        meta: Some((256, 125)),
+    };
+
+    #[test]
+    fn regions_of_all_sizes_hold_what_they_are_divided_into() {
+        let plain = CachePlan {
+            ring: false,
+            meta: None,
+        };
+        for plan in [plain, SPINDLE] {
+            for size in (600 << 10..8 << 20)
+                .step_by(64 << 10)
+                .chain([8 << 30, 40 << 30])
+            {
+                for block_size in [1024, 4096] {
+                    let Ok(geometry) = CacheGeometry::of(size, block_size, plan) else {
+                        assert!(size < 2 << 20);
+                        continue;
+                    };
+                    assert!(geometry.slot_at(geometry.blocks()) <= size);
+                    assert!(geometry.slot_at(0) >= geometry.entry_at(geometry.blocks()));
+                    assert_eq!(CacheGeometry::decode(&geometry.encode()), Ok(geometry));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn half_a_ring_slot_is_none() {
+        let slot = |home, slot| RingSlot {
+            home: BlockNo(home),
+            before: Some(EntryState::clean(slot)),
+        };
+        let (old, new) = (slot(5, 1).encode(Tid(7)), slot(6, 2).encode(Tid(8)));
+        let mixed = |first: &[u8], second: &[u8]| [&first[..8], &second[8..]].concat();
+        assert_eq!(RingSlot::decode(&new, Tid(8)), Some(slot(6, 2)));
+        for torn in [mixed(&old, &new), mixed(&new, &old), old.to_vec()] {
+            assert_eq!(RingSlot::decode(&torn, Tid(8)), None);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The region of a cache: its words, entries and blocks.
+
+use std::sync::Arc;
+
+use stetfs_format::checksum::crc32c;
+use stetfs_format::nvm_cache::{
+    CACHE_GEOMETRY_LAYOUT, CacheGeometry, CachePlan, ENTRY_SIZE, Entry, GEOMETRY_OFFSET,
+    HEAD_OFFSET, KEPT_OFFSET, TAIL_OFFSET,
+};
+use stetfs_format::private_log::LogHeader;
+use stetfs_format::{BlockNo, Corrupt};
+use stetfs_media::pmem::Dirty;
+use stetfs_media::{Cause, Class, Pmem, Tag};
+
+use crate::error::{JournalError, Result};
+
+const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+/// Bytes that are zeroed or looked through at once.
+const PIECE: u64 = 1 << 20;
+
+pub(in crate::schemes) struct Region {
+    pub(in crate::schemes) pmem: Arc<dyn Pmem>,
+    pub(in crate::schemes) geometry: CacheGeometry,
+    /// What checksums in it begin with.
+    pub(in crate::schemes) seed: u32,
+}
+
+impl Region {
+    pub(super) fn new(pmem: Arc<dyn Pmem>, geometry: CacheGeometry, header: &LogHeader) -> Self {
+        let seed = crc32c(!0, &header.uuid);
+        Self {
+            pmem,
+            geometry,
+            seed: crc32c(seed, &header.epoch.to_le_bytes()),
+        }
+    }
+
+    /// How the memory would be divided now.
+    pub(super) fn plan(
+        pmem: &dyn Pmem,
+        block_size: usize,
+        plan: CachePlan,
+    ) -> Result<CacheGeometry> {
+        CacheGeometry::of(pmem.size(), block_size as u32, plan)
+            .map_err(|e| JournalError::Nvm(format!("{}: {e}", pmem.describe())))
+    }
+
+    /// How the region in it is divided.
+    pub(super) fn divided(pmem: &dyn Pmem, block_size: usize) -> Result<CacheGeometry> {
+        let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
+        if pmem.size() >= GEOMETRY_OFFSET + raw.len() as u64 {
+            pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
+        }
+        let geometry = CacheGeometry::decode(&raw)?;
+        if geometry.size != pmem.size() || geometry.block_size as usize != block_size {
+            return Err(JournalError::Nvm(format!(
+                "{} has {} bytes, but the region in it {} with blocks of {}",
+                pmem.describe(),
+                pmem.size(),
+                geometry.size,
+                geometry.block_size
+            )));
+        }
+        Ok(geometry)
+    }
+
+    /// Stores the geometry and an empty cache. Durable after a fence.
+    pub(super) fn prepare(&self) -> Result<()> {
+        self.pmem
+            .store_nt(GEOMETRY_OFFSET, &self.geometry.encode(), CONTROL)?;
+        self.clear()
+    }
+
+    /// Stores that nothing is in it. Durable after a fence.
+    pub(super) fn clear(&self) -> Result<()> {
+        for word in [HEAD_OFFSET, TAIL_OFFSET, KEPT_OFFSET] {
+            self.pmem.store_nt(word, &[0; 8], CONTROL)?;
+        }
+        // The ring and the metadata log too: what they hold says to which transaction it belongs, and numbers begin anew.
+        let (mut at, end) = (
+            self.geometry.ring_start(),
+            self.geometry.entry_at(self.geometry.blocks()),
+        );
+        let zeros = vec![0; PIECE as usize];
+        while at < end {
+            let n = PIECE.min(end - at);
+            self.pmem.store_nt(at, &zeros[..n as usize], CONTROL)?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    pub(in crate::schemes) fn word(&self, offset: u64) -> Result<u64> {
+        Ok(self.pmem.load_u64(offset, RECOVERY)?)
+    }
+
+    /// Stores a word past the cache; durable after a fence.
+    pub(in crate::schemes) fn store_word(&self, offset: u64, word: u64, tag: Tag) -> Result<()> {
+        Ok(self.pmem.store_nt(offset, &word.to_le_bytes(), tag)?)
+    }
+
+    pub(in crate::schemes) fn fence(&self, cause: Cause) -> Result<()> {
+        Ok(self.pmem.fence(cause)?)
+    }
+
+    /// Where an entry's own word lies.
+    pub(in crate::schemes) fn state_at(&self, entry: u32) -> u64 {
+        self.geometry.entry_at(entry) + Entry::STATE_OFFSET
+    }
+
+    /// Stores an entry's own word; durable after a fence.
+    pub(in crate::schemes) fn store_state(&self, entry: u32, word: u64, tag: Tag) -> Result<()> {
+        self.store_word(self.state_at(entry), word, tag)
+    }
+
+    /// Stores the block number of an entry as a part of `body`. It must be durable before the entry's own word names a block.
+    pub(in crate::schemes) fn store_home(
+        &self,
+        body: &mut Dirty<'_>,
+        entry: u32,
+        home: BlockNo,
+        tag: Tag,
+    ) -> Result<()> {
+        Ok(body.store_u64(self.geometry.entry_at(entry), home.0, tag)?)
+    }
+
+    /// Reads a part of a block of the cache.
+    pub(in crate::schemes) fn read(
+        &self,
+        slot: u32,
+        offset: usize,
+        out: &mut [u8],
+        tag: Tag,
+    ) -> Result<()> {
+        let at = self.geometry.slot_at(slot) + offset as u64;
+        Ok(self.pmem.load(at, out, tag)?)
+    }
+
+    /// Every entry that is not free.
+    pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
+        let per_piece = (PIECE / ENTRY_SIZE) as u32;
+        let mut raw = vec![0; PIECE as usize];
+        let mut first = 0;
+        while first < self.geometry.blocks() {
+            let n = per_piece.min(self.geometry.blocks() - first);
+            let raw = &mut raw[..(u64::from(n) * ENTRY_SIZE) as usize];
+            self.pmem
+                .load(self.geometry.entry_at(first), raw, RECOVERY)?;
+            for (i, raw) in (first..).zip(raw.chunks_exact(ENTRY_SIZE as usize)) {
+                if let Some(entry) = Entry::decode(raw) {
+                    if entry.state.slot >= self.geometry.blocks() {
+                        return Err(
+                            Corrupt::NvmCache("an entry names a block beyond the cache").into()
+                        );
+                    }
+                    each(i, entry)?;
+                }
+            }
+            first += n;
+        }
+        Ok(())
+    }
+}
