@@ -178,6 +178,12 @@ impl Scheme for Tinca {
         region.fence(Cause::Log)?;
         region.store_word(TAIL_OFFSET, end.to_word(), COMMIT)?;
         region.fence(Cause::CommitRecord)?;
+        if is_planted(Bug::StateBeforeLines) {
+            for (block, changed) in blocks.iter().zip(&changed) {
+                let at = region.geometry.slot_at(changed.place.slot);
+                region.pmem.store_nt(at, &block.content, ENTRY)?;
+            }
+        }
         *head = end;
         cache.finish(&changed, &freed, &[], &txn.revoked);
         Ok(())
@@ -203,15 +209,13 @@ impl Tinca {
         sequence: stetfs_format::Tid,
     ) -> Result<()> {
         let region = &self.cache.region;
-        let data = Tag::new(block.class, Cause::Log);
         let mut body = Dirty::in_memory(&*region.pmem);
         if before.is_none() {
             region.store_home(&mut body, place.entry, block.home, ENTRY)?;
         }
-        let is_late = is_planted(Bug::StateBeforeLines);
-        let slot_at = region.geometry.slot_at(place.slot);
-        if !is_late {
-            body.store_nt(slot_at, &block.content, data)?;
+        if !is_planted(Bug::StateBeforeLines) {
+            let at = region.geometry.slot_at(place.slot);
+            body.store_nt(at, &block.content, Tag::new(block.class, Cause::Log))?;
         }
         let _durable = body.submit()?.fence(Cause::Log)?;
         let mut word = state(place.slot, before);
@@ -235,11 +239,7 @@ impl Tinca {
             sequence,
         };
         region.store_word(HEAD_OFFSET, head.to_word(), ENTRY)?;
-        region.fence(Cause::Log)?;
-        if is_late {
-            region.pmem.store_nt(slot_at, &block.content, data)?;
-        }
-        Ok(())
+        region.fence(Cause::Log)
     }
 }
 
