@@ -190,6 +190,25 @@ fn volumes_on_flash() {
     on("jbd2", "writeback", EXT4_1K, &[LogAndReplace]);
 }
 
+/// Caches in memory beside the device, so small that they evict.
+#[test]
+fn caches() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
+    for (scheme, long) in [
+        ("ubj", [LogAndReplace, Revokes, Random(51)]),
+        ("tinca", [Overwrites, Revokes, Random(52)]),
+        ("spindle", [LogAndReplace, Orphans, Random(53)]),
+    ] {
+        for volume in [EXT4_1K, EXT3_1K] {
+            let target = Target::new(scheme, None, volume).expect("a target");
+            assert_survives(&target, scripts(volume, &long));
+        }
+        let target = Target::new(scheme, None, EXT4_1K).expect("a target");
+        assert_survives(&target, some_sequences(EXT4_1K));
+    }
+}
+
 /// Deltas in a little memory beside the device, both of which lose what they lose.
 #[test]
 fn delta_journaling() {

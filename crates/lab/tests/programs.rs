@@ -22,8 +22,14 @@ fn seconds() -> String {
     std::env::var("STETFS_LAB_SECONDS").unwrap_or_else(|_| "3".to_owned())
 }
 
-/// Delta Journaling, with its memory in an ordinary file as well ([`Bed::new`] says in which).
+/// Schemes with memory beside the volume, in an ordinary file as well ([`Bed::new`] says in which).
 const DJ: &str = "scheme=dj,durability=process";
+const UBJ: &str = "scheme=ubj,durability=process";
+const TINCA: &str = "scheme=tinca,durability=process";
+const SPINDLE: &str = "scheme=spindle,durability=process";
+
+/// Bytes of that memory: so little that a cache in it evicts.
+const NVM: u64 = 16 << 20;
 
 /// A volume, its mount point, and the mount.
 struct Bed {
@@ -40,8 +46,13 @@ impl Bed {
             .expect("a volume");
         fs::create_dir(scratch.path().join("mnt")).expect("a mount point");
         let mut options = options.to_owned();
-        if options.starts_with(DJ) {
+        if [DJ, UBJ, TINCA, SPINDLE]
+            .iter()
+            .any(|scheme| options.starts_with(scheme))
+        {
             let nvm = scratch.path().join("nvm");
+            let file = fs::File::create(&nvm).expect("a file");
+            file.set_len(NVM).expect("its size");
             options.push_str(&format!(",nvm={}", nvm.display()));
         }
         let mut bed = Self {
@@ -237,6 +248,9 @@ fn sqlite_after_sigkill_of_the_server() {
     sqlite_survives("wal", SHORTCUT);
     sqlite_survives("delete", DJ);
     sqlite_survives("wal", "scheme=dj,durability=process,data=ordered");
+    sqlite_survives("delete", UBJ);
+    sqlite_survives("wal", TINCA);
+    sqlite_survives("delete", SPINDLE);
 }
 
 /// tar, copies, moves, and comparisons with the original; then a reader that is not ours.
@@ -300,6 +314,9 @@ fn tar_diff_and_an_independent_reader() {
     tree_survives(EXT4_4K, SHORTCUT);
     tree_survives(EXT3_1K, SHORTCUT);
     tree_survives(EXT4_4K, DJ);
+    tree_survives(EXT4_4K, UBJ);
+    tree_survives(EXT3_1K, TINCA);
+    tree_survives(EXT4_4K, SPINDLE);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::io::Errno;
-use stetfs::MountOptions;
+use stetfs::{Media, MountOptions};
 use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety, check};
 use stetfs_lab::skip_unless;
@@ -19,7 +19,8 @@ use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Profile, stream};
 use stetfs_lab::world::{BASE, World, tree};
-use stetfs_media::{BlockDev, RamDev};
+use stetfs_media::sim::SimPmemOptions;
+use stetfs_media::{Image, Pmem, RamDev};
 
 const PRIVATE: u64 = 2;
 const WILD: u64 = 2;
@@ -84,7 +85,22 @@ fn together(variety: Variety, options: &str, seed: u64) {
         .expect("a volume");
     let dev = Arc::new(RamDev::from_file(&image).expect("its content"));
     let options = MountOptions::parse(options).expect("good options");
-    let (main, _) = Library::mount(dev.clone() as Arc<dyn BlockDev>, options).expect("a mount");
+    let about = stetfs_journal::find(&options.scheme)
+        .expect("a scheme")
+        .about;
+    // So little that caches evict.
+    let nvm = about.nvm.map(|_| {
+        let options = SimPmemOptions {
+            record: false,
+            ..SimPmemOptions::default()
+        };
+        Arc::new(options.build(Image::new(512 * u64::from(variety.block)))) as Arc<dyn Pmem>
+    });
+    let media = Media {
+        home: dev.clone(),
+        nvm,
+    };
+    let (main, _) = Library::mount(media, options).expect("a mount");
     let over = AtomicBool::new(false);
     let names: Vec<_> = (0..PRIVATE + WILD).map(|i| format!("w{i}")).collect();
     let mut workers: Vec<_> = names
@@ -164,4 +180,12 @@ fn ordered_mode_with_little_memory() {
 fn writeback_mode_on_ext3() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     together(EXT3_1K, "data=writeback,noatime,memory=8M", 3);
+}
+
+#[test]
+fn caches_beside_the_volume() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    together(EXT4_4K, "scheme=ubj,noatime,memory=8M", 4);
+    together(EXT4_1K, "scheme=tinca,noatime,memory=8M", 5);
+    together(EXT4_1K, "scheme=spindle,noatime,memory=8M", 6);
 }
