@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Mkfs(Mkfs),
     Mount(Mount),
     Umount(Umount),
+    Drain(Drain),
     Fsck(Fsck),
     Info(Info),
     Journal(Journal),
@@ -148,7 +149,8 @@ Mount options, for -o (name or name=value, separated by commas):
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
   journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
   durability=power|process            what memory (scheme shortcut) or a NAND part in a file survives (default power)
-  nvm=FILE                            the memory beside the volume (scheme dj); made when it is not there
+  nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca, spindle);
+                                      made when it is not there
   noload                              with ro: leave the journal alone
   allow_other, default_permissions    who may use the mount, and who checks
 
@@ -201,6 +203,24 @@ pub(crate) struct Umount {
     /// Give up waiting after this many seconds
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) timeout: u64,
+}
+
+/// Write home what a cache in persistent memory has (schemes ubj, tinca, spindle)
+///
+/// Of an image that is not mounted, also one that was left with a warm cache (-o keep-cache) or by a crash: afterwards it is a plain
+/// ext4 volume, and the memory is not needed any more. A mounted one stays mounted, and its cache goes on filling.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  stetfs drain disk.img --nvm nvm.img
+  stetfs drain /mnt")]
+pub(crate) struct Drain {
+    /// File or block device, or the directory where one is mounted
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) path: PathBuf,
+    /// The file of the memory beside it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) nvm: Option<PathBuf>,
 }
 
 /// Check a volume: recover its journal, then run e2fsck -f

@@ -12,6 +12,7 @@ mod copy;
 mod crash;
 mod disk;
 mod docs;
+mod drain;
 mod e2fsprogs;
 mod export;
 mod failure;
@@ -154,6 +155,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(args),
         Command::Umount(args) => umount::run(args),
+        Command::Drain(args) => drain::run(args),
         Command::Info(args) => info::run(args),
         Command::Journal(args) => journal::run(args),
         Command::Stats(args) => stats::run(args),

@@ -37,6 +37,8 @@ struct Counters {
     device: MeterSnapshot,
     /// What the memory beside it did, where there is some.
     nvm: Option<Nvm>,
+    /// The scheme's cache in that memory.
+    cache: Option<Cache>,
     #[serde(default)]
     journal: Map<String, Value>,
     #[serde(default)]
@@ -49,6 +51,19 @@ struct Counters {
 struct Nvm {
     medium: String,
     traffic: MeterSnapshot,
+}
+
+#[derive(Debug, Deserialize)]
+struct Cache {
+    blocks: u64,
+    cached: u64,
+    dirty: u64,
+    hits: u64,
+    dirty_hits: u64,
+    misses: u64,
+    evictions: u64,
+    written_home: u64,
+    cow_copies: u64,
 }
 
 pub(crate) fn run(args: &Stats) -> Result<()> {
@@ -135,6 +150,9 @@ fn print(counters: &Counters) -> Result<()> {
         if let Some(line) = further(WHERE, traffic) {
             output::line(line)?;
         }
+        if let Some(cache) = &counters.cache {
+            output::line(in_cache(cache, traffic, commits(counters)))?;
+        }
         output::line("")?;
     }
     line_of("journal", &counters.journal)?;
@@ -207,6 +225,39 @@ fn summary(counters: &Counters) -> String {
         Size(counters.bytes_read),
         Size(device.read_bytes),
     )
+}
+
+/// What the cache has done, and what a commit costs in it.
+fn in_cache(cache: &Cache, traffic: &MeterSnapshot, commits: u64) -> String {
+    let share = |part: u64, all: u64| match all {
+        0 => "-".to_owned(),
+        _ => format!("{:.1} %", part as f64 * 100.0 / all as f64),
+    };
+    let (reads, dirty) = (cache.hits + cache.misses, cache.dirty);
+    let lines: u64 = [Cause::Log, Cause::CommitRecord]
+        .map(|cause| traffic.by_cause(cause).lines)
+        .iter()
+        .sum();
+    let fences = traffic.fences(Cause::Log) + traffic.fences(Cause::CommitRecord);
+    let a_commit = |n: u64| n as f64 / commits.max(1) as f64;
+    format!(
+        "its cache: {} of {} blocks in use, {dirty} ({}) not home; hit rate {} ({} of the hits on such blocks); {} evicted, {} written home, {} copied to be changed\na commit: {:.1} cache lines, {:.1} fences",
+        cache.cached,
+        cache.blocks,
+        share(dirty, cache.cached),
+        share(cache.hits, reads),
+        share(cache.dirty_hits, cache.hits),
+        cache.evictions,
+        cache.written_home,
+        cache.cow_copies,
+        a_commit(lines),
+        a_commit(fences),
+    )
+}
+
+fn commits(counters: &Counters) -> u64 {
+    let commits = counters.journal.get("commits").and_then(Value::as_u64);
+    commits.unwrap_or(0)
 }
 
 /// What only some devices have, and the time that requests took; without zeros.
@@ -283,12 +334,6 @@ fn watch(source: &Source<'_>, json: bool, seconds: f64) -> Result<()> {
 
 fn rates(before: &Counters, now: &Counters, seconds: f64) -> String {
     let per_second = |n: u64| (n as f64 / seconds) as u64;
-    let commits = |c: &Counters| {
-        c.journal
-            .get("commits")
-            .and_then(Value::as_u64)
-            .unwrap_or(0)
-    };
     let device = now.device.clone() - &before.device;
     let bytes = |n| Size(per_second(n)).to_string();
     let log =

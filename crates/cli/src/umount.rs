@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::args::{Umount, UmountHelper};
 use crate::failure::{Explain, Failure, Result};
 use crate::info::VolumeInfo;
-use crate::mounts;
+use crate::{drain, mounts};
 
 /// How often the lock is tried.
 const POLL: Duration = Duration::from_millis(10);
@@ -19,6 +19,17 @@ const HELPER_TIMEOUT: u64 = 600;
 
 pub(crate) fn run(args: &Umount) -> Result<()> {
     let timeout = Duration::from_secs(args.timeout);
+    let left = match args.lazy {
+        // Its server is asked nothing, it may not answer.
+        true => None,
+        false => drain::Left::of(&args.dir).ok().flatten(),
+    };
+    let is_kept = left.is_some_and(|left| left.is_kept);
+    if let Some(left) = left.filter(|left| !left.is_kept) {
+        // So that it is seen how far it is, and nobody waits with a mount point that is gone. The rest goes with the unmount, and so does all of
+        // it for those who may not give the server commands.
+        let _ = drain::mounted(&args.dir, left);
+    }
     let unmounted = stetfs_fuse::umount(&args.dir, args.lazy, timeout)
         .or_advise(|| format!("see what is mounted there: findmnt {}", args.dir.display()))?;
     let image = &unmounted.image;
@@ -33,6 +44,13 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
         return Ok(());
     }
     wait_released(image, timeout)?;
+    if is_kept {
+        let shown = image.display();
+        eprintln!(
+            "stetfs: the newest content of {shown} stays in its cache (keep-cache): mount it with the same scheme and nvm=FILE again, or: stetfs drain {shown} --nvm FILE"
+        );
+        return Ok(());
+    }
     check_clean(image)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{InodeFlags, InodeNo};
-use stetfs_journal::{About, DataPromise, JournalError, JournalStats};
+use stetfs_journal::{About, CacheStats, DataPromise, JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
 
 use crate::device::Media;
@@ -62,6 +62,9 @@ pub struct Stats {
     /// The persistent memory beside it, where the scheme has some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvm: Option<NvmStats>,
+    /// The scheme's cache in that memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheStats>,
     /// Transactions, blocks, caches.
     pub journal: JournalStats,
     /// Inodes in memory.
@@ -446,6 +449,15 @@ impl Fs {
         self.run(|vol| open::trim(vol, c, offset, len, min_len))
     }
 
+    /// Commits everything, and brings home some of what a scheme's cache in persistent memory has: as much as takes a moment. How many of its
+    /// blocks are not home then; 0 for a scheme without such a cache, which has brought home everything.
+    ///
+    /// # Errors
+    /// Of the journal or the device.
+    pub fn drain_some(&self) -> Result<u64> {
+        self.run(|vol| Ok(vol.journal.drain_some()?))
+    }
+
     /// Stops the volume; see [`Shutdown`].
     pub fn shutdown(&self, c: &Caller, how: Shutdown) -> Result<()> {
         if !c.privileged {
@@ -469,6 +481,7 @@ impl Fs {
                 medium: nvm.describe(),
                 traffic: nvm.meter().snapshot(),
             }),
+            cache: vol.journal.cache_stats(),
             journal: vol.journal.stats(),
             inodes_cached: vol.icache.len(),
             blocks_free: vol.alloc.free_blocks().0,

@@ -6,7 +6,7 @@
 //! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two, by root or the server's own user |
 //!
 //! They need no socket, work for whoever can reach the mount and through every mount namespace, and are
-//! never listed. Commands: `commit`, `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
+//! never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
 
 use std::io;
 use std::path::Path;
@@ -27,6 +27,8 @@ const VALUE_MAX: usize = 65_536;
 pub enum Command {
     /// Commit the running transaction: everything done before is durable when the command returns.
     Commit,
+    /// Commit, and bring home some of what the scheme's cache has ([`stetfs::Fs::drain_some`]); the counters tell what is left.
+    Drain,
     /// Stop serving, as FS_IOC_SHUTDOWN does.
     Shutdown(Shutdown),
 }
@@ -36,6 +38,7 @@ impl Command {
     pub fn encode(self) -> &'static str {
         match self {
             Self::Commit => "commit",
+            Self::Drain => "drain",
             Self::Shutdown(Shutdown::Full) => "shutdown full",
             Self::Shutdown(Shutdown::LogFlush) => "shutdown logflush",
             Self::Shutdown(Shutdown::NoLogFlush) => "shutdown nologflush",
@@ -44,8 +47,9 @@ impl Command {
 
     /// From words.
     pub(crate) fn decode(words: &[u8]) -> Option<Self> {
-        const ALL: [Command; 4] = [
+        const ALL: [Command; 5] = [
             Command::Commit,
+            Command::Drain,
             Command::Shutdown(Shutdown::Full),
             Command::Shutdown(Shutdown::LogFlush),
             Command::Shutdown(Shutdown::NoLogFlush),
@@ -101,6 +105,7 @@ mod tests {
     fn commands_round_trip() {
         for c in [
             Command::Commit,
+            Command::Drain,
             Command::Shutdown(Shutdown::NoLogFlush),
             Command::Shutdown(Shutdown::Full),
         ] {

@@ -36,7 +36,7 @@ pub mod system_log;
 pub mod umount;
 
 pub use companion::run_if_asked;
-pub use control::query_stats;
+pub use control::{Command, command, query_stats};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use ioctl::SHUTDOWN_WITH_MODE;
 pub use mount::{FS_TYPE, MountError, check_dir};

@@ -78,6 +78,7 @@ impl StetFs {
         let c = self.administrator(req)?;
         match Command::decode(words).ok_or(Errno::EINVAL)? {
             Command::Commit => self.fs.sync().map_err(|e| errno(&e)),
+            Command::Drain => self.fs.drain_some().map(drop).map_err(|e| errno(&e)),
             Command::Shutdown(mode) => self.shut_down(&c, mode, req.pid()),
         }
     }

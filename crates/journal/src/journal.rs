@@ -316,6 +316,14 @@ impl Journal {
         result
     }
 
+    /// Commits everything, and brings home some of what the scheme's cache has; how many of its blocks are not home then. Of a scheme without a cache
+    /// all of it, and there is none.
+    pub fn drain_some(self: &Arc<Self>) -> Result<u64> {
+        self.commit_running()?;
+        self.checkpoint(Goal::Some)?;
+        Ok(self.cache_stats().map_or(0, |cache| cache.dirty))
+    }
+
     /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error says why.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.close_when(|| Ok(()))

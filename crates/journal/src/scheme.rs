@@ -332,6 +332,8 @@ pub struct Snapshot {
 pub enum Goal {
     /// As much as brings the log back to a comfortable size; called in the background.
     Background,
+    /// As much as takes a moment: for those who show progress.
+    Some,
     /// Everything that is committed.
     All,
 }

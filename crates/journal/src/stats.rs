@@ -52,6 +52,8 @@ pub struct CacheStats {
     pub written_home: u64,
     /// Copied because a commit could not change them where they were.
     pub cow_copies: u64,
+    /// It stays as it is at unmount.
+    pub keeps: bool,
 }
 
 macro_rules! counters {

@@ -171,6 +171,79 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     assert_clean(&m.image);
 }
 
+/// A cache that is the journal: after a crash everything confirmed is in it, it can be left warm, and drained it is not needed any more.
+#[test]
+fn a_cache_is_recovered_kept_and_drained() {
+    if !can_mount() {
+        return;
+    }
+    for scheme in ["ubj", "tinca", "spindle"] {
+        let m = Mount::new();
+        let nvm = m.lab.str("nvm");
+        fs::File::create(&nvm).unwrap().set_len(16 << 20).unwrap();
+        let options = format!("scheme={scheme},durability=process,nvm={nvm}");
+        let said = m.up(&["-o", &options]);
+        assert!(said.contains(&format!("scheme {scheme}")), "{said}");
+        let write = |text: &str| {
+            fs::write(m.file("file"), text).unwrap();
+            fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
+        };
+        (0..30).for_each(|n| write(&format!("{n} times")));
+        let stats = stetfs(&["stats", &m.dir]).ok();
+        assert!(
+            stats.contains("its cache:") && stats.contains("a commit:"),
+            "{stats}"
+        );
+        let drained = stetfs(&["drain", &m.dir]).ok();
+        assert!(drained.contains("it stays mounted"), "{drained}");
+        let stats = json(&stetfs(&["stats", "--json", &m.dir]).ok());
+        assert_eq!(stats["cache"]["dirty"], 0, "{stats}");
+        write("the last");
+        let server = stats["server"]["pid"].as_u64().unwrap().to_string();
+        assert_eq!(tool("kill", &["-9", &server]).code, 0);
+        stetfs(&["umount", "--lazy", &m.dir]);
+        sleep(Duration::from_millis(200));
+        assert_ne!(
+            tool("e2fsck", &["-fn", &m.image]).code,
+            0,
+            "e2fsck takes it"
+        );
+        stetfs(&["drain", &m.image]).fails(1, &["--nvm"]);
+
+        m.up(&["-o", &format!("{options},keep-cache")]);
+        assert_eq!(fs::read_to_string(m.file("file")).unwrap(), "the last");
+        write("kept");
+        let left = stetfs(&["umount", &m.dir]);
+        assert!(
+            left.code == 0 && left.err.contains("stays in its cache"),
+            "{left:?}"
+        );
+        assert_ne!(
+            tool("e2fsck", &["-fn", &m.image]).code,
+            0,
+            "e2fsck takes it"
+        );
+        m.up(&["-o", &options]);
+        assert_eq!(fs::read_to_string(m.file("file")).unwrap(), "kept");
+        let stats = json(&stetfs(&["stats", "--json", &m.dir]).ok());
+        assert!(
+            stats["cache"]["hits"].as_u64().unwrap() > 0,
+            "it was warm: {stats}"
+        );
+        write("drained");
+        m.down();
+        assert_clean(&m.image);
+
+        m.up(&["-o", &format!("{options},keep-cache")]);
+        write("drained later");
+        stetfs(&["umount", &m.dir]).ok();
+        let drained = stetfs(&["drain", "--nvm", &nvm, &m.image]).ok();
+        assert!(drained.contains("a plain ext4 image"), "{drained}");
+        assert_eq!(debugfs(&m.image, "cat /file"), "drained later");
+        assert_clean(&m.image);
+    }
+}
+
 #[test]
 fn a_mounted_volume_is_left_alone_by_everything_else() {
     if !can_mount() {

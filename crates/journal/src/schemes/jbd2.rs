@@ -222,7 +222,7 @@ impl Scheme for Jbd2 {
         let most =
             (self.area.capacity() / 4).min(u32::try_from(self.most_held).unwrap_or(u32::MAX));
         self.checkpoint_until(|span| match goal {
-            Goal::All => false,
+            Goal::Some | Goal::All => false,
             Goal::Background => self.area.capacity() - span.free <= most,
         })
     }

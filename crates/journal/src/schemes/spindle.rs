@@ -249,8 +249,8 @@ impl Scheme for Spindle {
         Ok(())
     }
 
-    fn checkpoint(&self, _: Goal) -> Result<()> {
-        self.cache.checkpoint(usize::MAX)
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        self.cache.checkpoint(goal)
     }
 
     fn close(&self) -> Result<()> {

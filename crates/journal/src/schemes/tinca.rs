@@ -189,8 +189,8 @@ impl Scheme for Tinca {
         Ok(())
     }
 
-    fn checkpoint(&self, _: Goal) -> Result<()> {
-        self.cache.checkpoint(usize::MAX)
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        self.cache.checkpoint(goal)
     }
 
     fn close(&self) -> Result<()> {

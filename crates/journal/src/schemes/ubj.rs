@@ -28,6 +28,8 @@
 //!
 //! That these are dropped is durable before the next commit; a second cut finds the same, or less of it to drop.
 
+use std::time::Instant;
+
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState, HEAD_OFFSET, RingEnd};
@@ -224,9 +226,9 @@ impl Scheme for Ubj {
         self.cache.dirty() > self.most_frozen || self.period.is_over()
     }
 
-    fn checkpoint(&self, _: Goal) -> Result<()> {
-        let since = std::time::Instant::now();
-        self.cache.checkpoint(usize::MAX)?;
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        let since = Instant::now();
+        self.cache.checkpoint(goal)?;
         let is_left = self.cache.dirty() > 0;
         self.period.note_checkpoint(is_left.then_some(since));
         Ok(())

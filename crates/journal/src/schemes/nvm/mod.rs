@@ -31,7 +31,7 @@ use self::owner::Claim;
 pub(super) use self::region::Region;
 use super::jbd2::area::Area;
 use crate::error::{JournalError, Result};
-use crate::scheme::{About, Held, OpenArgs, OptionAbout};
+use crate::scheme::{About, Goal, Held, OpenArgs, OptionAbout};
 use crate::stats::CacheStats;
 
 pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
@@ -594,7 +594,7 @@ impl Cache {
             self.region.store_word(KEPT_OFFSET, KEPT, tag)?;
             return self.region.fence(Cause::Control);
         }
-        self.checkpoint(usize::MAX)?;
+        self.checkpoint(Goal::All)?;
         owner::write_state(&*self.region.pmem, true)
     }
 
@@ -623,6 +623,7 @@ impl Cache {
             evictions: self.counters.evictions.load(Relaxed),
             written_home: self.counters.written_home.load(Relaxed),
             cow_copies: self.counters.cow_copies.load(Relaxed),
+            keeps: self.keeps,
         }
     }
 }

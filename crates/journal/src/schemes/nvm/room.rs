@@ -11,6 +11,7 @@ use super::super::home::{Write, write_home};
 use super::{BATCH, Cache, Cached, Place, Pool, State};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
+use crate::scheme::Goal;
 
 /// A block that goes home.
 struct Due {
@@ -204,7 +205,11 @@ impl Cache {
     }
 
     /// Writes home what is dirty now; it stays in the cache, clean.
-    pub(in crate::schemes) fn checkpoint(&self, most: usize) -> Result<()> {
+    pub(in crate::schemes) fn checkpoint(&self, goal: Goal) -> Result<()> {
+        let most = match goal {
+            Goal::Some => BATCH,
+            Goal::Background | Goal::All => usize::MAX,
+        };
         let _homing = self.homing.lock();
         let mut due = Vec::new();
         for shard in &self.shards {

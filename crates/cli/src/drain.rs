@@ -1,0 +1,107 @@
+//! `stetfs drain`: what a scheme's cache in persistent memory has, goes home.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
+use stetfs::MountOptions;
+use stetfs_fuse::Command;
+
+use crate::args::Drain;
+use crate::disk::Disk;
+use crate::failure::{Explain, Failure, Result};
+use crate::{image, mounts, output};
+
+pub(crate) fn run(args: &Drain) -> Result<()> {
+    let path = &args.path;
+    if path.is_dir() {
+        let written = Left::of(path)?.map_or(Ok(0), |left| mounted(path, left))?;
+        return output::line(format_args!(
+            "{}: {written} blocks written home; it stays mounted",
+            path.display()
+        ));
+    }
+    mounts::check_unused(path)?;
+    let disk = Disk::open(path)?;
+    let Some(scheme) = disk.private_log_owner() else {
+        return output::line(format_args!("{}: everything is home", path.display()));
+    };
+    let about = stetfs_journal::find(&scheme).map_err(|e| Failure::new(e.to_string()))?;
+    if about.about.nvm.is_some() && args.nvm.is_none() {
+        return Err(Failure::new(format!(
+            "{}: its scheme {scheme} has memory beside it",
+            path.display()
+        ))
+        .advise("name its file: --nvm FILE"));
+    }
+    let options = MountOptions {
+        scheme,
+        nvm: args.nvm.clone(),
+        ..MountOptions::default()
+    };
+    let (fs, _) = image::mount(path, options)?;
+    let all = fs.stats().cache.map_or(0, |cache| cache.dirty);
+    let bar = bar(all);
+    let mut left = all;
+    while left > 0 {
+        left = fs.drain_some()?;
+        bar.set_position(all.saturating_sub(left));
+    }
+    fs.unmount()?;
+    bar.finish_and_clear();
+    output::line(format_args!(
+        "{}: {all} blocks written home; it is a plain ext4 image",
+        path.display()
+    ))
+}
+
+/// What a mounted volume's cache has that is not home.
+#[derive(Clone, Copy)]
+pub(crate) struct Left {
+    blocks: u64,
+    /// It stays there at unmount.
+    pub(crate) is_kept: bool,
+}
+
+impl Left {
+    /// None when the scheme has no such cache.
+    pub(crate) fn of(dir: &Path) -> Result<Option<Self>> {
+        let stats = stetfs_fuse::query_stats(dir).during(|| dir.display().to_string())?;
+        let stats: Value = serde_json::from_str(&stats)?;
+        let cache = &stats["cache"];
+        Ok(cache["dirty"].as_u64().map(|blocks| Self {
+            blocks,
+            is_kept: cache["keeps"] == true,
+        }))
+    }
+}
+
+/// Brings home what is in the cache of a mounted volume, as much as is in it now: others may go on writing. Shows how far it is.
+pub(crate) fn mounted(dir: &Path, left: Left) -> Result<u64> {
+    let bar = bar(left.blocks);
+    let mut now = Some(left);
+    while let Some(left) = now.filter(|left| left.blocks > 0) {
+        stetfs_fuse::command(dir, Command::Drain).during(|| dir.display().to_string())?;
+        now = Left::of(dir)?;
+        let after = now.map_or(0, |left| left.blocks);
+        bar.inc(left.blocks.saturating_sub(after));
+        if after >= left.blocks || bar.position() >= bar.length().unwrap_or(0) {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(bar.position())
+}
+
+/// A bar on a terminal, and nothing elsewhere.
+fn bar(blocks: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::with_draw_target(Some(blocks), ProgressDrawTarget::hidden());
+    }
+    let bar = ProgressBar::new(blocks);
+    let style =
+        ProgressStyle::with_template("{pos:>10} of {len} blocks written home {bar:30} {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
