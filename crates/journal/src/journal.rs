@@ -78,9 +78,10 @@ impl Journal {
             blocks: blocks_max,
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
-        let pace = match dev.pmem() {
-            Some(_) => Pace::PROCESSORS,
-            None => Pace::default(),
+        // A commit in memory is over before somebody has gone to sleep.
+        let pace = match dev.pmem().is_some() || registration.about.caches {
+            true => Pace::PROCESSORS,
+            false => Pace::default(),
         };
         let journal = Arc::new(Self {
             memory: dev.pmem().cloned(),
