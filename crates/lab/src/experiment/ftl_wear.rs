@@ -221,9 +221,12 @@ fn wear_out(
                 read_bytes: 0,
             },
             commits: 0,
+            checkpoints: 0,
             virtual_ns: Some(chip.clock().now_ns() - begin_ns),
+            virtual_durable_ns: None,
             real_ns: u64::try_from(start.elapsed().as_nanos())?,
             device: ftl.meter().snapshot() - &before,
+            nvm: None,
         },
     })
 }

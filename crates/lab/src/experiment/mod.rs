@@ -3,7 +3,10 @@
 //! An experiment is a file here: what it compares, what the paper says of it ([`Check`](report::Check)), and how its
 //! [`Report`] shows it. [`EXPERIMENTS`] is the one list of them.
 
+mod dj;
 mod dj_deltas;
+mod dj_fig9;
+mod dj_thresholds;
 mod ftl_wear;
 mod jftl;
 mod jftl_fig7;
@@ -52,6 +55,10 @@ pub const EXPERIMENTS: &[Experiment] = &[
     ftl_wear::EXPERIMENT,
     dj_deltas::SIZES,
     dj_deltas::TIMES,
+    dj_thresholds::TIMES,
+    dj_thresholds::CHECKPOINTS,
+    dj_thresholds::JOURNAL_WRITES,
+    dj_fig9::EXPERIMENT,
 ];
 
 /// The experiment of that name.
@@ -135,7 +142,7 @@ impl Setting<'_> {
         workload: &dyn Workload,
         durable: Durable,
     ) -> Result<Measured> {
-        let times = if on.1 == Medium::Memory { 3 } else { 1 };
+        let times = if on.1.is_real() { 3 } else { 1 };
         let runs = (0..times).map(|_| self.measure(on, volume, memory_mib, workload, durable));
         let mut runs = runs.collect::<Result<Vec<_>>>()?;
         runs.sort_by_key(Measured::elapsed_ns);

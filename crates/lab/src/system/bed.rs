@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use stetfs::{Fs, MountOptions, MountReport, clock};
+use stetfs::{Fs, Media, MountOptions, MountReport, clock};
 use stetfs_ftl::Ftl;
 use stetfs_media::sim::{Rig, SimPmemOptions};
 use stetfs_media::{
-    BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, PmemDev, SimPmem, Survives, Tag,
+    BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, Pmem, PmemDev, SimPmem, Survives,
+    Tag,
 };
 
+use super::card::{Card, Disk};
 use super::volume::START;
 use super::{Access, BlockLayer, CauseBytes, Chip, Medium, System, Volume};
 use crate::host::{Loop, needs, scratch};
@@ -22,6 +24,8 @@ use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
 enum Ground {
     Sim(Arc<SimPmem>),
     Nand(Chip),
+    Card(Card),
+    Disk(Disk),
     Memory {
         path: PathBuf,
         /// Detached before the directory goes.
@@ -43,6 +47,7 @@ pub struct Bed {
 struct Mounted {
     fs: Fs,
     dev: Arc<dyn BlockDev>,
+    nvm: Option<Arc<dyn Pmem>>,
     cost: MountCost,
 }
 
@@ -73,12 +78,19 @@ pub struct Measured {
     pub counts: Counts,
     /// Transactions.
     pub commits: u64,
+    /// Checkpoints until everything was durable.
+    pub checkpoints: u64,
     /// Virtual time until everything was home, of simulated media.
     pub virtual_ns: Option<u64>,
+    /// The same until everything was durable.
+    pub virtual_durable_ns: Option<u64>,
     /// Real time until everything was durable. Of simulated media, it says how fast they are simulated.
     pub real_ns: u64,
     /// What the medium did until everything was home.
     pub device: MeterSnapshot,
+    /// What the memory beside it did, where the scheme has such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvm: Option<MeterSnapshot>,
 }
 
 impl Measured {
@@ -104,6 +116,11 @@ impl Measured {
         self.virtual_ns.unwrap_or(self.real_ns)
     }
 
+    /// Nanoseconds until everything was durable: virtual where there are such, else real.
+    pub fn durable_ns(&self) -> u64 {
+        self.virtual_durable_ns.unwrap_or(self.real_ns)
+    }
+
     /// MiB that callers wrote, a second.
     pub fn write_mib_s(&self) -> f64 {
         let seconds = self.elapsed_ns() as f64 / 1e9;
@@ -120,6 +137,8 @@ impl Bed {
         let ground = match medium {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
             Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
+            Medium::Card(nvram) => Ground::Card(Card::holding(volume.image().clone(), nvram)),
+            Medium::Disk(nvram) => Ground::Disk(Disk::holding(volume.image(), nvram)?),
             Medium::Memory => {
                 let dir = scratch()?;
                 check_room(dir.path(), volume.mib << 20)?;
@@ -158,11 +177,12 @@ impl Bed {
         &self.mounted().dev
     }
 
-    /// What is in the simulated memory.
+    /// What is in the simulated memory, or on the simulated card.
     pub fn image(&self) -> Option<Image> {
         match &self.ground {
             Ground::Sim(pmem) => Some(pmem.newest()),
-            Ground::Nand(_) | Ground::Memory { .. } => None,
+            Ground::Card(card) => Some(card.image()),
+            Ground::Nand(_) | Ground::Disk(_) | Ground::Memory { .. } => None,
         }
     }
 
@@ -171,7 +191,8 @@ impl Bed {
         match &self.ground {
             Ground::Sim(pmem) => Time::Virtual(pmem.rig().clock.clone()),
             Ground::Nand(chip) => Time::Virtual(chip.clock().clone()),
-            Ground::Memory { .. } => Time::Real(Instant::now()),
+            Ground::Card(card) => Time::Virtual(card.clock().clone()),
+            Ground::Disk(_) | Ground::Memory { .. } => Time::Real(Instant::now()),
         }
     }
 
@@ -184,13 +205,15 @@ impl Bed {
         self.mount_again()
     }
 
-    /// Crashes and mounts again: in simulated memory what was not yet durable is lost; elsewhere the process forgets the volume.
+    /// Crashes and mounts again: in simulated memory and on a simulated card what was not yet durable is lost; elsewhere the process forgets the volume.
     ///
     /// # Errors
     /// Of the mount.
     pub fn crash(&mut self) -> Result<()> {
-        if let Ground::Sim(pmem) = &self.ground {
-            self.ground = Ground::Sim(sim(self.medium, pmem.stable()));
+        match &self.ground {
+            Ground::Sim(pmem) => self.ground = Ground::Sim(sim(self.medium, pmem.stable())),
+            Ground::Card(card) => self.ground = Ground::Card(card.after_cut()),
+            Ground::Nand(_) | Ground::Disk(_) | Ground::Memory { .. } => {}
         }
         self.mount_again()
     }
@@ -221,7 +244,7 @@ impl Bed {
         tell: Tell<'_>,
     ) -> Result<Measured> {
         ensure!(
-            self.medium != Medium::Memory || matches!(durable, Durable::EachWrite | Durable::EXT3),
+            !self.medium.is_real() || matches!(durable, Durable::EachWrite | Durable::EXT3),
             "in real time the volume commits, every 5 s"
         );
         let mut preparing = Session::new(self.fs(), self.time(), Durable::EXT3, tell);
@@ -232,6 +255,8 @@ impl Bed {
         }
         workload.warm(&mut Session::new(self.fs(), self.time(), durable, tell))?;
         let before = self.dev().meter().snapshot();
+        let nvm_before = self.nvm_traffic();
+        let journal_before = self.fs().stats().journal;
         let clock = clock_of(&self.ground);
         let start_ns = clock.now_ns();
         let start = Instant::now();
@@ -243,14 +268,20 @@ impl Bed {
         let counts = session.counts();
         let real_ns = real_ns(start);
         let synced = self.dev().meter().snapshot();
+        let synced_ns = clock.now_ns() - start_ns;
+        let running_control_ns = synced.busy_ns(Cause::Control) - before.busy_ns(Cause::Control);
+        let checkpoints = self.fs().stats().journal.checkpoints - journal_before.checkpoints;
         self.fs().unmount()?;
         if let Ground::Nand(chip) = &self.ground {
             chip.settle()?;
         }
         let end = self.dev().meter().snapshot();
         let passed_ns = clock.now_ns() - start_ns;
+        let mut durable_ns = synced_ns - running_control_ns;
         let (device, left_out_ns) = match &self.ground {
             Ground::Nand(_) => {
+                // What a commit writes to the log's superblock counts here.
+                durable_ns = synced_ns;
                 let left_out_ns = end.busy_ns(Cause::Control) - synced.busy_ns(Cause::Control);
                 let running = synced - &before;
                 let control = running.clone() - &running.without(Cause::Control);
@@ -263,16 +294,28 @@ impl Bed {
                 (device, left_out_ns)
             }
         };
+        let is_virtual = !self.medium.is_real();
         Ok(Measured {
             system: self.system.name,
             medium: self.medium.name(),
             workload: workload.name(),
             counts,
             commits: self.fs().stats().journal.commits,
-            virtual_ns: (self.medium != Medium::Memory).then_some(passed_ns - left_out_ns),
+            checkpoints,
+            virtual_ns: is_virtual.then_some(passed_ns - left_out_ns),
+            virtual_durable_ns: is_virtual.then_some(durable_ns),
             real_ns,
             device,
+            nvm: match (self.nvm_traffic(), nvm_before) {
+                (Some(end), Some(before)) => Some(end - &before),
+                _ => None,
+            },
         })
+    }
+
+    fn nvm_traffic(&self) -> Option<MeterSnapshot> {
+        let nvm = self.mounted().nvm.as_ref();
+        nvm.map(|nvm| nvm.meter().snapshot())
     }
 
     /// Reads everything once, so that no page of a mapping is touched for the first time while the time is taken.
@@ -315,28 +358,41 @@ fn sim(medium: Medium, image: Image) -> Arc<SimPmem> {
 
 fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
     let options = options(ground, system, memory_mib)?;
-    let dev: Arc<dyn BlockDev> = match (ground, system.access) {
+    let media = open(ground, system, &options)?;
+    let (dev, nvm) = (media.home.clone(), media.nvm.clone());
+    let clock = clock_of(ground);
+    let (start_ns, start, before) = (clock.now_ns(), Instant::now(), dev.meter().snapshot());
+    let (fs, report) = Fs::mount(media, options)
+        .with_context(|| format!("mounting {} on {}", system.name, dev.describe()))?;
+    let virtual_ns = clock.now_ns() - start_ns;
+    let cost = MountCost {
+        report,
+        virtual_ns: is_simulated(ground).then_some(virtual_ns),
+        real_ns: real_ns(start),
+        device: dev.meter().snapshot() - &before,
+    };
+    Ok(Mounted { fs, dev, nvm, cost })
+}
+
+fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media> {
+    let has_nvm = stetfs_journal::find(&options.scheme)?.about.nvm.is_some();
+    let home: Arc<dyn BlockDev> = match (ground, system.access) {
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
         (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),
         (Ground::Nand(chip), _) => Arc::new(Ftl::mount(chip.nand(), Default::default())?),
-        (Ground::Memory { path, .. }, Access::Bytes) => stetfs::open_device(path, &options, false)?,
+        (Ground::Card(card), _) => return Ok(card.media(has_nvm)),
+        (Ground::Disk(disk), _) => return disk.media(has_nvm),
+        (Ground::Memory { path, .. }, Access::Bytes) => stetfs::open_device(path, options, false)?,
         (Ground::Memory { path, device, .. }, Access::Blocks) => {
             let path = device.as_ref().map_or(path.as_path(), Loop::device);
             Arc::new(FileOptions::default().open(path)?)
         }
     };
-    let clock = clock_of(ground);
-    let (start_ns, start, before) = (clock.now_ns(), Instant::now(), dev.meter().snapshot());
-    let (fs, report) = Fs::mount(dev.clone(), options)
-        .with_context(|| format!("mounting {} on {}", system.name, dev.describe()))?;
-    let virtual_ns = clock.now_ns() - start_ns;
-    let cost = MountCost {
-        report,
-        virtual_ns: (!matches!(ground, Ground::Memory { .. })).then_some(virtual_ns),
-        real_ns: real_ns(start),
-        device: dev.meter().snapshot() - &before,
-    };
-    Ok(Mounted { fs, dev, cost })
+    Ok(home.into())
+}
+
+fn is_simulated(ground: &Ground) -> bool {
+    !matches!(ground, Ground::Disk(_) | Ground::Memory { .. })
 }
 
 /// The machine's, or one that stands still.
@@ -344,7 +400,8 @@ fn clock_of(ground: &Ground) -> Clock {
     match ground {
         Ground::Sim(pmem) => pmem.rig().clock.clone(),
         Ground::Nand(chip) => chip.clock().clone(),
-        Ground::Memory { .. } => Clock::default(),
+        Ground::Card(card) => card.clock().clone(),
+        Ground::Disk(_) | Ground::Memory { .. } => Clock::default(),
     }
 }
 
@@ -357,15 +414,19 @@ fn real_ns(start: Instant) -> u64 {
 fn options(ground: &Ground, system: System, memory_mib: u64) -> Result<MountOptions> {
     let common = format!("{},noatime,memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;
-    match ground {
-        Ground::Sim(_) | Ground::Nand(_) => {
-            options.commit = Duration::MAX;
-            options.clock = clock::Clock::manual(START);
-            if system.access == Access::Bytes {
-                options.apply(&format!("checkpoint={}", u32::MAX))?;
-            }
+    if is_simulated(ground) {
+        options.commit = Duration::MAX;
+        options.clock = clock::Clock::manual(START);
+        let about = stetfs_journal::find(&options.scheme)?.about;
+        if about
+            .options
+            .iter()
+            .any(|option| option.name == "checkpoint")
+        {
+            options.apply(&format!("checkpoint={}", u32::MAX))?;
         }
-        Ground::Memory { .. } => options.durability = Survives::ProcessCrash,
+    } else {
+        options.durability = Survives::ProcessCrash;
     }
     Ok(options)
 }

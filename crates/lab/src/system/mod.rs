@@ -11,11 +11,13 @@
 
 mod bed;
 mod block_layer;
+mod card;
 mod flash;
 mod volume;
 
 pub use bed::{Bed, Measured, MountCost};
 pub use block_layer::BlockLayer;
+pub use card::Nvram;
 pub use flash::{Chip, Flash};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 
@@ -88,6 +90,23 @@ pub const ORDERED_EACH: System = flash("ordered+each", "scheme=jftl,data=ordered
 /// The same with everything journaled.
 pub const JOURNAL_EACH: System = flash("journal+each", "scheme=jftl,data=journal,remap=on");
 
+const fn beside_nvram(name: &'static str, options: &'static str) -> System {
+    System {
+        name,
+        options,
+        access: Access::Blocks,
+    }
+}
+
+/// The Delta Journaling paper's ext4 in ordered mode,
+pub const EXT4_ORDERED: System = beside_nvram("ext4 ordered", "scheme=jbd2,data=ordered");
+/// and in journal mode.
+pub const EXT4_JOURNAL: System = beside_nvram("ext4 journal", "scheme=jbd2,data=journal");
+/// Delta Journaling in ordered mode,
+pub const DJ_ORDERED: System = beside_nvram("DJ ordered", "scheme=dj,data=ordered");
+/// and in journal mode.
+pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journal");
+
 /// Where a volume lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -95,6 +114,10 @@ pub enum Medium {
     Sim(PmemTiming),
     /// A simulated NAND part behind our flash translation layer; time is virtual.
     Nand(Flash),
+    /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have this much.
+    Card(Nvram),
+    /// A file on this machine's disk, past the page cache where that can be, and a mapped file in its memory beside it.
+    Disk(Nvram),
     /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device, which is a block layer, for those
     /// that see blocks. Without the privilege for that the file itself, whose block layer is the kernel's page cache.
     Memory,
@@ -109,8 +132,15 @@ impl Medium {
         match self {
             Self::Sim(timing) => timing.name(),
             Self::Nand(flash) => flash.name,
+            Self::Card(_) => "microSD",
+            Self::Disk(_) => "disk",
             Self::Memory => "memory",
         }
+    }
+
+    /// Whether the time is that of this machine.
+    pub fn is_real(self) -> bool {
+        matches!(self, Self::Disk(_) | Self::Memory)
     }
 
     /// What it is and whose time passes on it, for reports.
@@ -122,6 +152,8 @@ impl Medium {
                 timing.flush_ns()
             ),
             Self::Nand(flash) => flash.about(),
+            Self::Card(nvram) => nvram.about_card(),
+            Self::Disk(nvram) => nvram.about_disk(),
             Self::Memory => "real time, median of three; systems that see bytes map a file in this machine's memory, the others have a \
                              loop device on one, or without privilege the file"
                 .to_owned(),

@@ -7,6 +7,7 @@
 pub mod bonnie;
 mod content;
 pub mod iozone;
+pub mod overwrite;
 pub mod postmark;
 mod session;
 pub mod sqlite;
@@ -15,6 +16,7 @@ pub mod tpcc;
 pub use bonnie::Bonnie;
 pub use content::Content;
 pub use iozone::Iozone;
+pub use overwrite::Overwrite;
 pub use postmark::Postmark;
 pub use session::{Counts, Durable, Session, Tell, Time};
 pub use tpcc::Tpcc;

@@ -1,0 +1,151 @@
+//! A memory card with a little memory beside it that keeps what it holds, as a telephone would have them: what Delta Journaling was measured on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use stetfs::Media;
+use stetfs_media::pmem::PmemOptions;
+use stetfs_media::sim::{PmemTiming, Rig, SimOptions, SimPmemOptions, Timing};
+use stetfs_media::{BlockDev, Clock, FileOptions, Image, Layer, Pmem, SimDev, SimPmem, Survives};
+
+use crate::host::scratch;
+
+/// The memory beside a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nvram {
+    /// How much there is.
+    pub bytes: u64,
+    /// How long it takes, where it is simulated.
+    pub timing: PmemTiming,
+}
+
+impl Nvram {
+    pub(super) fn about_card(self) -> String {
+        format!(
+            "virtual time; a simulated card of class 10, without a cache (crates/media/src/sim/timing.rs has its figures), and {} KiB of NVRAM \
+             with {} ns a line of 64 bytes loaded or written",
+            self.bytes >> 10,
+            self.timing.flush_ns()
+        )
+    }
+
+    pub(super) fn about_disk(self) -> String {
+        let dir = std::env::temp_dir();
+        format!(
+            "real time, median of three; a file in {}, past the page cache where that can be, and {} KiB of this machine's memory for NVRAM",
+            dir.display(),
+            self.bytes >> 10
+        )
+    }
+}
+
+/// The card as a file system sees it that keeps what was read in memory, as a kernel does in its page cache.
+struct Cached(Arc<SimDev>);
+
+impl Layer for Cached {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.0
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn host_cached(&self) -> bool {
+        false
+    }
+}
+
+/// A simulated card with its NVRAM.
+pub(super) struct Card {
+    dev: Arc<SimDev>,
+    nvm: Arc<SimPmem>,
+}
+
+impl Card {
+    /// One that holds this, on a machine of its own; there is nothing in the NVRAM.
+    pub(super) fn holding(image: Image, nvram: Nvram) -> Self {
+        Self::on(Rig::default(), image, Image::new(nvram.bytes), nvram.timing)
+    }
+
+    fn on(rig: Rig, image: Image, nvm: Image, timing: PmemTiming) -> Self {
+        let dev = SimOptions {
+            volatile_cache: false,
+            record: false,
+            timing: Timing::MicroSd,
+            ..SimOptions::default()
+        };
+        let pmem = SimPmemOptions {
+            record: false,
+            timing,
+        };
+        Self {
+            dev: Arc::new(dev.build_on(&rig, image)),
+            nvm: Arc::new(pmem.build_on(&rig, nvm)),
+        }
+    }
+
+    /// What a power cut leaves of it.
+    pub(super) fn after_cut(&self) -> Self {
+        let timing = self.nvm.options().timing;
+        Self::on(Rig::default(), self.dev.stable(), self.nvm.stable(), timing)
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.dev.rig().clock
+    }
+
+    pub(super) fn image(&self) -> Image {
+        self.dev.newest()
+    }
+
+    pub(super) fn media(&self, has_nvm: bool) -> Media {
+        Media {
+            home: Arc::new(Cached(self.dev.clone())),
+            nvm: has_nvm.then(|| self.nvm.clone() as Arc<dyn Pmem>),
+        }
+    }
+}
+
+/// The same in files.
+pub(super) struct Disk {
+    home: PathBuf,
+    nvm: PathBuf,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+impl Disk {
+    /// One that holds this.
+    pub(super) fn holding(image: &Image, nvram: Nvram) -> Result<Self> {
+        let on_disk = tempfile::Builder::new().prefix("stetfs-lab-").tempdir()?;
+        let in_memory = scratch()?;
+        let (home, nvm) = (
+            on_disk.path().join("volume"),
+            in_memory.path().join("nvram"),
+        );
+        image.to_file(&home)?;
+        std::fs::File::create(&nvm)?.set_len(nvram.bytes)?;
+        Ok(Self {
+            home,
+            nvm,
+            _dirs: [on_disk, in_memory],
+        })
+    }
+
+    pub(super) fn media(&self, has_nvm: bool) -> Result<Media> {
+        // A file system in memory has no way past the page cache.
+        let past = FileOptions::default().direct(true).open(&self.home);
+        let home = past.or_else(|_| FileOptions::default().open(&self.home))?;
+        let nvm = has_nvm
+            .then(|| {
+                let options = PmemOptions::default().survives(Survives::ProcessCrash);
+                Ok::<_, anyhow::Error>(Arc::new(options.open(&self.nvm)?) as Arc<dyn Pmem>)
+            })
+            .transpose()?;
+        Ok(Media {
+            home: Arc::new(home),
+            nvm,
+        })
+    }
+}
