@@ -6,6 +6,8 @@
 
 pub mod bonnie;
 mod content;
+pub mod filebench;
+pub mod fio;
 pub mod iozone;
 pub mod overwrite;
 pub mod postmark;
@@ -15,6 +17,8 @@ pub mod tpcc;
 
 pub use bonnie::Bonnie;
 pub use content::Content;
+pub use filebench::{Filebench, Personality};
+pub use fio::Fio;
 pub use iozone::Iozone;
 pub use overwrite::Overwrite;
 pub use postmark::Postmark;

@@ -157,6 +157,34 @@ impl<'a> Session<'a> {
         Ok(ino)
     }
 
+    /// What a name stands for.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn find(&mut self, parent: InodeNo, name: &str) -> Result<InodeNo> {
+        let entry = self.fs.lookup(&self.caller, parent, name.as_bytes());
+        Ok(entry.with_context(|| format!("lookup {name}"))?.ino)
+    }
+
+    /// Looks at a file's attributes.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn stat(&mut self, parent: InodeNo, name: &str) -> Result<()> {
+        let ino = self.find(parent, name)?;
+        self.fs.getattr(ino)?;
+        self.called()
+    }
+
+    /// Makes a file durable.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn fsync(&mut self, ino: InodeNo) -> Result<()> {
+        self.fs.fsync(ino, false)?;
+        self.called()
+    }
+
     /// Ends an open or create.
     ///
     /// # Errors
