@@ -113,7 +113,7 @@ fn read_gap(
     skip: usize,
     out: &mut [u8],
 ) -> Result<()> {
-    let is_cached = vol.dev.host_cached() || vol.journal.caches();
+    let is_cached = vol.dev.host_cached() || vol.journal.about().is_buffer_cache;
     let keep = !is_cached && out.len() <= CACHED_READ_MAX;
     // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those are cached.
     let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
@@ -128,6 +128,9 @@ fn read_gap(
             MapState::Written => read_run(vol, inode, run, skip, now, keep)?,
         }
         (out, skip) = (rest, 0);
+    }
+    if keep {
+        vol.journal.trim_caches();
     }
     Ok(())
 }

@@ -48,6 +48,8 @@ struct Inner {
     dirty: Vec<u32>,
     dirty_tid: Option<Tid>,
     unplaced: u32,
+    /// Where the search for blocks to drop goes on.
+    hand: u32,
 }
 
 /// What a write did, for the handle's accounts.
@@ -296,15 +298,24 @@ impl FileData {
         }
     }
 
-    /// Drops clean blocks not used since the last call; `None` is left when nothing is cached.
-    fn evict(&self) {
-        let mut inner = self.inner.lock();
-        let before = inner.pages.len();
-        inner.pages.retain(|_, page| {
-            page.tid.is_some() || page.unplaced || std::mem::replace(&mut page.referenced, false)
-        });
-        self.cached
-            .fetch_sub((before - inner.pages.len()) as i64, Relaxed);
+    /// Drops up to `most` clean blocks that were not used since it came by them last, once around the file from where it stopped.
+    fn evict(&self, most: usize) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let may_go = |_: &u32, page: &mut Page| {
+            let is_clean = page.tid.is_none() && !page.unplaced;
+            is_clean && !std::mem::replace(&mut page.referenced, false)
+        };
+        let hand = inner.hand;
+        let mut gone = 0;
+        for part in [hand..u32::MAX, 0..hand] {
+            let dropped = inner.pages.extract_if(part, may_go);
+            for (lblk, _) in dropped.take(most - gone) {
+                inner.hand = lblk + 1;
+                gone += 1;
+            }
+        }
+        self.cached.fetch_sub(gone as i64, Relaxed);
     }
 
     fn is_empty(&self) -> bool {
@@ -388,7 +399,9 @@ impl Files {
                 shard.sweep();
                 shard.map.values().cloned().collect()
             };
-            files.iter().for_each(|file| file.evict());
+            for file in files {
+                file.evict(self.len().saturating_sub(most));
+            }
         }
     }
 }

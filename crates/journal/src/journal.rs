@@ -271,12 +271,7 @@ impl Journal {
         self.scheme.remaps()
     }
 
-    /// The scheme keeps what was read and committed in a cache of its own: a second one in memory would hold the same.
-    pub fn caches(&self) -> bool {
-        self.scheme.about().caches
-    }
-
-    /// Of that cache.
+    /// Of the scheme's own cache.
     pub fn cache_stats(&self) -> Option<CacheStats> {
         self.scheme.cache_stats()
     }
@@ -450,7 +445,8 @@ impl Journal {
 
     /// Whether a data block that has become clean stays in memory.
     pub(crate) fn keeps_clean(&self, home: BlockNo) -> bool {
-        !self.scheme.about().caches && (self.memory.is_none() || self.scheme.holds_any(home, 1))
+        !self.scheme.about().is_buffer_cache
+            && (self.memory.is_none() || self.scheme.holds_any(home, 1))
     }
 
     /// Whether `content` differs from the block's by as many bytes as the scheme wants to know of at most. Where looking costs as much as
@@ -507,7 +503,8 @@ impl Journal {
             .read_at(block.0 * self.block_size as u64, out, tag)?)
     }
 
-    fn trim_caches(&self) {
+    /// Lets clean blocks go that are more than should be in memory.
+    pub fn trim_caches(&self) {
         let cached = self.cache.len() + self.files.len();
         if cached > self.most_cached {
             // An eighth more than needed, so that this is not done for every block.

@@ -34,8 +34,10 @@ pub struct About {
     pub needs_remap: bool,
     /// The size in bytes of the persistent memory that it needs beside the home medium, unless the user has a region of another size.
     pub nvm: Option<u64>,
-    /// That memory is a cache in which what was read and committed is kept: a second one in memory would hold the same.
+    /// That memory is a cache in which what was read and committed is kept.
     pub caches: bool,
+    /// And it is all that there is for clean data: none is kept in other memory too.
+    pub is_buffer_cache: bool,
     /// What the superblock says while the scheme has the volume.
     pub mark: Mark,
     /// After a crash every transaction is there entirely or not at all.

@@ -1,8 +1,10 @@
 //! What is kept in memory, and what the caches must not change.
 
+use std::sync::Arc;
+
 use crate::testing::Image;
-use crate::{Caller, FiemapFlags, Fs, OpenFlags};
-use stetfs_media::BlockDev;
+use crate::{Caller, FiemapFlags, Fs, MountOptions, OpenFlags};
+use stetfs_media::{BlockDev, Layer, RamDev};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -43,6 +45,51 @@ fn inodes_leave_memory_and_come_back() {
     }
     let kept = fs.stats().inodes_cached;
     assert!(kept < 4000, "{kept} inodes in memory");
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+/// A device of which nobody else keeps in memory what was read.
+struct WithoutCache(Arc<RamDev>);
+
+impl Layer for WithoutCache {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.0
+    }
+
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    fn host_cached(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody commits, and nothing but data is read.
+#[test]
+fn reading_alone_does_not_fill_the_memory() {
+    let image = Image::new(64, &["-t", "ext4", "-b", "4096"]);
+    let fs = image.mount("memory=8M,noatime");
+    let c = Caller::root();
+    let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+    let bytes = vec![7; 1 << 20];
+    for at in 0..32 {
+        fs.write(&c, ino, at << 20, &bytes).unwrap();
+    }
+    fs.unmount().unwrap();
+    let dev = Arc::new(WithoutCache(image.dev.clone()));
+    let options = MountOptions::parse("memory=8M,noatime").unwrap();
+    let (fs, _) = Fs::mount(dev as Arc<dyn BlockDev>, options).unwrap();
+    let mut out = vec![0; 4096];
+    for at in (0..32 << 20).step_by(out.len()) {
+        assert_eq!(fs.read(ino, at, &mut out).unwrap(), out.len());
+    }
+    let kept = fs.stats().journal.cached_bytes;
+    assert!(
+        (1 << 20..=5 << 20).contains(&kept),
+        "{kept} bytes in memory"
+    );
     fs.unmount().unwrap();
     image.assert_clean();
 }

@@ -68,6 +68,7 @@ pub(crate) static ABOUT: About = About {
     needs_remap: false,
     nvm: Some(16 << 20),
     caches: false,
+    is_buffer_cache: false,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: true,

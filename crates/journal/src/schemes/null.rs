@@ -30,6 +30,7 @@ pub(crate) static ABOUT: About = About {
     needs_remap: false,
     nvm: None,
     caches: false,
+    is_buffer_cache: false,
     mark: Mark::Unclean,
     atomic: false,
     wants_base: false,

@@ -67,6 +67,7 @@ pub(crate) static ABOUT: About = About {
     needs_remap: false,
     nvm: None,
     caches: false,
+    is_buffer_cache: false,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,

@@ -58,6 +58,7 @@ pub(crate) static ABOUT: About = About {
     needs_remap: false,
     nvm: Some(1 << 30),
     caches: true,
+    is_buffer_cache: false,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,

@@ -57,6 +57,7 @@ pub(crate) static ABOUT: About = About {
     needs_remap: false,
     nvm: Some(1 << 30),
     caches: true,
+    is_buffer_cache: true,
     mark: Mark::PrivateLog,
     atomic: true,
     wants_base: false,
