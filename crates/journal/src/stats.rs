@@ -56,6 +56,21 @@ pub struct CacheStats {
     pub keeps: bool,
 }
 
+impl CacheStats {
+    /// What was done since `before`, and what is there now.
+    pub fn since(self, before: &Self) -> Self {
+        Self {
+            hits: self.hits - before.hits,
+            dirty_hits: self.dirty_hits - before.dirty_hits,
+            misses: self.misses - before.misses,
+            evictions: self.evictions - before.evictions,
+            written_home: self.written_home - before.written_home,
+            cow_copies: self.cow_copies - before.cow_copies,
+            ..self
+        }
+    }
+}
+
 macro_rules! counters {
     ($($name:ident),*) => {
         #[derive(Default)]

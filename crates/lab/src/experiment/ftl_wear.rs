@@ -227,6 +227,8 @@ fn wear_out(
             real_ns: u64::try_from(start.elapsed().as_nanos())?,
             device: ftl.meter().snapshot() - &before,
             nvm: None,
+            durable_nvm: None,
+            cache: None,
         },
     })
 }

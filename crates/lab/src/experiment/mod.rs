@@ -12,12 +12,16 @@ mod jftl;
 mod jftl_fig7;
 mod jftl_fig8;
 pub mod log_contents;
+mod nvm_cache;
 pub mod plot;
 pub mod report;
 mod shortcut_example;
 mod shortcut_fig4;
 mod shortcut_fig5;
 mod shortcut_recovery;
+mod spindle_fig5;
+mod spindle_fig6;
+mod ubj;
 
 pub use shortcut_recovery::RecoveryRun;
 
@@ -59,6 +63,13 @@ pub const EXPERIMENTS: &[Experiment] = &[
     dj_thresholds::CHECKPOINTS,
     dj_thresholds::JOURNAL_WRITES,
     dj_fig9::EXPERIMENT,
+    spindle_fig5::EXPERIMENT,
+    spindle_fig6::EXPERIMENT,
+    ubj::IOZONE,
+    ubj::FILEBENCH,
+    ubj::POSTMARK,
+    ubj::PERIOD,
+    ubj::HITS,
 ];
 
 /// The experiment of that name.

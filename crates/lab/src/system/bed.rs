@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, Media, MountOptions, MountReport, clock};
 use stetfs_ftl::Ftl;
-use stetfs_media::sim::{Rig, SimPmemOptions};
+use stetfs_journal::CacheStats;
+use stetfs_media::sim::{Rig, SimPmemOptions, Timing};
 use stetfs_media::{
     BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, Pmem, PmemDev, SimPmem, Survives,
     Tag,
@@ -91,6 +92,12 @@ pub struct Measured {
     /// What the memory beside it did, where the scheme has such.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvm: Option<MeterSnapshot>,
+    /// The same until everything was durable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durable_nvm: Option<MeterSnapshot>,
+    /// What the cache in it did until everything was durable, and what was in it then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheStats>,
 }
 
 impl Measured {
@@ -137,7 +144,14 @@ impl Bed {
         let ground = match medium {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
             Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
-            Medium::Card(nvram) => Ground::Card(Card::holding(volume.image().clone(), nvram)),
+            Medium::Card(nvram) => Ground::Card(Card::holding(
+                Timing::MicroSd,
+                volume.image().clone(),
+                nvram,
+            )),
+            Medium::HardDisk(nvram) => {
+                Ground::Card(Card::holding(Timing::Hdd, volume.image().clone(), nvram))
+            }
             Medium::Disk(nvram) => Ground::Disk(Disk::holding(volume.image(), nvram)?),
             Medium::Memory => {
                 let dir = scratch()?;
@@ -256,7 +270,7 @@ impl Bed {
         workload.warm(&mut Session::new(self.fs(), self.time(), durable, tell))?;
         let before = self.dev().meter().snapshot();
         let nvm_before = self.nvm_traffic();
-        let journal_before = self.fs().stats().journal;
+        let (journal_before, cache_before) = (self.fs().stats().journal, self.fs().stats().cache);
         let clock = clock_of(&self.ground);
         let start_ns = clock.now_ns();
         let start = Instant::now();
@@ -267,6 +281,8 @@ impl Bed {
         session.sync()?;
         let counts = session.counts();
         let real_ns = real_ns(start);
+        let cache = self.fs().stats().cache;
+        let synced_nvm = self.nvm_traffic();
         let synced = self.dev().meter().snapshot();
         let synced_ns = clock.now_ns() - start_ns;
         let running_control_ns = synced.busy_ns(Cause::Control) - before.busy_ns(Cause::Control);
@@ -306,6 +322,14 @@ impl Bed {
             virtual_durable_ns: is_virtual.then_some(durable_ns),
             real_ns,
             device,
+            cache: match (cache, cache_before) {
+                (Some(end), Some(before)) => Some(end.since(&before)),
+                _ => None,
+            },
+            durable_nvm: match (synced_nvm, &nvm_before) {
+                (Some(end), Some(before)) => Some(end - before),
+                _ => None,
+            },
             nvm: match (self.nvm_traffic(), nvm_before) {
                 (Some(end), Some(before)) => Some(end - &before),
                 _ => None,

@@ -1,4 +1,5 @@
-//! A memory card with a little memory beside it that keeps what it holds, as a telephone would have them: what Delta Journaling was measured on.
+//! A device with memory beside it that keeps what it holds: a memory card with a little, as a telephone would have them, which Delta Journaling was
+//! measured on; a hard disk with a cache, which UBJ, Tinca and Spindle were.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +31,16 @@ impl Nvram {
         )
     }
 
+    pub(super) fn about_hard_disk(self) -> String {
+        format!(
+            "virtual time; a simulated hard disk with 7,200 turns a minute and a write cache (crates/media/src/sim/timing.rs has its figures), and {} MiB of NVM \
+             with {} ns a line of 64 bytes loaded and {} ns a line written",
+            self.bytes >> 20,
+            self.timing.load_ns(),
+            self.timing.flush_ns()
+        )
+    }
+
     pub(super) fn about_disk(self) -> String {
         let dir = std::env::temp_dir();
         format!(
@@ -40,7 +51,7 @@ impl Nvram {
     }
 }
 
-/// The card as a file system sees it that keeps what was read in memory, as a kernel does in its page cache.
+/// The device as a file system sees it that keeps what was read in memory, as a kernel does in its page cache.
 struct Cached(Arc<SimDev>);
 
 impl Layer for Cached {
@@ -57,30 +68,33 @@ impl Layer for Cached {
     }
 }
 
-/// A simulated card with its NVRAM.
+/// A simulated card or hard disk with its NVRAM.
 pub(super) struct Card {
+    timing: Timing,
     dev: Arc<SimDev>,
     nvm: Arc<SimPmem>,
 }
 
 impl Card {
     /// One that holds this, on a machine of its own; there is nothing in the NVRAM.
-    pub(super) fn holding(image: Image, nvram: Nvram) -> Self {
-        Self::on(Rig::default(), image, Image::new(nvram.bytes), nvram.timing)
+    pub(super) fn holding(timing: Timing, image: Image, nvram: Nvram) -> Self {
+        let nvm = Image::new(nvram.bytes);
+        Self::on(timing, Rig::default(), image, nvm, nvram.timing)
     }
 
-    fn on(rig: Rig, image: Image, nvm: Image, timing: PmemTiming) -> Self {
+    fn on(timing: Timing, rig: Rig, image: Image, nvm: Image, nvm_timing: PmemTiming) -> Self {
         let dev = SimOptions {
-            volatile_cache: false,
+            volatile_cache: timing == Timing::Hdd,
             record: false,
-            timing: Timing::MicroSd,
+            timing,
             ..SimOptions::default()
         };
         let pmem = SimPmemOptions {
             record: false,
-            timing,
+            timing: nvm_timing,
         };
         Self {
+            timing,
             dev: Arc::new(dev.build_on(&rig, image)),
             nvm: Arc::new(pmem.build_on(&rig, nvm)),
         }
@@ -88,8 +102,9 @@ impl Card {
 
     /// What a power cut leaves of it.
     pub(super) fn after_cut(&self) -> Self {
-        let timing = self.nvm.options().timing;
-        Self::on(Rig::default(), self.dev.stable(), self.nvm.stable(), timing)
+        let (dev, nvm) = (self.dev.stable(), self.nvm.stable());
+        let nvm_timing = self.nvm.options().timing;
+        Self::on(self.timing, Rig::default(), dev, nvm, nvm_timing)
     }
 
     pub(super) fn clock(&self) -> &Clock {

@@ -107,6 +107,15 @@ pub const DJ_ORDERED: System = beside_nvram("DJ ordered", "scheme=dj,data=ordere
 /// and in journal mode.
 pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journal");
 
+/// UBJ, a buffer cache in NVM that is the journal.
+pub const UBJ: System = beside_nvram("UBJ", "scheme=ubj");
+/// Tinca, a transactional cache in NVM,
+pub const TINCA: System = beside_nvram("Tinca", "scheme=tinca");
+/// and Spindle, with an eighth of the NVM for metadata as in its paper,
+pub const SPINDLE: System = beside_nvram("Spindle", "scheme=spindle");
+/// and with as much as metadata needs where files are large.
+pub const SPINDLE_2: System = beside_nvram("Spindle, 2 %", "scheme=spindle,meta=2");
+
 /// Where a volume lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -116,6 +125,8 @@ pub enum Medium {
     Nand(Flash),
     /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have this much.
     Card(Nvram),
+    /// A simulated hard disk; time is virtual. Schemes that have memory beside the volume have this much.
+    HardDisk(Nvram),
     /// A file on this machine's disk, past the page cache where that can be, and a mapped file in its memory beside it.
     Disk(Nvram),
     /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device, which is a block layer, for those
@@ -133,6 +144,7 @@ impl Medium {
             Self::Sim(timing) => timing.name(),
             Self::Nand(flash) => flash.name,
             Self::Card(_) => "microSD",
+            Self::HardDisk(_) => "hard disk",
             Self::Disk(_) => "disk",
             Self::Memory => "memory",
         }
@@ -153,6 +165,7 @@ impl Medium {
             ),
             Self::Nand(flash) => flash.about(),
             Self::Card(nvram) => nvram.about_card(),
+            Self::HardDisk(nvram) => nvram.about_hard_disk(),
             Self::Disk(nvram) => nvram.about_disk(),
             Self::Memory => "real time, median of three; systems that see bytes map a file in this machine's memory, the others have a \
                              loop device on one, or without privilege the file"
