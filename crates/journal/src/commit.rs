@@ -284,5 +284,6 @@ fn logged(page: &mut Page, home: BlockNo, owner: Option<(&Arc<FileData>, LBlock)
         fresh: page.fresh,
         owner: owner.map(|(file, lblk)| (file.ino(), lblk)),
         relocated: page.relocated,
+        spot: page.spot,
     }
 }

@@ -179,8 +179,8 @@ impl FileData {
         };
         let fresh = page.unplaced || page.home.is_none();
         let newly = !page.unplaced && page.home.is_none();
-        let block = page.join(tid, scheme, fresh)?;
-        page.change(offset, bytes, scheme);
+        let block = page.join(tid, scheme, fresh);
+        page.change(offset, bytes, scheme)?;
         page.unplaced |= newly;
         let wrote = if page.unplaced {
             Wrote::Unplaced { newly }

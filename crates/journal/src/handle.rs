@@ -138,12 +138,14 @@ impl Handle {
         }
         let page = slot.as_mut().expect("loaded just now");
         self.note_change();
-        let joined = page.join(self.tid, self.journal.scheme(), false)?;
+        let joined = page.join(self.tid, self.journal.scheme(), false);
         page.class = class;
+        let mut changed = Ok(());
         for (offset, bytes) in parts {
-            page.change(offset, bytes, self.journal.scheme());
+            changed = changed.and_then(|()| page.change(offset, bytes, self.journal.scheme()));
         }
         drop(slot);
+        self.must_be(changed)?;
         if joined {
             self.txn.add_meta(buffer);
             self.charge(1);
@@ -159,11 +161,11 @@ impl Handle {
         let mut slot = buffer.page.lock();
         let content: BlockRef = Block::copy_of(bytes).into();
         let page = slot.get_or_insert_with(|| Page::clean(content.clone(), class, Some(block)));
-        let joined = page.join(self.tid, self.journal.scheme(), true)?;
+        let joined = page.join(self.tid, self.journal.scheme(), true);
         page.class = class;
-        page.content = content;
-        page.ranges.add(0, bytes.len());
+        let changed = page.replace(content, self.journal.scheme());
         drop(slot);
+        self.must_be(changed)?;
         self.txn.cancel_revoke(block);
         if joined {
             self.txn.add_meta(buffer);
@@ -205,7 +207,8 @@ impl Handle {
         };
         self.note_change();
         let joined = loop {
-            let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent)?;
+            let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent);
+            let joined = self.must_be(joined)?;
             match (joined, old) {
                 (Some(joined), _) => break joined,
                 (None, Old::Home(home)) => {
@@ -252,6 +255,11 @@ impl Handle {
             self.credits.set(self.credits.get() + more);
         }
         extended
+    }
+
+    /// What a scheme could not note of a change would be missing at the commit, so nothing is committed any more.
+    fn must_be<T>(&self, changed: Result<T>) -> Result<T> {
+        changed.inspect_err(|error| self.journal.abort(error.clone()))
     }
 
     fn note_change(&self) {

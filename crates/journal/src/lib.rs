@@ -48,6 +48,7 @@ pub use registry::{Opened, Registration, SCHEMES, find, find_option};
 pub use scheme::{
     About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
     OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
+    Spot,
 };
 pub use stats::{CacheStats, JournalStats};
 pub use stetfs_media::planted;

@@ -5,7 +5,7 @@ use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::Result;
 use crate::ranges::Ranges;
-use crate::scheme::Scheme;
+use crate::scheme::{Scheme, Spot};
 
 /// A block in a cache. Clean when `tid` is `None`: then the content is what is committed, and it may be dropped.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(crate) struct Page {
     pub(crate) unplaced: bool,
     /// That transaction switched the file's mapping to this home.
     pub(crate) relocated: bool,
+    /// Where the scheme keeps it while that transaction changes it.
+    pub(crate) spot: Option<Spot>,
     /// Used since the last look for something to evict.
     pub(crate) referenced: bool,
     /// The content is the block's. Otherwise the whole of it is about to be written, and nobody asks what it was.
@@ -44,6 +46,7 @@ impl Page {
             home,
             unplaced: false,
             relocated: false,
+            spot: None,
             referenced: true,
             is_read: true,
         }
@@ -58,24 +61,29 @@ impl Page {
     }
 
     /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content means nothing.
-    pub(crate) fn join(&mut self, tid: Tid, scheme: &dyn Scheme, fresh: bool) -> Result<bool> {
+    pub(crate) fn join(&mut self, tid: Tid, scheme: &dyn Scheme, fresh: bool) -> bool {
         self.referenced = true;
         if self.tid == Some(tid) {
-            return Ok(false);
+            return false;
         }
-        if !fresh {
-            scheme.before_write(tid, self.home, self.class, &self.content)?;
-        }
+        // What is fresh, or what a commit under way has, is not what the scheme has of it.
+        let is_kept = !fresh && self.tid.is_none();
+        self.spot = scheme.before_write(tid, self.home.filter(|_| is_kept));
         self.base = (!fresh && scheme.about().wants_base).then(|| self.content.clone());
         self.ranges = Ranges::new();
         self.fresh = fresh;
         self.relocated = false;
         self.tid = Some(tid);
-        Ok(true)
+        true
     }
 
     /// Changes bytes; the page has joined before.
-    pub(crate) fn change(&mut self, offset: usize, bytes: &[u8], scheme: &dyn Scheme) {
+    pub(crate) fn change(
+        &mut self,
+        offset: usize,
+        bytes: &[u8],
+        scheme: &dyn Scheme,
+    ) -> Result<()> {
         if self.is_read && !self.fresh && scheme.changes_wanted() > 0 {
             self.ranges.add_changes(offset, &self.content, bytes);
         } else {
@@ -88,6 +96,21 @@ impl Page {
             self.content.make_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
         self.is_read = true;
+        self.tell(offset, bytes.len(), scheme)
+    }
+
+    /// Gives it other content, all of it; the page has joined before.
+    pub(crate) fn replace(&mut self, content: BlockRef, scheme: &dyn Scheme) -> Result<()> {
+        self.ranges.add(0, content.len());
+        self.content = content;
+        self.tell(0, self.content.len(), scheme)
+    }
+
+    fn tell(&self, offset: usize, len: usize, scheme: &dyn Scheme) -> Result<()> {
+        match self.spot {
+            Some(spot) => scheme.after_write(spot, self.class, offset, len, &self.content),
+            None => Ok(()),
+        }
     }
 
     /// Transaction `tid` is durable.

@@ -293,6 +293,10 @@ pub trait Placer: Send + Sync {
     }
 }
 
+/// Where a scheme keeps a block that the running transaction changes: a number of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Spot(pub u32);
+
 /// A block as a transaction leaves it.
 #[derive(Clone, Debug)]
 pub struct LoggedBlock {
@@ -312,6 +316,8 @@ pub struct LoggedBlock {
     pub owner: Option<(InodeNo, LBlock)>,
     /// The home is new: the file's mapping was switched to it in this transaction.
     pub relocated: bool,
+    /// Where the scheme has it already ([`Scheme::before_write`]).
+    pub spot: Option<Spot>,
 }
 
 /// A transaction, closed and complete.
@@ -401,16 +407,23 @@ pub trait Scheme: Send + Sync {
     /// Some block from `start` on, `count` blocks long, may be held: a cheap filter before long reads.
     fn holds_any(&self, start: BlockNo, count: u32) -> bool;
 
-    /// A block is about to change for the first time in transaction `tid`; `content` is what it holds
-    /// (JBD2's `get_write_access`). Not called for fresh blocks.
-    fn before_write(
+    /// A block is about to change for the first time in transaction `tid` (JBD2's `get_write_access`). A scheme that lets the running transaction change
+    /// blocks where it keeps them says where. `home` is given when what the scheme would read of it is what is going to change. Must not wait.
+    fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
+        let _ = (tid, home);
+        None
+    }
+
+    /// `len` bytes from `offset` on of a block in such a spot have changed; `content` is all of it.
+    fn after_write(
         &self,
-        tid: Tid,
-        home: Option<BlockNo>,
+        spot: Spot,
         class: Class,
-        content: &BlockRef,
+        offset: usize,
+        len: usize,
+        content: &[u8],
     ) -> Result<()> {
-        let _ = (tid, home, class, content);
+        let _ = (spot, class, offset, len, content);
         Ok(())
     }
 

@@ -4,17 +4,21 @@
 //! at hand; its inner workings as in DESIGN section 9.
 //!
 //! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A block in it is *clean* (home has the same) or
-//! *frozen* (it is committed, and home has something else). A commit:
-//! 1. a block that is clean is changed where it is: only the changed bytes are stored; home has what it was;
-//! 2. a block that is frozen is changed in a copy, and so is one that is not in the cache; the frozen one stays as it is, it may be all there is;
-//! 3. the entry of each says *frozen*, and by which transaction; all lines of 1 to 3 are flushed, fence;
-//! 4. the number of the newest transaction: one word, fence. That is the commit; no block was copied for it.
+//! *frozen* (it is committed, and home has something else). The running transaction changes blocks in the cache:
+//! - one that is clean where it is: home has what it was;
+//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one may be all that there is;
+//! - one that is not in the cache in a free block. When there is none, it is changed in memory alone, and the commit makes room for it: changing never
+//!   waits for a device.
+//!
+//! A commit copies none of them:
+//! 1. the lines that were changed are flushed, and the entry of each block says *frozen*, and by which transaction; fence;
+//! 2. the number of the newest transaction: one word, fence. That is the commit.
 //!
 //! Frozen blocks serve reads and are not evicted. A checkpoint writes the newest frozen version of each block home, flush, and its entry
 //! says *clean*. It happens when `frozen=` percent of the cache are frozen, `checkpoint=` seconds after the oldest commit that it takes in,
 //! and when a commit finds no clean block to evict. Victims are those least recently used, found a few at a time.
 //!
-//! Deviations from the paper: its three lists of transactions are the numbers in the entries (newer than the commit's word: running; frozen: committed;
+//! Deviations from the paper: what the running transaction changes is in memory as well, where readers find it, so NVM is stored to and not read; its three lists of transactions are the numbers in the entries (newer than the commit's word: running; frozen: committed;
 //! clean: checkpointed); a frozen version is free as soon as the transaction with the next one is durable, and not only at the checkpoint,
 //! since nothing would ever be written home from it.
 //!
@@ -32,18 +36,19 @@ use std::time::Instant;
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState, HEAD_OFFSET, RingEnd};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed, Found, KEEP_CACHE, Pinned, Place, Pool};
+use super::nvm::{Cache, Changed as Frozen, Found, KEEP_CACHE, Place, Pool};
 use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{
     About, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout, RecoveryReport,
-    Scheme, Snapshot,
+    Scheme, Snapshot, Spot,
 };
 use crate::stats::CacheStats;
 
@@ -79,12 +84,36 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Ubj {
     cache: Cache,
+    changing: Changing,
     /// Frozen blocks at which a checkpoint is wanted.
     most_frozen: usize,
     period: Period,
     /// The newest transaction that is durable.
     committed: Mutex<Tid>,
 }
+
+/// What running transactions, and the one that is being committed, change in the cache.
+#[derive(Default)]
+struct Changing {
+    spots: Mutex<HashMap<Spot, Changed>>,
+    /// By transaction, also those that nobody wants any more.
+    given: Mutex<HashMap<Tid, Vec<Spot>>>,
+}
+
+/// A block of the cache that is being changed.
+struct Changed {
+    tid: Tid,
+    place: Place,
+    /// It is changed where it is: of this block of the volume.
+    in_place_of: Option<BlockNo>,
+    /// It has all of the block, and not only what was there before.
+    is_filled: bool,
+    /// Stored through the cache and not flushed.
+    unflushed: SmallVec<[(u32, u32); 4]>,
+}
+
+/// From so many bytes on they are stored past the processor's cache.
+const MUCH: usize = 512;
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     args.options.check_known(&ABOUT)?;
@@ -107,6 +136,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
     let ubj = Ubj {
         most_frozen: (blocks * frozen / 100) as usize,
         cache,
+        changing: Changing::default(),
         period,
         committed: Mutex::new(committed),
     };
@@ -154,37 +184,91 @@ impl Scheme for Ubj {
         self.cache.holds_any(start, count)
     }
 
+    fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
+        let clean = home.and_then(|home| self.cache.take_clean(home));
+        let place = clean.or_else(|| self.cache.reserve_if_free())?;
+        let spot = Spot(place.slot);
+        let changed = Changed {
+            tid,
+            place,
+            in_place_of: home.filter(|_| clean.is_some()),
+            is_filled: clean.is_some(),
+            unflushed: SmallVec::new(),
+        };
+        self.changing.spots.lock().insert(spot, changed);
+        self.changing
+            .given
+            .lock()
+            .entry(tid)
+            .or_default()
+            .push(spot);
+        Some(spot)
+    }
+
+    fn after_write(
+        &self,
+        spot: Spot,
+        class: Class,
+        offset: usize,
+        len: usize,
+        content: &[u8],
+    ) -> Result<()> {
+        let (pmem, tag) = (&self.cache.region.pmem, Tag::new(class, Cause::Log));
+        let at = self.cache.region.geometry.slot_at(spot.0);
+        let is_filled = {
+            let mut spots = self.changing.spots.lock();
+            let changed = spots.get_mut(&spot).expect("it was given");
+            std::mem::replace(&mut changed.is_filled, true)
+        };
+        let (start, bytes) = match is_filled {
+            true => (offset, &content[offset..offset + len]),
+            false => (0, content),
+        };
+        let is_in_words = start.is_multiple_of(8) && bytes.len().is_multiple_of(8);
+        if is_in_words && bytes.len() >= MUCH {
+            return Ok(pmem.store_nt(at + start as u64, bytes, tag)?);
+        }
+        pmem.store(at + start as u64, bytes, tag)?;
+        let mut spots = self.changing.spots.lock();
+        let changed = spots.get_mut(&spot).expect("it was given");
+        changed.unflushed.push((start as u32, bytes.len() as u32));
+        Ok(())
+    }
+
     fn commit(&self, txn: &Snapshot) -> Result<()> {
         let blocks: Vec<&LoggedBlock> = txn.data.iter().chain(&txn.meta).collect();
         if blocks.is_empty() {
             self.cache.finish(&[], &[], &[], &txn.revoked);
-            return Ok(());
+            return self.let_go(txn.tid);
         }
         let (cache, region) = (&self.cache, &self.cache.region);
         let mut committed = self.committed.lock();
         let tid = committed.next();
-        let pinned: Vec<Option<Pinned>> = blocks.iter().map(|b| cache.pin(b.home)).collect();
-        let is_in_place = |before: &Option<Pinned>| matches!(before, Some(p) if !p.is_dirty());
-        let new = pinned.iter().filter(|before| !is_in_place(before)).count();
-        let mut reserved = cache.reserve(&vec![Pool::Data; new], new)?;
+        // What was changed in memory alone needs room now.
+        let homeless = blocks.iter().filter(|block| block.spot.is_none()).count();
+        let mut reserved = cache.reserve(&vec![Pool::Data; homeless], homeless)?;
         let mut body = Dirty::in_memory(&*region.pmem);
         let mut changed = Vec::with_capacity(blocks.len());
         let mut superseded = Vec::new();
-        for (block, before) in blocks.iter().zip(&pinned) {
-            let place = match before {
-                Some(before) if !before.is_dirty() => before.place,
-                _ => Place {
-                    entry: reserved.entry(),
-                    slot: reserved.slot(Pool::Data),
-                },
+        for block in &blocks {
+            let before = cache.pin(block.home);
+            let place = match block.spot {
+                Some(spot) => self.complete(&mut body, spot, block)?,
+                None => {
+                    let place = Place {
+                        entry: reserved.entry(),
+                        slot: reserved.slot(Pool::Data),
+                    };
+                    let tag = Tag::new(block.class, Cause::Log);
+                    let at = region.geometry.slot_at(place.slot);
+                    body.store_nt(at, &block.content, tag)?;
+                    place
+                }
             };
-            let is_new = !is_in_place(before);
+            let is_new = before.is_none_or(|before| before.place.slot != place.slot);
             if is_new {
                 region.store_home(&mut body, place.entry, block.home, LOG)?;
                 superseded.extend(before.map(|before| before.place));
-            }
-            if !is_planted(Bug::StateBeforeLines) {
-                self.store_content(&mut body, block, place.slot, is_new)?;
             }
             let frozen = EntryState {
                 slot: place.slot,
@@ -192,26 +276,25 @@ impl Scheme for Ubj {
                 high: tid.0,
             };
             body.store_u64(region.state_at(place.entry), frozen.to_word(), LOG)?;
-            changed.push(Changed {
+            changed.push(Frozen {
                 home: block.home,
                 class: block.class,
                 place,
             });
         }
-        let body = body.submit()?.fence(Cause::Log)?;
-        cache.after_fence();
         let newest = RingEnd {
             at: 0,
             sequence: tid,
         };
-        body.store_commit_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
+        let body = body.submit()?;
         if is_planted(Bug::StateBeforeLines) {
-            let mut late = Dirty::in_memory(&*region.pmem);
-            for (block, changed) in blocks.iter().zip(&changed) {
-                self.store_content(&mut late, block, changed.place.slot, true)?;
-            }
-            let _late = late.submit()?.fence(Cause::Log)?;
+            region.store_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
+            let _durable = body.fence(Cause::CommitRecord)?;
+        } else {
+            let body = body.fence(Cause::Log)?;
+            body.store_commit_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
         }
+        cache.after_fence();
         // With the next fence: until then a crash finds two frozen versions and takes the newer one.
         for old in &superseded {
             region.store_state(old.entry, 0, LOG)?;
@@ -219,6 +302,7 @@ impl Scheme for Ubj {
         *committed = tid;
         cache.note_copies(superseded.len());
         cache.finish(&changed, &[], &superseded, &txn.revoked);
+        self.let_go(txn.tid)?;
         self.period.note_commit();
         Ok(())
     }
@@ -236,26 +320,56 @@ impl Scheme for Ubj {
     }
 
     fn close(&self) -> Result<()> {
+        let given: Vec<Tid> = self.changing.given.lock().keys().copied().collect();
+        given.into_iter().try_for_each(|tid| self.let_go(tid))?;
         self.cache.close()
     }
 }
 
 impl Ubj {
-    /// The whole block, or what changed of it.
-    fn store_content(
-        &self,
-        body: &mut Dirty<'_>,
-        block: &LoggedBlock,
-        slot: u32,
-        is_new: bool,
-    ) -> Result<()> {
-        let at = self.cache.region.geometry.slot_at(slot);
-        let tag = Tag::new(block.class, Cause::Log);
-        if is_new || block.fresh || block.ranges.bytes() == block.content.len() {
-            return Ok(body.store_nt(at, &block.content, tag)?);
+    /// A block that was changed in the cache, all of whose lines become durable with `body`.
+    fn complete(&self, body: &mut Dirty<'_>, spot: Spot, block: &LoggedBlock) -> Result<Place> {
+        let changed = self.changing.spots.lock().remove(&spot);
+        let changed = changed.expect("it was given");
+        let (at, tag) = (
+            self.cache.region.geometry.slot_at(spot.0),
+            Tag::new(block.class, Cause::Log),
+        );
+        if !changed.is_filled {
+            // It became a part of the transaction, and nothing of it changed.
+            body.store_nt(at, &block.content, tag)?;
         }
-        for range in block.ranges.iter() {
-            body.store(at + range.start as u64, &block.content[range], tag)?;
+        for (start, len) in changed.unflushed {
+            body.include(at + u64::from(start), u64::from(len), tag);
+        }
+        Ok(changed.place)
+    }
+
+    /// What a transaction has changed and not left, as it was freed again, is wanted by nobody; nor what those before it have, which had nothing to
+    /// commit.
+    fn let_go(&self, tid: Tid) -> Result<()> {
+        let mut left = Vec::new();
+        self.changing.given.lock().retain(|of, spots| {
+            let is_running = of.is_after(tid);
+            if !is_running {
+                left.append(spots);
+            }
+            is_running
+        });
+        for spot in left {
+            // A later one may have got the place since.
+            let changed = {
+                let mut spots = self.changing.spots.lock();
+                let is_its = spots.get(&spot).is_some_and(|c| !c.tid.is_after(tid));
+                is_its.then(|| spots.remove(&spot)).flatten()
+            };
+            let Some(changed) = changed else {
+                continue;
+            };
+            match changed.in_place_of {
+                Some(home) => self.cache.forget(home, changed.place)?,
+                None => self.cache.release(changed.place),
+            }
         }
         Ok(())
     }

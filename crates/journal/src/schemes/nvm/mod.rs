@@ -458,6 +458,55 @@ impl Cache {
         })
     }
 
+    /// A clean block that a transaction is going to change where it is, and that no other one is changing; pinned then.
+    pub(super) fn take_clean(&self, home: BlockNo) -> Option<Place> {
+        let mut map = self.shard(home).map.write();
+        let cached = map.get_mut(&home)?;
+        if cached.pinned || cached.state != State::Clean {
+            return None;
+        }
+        cached.pinned = true;
+        Some(Place {
+            entry: cached.entry,
+            slot: cached.slot,
+        })
+    }
+
+    /// A block of the cache and an entry for data, if there are some without making room.
+    pub(super) fn reserve_if_free(&self) -> Option<Place> {
+        let mut rooms = self.rooms.lock();
+        let slot = rooms.slots[Pool::Data as usize].pop()?;
+        let Some(entry) = rooms.entries.pop() else {
+            rooms.slots[Pool::Data as usize].push(slot);
+            return None;
+        };
+        Some(Place { entry, slot })
+    }
+
+    /// Nothing names this place, on the medium neither.
+    pub(super) fn release(&self, place: Place) {
+        self.give_back(&mut self.rooms.lock(), place);
+    }
+
+    /// A block that was changed where it is goes, if that is still its place: nobody wants what is there any more.
+    pub(super) fn forget(&self, home: BlockNo, place: Place) -> Result<()> {
+        {
+            let mut map = self.shard(home).map.write();
+            let MapEntry::Occupied(cached) = map.entry(home) else {
+                return Ok(());
+            };
+            if cached.get().slot != place.slot {
+                return Ok(());
+            }
+            cached.remove();
+            self.cached.fetch_sub(1, Relaxed);
+        }
+        let tag = Tag::new(Class::Journal, Cause::Log);
+        self.region.store_state(place.entry, 0, tag)?;
+        self.rooms.lock().limbo.push(place);
+        Ok(())
+    }
+
     /// Gives a commit a block of the cache for each of `pools`, and so many entries; makes room first if need be. Where there is none in a pool, it
     /// is from the other one.
     pub(super) fn reserve(&self, pools: &[Pool], entries: usize) -> Result<Reserved> {
