@@ -161,6 +161,11 @@ impl CacheGeometry {
         Ok(geometry)
     }
 
+    /// Whether it is divided into what a scheme wants.
+    pub fn is_for(&self, plan: CachePlan) -> bool {
+        (self.ring > 0) == plan.ring && (self.sub_block > 0) == plan.meta.is_some()
+    }
+
     /// Blocks of the cache.
     pub fn blocks(&self) -> u32 {
         self.data + self.meta
@@ -226,13 +231,16 @@ impl CacheGeometry {
             data: G_DATA.get(raw),
             meta: G_META.get(raw),
         };
+        // Bounded first, so that nothing that follows from them can be too large to be computed.
+        let is_bounded = matches!(found.block_size, 1024 | 2048 | 4096)
+            && found.ring <= Self::MOST_IN_TRANSACTION
+            && (found.ring == 0 || found.ring.is_power_of_two())
+            && (found.sub_block == 0 || found.block_size.is_multiple_of(found.sub_block))
+            && (found.sub_block > 0) == (found.sub_blocks > 0);
         let fits = found.data.checked_add(found.meta).is_some_and(|blocks| {
-            blocks < SLOT_MASK
-                && matches!(found.block_size, 1024 | 2048 | 4096)
-                && found.slot_at(blocks) <= found.size
+            (Self::LEAST_BLOCKS..SLOT_MASK).contains(&blocks) && found.slot_at(blocks) <= found.size
         });
-        let has_power = found.ring == 0 || found.ring.is_power_of_two();
-        match fits && has_power {
+        match is_bounded && fits {
             true => Ok(found),
             false => Err(Corrupt::NvmCache("the geometry cannot be")),
         }

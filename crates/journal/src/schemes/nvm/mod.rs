@@ -197,7 +197,7 @@ impl Cache {
         let area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
         let claim = owner::claim(about, args, &area, &*pmem, |header| {
             // What cannot be told may be in use.
-            let Ok(geometry) = Region::divided(&*pmem, args.block_size) else {
+            let Ok(geometry) = Region::divided(&*pmem, args.block_size, plan) else {
                 return Ok(true);
             };
             let mut any = false;
@@ -213,7 +213,7 @@ impl Cache {
         };
         let geometry = match is_new {
             true => Region::plan(&*pmem, args.block_size, plan)?,
-            false => Region::divided(&*pmem, args.block_size)?,
+            false => Region::divided(&*pmem, args.block_size, plan)?,
         };
         let region = Region::new(pmem.clone(), geometry, header);
         let found = match claim {
@@ -269,6 +269,9 @@ impl Cache {
     /// # Errors
     /// [`Corrupt::NvmCache`]: another one says so of the same block.
     pub(super) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
+        if found.state.slot >= self.region.geometry.blocks() {
+            return Err(Corrupt::NvmCache("an entry names a block beyond the cache").into());
+        }
         let mut map = self.shard(found.home).map.write();
         let MapEntry::Vacant(vacant) = map.entry(found.home) else {
             return Err(Corrupt::NvmCache("two entries have the same block").into());

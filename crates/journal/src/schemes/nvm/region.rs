@@ -48,7 +48,11 @@ impl Region {
     }
 
     /// How the region in it is divided.
-    pub(super) fn divided(pmem: &dyn Pmem, block_size: usize) -> Result<CacheGeometry> {
+    pub(super) fn divided(
+        pmem: &dyn Pmem,
+        block_size: usize,
+        plan: CachePlan,
+    ) -> Result<CacheGeometry> {
         let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
         if pmem.size() >= GEOMETRY_OFFSET + raw.len() as u64 {
             pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
@@ -63,7 +67,10 @@ impl Region {
                 geometry.block_size
             )));
         }
-        Ok(geometry)
+        match geometry.is_for(plan) {
+            true => Ok(geometry),
+            false => Err(Corrupt::NvmCache("the region is divided for another scheme").into()),
+        }
     }
 
     /// Stores the geometry and an empty cache. Durable after a fence.
@@ -150,11 +157,6 @@ impl Region {
                 .load(self.geometry.entry_at(first), raw, RECOVERY)?;
             for (i, raw) in (first..).zip(raw.chunks_exact(ENTRY_SIZE as usize)) {
                 if let Some(entry) = Entry::decode(raw) {
-                    if entry.state.slot >= self.geometry.blocks() {
-                        return Err(
-                            Corrupt::NvmCache("an entry names a block beyond the cache").into()
-                        );
-                    }
                     each(i, entry)?;
                 }
             }
