@@ -3,6 +3,8 @@
 //! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices", sections III.B and III.C. The paper
 //! compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO.
 
+mod lzo;
+
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 
@@ -50,7 +52,7 @@ impl Compressor for Lzo {
     }
 
     fn compress(&self, delta: &[u8], out: &mut Vec<u8>) {
-        compcol::lzo::block::encode_block(delta, out);
+        lzo::compress(delta, out);
     }
 
     fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool {

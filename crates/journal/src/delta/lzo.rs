@@ -1,0 +1,189 @@
+//! An LZO1X compressor for differences: what it makes, every decompressor of LZO1X can read.
+//!
+//! Source of the format: the kernel's Documentation/staging/lzo.rst. Differences are runs of zeros with something between them. So a run of equal
+//! bytes is found by looking at the byte before it; only other bytes are looked up in a table, which is as small as blocks are and so costs little to
+//! clear. (General compressors clear 32 KiB for each call, which takes them as long as all of the rest.)
+
+/// Entries of the table, as a power of two.
+const TABLE_BITS: u32 = 12;
+/// Bytes of what is looked up.
+const WORD: usize = 4;
+/// Distances of the short form, and of the longer one.
+const SHORT_DISTANCE: usize = 2048;
+const MOST_DISTANCE: usize = 16_384;
+/// After so many misses the step grows by one.
+const MISSES_A_STEP: usize = 32;
+
+/// Sets `out` to `input` in LZO1X, with the mark of its end.
+///
+/// # Panics
+/// It is longer than 64 KiB.
+pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) {
+    assert!(input.len() <= 1 << 16, "a block of {} bytes", input.len());
+    out.clear();
+    // A place that was never stored is the first, which is compared as any other.
+    let mut table = [0u16; 1 << TABLE_BITS];
+    let mut writer = Writer {
+        out,
+        input,
+        done: 0,
+        last: None,
+    };
+    let (mut at, mut misses) = (0, 0);
+    while let Some(word) = word(input, at) {
+        let is_run = word == word.rotate_left(8);
+        let from = match is_run {
+            true if at > 0 && input[at - 1] == input[at] => Some(at - 1),
+            // The next byte finds this one before it.
+            true => None,
+            false => {
+                let hash = word.wrapping_mul(0x9e37_79b1) >> (u32::BITS - TABLE_BITS);
+                let entry = &mut table[hash as usize];
+                let from = usize::from(std::mem::replace(entry, at as u16));
+                let is_same = from < at && self::word(input, from) == Some(word);
+                (is_same && at - from <= MOST_DISTANCE).then_some(from)
+            }
+        };
+        let Some(from) = from else {
+            misses += usize::from(!is_run);
+            at += if is_run {
+                1
+            } else {
+                1 + misses / MISSES_A_STEP
+            };
+            continue;
+        };
+        misses = 0;
+        let length = WORD + common(input, from + WORD, at + WORD);
+        writer.copy(at, at - from, length);
+        at += length;
+    }
+    writer.end();
+}
+
+/// The word there, if that much is left.
+fn word(input: &[u8], at: usize) -> Option<u32> {
+    let bytes = input.get(at..)?.first_chunk()?;
+    Some(u32::from_le_bytes(*bytes))
+}
+
+/// How many bytes from the second place on are as those from the first on, which is before it.
+fn common(input: &[u8], first: usize, second: usize) -> usize {
+    let (a, b) = (&input[first..], &input[second..]);
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let mut n = 0;
+    for (a, b) in words {
+        let differ = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differ != 0 {
+            return n + differ.trailing_zeros() as usize / 8;
+        }
+        n += 8;
+    }
+    let rest = a[n..].iter().zip(&b[n..]);
+    n + rest.take_while(|(a, b)| a == b).count()
+}
+
+struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    input: &'a [u8],
+    /// Bytes of the input that were written.
+    done: usize,
+    /// Where the last copy says how many literals follow it, up to 3.
+    last: Option<usize>,
+}
+
+impl Writer<'_> {
+    /// What is left until `at`, then so many bytes from so far back.
+    fn copy(&mut self, at: usize, distance: usize, length: usize) {
+        self.literals(at);
+        let far = distance - 1;
+        if length <= 8 && distance <= SHORT_DISTANCE {
+            self.last = Some(self.out.len());
+            let first = (length - 1) << 5 | (far & 7) << 2;
+            self.out.extend([first as u8, (far >> 3) as u8]);
+        } else {
+            self.length(0x20, 31, length - 2);
+            self.last = Some(self.out.len());
+            self.out.extend([(far << 2) as u8, (far >> 6) as u8]);
+        }
+        self.done = at + length;
+    }
+
+    fn literals(&mut self, until: usize) {
+        let literals = &self.input[self.done..until];
+        match (literals.len(), self.last) {
+            (0, _) => return,
+            (n @ 1..=238, None) => self.out.push(17 + n as u8),
+            (n @ 1..=3, Some(last)) => self.out[last] |= n as u8,
+            (n, _) => self.length(0, 15, n - 3),
+        }
+        self.out.extend_from_slice(literals);
+        self.done = until;
+    }
+
+    /// A length of at least 1 behind what it is one of: in the same byte up to `most`, else in bytes of their own.
+    fn length(&mut self, what: u8, most: usize, length: usize) {
+        if length <= most {
+            self.out.push(what | length as u8);
+            return;
+        }
+        let more = length - most - 1;
+        self.out.push(what);
+        self.out.resize(self.out.len() + more / 255, 0);
+        self.out.push((more % 255) as u8 + 1);
+    }
+
+    fn end(mut self) {
+        self.literals(self.input.len());
+        self.out.extend([0x11, 0, 0]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compress;
+
+    fn round(input: &[u8]) -> Vec<u8> {
+        let (mut small, mut back) = (Vec::new(), Vec::new());
+        compress(input, &mut small);
+        let read = compcol::lzo::block::decode_block(&small, &mut back, input.len());
+        assert!(read.is_ok(), "{input:?}: {small:?}");
+        assert!(back == input, "{input:?}: {small:?}, {back:?}");
+        small
+    }
+
+    /// Each length of literals and of copies around where the form changes, near and far.
+    #[test]
+    fn every_form_is_read_back() {
+        let noise = |n: usize| (0..n as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8);
+        for literals in [
+            0, 1, 2, 3, 4, 5, 17, 18, 19, 20, 237, 238, 239, 273, 274, 528, 529,
+        ] {
+            for run in [
+                0, 1, 4, 5, 8, 9, 10, 33, 34, 35, 288, 289, 290, 543, 544, 3000,
+            ] {
+                let run = std::iter::repeat_n(0, run);
+                let piece: Vec<u8> = noise(literals).chain(run).collect();
+                round(&piece);
+                round(&[&[7; 30][..], &piece, &piece].concat());
+            }
+        }
+        let far: Vec<u8> = noise(9)
+            .chain(std::iter::repeat_n(0, 20_000))
+            .chain(noise(9))
+            .collect();
+        round(&far);
+        for distance in [2047, 2048, 2049, 16_383, 16_384, 16_385] {
+            let between = std::iter::repeat_n(0, distance - 9);
+            round(&noise(9).chain(between).chain(noise(9)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn runs_cost_a_few_bytes() {
+        assert!(round(&[0; 4096]).len() <= 24);
+        let mut block = [0; 4096];
+        block[1000..1409].fill(0xff);
+        assert!(round(&block).len() <= 40);
+    }
+}
