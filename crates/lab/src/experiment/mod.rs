@@ -5,7 +5,9 @@
 
 mod dj;
 mod dj_deltas;
+mod dj_fig10;
 mod dj_fig9;
+mod dj_sqlite;
 mod dj_thresholds;
 mod ftl_wear;
 mod jftl;
@@ -63,6 +65,8 @@ pub const EXPERIMENTS: &[Experiment] = &[
     dj_thresholds::CHECKPOINTS,
     dj_thresholds::JOURNAL_WRITES,
     dj_fig9::EXPERIMENT,
+    dj_fig10::EXPERIMENT,
+    dj_sqlite::EXPERIMENT,
     spindle_fig5::EXPERIMENT,
     spindle_fig6::EXPERIMENT,
     ubj::IOZONE,

@@ -14,6 +14,7 @@ pub mod postmark;
 mod session;
 pub mod sqlite;
 pub mod tpcc;
+pub mod updates;
 
 pub use bonnie::Bonnie;
 pub use content::Content;
@@ -24,6 +25,7 @@ pub use overwrite::Overwrite;
 pub use postmark::Postmark;
 pub use session::{Counts, Durable, Session, Tell, Time};
 pub use tpcc::Tpcc;
+pub use updates::Updates;
 
 use anyhow::Result;
 

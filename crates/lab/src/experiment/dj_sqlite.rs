@@ -1,0 +1,116 @@
+//! What one small update of SQLite costs a telephone's flash: the reason for Delta Journaling, and no figure of its paper.
+
+use anyhow::Result;
+use stetfs_media::Cause;
+
+use super::dj::{Ground, PAPER, nvram_log_bytes};
+use super::report::{Chart, Report, Series, Table};
+use super::{Experiment, Setting};
+use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, System};
+use crate::workload::Updates;
+use crate::workload::sqlite::JournalMode;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    id: "dj-sqlite",
+    title: "bytes written to the card for one update of 100 bytes in SQLite: Delta Journaling and ext4",
+    paper: PAPER,
+    scale: 1.0,
+    has_real_time: false,
+    run,
+};
+
+const SYSTEMS: [System; 4] = [EXT4_JOURNAL, DJ_JOURNAL, EXT4_ORDERED, DJ_ORDERED];
+/// SQLite's ways with a rollback journal, and its other one.
+const MODES: [JournalMode; 3] = [JournalMode::Delete, JournalMode::Truncate, JournalMode::Wal];
+const ROWS: u64 = 10_000;
+const UPDATES: u64 = 5_000;
+const VOLUME: u64 = 1 << 30;
+/// Of what ext4 writes in journal mode, what is aimed at.
+const AIM: f64 = 0.2;
+
+fn run(setting: &Setting<'_>) -> Result<Report> {
+    let mut report = Report::new(&EXPERIMENT, setting);
+    // The device and the table have one size; only the updates are scaled.
+    let full = Setting {
+        scale: 1.0,
+        ..*setting
+    };
+    let updates = setting.scaled(UPDATES, 1)?;
+    report.setup.push((
+        "workload",
+        format!(
+            "a table of {ROWS} rows with 100 bytes each; {updates} times a row by chance gets new ones, each a transaction, synchronous=FULL; until \
+             everything is home, checkpoints included"
+        ),
+    ));
+    let ground = Ground::new(&full, VOLUME)?;
+    ground.describe(setting, &mut report);
+    let medium = ground.media(setting)[0];
+    let mut table = Table::new(
+        "bytes for an update: to the card (journal, home), to the NVRAM",
+        std::iter::once("journal mode").chain(SYSTEMS.map(|system| system.name)),
+    );
+    let mut bars = Vec::new();
+    for mode in MODES {
+        let work = Updates {
+            mode,
+            rows: ROWS,
+            updates,
+            seed: setting.seed,
+        };
+        let one = |system| ground.measure(setting, (system, medium), &work);
+        let runs: Vec<Measured> = SYSTEMS.into_iter().map(one).collect::<Result<_>>()?;
+        let each = |bytes: u64| bytes as f64 / updates as f64;
+        table.row(
+            mode.name(),
+            runs.iter().map(|run| {
+                let of = |causes: [Cause; 2]| -> u64 {
+                    let bytes = causes.map(|cause| run.device.by_cause(cause).write_bytes);
+                    bytes.iter().sum()
+                };
+                format!(
+                    "{:.0} ({:.0}, {:.0}), {:.0}",
+                    each(run.written()),
+                    each(of([Cause::Log, Cause::CommitRecord])),
+                    each(of([Cause::Checkpoint, Cause::Home])),
+                    each(nvram_log_bytes(run))
+                )
+            }),
+        );
+        let of_ext4 = runs[1].written() as f64 / runs[0].written() as f64;
+        if mode != JournalMode::Wal {
+            report.check(
+                format!(
+                    "SQLite in {} mode: what DJ writes, of ext4's, both in journal mode",
+                    mode.name()
+                ),
+                "no figure; this project's aim: a fifth",
+                format!("{of_ext4:.3}"),
+                of_ext4 <= AIM,
+            );
+        }
+        bars.push(
+            runs.iter()
+                .map(|run| each(run.written()))
+                .collect::<Vec<_>>(),
+        );
+        report.runs.extend(runs);
+    }
+    report.tables.push(table);
+    report.charts.push(Chart {
+        name: EXPERIMENT.id.to_owned(),
+        title: "Written to the card for one update in SQLite".to_owned(),
+        unit: "bytes".to_owned(),
+        groups: MODES.map(|mode| mode.name().to_owned()).into(),
+        series: SYSTEMS
+            .iter()
+            .enumerate()
+            .map(|(at, system)| Series {
+                name: system.name.to_owned(),
+                values: bars.iter().map(|of| Some(of[at])).collect(),
+            })
+            .collect(),
+        lines: Vec::new(),
+    });
+    Ok(report)
+}

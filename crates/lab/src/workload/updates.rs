@@ -1,0 +1,72 @@
+//! Updates of one row each in a table of SQLite, as applications of a telephone make them.
+
+use anyhow::Result;
+
+use super::sqlite::{Database, JournalMode};
+use super::{Session, Workload};
+use crate::rng::Rng;
+
+/// Updates of 100 bytes, each a transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Updates {
+    /// How SQLite makes them atomic.
+    pub mode: JournalMode,
+    /// Rows of the table.
+    pub rows: u64,
+    /// Updates.
+    pub updates: u64,
+    /// What rows and contents are drawn from.
+    pub seed: u64,
+}
+
+/// Bytes of what is updated.
+const BYTES: usize = 100;
+const NAME: &str = "updates.db";
+
+impl Workload for Updates {
+    fn name(&self) -> String {
+        format!(
+            "{} updates of {BYTES} bytes in SQLite's journal mode {}, {} rows",
+            self.updates,
+            self.mode.name(),
+            self.rows
+        )
+    }
+
+    fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
+        let database = Database::open(session, NAME, JournalMode::Off, self.seed)?;
+        let made = database.connection().execute_batch(
+            "CREATE TABLE things (id INTEGER PRIMARY KEY, content BLOB NOT NULL); BEGIN",
+        );
+        made.map_err(|e| database.explain(e.into()))?;
+        {
+            let insert = "INSERT INTO things VALUES (?1, ?2)";
+            let mut insert = database.connection().prepare(insert)?;
+            let (mut rng, mut content) = (Rng::new(self.seed), [0; BYTES]);
+            for id in 0..self.rows {
+                rng.fill(&mut content);
+                insert.execute((id as i64, content))?;
+            }
+        }
+        let done = database.connection().execute_batch("COMMIT");
+        done.map_err(|e| database.explain(e.into()))?;
+        database.close(session)
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<()> {
+        let database = Database::open(session, NAME, self.mode, self.seed)?;
+        let (mut rng, mut content) = (Rng::new(self.seed ^ 1), [0; BYTES]);
+        for n in 0..self.updates {
+            rng.fill(&mut content);
+            let id = rng.below(self.rows) as i64;
+            let update = "UPDATE things SET content = ?2 WHERE id = ?1";
+            let mut update = database.connection().prepare_cached(update)?;
+            let changed = update.execute((id, &content[..]));
+            let changed = changed.map_err(|e| database.explain(e.into()))?;
+            anyhow::ensure!(changed == 1, "row {id} is not there");
+            database.tell(session)?;
+            session.tell(n, self.updates);
+        }
+        database.close(session)
+    }
+}
