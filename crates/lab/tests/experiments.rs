@@ -163,3 +163,9 @@ fn what_differs_much_goes_to_the_journal() {
         .retain(|check| !check.claim.contains("than with 75 %"));
     assert_eq!((report.checks.len(), wrong(&report)), (6, Vec::new()));
 }
+
+#[test]
+fn an_update_of_a_database_costs_a_fifth() {
+    let report = run("dj-sqlite", 1.0 / 16.0);
+    assert_eq!((report.checks.len(), wrong(&report)), (2, Vec::new()));
+}
