@@ -394,11 +394,13 @@ impl Files {
             if self.len() <= most {
                 return;
             }
-            let files: Vec<_> = {
+            let mut files: Vec<_> = {
                 let mut shard = self.shards[self.hand.fetch_add(1, Relaxed) % SHARDS].lock();
                 shard.sweep();
                 shard.map.values().cloned().collect()
             };
+            // In the same order each time, for who wants to see the same again.
+            files.sort_unstable_by_key(|file| file.ino);
             for file in files {
                 file.evict(self.len().saturating_sub(most));
             }
