@@ -6,14 +6,20 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use stetfs_lab::experiment::report::{Check, Report};
+use stetfs_lab::experiment::{Setting, find};
 use stetfs_lab::host::{needs, scratch};
-use stetfs_lab::image::check;
+use stetfs_lab::image::{EXT4_4K, check};
 use stetfs_lab::skip_unless;
-use stetfs_lab::system::{Bed, EXT3, EXT3_4K, PCM, Volume};
+use stetfs_lab::system::{
+    Bed, DJ_JOURNAL, DJ_ORDERED, EXT3, EXT3_4K, EXT4_ORDERED, Medium, Nvram, PCM, Volume,
+    changes_of,
+};
 use stetfs_lab::workload::sqlite::{Database, JournalMode};
 use stetfs_lab::workload::tpcc::{Cardinality, FILE, Outcome, Tpcc, check::check_consistency};
 use stetfs_lab::workload::{Durable, Session, Workload};
-use stetfs_media::{Image, MeterSnapshot};
+use stetfs_media::sim::PmemTiming;
+use stetfs_media::{Cause, Class, Image, MeterSnapshot};
 use stetfs_sys::sqlite::{self, File, Files};
 
 const SMALL: Cardinality = Cardinality {
@@ -25,8 +31,9 @@ const SMALL: Cardinality = Cardinality {
 
 const RUN: Tpcc = Tpcc {
     size: SMALL,
-    transactions: 120,
+    decks: 5,
     journal: JournalMode::Delete,
+    page_bytes: 4096,
     seed: 3,
 };
 
@@ -98,7 +105,7 @@ fn the_load_is_the_specifications() {
 #[test]
 fn transactions_come_as_the_specification_says() {
     let run = Tpcc {
-        transactions: 2300,
+        decks: 100,
         journal: JournalMode::Wal,
         ..RUN
     };
@@ -114,6 +121,10 @@ fn transactions_come_as_the_specification_says() {
         done.stock_levels,
     );
     assert_eq!(decks, (1000, 1000, 100, 100, 100));
+    assert_eq!(
+        (run.transactions(), run.tpm_c(120_000_000_000)),
+        (2300, 500.0)
+    );
     let near = |what: &str, found: u64, of: u64, share: f64| {
         let mean = of as f64 * share;
         let deviation = (mean * (1.0 - share)).sqrt();
@@ -217,8 +228,16 @@ fn run_and_judge(run: &Tpcc) -> Ran {
 #[test]
 fn every_journal_mode_leaves_a_whole_volume() {
     skip_unless!(needs(false, false, &["e2fsck"]));
-    for journal in [JournalMode::Delete, JournalMode::Truncate, JournalMode::Wal] {
-        let ran = run_and_judge(&Tpcc { journal, ..RUN });
+    for (journal, page_bytes) in [
+        (JournalMode::Delete, 1024),
+        (JournalMode::Truncate, 4096),
+        (JournalMode::Wal, 4096),
+    ] {
+        let ran = run_and_judge(&Tpcc {
+            journal,
+            page_bytes,
+            ..RUN
+        });
         let dir = scratch().expect("a directory");
         let path = dir.path().join("image");
         ran.image.to_file(&path).expect("a file");
@@ -240,6 +259,162 @@ fn equal_seeds_give_equal_runs() {
         let other = run_and_judge(&Tpcc { seed: 4, ..run });
         assert_ne!(first.outcome, other.outcome);
         assert!(first.database != other.database);
+    }
+}
+
+/// TPC-C whose last transaction is done by half.
+struct Half(Tpcc);
+
+impl Workload for Half {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn prepare(&self, session: &mut Session<'_>) -> anyhow::Result<()> {
+        self.0.prepare(session)
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> anyhow::Result<()> {
+        self.0.run(session)?;
+        let db = Database::open(session, FILE, self.0.journal, 1)?;
+        let half = "UPDATE district SET d_ytd = d_ytd + 1 WHERE d_w_id = 1 AND d_id = 1";
+        db.connection().execute(half, [])?;
+        db.close(session)
+    }
+
+    fn is_judged(&self) -> bool {
+        self.0.is_judged()
+    }
+
+    fn judge(&self, session: &mut Session<'_>) -> anyhow::Result<()> {
+        self.0.judge(session)
+    }
+}
+
+#[test]
+fn a_wrong_run_is_no_measurement() {
+    let volume = Volume::make(EXT3_4K, 64, 8).expect("a volume");
+    let measure = |work: &dyn Workload| {
+        let bed = Bed::new(EXT3, PCM, &volume, 64).expect("a bed");
+        bed.measure(work, Durable::EXT3, &|_, _| {})
+    };
+    let run = Tpcc { decks: 1, ..RUN };
+    measure(&run).expect("a measurement");
+    let error = format!("{:#}", measure(&Half(run)).expect_err("it is wrong"));
+    assert!(error.contains("condition 1 does not hold for 1"), "{error}");
+}
+
+/// Delta Journaling in ordered mode writes no journal block to the device, and in journal mode those whole that its descriptors say.
+#[test]
+fn what_descriptors_say_is_what_the_device_gets() {
+    let volume = Volume::make(EXT4_4K, 64, 8).expect("a volume");
+    let card = Medium::Card(Nvram {
+        bytes: 1 << 20,
+        timing: PmemTiming::Dram,
+    });
+    let measure = |system| {
+        let bed = Bed::new(system, card, &volume, 64).expect("a bed");
+        let run = bed.measure(&RUN, Durable::EXT3, &|_, _| {});
+        let run = run.expect("a measurement");
+        let bytes = |cause| run.device.by_cause(cause).write_bytes;
+        let logged = bytes(Cause::Log) + bytes(Cause::CommitRecord);
+        (logged / 4096, run.deltas)
+    };
+    let (logged, deltas) = measure(DJ_ORDERED);
+    let deltas = deltas.expect("NVRAM");
+    assert_eq!((logged, deltas.wholes), (0, 0));
+    assert!(deltas.mean().is_some_and(|mean| mean < 200.0), "{deltas:?}");
+    let (logged, deltas) = measure(DJ_JOURNAL);
+    let deltas = deltas.expect("NVRAM");
+    assert_eq!(logged, deltas.wholes);
+    assert!(
+        deltas.deltas > deltas.transactions && logged > deltas.transactions,
+        "{deltas:?}"
+    );
+    let (logged, deltas) = measure(EXT4_ORDERED);
+    assert!(deltas.is_none() && logged > 0);
+}
+
+/// Overwrites some bytes of blocks, and adds blocks.
+struct Patch;
+
+impl Workload for Patch {
+    fn name(&self) -> String {
+        "patches".to_owned()
+    }
+
+    fn prepare(&self, session: &mut Session<'_>) -> anyhow::Result<()> {
+        let root = session.root();
+        let ino = session.create(root, "patched")?;
+        session.write(ino, 0, &[7; 8 * 4096])?;
+        session.close(ino)
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> anyhow::Result<()> {
+        let root = session.root();
+        let ino = session.open(root, "patched")?;
+        session.write(ino, 0, &[7; 4096])?;
+        session.write(ino, 4096 + 100, &[8; 10])?;
+        session.write(ino, 2 * 4096, &[9; 1000])?;
+        session.sync()?;
+        session.write(ino, 3 * 4096, &[1; 4096])?;
+        session.append(ino, &[2; 3 * 4096])?;
+        session.sync()?;
+        session.close(ino)?;
+        // Freed blocks that another file gets are new again.
+        session.remove(root, "patched")?;
+        session.sync()?;
+        let ino = session.create(root, "another")?;
+        session.write(ino, 0, &[3; 11 * 4096])?;
+        session.sync()?;
+        session.close(ino)
+    }
+}
+
+#[test]
+fn changes_are_those_of_overwritten_blocks() {
+    for variety in [EXT4_4K, EXT3_4K] {
+        let volume = Volume::make(variety, 64, 8).expect("a volume");
+        let changes = changes_of(&volume, 64, &Patch, &|_, _| {}).expect("changes");
+        let data = |class| class == Class::Data;
+        let counts = &changes.updates[&Class::Data];
+        assert_eq!((counts[10], counts[1000], counts[4096]), (1, 1, 1));
+        assert_eq!((counts[0], changes.updated(data)), (1, 4));
+        assert_eq!((changes.below(data, 10), changes.below(data, 1001)), (1, 3));
+        // What was appended, and the other file.
+        assert_eq!(changes.new_blocks, 3 + 11);
+        assert_eq!(changes.transactions, 4);
+        assert!(changes.updates[&Class::InodeTable].iter().sum::<u64>() >= 3);
+    }
+}
+
+fn experiment(id: &str) -> Report {
+    let setting = Setting {
+        seed: 1,
+        scale: 1.0 / 64.0,
+        real_time: false,
+        progress: &|_, _, _| {},
+    };
+    let experiment = find(id).expect("an experiment");
+    (experiment.run)(&setting).expect("a report")
+}
+
+/// What does not depend on the size of the database holds in a small one too.
+#[test]
+fn the_papers_claims_are_checked() {
+    let fig12 = experiment("dj-fig12");
+    let held = |check: &&Check| check.holds;
+    let no_block = fig12
+        .checks
+        .iter()
+        .filter(|c| c.claim.contains("no journal block"));
+    assert_eq!(no_block.filter(held).count(), 4);
+    assert_eq!((fig12.checks.len(), fig12.runs.len()), (12, 19));
+    let fig1 = experiment("dj-fig1");
+    assert_eq!(fig1.checks.len(), 4);
+    for series in &fig1.charts[0].series {
+        let shares: Vec<f64> = series.values.iter().flatten().copied().collect();
+        assert!(shares.is_sorted() && shares[13] <= 100.0, "{shares:?}");
     }
 }
 

@@ -1,14 +1,14 @@
 //! What the figures of the Delta Journaling paper have in common: the device that it was measured on, scaled as the data is.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, MeterSnapshot};
 
 use super::Setting;
 use super::report::Report;
 use crate::image::EXT4_4K;
-use crate::system::{Measured, Medium, Nvram, System, Volume};
-use crate::workload::{Durable, Workload};
+use crate::system::{Bed, Changes, Measured, Medium, Nvram, System, Volume, changes_of};
+use crate::workload::{Durable, Session, Workload};
 
 pub(super) const PAPER: &str = "Kim, Min, Eom, Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices, 2014";
 
@@ -45,12 +45,52 @@ impl Ground {
         })
     }
 
+    /// The same with the volume on which a workload was prepared by a system.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub(super) fn prepared(
+        &self,
+        setting: &Setting<'_>,
+        system: System,
+        workload: &dyn Workload,
+    ) -> Result<Self> {
+        let card = Medium::Card(self.nvram);
+        let bed = Bed::new(system, card, &self.volume, self.memory_mib)?;
+        let tell = |done, of| (setting.progress)("preparing", done, of);
+        workload.prepare(&mut Session::new(
+            bed.fs(),
+            bed.time(),
+            Durable::EXT3,
+            &tell,
+        ))?;
+        bed.fs().unmount()?;
+        let image = bed.image().context("it is simulated")?;
+        Ok(Self {
+            volume: self.volume.holding(image),
+            ..*self
+        })
+    }
+
     /// The card, and this machine's disk if real time was asked for.
     pub(super) fn media(&self, setting: &Setting<'_>) -> Vec<Medium> {
         let disk = setting.real_time.then_some(Medium::Disk(self.nvram));
         std::iter::once(Medium::Card(self.nvram))
             .chain(disk)
             .collect()
+    }
+
+    /// What a workload changes in the blocks that it overwrites.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub(super) fn changes(
+        &self,
+        setting: &Setting<'_>,
+        workload: &dyn Workload,
+    ) -> Result<Changes> {
+        let tell = |done, of| (setting.progress)(&workload.name(), done, of);
+        changes_of(&self.volume, self.memory_mib, workload, &tell)
     }
 
     /// Says in a report what is compared on what.

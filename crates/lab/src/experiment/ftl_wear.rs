@@ -229,6 +229,7 @@ fn wear_out(
             nvm: None,
             durable_nvm: None,
             cache: None,
+            deltas: None,
         },
     })
 }

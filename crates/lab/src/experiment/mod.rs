@@ -6,9 +6,11 @@
 mod dj;
 mod dj_deltas;
 mod dj_fig10;
+mod dj_fig1;
 mod dj_fig9;
 mod dj_sqlite;
 mod dj_thresholds;
+mod dj_tpcc;
 mod ftl_wear;
 mod jftl;
 mod jftl_fig7;
@@ -67,6 +69,9 @@ pub const EXPERIMENTS: &[Experiment] = &[
     dj_fig9::EXPERIMENT,
     dj_fig10::EXPERIMENT,
     dj_sqlite::EXPERIMENT,
+    dj_fig1::EXPERIMENT,
+    dj_tpcc::THROUGHPUT,
+    dj_tpcc::JOURNAL_WRITES,
     spindle_fig5::EXPERIMENT,
     spindle_fig6::EXPERIMENT,
     ubj::IOZONE,

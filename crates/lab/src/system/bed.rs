@@ -17,7 +17,7 @@ use stetfs_media::{
 
 use super::card::{Card, Disk};
 use super::volume::START;
-use super::{Access, BlockLayer, CauseBytes, Chip, Medium, System, Volume};
+use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, System, Volume};
 use crate::host::{Loop, needs, scratch};
 use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
 
@@ -98,6 +98,9 @@ pub struct Measured {
     /// What the cache in it did until everything was durable, and what was in it then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheStats>,
+    /// What scheme dj logged there, where it is simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deltas: Option<DeltaCount>,
 }
 
 impl Measured {
@@ -247,7 +250,7 @@ impl Bed {
         &self.mounted().cost
     }
 
-    /// Prepares a workload and measures it; the volume is unmounted then.
+    /// Prepares a workload, measures it and has it judged; the volume is unmounted then.
     ///
     /// # Errors
     /// Of the volume.
@@ -271,6 +274,7 @@ impl Bed {
         let before = self.dev().meter().snapshot();
         let nvm_before = self.nvm_traffic();
         let (journal_before, cache_before) = (self.fs().stats().journal, self.fs().stats().cache);
+        let deltas_before = self.deltas();
         let clock = clock_of(&self.ground);
         let start_ns = clock.now_ns();
         let start = Instant::now();
@@ -311,7 +315,7 @@ impl Bed {
             }
         };
         let is_virtual = !self.medium.is_real();
-        Ok(Measured {
+        let measured = Measured {
             system: self.system.name,
             medium: self.medium.name(),
             workload: workload.name(),
@@ -334,7 +338,26 @@ impl Bed {
                 (Some(end), Some(before)) => Some(end - &before),
                 _ => None,
             },
-        })
+            deltas: match (self.deltas(), deltas_before) {
+                (Some(end), Some(before)) => Some(end - before),
+                _ => None,
+            },
+        };
+        if workload.is_judged() {
+            self.mount_again()?;
+            let mut judging = Session::new(self.fs(), self.time(), durable, tell);
+            let judged = workload.judge(&mut judging);
+            judged.with_context(|| format!("{}, after {}", self.system.name, workload.name()))?;
+            self.fs().unmount()?;
+        }
+        Ok(measured)
+    }
+
+    fn deltas(&self) -> Option<DeltaCount> {
+        match &self.ground {
+            Ground::Card(card) if self.mounted().nvm.is_some() => Some(card.deltas()),
+            _ => None,
+        }
     }
 
     fn nvm_traffic(&self) -> Option<MeterSnapshot> {

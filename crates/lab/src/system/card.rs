@@ -8,8 +8,9 @@ use anyhow::Result;
 use stetfs::Media;
 use stetfs_media::pmem::PmemOptions;
 use stetfs_media::sim::{PmemTiming, Rig, SimOptions, SimPmemOptions, Timing};
-use stetfs_media::{BlockDev, Clock, FileOptions, Image, Layer, Pmem, SimDev, SimPmem, Survives};
+use stetfs_media::{BlockDev, Clock, FileOptions, Image, Layer, Pmem, SimDev, Survives};
 
+use super::deltas::{CountedPmem, DeltaCount};
 use crate::host::scratch;
 
 /// The memory beside a volume.
@@ -72,7 +73,7 @@ impl Layer for Cached {
 pub(super) struct Card {
     timing: Timing,
     dev: Arc<SimDev>,
-    nvm: Arc<SimPmem>,
+    nvm: Arc<CountedPmem>,
 }
 
 impl Card {
@@ -96,19 +97,24 @@ impl Card {
         Self {
             timing,
             dev: Arc::new(dev.build_on(&rig, image)),
-            nvm: Arc::new(pmem.build_on(&rig, nvm)),
+            nvm: Arc::new(CountedPmem::new(pmem.build_on(&rig, nvm))),
         }
     }
 
     /// What a power cut leaves of it.
     pub(super) fn after_cut(&self) -> Self {
-        let (dev, nvm) = (self.dev.stable(), self.nvm.stable());
-        let nvm_timing = self.nvm.options().timing;
-        Self::on(self.timing, Rig::default(), dev, nvm, nvm_timing)
+        let (dev, pmem) = (self.dev.stable(), self.nvm.memory());
+        let nvm_timing = pmem.options().timing;
+        Self::on(self.timing, Rig::default(), dev, pmem.stable(), nvm_timing)
     }
 
     pub(super) fn clock(&self) -> &Clock {
         &self.dev.rig().clock
+    }
+
+    /// What scheme dj has logged so far.
+    pub(super) fn deltas(&self) -> DeltaCount {
+        self.nvm.count()
     }
 
     pub(super) fn image(&self) -> Image {

@@ -12,12 +12,16 @@
 mod bed;
 mod block_layer;
 mod card;
+mod changes;
+mod deltas;
 mod flash;
 mod volume;
 
 pub use bed::{Bed, Measured, MountCost};
 pub use block_layer::BlockLayer;
 pub use card::Nvram;
+pub use changes::{Changes, changes_of};
+pub use deltas::DeltaCount;
 pub use flash::{Chip, Flash};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 

@@ -98,6 +98,15 @@ impl Volume {
         &self.image
     }
 
+    /// One like it with other content.
+    pub fn holding(&self, image: Image) -> Self {
+        Self {
+            image,
+            on_flash: OnceLock::new(),
+            ..self.clone()
+        }
+    }
+
     /// A part with it, made once.
     pub(super) fn on_flash(&self, flash: Flash) -> Result<Image> {
         let (kind, image) = match self.on_flash.get() {

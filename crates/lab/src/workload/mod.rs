@@ -54,4 +54,17 @@ pub trait Workload {
     /// # Errors
     /// Of the volume.
     fn run(&self, session: &mut Session<'_>) -> Result<()>;
+
+    /// Whether there is something to [`judge`](Self::judge).
+    fn is_judged(&self) -> bool {
+        false
+    }
+
+    /// After everything is home and the volume was mounted again: whether the run has left what it should. Not measured.
+    ///
+    /// # Errors
+    /// It has not; of the volume.
+    fn judge(&self, _: &mut Session<'_>) -> Result<()> {
+        Ok(())
+    }
 }

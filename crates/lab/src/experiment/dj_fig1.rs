@@ -1,0 +1,136 @@
+//! Delta Journaling, figure 1: how much of a block differs when it is overwritten, with TPC-C on SQLite.
+//!
+//! "More than 70 % of updated blocks have less than 10 % difference (i.e., the size of the difference when compared to the original block is smaller than
+//! 400 bytes)": so the share is that of bytes. An update is a block that was in use before the transaction that writes it.
+
+use anyhow::Result;
+use stetfs_media::Class;
+
+use super::dj::PAPER;
+use super::dj_tpcc::{Bench, CASES};
+use super::report::{Chart, Report, Series, Table};
+use super::{Experiment, Setting};
+use crate::system::Changes;
+
+pub(super) const EXPERIMENT: Experiment = Experiment {
+    id: "dj-fig1",
+    title: "TPC-C on SQLite: how much of a block differs when it is overwritten",
+    paper: PAPER,
+    scale: 1.0,
+    has_real_time: false,
+    run,
+};
+
+const BLOCK: usize = 4096;
+
+/// Percent of a block's bytes.
+const LEVELS: [usize; 14] = [1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 60, 70, 80, 90];
+
+/// Bytes that are less than so many percent of a block.
+fn less_than(percent: usize) -> usize {
+    (BLOCK * percent).div_ceil(100)
+}
+
+/// Updated blocks that differ in less than so many percent, in percent.
+fn share(changes: &Changes, wanted: impl Fn(Class) -> bool + Copy, percent: usize) -> f64 {
+    let all = changes.updated(wanted).max(1);
+    100.0 * changes.below(wanted, less_than(percent)) as f64 / all as f64
+}
+
+fn run(setting: &Setting<'_>) -> Result<Report> {
+    let mut report = Report::new(&EXPERIMENT, setting);
+    let bench = Bench::new(setting)?;
+    bench.describe(setting, &mut report);
+    report.setup.push((
+        "updates",
+        "what each transaction of the file system writes over blocks that were in use, data and metadata, without a journal".to_owned(),
+    ));
+    let all = CASES.map(|case| Ok((case.name, bench.changes(setting, case)?)));
+    let all: Vec<(&str, Changes)> = all.into_iter().collect::<Result<_>>()?;
+    let title = "Updated blocks of which less than so much differs, in percent";
+    let names = all.iter().map(|(name, _)| (*name).to_owned());
+    let mut table = Table::new(title, std::iter::once("differs".to_owned()).chain(names));
+    for level in LEVELS {
+        let cells = all
+            .iter()
+            .map(|(_, changes)| share(changes, |_| true, level));
+        table.row(
+            format!("{level} %"),
+            cells.map(|share| format!("{share:.1}")),
+        );
+    }
+    report.tables.push(table);
+    report.tables.push(classes(&all));
+    report.charts.push(Chart {
+        name: "dj-fig1".to_owned(),
+        title:
+            "TPC-C on SQLite: updated blocks by the share of their bytes that differs, cumulative"
+                .to_owned(),
+        unit: "% of updated blocks".to_owned(),
+        groups: LEVELS.map(|level| format!("< {level} %")).into(),
+        series: all
+            .iter()
+            .map(|(name, changes)| Series {
+                name: format!("journal_mode={name}"),
+                values: LEVELS
+                    .map(|level| Some(share(changes, |_| true, level)))
+                    .into(),
+            })
+            .collect(),
+        lines: vec![("paper, more than this at 10 %".to_owned(), 70.0)],
+    });
+    for (name, changes) in &all {
+        let found = share(changes, |_| true, 10);
+        report.check(
+            format!(
+                "journal_mode={name}: of more than 70 % of updated blocks less than 10 % differ"
+            ),
+            "over 70 %",
+            format!("{found:.1} %"),
+            found > 70.0,
+        );
+    }
+    report.notes.push(
+        "In WAL mode SQLite writes its log again from the beginning when the pages in it are in the database: then a block of the log is overwritten with \
+         another page, and pages are overwritten in the database only after many changes."
+            .to_owned(),
+    );
+    Ok(report)
+}
+
+/// Who they are.
+fn classes(all: &[(&str, Changes)]) -> Table {
+    let mut table = Table::new(
+        "A transaction of the file system: blocks",
+        [
+            "",
+            "transactions",
+            "new",
+            "updated",
+            "data",
+            "inodes",
+            "other metadata",
+            "data under 10 %",
+            "metadata under 10 %",
+        ],
+    );
+    for (name, changes) in all {
+        let transactions = changes.transactions.max(1) as f64;
+        let mean = |blocks: u64| format!("{:.2}", blocks as f64 / transactions);
+        let is_other = |class| !matches!(class, Class::Data | Class::InodeTable);
+        table.row(
+            *name,
+            [
+                changes.transactions.to_string(),
+                mean(changes.new_blocks),
+                mean(changes.updated(|_| true)),
+                mean(changes.updated(|class| class == Class::Data)),
+                mean(changes.updated(|class| class == Class::InodeTable)),
+                mean(changes.updated(is_other)),
+                format!("{:.1} %", share(changes, |class| class == Class::Data, 10)),
+                format!("{:.1} %", share(changes, |class| class != Class::Data, 10)),
+            ],
+        );
+    }
+    table
+}

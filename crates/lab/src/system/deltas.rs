@@ -1,0 +1,159 @@
+//! What scheme dj logs in NVRAM, as the descriptors of its transactions say.
+
+use std::mem::take;
+use std::ops::Sub;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use stetfs_format::Tid;
+use stetfs_format::delta_log::{
+    DELTA_HEADER, DESCRIPTOR_SIZE, Record, Tag as BlockTag, TagFlags, descriptor_tags,
+};
+use stetfs_media::pmem::{Pmem, Survives};
+use stetfs_media::sim::SimPmem;
+use stetfs_media::{Cause, Class, MediaError, Meter, Tag};
+
+/// Blocks that were logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeltaCount {
+    /// Transactions.
+    pub transactions: u64,
+    /// Blocks logged as deltas.
+    pub deltas: u64,
+    /// Bytes of these, compressed, without tags and checksums.
+    pub delta_bytes: u64,
+    /// Blocks logged whole, in the device's journal.
+    pub wholes: u64,
+}
+
+impl DeltaCount {
+    /// The mean size of a delta in bytes; none where there is none.
+    pub fn mean(&self) -> Option<f64> {
+        (self.deltas > 0).then(|| self.delta_bytes as f64 / self.deltas as f64)
+    }
+
+    fn add(&mut self, record: &[u8]) {
+        let Some(head) = record.first_chunk::<DESCRIPTOR_SIZE>() else {
+            return;
+        };
+        let sequence = Tid(u32::from_le_bytes([head[8], head[9], head[10], head[11]]));
+        let Some(tags) = descriptor_tags(head, sequence, record.len() as u64) else {
+            return;
+        };
+        self.transactions += 1;
+        for n in 0..tags {
+            let tag = BlockTag::decode(&record[Record::tag_at(n)..]);
+            if tag.flags.contains(TagFlags::NON_DELTA) {
+                self.wholes += 1;
+            } else if !tag.flags.contains(TagFlags::REVOKE) {
+                self.deltas += 1;
+                self.delta_bytes += u64::from(tag.length) - DELTA_HEADER as u64;
+            }
+        }
+    }
+}
+
+impl Sub for DeltaCount {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            transactions: self.transactions.saturating_sub(before.transactions),
+            deltas: self.deltas.saturating_sub(before.deltas),
+            delta_bytes: self.delta_bytes.saturating_sub(before.delta_bytes),
+            wholes: self.wholes.saturating_sub(before.wholes),
+        }
+    }
+}
+
+/// NVRAM of which that is counted.
+pub(super) struct CountedPmem {
+    pmem: SimPmem,
+    counting: Mutex<Counting>,
+}
+
+/// The count, and what was stored for the log since the last fence: a transaction, in two pieces where the ring begins anew.
+#[derive(Default)]
+struct Counting {
+    count: DeltaCount,
+    stored: Vec<u8>,
+}
+
+impl CountedPmem {
+    pub(super) fn new(pmem: SimPmem) -> Self {
+        Self {
+            pmem,
+            counting: Mutex::default(),
+        }
+    }
+
+    pub(super) fn memory(&self) -> &SimPmem {
+        &self.pmem
+    }
+
+    pub(super) fn count(&self) -> DeltaCount {
+        self.counting.lock().count
+    }
+
+    fn note(&self, data: &[u8], tag: Tag) {
+        if tag == Tag::new(Class::Journal, Cause::Log) {
+            self.counting.lock().stored.extend_from_slice(data);
+        }
+    }
+}
+
+impl Pmem for CountedPmem {
+    fn describe(&self) -> String {
+        self.pmem.describe()
+    }
+
+    fn size(&self) -> u64 {
+        self.pmem.size()
+    }
+
+    fn survives(&self) -> Survives {
+        self.pmem.survives()
+    }
+
+    fn read_only(&self) -> bool {
+        self.pmem.read_only()
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        self.pmem.load(offset, out, tag)
+    }
+
+    fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
+        self.pmem.load_u64(offset, tag)
+    }
+
+    fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.note(data, tag);
+        self.pmem.store(offset, data, tag)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
+        self.pmem.store_u64(offset, value, tag)
+    }
+
+    fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.note(data, tag);
+        self.pmem.store_nt(offset, data, tag)
+    }
+
+    fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        self.pmem.flush(offset, len, tag)
+    }
+
+    fn fence(&self, cause: Cause) -> Result<(), MediaError> {
+        let mut counting = self.counting.lock();
+        let stored = take(&mut counting.stored);
+        counting.count.add(&stored);
+        drop(counting);
+        self.pmem.fence(cause)
+    }
+
+    fn meter(&self) -> &Meter {
+        self.pmem.meter()
+    }
+}
