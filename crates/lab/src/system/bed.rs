@@ -274,7 +274,7 @@ impl Bed {
         let before = self.dev().meter().snapshot();
         let nvm_before = self.nvm_traffic();
         let (journal_before, cache_before) = (self.fs().stats().journal, self.fs().stats().cache);
-        let deltas_before = self.deltas();
+        let deltas_before = self.deltas().unwrap_or_default();
         let clock = clock_of(&self.ground);
         let start_ns = clock.now_ns();
         let start = Instant::now();
@@ -338,10 +338,7 @@ impl Bed {
                 (Some(end), Some(before)) => Some(end - &before),
                 _ => None,
             },
-            deltas: match (self.deltas(), deltas_before) {
-                (Some(end), Some(before)) => Some(end - before),
-                _ => None,
-            },
+            deltas: self.deltas().map(|end| end - deltas_before),
         };
         if workload.is_judged() {
             self.mount_again()?;
@@ -353,9 +350,10 @@ impl Bed {
         Ok(measured)
     }
 
+    /// Of scheme dj, and no other.
     fn deltas(&self) -> Option<DeltaCount> {
         match &self.ground {
-            Ground::Card(card) if self.mounted().nvm.is_some() => Some(card.deltas()),
+            Ground::Card(card) => Some(card.deltas()).filter(|count| count.transactions > 0),
             _ => None,
         }
     }
