@@ -5,8 +5,8 @@
 
 mod dj;
 mod dj_deltas;
-mod dj_fig10;
 mod dj_fig1;
+mod dj_fig10;
 mod dj_fig9;
 mod dj_sqlite;
 mod dj_thresholds;
