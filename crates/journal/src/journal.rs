@@ -349,10 +349,12 @@ impl Journal {
     /// What was done so far.
     pub fn stats(&self) -> JournalStats {
         let block = self.block_size as u64;
+        let counted = self.counters.snapshot();
         JournalStats {
+            checkpoints: counted.checkpoints + self.scheme.forced_checkpoints(),
             cached_bytes: (self.cache.len() + self.files.len()) as u64 * block,
             dirty_bytes: u64::from(self.gate.pinned()) * block,
-            ..self.counters.snapshot()
+            ..counted
         }
     }
 

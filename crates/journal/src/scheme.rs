@@ -441,6 +441,11 @@ pub trait Scheme: Send + Sync {
         false
     }
 
+    /// Checkpoints that commits have made since there was no room.
+    fn forced_checkpoints(&self) -> u64 {
+        0
+    }
+
     /// Writes committed blocks home and frees their log space.
     fn checkpoint(&self, goal: Goal) -> Result<()>;
 

@@ -23,7 +23,7 @@ pub struct JournalStats {
     pub revoked_blocks: u64,
     /// Data blocks dropped before they were ever written.
     pub dropped_blocks: u64,
-    /// Checkpoint calls.
+    /// Checkpoints; of those that commits make since there is no room, the ones that the scheme counts.
     pub checkpoints: u64,
     /// Bytes of cached blocks, dirty ones included.
     pub cached_bytes: u64,

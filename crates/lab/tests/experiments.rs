@@ -169,3 +169,13 @@ fn an_update_of_a_database_costs_a_fifth() {
     let report = run("dj-sqlite", 1.0 / 16.0);
     assert_eq!((report.checks.len(), wrong(&report)), (2, Vec::new()));
 }
+
+/// Those that commits make count too.
+#[test]
+fn a_full_nvram_makes_a_checkpoint() {
+    let report = run("dj-fig8", 1.0 / 64.0);
+    let zipf = report.runs.iter().take(4);
+    let checkpoints: Vec<u64> = zipf.map(|run| run.checkpoints).collect();
+    assert!(checkpoints.is_sorted_by(|a, b| a >= b), "{checkpoints:?}");
+    assert!(checkpoints[3] > 0, "{checkpoints:?}");
+}

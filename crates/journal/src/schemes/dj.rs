@@ -137,6 +137,8 @@ struct Dj {
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     in_flight: InFlight,
+    /// Checkpoints that commits have made.
+    forced: AtomicU64,
 }
 
 struct Log {
@@ -226,6 +228,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         used_blocks: AtomicU64::new(0),
         checkpointing: Mutex::new(()),
         in_flight: InFlight::default(),
+        forced: AtomicU64::new(0),
         region,
         area,
     };
@@ -448,6 +451,10 @@ impl Scheme for Dj {
             || self.period.is_over()
     }
 
+    fn forced_checkpoints(&self) -> u64 {
+        self.forced.load(Relaxed)
+    }
+
     fn checkpoint(&self, _goal: Goal) -> Result<()> {
         self.bring_home()
     }
@@ -582,6 +589,7 @@ impl Dj {
         if fits() {
             return Ok(());
         }
+        self.forced.fetch_add(1, Relaxed);
         self.bring_home()?;
         match fits() {
             true => Ok(()),
