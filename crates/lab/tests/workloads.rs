@@ -7,7 +7,8 @@ use stetfs_lab::system::{ADP_S, BLK, BLK_S, Bed, DIFF, EXT3, EXT3_4K, Measured, 
 use stetfs_lab::workload::bonnie;
 use stetfs_lab::workload::iozone::Test;
 use stetfs_lab::workload::postmark::Outcome;
-use stetfs_lab::workload::{Bonnie, Durable, Iozone, Postmark, Session, Workload};
+use stetfs_lab::workload::sqlite::{Database, JournalMode};
+use stetfs_lab::workload::{Bonnie, Durable, Iozone, Postmark, Session, Updates, Workload};
 use stetfs_media::MeterSnapshot;
 
 fn volume() -> Volume {
@@ -225,5 +226,39 @@ fn virtual_time_is_the_same_each_time() {
                 assert_eq!(first, second, "{} {}", system.name, work.name());
             }
         }
+    }
+}
+
+/// By SQLite's own word.
+#[test]
+fn updates_are_in_the_database() {
+    let volume = volume();
+    for mode in [JournalMode::Delete, JournalMode::Truncate, JournalMode::Wal] {
+        let work = Updates {
+            mode,
+            rows: 200,
+            updates: 60,
+            seed: 9,
+        };
+        let bed = bed(&volume);
+        let mut session = Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {});
+        work.prepare(&mut session).expect("preparing");
+        let content = |session: &mut Session<'_>| {
+            let database = Database::open(session, "updates.db", mode, 1);
+            let database = database.expect("the database");
+            database.check_integrity().expect("an intact one");
+            let all = "SELECT group_concat(hex(content), ' ') FROM (SELECT content FROM things ORDER BY id)";
+            let all: String = database.value(all).expect("its rows");
+            database.close(session).expect("to close it");
+            all.split(' ').map(str::to_owned).collect::<Vec<_>>()
+        };
+        let before = content(&mut session);
+        work.run(&mut session).expect("running");
+        let after = content(&mut session);
+        let changed = before.iter().zip(&after).filter(|(old, new)| old != new);
+        // 60 draws of 200 rows meet 52 of them on average, with a deviation of 2.6.
+        let changed = changed.count();
+        assert!((42..=60).contains(&changed), "{}: {changed}", work.name());
+        assert!(after.len() == 200 && after.iter().all(|content| content.len() == 200));
     }
 }
