@@ -79,6 +79,11 @@ impl<'d> Dirty<'d> {
         }
     }
 
+    /// Nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
     /// Writes a part of it: see [`BlockDev::write_vectored_at`].
     pub fn write(&mut self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.is_empty = false;

@@ -160,7 +160,7 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     let mount = |nvm: &str| stetfs(&["mount", "-o", &options(nvm), &m.image, &m.dir]);
     mount(&other).fails(1, &["other", "cannot open"]);
     fs::write(&other, vec![0; 16 << 20]).unwrap();
-    mount(&other).fails(1, &["holds no delta journal"]);
+    mount(&other).fails(1, &["holds nothing of scheme dj"]);
     // A clean volume does not get what is somebody else's.
     let mounted = stetfs(&["mount", "-o", &options(&nvm), &copy, &m.dir]);
     mounted.fails(1, &["a copy of this one"]);

@@ -28,29 +28,29 @@
 //!
 //! Recovery: see [`recovery`].
 
+mod checkpoint;
+mod draft;
 mod recovery;
 mod region;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
-use stetfs_format::checksum::crc32c;
-use stetfs_format::delta_log::{DELTA_HEADER, InFlightEntry, Record, Tag as BlockTag, TagFlags};
-use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
-use stetfs_format::private_log::{LogHeader, Tail};
+use stetfs_format::delta_log::{Record, TagFlags};
+use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::private_log::LogHeader;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
-use self::recovery::Left;
-use self::region::{Flight, Region, TagWord};
-use super::home::{InFlight, Write, write_home};
+use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
+use self::region::{Region, TagWord};
+use super::home::InFlight;
 use super::jbd2::area::Area;
+use super::owner::{self, Claim};
 use super::period::{CHECKPOINT_INTERVAL, Period};
-use crate::delta::{COMPRESSORS, Compressor, difference};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{
@@ -83,27 +83,6 @@ pub(crate) static ABOUT: About = About {
     ],
 };
 
-static THRESHOLD: OptionAbout = OptionAbout {
-    name: "threshold",
-    syntax: "PERCENT",
-    default: "25",
-    what: "how much of a block may differ, or be small, so that it is logged as a delta (scheme dj)",
-};
-
-static DECIDE: OptionAbout = OptionAbout {
-    name: "decide",
-    syntax: "level|size",
-    default: "level",
-    what: "whether that is the share of the bits that differ, or the size of the compressed delta",
-};
-
-static COMPRESS: OptionAbout = OptionAbout {
-    name: "compress",
-    syntax: "lzo|lz4|zstd|deflate|ranges",
-    default: "lzo",
-    what: "how deltas are made small",
-};
-
 static NVM_CHECKPOINT: OptionAbout = OptionAbout {
     name: "nvm_checkpoint",
     syntax: "PERCENT",
@@ -114,14 +93,14 @@ static NVM_CHECKPOINT: OptionAbout = OptionAbout {
 /// The first block of the journal's inode that holds blocks: JBD2's superblock and our header are before it.
 const FIRST: u32 = 2;
 
+/// The number of a region's first transaction.
+const FIRST_TRANSACTION: Tid = Tid(1);
+
 struct Dj {
     region: Region,
     area: Area,
     mode: DataMode,
-    /// Percent.
-    threshold: u64,
-    by_size: bool,
-    with: &'static dyn Compressor,
+    rule: Rule,
     /// Bytes of the ring in use at which a checkpoint is wanted.
     most_used: u64,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
@@ -151,7 +130,7 @@ struct Log {
     free: u32,
     /// From tail to head.
     transactions: VecDeque<Logged>,
-    record: Record,
+    draft: Draft,
 }
 
 /// A transaction in the ring.
@@ -168,59 +147,45 @@ struct Logged {
 struct Version {
     class: Class,
     content: BlockRef,
-    sequence: Tid,
     /// Its newest tag.
     tag: TagWord,
-    /// The transactions that a replay takes it from.
+    /// The transactions that a replay takes it from, its own last.
     transactions: SmallVec<[Tid; 2]>,
     /// The last of them that has all of it. None: they rest on home.
     whole: Option<Tid>,
 }
 
-/// How a block is logged.
-enum How {
-    Delta(Vec<u8>),
-    Whole,
+impl Version {
+    /// The transaction that it is from.
+    fn sequence(&self) -> Tid {
+        *self.transactions.last().expect("its own")
+    }
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     args.options.check_known(&ABOUT)?;
     let options = &args.options;
-    let by_size = match options.value(&DECIDE) {
-        "level" => false,
-        "size" => true,
-        _ => return Err(options.wrong(&ABOUT, &DECIDE)),
-    };
-    let name = options.value(&COMPRESS);
-    let with = COMPRESSORS.into_iter().find(|with| with.name() == name);
-    let with = with.ok_or_else(|| options.wrong(&ABOUT, &COMPRESS))?;
-    let threshold = options.percent(&ABOUT, &THRESHOLD)?;
+    let rule = Rule::of(options)?;
     let nvm_checkpoint = options.percent(&ABOUT, &NVM_CHECKPOINT)?;
     let period = Period::of(&ABOUT, options)?;
-    let Some(nvm) = args.nvm.clone() else {
-        let why = "scheme dj needs some: mount with nvm=FILE (or `stetfs fsck --nvm FILE`)";
-        return Err(JournalError::Nvm(why.to_owned()));
-    };
     let area = journal_area(&args)?;
     let mode = options.data.unwrap_or(ABOUT.modes[0]);
-    let (region, start) = take_region(&args, &area, nvm)?;
+    let (region, start) = take_region(&args, &area)?;
     let capacity = region.capacity();
     let dj = Dj {
         mode,
-        threshold,
-        by_size,
-        with,
+        rule,
         most_used: capacity * nvm_checkpoint / 100,
         most_held: (args.memory / args.block_size).max(16),
         period,
         log: Mutex::new(Log {
-            head: u64::from(start.tail.line) * 64,
-            tail: u64::from(start.tail.line) * 64,
-            sequence: start.tail.sequence,
+            head: start.at,
+            tail: start.at,
+            sequence: start.sequence,
             next: area.first,
             free: area.capacity(),
             transactions: VecDeque::new(),
-            record: Record::default(),
+            draft: Draft::default(),
         }),
         index: RwLock::default(),
         held: AtomicUsize::new(0),
@@ -251,87 +216,55 @@ fn journal_area(args: &OpenArgs) -> Result<Area> {
 
 /// Where the region's log goes on, and whether something in it is to be brought home.
 struct Start {
-    tail: Tail,
+    at: u64,
+    sequence: Tid,
     is_left: bool,
 }
 
-/// Finds out whose the region is, and makes it ours or opens it again.
-fn take_region(
-    args: &OpenArgs,
-    area: &Area,
-    nvm: std::sync::Arc<dyn stetfs_media::Pmem>,
-) -> Result<(Region, Start)> {
-    let unusable = |why: String| Err(JournalError::Nvm(why));
-    let found = Region::owner(&*nvm)?;
-    let shown = nvm.describe();
-    if !args.has_private_log {
-        if let Ok(found) = &found
-            && !found.is_closed
-            && (found.uuid != args.uuid || recovery::holds_any(&nvm, found, args.block_size)?)
-        {
-            return unusable(format!(
-                "{shown} holds what another volume, or a copy of this one, has not brought home yet"
-            ));
-        }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let epoch = now.unwrap_or_default().as_nanos() as u64;
-        let region = Region::new(nvm, args.block_size, args.uuid, epoch)?;
-        let tail = Tail {
-            line: 0,
-            sequence: Tid(1),
-        };
-        if args.writable {
-            region.format(ABOUT.name, tail)?;
-            let mut header = vec![0; args.block_size];
-            LogHeader {
-                scheme: ABOUT.name.to_owned(),
-                uuid: args.uuid,
-                epoch,
-                is_closed: false,
-                tail,
+/// Makes the region ours or opens it again.
+fn take_region(args: &OpenArgs, area: &Area) -> Result<(Region, Start)> {
+    let nvm = owner::memory(&ABOUT, args)?;
+    let claim = owner::claim(&ABOUT, args, area, &*nvm, |found| {
+        recovery::holds_any(&nvm, found, args.block_size)
+    })?;
+    let open =
+        |header: &LogHeader| Region::new(nvm.clone(), args.block_size, args.uuid, header.epoch);
+    let (header, is_left) = match claim {
+        Claim::New(mut header) => {
+            header.tail.sequence = FIRST_TRANSACTION;
+            let region = open(&header)?;
+            if args.writable {
+                owner::begin(&*nvm, area, &header, || region.prepare())?;
             }
-            .encode(&mut header);
-            area.write_record(1, &header)?;
-        }
-        return Ok((
-            region,
-            Start {
-                tail,
+            let start = Start {
+                at: 0,
+                sequence: FIRST_TRANSACTION,
                 is_left: false,
-            },
-        ));
-    }
-    let mut raw = vec![0; args.block_size];
-    area.read(1, &mut raw)?;
-    let ours = LogHeader::decode(&raw)?;
-    let lost =
-        "what was committed last is in another region, without which the volume cannot be used";
-    let Ok(found) = found else {
-        return unusable(format!("{shown} holds no delta journal; {lost}"));
+            };
+            return Ok((region, start));
+        }
+        Claim::Closed(header) => (header, false),
+        Claim::Left(header) => (header, true),
     };
-    if found.scheme != ABOUT.name || found.uuid != args.uuid {
-        return unusable(format!("{shown} belongs to another volume; {lost}"));
-    }
-    if found.epoch != ours.epoch {
-        return unusable(format!(
-            "{shown} is a region that the volume had at another time; {lost}"
-        ));
-    }
-    let region = Region::new(nvm, args.block_size, args.uuid, found.epoch)?;
-    if !region.is_divided_so()? || u64::from(found.tail.line) * 64 >= region.capacity() {
-        return unusable(format!("{shown} has not the size that it had; {lost}"));
-    }
-    if !found.is_closed && !args.writable {
-        return unusable(format!(
-            "{shown} must be replayed, which needs a writable volume"
-        ));
-    }
-    if found.is_closed && args.writable {
-        region.write_state(false)?;
+    let region = open(&header)?;
+    let at = match region.is_divided_so()? {
+        true => region.position(header.tail),
+        false => None,
+    };
+    let Some(at) = at else {
+        return Err(JournalError::Nvm(format!(
+            "{} has not the size that it had; {}",
+            nvm.describe(),
+            owner::LOST
+        )));
+    };
+    if !is_left && args.writable {
+        owner::write_state(&*nvm, false)?;
     }
     let start = Start {
-        tail: found.tail,
-        is_left: !found.is_closed,
+        at,
+        sequence: header.tail.sequence,
+        is_left,
     };
     Ok((region, start))
 }
@@ -389,58 +322,30 @@ impl Scheme for Dj {
             txn.revoked.iter().copied().filter(is_logged).collect()
         };
         let mut on_device = Dirty::on(&*self.area.dev);
-        let mut is_on_device = false;
-        if self.mode != DataMode::Journal && !txn.data.is_empty() {
+        if self.mode != DataMode::Journal {
             self.in_flight
                 .write_data(&mut on_device, self.area.block_size, &txn.data)?;
-            is_on_device = true;
         }
         if logged.is_empty() && revoked.is_empty() {
-            if is_on_device {
+            if !on_device.is_empty() {
                 let _durable = on_device.submit().flush(Cause::Home)?;
             }
             return Ok(());
         }
         self.make_room(logged.len(), revoked.len())?;
-        let mut log = self.log.lock();
-        let (at, sequence) = (log.head, log.sequence);
-        let mut record = std::mem::take(&mut log.record);
-        let (first, room) = (log.next, self.region.capacity() - (log.head - log.tail));
-        drop(log);
-        let how = self.describe(&mut record, &logged, &revoked, (sequence, first, room));
-        let wholes: Vec<(BlockRef, Tag)> = how.wholes;
-        if !wholes.is_empty() {
-            let parts: Vec<(Tag, &[u8])> = wholes
-                .iter()
-                .map(|(block, tag)| (*tag, &block[..]))
-                .collect();
-            self.area.write(&mut on_device, first, &parts)?;
-            is_on_device = true;
-        }
-        record.seal(sequence, self.region.seed(at, sequence), txn.time);
-        let durable = match is_on_device {
-            true if !is_planted(Bug::MissingBodyFlush) => {
-                Some(on_device.submit().flush(Cause::Log)?)
-            }
-            _ => None,
+        let (place, mut draft) = {
+            let mut log = self.log.lock();
+            let place = Place {
+                sequence: log.sequence,
+                at: log.head,
+                room: self.region.capacity() - (log.head - log.tail),
+                first: log.next,
+            };
+            (place, std::mem::take(&mut log.draft))
         };
-        self.region.write_transaction(durable, at, &record.0)?;
-        let length = record.0.len() as u64;
-        let mut log = self.log.lock();
-        log.head += length;
-        log.sequence = sequence.next();
-        log.next = self.area.step(first, wholes.len() as u32);
-        log.free -= wholes.len() as u32;
-        let entry = Logged {
-            sequence,
-            end: log.head,
-            blocks: wholes.len() as u32,
-            needed: 0,
-        };
-        log.transactions.push_back(entry);
-        log.record = record;
-        self.add(&mut log, at, &logged, &how.tags, &txn.revoked);
-        self.note_use(&log);
+        draft.describe(&place, &self.rule, &self.area, &logged, &revoked);
+        self.write(&place, &mut draft, on_device, txn.time)?;
+        self.add(&place, draft, &logged, &txn.revoked);
         Ok(())
     }
 
@@ -461,121 +366,32 @@ impl Scheme for Dj {
 
     fn close(&self) -> Result<()> {
         self.bring_home()?;
-        self.region.write_state(true)
+        owner::write_state(&*self.region.pmem, true)
     }
-}
-
-/// What a transaction consists of.
-struct Described {
-    /// As the tags are on the medium, those of freed blocks last.
-    tags: Vec<BlockTag>,
-    /// What goes to the journal.
-    wholes: Vec<(BlockRef, Tag)>,
 }
 
 impl Dj {
-    /// Fills `record` with descriptor, tags and deltas. `place`: the transaction's number, the first block of the journal that it may take, and the bytes
-    /// of the ring.
-    fn describe(
+    /// Writes a transaction: what goes to the journal, then the record; durable when it returns.
+    fn write(
         &self,
-        record: &mut Record,
-        logged: &[&LoggedBlock],
-        revoked: &[BlockNo],
-        (sequence, first, room): (Tid, u32, u64),
-    ) -> Described {
-        let count = logged.len() + revoked.len();
-        record.begin(sequence, count);
-        let mut described = Described {
-            tags: Vec::with_capacity(count),
-            wholes: Vec::new(),
+        place: &Place,
+        draft: &mut Draft,
+        mut on_device: Dirty<'_>,
+        time: (u64, u32),
+    ) -> Result<()> {
+        let Draft { record, wholes, .. } = draft;
+        let parts: Vec<(Tag, &[u8])> = wholes
+            .iter()
+            .map(|(block, tag)| (*tag, &block[..]))
+            .collect();
+        self.area.write(&mut on_device, place.first, &parts)?;
+        let seed = self.region.seed(place.at, place.sequence);
+        record.seal(place.sequence, seed, time);
+        let durable = match on_device.is_empty() || is_planted(Bug::MissingBodyFlush) {
+            true => None,
+            false => Some(on_device.submit().flush(Cause::Log)?),
         };
-        let mut scratch = Scratch::default();
-        for (n, block) in logged.iter().enumerate() {
-            let deltas = record.0.len() - Record::tag_at(count);
-            let has_room = |more: usize| Record::length(count, deltas + more) < room;
-            let tag = match self.how(block, &mut scratch) {
-                How::Delta(delta) if has_room(DELTA_HEADER + delta.len()) => {
-                    let place = record.0.len() as u32;
-                    let checksum = crc32c(!0, &block.content);
-                    record.0.extend(checksum.to_le_bytes());
-                    record.0.extend_from_slice(&delta);
-                    let length = (DELTA_HEADER + delta.len()) as u32;
-                    scratch.delta = delta;
-                    BlockTag {
-                        home: block.home,
-                        flags: TagFlags::from_bits_retain(u16::from(self.with.number()) << 8),
-                        place,
-                        length,
-                    }
-                }
-                _ => self.log_whole(block, first, &mut described.wholes),
-            };
-            record.set_tag(n, &tag);
-            described.tags.push(tag);
-        }
-        for (n, block) in revoked.iter().enumerate() {
-            let tag = BlockTag {
-                home: *block,
-                flags: TagFlags::REVOKE,
-                place: 0,
-                length: 0,
-            };
-            record.set_tag(logged.len() + n, &tag);
-            described.tags.push(tag);
-        }
-        described
-    }
-
-    /// By the paper's section III.C.
-    fn how(&self, block: &LoggedBlock, scratch: &mut Scratch) -> How {
-        let Some(base) = block.base.as_ref().filter(|_| !block.fresh) else {
-            return How::Whole;
-        };
-        let size = block.content.len();
-        scratch.xor.resize(size, 0);
-        let differ = difference(base, &block.content, &mut scratch.xor) * 100;
-        let all = size as u64 * 8;
-        let few = self.threshold * all;
-        if !self.by_size && differ >= few && all * 100 - differ >= few {
-            return How::Whole;
-        }
-        let mut delta = std::mem::take(&mut scratch.delta);
-        self.with.compress(&scratch.xor, &mut delta);
-        let most = match self.by_size {
-            true => size * self.threshold as usize / 100,
-            false => size - 1,
-        };
-        match delta.len() + DELTA_HEADER <= most {
-            true => How::Delta(delta),
-            false => {
-                scratch.delta = delta;
-                How::Whole
-            }
-        }
-    }
-
-    fn log_whole(
-        &self,
-        block: &LoggedBlock,
-        first: u32,
-        wholes: &mut Vec<(BlockRef, Tag)>,
-    ) -> BlockTag {
-        let place = self.area.step(first, wholes.len() as u32);
-        let mut flags = TagFlags::NON_DELTA;
-        let mut content = block.content.clone();
-        if content.starts_with(&JBD2_MAGIC.to_be_bytes()) {
-            flags |= TagFlags::ESCAPE;
-            let mut copy = Block::copy_of(&content);
-            copy.bytes_mut()[..4].fill(0);
-            content = copy.into();
-        }
-        wholes.push((content, Tag::new(block.class, Cause::Log)));
-        BlockTag {
-            home: block.home,
-            flags,
-            place,
-            length: crc32c(!0, &block.content),
-        }
+        self.region.write_transaction(durable, place.at, &record.0)
     }
 
     /// Waits until descriptor and commit record fit with every block in the journal.
@@ -599,26 +415,31 @@ impl Dj {
         }
     }
 
-    /// The transaction at the end of the log is durable: its versions are the newest, what it freed is gone.
-    fn add(
-        &self,
-        log: &mut Log,
-        at: u64,
-        logged: &[&LoggedBlock],
-        tags: &[BlockTag],
-        revoked: &[BlockNo],
-    ) {
-        let sequence = log.transactions.back().expect("it was added").sequence;
+    /// A transaction is durable: its versions are the newest, what it freed is gone.
+    fn add(&self, place: &Place, mut draft: Draft, logged: &[&LoggedBlock], revoked: &[BlockNo]) {
+        let sequence = place.sequence;
+        let blocks = draft.wholes.len() as u32;
+        let mut log = self.log.lock();
+        log.head += draft.record.0.len() as u64;
+        log.sequence = sequence.next();
+        log.next = self.area.step(place.first, blocks);
+        log.free -= blocks;
+        let entry = Logged {
+            sequence,
+            end: log.head,
+            blocks,
+            needed: logged.len() as u32,
+        };
+        log.transactions.push_back(entry);
         let mut index = self.index.write();
-        for (n, (block, tag)) in logged.iter().zip(tags).enumerate() {
+        for (n, (block, tag)) in logged.iter().zip(&draft.tags).enumerate() {
             let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
             let before = index.remove(&block.home);
             let mut version = Version {
                 class: block.class,
                 content: block.content.clone(),
-                sequence,
                 tag: TagWord {
-                    at: at + Record::tag_at(n) as u64,
+                    at: place.at + Record::tag_at(n) as u64,
                     word: tag.word(),
                 },
                 transactions: smallvec![],
@@ -635,13 +456,17 @@ impl Dj {
             version.transactions.push(sequence);
             index.insert(block.home, version);
         }
-        log.transactions.back_mut().expect("it was added").needed += logged.len() as u32;
         for block in revoked {
             if let Some(before) = index.remove(block) {
                 log.need_no_more(&before.transactions);
             }
         }
         self.held.store(index.len(), Relaxed);
+        drop(index);
+        // Its contents are in the index, or were escaped copies.
+        draft.wholes.clear();
+        log.draft = draft;
+        self.note_use(&log);
         self.period.note_commit();
     }
 
@@ -649,233 +474,6 @@ impl Dj {
         self.used.store(log.head - log.tail, Relaxed);
         let blocks = self.area.capacity() - log.free;
         self.used_blocks.store(blocks.into(), Relaxed);
-    }
-
-    /// Brings everything home that was committed when this was called, and takes it out of the log.
-    fn bring_home(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock();
-        let (mut homes, started): (Vec<BlockNo>, Instant) = {
-            let index = self.index.read();
-            (index.keys().copied().collect(), Instant::now())
-        };
-        homes.sort_unstable();
-        for batch in homes.chunks(self.region.geometry.in_flight as usize) {
-            self.bring_batch_home(batch)?;
-        }
-        self.drop_oldest()?;
-        let is_all_home = self.held.load(Relaxed) == 0;
-        self.period
-            .note_checkpoint((!is_all_home).then_some(started));
-        Ok(())
-    }
-
-    fn bring_batch_home(&self, homes: &[BlockNo]) -> Result<()> {
-        let find = || {
-            let index = self.index.read();
-            let due = homes.iter();
-            due.filter_map(|home| Due::of(*home, index.get(home)?))
-                .collect()
-        };
-        let due: Vec<Due> = self.in_flight.take_off(find, |due| due.home);
-        let landed = self.land(&due);
-        self.in_flight.land();
-        landed?;
-        self.are_home(&due);
-        Ok(())
-    }
-
-    /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with a version that a replay can start from.
-    fn land(&self, due: &[Due]) -> Result<()> {
-        if due.is_empty() {
-            return Ok(());
-        }
-        let resting = due.iter().filter(|due| due.rests_on_home);
-        let flights: Vec<Flight<'_>> = resting
-            .map(|due| Flight {
-                entry: InFlightEntry {
-                    home: due.home,
-                    sequence: due.sequence,
-                    checksum: crc32c(!0, &due.content),
-                },
-                content: &due.content,
-            })
-            .collect();
-        if !flights.is_empty() && !is_planted(Bug::UnkeptBase) {
-            self.region.keep(&flights)?;
-        }
-        let writes = due.iter().map(|due| Write {
-            home: due.home,
-            class: due.class,
-            content: &due.content,
-        });
-        let (dev, size) = (&*self.area.dev, self.area.block_size);
-        write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-        if !is_planted(Bug::MissingCheckpointFlush) {
-            dev.flush(Cause::Checkpoint)?;
-        }
-        if !is_planted(Bug::DeltaTwice) {
-            self.region.note_home(due.iter().map(|due| due.tag))?;
-        }
-        // Before the index forgets them: whoever frees one of them from then on leaves no trace in the log.
-        self.region.forget_kept()
-    }
-
-    /// These versions are home.
-    fn are_home(&self, due: &[Due]) {
-        let mut log = self.log.lock();
-        let mut index = self.index.write();
-        for due in due {
-            let Some(version) = index.get_mut(&due.home) else {
-                continue;
-            };
-            let is_later = |tid: &Tid| tid.is_after(due.sequence);
-            let (later, done): (SmallVec<[Tid; 2]>, SmallVec<[Tid; 2]>) =
-                version.transactions.iter().copied().partition(is_later);
-            log.need_no_more(&done);
-            if later.is_empty() {
-                index.remove(&due.home);
-                continue;
-            }
-            version.transactions = later;
-            version.whole = version.whole.filter(is_later);
-        }
-        self.held.store(index.len(), Relaxed);
-    }
-
-    /// Takes transactions out of the log that no block needs.
-    fn drop_oldest(&self) -> Result<()> {
-        let (n, tail, sequence) = {
-            let log = self.log.lock();
-            let unneeded = log.transactions.iter().take_while(|t| t.needed == 0);
-            let n = unneeded.count();
-            let Some(last) = n.checked_sub(1) else {
-                return Ok(());
-            };
-            let last = &log.transactions[last];
-            (n, last.end, last.sequence.next())
-        };
-        self.region.write_tail(tail, sequence, Cause::Checkpoint)?;
-        let mut log = self.log.lock();
-        let blocks: u32 = log
-            .transactions
-            .drain(..n)
-            .map(|logged| logged.blocks)
-            .sum();
-        log.free += blocks;
-        log.tail = tail;
-        self.note_use(&log);
-        Ok(())
-    }
-
-    /// Brings home what a crash left.
-    fn recover(&self, args: &OpenArgs) -> Result<RecoveryReport> {
-        let (at, sequence) = {
-            let log = self.log.lock();
-            (log.head, log.sequence)
-        };
-        let left = recovery::read(&self.region, &self.area, args.blocks, at, sequence)?;
-        self.land_kept(&left)?;
-        let mut report = RecoveryReport {
-            was_needed: true,
-            transactions: left.transactions.len() as u32,
-            blocks: left.pending.len() as u64,
-            revoked: left.revoked,
-            ..RecoveryReport::default()
-        };
-        if let (Some(first), Some(last)) = (left.transactions.first(), left.transactions.last()) {
-            report.sequences = Some((first.sequence.0, last.sequence.0));
-            let mut log = self.log.lock();
-            log.head = last.end;
-            // The next one skips a number, so that remains of an incomplete one are never taken for it.
-            log.sequence = last.sequence.next();
-        }
-        self.take_over(&left)?;
-        self.bring_home()?;
-        let mut log = self.log.lock();
-        log.sequence = log.sequence.next();
-        (log.next, log.free) = (self.area.first, self.area.capacity());
-        let (head, sequence) = (log.head, log.sequence);
-        log.tail = head;
-        drop(log);
-        self.region.write_tail(head, sequence, Cause::Recovery)?;
-        Ok(report)
-    }
-
-    /// Writes home what was on its way.
-    fn land_kept(&self, left: &Left) -> Result<()> {
-        let writes = left.kept.iter().map(|(entry, content, _)| Write {
-            home: entry.home,
-            class: Class::Data,
-            content,
-        });
-        if !left.kept.is_empty() {
-            let (dev, size) = (&*self.area.dev, self.area.block_size);
-            write_home(dev, size, Cause::Recovery, writes.collect())?;
-            dev.flush(Cause::Recovery)?;
-            let tags = left.kept.iter().filter_map(|(.., tag)| *tag);
-            self.region.note_home(tags)?;
-        }
-        self.region.forget_kept()
-    }
-
-    /// Makes what was found the state of the log.
-    fn take_over(&self, left: &Left) -> Result<()> {
-        let mut log = self.log.lock();
-        let mut index = self.index.write();
-        for found in &left.transactions {
-            log.transactions.push_back(Logged {
-                sequence: found.sequence,
-                end: found.end,
-                blocks: 0,
-                needed: 0,
-            });
-        }
-        for (home, pending) in &left.pending {
-            for tid in &pending.transactions {
-                log.transaction(*tid).needed += 1;
-            }
-            let version = Version {
-                class: Class::Data,
-                content: left.content(*home, pending, &self.area)?,
-                sequence: *pending.transactions.last().expect("it has a tag"),
-                tag: pending.tag,
-                transactions: pending.transactions.iter().copied().collect(),
-                whole: pending.whole,
-            };
-            index.insert(*home, version);
-        }
-        self.held.store(index.len(), Relaxed);
-        Ok(())
-    }
-}
-
-/// Buffers that blocks are compared and compressed in.
-#[derive(Default)]
-struct Scratch {
-    xor: Vec<u8>,
-    delta: Vec<u8>,
-}
-
-/// A block that a checkpoint writes home.
-struct Due {
-    home: BlockNo,
-    class: Class,
-    content: BlockRef,
-    sequence: Tid,
-    tag: TagWord,
-    rests_on_home: bool,
-}
-
-impl Due {
-    fn of(home: BlockNo, version: &Version) -> Option<Self> {
-        Some(Self {
-            home,
-            class: version.class,
-            content: version.content.clone(),
-            sequence: version.sequence,
-            tag: version.tag,
-            rests_on_home: version.whole.is_none(),
-        })
     }
 }
 

@@ -445,6 +445,6 @@ impl Jbd2 {
     fn update_superblock(&self, start: u32, sequence: Tid) -> Result<()> {
         let mut superblock = self.superblock.lock();
         let bytes = superblock.update(start, sequence);
-        self.area.write_superblock(bytes, Cause::Control)
+        self.area.write_record(0, bytes, Cause::Control)
     }
 }

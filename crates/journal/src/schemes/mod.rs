@@ -6,6 +6,7 @@ pub(crate) mod jbd2;
 pub(crate) mod jftl;
 pub(crate) mod null;
 mod nvm;
+mod owner;
 mod period;
 #[cfg(feature = "testing")]
 pub(crate) mod relocate_all;

@@ -1,11 +1,9 @@
-//! What a crash left in the region, in the device's journal and at home, and what is done with it.
+//! What a crash left in the region, in the device's journal and at home, and what is done with it. Whose the region is: see `schemes/owner.rs`.
 //!
 //! | found | done | why that is right |
 //! |---|---|---|
-//! | no mark in the superblock; a region of this volume, of none, or one that was closed | the region is begun anew, with another epoch | the volume is a plain one: nothing in the region counts |
-//! | no mark; an open region of another volume, or one with a transaction in it | error, nothing is written | the newest content of another volume, or of another copy of this one, is in it |
-//! | the mark, and no region, or one of another volume, epoch or division | error, nothing is written | what was committed is in a region that is not here |
 //! | the mark, and a region that was closed | it goes on where it ended | everything was home before it said so |
+//! | the mark, and one with another division | error, nothing is written | what was committed is in a region that is not here |
 //! | a transaction with the expected number and a commit record with the right checksum | it counts | its blocks on the device were durable before the commit record was stored |
 //! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
 //! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
@@ -20,6 +18,7 @@
 //! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds less of the same.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc32c;
@@ -27,25 +26,110 @@ use stetfs_format::delta_log::{
     COMMIT_SIZE, DELTA_HEADER, DESCRIPTOR_SIZE, InFlightEntry, Record, TAG_SIZE, Tag as BlockTag,
     TagFlags, body_end, descriptor_tags, is_committed,
 };
-use stetfs_format::jbd2::JBD2_MAGIC;
+use stetfs_format::jbd2::unescape;
 use stetfs_format::private_log::LogHeader;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use super::region::{Region, TagWord};
+use super::{Dj, Logged, Version};
 use crate::delta;
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
+use crate::scheme::{OpenArgs, RecoveryReport};
+use crate::schemes::home::{Write, write_home};
 use crate::schemes::jbd2::area::Area;
 
+impl Dj {
+    /// Brings home what a crash left.
+    pub(super) fn recover(&self, args: &OpenArgs) -> Result<RecoveryReport> {
+        let (at, sequence) = {
+            let log = self.log.lock();
+            (log.head, log.sequence)
+        };
+        let left = read(&self.region, &self.area, args.blocks, at, sequence)?;
+        self.land_kept(&left)?;
+        let mut report = RecoveryReport {
+            was_needed: true,
+            transactions: left.transactions.len() as u32,
+            blocks: left.pending.len() as u64,
+            revoked: left.revoked,
+            ..RecoveryReport::default()
+        };
+        if let (Some(first), Some(last)) = (left.transactions.first(), left.transactions.last()) {
+            report.sequences = Some((first.sequence.0, last.sequence.0));
+            let mut log = self.log.lock();
+            log.head = last.end;
+            // The next one skips a number, so that remains of an incomplete one are never taken for it.
+            log.sequence = last.sequence.next();
+        }
+        self.take_over(&left)?;
+        self.bring_home()?;
+        let mut log = self.log.lock();
+        log.sequence = log.sequence.next();
+        (log.next, log.free) = (self.area.first, self.area.capacity());
+        let (head, sequence) = (log.head, log.sequence);
+        log.tail = head;
+        drop(log);
+        self.region.write_tail(head, sequence, Cause::Recovery)?;
+        Ok(report)
+    }
+
+    /// Writes home what was on its way.
+    fn land_kept(&self, left: &Left) -> Result<()> {
+        let writes = left.kept.iter().map(|(entry, content, _)| Write {
+            home: entry.home,
+            class: Class::Data,
+            content,
+        });
+        if !left.kept.is_empty() {
+            let (dev, size) = (&*self.area.dev, self.area.block_size);
+            write_home(dev, size, Cause::Recovery, writes.collect())?;
+            dev.flush(Cause::Recovery)?;
+            let tags = left.kept.iter().filter_map(|(.., tag)| *tag);
+            self.region.note_home(tags)?;
+        }
+        self.region.forget_kept()
+    }
+
+    /// Makes what was found the state of the log.
+    fn take_over(&self, left: &Left) -> Result<()> {
+        let mut log = self.log.lock();
+        let mut index = self.index.write();
+        for found in &left.transactions {
+            log.transactions.push_back(Logged {
+                sequence: found.sequence,
+                end: found.end,
+                blocks: 0,
+                needed: 0,
+            });
+        }
+        for (home, pending) in &left.pending {
+            for tid in &pending.transactions {
+                log.transaction(*tid).needed += 1;
+            }
+            let version = Version {
+                class: Class::Data,
+                content: left.content(*home, pending, &self.area)?,
+                tag: pending.tag,
+                transactions: pending.transactions.iter().copied().collect(),
+                whole: pending.whole,
+            };
+            index.insert(*home, version);
+        }
+        self.held.store(index.len(), Relaxed);
+        Ok(())
+    }
+}
+
 /// A transaction in the region.
-pub(super) struct Found {
-    pub(super) sequence: Tid,
+struct Found {
+    sequence: Tid,
     /// Where it begins and the next one would.
-    pub(super) at: u64,
-    pub(super) end: u64,
-    pub(super) tags: Vec<BlockTag>,
+    at: u64,
+    end: u64,
+    tags: Vec<BlockTag>,
     /// All of it up to the commit record.
     record: Vec<u8>,
 }
@@ -60,33 +144,27 @@ impl Found {
 }
 
 /// What is to be brought home of a block.
-pub(super) struct Pending {
+struct Pending {
     /// The transactions whose tags it takes.
-    pub(super) transactions: Vec<Tid>,
+    transactions: Vec<Tid>,
     /// The last that has all of it.
-    pub(super) whole: Option<Tid>,
+    whole: Option<Tid>,
     /// Its newest tag.
-    pub(super) tag: TagWord,
+    tag: TagWord,
     steps: Vec<(usize, usize)>,
 }
 
 /// What was found.
-pub(super) struct Left {
-    pub(super) transactions: Vec<Found>,
-    pub(super) pending: HashMap<BlockNo, Pending>,
+struct Left {
+    transactions: Vec<Found>,
+    pending: HashMap<BlockNo, Pending>,
     /// Blocks in flight that nobody freed, each with the tag of its version.
-    pub(super) kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
-    pub(super) revoked: u64,
+    kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
+    revoked: u64,
 }
 
 /// Reads what is in the region, from the position `at` and the number `sequence` on.
-pub(super) fn read(
-    region: &Region,
-    area: &Area,
-    blocks: u64,
-    at: u64,
-    sequence: Tid,
-) -> Result<Left> {
+fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Result<Left> {
     let transactions = transactions(region, at, sequence)?;
     let mut left = Left {
         pending: HashMap::new(),
@@ -134,20 +212,11 @@ pub(super) fn holds_any(
     block_size: usize,
 ) -> Result<bool> {
     let region = Region::new(pmem.clone(), block_size, header.uuid, header.epoch)?;
-    let (at, sequence) = (u64::from(header.tail.line) * LINE, header.tail.sequence);
-    if at >= region.capacity() {
+    let Some(at) = region.position(header.tail) else {
         return Ok(false);
-    }
-    let found = read_one(&region, at, sequence, region.capacity())?;
-    Ok(found.is_some_and(|(tags, record, end)| {
-        is_committed(
-            &record,
-            end,
-            tags.len(),
-            sequence,
-            region.seed(at, sequence),
-        )
-    }))
+    };
+    let found = Candidate::read(&region, at, header.tail.sequence, region.capacity())?;
+    Ok(found.is_some_and(|found| found.is_committed(&region)))
 }
 
 /// Takes the blocks in flight, and leaves out of what is pending what they have.
@@ -199,12 +268,7 @@ fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
 
 impl Left {
     /// The newest content of a pending block, by the device's journal, home, and what is in the region.
-    pub(super) fn content(
-        &self,
-        home: BlockNo,
-        pending: &Pending,
-        area: &Area,
-    ) -> Result<BlockRef> {
+    fn content(&self, home: BlockNo, pending: &Pending, area: &Area) -> Result<BlockRef> {
         let size = area.block_size;
         let mut content = Block::zeroed(size);
         let bytes = content.bytes_mut();
@@ -223,7 +287,7 @@ impl Left {
             if tag.flags.contains(TagFlags::NON_DELTA) {
                 area.read(tag.place, bytes)?;
                 if tag.flags.contains(TagFlags::ESCAPE) {
-                    bytes[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+                    unescape(bytes);
                 }
                 if crc32c(!0, bytes) != tag.length {
                     return Err(wrong("the copy in the journal"));
@@ -253,17 +317,9 @@ impl Left {
 fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<Found>> {
     let mut found: Vec<Found> = Vec::new();
     let mut left = region.capacity();
-    while let Some((tags, record, end)) = read_one(region, at, sequence, left)? {
-        let is_intact = is_planted(Bug::UncheckedReplay)
-            || is_committed(
-                &record,
-                end,
-                tags.len(),
-                sequence,
-                region.seed(at, sequence),
-            );
-        if !is_intact {
-            if is_followed(region, at, end, sequence, left)? {
+    while let Some(candidate) = Candidate::read(region, at, sequence, left)? {
+        if !is_planted(Bug::UncheckedReplay) && !candidate.is_committed(region) {
+            if candidate.is_followed(region, left)? {
                 let why = format!(
                     "transaction {sequence} in its region is damaged, and there are later ones"
                 );
@@ -271,50 +327,80 @@ fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<F
             }
             break;
         }
-        let length = (end as u64 + COMMIT_SIZE as u64).next_multiple_of(64);
-        found.push(Found {
-            sequence,
-            at,
-            end: at + length,
-            tags,
-            record,
-        });
-        at += length;
-        left -= length;
+        left -= candidate.length();
+        at += candidate.length();
         sequence = sequence.next();
+        found.push(Found {
+            sequence: candidate.sequence,
+            at: candidate.at,
+            end: at,
+            tags: candidate.tags,
+            record: candidate.record,
+        });
     }
     Ok(found)
 }
 
-/// What may be a transaction: its tags, its bytes with the commit record, and where that begins.
-type Candidate = (Vec<BlockTag>, Vec<u8>, usize);
-
-fn read_one(region: &Region, at: u64, sequence: Tid, most: u64) -> Result<Option<Candidate>> {
-    let mut descriptor = [0; DESCRIPTOR_SIZE];
-    if most < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
-        return Ok(None);
-    }
-    region.read(at, &mut descriptor)?;
-    let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
-        return Ok(None);
-    };
-    let mut raw = vec![0; count * TAG_SIZE];
-    region.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
-    let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
-    let Some(end) = body_end(&tags, most) else {
-        return Ok(None);
-    };
-    let mut record = vec![0; end + COMMIT_SIZE];
-    region.read(at, &mut record)?;
-    Ok(Some((tags, record, end)))
+/// What may be a transaction.
+struct Candidate {
+    sequence: Tid,
+    at: u64,
+    tags: Vec<BlockTag>,
+    /// All of it up to the end of the commit record.
+    record: Vec<u8>,
+    /// Where that begins.
+    body: usize,
 }
 
-/// Whether an intact transaction with the next number lies behind one that is not.
-fn is_followed(region: &Region, at: u64, end: usize, sequence: Tid, left: u64) -> Result<bool> {
-    let length = (end as u64 + COMMIT_SIZE as u64).next_multiple_of(64);
-    let (at, next) = (at + length, sequence.next());
-    let following = read_one(region, at, next, left - length)?;
-    Ok(following.is_some_and(|(tags, record, end)| {
-        is_committed(&record, end, tags.len(), next, region.seed(at, next))
-    }))
+impl Candidate {
+    /// The one with that number at a position, if there is one in at most so many bytes.
+    fn read(region: &Region, at: u64, sequence: Tid, most: u64) -> Result<Option<Self>> {
+        let mut descriptor = [0; DESCRIPTOR_SIZE];
+        if most < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
+            return Ok(None);
+        }
+        region.read(at, &mut descriptor)?;
+        let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
+            return Ok(None);
+        };
+        let mut raw = vec![0; count * TAG_SIZE];
+        region.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
+        let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
+        let Some(body) = body_end(&tags, most) else {
+            return Ok(None);
+        };
+        let mut record = vec![0; body + COMMIT_SIZE];
+        region.read(at, &mut record)?;
+        Ok(Some(Self {
+            sequence,
+            at,
+            tags,
+            record,
+            body,
+        }))
+    }
+
+    /// Its commit record vouches for it.
+    fn is_committed(&self, region: &Region) -> bool {
+        let seed = region.seed(self.at, self.sequence);
+        is_committed(
+            &self.record,
+            self.body,
+            self.tags.len(),
+            self.sequence,
+            seed,
+        )
+    }
+
+    /// Bytes of the ring that it takes.
+    fn length(&self) -> u64 {
+        (self.record.len() as u64).next_multiple_of(LINE)
+    }
+
+    /// Whether an intact transaction with the next number lies behind it; `left`: bytes of the ring from its beginning on.
+    fn is_followed(&self, region: &Region, left: u64) -> Result<bool> {
+        let (at, next) = (self.at + self.length(), self.sequence.next());
+        let following = Self::read(region, at, next, left - self.length())?;
+        Ok(following.is_some_and(|following| following.is_committed(region)))
+    }
 }

@@ -9,8 +9,8 @@ use stetfs_format::delta_log::{
     GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry, TagFlags,
     decode_in_flight, encode_in_flight, in_flight_of, in_flight_table, in_flight_word,
 };
-use stetfs_format::private_log::{LOG_STATE_OFFSET, LogHeader, TAIL_OFFSET, Tail};
-use stetfs_format::{Corrupt, Tid, private_log};
+use stetfs_format::private_log::{TAIL_OFFSET, Tail};
+use stetfs_format::{Tid, private_log};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Durable, Pmem, Tag};
 
@@ -39,7 +39,7 @@ pub(super) struct Region {
     pub(super) geometry: RegionGeometry,
     uuid: [u8; 16],
     /// Another number each time the region is begun anew.
-    pub(super) epoch: u64,
+    epoch: u64,
 }
 
 impl Region {
@@ -58,15 +58,6 @@ impl Region {
         })
     }
 
-    /// Who owns the region, as its header says.
-    pub(super) fn owner(pmem: &dyn Pmem) -> Result<Result<LogHeader, Corrupt>> {
-        let mut raw = [0; LogHeader::SIZE];
-        if pmem.size() >= raw.len() as u64 {
-            pmem.load(0, &mut raw, RECOVERY)?;
-        }
-        Ok(LogHeader::decode(&raw))
-    }
-
     /// Whether it is divided as it would be now.
     pub(super) fn is_divided_so(&self) -> Result<bool> {
         let mut raw = [0; size_of_geometry()];
@@ -74,35 +65,11 @@ impl Region {
         Ok(RegionGeometry::decode(&raw)? == self.geometry)
     }
 
-    /// Makes it an empty one of this volume; durable when it returns. Whatever was in it is gone.
-    pub(super) fn format(&self, scheme: &str, tail: Tail) -> Result<()> {
-        // The first word of the header goes first and comes last: torn between, it would be the old one, open again.
-        self.store_word(0, 0, CONTROL)?;
-        self.pmem.fence(Cause::Control)?;
+    /// Stores how it is divided, and that nothing is in flight. Durable after a fence.
+    pub(super) fn prepare(&self) -> Result<()> {
         self.store_word(IN_FLIGHT_OFFSET, 0, CONTROL)?;
-        let mut header = [0; LogHeader::SIZE];
-        LogHeader {
-            scheme: scheme.to_owned(),
-            uuid: self.uuid,
-            epoch: self.epoch,
-            is_closed: false,
-            tail,
-        }
-        .encode(&mut header);
-        self.pmem
-            .store_nt(GEOMETRY_OFFSET, &self.geometry.encode(), CONTROL)?;
-        let (magic, rest) = header.split_first_chunk().expect("a header");
-        self.pmem.store_nt(8, rest, CONTROL)?;
-        self.pmem.fence(Cause::Control)?;
-        self.store_word(0, u64::from_le_bytes(*magic), CONTROL)?;
-        Ok(self.pmem.fence(Cause::Control)?)
-    }
-
-    /// Closes it or opens it again, in one store; durable when it returns.
-    pub(super) fn write_state(&self, is_closed: bool) -> Result<()> {
-        let word = LogHeader::state_word(is_closed);
-        self.store_word(LOG_STATE_OFFSET as u64, word, CONTROL)?;
-        Ok(self.pmem.fence(Cause::Control)?)
+        let geometry = self.geometry.encode();
+        Ok(self.pmem.store_nt(GEOMETRY_OFFSET, &geometry, CONTROL)?)
     }
 
     /// Moves the ring's beginning, in one store; durable when it returns.
@@ -118,6 +85,12 @@ impl Region {
 
     pub(super) fn capacity(&self) -> u64 {
         self.geometry.capacity()
+    }
+
+    /// The position that a tail names, if there is one.
+    pub(super) fn position(&self, tail: Tail) -> Option<u64> {
+        let at = u64::from(tail.line) * LINE;
+        (at < self.capacity()).then_some(at)
     }
 
     fn line(&self, at: u64) -> u32 {

@@ -104,18 +104,14 @@ impl Area {
             .read_at(block.0 * self.block_size as u64, out, tag)?)
     }
 
-    /// Writes the journal superblock's block and returns when it is durable.
-    pub(in crate::schemes) fn write_superblock(&self, bytes: &[u8], cause: Cause) -> Result<()> {
-        let tag = Tag {
-            class: Class::Journal,
-            cause,
-        };
-        Ok(self.dev.write_durable(self.offset(0)?, &[bytes], tag)?)
-    }
-
-    /// Writes a record that stands alone; durable when it returns.
-    pub(in crate::schemes) fn write_record(&self, at: u32, record: &[u8]) -> Result<()> {
-        let tag = Tag::new(Class::Journal, Cause::Control);
+    /// Writes a record that stands alone, as the journal superblock (log block 0) does; durable when it returns.
+    pub(in crate::schemes) fn write_record(
+        &self,
+        at: u32,
+        record: &[u8],
+        cause: Cause,
+    ) -> Result<()> {
+        let tag = Tag::new(Class::Journal, cause);
         Ok(self.dev.write_durable(self.offset(at)?, &[record], tag)?)
     }
 

@@ -140,7 +140,7 @@ fn replay(
     if !is_planted(Bug::MissingReplayFlush) {
         area.dev.flush(Cause::Recovery)?;
     }
-    area.write_superblock(superblock.update(0, next.next()), Cause::Recovery)
+    area.write_record(0, superblock.update(0, next.next()), Cause::Recovery)
 }
 
 /// A complete transaction in the log.

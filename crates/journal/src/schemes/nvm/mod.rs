@@ -11,7 +11,6 @@
 //!
 //! Locks, in this order: `homing`, `rooms`, a shard. None but `homing` is held while the device is used.
 
-mod owner;
 mod region;
 mod room;
 
@@ -27,9 +26,9 @@ use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
-use self::owner::Claim;
 pub(super) use self::region::Region;
 use super::jbd2::area::Area;
+use super::owner::{self, Claim};
 use crate::error::{JournalError, Result};
 use crate::scheme::{About, Goal, Held, OpenArgs, OptionAbout};
 use crate::stats::CacheStats;

@@ -21,14 +21,14 @@ use stetfs_format::Corrupt;
 use stetfs_format::private_log::{LOG_STATE_OFFSET, LogHeader, Tail};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
-use super::super::jbd2::area::Area;
+use super::jbd2::area::Area;
 use crate::error::{JournalError, Result};
 use crate::scheme::{About, OpenArgs};
 
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
-const LOST: &str =
+pub(super) const LOST: &str =
     "what was committed last is in another region, without which the volume cannot be used";
 
 /// A region that may be used by this volume.
@@ -134,7 +134,7 @@ pub(super) fn begin(
     pmem.store_nt(8, rest, CONTROL)?;
     pmem.fence(Cause::Control)?;
     store_word(pmem, 0, u64::from_le_bytes(*magic))?;
-    area.write_record(1, &block)
+    area.write_record(1, &block, Cause::Control)
 }
 
 /// Closes it or opens it again, in one store; durable when it returns.
