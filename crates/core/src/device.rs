@@ -62,6 +62,9 @@ pub fn open_media(
     read_only: bool,
 ) -> Result<Media, OpenError> {
     let home = open_device(path, options, read_only)?;
+    let Some(path) = &options.nvm else {
+        return Ok(home.into());
+    };
     // Whoever has lost the memory of a volume that needs it is not helped by an empty one.
     let may_make = !read_only
         && superblock::load(&*home).is_ok_and(|found| {
@@ -69,11 +72,11 @@ pub fn open_media(
                 .feature_incompat
                 .contains(FeatureIncompat::PRIVATE_LOG)
         });
-    let nvm = match &options.nvm {
-        None => None,
-        Some(nvm) => Some(open_nvm(nvm, options, read_only, may_make)?),
-    };
-    Ok(Media { home, nvm })
+    let nvm = open_nvm(path, options, read_only, may_make)?;
+    Ok(Media {
+        home,
+        nvm: Some(nvm),
+    })
 }
 
 fn open_nvm(

@@ -172,12 +172,15 @@ struct Plan {
 /// # Errors
 /// [`MountError`], a failed check of a record, or an error of the device or the journal.
 pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, MountReport)> {
-    let dev = match opts.barrier {
-        true => media.home,
-        false => Arc::new(nobarrier::NoBarrier(media.home)),
+    let media = match opts.barrier {
+        true => media,
+        false => Media {
+            home: Arc::new(nobarrier::NoBarrier(media.home)),
+            ..media
+        },
     };
-    let mut plan = plan(&dev, &opts)?;
-    plan.args.nvm = media.nvm.clone();
+    let dev = media.home.clone();
+    let plan = plan(&media, &opts)?;
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
     if writes {
@@ -199,10 +202,6 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
         // Now that there is a log which whoever finds the mark can read.
         mark_in_use(&*dev, about)?;
     }
-    let media = Media {
-        home: dev,
-        nvm: media.nvm,
-    };
     let vol = assemble(media, opts, journal, journal_blocks, read_only)?;
     let mut report = MountReport {
         scheme: about.name,
@@ -239,7 +238,8 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
     Ok((vol, report))
 }
 
-fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
+fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
+    let dev = &media.home;
     let sb = superblock::load(&**dev)?;
     let mut warnings = Vec::new();
     let mut read_only = opts.read_only || dev.read_only();
@@ -308,7 +308,7 @@ fn plan(dev: &Arc<dyn BlockDev>, opts: &MountOptions) -> Result<Plan> {
     let data = choose_mode(about, opts, &sb)?;
     let args = OpenArgs {
         dev: dev.clone(),
-        nvm: None,
+        nvm: media.nvm.clone(),
         block_size: sb.block_size(),
         blocks: sb.blocks_count,
         uuid: sb.uuid,
