@@ -83,7 +83,9 @@ pub(crate) fn fallocate(
         };
     }
     let h = vol.start(file::INODE_CREDITS)?;
-    store_changed(vol, &h, inode, &mut inode.state.write(), grow)
+    let mut st = inode.state.write();
+    grow(&mut st);
+    store_changed(vol, &h, inode, &mut st)
 }
 
 fn check_mode(mode: FallocateMode) -> Result<()> {
@@ -127,15 +129,8 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
     Ok(())
 }
 
-/// Sets the times, and whatever else `change` does.
-fn store_changed(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    change: impl FnOnce(&mut InodeState),
-) -> Result<()> {
-    change(st);
+/// Stores an inode that was changed, with its times.
+fn store_changed(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     st.raw.mtime = vol.now();
     st.raw.ctime = st.raw.mtime;
     vol.store_inode(h, inode, st)
@@ -148,53 +143,32 @@ fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
     first..end.max(first)
 }
 
-/// Zeroes what the range covers of blocks that it does not cover wholly.
+/// Zeroes what the range covers of blocks that it does not cover wholly and, where it begins beyond the end of the file, what is
+/// behind that in the last block.
 fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Result<()> {
-    let size = vol.geo.block_size() as u64;
-    let bits = vol.geo.block_bits;
-    let (first, last) = (bytes.start >> bits, (bytes.end - 1) >> bits);
-    if first > u64::from(u32::MAX) {
-        return Ok(());
-    }
-    let start = bytes.start % size;
-    if first == last {
-        let len = bytes.end - bytes.start;
-        if len == size {
-            return Ok(());
-        }
-        return zero_in_block(
-            vol,
-            h,
-            inode,
-            LBlock(first as u32),
-            start as usize,
-            len as usize,
-        );
-    }
-    if start != 0 {
-        zero_in_block(
-            vol,
-            h,
-            inode,
-            LBlock(first as u32),
-            start as usize,
-            (size - start) as usize,
-        )?;
-    }
-    let tail = bytes.end % size;
-    if tail != 0 && last <= u64::from(u32::MAX) {
-        zero_in_block(vol, h, inode, LBlock(last as u32), 0, tail as usize)?;
-    }
-    Ok(())
-}
-
-/// Zeroes what is behind the end of the file in its last block, where a range begins beyond it.
-fn zero_old_end(vol: &Volume, h: &Handle, inode: &Inode, start: u64) -> Result<()> {
     let size = inode.state.read().raw.size;
-    if start <= size {
-        return Ok(());
+    if bytes.start > size {
+        file::zero_to_block_end(vol, h, inode, size)?;
     }
-    file::zero_to_block_end(vol, h, inode, size)
+    let block = vol.geo.block_size() as u64;
+    let within = |lblk: u64, from: u64, to: u64| match u32::try_from(lblk) {
+        Ok(lblk) if from < to => {
+            let (from, len) = (from as usize, (to - from) as usize);
+            zero_in_block(vol, h, inode, LBlock(lblk), from, len)
+        }
+        _ => Ok(()),
+    };
+    let (start, end) = (bytes.start % block, bytes.end % block);
+    let (first, last) = (bytes.start / block, bytes.end / block);
+    match first == last {
+        true => within(first, start, end),
+        false => {
+            if start != 0 {
+                within(first, start, block)?;
+            }
+            within(last, 0, end)
+        }
+    }
 }
 
 /// Makes a hole. What lies beyond the end of the file is left alone.
@@ -229,7 +203,6 @@ fn remove(
         if !is_begun {
             // In the handle that frees blocks, which mostly is the only one: then a crash leaves the whole hole or none of it.
             zero_edges(vol, &h, inode, &bytes)?;
-            zero_old_end(vol, &h, inode, bytes.start)?;
             is_begun = true;
         }
         let mut st = inode.state.write();
@@ -238,12 +211,10 @@ fn remove(
             truncate::forget(vol, &h, inode, &mut st, LBlock(blocks.start), to)?;
             mapping::remove(vol, &h, inode, &mut st, LBlock(blocks.start), to)?
         };
-        let last = |st: &mut InodeState| {
-            if done {
-                change(st);
-            }
-        };
-        store_changed(vol, &h, inode, &mut st, last)?;
+        if done {
+            change(&mut st);
+        }
+        store_changed(vol, &h, inode, &mut st)?;
         if done {
             return Ok(());
         }
@@ -268,7 +239,6 @@ fn zero(
         if !is_begun {
             // In the handle of the first blocks, which mostly is the only one: then a crash leaves all of it or nothing.
             zero_edges(vol, &h, inode, &bytes)?;
-            zero_old_end(vol, &h, inode, bytes.start)?;
             is_begun = true;
         }
         let mut st = inode.state.write();
@@ -289,12 +259,10 @@ fn zero(
         }
         // Also when there was no space for the map: what changed before is part of the transaction.
         let is_done = at >= end;
-        let last = |st: &mut InodeState| {
-            if is_done {
-                change(st);
-            }
-        };
-        store_changed(vol, &h, inode, &mut st, last)?;
+        if is_done {
+            change(&mut st);
+        }
+        store_changed(vol, &h, inode, &mut st)?;
         result?;
         if is_done {
             return Ok(());
