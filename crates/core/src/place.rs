@@ -24,6 +24,17 @@ impl Placement {
     pub(crate) fn new(vol: &Arc<Volume>) -> Self {
         Self(Arc::downgrade(vol))
     }
+
+    /// Does a part of a commit; what fails is told by `failed`.
+    fn run(
+        &self,
+        failed: impl Fn(String) -> JournalError,
+        part: impl FnOnce(&Volume) -> Result<()>,
+    ) -> stetfs_journal::Result<()> {
+        let vol = self.0.upgrade();
+        let vol = vol.ok_or_else(|| failed("the volume is gone".to_owned()))?;
+        part(&vol).map_err(|e| failed(e.to_string()))
+    }
 }
 
 impl Placer for Placement {
@@ -34,21 +45,17 @@ impl Placer for Placement {
         blocks: &[PlaceReq],
         homes: &mut Vec<BlockNo>,
     ) -> stetfs_journal::Result<()> {
-        let failed = |why: String| JournalError::Place { ino: ino.0, why };
-        let vol = self
-            .0
-            .upgrade()
-            .ok_or_else(|| failed("the volume is gone".to_owned()))?;
-        place_all(&vol, handle, ino, blocks, homes).map_err(|e| failed(e.to_string()))
+        self.run(
+            |why| JournalError::Place { ino: ino.0, why },
+            |vol| place_all(vol, handle, ino, blocks, homes),
+        )
     }
 
     fn settle(&self, handle: &Handle) -> stetfs_journal::Result<()> {
-        let failed = |why: String| JournalError::Unusable(format!("group descriptors: {why}"));
-        let vol = self.0.upgrade();
-        let vol = vol.ok_or_else(|| failed("the volume is gone".to_owned()))?;
-        vol.alloc
-            .store_descs(handle)
-            .map_err(|e| failed(e.to_string()))
+        self.run(
+            |why| JournalError::Unusable(format!("group descriptors: {why}")),
+            |vol| vol.alloc.store_descs(handle),
+        )
     }
 }
 

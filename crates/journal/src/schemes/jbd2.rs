@@ -369,7 +369,9 @@ impl Jbd2 {
     /// Takes transactions out of the log, oldest first, until `enough` says so of the span that would remain.
     fn checkpoint_until(&self, enough: impl Fn(&Span) -> bool) -> Result<()> {
         let _one_at_a_time = self.checkpointing.lock();
-        let (n, tail, sequence, left) = {
+        // Where that costs nothing, records are released too.
+        let all = self.is_prompt();
+        let (n, tail, sequence, taken) = {
             let mut span = self.live.span.lock();
             let free = span.free;
             let mut n = 0;
@@ -382,9 +384,13 @@ impl Jbd2 {
                 Some(logged) => (logged.start, logged.sequence),
                 None => (span.head, span.sequence),
             };
-            let taken = span.transactions.range(..n);
-            let left: Vec<_> = taken.map(|logged| (logged.start, logged.len)).collect();
-            (n, tail, sequence, left)
+            let taken: Vec<_> = match all {
+                true => span.transactions.range(..n),
+                false => span.transactions.range(..0),
+            }
+            .map(|logged| (logged.start, logged.len))
+            .collect();
+            (n, tail, sequence, taken)
         };
         if n == 0 {
             return Ok(());
@@ -394,8 +400,8 @@ impl Jbd2 {
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
         }
-        // The copies that homes share now; where that costs nothing, records too.
-        let released = if self.is_prompt() { left } else { remapped };
+        // The copies that homes share now.
+        let released = if all { taken } else { remapped };
         for (start, len) in released {
             self.area.release(start, len)?;
         }
