@@ -234,6 +234,8 @@ Exit codes, as fsck(8); their sum when several apply:
 Examples:
   stetfs fsck disk.img        repair, asking first (without a terminal: as -p)
   stetfs fsck -n disk.img     change nothing, only look
+  stetfs fsck --nvm FILE disk.img          with the memory that scheme dj, ubj, tinca or spindle has beside it
+  stetfs fsck -y --forget-log disk.img     that memory is lost: repair what is home
   stetfs fsck -y disk.img -- -D    further options for e2fsck")]
 pub(crate) struct Fsck {
     /// File, block device or NAND part that is not mounted
@@ -251,6 +253,9 @@ pub(crate) struct Fsck {
     /// The file of the memory that the volume's scheme has beside it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
+    /// Give up what only the volume's scheme can read, if it cannot be recovered: what was written last is LOST
+    #[arg(long, conflicts_with = "no_change")]
+    pub(crate) forget_log: bool,
     /// Further arguments for e2fsck
     #[arg(last = true, value_name = "E2FSCK-ARGUMENTS")]
     pub(crate) extra: Vec<String>,

@@ -37,12 +37,18 @@ impl Disk {
         Ok(Self { dev, superblock })
     }
 
-    /// The scheme that alone can read the newest content, if the volume is marked so and it can be told.
+    /// The newest content is in a log that only its scheme can read.
+    pub(crate) fn has_private_log(&self) -> bool {
+        let features = self.superblock.feature_incompat;
+        features.contains(FeatureIncompat::PRIVATE_LOG)
+    }
+
+    /// That scheme, if it can be told.
     pub(crate) fn private_log_owner(&self) -> Option<String> {
-        let sb = &self.superblock;
-        if !sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG) {
+        if !self.has_private_log() {
             return None;
         }
+        let sb = &self.superblock;
         let log = stetfs::journal_extents(&*self.dev, sb).ok()?;
         stetfs::private_log_owner(&*self.dev, sb, &log).ok()?
     }

@@ -4,7 +4,10 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
+use stetfs::MountOptions;
+
 use crate::args::Fsck;
+use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
 use crate::image;
 use crate::info::VolumeInfo;
@@ -30,7 +33,7 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     let mut tool = e2fsprogs::command("e2fsck").map_err(operation)?;
     if !args.no_change {
         mounts::check_unused(image).map_err(operation)?;
-        recover(image, args.nvm.as_deref())?;
+        recover(args)?;
     } else if let Some(mount) = mounts::mount_of(image).map_err(operation)? {
         let dir = mount.dir.display();
         eprintln!("stetfs: mounted on {dir}: what is being changed will look like damage");
@@ -67,8 +70,10 @@ fn how_to_repair(args: &Fsck) -> Option<&'static str> {
     }
 }
 
-/// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck.
-fn recover(image: &Path, nvm: Option<&Path>) -> Result<()> {
+/// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck, which refuses a log that it does not know
+/// unless the user has that given up.
+fn recover(args: &Fsck) -> Result<()> {
+    let image = &args.image;
     let Ok(before) = VolumeInfo::read(image) else {
         // Not even a superblock: e2fsck looks for its copies.
         return Ok(());
@@ -77,15 +82,41 @@ fn recover(image: &Path, nvm: Option<&Path>) -> Result<()> {
         return Ok(());
     }
     let shown = image.display();
-    match image::recover(image, nvm) {
+    match image::recover(image, args.nvm.as_deref()) {
         Ok(report) => output::line(format_args!(
             "{shown}: {}",
             image::recovery_in_words(&report)
         )),
         Err(e) => {
             eprintln!("stetfs: the journal was not recovered: {e}");
+            let disk = Disk::open(image)?;
+            match disk.has_private_log() {
+                true if args.forget_log => return forget_log(image, &disk),
+                true => eprintln!(
+                    "stetfs: if it is lost for good: --forget-log repairs what is home without it"
+                ),
+                false => {}
+            }
             eprintln!("stetfs: leaving it to e2fsck");
             Ok(())
         }
     }
+}
+
+/// Gives up what the volume's scheme alone can read, and says so.
+fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
+    let shown = image.display();
+    let owner = disk.private_log_owner();
+    let dev = stetfs::open_device(image, &MountOptions::default(), false)?;
+    stetfs::forget_private_log(&*dev).during(|| shown.to_string())?;
+    let scheme = owner.as_deref().unwrap_or("(unknown)");
+    eprintln!("stetfs: {shown}: GIVEN UP: what scheme {scheme} had committed and not brought home");
+    eprintln!(
+        "stetfs: LOST is what was written last, also what fsync has confirmed: whole files, names, and parts of files, which then \
+         have old content, or old and new"
+    );
+    eprintln!(
+        "stetfs: e2fsck repairs the structure of what is left, and cannot tell which files these are"
+    );
+    Ok(())
 }

@@ -71,6 +71,79 @@ fn cut_off() -> (Lab, String) {
     (lab, image)
 }
 
+/// The memory beside a volume is gone, and with it what was committed last. Only who says so gets the rest repaired, by e2fsck; what had
+/// been brought home before is all there.
+#[test]
+fn what_is_lost_is_given_up_at_the_users_wish_only() {
+    let with_memory = stetfs_journal::SCHEMES
+        .iter()
+        .map(|scheme| scheme.about)
+        .filter(|about| about.nvm.is_some());
+    let mut schemes = 0;
+    for about in with_memory {
+        schemes += 1;
+        let lab = Lab::new();
+        let (image, nvm) = (lab.volume(&[]), lab.str("nvm"));
+        let options = format!("scheme={},durability=process,nvm={nvm}", about.name);
+        let options = ::stetfs::MountOptions::parse(&options).unwrap();
+        let mount = || {
+            let media = ::stetfs::open_media(Path::new(&image), &options, false).unwrap();
+            ::stetfs::Fs::mount(media, options.clone()).unwrap().0
+        };
+        let caller = ::stetfs::Caller::root();
+        let how = ::stetfs::OpenFlags::READ | ::stetfs::OpenFlags::WRITE;
+        let write = |fs: &::stetfs::Fs, name: &str| {
+            let name = name.as_bytes();
+            let file = fs.create(&caller, fs.root(), name, 0o644, how).unwrap();
+            fs.write(&caller, file.ino, 0, &[name[0]; 9000]).unwrap();
+            fs.fsync(file.ino, false).unwrap();
+        };
+        let fs = mount();
+        write(&fs, "home");
+        fs.unmount().unwrap();
+        drop(fs);
+        let fs = mount();
+        (0..100).for_each(|n| write(&fs, &format!("{n} is lost")));
+        // Dropped, not unmounted.
+        drop(fs);
+        fs::remove_file(&nvm).unwrap();
+        let before = sha256(&image);
+        let ran = stetfs(&["fsck", "-y", &image]);
+        assert_eq!(ran.code, 8, "{ran:?}");
+        assert!(ran.err.contains("--forget-log"), "{ran:?}");
+        assert_eq!(sha256(&image), before, "{}", about.name);
+        let ran = stetfs(&["fsck", "-y", "--forget-log", &image]);
+        assert!(ran.code <= 1, "{ran:?}");
+        let told = format!("GIVEN UP: what scheme {}", about.name);
+        assert!(
+            ran.err.contains(&told) && ran.err.contains("LOST"),
+            "{ran:?}"
+        );
+        assert_clean(&image);
+        assert_eq!(debugfs(&image, "cat /home"), "h".repeat(9000));
+        // A plain volume again, for any scheme.
+        let options = ::stetfs::MountOptions::default();
+        let dev = ::stetfs::open_device(Path::new(&image), &options, false).unwrap();
+        let (fs, report) = ::stetfs::Fs::mount(dev, options).unwrap();
+        assert_eq!(report.warnings, Vec::<String>::new());
+        write(&fs, "later");
+        fs.unmount().unwrap();
+        drop(fs);
+        assert_clean(&image);
+    }
+    assert!(schemes >= 4);
+}
+
+/// A log that can be recovered is, whatever the user is ready to give up.
+#[test]
+fn nothing_is_given_up_that_can_be_recovered() {
+    let (_lab, image) = cut_off();
+    let ran = stetfs(&["fsck", "-y", "--forget-log", &image]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(!ran.err.contains("GIVEN UP"), "{ran:?}");
+    assert_eq!(debugfs(&image, "cat /kept"), "what was synced");
+}
+
 #[test]
 fn a_log_that_only_stetfs_can_read_is_left_to_it() {
     let (lab, image) = cut_off();

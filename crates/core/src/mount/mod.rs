@@ -13,6 +13,7 @@
 //!
 //! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel does.
 
+mod forget;
 mod journal_area;
 mod nobarrier;
 pub(crate) mod superblock;
@@ -32,6 +33,7 @@ use stetfs_journal::{
 };
 use stetfs_media::{BlockDev, Class, Survives};
 
+pub use self::forget::forget_private_log;
 pub use self::journal_area::{journal_extents, private_log_owner};
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
