@@ -26,15 +26,15 @@ struct Due {
 }
 
 impl Due {
-    fn of(home: BlockNo, version: &Version) -> Option<Self> {
-        Some(Self {
+    fn of(home: BlockNo, version: &Version) -> Self {
+        Self {
             home,
             class: version.class,
             content: version.content.clone(),
             sequence: version.sequence(),
             tag: version.tag,
             rests_on_home: version.whole.is_none(),
-        })
+        }
     }
 }
 
@@ -47,8 +47,9 @@ impl Dj {
             (index.keys().copied().collect(), Instant::now())
         };
         homes.sort_unstable();
-        for batch in homes.chunks(self.region.geometry.in_flight as usize) {
-            self.bring_batch_home(batch)?;
+        let mut rest = &homes[..];
+        while !rest.is_empty() {
+            rest = &rest[self.bring_batch_home(rest)?..];
         }
         self.drop_oldest()?;
         let is_all_home = self.held.load(Relaxed) == 0;
@@ -57,19 +58,30 @@ impl Dj {
         Ok(())
     }
 
-    fn bring_batch_home(&self, homes: &[BlockNo]) -> Result<()> {
+    /// Brings the first of these blocks home, as many as can be in flight at once; how many they are. Those that do not rest on home do not count:
+    /// nothing of them is kept.
+    fn bring_batch_home(&self, homes: &[BlockNo]) -> Result<usize> {
+        let mut taken = 0;
         let find = || {
             let index = self.index.read();
-            let due = homes.iter();
-            due.filter_map(|home| Due::of(*home, index.get(home)?))
-                .collect()
+            let (mut due, mut resting) = (Vec::new(), 0);
+            for home in homes {
+                let found = index.get(home).map(|version| Due::of(*home, version));
+                resting += u32::from(found.as_ref().is_some_and(|due| due.rests_on_home));
+                if resting > self.region.geometry.in_flight {
+                    break;
+                }
+                due.extend(found);
+                taken += 1;
+            }
+            due
         };
         let due: Vec<Due> = self.in_flight.take_off(find, |due| due.home);
         let landed = self.land(&due);
         self.in_flight.land();
         landed?;
         self.are_home(&due);
-        Ok(())
+        Ok(taken)
     }
 
     /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with a version that a replay can start from.
