@@ -3,12 +3,17 @@
 //!
 //! What nandsim was told about its part comes in `STETFS_MTD_BAD`, an erase block that is bad, and `STETFS_MTD_FLIPS`, when it flips bits.
 
+#[path = "ftl/chance.rs"]
+mod chance;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stetfs_ftl::{Ftl, FtlError, FtlOptions, Inspection, MountOptions};
 use stetfs_media::nand::{BlockAddr, MtdNand, Nand, NandError};
 use stetfs_media::{BlockDev, Cause, Class, JournalCopy, RemapPair, Tag};
+
+use crate::chance::{Chance, content};
 
 const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 
@@ -28,31 +33,6 @@ fn number(name: &str) -> Option<u64> {
 
 fn open(path: &Path) -> Arc<MtdNand> {
     Arc::new(MtdNand::open(path, false).expect("a part"))
-}
-
-/// Numbers by chance, always the same.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
-/// Bytes that belong to a number; zeros to 0.
-fn content(n: u64, len: usize) -> Vec<u8> {
-    let mut chance = Chance(n);
-    let words = (0..len.div_ceil(8)).map(|_| if n == 0 { 0 } else { chance.next() });
-    let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-    bytes.truncate(len);
-    bytes
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The layer against a plain list of contents, through wear, bit errors, bad blocks and power cuts.
 
+mod chance;
 mod crash;
 mod device;
 mod hostile;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use stetfs_ftl::{Ftl, FtlOptions, MountOptions};
 use stetfs_media::nand::{NandGeometry, NandPart, NandSim, parts};
 use stetfs_media::{BlockDev, Cause, Class, JournalCopy, MediaError, RemapPair, Tag};
+
+use self::chance::Chance;
 
 const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 const UUID: [u8; 16] = *b"a layer for test";
@@ -28,27 +31,9 @@ const fn small(blocks: u32, pages_per_block: u32) -> NandPart {
     }
 }
 
-/// Numbers by chance, always the same.
-struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// The page that belongs to a number; zeros to 0.
 fn content(n: u64) -> Vec<u8> {
-    let mut chance = Chance(n);
-    let words = (0..PAGE / 8).map(|_| if n == 0 { 0 } else { chance.next() });
-    words.flat_map(u64::to_le_bytes).collect()
+    chance::content(n, PAGE)
 }
 
 #[derive(Clone, Debug)]
