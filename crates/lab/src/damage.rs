@@ -52,6 +52,22 @@ pub fn volumes(dir: &Path) -> Result<Vec<(&'static str, Image)>> {
         .collect()
 }
 
+/// The same for a process that lives long, each with its [`used_blocks`].
+///
+/// # Panics
+/// They cannot be made: there is no mke2fs, or no room for temporary files.
+pub fn volumes_with_targets() -> Vec<(Image, Vec<u64>)> {
+    let dir = std::env::temp_dir().join(format!("stetfs-fuzz-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory for the volumes");
+    let volumes = volumes(&dir).expect("volumes to damage (needs mke2fs)");
+    std::fs::remove_dir_all(&dir).expect("the directory is ours");
+    let with_targets = |(_, image)| {
+        let targets = used_blocks(&image);
+        (image, targets)
+    };
+    volumes.into_iter().map(with_targets).collect()
+}
+
 /// Changes bytes of `image`: each four bytes of `damage` name a place and a value. Places are taken from the
 /// blocks in `targets`, so that little of the damage is wasted on empty ones.
 pub fn apply(image: &mut Image, targets: &[u64], damage: &[u8]) {

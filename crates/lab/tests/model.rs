@@ -18,13 +18,14 @@ use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{
     EXT3_1K, EXT3_4K, EXT4_1K, EXT4_2K, EXT4_4K, EXT4_PLAIN, EXT4_SMALL_INODES, Variety, check,
 };
+use stetfs_lab::system;
 use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Op, operation};
 use stetfs_lab::world::{BASE, World, tree};
 use stetfs_media::nand::{NandOptions, parts};
 use stetfs_media::sim::SimPmem;
-use stetfs_media::{BlockDev, Cause, Class, Image, Pmem, PmemDev, RamDev, Tag};
+use stetfs_media::{BlockDev, Class, Image, Pmem, PmemDev, RamDev, Tag};
 
 fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")
@@ -77,12 +78,7 @@ impl Medium {
         );
         let ftl = Ftl::create(nand, [7; 16], &FtlOptions::default(), Default::default());
         let ftl = ftl.expect("a layer");
-        let tag = Tag::new(Class::Data, Cause::Home);
-        for (i, chunk) in content.chunks(4096).enumerate() {
-            if chunk.iter().any(|&byte| byte != 0) {
-                ftl.write_at(i as u64 * 4096, chunk, tag).expect("room");
-            }
-        }
+        system::copy(&Image::from_bytes(content), &ftl, 4096).expect("room");
         Self::Flash(Arc::new(ftl), content.len())
     }
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use stetfs_ftl::{Ftl, FtlOptions, MountOptions};
 use stetfs_media::nand::{NandGeometry, NandPart, NandSim, parts};
 use stetfs_media::sim::Rig;
-use stetfs_media::{BlockDev, Cause, Class, Image, Tag};
+use stetfs_media::{BlockDev, Class, Image, Tag};
+
+use crate::system;
 
 /// The paper's part with just enough blocks for a volume of 12 MiB, so that garbage is collected all the time.
 const PART: NandPart = NandPart {
@@ -29,19 +31,7 @@ pub fn part_with(volume: &Image) -> Result<Image> {
         &FtlOptions::default(),
         MountOptions::default(),
     )?;
-    ensure!(
-        volume.size() <= ftl.size(),
-        "the part has only {} bytes",
-        ftl.size()
-    );
-    let mut chunk = [0; 4096];
-    for at in (0..volume.size()).step_by(chunk.len()) {
-        volume.read(at, &mut chunk);
-        if chunk.iter().any(|&byte| byte != 0) {
-            ftl.write_at(at, &chunk, Tag::new(Class::Data, Cause::Home))?;
-        }
-    }
-    ftl.flush(Cause::Home)?;
+    system::copy(volume, &ftl, 4096)?;
     Ok(nand.image())
 }
 

@@ -124,25 +124,33 @@ impl Flash {
     /// # Errors
     /// The volume is larger.
     pub(super) fn with(self, volume: &Image) -> Result<Image> {
-        const PIECE: u64 = 64 << 10;
         let (chip, ftl) = self.format()?;
-        ensure!(
-            volume.size() <= ftl.size(),
-            "a volume of {} bytes on a layer of {}",
-            volume.size(),
-            ftl.size()
-        );
-        let mut piece = vec![0; PIECE as usize];
-        for at in (0..volume.size()).step_by(PIECE as usize) {
-            let piece = &mut piece[..PIECE.min(volume.size() - at) as usize];
-            volume.read(at, piece);
-            if piece.iter().any(|&byte| byte != 0) {
-                ftl.write_at(at, piece, Tag::new(Class::Data, Cause::Home))?;
-            }
-        }
-        ftl.flush(Cause::Home)?;
+        copy(volume, &ftl, 64 << 10)?;
         drop(ftl);
         chip.settle()?;
         Ok(chip.sim.image())
     }
+}
+
+/// Writes a volume onto a layer, but for pieces of so many bytes that hold nothing but zeros.
+///
+/// # Errors
+/// The volume is larger than what the layer exports; writing.
+pub fn copy(volume: &Image, ftl: &Ftl, piece_bytes: usize) -> Result<()> {
+    ensure!(
+        volume.size() <= ftl.size(),
+        "a volume of {} bytes on a layer of {}",
+        volume.size(),
+        ftl.size()
+    );
+    let mut piece = vec![0; piece_bytes];
+    for at in (0..volume.size()).step_by(piece_bytes) {
+        let len = (volume.size() - at).min(piece_bytes as u64) as usize;
+        let piece = &mut piece[..len];
+        volume.read(at, piece);
+        if piece.iter().any(|&byte| byte != 0) {
+            ftl.write_at(at, piece, Tag::new(Class::Data, Cause::Home))?;
+        }
+    }
+    Ok(ftl.flush(Cause::Home)?)
 }
