@@ -5,10 +5,14 @@ use std::time::Duration;
 use stetfs::Caller;
 use stetfs_lab::system::{ADP_S, BLK, BLK_S, Bed, DIFF, EXT3, EXT3_4K, Measured, PCM, Volume};
 use stetfs_lab::workload::bonnie;
+use stetfs_lab::workload::filebench::Operation;
 use stetfs_lab::workload::iozone::Test;
 use stetfs_lab::workload::postmark::Outcome;
 use stetfs_lab::workload::sqlite::{Database, JournalMode};
-use stetfs_lab::workload::{Bonnie, Durable, Iozone, Postmark, Session, Updates, Workload};
+use stetfs_lab::workload::{
+    Bonnie, Counts, Durable, Filebench, Fio, Iozone, Personality, Postmark, Session, Updates,
+    Workload,
+};
 use stetfs_media::MeterSnapshot;
 
 fn volume() -> Volume {
@@ -201,6 +205,197 @@ fn postmark_without_a_half_and_with_files_of_one_size() {
     let (outcome, _, operations) = play(&buffered);
     // Files are as long as they may be: appends leave them so. Buffered, a file is written in three calls.
     assert_eq!((outcome.appended, operations), (0, 20 * (1 + 3 + 1 + 1)));
+}
+
+/// What filebench calls an operation.
+fn flowop(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "createfile",
+        Operation::Open => "openfile",
+        Operation::Close => "closefile",
+        Operation::WriteWhole => "writewholefile",
+        Operation::ReadWhole => "readwholefile",
+        Operation::Append => "appendfilerand",
+        Operation::Fsync => "fsync",
+        Operation::Delete => "deletefile",
+        Operation::Stat => "statfile",
+    }
+}
+
+/// The flowops in the order of filebench's own files; `(open readwhole close)` stands for these three.
+#[test]
+fn personalities_are_those_of_filebench() {
+    let lists = [
+        (
+            Personality::Fileserver,
+            "create writewhole close open append close (openreadclose) delete stat",
+        ),
+        (
+            Personality::Webproxy,
+            "delete create append close (openreadclose) (openreadclose) (openreadclose) (openreadclose) (openreadclose)",
+        ),
+        (
+            Personality::Varmail,
+            "delete create append fsync close open readwhole append fsync close (openreadclose)",
+        ),
+    ];
+    for (personality, list) in lists {
+        let list = list.replace("(openreadclose)", "open readwhole close");
+        let expected: Vec<String> = list
+            .split(' ')
+            .map(|word| match word {
+                "fsync" => "fsync".to_owned(),
+                "append" => "appendfilerand".to_owned(),
+                word => format!("{word}file"),
+            })
+            .collect();
+        let found: Vec<&str> = personality
+            .operations()
+            .iter()
+            .map(|o| flowop(*o))
+            .collect();
+        assert_eq!(found, expected, "{}", personality.name());
+    }
+    let of = |personality| {
+        let f = Filebench::new(personality, 1, 1);
+        (
+            f.files,
+            f.dir_width,
+            f.mean_file_bytes,
+            f.threads,
+            f.append_bytes,
+        )
+    };
+    assert_eq!(
+        of(Personality::Fileserver),
+        (10_000, 20, 131_072, 50, 16_384)
+    );
+    assert_eq!(
+        of(Personality::Webproxy),
+        (10_000, 1_000_000, 16_384, 100, 16_384)
+    );
+    assert_eq!(
+        of(Personality::Varmail),
+        (1_000, 1_000_000, 16_384, 16, 16_384)
+    );
+}
+
+/// Files below a directory, with their sizes.
+fn files_below(bed: &Bed, dir: stetfs_format::InodeNo, sizes: &mut Vec<u64>) {
+    let mut inodes = Vec::new();
+    let mut each = |entry: stetfs::DirEntry<'_>| {
+        if !matches!(entry.name, b"." | b".." | b"lost+found") {
+            inodes.push(entry.ino);
+        }
+        true
+    };
+    bed.fs().readdir(dir, 0, &mut each).expect("a directory");
+    for ino in inodes {
+        let attr = bed.fs().getattr(ino).expect("attributes");
+        match stetfs::mode::is_dir(attr.mode) {
+            true => files_below(bed, ino, sizes),
+            false => sizes.push(attr.size),
+        }
+    }
+}
+
+/// Sizes of the files before and after a run, what it called, and its commits.
+fn serve(bench: &Filebench) -> ([Vec<u64>; 2], Counts, u64) {
+    let bed = bed(&volume());
+    let mut session = Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {});
+    let mut sizes = [Vec::new(), Vec::new()];
+    bench.prepare(&mut session).expect("preparing");
+    files_below(&bed, bed.fs().root(), &mut sizes[0]);
+    let (before, commits) = (session.counts(), bed.fs().stats().journal.commits);
+    bench.run(&mut session).expect("running");
+    files_below(&bed, bed.fs().root(), &mut sizes[1]);
+    let after = session.counts();
+    let counts = Counts {
+        operations: after.operations - before.operations,
+        written_bytes: after.written_bytes - before.written_bytes,
+        read_bytes: after.read_bytes - before.read_bytes,
+    };
+    (sizes, counts, bed.fs().stats().journal.commits - commits)
+}
+
+#[test]
+fn filebench_goes_through_its_list() {
+    for personality in Personality::ALL {
+        let bench = Filebench {
+            files: 200,
+            dir_width: 6,
+            mean_file_bytes: 8 << 10,
+            threads: 5,
+            append_bytes: 3000,
+            ..Filebench::new(personality, 8, 21)
+        };
+        let name = personality.name();
+        let (sizes, counts, commits) = serve(&bench);
+        let rounds = 5 * 8;
+        let times = |wanted: Operation| {
+            let list = personality.operations().iter();
+            rounds * list.filter(|o| **o == wanted).count() as u64
+        };
+        // Four in five of 200, and as many as before: four times the deviation of 5.7.
+        assert!((137..=183).contains(&sizes[0].len()), "{name}: {sizes:?}");
+        assert_eq!(sizes[0].len(), sizes[1].len(), "{name}");
+        // Each is one call, as no file is as long as a piece.
+        assert_eq!(counts.operations, bench.operations(), "{name}");
+        let mean = sizes[0].iter().sum::<u64>() / sizes[0].len() as u64;
+        // A gamma distribution of shape 1.5: the deviation of one is 0.82 of the mean, of this many a thirteenth of that.
+        assert!((6_000..11_000).contains(&mean), "{name}: {mean}");
+        let appended = times(Operation::Append) * 1500;
+        let written = appended + times(Operation::WriteWhole) * mean;
+        let share = counts.written_bytes as f64 / written as f64;
+        assert!((0.6..1.5).contains(&share), "{name}: {share}");
+        assert!(counts.read_bytes > 0, "{name}");
+        // Every sync comes right behind an append: there is something to commit.
+        assert!(commits >= times(Operation::Fsync), "{name}: {commits}");
+        let again = serve(&bench);
+        assert_eq!((&again.0, again.1), (&sizes, counts), "{name}");
+        let other = Filebench { seed: 22, ..bench };
+        assert_ne!(serve(&other).0, sizes, "{name}");
+    }
+}
+
+#[test]
+fn fio_reads_and_writes_as_it_is_told() {
+    for (read_percent, fsync_every, expected) in [
+        (0, 0, 0..=0),
+        (30, 4, 240..=360),
+        (70, 0, 640..=760),
+        (100, 7, 1000..=1000),
+    ] {
+        let job = Fio {
+            file_bytes: 1 << 20,
+            block_bytes: 4096,
+            read_percent,
+            operations: 1000,
+            fsync_every,
+            seed: 3,
+        };
+        let play = |seed| {
+            let bed = bed(&volume());
+            let mut session = Session::new(bed.fs(), bed.time(), Durable::EXT3, &|_, _| {});
+            job.prepare(&mut session).expect("preparing");
+            let before = session.counts();
+            let done = job.drive(&mut session, seed).expect("running");
+            let mut sizes = Vec::new();
+            files_below(&bed, bed.fs().root(), &mut sizes);
+            assert_eq!(sizes, [1 << 20]);
+            let after = session.counts();
+            let read = after.read_bytes - before.read_bytes;
+            let written = after.written_bytes - before.written_bytes;
+            assert_eq!((read, written), (done.reads * 4096, done.writes * 4096));
+            done
+        };
+        let done = play(3);
+        assert_eq!(done.reads + done.writes, 1000);
+        assert!(expected.contains(&done.reads), "{done:?}");
+        let syncs = done.writes.checked_div(fsync_every).unwrap_or(0);
+        assert_eq!(done.fsyncs, syncs);
+        assert_eq!(play(3), done);
+    }
 }
 
 #[test]
