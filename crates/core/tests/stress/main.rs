@@ -9,6 +9,7 @@
 //! - `STETFS_STRESS_SEED=N`: the first seed.
 #![forbid(unsafe_code)]
 
+mod beside;
 mod damaged;
 mod faults;
 mod forgotten;

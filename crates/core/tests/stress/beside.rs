@@ -1,0 +1,171 @@
+//! The stress test on volumes with persistent memory beside them: so little that it is full all the time, and both lose what they lose
+//! independently when the power goes off.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use stetfs::{Fs, Media, MountOptions};
+use stetfs_media::sim::{Keep, Rig, SimDev, SimPmemOptions};
+use stetfs_media::{Image, Pmem, SimPmem};
+
+use crate::volume::{Random, clean, image, unmount};
+use crate::worker::{Rules, Worker};
+use crate::{THREADS, options, quiet, run, setting, time};
+
+/// mke2fs's arguments and size in MiB, mount options, and KiB of the memory beside it.
+const KINDS: [(&str, u64, &str, u64); 8] = [
+    ("-t ext4 -b 1024 -J size=1", 12, "scheme=dj", 128),
+    (
+        "-t ext4 -b 1024 -J size=1",
+        12,
+        "scheme=dj,data=ordered",
+        128,
+    ),
+    (
+        "-t ext3 -b 1024 -J size=1",
+        12,
+        "scheme=dj,threshold=100,nvm_checkpoint=30",
+        64,
+    ),
+    (
+        "-t ext4 -b 4096 -J size=4",
+        24,
+        "scheme=dj,decide=size,compress=lz4",
+        256,
+    ),
+    (
+        "-t ext4 -b 4096 -J size=4",
+        24,
+        "scheme=dj,data=ordered",
+        256,
+    ),
+    ("-t ext4 -b 1024 -J size=1", 12, "scheme=ubj", 1024),
+    ("-t ext4 -b 1024 -J size=1", 12, "scheme=tinca", 1024),
+    ("-t ext4 -b 1024 -J size=1", 12, "scheme=spindle", 1024),
+];
+
+/// A volume and the memory beside it, on one supply.
+struct Pair {
+    dev: Arc<SimDev>,
+    nvm: Arc<SimPmem>,
+}
+
+impl Pair {
+    fn new(home: Image, nvm: Image) -> Self {
+        let rig = Rig::default();
+        let pmem = SimPmemOptions {
+            record: false,
+            ..SimPmemOptions::default()
+        };
+        Self {
+            dev: Arc::new(quiet().build_on(&rig, home)),
+            nvm: Arc::new(pmem.build_on(&rig, nvm)),
+        }
+    }
+
+    fn mount(&self, options: MountOptions, what: &str) -> Fs {
+        let media = Media {
+            home: self.dev.clone(),
+            nvm: Some(self.nvm.clone() as Arc<dyn Pmem>),
+        };
+        match Fs::mount(media, options) {
+            Ok((fs, _)) => fs,
+            Err(e) => panic!("{what}: {e}"),
+        }
+    }
+
+    /// What a cut leaves of both.
+    fn left(&self, home: Keep, nvm: Keep) -> Self {
+        Self::new(
+            self.dev.crash_point().image(|n| home.keeps(n)),
+            self.nvm.crash_point().image(|n| nvm.keeps(n)),
+        )
+    }
+}
+
+/// Calls `try_one` with each kind's fresh media, a seed and what replays it, as long as there is time.
+fn each(try_one: impl Fn(Pair, &str, u64, &str)) {
+    let first = setting("STETFS_STRESS_SEED", 1);
+    for (kind, mib, scheme, nvm_kib) in KINDS {
+        let made = image(kind, mib);
+        let start = Instant::now();
+        let mut seed = first;
+        while seed == first || start.elapsed() < time() / 4 {
+            let what = format!(
+                "mke2fs {kind}, -o {scheme}, {nvm_kib} KiB beside, STETFS_STRESS_SEED={seed}"
+            );
+            let pair = Pair::new(made.clone(), Image::new(nvm_kib << 10));
+            try_one(pair, scheme, seed, &what);
+            seed += 1;
+        }
+    }
+}
+
+#[test]
+fn everything_at_once_with_memory_beside() {
+    each(|pair, scheme, seed, what| {
+        let fs = pair.mount(options(scheme, 512, &mut Random::new(seed)), what);
+        let mut workers: Vec<Worker> = (0..THREADS)
+            .map(|n| Worker::new(&fs, n, seed, Rules::QUIET))
+            .collect();
+        run(&mut workers, 600, what);
+        workers.iter().for_each(|w| w.check(&fs, what));
+        workers.iter_mut().for_each(Worker::close);
+        unmount(&fs, what);
+        clean(what, |path| pair.dev.newest().to_file(path).unwrap());
+        // A plain volume again, for whatever scheme.
+        let fs = pair.mount(MountOptions::parse("ro").unwrap(), what);
+        workers.iter().for_each(|w| w.check(&fs, what));
+    });
+}
+
+#[test]
+fn the_power_of_both_goes_off() {
+    each(|pair, scheme, seed, what| {
+        let mut random = Random::new(seed);
+        let fs = pair.mount(options(scheme, 512, &mut random), what);
+        let rules = Rules {
+            atomic_data: !scheme.contains("data=ordered"),
+            ..Rules::CUT
+        };
+        let mut workers: Vec<Worker> = (0..THREADS)
+            .map(|n| Worker::new(&fs, n, seed, rules))
+            .collect();
+        fs.sync().unwrap();
+        let power = &pair.dev.rig().power;
+        power.cut_at(power.changes() + 10 + random.below(20_000));
+        run(&mut workers, 2000, what);
+        power.cut();
+        drop(fs);
+        for (home, nvm) in [
+            (Keep::All, Keep::All),
+            (Keep::All, Keep::None),
+            (Keep::None, Keep::All),
+            (Keep::Random(seed), Keep::Random(!seed)),
+        ] {
+            let what = format!("{what}, home {home}, memory {nvm}");
+            let mut left = pair.left(home, nvm);
+            if seed % 2 == 0 {
+                left = cut_in_recovery(&left, scheme, seed);
+            }
+            let fs = left.mount(MountOptions::parse(scheme).unwrap(), &what);
+            workers.iter().for_each(|w| w.check_cut(&fs, &what));
+            unmount(&fs, &what);
+            clean(&what, |path| left.dev.newest().to_file(path).unwrap());
+        }
+    });
+}
+
+fn cut_in_recovery(left: &Pair, scheme: &str, seed: u64) -> Pair {
+    let power = &left.dev.rig().power;
+    power.cut_at(Random::new(seed).below(400));
+    let media = Media {
+        home: left.dev.clone(),
+        nvm: Some(left.nvm.clone() as Arc<dyn Pmem>),
+    };
+    if let Ok((fs, _)) = Fs::mount(media, MountOptions::parse(scheme).unwrap()) {
+        let _ = fs.unmount();
+    }
+    power.cut();
+    left.left(Keep::Random(seed), Keep::Random(!seed))
+}
