@@ -4,7 +4,7 @@
 //! which blocks are in it, serves reads, takes in what was read from home, makes room, and writes home.
 //!
 //! - A block is *clean* (home has the same), *dirty* (it is committed, and home has something else) or *dead* (it was freed: home need
-//!   not have it). One that a commit is changing is *pinned*: it is neither evicted nor marked.
+//!   not have it). One that a transaction is changing is *pinned*: it is neither evicted nor marked.
 //! - Room is made when none is left: the blocks that were used least recently (in a pool for metadata: least often) go, a few at a time, dirty ones
 //!   home first. Their entries are freed on the medium, fenced, before anything is stored in their place.
 //! - One at a time writes home, so that an older version can never land on a newer one.
@@ -177,7 +177,7 @@ pub(super) enum Found {
 
 impl Cache {
     /// Opens the region that belongs to the volume, or begins one. When something is left in it, the scheme sets it right, adopts what counts
-    /// and calls [`start`](Self::start).
+    /// and calls [`start_with_adopted`](Self::start_with_adopted).
     pub(super) fn open(
         about: &'static About,
         args: &OpenArgs,
