@@ -349,8 +349,8 @@ fn filebench_goes_through_its_list() {
         let share = counts.written_bytes as f64 / written as f64;
         assert!((0.6..1.5).contains(&share), "{name}: {share}");
         assert!(counts.read_bytes > 0, "{name}");
-        // Every sync comes right behind an append: there is something to commit.
-        assert!(commits >= times(Operation::Fsync), "{name}: {commits}");
+        // The threads take turns: the first sync behind their appends commits for all five.
+        assert!(commits >= times(Operation::Fsync) / 5, "{name}: {commits}");
         let again = serve(&bench);
         assert_eq!((&again.0, again.1), (&sizes, counts), "{name}");
         let other = Filebench { seed: 22, ..bench };

@@ -16,8 +16,8 @@ fn the_list_of_commands() {
         .map(|l| l.split_whitespace().next().unwrap())
         .collect();
     let expected = [
-        "mkfs", "mount", "umount", "fsck", "info", "journal", "stats", "ls", "cat", "cp", "rm",
-        "mkdir", "schemes", "nand", "crash", "lab",
+        "mkfs", "mount", "umount", "drain", "fsck", "info", "journal", "stats", "ls", "cat", "cp",
+        "rm", "mkdir", "schemes", "nand", "crash", "lab",
     ];
     assert_eq!(commands, expected);
     for command in expected {
@@ -48,7 +48,7 @@ fn man_pages_are_well_formed() {
         .map(|e| e.unwrap().path())
         .collect();
     pages.sort();
-    assert_eq!(pages.len(), 1 + 21 + 2, "{pages:?}");
+    assert_eq!(pages.len(), 1 + 22 + 2, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         assert!(

@@ -9,6 +9,7 @@
 //! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
 //! | a block in flight | it is written home, then its tag says so, and it is not in flight any more | home may be torn; the deltas up to its version must not be applied again |
 //! | a block in flight that a later transaction freed | nothing | its new owner's content may be home already |
+//! | such a tag in the newest transaction, and home has another content | it counts as any tag | the flag is what an earlier record left in a word that was lost: the checksum leaves the flag out |
 //! | a tag that says that home has its version | it and earlier ones of the block are done with | it was set when home was durable |
 //! | a freed block | what was logged of it before is not replayed | its new owner's content may be home already |
 //! | a whole block in the device's journal | it is the base of the deltas behind it | home may be torn |
@@ -143,6 +144,22 @@ impl Found {
     }
 }
 
+impl Found {
+    /// Whether home has what a tag leads to.
+    fn is_home(&self, tag: &BlockTag, area: &Area) -> Result<bool> {
+        let mut content = vec![0; area.block_size];
+        let at = tag.home.0 * area.block_size as u64;
+        let read = Tag::new(Class::Data, Cause::Recovery);
+        area.dev.read_at(at, &mut content, read)?;
+        let place = tag.place as usize;
+        let checksum = match tag.flags.contains(TagFlags::NON_DELTA) {
+            true => tag.length.to_le_bytes().to_vec(),
+            false => self.record[place..place + DELTA_HEADER].to_vec(),
+        };
+        Ok(crc32c(!0, &content).to_le_bytes() == checksum[..])
+    }
+}
+
 /// What is to be brought home of a block.
 struct Pending {
     /// The transactions whose tags it takes.
@@ -178,9 +195,15 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
                 let why = format!("its region names block {} as a home", tag.home);
                 return Err(JournalError::Unusable(why));
             }
-            if tag.flags.intersects(TagFlags::REVOKE | TagFlags::HOME) {
+            let is_revoke = tag.flags.contains(TagFlags::REVOKE);
+            // The checksum leaves out that home has a version, as that is noted later. Of the newest transaction a word may be missing, and what lay there
+            // before may say so of another one.
+            let is_last = n + 1 == left.transactions.len();
+            let is_home = tag.flags.contains(TagFlags::HOME)
+                && (!is_last || is_revoke || found.is_home(tag, area)?);
+            if is_revoke || is_home {
                 let had = left.pending.remove(&tag.home).is_some();
-                left.revoked += u64::from(had && tag.flags.contains(TagFlags::REVOKE));
+                left.revoked += u64::from(had && is_revoke);
                 continue;
             }
             let word = found.tag(t);
