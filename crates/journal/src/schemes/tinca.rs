@@ -40,13 +40,10 @@ use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed, Found, KEEP_CACHE, Pinned, Place, Pool};
+use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Pinned, Place, Pool};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
-use crate::scheme::{
-    About, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, RecoveryReport, Scheme, Snapshot,
-};
-use crate::stats::CacheStats;
+use crate::scheme::{About, LoggedBlock, Mark, OpenArgs, RecoveryReport, Scheme, Snapshot};
 
 pub(crate) static ABOUT: About = About {
     name: "tinca",
@@ -86,66 +83,22 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         ring: true,
         meta: None,
     };
-    let (cache, found) = Cache::open(&ABOUT, &args, plan, false)?;
-    let mut report = RecoveryReport::default();
-    let head = match found {
-        Found::Nothing => RingEnd::from_word(0),
-        Found::Left { is_kept } => {
-            report.was_needed = !is_kept;
-            recover(&cache)?
-        }
-    };
+    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, recover)?;
+    let head = left.unwrap_or(RingEnd::from_word(0));
     let head = Mutex::new(head);
     Ok((Box::new(Tinca { cache, head }), report))
 }
 
-impl Scheme for Tinca {
+impl OnCache for Tinca {
     fn about(&self) -> &'static About {
         &ABOUT
     }
 
-    fn data_promise(&self) -> DataPromise {
-        DataPromise::Atomic
+    fn cache(&self) -> &Cache {
+        &self.cache
     }
 
-    fn max_transaction(&self) -> u32 {
-        self.cache.max_transaction()
-    }
-
-    fn logs_data(&self) -> bool {
-        true
-    }
-
-    fn keeps(&self) -> bool {
-        self.cache.keeps()
-    }
-
-    fn cache_stats(&self) -> Option<CacheStats> {
-        Some(self.cache.stats())
-    }
-
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        self.cache.read(block)
-    }
-
-    fn read_part(&self, block: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
-        self.cache.read_part(block, offset, out)
-    }
-
-    fn fill(&self, block: BlockNo, class: Class, content: &[u8]) -> Result<()> {
-        self.cache.fill(block, class, content)
-    }
-
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.cache.holds_any(start, count)
-    }
-
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let blocks: Vec<&LoggedBlock> = txn.data.iter().chain(&txn.meta).collect();
-        if blocks.is_empty() {
-            self.cache.finish(&[], &[], &[], &txn.revoked);
-            return Ok(());
-        }
+    fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()> {
         let (cache, region) = (&self.cache, &self.cache.region);
         let mut head = self.head.lock();
         let sequence = head.sequence.next();
@@ -188,14 +141,6 @@ impl Scheme for Tinca {
         *head = end;
         cache.finish(&changed, &freed, &[], &txn.revoked);
         Ok(())
-    }
-
-    fn checkpoint(&self, goal: Goal) -> Result<()> {
-        self.cache.checkpoint(goal)
-    }
-
-    fn close(&self) -> Result<()> {
-        self.cache.close()
     }
 }
 
@@ -254,7 +199,7 @@ fn state(slot: u32, before: Option<Pinned>) -> EntryState {
 }
 
 /// Sets back what a transaction that is not complete has changed; where the ring goes on.
-fn recover(cache: &Cache) -> Result<RingEnd> {
+fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
     let region = &cache.region;
     let tail = RingEnd::from_word(region.word(TAIL_OFFSET)?);
     let head = RingEnd::from_word(region.word(HEAD_OFFSET)?);
@@ -298,7 +243,6 @@ fn recover(cache: &Cache) -> Result<RingEnd> {
     region.fence(Cause::Recovery)?;
     region.store_word(TAIL_OFFSET, end.to_word(), RECOVERY)?;
     region.fence(Cause::Recovery)?;
-    cache.start_with_adopted()?;
     Ok(end)
 }
 

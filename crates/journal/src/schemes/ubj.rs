@@ -42,15 +42,13 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed as Frozen, Found, KEEP_CACHE, Place, Pool};
+use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Place, Pool};
 use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{
-    About, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout, RecoveryReport,
-    Scheme, Snapshot, Spot,
+    About, Goal, LoggedBlock, Mark, OpenArgs, OptionAbout, RecoveryReport, Scheme, Snapshot, Spot,
 };
-use crate::stats::CacheStats;
 
 pub(crate) static ABOUT: About = About {
     name: "ubj",
@@ -84,7 +82,8 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Ubj {
     cache: Cache,
-    changing: Changing,
+    /// What running transactions, and the one that is being committed, change in the cache; also what nobody wants any more.
+    changing: Mutex<HashMap<Spot, Changing>>,
     /// Frozen blocks at which a checkpoint is wanted.
     most_frozen: usize,
     period: Period,
@@ -92,16 +91,8 @@ struct Ubj {
     committed: Mutex<Tid>,
 }
 
-/// What running transactions, and the one that is being committed, change in the cache.
-#[derive(Default)]
-struct Changing {
-    spots: Mutex<HashMap<Spot, Changed>>,
-    /// By transaction, also those that nobody wants any more.
-    given: Mutex<HashMap<Tid, Vec<Spot>>>,
-}
-
 /// A block of the cache that is being changed.
-struct Changed {
+struct Changing {
     tid: Tid,
     place: Place,
     /// It is changed where it is: of this block of the volume.
@@ -123,85 +114,40 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         ring: false,
         meta: None,
     };
-    let (cache, found) = Cache::open(&ABOUT, &args, plan, true)?;
-    let mut report = RecoveryReport::default();
-    let committed = match found {
-        Found::Nothing => Tid(0),
-        Found::Left { is_kept } => {
-            report.was_needed = !is_kept;
-            recover(&cache, is_kept)?
-        }
-    };
+    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, true, recover)?;
+    let committed = left.unwrap_or(Tid(0));
     let blocks = u64::from(cache.region.geometry.blocks());
     let ubj = Ubj {
         most_frozen: (blocks * frozen / 100) as usize,
         cache,
-        changing: Changing::default(),
+        changing: Mutex::default(),
         period,
         committed: Mutex::new(committed),
     };
     Ok((Box::new(ubj), report))
 }
 
-impl Scheme for Ubj {
+impl OnCache for Ubj {
     fn about(&self) -> &'static About {
         &ABOUT
     }
 
-    fn data_promise(&self) -> DataPromise {
-        DataPromise::Atomic
-    }
-
-    fn max_transaction(&self) -> u32 {
-        self.cache.max_transaction()
-    }
-
-    fn logs_data(&self) -> bool {
-        true
-    }
-
-    fn keeps(&self) -> bool {
-        self.cache.keeps()
-    }
-
-    fn cache_stats(&self) -> Option<CacheStats> {
-        Some(self.cache.stats())
-    }
-
-    fn read(&self, block: BlockNo) -> Result<Held> {
-        self.cache.read(block)
-    }
-
-    fn read_part(&self, block: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
-        self.cache.read_part(block, offset, out)
-    }
-
-    fn fill(&self, block: BlockNo, class: Class, content: &[u8]) -> Result<()> {
-        self.cache.fill(block, class, content)
-    }
-
-    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        self.cache.holds_any(start, count)
+    fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
         let clean = home.and_then(|home| self.cache.take_clean(home));
         let place = clean.or_else(|| self.cache.reserve_if_free())?;
         let spot = Spot(place.slot);
-        let changed = Changed {
+        let changing = Changing {
             tid,
             place,
             in_place_of: home.filter(|_| clean.is_some()),
             is_filled: clean.is_some(),
             unflushed: SmallVec::new(),
         };
-        self.changing.spots.lock().insert(spot, changed);
-        self.changing
-            .given
-            .lock()
-            .entry(tid)
-            .or_default()
-            .push(spot);
+        self.changing.lock().insert(spot, changing);
         Some(spot)
     }
 
@@ -215,32 +161,29 @@ impl Scheme for Ubj {
     ) -> Result<()> {
         let (pmem, tag) = (&self.cache.region.pmem, Tag::new(class, Cause::Log));
         let at = self.cache.region.geometry.slot_at(spot.0);
-        let is_filled = {
-            let mut spots = self.changing.spots.lock();
-            let changed = spots.get_mut(&spot).expect("it was given");
-            std::mem::replace(&mut changed.is_filled, true)
+        let (start, bytes, is_past) = {
+            let mut changing = self.changing.lock();
+            let changing = changing.get_mut(&spot).expect("it was given");
+            let (start, bytes) = match std::mem::replace(&mut changing.is_filled, true) {
+                true => (offset, &content[offset..offset + len]),
+                false => (0, content),
+            };
+            let is_in_words = start.is_multiple_of(8) && bytes.len().is_multiple_of(8);
+            let is_past = is_in_words && bytes.len() >= MUCH;
+            if !is_past {
+                changing.unflushed.push((start as u32, bytes.len() as u32));
+            }
+            (start, bytes, is_past)
         };
-        let (start, bytes) = match is_filled {
-            true => (offset, &content[offset..offset + len]),
-            false => (0, content),
-        };
-        let is_in_words = start.is_multiple_of(8) && bytes.len().is_multiple_of(8);
-        if is_in_words && bytes.len() >= MUCH {
-            return Ok(pmem.store_nt(at + start as u64, bytes, tag)?);
+        let at = at + start as u64;
+        match is_past {
+            true => pmem.store_nt(at, bytes, tag)?,
+            false => pmem.store(at, bytes, tag)?,
         }
-        pmem.store(at + start as u64, bytes, tag)?;
-        let mut spots = self.changing.spots.lock();
-        let changed = spots.get_mut(&spot).expect("it was given");
-        changed.unflushed.push((start as u32, bytes.len() as u32));
         Ok(())
     }
 
-    fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let blocks: Vec<&LoggedBlock> = txn.data.iter().chain(&txn.meta).collect();
-        if blocks.is_empty() {
-            self.cache.finish(&[], &[], &[], &txn.revoked);
-            return self.let_go(txn.tid);
-        }
+    fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()> {
         let (cache, region) = (&self.cache, &self.cache.region);
         let mut committed = self.committed.lock();
         let tid = committed.next();
@@ -250,7 +193,7 @@ impl Scheme for Ubj {
         let mut body = Dirty::in_memory(&*region.pmem);
         let mut changed = Vec::with_capacity(blocks.len());
         let mut superseded = Vec::new();
-        for block in &blocks {
+        for block in blocks {
             let before = cache.pin(block.home);
             let place = match block.spot {
                 Some(spot) => self.complete(&mut body, spot, block)?,
@@ -276,7 +219,7 @@ impl Scheme for Ubj {
                 high: tid.0,
             };
             body.store_u64(region.state_at(place.entry), frozen.to_word(), LOG)?;
-            changed.push(Frozen {
+            changed.push(Changed {
                 home: block.home,
                 class: block.class,
                 place,
@@ -302,8 +245,31 @@ impl Scheme for Ubj {
         *committed = tid;
         cache.note_copies(superseded.len());
         cache.finish(&changed, &[], &superseded, &txn.revoked);
-        self.let_go(txn.tid)?;
         self.period.note_commit();
+        Ok(())
+    }
+
+    /// What was changed and is in no transaction, as it was freed again, is wanted by nobody.
+    fn let_go(&self, up_to: Option<Tid>) -> Result<()> {
+        let mut left: Vec<Changing> = {
+            let mut changing = self.changing.lock();
+            let is_over = |_: &Spot, changing: &mut Changing| {
+                up_to.is_none_or(|up_to| !changing.tid.is_after(up_to))
+            };
+            let left = changing.extract_if(is_over);
+            left.map(|(_, changing)| changing).collect()
+        };
+        // In the same order each time, for who wants to see the same again.
+        left.sort_unstable_by_key(|changing| changing.place.slot);
+        for Changing {
+            place, in_place_of, ..
+        } in left
+        {
+            match in_place_of {
+                Some(home) => self.cache.forget(home, place)?,
+                None => self.cache.release(place),
+            }
+        }
         Ok(())
     }
 
@@ -318,60 +284,25 @@ impl Scheme for Ubj {
         self.period.note_checkpoint(is_left.then_some(since));
         Ok(())
     }
-
-    fn close(&self) -> Result<()> {
-        let given: Vec<Tid> = self.changing.given.lock().keys().copied().collect();
-        given.into_iter().try_for_each(|tid| self.let_go(tid))?;
-        self.cache.close()
-    }
 }
 
 impl Ubj {
     /// A block that was changed in the cache, all of whose lines become durable with `body`.
     fn complete(&self, body: &mut Dirty<'_>, spot: Spot, block: &LoggedBlock) -> Result<Place> {
-        let changed = self.changing.spots.lock().remove(&spot);
-        let changed = changed.expect("it was given");
+        let changing = self.changing.lock().remove(&spot);
+        let changing = changing.expect("it was given");
         let (at, tag) = (
             self.cache.region.geometry.slot_at(spot.0),
             Tag::new(block.class, Cause::Log),
         );
-        if !changed.is_filled {
+        if !changing.is_filled {
             // It became a part of the transaction, and nothing of it changed.
             body.store_nt(at, &block.content, tag)?;
         }
-        for (start, len) in changed.unflushed {
+        for (start, len) in changing.unflushed {
             body.include(at + u64::from(start), u64::from(len), tag);
         }
-        Ok(changed.place)
-    }
-
-    /// What a transaction has changed and not left, as it was freed again, is wanted by nobody; nor what those before it have, which had nothing to
-    /// commit.
-    fn let_go(&self, tid: Tid) -> Result<()> {
-        let mut left = Vec::new();
-        self.changing.given.lock().retain(|of, spots| {
-            let is_running = of.is_after(tid);
-            if !is_running {
-                left.append(spots);
-            }
-            is_running
-        });
-        for spot in left {
-            // A later one may have got the place since.
-            let changed = {
-                let mut spots = self.changing.spots.lock();
-                let is_its = spots.get(&spot).is_some_and(|c| !c.tid.is_after(tid));
-                is_its.then(|| spots.remove(&spot)).flatten()
-            };
-            let Some(changed) = changed else {
-                continue;
-            };
-            match changed.in_place_of {
-                Some(home) => self.cache.forget(home, changed.place)?,
-                None => self.cache.release(changed.place),
-            }
-        }
-        Ok(())
+        Ok(changing.place)
     }
 }
 
@@ -409,6 +340,5 @@ fn recover(cache: &Cache, is_kept: bool) -> Result<Tid> {
     for (n, entry) in newest.into_values() {
         cache.adopt(n, entry)?;
     }
-    cache.start_with_adopted()?;
     Ok(committed)
 }

@@ -13,6 +13,7 @@
 
 mod region;
 mod room;
+mod scheme;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,10 +28,11 @@ use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
 pub(super) use self::region::Region;
+pub(super) use self::scheme::OnCache;
 use super::jbd2::area::Area;
 use super::owner::{self, Claim};
 use crate::error::{JournalError, Result};
-use crate::scheme::{About, Goal, Held, OpenArgs, OptionAbout};
+use crate::scheme::{About, Goal, Held, OpenArgs, OptionAbout, RecoveryReport};
 use crate::stats::CacheStats;
 
 pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
@@ -164,26 +166,16 @@ pub(super) struct Cache {
     counters: Counters,
 }
 
-/// What opening found in the region.
-pub(super) enum Found {
-    /// Nothing: the cache is empty.
-    Nothing,
-    /// Entries; the scheme must say which of them count ([`Cache::adopt`]).
-    Left {
-        /// It was closed with what is in it.
-        is_kept: bool,
-    },
-}
-
 impl Cache {
-    /// Opens the region that belongs to the volume, or begins one. When something is left in it, the scheme sets it right, adopts what counts
-    /// and calls [`start_with_adopted`](Self::start_with_adopted).
-    pub(super) fn open(
+    /// Opens the region that belongs to the volume, or begins one. When something is left in it, `recover` sets it right, [adopts](Self::adopt)
+    /// what counts, and says where the scheme goes on; it hears whether the cache was closed with what is in it.
+    pub(super) fn open<T>(
         about: &'static About,
         args: &OpenArgs,
         plan: CachePlan,
         evicts_clean_only: bool,
-    ) -> Result<(Self, Found)> {
+        recover: fn(&Self, bool) -> Result<T>,
+    ) -> Result<(Self, Option<T>, RecoveryReport)> {
         let keeps = args.options.switch(about, &KEEP_CACHE)?;
         if let Some(mode) = args.options.data {
             let why = format!("there is no data={}: data is always journaled", mode.name());
@@ -215,21 +207,19 @@ impl Cache {
             false => Region::divided(&*pmem, args.block_size, plan)?,
         };
         let region = Region::new(pmem.clone(), geometry, header);
-        let found = match claim {
-            _ if !args.writable => Found::Nothing,
+        let is_left = match claim {
+            _ if !args.writable => false,
             Claim::New(header) => {
                 owner::begin(&*pmem, &area, &header, || region.prepare())?;
-                Found::Nothing
+                false
             }
             Claim::Closed(_) => {
                 region.clear()?;
                 region.fence(Cause::Control)?;
                 owner::write_state(&*pmem, false)?;
-                Found::Nothing
+                false
             }
-            Claim::Left(_) => Found::Left {
-                is_kept: region.word(KEPT_OFFSET)? == KEPT,
-            },
+            Claim::Left(_) => true,
         };
         let cache = Self {
             region,
@@ -247,10 +237,16 @@ impl Cache {
             dirty: AtomicUsize::new(0),
             counters: Counters::default(),
         };
-        if matches!(found, Found::Nothing) {
+        let mut report = RecoveryReport::default();
+        if !is_left {
             cache.start();
+            return Ok((cache, None, report));
         }
-        Ok((cache, found))
+        let is_kept = cache.region.word(KEPT_OFFSET)? == KEPT;
+        report.was_needed = !is_kept;
+        let left = recover(&cache, is_kept)?;
+        cache.start_with_adopted()?;
+        Ok((cache, Some(left), report))
     }
 
     /// Every entry of the region that is not free: for recovery.
@@ -298,7 +294,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: two entries name the same block of the cache.
-    pub(super) fn start_with_adopted(&self) -> Result<()> {
+    fn start_with_adopted(&self) -> Result<()> {
         let blocks = self.region.geometry.blocks() as usize;
         let (mut entries, mut slots) = (vec![false; blocks], vec![false; blocks]);
         for shard in &self.shards {
