@@ -51,7 +51,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 43] = [
+pub const LAYOUTS: [&layout::Layout; 45] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -95,4 +95,6 @@ pub const LAYOUTS: [&layout::Layout; 43] = [
     &nvm_cache::CACHE_ENTRY_LAYOUT,
     &nvm_cache::CACHE_RING_LAYOUT,
     &nvm_cache::CACHE_SUB_BLOCK_LAYOUT,
+    &nvm_cache::CACHE_CHANGES_LAYOUT,
+    &nvm_cache::CACHE_CHANGE_LAYOUT,
 ];

@@ -8,8 +8,9 @@
 //!
 //! 1. the ring ([`RingSlot`]), as many slots as the largest transaction has blocks;
 //! 2. the metadata log: its headers ([`SubBlock`]), then as many sub-blocks;
-//! 3. the [`Entry`]s, as many as there are blocks;
-//! 4. at a multiple of 4,096, the blocks: those for data, then those for metadata.
+//! 3. the two halves of the log of changed bytes ([`ChangeLog`]);
+//! 4. the [`Entry`]s, as many as there are blocks;
+//! 5. at a multiple of 4,096, the blocks: those for data, then those for metadata.
 //!
 //! All integers are little-endian. A word of 8 bytes is what a power cut never tears, so everything that must be there or not as one lies in one
 //! word, and what takes two words says in both to which transaction it belongs.
@@ -29,7 +30,8 @@ layout! {
         0x14 Le32, G_SUB_BLOCKS = "g_sub_blocks";
         0x18 Le32, G_DATA = "g_data";
         0x1c Le32, G_META = "g_meta";
-        0x20 Le32, G_CHECKSUM = "g_checksum";
+        0x20 Le32, G_CHANGES = "g_changes";
+        0x24 Le32, G_CHECKSUM = "g_checksum";
     }
 }
 
@@ -56,6 +58,24 @@ layout! {
         0x04 Le16, S_INDEX = "s_index";
         0x08 Le32, S_SEQUENCE = "s_sequence";
         0x0c Le32, S_CHECKSUM = "s_checksum";
+    }
+}
+
+layout! {
+    /// The bytes that a transaction changed in blocks of the cache.
+    pub CACHE_CHANGES_LAYOUT = "Cache change log header", 16, {
+        0x00 Le32, C_SEQUENCE = "c_sequence";
+        0x04 Le32, C_BYTES = "c_bytes";
+        0x08 Le32, C_CHECKSUM = "c_checksum";
+    }
+}
+
+layout! {
+    /// Some of them.
+    pub CACHE_CHANGE_LAYOUT = "Cache change", 8, {
+        0x00 Le32, H_SLOT = "h_slot";
+        0x04 Le16, H_OFFSET = "h_offset";
+        0x06 Le16, H_LENGTH = "h_length";
     }
 }
 
@@ -101,6 +121,8 @@ pub struct CacheGeometry {
     pub data: u32,
     /// Blocks for metadata. None: the others are for both.
     pub meta: u32,
+    /// Bytes of each half of the log of changed bytes, a multiple of 64; 0 without one.
+    pub changes: u32,
 }
 
 /// What a scheme wants of its region.
@@ -110,6 +132,8 @@ pub struct CachePlan {
     pub ring: bool,
     /// A cache for metadata and a log of sub-blocks of so many bytes, in so many thousandths of the region.
     pub meta: Option<(u32, u32)>,
+    /// A log of changed bytes.
+    pub changes: bool,
 }
 
 impl CacheGeometry {
@@ -117,6 +141,9 @@ impl CacheGeometry {
     pub const LEAST_BLOCKS: u32 = 256;
     /// The most blocks of a transaction, if there are enough.
     pub const MOST_IN_TRANSACTION: u32 = 16 << 10;
+    /// Of so many parts of a region one is for each half of the log of changed bytes.
+    const CHANGES_SHARE: u64 = 256;
+    const MOST_CHANGES: u64 = 64 << 20;
 
     /// How a region of so many bytes is divided. A transaction has at most a quarter of the blocks, so that there are always others that can
     /// make room; the metadata log takes an eighth of what is for metadata.
@@ -146,6 +173,13 @@ impl CacheGeometry {
             sub_blocks: u32::try_from(sub_blocks).unwrap_or(u32::MAX),
             data: 0,
             meta: u32::try_from(meta).unwrap_or(u32::MAX),
+            changes: match plan.changes {
+                true => {
+                    (size / Self::CHANGES_SHARE).min(Self::MOST_CHANGES) as u32 / LINE as u32
+                        * LINE as u32
+                }
+                false => 0,
+            },
         };
         // What is before the blocks grows with their number, and the first of them is aligned.
         let fixed = geometry.entries_at() + BLOCKS_ALIGN + LINE;
@@ -163,7 +197,9 @@ impl CacheGeometry {
 
     /// Whether it is divided into what a scheme wants.
     pub fn is_for(&self, plan: CachePlan) -> bool {
-        (self.ring > 0) == plan.ring && (self.sub_block > 0) == plan.meta.is_some()
+        (self.ring > 0) == plan.ring
+            && (self.sub_block > 0) == plan.meta.is_some()
+            && (self.changes > 0) == plan.changes
     }
 
     /// Blocks of the cache.
@@ -197,9 +233,18 @@ impl CacheGeometry {
         RING_OFFSET + u64::from(self.ring) * RING_SLOT_SIZE
     }
 
+    /// Where the half of the log of changed bytes begins that is for that transaction: they take turns.
+    pub fn changes_at(&self, sequence: Tid) -> u64 {
+        self.change_log() + u64::from(sequence.0 % 2) * u64::from(self.changes)
+    }
+
+    fn change_log(&self) -> u64 {
+        self.sub_block_at(self.sub_blocks).next_multiple_of(LINE)
+    }
+
     /// Where the entries begin.
     pub fn entries_at(&self) -> u64 {
-        self.sub_block_at(self.sub_blocks).next_multiple_of(LINE)
+        self.change_log() + 2 * u64::from(self.changes)
     }
 
     /// Where an entry lies.
@@ -230,13 +275,15 @@ impl CacheGeometry {
             sub_blocks: G_SUB_BLOCKS.get(raw),
             data: G_DATA.get(raw),
             meta: G_META.get(raw),
+            changes: G_CHANGES.get(raw),
         };
         // Bounded first, so that nothing that follows from them can be too large to be computed.
         let is_bounded = matches!(found.block_size, 1024 | 2048 | 4096)
             && found.ring <= Self::MOST_IN_TRANSACTION
             && (found.ring == 0 || found.ring.is_power_of_two())
             && (found.sub_block == 0 || found.block_size.is_multiple_of(found.sub_block))
-            && (found.sub_block > 0) == (found.sub_blocks > 0);
+            && (found.sub_block > 0) == (found.sub_blocks > 0)
+            && u64::from(found.changes).is_multiple_of(LINE);
         let fits = found.data.checked_add(found.meta).is_some_and(|blocks| {
             (Self::LEAST_BLOCKS..SLOT_MASK).contains(&blocks) && found.slot_at(blocks) <= found.size
         });
@@ -256,6 +303,7 @@ impl CacheGeometry {
         G_SUB_BLOCKS.put(&mut raw, self.sub_blocks);
         G_DATA.put(&mut raw, self.data);
         G_META.put(&mut raw, self.meta);
+        G_CHANGES.put(&mut raw, self.changes);
         let crc = crc32c(!0, &raw[..G_CHECKSUM.0]);
         G_CHECKSUM.put(&mut raw, crc);
         raw
@@ -433,6 +481,136 @@ impl SubBlock {
     }
 }
 
+/// The log of changed bytes of a transaction, while it is being written or read: a header, then changes, each with a header of its own and
+/// filled up to a multiple of 8 bytes.
+///
+/// A transaction's is complete before the word that says that it is durable. Its half is used again by the transaction after the next one.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeLog {
+    raw: Vec<u8>,
+}
+
+/// Bytes of a block of the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// The block.
+    pub slot: u32,
+    /// Where in it they begin.
+    pub offset: usize,
+    /// What they have become.
+    pub bytes: &'a [u8],
+}
+
+impl ChangeLog {
+    /// Bytes of the header of all.
+    pub const HEADER_SIZE: usize = CACHE_CHANGES_LAYOUT.size;
+
+    /// What changing so many bytes takes.
+    pub fn size_of(bytes: usize) -> usize {
+        CACHE_CHANGE_LAYOUT.size + bytes.next_multiple_of(8)
+    }
+
+    /// No changes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Bytes of it, with the header.
+    pub fn size(&self) -> usize {
+        self.raw.len().max(Self::HEADER_SIZE)
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, change: Change<'_>) {
+        self.raw.resize(self.size(), 0);
+        let mut header = [0; CACHE_CHANGE_LAYOUT.size];
+        H_SLOT.put(&mut header, change.slot);
+        H_OFFSET.put(&mut header, change.offset as u16);
+        H_LENGTH.put(&mut header, change.bytes.len() as u16);
+        self.raw.extend_from_slice(&header);
+        self.raw.extend_from_slice(change.bytes);
+        self.raw.resize(self.raw.len().next_multiple_of(8), 0);
+    }
+
+    /// As bytes, with a checksum that begins with `seed`.
+    pub fn encode(&mut self, seed: u32, sequence: Tid) -> &[u8] {
+        self.raw.resize(self.size(), 0);
+        let (header, changes) = self.raw.split_at_mut(Self::HEADER_SIZE);
+        C_SEQUENCE.put(header, sequence.0);
+        C_BYTES.put(header, changes.len() as u32);
+        let crc = crc32c(crc32c(seed, &header[..C_CHECKSUM.0]), changes);
+        C_CHECKSUM.put(header, crc);
+        &self.raw
+    }
+
+    /// How many bytes follow a header of that transaction; 0 when it is of another one.
+    pub fn length(header: &[u8; Self::HEADER_SIZE], sequence: Tid) -> u32 {
+        match C_SEQUENCE.get(header) == sequence.0 {
+            true => C_BYTES.get(header),
+            false => 0,
+        }
+    }
+
+    /// Header and what follows it.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: they do not belong together.
+    pub fn decode(raw: Vec<u8>, seed: u32) -> Result<Self, Corrupt> {
+        let (header, changes) = raw
+            .split_at_checked(Self::HEADER_SIZE)
+            .ok_or(Corrupt::NvmCache("the log of changed bytes is too short"))?;
+        let crc = crc32c(crc32c(seed, &header[..C_CHECKSUM.0]), changes);
+        match C_CHECKSUM.get(header) == crc {
+            true => Ok(Self { raw }),
+            false => Err(Corrupt::NvmCache(
+                "the log of changed bytes has a wrong checksum",
+            )),
+        }
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: one is longer than what is left.
+    pub fn changes(&self) -> impl Iterator<Item = Result<Change<'_>, Corrupt>> {
+        let mut left = self.raw.get(Self::HEADER_SIZE..).unwrap_or_default();
+        std::iter::from_fn(move || {
+            if left.is_empty() {
+                return None;
+            }
+            let change = Change::decode(&mut left);
+            if change.is_err() {
+                left = &[];
+            }
+            Some(change)
+        })
+    }
+}
+
+impl<'a> Change<'a> {
+    /// Takes one off.
+    fn decode(left: &mut &'a [u8]) -> Result<Self, Corrupt> {
+        const SHORT: Corrupt = Corrupt::NvmCache("a change in the log is cut short");
+        let (header, behind) = left
+            .split_at_checked(CACHE_CHANGE_LAYOUT.size)
+            .ok_or(SHORT)?;
+        let length = usize::from(H_LENGTH.get(header));
+        let padded = length.next_multiple_of(8);
+        let (bytes, behind) = behind.split_at_checked(padded).ok_or(SHORT)?;
+        *left = behind;
+        Ok(Self {
+            slot: H_SLOT.get(header),
+            offset: usize::from(H_OFFSET.get(header)),
+            bytes: &bytes[..length],
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,15 +618,17 @@ mod tests {
     const SPINDLE: CachePlan = CachePlan {
         ring: true,
         meta: Some((256, 125)),
+        changes: false,
     };
 
     #[test]
     fn regions_of_all_sizes_hold_what_they_are_divided_into() {
-        let plain = CachePlan {
+        let ubj = CachePlan {
             ring: false,
             meta: None,
+            changes: true,
         };
-        for plan in [plain, SPINDLE] {
+        for plan in [ubj, SPINDLE] {
             for size in (600 << 10..8 << 20)
                 .step_by(64 << 10)
                 .chain([8 << 30, 40 << 30])
@@ -464,6 +644,48 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_log_of_changes_is_read_as_it_was_written_and_never_when_damaged() {
+        let (short, long) = ([1; 13], [2; 4096]);
+        let change = |slot, offset, bytes| Change {
+            slot,
+            offset,
+            bytes,
+        };
+        let all = [
+            change(7, 4083, &short[..]),
+            change(8, 0, &long),
+            change(9, 5, &[]),
+        ];
+        let mut log = ChangeLog::new();
+        let mut size = ChangeLog::HEADER_SIZE;
+        for change in all {
+            log.add(change);
+            size += ChangeLog::size_of(change.bytes.len());
+        }
+        assert_eq!(log.size(), size);
+        let raw = log.encode(5, Tid(3)).to_vec();
+        let header = raw[..ChangeLog::HEADER_SIZE].try_into().expect("a header");
+        let length = ChangeLog::length(header, Tid(3)) as usize;
+        assert_eq!(ChangeLog::HEADER_SIZE + length, raw.len());
+        assert_eq!(ChangeLog::length(header, Tid(4)), 0);
+        let read = ChangeLog::decode(raw.clone(), 5).expect("it is whole");
+        let read: Result<Vec<_>, _> = read.changes().collect();
+        assert_eq!(read.expect("all are whole"), all);
+        for at in [4, 20, raw.len() - 1] {
+            let mut damaged = raw.clone();
+            damaged[at] ^= 1;
+            assert!(ChangeLog::decode(damaged, 5).is_err(), "byte {at}");
+        }
+        // A checksum does not make it right: whoever writes one can write anything.
+        let mut cut = ChangeLog {
+            raw: raw[..raw.len() - 16].to_vec(),
+        };
+        let cut =
+            ChangeLog::decode(cut.encode(5, Tid(3)).to_vec(), 5).expect("it has its checksum");
+        assert!(cut.changes().any(|change| change.is_err()));
     }
 
     #[test]

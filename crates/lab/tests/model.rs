@@ -241,7 +241,7 @@ beds! {
     ext3_4k_dj_zstd: EXT3_4K, "scheme=dj,compress=zstd,decide=size";
     ext4_2k_dj_deflate: EXT4_2K, "scheme=dj,compress=deflate,nvm_checkpoint=20";
     ext4_4k_ubj: EXT4_4K, "scheme=ubj";
-    ext3_1k_ubj: EXT3_1K, "scheme=ubj,frozen=20";
+    ext3_1k_ubj: EXT3_1K, "scheme=ubj,frozen=20,cow=range";
     ext4_4k_tinca: EXT4_4K, "scheme=tinca";
     ext4_1k_tinca: EXT4_1K, "scheme=tinca";
     ext4_4k_spindle: EXT4_4K, "scheme=spindle";

@@ -195,13 +195,13 @@ fn volumes_on_flash() {
 fn caches() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
-    for (scheme, long) in [
-        ("ubj", [LogAndReplace, Revokes, Random(51)]),
-        ("tinca", [Overwrites, Revokes, Random(52)]),
-        ("spindle", [LogAndReplace, Orphans, Random(53)]),
+    for (scheme, ext3_mode, long) in [
+        ("ubj", "-,cow=range", [LogAndReplace, Revokes, Random(51)]),
+        ("tinca", "-", [Overwrites, Revokes, Random(52)]),
+        ("spindle", "-", [LogAndReplace, Orphans, Random(53)]),
     ] {
-        for volume in [EXT4_1K, EXT3_1K] {
-            let target = Target::new(scheme, None, volume).expect("a target");
+        for (volume, mode) in [(EXT4_1K, "-"), (EXT3_1K, ext3_mode)] {
+            let target = Target::new(scheme, Some(mode), volume).expect("a target");
             assert_survives(&target, scripts(volume, &long));
         }
         let target = Target::new(scheme, None, EXT4_1K).expect("a target");

@@ -248,7 +248,7 @@ fn sqlite_after_sigkill_of_the_server() {
     sqlite_survives("wal", SHORTCUT);
     sqlite_survives("delete", DJ);
     sqlite_survives("wal", "scheme=dj,durability=process,data=ordered");
-    sqlite_survives("delete", UBJ);
+    sqlite_survives("delete", "scheme=ubj,durability=process,cow=range");
     sqlite_survives("wal", TINCA);
     sqlite_survives("delete", SPINDLE);
 }

@@ -54,7 +54,7 @@ fn left(scheme: &str) -> (Image, Image) {
 #[test]
 fn damage_is_told_and_never_a_panic() {
     skip_unless!(needs(false, false, &["mke2fs"]));
-    for scheme in ["dj", "ubj", "tinca", "spindle"] {
+    for scheme in ["dj", "ubj,cow=range", "tinca", "spindle"] {
         let (home, nvm) = left(scheme);
         let (mut refused, mut used) = (0, 0);
         for seed in 0..TRIES {

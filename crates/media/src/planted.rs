@@ -62,7 +62,7 @@ pub enum Bug {
     StateBeforeLines,
     /// The ring's end that makes a transaction valid is durable before the entries that it vouches for.
     TailBeforeEntries,
-    /// A part of a metadata block is changed where it lies before its log copy is durable.
+    /// A part of a committed block is changed where it lies before its log copy is durable.
     EarlySubBlock,
     /// A block that is not home is evicted.
     EvictedDirty,
@@ -122,9 +122,9 @@ bugs! {
     ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers": ;
     DeltaTwice "delta-twice" "delta applied to a home that has it already": "dj" "journal", "dj" "ordered";
     UnkeptBase "unkept-base" "home torn under the deltas that rest on it": "dj" "journal", "dj" "ordered";
-    StateBeforeLines "state-before-lines" "cached block vouched for before it is durable": "ubj" "-", "tinca" "-", "spindle" "-";
+    StateBeforeLines "state-before-lines" "cached block vouched for before it is durable": "ubj" "-", "ubj" "-,cow=range", "tinca" "-", "spindle" "-";
     TailBeforeEntries "tail-before-entries" "transaction made valid before its entries are durable": "tinca" "-", "spindle" "-";
-    EarlySubBlock "early-sub-block" "metadata changed in place before its log copy is durable": "spindle" "-";
+    EarlySubBlock "early-sub-block" "part of a block changed in place before its log copy is durable": "spindle" "-", "ubj" "-,cow=range";
     EvictedDirty "evicted-dirty" "block evicted from the cache before home has it": "ubj" "-", "tinca" "-", "spindle" "-";
     EarlyHead "early-head" "recovery done before what it undoes is durable": "tinca" "-", "spindle" "-";
 }

@@ -39,7 +39,12 @@ const KINDS: [(&str, u64, &str, u64); 8] = [
         "scheme=dj,data=ordered",
         256,
     ),
-    ("-t ext4 -b 1024 -J size=1", 12, "scheme=ubj", 1024),
+    (
+        "-t ext4 -b 1024 -J size=1",
+        12,
+        "scheme=ubj,cow=range",
+        1024,
+    ),
     ("-t ext4 -b 1024 -J size=1", 12, "scheme=tinca", 1024),
     ("-t ext4 -b 1024 -J size=1", 12, "scheme=spindle", 1024),
 ];

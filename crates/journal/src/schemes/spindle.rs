@@ -99,6 +99,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
     let plan = CachePlan {
         ring: true,
         meta: Some((args.inode_size as u32, (percent * 10.0) as u32)),
+        changes: false,
     };
     let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, recover)?;
     let head = left.unwrap_or(RingEnd::from_word(0));

@@ -82,6 +82,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
     let plan = CachePlan {
         ring: true,
         meta: None,
+        changes: false,
     };
     let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, recover)?;
     let head = left.unwrap_or(RingEnd::from_word(0));

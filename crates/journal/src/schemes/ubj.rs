@@ -6,13 +6,18 @@
 //! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A block in it is *clean* (home has the same) or
 //! *frozen* (it is committed, and home has something else). The running transaction changes blocks in the cache:
 //! - one that is clean where it is: home has what it was;
-//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one may be all that there is;
+//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one may be all that there is; or, with `cow=range`, in
+//!   memory alone until its commit;
 //! - one that is not in the cache in a free block. When there is none, it is changed in memory alone, and the commit makes room for it: changing never
 //!   waits for a device.
 //!
 //! A commit copies none of them:
 //! 1. the lines that were changed are flushed, and the entry of each block says *frozen*, and by which transaction; fence;
 //! 2. the number of the newest transaction: one word, fence. That is the commit.
+//!
+//! With `cow=range` a block that is frozen, and of which so little changed that storing that twice is less than a copy, is committed without one: the changed
+//! bytes are in a log by 1, and go where the block lies after 2. The log has two halves, for even and odd transactions: the next commit's first fence is also
+//! the one for these bytes, before anything is written over what the log has of them.
 //!
 //! Frozen blocks serve reads and are not evicted. A checkpoint writes the newest frozen version of each block home, flush, and its entry
 //! says *clean*. It happens when `frozen=` percent of the cache are frozen, `checkpoint=` seconds after the oldest commit that it takes in,
@@ -29,20 +34,24 @@
 //! | a frozen block of a transaction that the commit's word includes | it counts; of several of one block the newest | its lines were durable before the word |
 //! | a frozen block of a later one | it is dropped | nobody was told that it is durable; what it was is at home, or in a frozen block of its own |
 //! | a clean block | it is dropped, unless an unmount kept the cache | it may have been about to change; home has what it was |
+//! | a log of the transaction that the commit's word names | its bytes go into those of its blocks that are frozen | they may not have been durable there; a block that is not frozen any more has them at home |
+//! | a log of any other one | nothing | it was durable in the blocks before the next transaction was, or is no transaction |
 //!
-//! That these are dropped is durable before the next commit; a second cut finds the same, or less of it to drop.
+//! That blocks are dropped and bytes are in them is durable before the log is emptied, and that before the next commit; a second cut finds the same, or less of it to do.
 
 use std::time::Instant;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState, HEAD_OFFSET, RingEnd};
-use stetfs_format::{BlockNo, Tid};
+use stetfs_format::nvm_cache::{
+    CachePlan, Change, ChangeLog, Entry, EntryState, HEAD_OFFSET, RingEnd,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Place, Pool};
+use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Place, Pool, State};
 use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
@@ -66,7 +75,7 @@ pub(crate) static ABOUT: About = About {
     wants_base: false,
     relocates: false,
     cost: "changed bytes of clean blocks, n blocks of frozen and new ones, and 2 fences a commit; frozen blocks home at checkpoint",
-    options: &[&FROZEN, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
+    options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
 };
 
 static FROZEN: OptionAbout = OptionAbout {
@@ -74,6 +83,13 @@ static FROZEN: OptionAbout = OptionAbout {
     syntax: "PERCENT",
     default: "50",
     what: "how much of the cache is frozen before a checkpoint (scheme ubj)",
+};
+
+static COW: OptionAbout = OptionAbout {
+    name: "cow",
+    syntax: "block|range",
+    default: "block",
+    what: "whether changing a frozen block takes a copy of it, or the changed bytes where they are fewer (scheme ubj)",
 };
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
@@ -84,6 +100,8 @@ struct Ubj {
     cache: Cache,
     /// What running transactions, and the one that is being committed, change in the cache; also what nobody wants any more.
     changing: Mutex<HashMap<Spot, Changing>>,
+    /// Of a frozen block only the changed bytes are logged, if that is less than a copy.
+    logs_changes: bool,
     /// Frozen blocks at which a checkpoint is wanted.
     most_frozen: usize,
     period: Period,
@@ -106,18 +124,28 @@ struct Changing {
 /// From so many bytes on they are stored past the processor's cache.
 const MUCH: usize = 512;
 
+/// What is stored in one piece: changes are logged in such.
+const WORD: usize = 8;
+
 pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> {
     args.options.check_known(&ABOUT)?;
     let frozen = args.options.percent(&ABOUT, &FROZEN)?;
     let period = Period::of(&ABOUT, &args.options)?;
+    let logs_changes = match args.options.value(&COW) {
+        "block" => false,
+        "range" => true,
+        _ => return Err(args.options.wrong(&ABOUT, &COW)),
+    };
     let plan = CachePlan {
         ring: false,
         meta: None,
+        changes: true,
     };
     let (cache, left, report) = Cache::open(&ABOUT, &args, plan, true, recover)?;
     let committed = left.unwrap_or(Tid(0));
     let blocks = u64::from(cache.region.geometry.blocks());
     let ubj = Ubj {
+        logs_changes,
         most_frozen: (blocks * frozen / 100) as usize,
         cache,
         changing: Mutex::default(),
@@ -136,7 +164,17 @@ impl OnCache for Ubj {
         &self.cache
     }
 
+    fn changes_wanted(&self) -> usize {
+        match self.logs_changes {
+            true => self.cache.block_size / 2,
+            false => 0,
+        }
+    }
+
     fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
+        if self.logs_changes && home.is_some_and(|home| self.cache.is_dirty(home)) {
+            return None;
+        }
         let clean = home.and_then(|home| self.cache.take_clean(home));
         let place = clean.or_else(|| self.cache.reserve_if_free())?;
         let spot = Spot(place.slot);
@@ -168,7 +206,7 @@ impl OnCache for Ubj {
                 true => (offset, &content[offset..offset + len]),
                 false => (0, content),
             };
-            let is_in_words = start.is_multiple_of(8) && bytes.len().is_multiple_of(8);
+            let is_in_words = start.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD);
             let is_past = is_in_words && bytes.len() >= MUCH;
             if !is_past {
                 changing.unflushed.push((start as u32, bytes.len() as u32));
@@ -187,17 +225,30 @@ impl OnCache for Ubj {
         let (cache, region) = (&self.cache, &self.cache.region);
         let mut committed = self.committed.lock();
         let tid = committed.next();
-        // What was changed in memory alone needs room now.
-        let homeless = blocks.iter().filter(|block| block.spot.is_none()).count();
+        let mut log = ChangeLog::new();
+        let logged: Vec<Option<Place>> = blocks
+            .iter()
+            .map(|block| self.log_changes(&mut log, block))
+            .collect();
+        // What else was changed in memory alone needs room now.
+        let needs_room = |(block, logged): &(&&LoggedBlock, &Option<Place>)| {
+            block.spot.is_none() && logged.is_none()
+        };
+        let homeless = blocks.iter().zip(&logged).filter(needs_room).count();
         let mut reserved = cache.reserve(&vec![Pool::Data; homeless], homeless)?;
         let mut body = Dirty::in_memory(&*region.pmem);
+        if !log.is_empty() {
+            let at = region.geometry.changes_at(tid);
+            body.store_nt(at, log.encode(region.seed, tid), LOG)?;
+        }
         let mut changed = Vec::with_capacity(blocks.len());
         let mut superseded = Vec::new();
-        for block in blocks {
+        for (block, logged) in blocks.iter().zip(&logged) {
             let before = cache.pin(block.home);
-            let place = match block.spot {
-                Some(spot) => self.complete(&mut body, spot, block)?,
-                None => {
+            let place = match (block.spot, *logged) {
+                (Some(spot), _) => self.complete(&mut body, spot, block)?,
+                (None, Some(place)) => place,
+                (None, None) => {
                     let place = Place {
                         entry: reserved.entry(),
                         slot: reserved.slot(Pool::Data),
@@ -213,10 +264,12 @@ impl OnCache for Ubj {
                 region.store_home(&mut body, place.entry, block.home, LOG)?;
                 superseded.extend(before.map(|before| before.place));
             }
+            // A block that is logged stays frozen by one before this one, also if a checkpoint that came too late has said that it is clean.
+            let frozen_by = if logged.is_some() { *committed } else { tid };
             let frozen = EntryState {
                 slot: place.slot,
                 is_dirty: true,
-                high: tid.0,
+                high: frozen_by.0,
             };
             body.store_u64(region.state_at(place.entry), frozen.to_word(), LOG)?;
             changed.push(Changed {
@@ -229,6 +282,10 @@ impl OnCache for Ubj {
             at: 0,
             sequence: tid,
         };
+        let is_early = is_planted(Bug::EarlySubBlock);
+        if is_early {
+            self.change_logged(blocks, &logged)?;
+        }
         let body = body.submit()?;
         if is_planted(Bug::StateBeforeLines) {
             region.store_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
@@ -238,6 +295,9 @@ impl OnCache for Ubj {
             body.store_commit_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
         }
         cache.after_fence();
+        if !is_early {
+            self.change_logged(blocks, &logged)?;
+        }
         // With the next fence: until then a crash finds two frozen versions and takes the newer one.
         for old in &superseded {
             region.store_state(old.entry, 0, LOG)?;
@@ -287,6 +347,52 @@ impl OnCache for Ubj {
 }
 
 impl Ubj {
+    /// Logs what changed in a block, if that is how it is committed: where it lies then.
+    fn log_changes(&self, log: &mut ChangeLog, block: &LoggedBlock) -> Option<Place> {
+        if !self.logs_changes || block.spot.is_some() || block.fresh {
+            return None;
+        }
+        let changed = block.ranges.widened(WORD);
+        let size: usize = changed.iter().map(|r| ChangeLog::size_of(r.len())).sum();
+        let room = self.cache.region.geometry.changes as usize;
+        if size + changed.bytes() >= block.content.len() || log.size() + size > room {
+            return None;
+        }
+        let before = self.cache.pin(block.home)?;
+        if before.state != State::Dirty {
+            return None;
+        }
+        let slot = before.place.slot;
+        for range in changed.iter() {
+            log.add(Change {
+                slot,
+                offset: range.start,
+                bytes: &block.content[range],
+            });
+        }
+        Some(before.place)
+    }
+
+    /// Stores what was logged where the blocks lie; durable after a fence.
+    fn change_logged(&self, blocks: &[&LoggedBlock], logged: &[Option<Place>]) -> Result<()> {
+        let region = &self.cache.region;
+        for (block, place) in blocks.iter().zip(logged) {
+            let Some(place) = place else { continue };
+            let (at, tag) = (
+                region.geometry.slot_at(place.slot),
+                Tag::new(block.class, Cause::Log),
+            );
+            self.cache.change_in_place(block.home, || {
+                for range in block.ranges.widened(WORD).iter() {
+                    let at = at + range.start as u64;
+                    region.pmem.store_nt(at, &block.content[range], tag)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     /// A block that was changed in the cache, all of whose lines become durable with `body`.
     fn complete(&self, body: &mut Dirty<'_>, spot: Spot, block: &LoggedBlock) -> Result<Place> {
         let changing = self.changing.lock().remove(&spot);
@@ -306,7 +412,7 @@ impl Ubj {
     }
 }
 
-/// Drops what is not committed; the newest transaction that is.
+/// Drops what is not committed, and brings what was logged to where it belongs; the newest transaction.
 fn recover(cache: &Cache, is_kept: bool) -> Result<Tid> {
     let region = &cache.region;
     let committed = RingEnd::from_word(region.word(HEAD_OFFSET)?).sequence;
@@ -336,9 +442,52 @@ fn recover(cache: &Cache, is_kept: bool) -> Result<Tid> {
     for n in dropped {
         region.store_state(n, 0, RECOVERY)?;
     }
+    let frozen = newest.values().map(|(_, entry)| entry.state);
+    let frozen = frozen.filter(|state| state.is_dirty);
+    let frozen: HashSet<u32> = frozen.map(|state| state.slot).collect();
+    replay(cache, committed, &frozen)?;
     region.fence(Cause::Recovery)?;
+    // A commit that was cut short left a log with the number that the next one will have.
+    for tid in [committed, committed.next()] {
+        // Number and length are in one word: half a header would be a damaged log.
+        region.store_word(region.geometry.changes_at(tid), 0, RECOVERY)?;
+    }
     for (n, entry) in newest.into_values() {
         cache.adopt(n, entry)?;
     }
     Ok(committed)
+}
+
+/// Stores the logged bytes of a transaction in those of its blocks that are still frozen.
+fn replay(cache: &Cache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
+    let region = &cache.region;
+    let (pmem, geometry) = (&region.pmem, region.geometry);
+    let at = geometry.changes_at(tid);
+    let mut header = [0; ChangeLog::HEADER_SIZE];
+    pmem.load(at, &mut header, RECOVERY)?;
+    let size = match ChangeLog::length(&header, tid) {
+        0 => return Ok(()),
+        bytes => header.len() + bytes as usize,
+    };
+    if size > geometry.changes as usize {
+        return Err(Corrupt::NvmCache("the log of changed bytes is longer than its room").into());
+    }
+    let mut raw = vec![0; size];
+    pmem.load(at, &mut raw, RECOVERY)?;
+    let log = ChangeLog::decode(raw, region.seed)?;
+    for change in log.changes() {
+        let Change {
+            slot,
+            offset,
+            bytes,
+        } = change?;
+        if offset + bytes.len() > cache.block_size || !(offset | bytes.len()).is_multiple_of(WORD) {
+            return Err(Corrupt::NvmCache("a logged change is of no part of a block").into());
+        }
+        if frozen.contains(&slot) {
+            let at = geometry.slot_at(slot) + offset as u64;
+            pmem.store_nt(at, bytes, RECOVERY)?;
+        }
+    }
+    Ok(())
 }

@@ -470,6 +470,22 @@ impl Cache {
         })
     }
 
+    /// It is in the cache, and home has something else.
+    pub(super) fn is_dirty(&self, home: BlockNo) -> bool {
+        let map = self.shard(home).map.read();
+        map.get(&home).is_some_and(|c| c.state == State::Dirty)
+    }
+
+    /// Changes a block where it lies. Nobody reads it meanwhile.
+    pub(super) fn change_in_place(
+        &self,
+        home: BlockNo,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _alone = self.shard(home).map.write();
+        change()
+    }
+
     /// A block of the cache and an entry for data, if there are some without making room.
     pub(super) fn reserve_if_free(&self) -> Option<Place> {
         let mut rooms = self.rooms.lock();

@@ -14,6 +14,11 @@ pub(in crate::schemes) trait OnCache: Send + Sync {
 
     fn cache(&self) -> &Cache;
 
+    /// [`Scheme::changes_wanted`].
+    fn changes_wanted(&self) -> usize {
+        0
+    }
+
     /// [`Scheme::before_write`].
     fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
         let _ = (tid, home);
@@ -68,6 +73,10 @@ impl<S: OnCache> Scheme for S {
 
     fn logs_data(&self) -> bool {
         true
+    }
+
+    fn changes_wanted(&self) -> usize {
+        OnCache::changes_wanted(self)
     }
 
     fn keeps(&self) -> bool {
