@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a cache line, on every x86-64 processor that there is.
 pub(crate) const LINE: usize = 64;
@@ -41,7 +42,13 @@ pub fn store_fence() {
     arch::store_fence();
 }
 
-pub(crate) use arch::store_past_cache;
+pub(crate) use arch::{load_words, store_past_cache};
+
+fn load_one_by_one(words: &[AtomicU64], out: &mut [[u8; 8]]) {
+    for (word, out) in words.iter().zip(out) {
+        *out = word.load(Relaxed).to_ne_bytes();
+    }
+}
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
@@ -90,6 +97,29 @@ mod arch {
         }
     }
 
+    /// From so many bytes on the processor's own copy is the quicker one: it fetches lines ahead where a loop over words waits for each.
+    const LONG: usize = 512;
+
+    /// Copies whole words out, as many as there are of both.
+    pub(crate) fn load_words(words: &[AtomicU64], out: &mut [[u8; 8]]) {
+        let n = words.len().min(out.len());
+        if n * 8 < LONG {
+            return super::load_one_by_one(words, out);
+        }
+        // SAFETY: so many bytes are there to be read and to be written, in different places, as `out` is nobody else's. REP MOVSB loads
+        // what other threads may be storing; no more is said of that than that it was there before or after. The direction flag is clear
+        // as the ABI has it.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") n * 8 => _,
+                inout("rsi") words.as_ptr() => _,
+                inout("rdi") out.as_mut_ptr() => _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+
     /// Stores whole words past the cache (MOVNTI), as many as there are of both.
     pub(crate) fn store_past_cache(words: &[AtomicU64], values: &[[u8; 8]]) {
         for (word, value) in words.iter().zip(values) {
@@ -115,6 +145,8 @@ mod arch {
     use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
     use super::{AtomicU64, WriteBack};
+
+    pub(crate) use super::load_one_by_one as load_words;
 
     pub(super) fn detect() -> WriteBack {
         WriteBack::None

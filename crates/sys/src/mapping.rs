@@ -106,9 +106,7 @@ impl Mapping {
             let bytes = self.words()[range.start / WORD].load(Relaxed).to_ne_bytes();
             head.copy_from_slice(&bytes[range.start % WORD..][..head.len()]);
         }
-        for (word, out) in self.words()[first..].iter().zip(&mut *whole) {
-            *out = word.load(Relaxed).to_ne_bytes();
-        }
+        cache_line::load_words(&self.words()[first..], whole);
         if !tail.is_empty() {
             let bytes = self.words()[first + whole.len()]
                 .load(Relaxed)
