@@ -122,10 +122,21 @@ impl Loop {
     /// # Errors
     /// What losetup says.
     pub fn attach(file: &Path) -> Result<Self> {
-        let out = run(
-            "losetup",
-            &[OsStr::new("--find"), OsStr::new("--show"), file.as_os_str()],
-        )?;
+        Self::with(&[], file)
+    }
+
+    /// Attaches `file` so that the page cache is not used for it.
+    ///
+    /// # Errors
+    /// What losetup says: not every file system can.
+    pub fn attach_past_cache(file: &Path) -> Result<Self> {
+        Self::with(&["--direct-io=on"], file)
+    }
+
+    fn with(how: &[&str], file: &Path) -> Result<Self> {
+        let args = ["--find", "--show"].iter().chain(how).map(OsStr::new);
+        let args: Vec<_> = args.chain([file.as_os_str()]).collect();
+        let out = run("losetup", &args)?;
         let device = PathBuf::from(String::from_utf8_lossy(&out.stdout).trim());
         ensure!(
             device.exists(),

@@ -56,11 +56,14 @@ impl Report {
     pub fn table(&self, columns: &[&str], ratios: &[(&str, &str)]) -> String {
         let mut out = String::new();
         let _ = write!(out, "{:<28}{:>9}", "workload", "unit");
-        for column in columns {
-            let _ = write!(out, "{column:>17}");
-        }
-        for (above, below) in ratios {
-            let _ = write!(out, "{:>24}", format!("{above}/{below}"));
+        let ratios: Vec<(&str, &str, String)> = ratios
+            .iter()
+            .map(|&(above, below)| (above, below, format!("{above}/{below}")))
+            .collect();
+        let width = |name: &str| name.len().max(12) + 2;
+        let names = columns.iter().copied();
+        for name in names.chain(ratios.iter().map(|(.., name)| &**name)) {
+            let _ = write!(out, "{name:>width$}", width = width(name));
         }
         out.push('\n');
         for row in &self.order {
@@ -70,14 +73,14 @@ impl Report {
                 let shown = self
                     .median(row, column)
                     .map_or_else(|| "-".to_owned(), number);
-                let _ = write!(out, "{shown:>17}");
+                let _ = write!(out, "{shown:>width$}", width = width(column));
             }
-            for (above, below) in ratios {
+            for (above, below, name) in &ratios {
                 let ratio = match (self.median(row, above), self.median(row, below)) {
                     (Some(a), Some(b)) if b > 0.0 => format!("{:.2}x", a / b),
                     _ => "-".to_owned(),
                 };
-                let _ = write!(out, "{ratio:>24}");
+                let _ = write!(out, "{ratio:>width$}", width = width(name));
             }
             out.push('\n');
         }

@@ -55,6 +55,30 @@ pub const ROWS: &[Row] = &[
         run: |r, e| overwrite_fsync(r, e, 2),
     },
     Row {
+        name: "fio, 30 % reads, fsync",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 30),
+    },
+    Row {
+        name: "fio, 50 % reads, fsync",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 50),
+    },
+    Row {
+        name: "fio, 70 % reads, fsync",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 70),
+    },
+    Row {
+        name: "fio, 100 % reads",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 100),
+    },
+    Row {
         name: "cached random writes, fsync",
         unit: "op/s",
         programs: &[],
@@ -134,15 +158,28 @@ fn timed(effort: Effort, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64>
 
 /// fio: 4 KiB random overwrites of a written file of 64 MiB a job, fsync after each.
 fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<f64> {
+    let how = ["--rw=randwrite", "--size=64m", "--overwrite=1"];
+    fio(running, effort, &how, &["write"], jobs)
+}
+
+/// fio: 4 KiB reads and overwrites at random places of a written file of 256 MiB, an fsync after each write.
+fn mix_fsync(running: &mut Running, effort: Effort, reads: u32) -> Result<f64> {
+    let share = format!("--rwmixread={reads}");
+    let how = ["--rw=randrw", "--size=256m", "--overwrite=1", &share];
+    fio(running, effort, &how, &["read", "write"], 1)
+}
+
+/// Operations a second of these kinds, all of them of 4 KiB, an fsync after each write.
+fn fio(
+    running: &mut Running,
+    effort: Effort,
+    how: &[&str],
+    kinds: &[&str],
+    jobs: u32,
+) -> Result<f64> {
     let out = Command::new("fio")
-        .args([
-            "--name=overwrite",
-            "--rw=randwrite",
-            "--bs=4k",
-            "--size=64m",
-            "--overwrite=1",
-            "--fsync=1",
-        ])
+        .args(["--name=random", "--bs=4k", "--fsync=1"])
+        .args(how)
         .args([
             "--ioengine=psync",
             "--time_based",
@@ -159,9 +196,11 @@ fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<f
     let text = String::from_utf8_lossy(&out.stdout);
     let json: serde_json::Value =
         serde_json::from_str(&text[text.find('{').context("fio printed no JSON")?..])?;
-    json["jobs"][0]["write"]["iops"]
-        .as_f64()
-        .context("fio reported no write/iops")
+    let rate = |kind: &&str| {
+        let rate = json["jobs"][0][kind]["iops"].as_f64();
+        rate.with_context(|| format!("fio reported no {kind}/iops"))
+    };
+    kinds.iter().map(rate).sum()
 }
 
 /// A file of `mib` MiB of random bytes, synced.

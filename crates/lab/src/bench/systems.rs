@@ -1,7 +1,8 @@
 //! What is measured: the kernel's ext4, stetfs and the floor, each mounted on its own fresh volume.
 //!
 //! Kernel and stetfs get the same kind of device (never a plain file against a loop device, which
-//! costs a hand-over a request): a loop device over a sparse file in memory, or zram.
+//! costs a hand-over a request): a loop device over a sparse file in memory or on the disk, or zram. Schemes that have memory
+//! beside the volume get a file in memory for that, as if it were memory that keeps what it has.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub enum Medium {
     /// A loop device over a sparse file in `/dev/shm`.
     Loop,
+    /// A loop device over a file in the directory for temporary files, past the page cache.
+    Disk,
     /// A zram device.
     Zram,
 }
@@ -29,10 +32,19 @@ pub enum Medium {
 pub enum System {
     /// The kernel's ext4 with this `data=` mode.
     Kernel(String),
-    /// stetfs with this `data=` mode.
-    Stetfs(String),
+    /// stetfs with this `data=` mode, or with this scheme in its own.
+    Stetfs(How),
     /// The FUSE server in memory.
     Floor,
+}
+
+/// How stetfs journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The default scheme with this `data=` mode.
+    Mode(String),
+    /// This scheme, with its options behind commas.
+    Scheme(String),
 }
 
 impl System {
@@ -40,7 +52,7 @@ impl System {
     pub fn name(&self) -> String {
         match self {
             Self::Kernel(mode) => format!("kernel-{mode}"),
-            Self::Stetfs(mode) => format!("stetfs-{mode}"),
+            Self::Stetfs(How::Mode(name) | How::Scheme(name)) => format!("stetfs-{name}"),
             Self::Floor => "floor".to_owned(),
         }
     }
@@ -51,10 +63,14 @@ impl System {
 pub struct Bench {
     /// Scratch directory in memory.
     pub dir: PathBuf,
+    /// Scratch directory on the disk.
+    pub disk: PathBuf,
     /// The device's kind.
     pub medium: Medium,
     /// Size of a volume in MiB.
     pub size_mib: u64,
+    /// Size of the memory beside it in MiB, for schemes that have some.
+    pub nvm_mib: u64,
     /// The stetfs program.
     pub stetfs: PathBuf,
     /// The floor program.
@@ -74,11 +90,16 @@ enum Device {
 impl Device {
     fn make(bench: &Bench) -> Result<Self> {
         match bench.medium {
-            Medium::Loop => {
-                let file = bench.dir.join("volume.img");
+            Medium::Loop | Medium::Disk => {
+                let is_disk = bench.medium == Medium::Disk;
+                let file = if is_disk { &bench.disk } else { &bench.dir }.join("volume.img");
                 let _ = fs::remove_file(&file);
                 File::create(&file)?.set_len(bench.size_mib << 20)?;
-                Ok(Self::Loop(Loop::attach(&file)?, file))
+                let device = match is_disk {
+                    true => Loop::attach_past_cache(&file)?,
+                    false => Loop::attach(&file)?,
+                };
+                Ok(Self::Loop(device, file))
             }
             Medium::Zram => {
                 let size = format!("{}M", bench.size_mib);
@@ -190,8 +211,11 @@ impl Running {
                 &self.dir,
                 &format!("data={mode}"),
             )?),
-            (System::Stetfs(mode), Some(device)) => {
-                let mut options = format!("data={mode}");
+            (System::Stetfs(how), Some(device)) => {
+                let mut options = match how {
+                    How::Mode(mode) => format!("data={mode}"),
+                    How::Scheme(scheme) => self.with_memory(scheme)?,
+                };
                 if !self.bench.stetfs_options.is_empty() {
                     options = format!("{options},{}", self.bench.stetfs_options);
                 }
@@ -210,6 +234,19 @@ impl Running {
             _ => bail!("{} has no device", self.system.name()),
         });
         Ok(())
+    }
+
+    /// The options of a scheme, with memory beside the volume if it has some.
+    fn with_memory(&self, scheme: &str) -> Result<String> {
+        let name = scheme.split(',').next().unwrap_or(scheme);
+        let about = stetfs_journal::find(name)?.about;
+        let mut options = format!("scheme={scheme}");
+        if about.nvm.is_some() {
+            let nvm = self.bench.dir.join("nvm");
+            File::create(&nvm)?.set_len(self.bench.nvm_mib << 20)?;
+            options += &format!(",nvm={},durability=process", nvm.display());
+        }
+        Ok(options)
     }
 
     fn unmount(&mut self) -> Result<()> {

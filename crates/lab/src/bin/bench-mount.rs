@@ -8,12 +8,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use stetfs_lab::bench::report::Report;
 use stetfs_lab::bench::rows::{Effort, ROWS, Row};
-use stetfs_lab::bench::systems::{Bench, Medium, Running, System};
+use stetfs_lab::bench::systems::{Bench, How, Medium, Running, System};
 use stetfs_lab::host;
 
 const HELP: &str = "usage: bench-mount [options]
-  --medium loop|zram     the device under kernel and stetfs (default loop)
+  --medium loop|disk|zram
+                         the device under kernel and stetfs: a loop device on a file in memory or on the disk
+                         (in TMPDIR), or zram (default loop)
   --modes LIST           journaling modes, comma separated (default journal,ordered)
+  --schemes LIST         more columns for stetfs: schemes, comma separated, each with its options behind colons
+                         (ubj:cow=range); what has memory beside the volume gets a file in memory
+  --nvm MIB              size of that (default 1024)
   --systems LIST         of kernel,stetfs,floor (default all)
   --rows LIST            only rows whose name contains one of these, comma separated
   --rounds N             medians of N (default 3)
@@ -29,6 +34,7 @@ Needs root (device, mount, name cache).";
 struct Plan {
     bench: Bench,
     modes: Vec<String>,
+    schemes: Vec<String>,
     systems: Vec<String>,
     rows: Vec<Row>,
     rounds: u32,
@@ -43,7 +49,7 @@ fn list(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn plan(dir: &Path) -> Result<Option<Plan>> {
+fn plan(dir: &Path, disk: &Path) -> Result<Option<Plan>> {
     let here = std::env::current_exe()?
         .parent()
         .context("no directory of programs")?
@@ -51,14 +57,17 @@ fn plan(dir: &Path) -> Result<Option<Plan>> {
     let mut plan = Plan {
         bench: Bench {
             dir: dir.to_owned(),
+            disk: disk.to_owned(),
             medium: Medium::Loop,
             size_mib: 6144,
+            nvm_mib: 1024,
             stetfs: here.join("stetfs"),
             floor: here.join("floor"),
             stetfs_options: String::new(),
             floor_args: Vec::new(),
         },
         modes: list("journal,ordered"),
+        schemes: Vec::new(),
         systems: list("kernel,stetfs,floor"),
         rows: ROWS.to_vec(),
         rounds: 3,
@@ -79,8 +88,14 @@ fn plan(dir: &Path) -> Result<Option<Plan>> {
             .with_context(|| format!("{arg} takes a value, see --help"))?;
         match arg.as_str() {
             "--medium" if value == "loop" => plan.bench.medium = Medium::Loop,
+            "--medium" if value == "disk" => plan.bench.medium = Medium::Disk,
             "--medium" if value == "zram" => plan.bench.medium = Medium::Zram,
             "--modes" => plan.modes = list(&value),
+            "--schemes" => {
+                let schemes = list(&value);
+                plan.schemes = schemes.iter().map(|s| s.replace(':', ",")).collect();
+            }
+            "--nvm" => plan.bench.nvm_mib = value.parse()?,
             "--systems" => plan.systems = list(&value),
             "--rows" => {
                 let wanted = list(&value);
@@ -109,9 +124,11 @@ fn columns(plan: &Plan) -> Vec<System> {
             systems.push(System::Kernel(mode.clone()));
         }
         if with("stetfs") {
-            systems.push(System::Stetfs(mode.clone()));
+            systems.push(System::Stetfs(How::Mode(mode.clone())));
         }
     }
+    let schemes = plan.schemes.iter().cloned().map(How::Scheme);
+    systems.extend(schemes.map(System::Stetfs));
     if with("floor") {
         systems.push(System::Floor);
     }
@@ -133,6 +150,11 @@ fn ratios(plan: &Plan) -> Vec<(String, String)> {
         pairs.push((format!("stetfs-{mode}"), format!("kernel-{mode}")));
         pairs.push((format!("stetfs-{mode}"), "floor".to_owned()));
     }
+    for scheme in &plan.schemes {
+        for mode in &plan.modes {
+            pairs.push((format!("stetfs-{scheme}"), format!("kernel-{mode}")));
+        }
+    }
     pairs
 }
 
@@ -150,13 +172,15 @@ fn print(plan: &Plan, report: &Report, systems: &[System]) {
 
 fn main() -> Result<()> {
     let scratch = host::scratch()?;
-    let Some(plan) = plan(scratch.path())? else {
+    let disk = tempfile::Builder::new().prefix("stetfs-lab-").tempdir()?;
+    let Some(plan) = plan(scratch.path(), disk.path())? else {
         return Ok(());
     };
     let systems = columns(&plan);
     let mut report = Report::default();
     let setting = &mut report.setting;
     setting.insert("medium".into(), format!("{:?}", plan.bench.medium));
+    setting.insert("nvm".into(), format!("{} MiB", plan.bench.nvm_mib));
     setting.insert("rounds".into(), plan.rounds.to_string());
     setting.insert("seconds".into(), plan.effort.seconds.to_string());
     setting.insert("shrink".into(), plan.effort.shrink.to_string());
