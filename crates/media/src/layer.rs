@@ -1,9 +1,9 @@
-//! Block devices in front of others.
+//! Block devices and persistent memory in front of others.
 
 use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::MediaError;
 use crate::meter::Meter;
-use crate::pmem::Survives;
+use crate::pmem::{Pmem, Survives};
 use crate::tag::{Cause, Tag};
 
 /// A block device in front of another one, which does whatever the layer does not do itself.
@@ -116,6 +116,106 @@ impl<L: Layer + ?Sized> BlockDev for L {
 
     fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
         Layer::write_zeros(self, offset, len, tag)
+    }
+
+    fn meter(&self) -> &Meter {
+        self.below().meter()
+    }
+}
+
+/// A device of which nobody else keeps in memory what was read, as if it were read past every cache.
+#[derive(Debug)]
+pub struct Uncached<D>(pub D);
+
+impl<D: std::ops::Deref<Target: BlockDev + Sized> + Send + Sync> Layer for Uncached<D> {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.0
+    }
+
+    fn host_cached(&self) -> bool {
+        false
+    }
+}
+
+/// Persistent memory in front of another one, which does whatever the layer does not do itself.
+pub trait PmemLayer: Send + Sync {
+    /// The memory behind.
+    fn below(&self) -> &dyn Pmem;
+
+    /// [`Pmem::load`].
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        self.below().load(offset, out, tag)
+    }
+
+    /// [`Pmem::load_u64`].
+    fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
+        self.below().load_u64(offset, tag)
+    }
+
+    /// [`Pmem::store`].
+    fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.below().store(offset, data, tag)
+    }
+
+    /// [`Pmem::store_u64`].
+    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
+        self.below().store_u64(offset, value, tag)
+    }
+
+    /// [`Pmem::store_nt`].
+    fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        self.below().store_nt(offset, data, tag)
+    }
+
+    /// [`Pmem::fence`].
+    fn fence(&self, cause: Cause) -> Result<(), MediaError> {
+        self.below().fence(cause)
+    }
+}
+
+impl<L: PmemLayer + ?Sized> Pmem for L {
+    fn describe(&self) -> String {
+        self.below().describe()
+    }
+
+    fn size(&self) -> u64 {
+        self.below().size()
+    }
+
+    fn survives(&self) -> Survives {
+        self.below().survives()
+    }
+
+    fn read_only(&self) -> bool {
+        self.below().read_only()
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        PmemLayer::load(self, offset, out, tag)
+    }
+
+    fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
+        PmemLayer::load_u64(self, offset, tag)
+    }
+
+    fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        PmemLayer::store(self, offset, data, tag)
+    }
+
+    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
+        PmemLayer::store_u64(self, offset, value, tag)
+    }
+
+    fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        PmemLayer::store_nt(self, offset, data, tag)
+    }
+
+    fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
+        self.below().flush(offset, len, tag)
+    }
+
+    fn fence(&self, cause: Cause) -> Result<(), MediaError> {
+        PmemLayer::fence(self, cause)
     }
 
     fn meter(&self) -> &Meter {

@@ -40,7 +40,7 @@ pub use dev::{BlockDev, Run};
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
 pub use image::Image;
-pub use layer::Layer;
+pub use layer::{Layer, PmemLayer, Uncached};
 pub use meter::{Meter, MeterSnapshot, Traffic};
 pub use nand::{Nand, NandFile, NandSim};
 pub use order::{Dirty, Durable, InFlight};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::testing::Image;
 use crate::{Caller, FiemapFlags, Fs, MountOptions, OpenFlags};
-use stetfs_media::{BlockDev, Layer, RamDev};
+use stetfs_media::{BlockDev, Uncached};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -49,23 +49,6 @@ fn inodes_leave_memory_and_come_back() {
     image.assert_clean();
 }
 
-/// A device of which nobody else keeps in memory what was read.
-struct WithoutCache(Arc<RamDev>);
-
-impl Layer for WithoutCache {
-    fn below(&self) -> &dyn BlockDev {
-        &*self.0
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
-    fn host_cached(&self) -> bool {
-        false
-    }
-}
-
 /// Nobody commits, and nothing but data is read.
 #[test]
 fn reading_alone_does_not_fill_the_memory() {
@@ -78,7 +61,7 @@ fn reading_alone_does_not_fill_the_memory() {
         fs.write(&c, ino, at << 20, &bytes).unwrap();
     }
     fs.unmount().unwrap();
-    let dev = Arc::new(WithoutCache(image.dev.clone()));
+    let dev = Arc::new(Uncached(image.dev.clone()));
     let options = MountOptions::parse("memory=8M,noatime").unwrap();
     let (fs, _) = Fs::mount(dev as Arc<dyn BlockDev>, options).unwrap();
     let mut out = vec![0; 4096];

@@ -7,9 +7,8 @@ use parking_lot::Mutex;
 use stetfs_media::nand::{
     BlockAddr, Corrected, Nand, NandEcc, NandError, NandGeometry, NandSim, PageNo,
 };
-use stetfs_media::pmem::{Pmem, Survives};
 use stetfs_media::sim::SimPmem;
-use stetfs_media::{BlockDev, Cause, Layer, MediaError, Meter, SimDev, Tag};
+use stetfs_media::{BlockDev, Cause, Layer, MediaError, Meter, Pmem, PmemLayer, SimDev, Tag};
 
 use super::media::{UNIT, Unit};
 
@@ -133,21 +132,9 @@ impl WatchedPmem {
     }
 }
 
-impl Pmem for WatchedPmem {
-    fn describe(&self) -> String {
-        self.pmem.describe()
-    }
-
-    fn size(&self) -> u64 {
-        self.pmem.size()
-    }
-
-    fn survives(&self) -> Survives {
-        self.pmem.survives()
-    }
-
-    fn read_only(&self) -> bool {
-        self.pmem.read_only()
+impl PmemLayer for WatchedPmem {
+    fn below(&self) -> &dyn Pmem {
+        &*self.pmem
     }
 
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
@@ -165,25 +152,9 @@ impl Pmem for WatchedPmem {
         self.pmem.store(offset, data, tag)
     }
 
-    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
-        self.pmem.store_u64(offset, value, tag)
-    }
-
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.watch.note_write(offset, data.len() as u64);
         self.pmem.store_nt(offset, data, tag)
-    }
-
-    fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
-        self.pmem.flush(offset, len, tag)
-    }
-
-    fn fence(&self, cause: Cause) -> Result<(), MediaError> {
-        self.pmem.fence(cause)
-    }
-
-    fn meter(&self) -> &Meter {
-        self.pmem.meter()
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use stetfs::Media;
 use stetfs_media::pmem::PmemOptions;
 use stetfs_media::sim::{PmemTiming, Rig, SimOptions, SimPmemOptions, Timing};
-use stetfs_media::{BlockDev, Clock, FileOptions, Image, Layer, Pmem, SimDev, Survives};
+use stetfs_media::{Clock, FileOptions, Image, Pmem, SimDev, Survives, Uncached};
 
 use super::deltas::{CountedPmem, DeltaCount};
 use crate::host::scratch;
@@ -49,23 +49,6 @@ impl Nvram {
             dir.display(),
             self.bytes >> 10
         )
-    }
-}
-
-/// The device as a file system sees it that keeps what was read in memory, as a kernel does in its page cache.
-struct Cached(Arc<SimDev>);
-
-impl Layer for Cached {
-    fn below(&self) -> &dyn BlockDev {
-        &*self.0
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
-    fn host_cached(&self) -> bool {
-        false
     }
 }
 
@@ -123,7 +106,8 @@ impl Card {
 
     pub(super) fn media(&self, has_nvm: bool) -> Media {
         Media {
-            home: Arc::new(Cached(self.dev.clone())),
+            // The file system keeps what was read, as a kernel does in its page cache.
+            home: Arc::new(Uncached(self.dev.clone())),
             nvm: has_nvm.then(|| self.nvm.clone() as Arc<dyn Pmem>),
         }
     }

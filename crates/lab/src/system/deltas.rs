@@ -9,9 +9,8 @@ use stetfs_format::Tid;
 use stetfs_format::delta_log::{
     DELTA_HEADER, DESCRIPTOR_SIZE, Record, Tag as BlockTag, TagFlags, descriptor_tags,
 };
-use stetfs_media::pmem::{Pmem, Survives};
 use stetfs_media::sim::SimPmem;
-use stetfs_media::{Cause, Class, MediaError, Meter, Tag};
+use stetfs_media::{Cause, Class, MediaError, Pmem, PmemLayer, Tag};
 
 /// Blocks that were logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -102,29 +101,9 @@ impl CountedPmem {
     }
 }
 
-impl Pmem for CountedPmem {
-    fn describe(&self) -> String {
-        self.pmem.describe()
-    }
-
-    fn size(&self) -> u64 {
-        self.pmem.size()
-    }
-
-    fn survives(&self) -> Survives {
-        self.pmem.survives()
-    }
-
-    fn read_only(&self) -> bool {
-        self.pmem.read_only()
-    }
-
-    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        self.pmem.load(offset, out, tag)
-    }
-
-    fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
-        self.pmem.load_u64(offset, tag)
+impl PmemLayer for CountedPmem {
+    fn below(&self) -> &dyn Pmem {
+        &self.pmem
     }
 
     fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
@@ -132,17 +111,9 @@ impl Pmem for CountedPmem {
         self.pmem.store(offset, data, tag)
     }
 
-    fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
-        self.pmem.store_u64(offset, value, tag)
-    }
-
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.note(data, tag);
         self.pmem.store_nt(offset, data, tag)
-    }
-
-    fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
-        self.pmem.flush(offset, len, tag)
     }
 
     fn fence(&self, cause: Cause) -> Result<(), MediaError> {
@@ -151,9 +122,5 @@ impl Pmem for CountedPmem {
         counting.count.add(&stored);
         drop(counting);
         self.pmem.fence(cause)
-    }
-
-    fn meter(&self) -> &Meter {
-        self.pmem.meter()
     }
 }
