@@ -6,11 +6,12 @@
 use anyhow::Result;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::dj::{Ground, PAPER, journal_blocks, time};
+use super::dj::{PAPER, journal_blocks, telephone};
+use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, System};
-use crate::workload::Postmark;
+use crate::workload::{Durable, Postmark};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-fig10",
@@ -49,7 +50,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         scale: 1.0,
         ..*setting
     };
-    let ground = Ground::new(&full, VOLUME)?;
+    let ground = Ground::new(&full, &telephone(VOLUME))?;
     report.setup.push((
         "workload",
         format!(
@@ -95,7 +96,7 @@ fn measure(
             seed: setting.seed,
             ..Postmark::default()
         };
-        let one = |system| ground.measure(setting, (system, medium), &work);
+        let one = |system| ground.measure(setting, (system, medium), &work, Durable::EXT3);
         Ok(Row {
             transactions,
             runs: SYSTEMS.into_iter().map(one).collect::<Result<_>>()?,

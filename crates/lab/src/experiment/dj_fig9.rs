@@ -5,12 +5,13 @@
 
 use anyhow::Result;
 
-use super::dj::{Ground, PAPER, journal_blocks, nvram_log_bytes, time};
+use super::dj::{PAPER, journal_blocks, nvram_log_bytes, telephone};
+use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{DJ_JOURNAL, EXT4_JOURNAL, Measured, Medium};
-use crate::workload::Overwrite;
 use crate::workload::overwrite::{BLOCK, Change, Differences, Order};
+use crate::workload::{Durable, Overwrite};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-fig9",
@@ -39,7 +40,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             setting.scaled(MIB[1] << 20, 4096)? >> 20
         ),
     ));
-    let ground = Ground::new(setting, VOLUME)?;
+    let ground = Ground::new(setting, &telephone(VOLUME))?;
     ground.describe(setting, &mut report);
     for medium in ground.media(setting) {
         let cells = measure(setting, &ground, medium, Change::Inverted, &PERCENT)?;
@@ -109,7 +110,7 @@ fn measure(
                 overwrites: blocks,
                 seed: setting.seed,
             };
-            let one = |system| ground.measure(setting, (system, medium), &work);
+            let one = |system| ground.measure(setting, (system, medium), &work, Durable::EXT3);
             cells.push(Cell {
                 percent,
                 mib,

@@ -3,12 +3,13 @@
 use anyhow::Result;
 use stetfs_media::Cause;
 
-use super::dj::{Ground, PAPER, nvram_log_bytes};
+use super::dj::{PAPER, nvram_log_bytes, telephone};
+use super::ground::Ground;
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, System};
-use crate::workload::Updates;
 use crate::workload::sqlite::JournalMode;
+use crate::workload::{Durable, Updates};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-sqlite",
@@ -43,7 +44,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
              everything is home, checkpoints included"
         ),
     ));
-    let ground = Ground::new(&full, VOLUME)?;
+    let ground = Ground::new(&full, &telephone(VOLUME))?;
     ground.describe(setting, &mut report);
     let medium = ground.media(setting)[0];
     let mut table = Table::new(
@@ -58,7 +59,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             updates,
             seed: setting.seed,
         };
-        let one = |system| ground.measure(setting, (system, medium), &work);
+        let one = |system| ground.measure(setting, (system, medium), &work, Durable::EXT3);
         let runs: Vec<Measured> = SYSTEMS.into_iter().map(one).collect::<Result<_>>()?;
         let each = |bytes: u64| bytes as f64 / updates as f64;
         table.row(

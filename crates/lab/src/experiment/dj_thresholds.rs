@@ -7,12 +7,13 @@
 
 use anyhow::Result;
 
-use super::dj::{Ground, PAPER, journal_blocks, nvram_log_bytes, time};
+use super::dj::{PAPER, journal_blocks, nvram_log_bytes, telephone};
+use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{Access, EXT4_JOURNAL, Measured, Medium, System};
-use crate::workload::Overwrite;
 use crate::workload::overwrite::{BLOCK, Change, Differences, Order};
+use crate::workload::{Durable, Overwrite};
 
 pub(super) const TIMES: Experiment = Experiment {
     id: "dj-fig7",
@@ -91,7 +92,7 @@ impl Row {
 
 fn set_up(setting: &Setting<'_>, experiment: &Experiment) -> Result<(Report, Ground)> {
     let mut report = Report::new(experiment, setting);
-    let ground = Ground::new(setting, VOLUME)?;
+    let ground = Ground::new(setting, &telephone(VOLUME))?;
     report.setup.push((
         "traces",
         format!(
@@ -115,7 +116,7 @@ fn measure(setting: &Setting<'_>, ground: &Ground, medium: Medium, ext4: bool) -
             overwrites: setting.scaled(OVERWRITES, 1)?,
             seed: setting.seed,
         };
-        let one = |system| ground.measure(setting, (system, medium), &work);
+        let one = |system| ground.measure(setting, (system, medium), &work, Durable::EXT3);
         Ok(Row {
             name: format!("{name}, {}", differences.name()),
             ext4: ext4.then(|| one(EXT4_JOURNAL)).transpose()?,

@@ -8,12 +8,14 @@
 use anyhow::Result;
 use stetfs_media::Cause;
 
-use super::dj::{Ground, PAPER, journal_blocks, time};
+use super::dj::{PAPER, journal_blocks, telephone};
+use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{
     Changes, DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, System,
 };
+use crate::workload::Durable;
 use crate::workload::sqlite::JournalMode;
 use crate::workload::tpcc::{Cardinality, Tpcc};
 
@@ -143,7 +145,7 @@ impl Bench {
             page_bytes: 4096,
             seed: setting.seed,
         };
-        let ground = Ground::new(setting, VOLUME)?;
+        let ground = Ground::new(setting, &telephone(VOLUME))?;
         let small = Tpcc {
             page_bytes: 1024,
             ..tpcc
@@ -212,7 +214,7 @@ impl Bench {
         let (ground, tpcc) = (self.ground(case), self.tpcc(case));
         let runs = systems
             .iter()
-            .map(|system| ground.measure(setting, (*system, medium), &tpcc));
+            .map(|system| ground.measure(setting, (*system, medium), &tpcc, Durable::EXT3));
         runs.collect()
     }
 }

@@ -12,6 +12,7 @@ mod dj_sqlite;
 mod dj_thresholds;
 mod dj_tpcc;
 mod ftl_wear;
+mod ground;
 mod jftl;
 mod jftl_fig7;
 mod jftl_fig8;

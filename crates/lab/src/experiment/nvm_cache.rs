@@ -1,104 +1,26 @@
-//! What the figures of the papers on caches in NVM have in common: a hard disk and a cache before it, both scaled as the data is.
+//! What the figures of the papers on caches in NVM have in common: a hard disk and a cache before it, and what is counted.
 
-use anyhow::Result;
 use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, MeterSnapshot};
 
-use super::Setting;
+use super::ground::Machine;
 use super::report::Report;
-use crate::image::EXT4_4K;
-use crate::system::{Measured, Medium, Nvram, System, Volume};
-use crate::workload::{Durable, Workload};
+use crate::system::{Measured, Medium};
 
-/// mke2fs's for the disks of the papers.
-const JOURNAL: u64 = 1 << 30;
-/// As small as scaling makes a cache: a transaction must have room in a quarter of it.
-const LEAST_CACHE: u64 = 8 << 20;
-/// As small as scaling makes ext4's.
-const LEAST_MEMORY: u64 = 16 << 20;
-
-/// A server.
-pub(super) struct Ground {
-    volume: Volume,
-    memory_mib: u64,
-    nvram: Nvram,
-}
-
-/// What the papers' machines had, before it is scaled.
-pub(super) struct Machine {
-    /// Bytes of the volume.
-    pub(super) volume: u64,
-    /// Bytes of NVM.
-    pub(super) nvm: u64,
-    /// How fast it is.
-    pub(super) timing: PmemTiming,
-    /// Bytes of memory for caches, a half for clean contents; UBJ has its data in NVM alone.
-    pub(super) memory: u64,
-}
-
-impl Ground {
-    /// The machine, scaled.
-    ///
-    /// # Errors
-    /// Of the scale; of mke2fs.
-    pub(super) fn new(setting: &Setting<'_>, machine: &Machine) -> Result<Self> {
-        let memory = setting.scaled(machine.memory, 1 << 20)?.max(LEAST_MEMORY);
-        Ok(Self {
-            volume: setting.volume(EXT4_4K, machine.volume, JOURNAL)?,
-            memory_mib: memory >> 20,
-            nvram: Nvram {
-                bytes: setting.scaled(machine.nvm, 1 << 20)?.max(LEAST_CACHE),
-                timing: machine.timing,
-            },
-        })
+/// A server with a volume, NVM and memory of so many bytes. UBJ has its data in NVM alone.
+pub(super) const fn server(volume: u64, nvm: u64, memory: u64, timing: PmemTiming) -> Machine {
+    Machine {
+        device: Medium::HardDisk,
+        volume,
+        // mke2fs's for the disks of the papers.
+        journal: 1 << 30,
+        memory,
+        least_memory: 16 << 20,
+        nvm,
+        least_nvm: 8 << 20,
+        timing,
+        note: "UBJ does not use that for data; commit every 5 s unless said otherwise",
     }
-
-    /// Bytes of the cache.
-    pub(super) fn nvm_bytes(&self) -> u64 {
-        self.nvram.bytes
-    }
-
-    /// The simulated disk, and this machine's if real time was asked for.
-    pub(super) fn media(&self, setting: &Setting<'_>) -> Vec<Medium> {
-        let disk = setting.real_time.then_some(Medium::Disk(self.nvram));
-        std::iter::once(Medium::HardDisk(self.nvram))
-            .chain(disk)
-            .collect()
-    }
-
-    /// Says in a report what is compared on what.
-    pub(super) fn describe(&self, setting: &Setting<'_>, report: &mut Report) {
-        report.setup.push((
-            "volume",
-            format!(
-                "ext4, {} MiB, blocks of 4 KiB; journal of {} MiB and {} MiB of memory for caches, which UBJ does not use for data; commit \
-                 every 5 s unless said otherwise",
-                self.volume.mib, self.volume.journal_mib, self.memory_mib
-            ),
-        ));
-        for medium in self.media(setting) {
-            report.measured_on(medium);
-        }
-    }
-
-    /// Measures a workload.
-    ///
-    /// # Errors
-    /// Of the volume.
-    pub(super) fn measure(
-        &self,
-        setting: &Setting<'_>,
-        on: (System, Medium),
-        workload: &dyn Workload,
-        durable: Durable,
-    ) -> Result<Measured> {
-        setting.median(on, &self.volume, self.memory_mib, workload, durable)
-    }
-}
-
-/// Which time passes there.
-pub(super) fn time(medium: Medium) -> &'static str {
-    if medium.is_real() { "real" } else { "virtual" }
 }
 
 /// A second, until everything was durable: a cache in NVM is there so that what is durable need not go home.

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use stetfs_media::sim::PmemTiming;
 
+use super::ground::{Ground, Machine, time};
 use super::nvm_cache::{
-    Ground, Machine, a_second, fences_each, lines_each, note_nvm, nvm_us_each, time, written_home,
+    a_second, fences_each, lines_each, note_nvm, nvm_us_each, server, written_home,
 };
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
@@ -24,12 +25,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 /// Table 1: the data set, and the cache (section 5.1).
-pub(super) const MACHINE: Machine = Machine {
-    volume: 40 << 30,
-    nvm: 8 << 30,
-    timing: PmemTiming::Nvm,
-    memory: 98 << 30,
-};
+pub(super) const MACHINE: Machine = server(40 << 30, 8 << 30, 98 << 30, PmemTiming::Nvm);
 const DATA: u64 = 16 << 30;
 const BLOCK: u64 = 4096;
 const READS: [u8; 5] = [0, 30, 50, 70, 100];

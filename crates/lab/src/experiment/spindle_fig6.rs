@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 
-use super::nvm_cache::{
-    Ground, a_second, fences_each, lines_each, note_nvm, nvm_us_each, time, written_home,
-};
+use super::ground::{Ground, time};
+use super::nvm_cache::{a_second, fences_each, lines_each, note_nvm, nvm_us_each, written_home};
 use super::report::{Chart, Report, Series, Table};
 use super::spindle_fig5::{MACHINE, PAPER};
 use super::{Experiment, Setting};
