@@ -80,6 +80,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     ubj::POSTMARK,
     ubj::PERIOD,
     ubj::HITS,
+    ubj::COW,
 ];
 
 /// The experiment of that name.

@@ -1,4 +1,5 @@
-//! The figures of UBJ's slides: IOzone, filebench, PostMark, the commit period, hits on frozen blocks, each against ext4 that journals everything.
+//! The figures of UBJ's slides: IOzone, filebench, PostMark, the commit period, hits on frozen blocks, each against ext4 that journals everything; and
+//! what `cow=range` saves.
 //!
 //! Two times: until everything is durable, which for UBJ is when it is frozen; and until everything is home too, in which nobody leaves work
 //! behind. A benchmark ends when everything is durable, so the claims are checked on the first; it owes much to the size of the cache, which the slides do
@@ -10,13 +11,14 @@ use anyhow::Result;
 use stetfs_media::sim::PmemTiming;
 
 use super::ground::{Ground, Machine, time};
-use super::nvm_cache::{a_second, fences_each, lines_each, server};
+use super::nvm_cache::{a_second, fences_each, lines_each, nvm_us_each, server};
 use super::report::{Chart, Report, Series, Table, geometric_mean};
 use super::spindle_fig6::bench;
 use super::{Experiment, Setting};
-use crate::system::{EXT4_JOURNAL, Measured, Medium, System, UBJ};
+use crate::system::{EXT4_JOURNAL, Measured, Medium, System, UBJ, UBJ_RANGE};
 use crate::workload::iozone::Test;
-use crate::workload::{Durable, Fio, Iozone, Personality, Postmark, Workload};
+use crate::workload::sqlite::JournalMode;
+use crate::workload::{Durable, Fio, Iozone, Personality, Postmark, Updates, Workload};
 
 const PAPER: &str = "Lee, Bahn, Noh, Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory, FAST 2013 (slides)";
 /// The slides' sets are small enough for a scale of 1, at which virtual time takes a while.
@@ -61,6 +63,12 @@ pub(super) const HITS: Experiment = experiment(
     "ubj-hits",
     "UBJ: the share of reads that hit frozen blocks",
     run_hits,
+);
+
+pub(super) const COW: Experiment = experiment(
+    "ubj-cow",
+    "UBJ: frozen blocks copied, or their changed bytes logged",
+    run_cow,
 );
 
 /// An i3 with 4 GB, of which a part plays NVM with the speed of DRAM; the slides do not say how much. ext4 has as much memory.
@@ -315,6 +323,84 @@ fn run_period(setting: &Setting<'_>) -> Result<Report> {
     );
     chart(&mut report, medium, "ubj-period", &pairs);
     keep(&mut report, pairs);
+    Ok(report)
+}
+
+fn run_cow(setting: &Setting<'_>) -> Result<Report> {
+    let workload = "5,000 (scaled) updates of 100 bytes in SQLite, each a transaction; filebench's varmail and PostMark as in ubj-filebench and ubj-postmark, each write durable \
+                    in PostMark"
+        .to_owned();
+    let (mut report, ground) = begin(setting, &COW, workload)?;
+    let medium = ground.media(setting)[0];
+    let mut works: Vec<(String, Durable, Box<dyn Workload>)> = Vec::new();
+    for mode in [JournalMode::Delete, JournalMode::Wal] {
+        let work = Updates {
+            mode,
+            rows: 10_000,
+            updates: setting.scaled(5_000, 1)?,
+            seed: setting.seed,
+        };
+        let what = format!("SQLite, {}", mode.name());
+        works.push((what, Durable::EXT3, Box::new(work)));
+    }
+    let varmail = served(setting, Personality::Varmail)?;
+    works.push(("varmail".to_owned(), Durable::EXT3, Box::new(varmail)));
+    let postmark = postmark(setting)?;
+    works.push((
+        "PostMark".to_owned(),
+        Durable::EachWrite,
+        Box::new(postmark),
+    ));
+    let title = format!("a commit, cow=block and cow=range, on {}", medium.name());
+    let head = [
+        "",
+        "lines",
+        "",
+        "of it",
+        "frozen blocks copied",
+        "",
+        "NVM, us",
+        "",
+    ];
+    let mut table = Table::new(title, head);
+    let mut shares = Vec::new();
+    for (what, durable, work) in &works {
+        let one = |system| ground.measure(setting, (system, medium), &**work, *durable);
+        let (block, range) = (one(UBJ)?, one(UBJ_RANGE)?);
+        let lines = |run: &Measured| lines_each(run.commits, run);
+        let copies = |run: &Measured| {
+            let copies = run.cache.unwrap_or_default().cow_copies;
+            format!("{:.2}", copies as f64 / run.commits as f64)
+        };
+        let us = |run: &Measured| format!("{:.1}", nvm_us_each(run.commits, run));
+        let share = lines(&range) / lines(&block);
+        table.row(
+            what.clone(),
+            [
+                format!("{:.1}", lines(&block)),
+                format!("{:.1}", lines(&range)),
+                format!("{:.1} %", share * 100.0),
+                copies(&block),
+                copies(&range),
+                us(&block),
+                us(&range),
+            ],
+        );
+        shares.push(share * 100.0);
+        report.runs.extend([block, range]);
+    }
+    report.tables.push(table);
+    report.charts.push(Chart {
+        name: "ubj-cow".to_owned(),
+        title: "Lines that a commit writes with cow=range".to_owned(),
+        unit: "% of those with cow=block".to_owned(),
+        groups: works.iter().map(|(what, ..)| what.clone()).collect(),
+        series: vec![Series {
+            name: "UBJ".to_owned(),
+            values: shares.into_iter().map(Some).collect(),
+        }],
+        lines: Vec::new(),
+    });
     Ok(report)
 }
 

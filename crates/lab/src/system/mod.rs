@@ -113,6 +113,8 @@ pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journa
 
 /// UBJ, a buffer cache in NVM that is the journal.
 pub const UBJ: System = beside_nvram("UBJ", "scheme=ubj");
+/// The same that logs the changed bytes of frozen blocks.
+pub const UBJ_RANGE: System = beside_nvram("UBJ, range", "scheme=ubj,cow=range");
 /// Tinca, a transactional cache in NVM,
 pub const TINCA: System = beside_nvram("Tinca", "scheme=tinca");
 /// and Spindle, with an eighth of the NVM for metadata as in its paper,
