@@ -561,13 +561,10 @@ fn apply(
         )
     });
     drop(block);
-    for (offset, bytes) in changes {
-        h.write(pblk, Class::Directory, *offset, bytes)?;
-    }
-    if let Some((offset, sum)) = checksum {
-        h.write(pblk, Class::Directory, offset, &sum.to_le_bytes())?;
-    }
-    Ok(())
+    let checksum = checksum.map(|(offset, sum)| (offset, sum.to_le_bytes()));
+    let checksum = checksum.iter().map(|(offset, sum)| (*offset, &sum[..]));
+    let parts = changes.iter().map(|(offset, bytes)| (*offset, &bytes[..]));
+    Ok(h.write_parts(pblk, Class::Directory, parts.chain(checksum))?)
 }
 
 /// The checksum of `old` as it is after `changes`, which are in order and do not overlap.

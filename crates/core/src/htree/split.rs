@@ -296,10 +296,8 @@ fn write_changed(h: &Handle, old: DirBlock, new: &[u8]) -> Result<()> {
     let ranges = changed_ranges(&old.bytes, new);
     let pblk = old.pblk;
     drop(old);
-    for range in ranges {
-        h.write(pblk, Class::Directory, range.start, &new[range])?;
-    }
-    Ok(())
+    let parts = ranges.into_iter().map(|r| (r.start, &new[r]));
+    Ok(h.write_parts(pblk, Class::Directory, parts)?)
 }
 
 /// Makes changes before the pairs of a root (in ".."), and brings its checksum up to date.

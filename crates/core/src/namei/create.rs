@@ -366,14 +366,9 @@ impl Volume {
         st.raw.encode_fresh(&mut new, inode.ino, &self.geo);
         let ranges = crate::inode::changed_ranges(old, &new);
         drop(block);
-        for range in ranges {
-            h.write(
-                inode.slot.block,
-                Class::InodeTable,
-                at + range.start,
-                &new[range],
-            )?;
-        }
+        // All at once: who looks up the number's last owner loads the slot meanwhile.
+        let parts = ranges.into_iter().map(|r| (at + r.start, &new[r]));
+        h.write_parts(inode.slot.block, Class::InodeTable, parts)?;
         inode.note_change(h, true);
         Ok(())
     }

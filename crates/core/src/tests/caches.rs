@@ -1,9 +1,10 @@
 //! What is kept in memory, and what the caches must not change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::testing::Image;
-use crate::{Caller, FiemapFlags, Fs, MountOptions, OpenFlags};
+use crate::{Caller, Error, FiemapFlags, Fs, MountOptions, OpenFlags};
 use stetfs_media::{BlockDev, Uncached};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
@@ -161,4 +162,42 @@ fn without_barriers_nothing_is_flushed() {
         assert_eq!(count(after) > count(before), flushes, "{options}");
         image.assert_clean();
     }
+}
+
+/// Who asks for the last owner of a number gets the next one, or hears that it is gone. A new inode's slot was written in pieces, each with its own lock,
+/// and between them the number's slot had the new inode with the old one's checksum.
+#[test]
+fn a_number_that_changes_owners_is_never_half_an_inode() {
+    let image = Image::new(32, &["-t", "ext4", "-b", "4096"]);
+    let fs = image.mount("memory=8M");
+    let c = Caller::root();
+    let ino = fs.create(&c, fs.root(), b"f", 0o600, RW).unwrap().ino;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let mut found = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                match fs.getattr(ino) {
+                    Ok(_) => found += 1,
+                    Err(Error::Stale) => {}
+                    Err(e) => panic!("inode {ino}: {e}"),
+                }
+            }
+            found
+        });
+        fs.release(ino).unwrap();
+        for _ in 0..100_000 {
+            fs.unlink(&c, fs.root(), b"f").unwrap();
+            let again = fs.create(&c, fs.root(), b"f", 0o600, RW).unwrap().ino;
+            fs.release(again).unwrap();
+            assert_eq!(again, ino);
+            if asking.is_finished() {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_ne!(asking.join().unwrap(), 0);
+    });
+    fs.unmount().unwrap();
+    image.assert_clean();
 }

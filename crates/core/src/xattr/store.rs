@@ -255,10 +255,9 @@ fn share(
 fn rewrite(h: &Handle, block: BlockNo, old: BlockRef, new: &[u8]) -> Result<()> {
     let changed = changed_ranges(&old, new);
     drop(old);
-    for range in changed {
-        h.write(block, Class::Xattr, range.start, &new[range])?;
-    }
-    Ok(())
+    // All at once: the block's other owners read it meanwhile.
+    let parts = changed.into_iter().map(|r| (r.start, &new[r]));
+    Ok(h.write_parts(block, Class::Xattr, parts)?)
 }
 
 /// One inode less refers to `block`; the last one frees it.
