@@ -1,7 +1,7 @@
 //! Short explorations of power cuts, through the engine of `stetfs crash`, and tests of its judges: without a journal, and without any one of
 //! a journal's barriers, they must find something.
 //!
-//! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of each long workload (default 40; 0:
+//! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of each long workload (default 20; 0:
 //! all) and takes N of the enumerated sequences.
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ use stetfs_media::Cause;
 fn cuts() -> usize {
     let cuts = std::env::var("STETFS_LAB_CUTS").ok();
     match cuts.and_then(|n| n.parse().ok()) {
-        None => 40,
+        None => 20,
         Some(0) => usize::MAX,
         Some(n) => n,
     }
