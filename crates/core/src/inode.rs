@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
-use stetfs_format::{FeatureRoCompat, InodeNo, Tid, Time};
+use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid, Time};
 use stetfs_journal::{FileData, Handle};
-use stetfs_media::Class;
+use stetfs_media::{BlockRef, Class};
 
 use crate::error::{Error, Inconsistent, Result};
 use crate::mapping;
@@ -237,11 +237,8 @@ impl Volume {
         let old = &block[at..at + self.geo.inode_size()];
         let mut new: SmallVec<[u8; 256]> = SmallVec::from_slice(old);
         change(&mut new);
-        let changed = changed_ranges(old, &new);
-        // Otherwise the journal would have to copy the block before it changes it.
-        drop(block);
-        let parts = changed.into_iter().map(|r| (at + r.start, &new[r]));
-        h.write_parts(inode.slot.block, Class::InodeTable, parts)?;
+        let place = (inode.slot.block, Class::InodeTable);
+        write_changed(h, place, block, at, &new)?;
         inode.note_change(h, true);
         Ok(())
     }
@@ -262,6 +259,22 @@ impl Volume {
 
 /// The largest size without the feature `large_file`.
 const LARGE_FILE_MIN: u64 = 0x7fff_ffff;
+
+/// Writes what differs between `new` and what the block at `place` has from byte `at` on, which `old` is: all at once, so that nobody reads one
+/// part without the others.
+pub(crate) fn write_changed(
+    h: &Handle,
+    (block, class): (BlockNo, Class),
+    old: BlockRef,
+    at: usize,
+    new: &[u8],
+) -> Result<()> {
+    let changed = changed_ranges(&old[at..at + new.len()], new);
+    // Otherwise the journal would have to copy the block before it changes it.
+    drop(old);
+    let parts = changed.into_iter().map(|r| (at + r.start, &new[r]));
+    Ok(h.write_parts(block, class, parts)?)
+}
 
 /// The ranges in which two byte strings of one length differ; differences less than 32 bytes apart are one range, because
 /// a range costs more than the bytes between.

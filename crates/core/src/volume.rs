@@ -21,7 +21,7 @@ use stetfs_media::{BlockDev, Class, Pmem};
 use crate::clock::Clock;
 use crate::error::{Error, Inconsistent, Result};
 use crate::icache::InodeCache;
-use crate::inode::changed_ranges;
+use crate::inode::write_changed;
 use crate::options::{MountOptions, OnError};
 use crate::place::Placement;
 
@@ -167,11 +167,7 @@ impl Volume {
         let mut new = [0; SUPERBLOCK_SIZE];
         new.copy_from_slice(old);
         sb.encode_into(&mut new);
-        let changed = changed_ranges(old, &new);
-        // Otherwise the journal would have to copy the block before it changes it.
-        drop(content);
-        let parts = changed.into_iter().map(|r| (offset + r.start, &new[r]));
-        Ok(h.write_parts(block, Class::Superblock, parts)?)
+        write_changed(h, (block, Class::Superblock), content, offset, &new)
     }
 
     /// The number of blocks that `bytes` fill, the last perhaps in part.

@@ -26,7 +26,7 @@ use super::bits::{self, View};
 use super::pins::Pins;
 use super::{Alloc, Damage};
 use crate::error::{Error, Result};
-use crate::inode::changed_ranges;
+use crate::inode::write_changed;
 
 /// What is known of one group.
 pub(crate) struct Group {
@@ -139,11 +139,7 @@ impl Alloc {
         let old = &content[offset..offset + size];
         let mut new: SmallVec<[u8; 64]> = SmallVec::from_slice(old);
         desc.encode_into(&mut new, g, &self.geo);
-        let changed = changed_ranges(old, &new);
-        // Otherwise the journal would have to copy the block before it changes it.
-        drop(content);
-        let parts = changed.into_iter().map(|r| (offset + r.start, &new[r]));
-        Ok(h.write_parts(block, Class::GroupDesc, parts)?)
+        write_changed(h, (block, Class::GroupDesc), content, offset, &new)
     }
 
     /// The block bitmap of a group, checked when it is first met. For a group whose bitmap was never written, what

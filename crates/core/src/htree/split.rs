@@ -18,7 +18,7 @@ use crate::alloc::Source;
 use crate::dir::leaf::Changes;
 use crate::dir::{self, Dir, DirBlock, NewEntry, Place, append};
 use crate::error::{Error, Inconsistent, Result};
-use crate::inode::{Inode, InodeState, changed_ranges};
+use crate::inode::{Inode, InodeState, write_changed};
 use crate::volume::Volume;
 
 /// What a split works on.
@@ -104,7 +104,7 @@ pub(crate) fn make_indexed(
     let mut root = vec![0; vol.geo.block_size()];
     DxBlockMut::init_root(&mut root, inode.ino, parent, version, lblk, &vol.geo)
         .write_checksum(seed, &vol.geo);
-    write_changed(h, old, &root)?;
+    write_dir(h, old, &root)?;
     st.raw.flags.insert(InodeFlags::INDEX);
     Ok(())
 }
@@ -187,7 +187,7 @@ impl Split<'_> {
         drop(names);
 
         let (lblk, _) = self.append(&upper)?;
-        write_changed(self.h, old, &lower)?;
+        write_dir(self.h, old, &lower)?;
         let node = path.nodes.pop().expect("a path has a node above its leaf");
         drop(path);
         self.insert_pair(
@@ -230,7 +230,7 @@ impl Split<'_> {
         pairs.write_checksum(self.seed, geo);
         DxBlockMut::edit_root(&mut root).write_checksum(self.seed, geo);
         self.append(&below)?;
-        write_changed(self.h, node.block, &root)
+        write_dir(self.h, node.block, &root)
     }
 
     /// Moves the upper half of a node's pairs into a new block, which the parent gets a pair for.
@@ -245,7 +245,7 @@ impl Split<'_> {
         pairs.write_checksum(self.seed, geo);
         old.write_checksum(self.seed, geo);
         let (lblk, _) = self.append(&upper)?;
-        write_changed(self.h, node.block, &lower)?;
+        write_dir(self.h, node.block, &lower)?;
         self.insert_pair(
             parent,
             DxEntry {
@@ -264,7 +264,7 @@ impl Split<'_> {
         };
         pairs.insert(node.at + 1, entry);
         pairs.write_checksum(self.seed, &self.vol.geo);
-        write_changed(self.h, node.block, &new)
+        write_dir(self.h, node.block, &new)
     }
 
     /// Where [`Split::append`] will put its block.
@@ -291,13 +291,9 @@ fn split_point(names: &[Name<'_>], block_size: usize) -> usize {
     names.len() / 2
 }
 
-/// Writes what differs; lets the old content go first.
-fn write_changed(h: &Handle, old: DirBlock, new: &[u8]) -> Result<()> {
-    let ranges = changed_ranges(&old.bytes, new);
-    let pblk = old.pblk;
-    drop(old);
-    let parts = ranges.into_iter().map(|r| (r.start, &new[r]));
-    Ok(h.write_parts(pblk, Class::Directory, parts)?)
+/// Writes what differs of a block of a directory.
+fn write_dir(h: &Handle, old: DirBlock, new: &[u8]) -> Result<()> {
+    write_changed(h, (old.pblk, Class::Directory), old.bytes, 0, new)
 }
 
 /// Makes changes before the pairs of a root (in ".."), and brings its checksum up to date.
@@ -313,7 +309,7 @@ pub(crate) fn apply(
         new[*offset..offset + bytes.len()].copy_from_slice(bytes);
     }
     DxBlockMut::edit_root(&mut new).write_checksum(dir.seed(), &dir.vol.geo);
-    write_changed(
+    write_dir(
         h,
         DirBlock {
             lblk: LBlock(0),

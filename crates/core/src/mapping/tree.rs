@@ -17,7 +17,7 @@ use super::extent::{Level, Path, Tree};
 use super::node::{Node, joined};
 use crate::alloc::{Alloc, Source};
 use crate::error::Result;
-use crate::inode::changed_ranges;
+use crate::inode::write_changed;
 
 /// An extent tree to be changed. The caller stores the inode, whose `block` and `blocks` change.
 pub(super) struct TreeMut<'a> {
@@ -342,11 +342,7 @@ impl<'a> TreeMut<'a> {
         node.edit()
             .write_checksum(self.raw.csum_seed(self.ino, geo), geo);
         let content = self.alloc.journal().read(block, Class::Mapping)?;
-        let ranges = changed_ranges(&content, &node.bytes);
-        // Otherwise the journal would have to copy the block before it changes it.
-        drop(content);
-        let parts = ranges.into_iter().map(|r| (r.start, &node.bytes[r]));
-        Ok(self.h.write_parts(block, Class::Mapping, parts)?)
+        write_changed(self.h, (block, Class::Mapping), content, 0, &node.bytes)
     }
 
     /// Writes a node to a block that was just allocated; returns its first logical block.

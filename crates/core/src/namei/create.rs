@@ -303,7 +303,10 @@ fn fill(
     source: Source,
 ) -> Result<()> {
     let mut st = inode.state.write();
-    vol.store_new_inode(h, inode, &st)?;
+    // Nothing of what the number's last owner had remains.
+    vol.write_slot(h, inode, |slot| {
+        st.raw.encode_fresh(slot, inode.ino, &vol.geo);
+    })?;
     if mode::is_dir(new.mode) {
         dir::init(vol, h, inode, &mut st, dir.ino, source)?;
     } else if new.target.len() >= FAST_SYMLINK_MAX {
@@ -353,23 +356,4 @@ fn enter(
     // Also when there was no space: the tree may have grown before that was found.
     vol.store_inode(h, dir, &st)?;
     entered
-}
-
-impl Volume {
-    /// Writes the slot of an inode that was just taken; nothing of what was there remains.
-    pub(crate) fn store_new_inode(&self, h: &Handle, inode: &Inode, st: &InodeState) -> Result<()> {
-        let at = inode.slot.offset as usize;
-        let size = self.geo.inode_size();
-        let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
-        let old = &block[at..at + size];
-        let mut new: smallvec::SmallVec<[u8; 256]> = smallvec::SmallVec::from_elem(0, size);
-        st.raw.encode_fresh(&mut new, inode.ino, &self.geo);
-        let ranges = crate::inode::changed_ranges(old, &new);
-        drop(block);
-        // All at once: who looks up the number's last owner loads the slot meanwhile.
-        let parts = ranges.into_iter().map(|r| (at + r.start, &new[r]));
-        h.write_parts(inode.slot.block, Class::InodeTable, parts)?;
-        inode.note_change(h, true);
-        Ok(())
-    }
 }

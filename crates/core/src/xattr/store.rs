@@ -18,7 +18,7 @@ use stetfs_media::{BlockRef, Class};
 use super::shared::Known;
 use crate::alloc::Source;
 use crate::error::{Error, Result};
-use crate::inode::{Inode, InodeState, changed_ranges};
+use crate::inode::{Inode, InodeState, write_changed};
 use crate::types::SetXattr;
 use crate::volume::Volume;
 
@@ -207,7 +207,7 @@ fn write_block(
             known.forget(old_hash, old);
             let mut new = raw.to_vec();
             encode_block(&mut new, list, 1, old, &vol.geo);
-            rewrite(h, old, raw, &new)?;
+            write_changed(h, (old, Class::Xattr), raw, 0, &new)?;
             known.insert(hash, old);
             return Ok(());
         }
@@ -248,16 +248,8 @@ fn share(
     };
     let mut new = raw.to_vec();
     set_refcount(&mut new, refcount + 1, block, &vol.geo);
-    rewrite(h, block, raw, &new)?;
+    write_changed(h, (block, Class::Xattr), raw, 0, &new)?;
     Ok(Some(block))
-}
-
-fn rewrite(h: &Handle, block: BlockNo, old: BlockRef, new: &[u8]) -> Result<()> {
-    let changed = changed_ranges(&old, new);
-    drop(old);
-    // All at once: the block's other owners read it meanwhile.
-    let parts = changed.into_iter().map(|r| (r.start, &new[r]));
-    Ok(h.write_parts(block, Class::Xattr, parts)?)
 }
 
 /// One inode less refers to `block`; the last one frees it.
@@ -277,7 +269,7 @@ fn drop_reference(
         Ordering::Greater => {
             let mut new = raw.to_vec();
             set_refcount(&mut new, refcount - 1, block, &vol.geo);
-            rewrite(h, block, raw, &new)
+            write_changed(h, (block, Class::Xattr), raw, 0, &new)
         }
         _ => {
             known.forget(hash, block);
