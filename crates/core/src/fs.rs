@@ -433,6 +433,7 @@ impl Fs {
             if matches!(vol.journal.stopped(), Some(JournalError::ReadOnly)) {
                 return Ok(());
             }
+            vol.dev.check_backing()?;
             vol.journal.commit_running()?;
             vol.alloc.discard_freed();
             Ok(())

@@ -95,9 +95,10 @@ pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
         {
             vol.journal.place_early(tid, &data)?;
         }
-        vol.journal.commit(tid)?;
+        return Ok(vol.journal.commit(tid)?);
     }
-    Ok(())
+    // A commit would have found that out.
+    Ok(vol.dev.check_backing()?)
 }
 
 /// Space, counts, limits (`ext4_statfs`).

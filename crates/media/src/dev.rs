@@ -128,6 +128,12 @@ pub trait BlockDev: Send + Sync {
     /// Makes every write that returned before this call durable.
     fn flush(&self, cause: Cause) -> Result<(), MediaError>;
 
+    /// Whether what the device is in is all there still: a file can be cut or removed while it is open, and then nothing that is
+    /// written to it is durable. Every flush of a file asks this too.
+    fn check_backing(&self) -> Result<(), MediaError> {
+        Ok(())
+    }
+
     /// Tells the device that a range is no longer needed; what a later read of it gives is undefined.
     /// [`MediaError::Unsupported`] where the device cannot.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError>;

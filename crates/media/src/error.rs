@@ -91,6 +91,22 @@ pub enum MediaError {
         /// How much of it exists.
         done: u64,
     },
+    /// The file was made shorter while it was open: what was beyond its new end is lost.
+    #[error("{}: the file was cut to {is} bytes while it was in use; it had {was}", path.display())]
+    Cut {
+        /// The file.
+        path: PathBuf,
+        /// Its size when it was opened.
+        was: u64,
+        /// Its size now.
+        is: u64,
+    },
+    /// The file was removed while it was open: all of it is lost when it is closed.
+    #[error("{}: the file was removed while it was in use; what it holds can be copied from /proc/{}/fd until it is closed", path.display(), std::process::id())]
+    Removed {
+        /// Where it was.
+        path: PathBuf,
+    },
     /// The request reaches beyond the end of the device.
     #[error("{op} of {len} bytes at {offset} is beyond the end of the device ({size} bytes)")]
     PastEnd {

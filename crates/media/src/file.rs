@@ -64,6 +64,8 @@ pub(crate) struct Shape {
     /// Alignment that O_DIRECT asks of memory, in bytes; 1 without O_DIRECT.
     pub(crate) memory_align: u32,
     pub(crate) volatile_cache: bool,
+    /// It is in a directory, and not a file that was removed before it was opened.
+    pub(crate) has_name: bool,
 }
 
 impl FileDev {
@@ -273,6 +275,9 @@ impl FileDev {
 
     pub(crate) fn sync_to_medium(&self) -> Result<(), MediaError> {
         self.check_not_lost()?;
+        self.check_backing().inspect_err(|_| {
+            self.writes_lost.store(true, Ordering::Release);
+        })?;
         retry_on_intr(|| fdatasync(&self.file)).map_err(|source| {
             self.writes_lost.store(true, Ordering::Release);
             MediaError::Io {
@@ -406,7 +411,8 @@ impl BlockDev for FileDev {
         self.check_not_lost()?;
         let start = Instant::now();
         if !self.no_dsync.load(Ordering::Relaxed) {
-            match self.write_parts(offset, parts, Sync::Durable) {
+            let written = self.write_parts(offset, parts, Sync::Durable);
+            match written.and_then(|()| self.check_backing()) {
                 Ok(()) => {
                     self.meter.count_durable_write(tag, len);
                     self.meter.count_busy(tag, elapsed_ns(start));
@@ -433,6 +439,30 @@ impl BlockDev for FileDev {
         self.sync_to_medium()?;
         self.meter.count_flush(cause);
         self.meter.count_cause_busy(cause, elapsed_ns(start));
+        Ok(())
+    }
+
+    fn check_backing(&self) -> Result<(), MediaError> {
+        if self.shape.block_device {
+            return Ok(());
+        }
+        let stat = rustix::fs::fstat(&self.file).map_err(|source| MediaError::Open {
+            path: self.path.clone(),
+            source,
+        })?;
+        let is = u64::try_from(stat.st_size).unwrap_or(0);
+        if stat.st_nlink == 0 && self.shape.has_name {
+            return Err(MediaError::Removed {
+                path: self.path.clone(),
+            });
+        }
+        if is < self.shape.size {
+            return Err(MediaError::Cut {
+                path: self.path.clone(),
+                was: self.shape.size,
+                is,
+            });
+        }
         Ok(())
     }
 

@@ -204,6 +204,7 @@ impl FileOptions {
             direct,
             memory_align,
             volatile_cache: !(block_device && direct && is_write_through(stat)),
+            has_name: stat.st_nlink > 0,
         })
     }
 }

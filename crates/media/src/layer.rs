@@ -94,6 +94,10 @@ impl<L: Layer + ?Sized> BlockDev for L {
         self.below().survives()
     }
 
+    fn check_backing(&self) -> Result<(), MediaError> {
+        self.below().check_backing()
+    }
+
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         Layer::read_at(self, offset, out, tag)
     }

@@ -98,6 +98,11 @@ pub trait Pmem: Send + Sync {
     /// Returns when everything that was flushed or stored past the cache before this call is durable.
     fn fence(&self, cause: Cause) -> Result<(), MediaError>;
 
+    /// As [`BlockDev::check_backing`](crate::BlockDev::check_backing); fences do not ask it.
+    fn check_backing(&self) -> Result<(), MediaError> {
+        Ok(())
+    }
+
     /// The account of everything done in this memory.
     fn meter(&self) -> &Meter;
 }

@@ -79,6 +79,10 @@ impl BlockDev for PmemDev {
         self.pmem.fence(cause)
     }
 
+    fn check_backing(&self) -> Result<(), MediaError> {
+        self.pmem.check_backing()
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         check_range(Op::Discard, offset, len, SECTOR, self.size)?;
         Err(MediaError::Unsupported { op: Op::Discard })

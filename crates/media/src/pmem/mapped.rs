@@ -32,7 +32,7 @@ use rustix::io::{Errno, retry_on_intr};
 use stetfs_sys::mapping::{Access, Mapping};
 use stetfs_sys::store_fence;
 
-use crate::dev::check_in_device;
+use crate::dev::{BlockDev, check_in_device};
 use crate::error::{MediaError, Op};
 use crate::file::FileDev;
 use crate::meter::Meter;
@@ -323,6 +323,10 @@ impl Pmem for MappedPmem {
         }
         self.meter.count_fence(cause);
         Ok(())
+    }
+
+    fn check_backing(&self) -> Result<(), MediaError> {
+        BlockDev::check_backing(&self.file)
     }
 
     fn meter(&self) -> &Meter {

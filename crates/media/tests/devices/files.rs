@@ -228,6 +228,47 @@ fn a_file_that_shrinks_is_an_error() {
     );
 }
 
+/// What was cut off or removed while it was in use is not durable, whatever fdatasync says.
+#[test]
+fn a_file_that_is_cut_or_removed_is_never_flushed() {
+    let scratch = Scratch::new();
+    let cut = |path: &Path| {
+        File::options()
+            .write(true)
+            .open(path)
+            .and_then(|f| f.set_len(5000))
+    };
+    let remove = |path: &Path| fs::remove_file(path);
+    let ways: [&dyn Fn(&Path) -> std::io::Result<()>; 2] = [&cut, &remove];
+    for (name, spoil) in ["cut", "removed"].into_iter().zip(ways) {
+        let path = scratch.image(name, SIZE);
+        let dev = open(&path);
+        dev.write_at(0, &[7; 4096], TAG).expect("a write");
+        dev.flush(Cause::Home).expect("a flush");
+        spoil(&path).expect("it is spoiled");
+        let is_told = |e: &MediaError| match name {
+            "cut" => matches!(
+                e,
+                MediaError::Cut {
+                    was: SIZE,
+                    is: 5000,
+                    ..
+                }
+            ),
+            _ => matches!(e, MediaError::Removed { .. }),
+        };
+        for done in [
+            dev.check_backing(),
+            dev.write_durable(0, &[&[8; 4096]], TAG),
+            dev.check_backing(),
+        ] {
+            assert!(is_told(&done.unwrap_err()), "{name}");
+        }
+        // As after any flush that failed, there is no way back.
+        assert!(dev.flush(Cause::Home).is_err());
+    }
+}
+
 #[test]
 fn discarded_space_goes_back_to_the_host() {
     let scratch = Scratch::new();
