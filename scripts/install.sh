@@ -14,8 +14,12 @@ bash_completion=$dest$prefix/share/bash-completion/completions
 zsh_completion=$dest$prefix/share/zsh/site-functions
 fish_completion=$dest$prefix/share/fish/vendor_completions.d
 # mount -t fuse.stetfs runs /sbin/mount.fuse.stetfs; umount of such a mount runs /sbin/umount.fuse.stetfs, which
-# waits for the image. Both are this one program, told apart by the name it is called by.
-helpers=("$dest$sbin/mount.fuse.stetfs" "$dest$sbin/umount.fuse.stetfs")
+# waits for the image. Mounts of a block device are of the type fuseblk.stetfs; mount(8) and umount(8) look for helpers of that
+# name when they are remounted or unmounted. All are this one program, told apart by the name it is called by.
+helpers=()
+for type in fuse.stetfs fuseblk.stetfs; do
+    helpers+=("$dest$sbin/mount.$type" "$dest$sbin/umount.$type")
+done
 
 if [ "${1:-}" = --remove ]; then
     rm -fv -- "$bin/stetfs" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \

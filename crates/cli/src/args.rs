@@ -152,7 +152,12 @@ Mount options, for -o (name or name=value, separated by commas):
   nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca, spindle);
                                       made when it is not there
   noload                              with ro: leave the journal alone
+  loop, noloop                        (root) attach a loop device that stands for the image, so that sync(2)
+                                      reaches the mount (Linux 6.18); default: if it can be
+  nowriteback                         no writeback cache: each write(2) goes to the volume by itself
   allow_other, default_permissions    who may use the mount, and who checks
+  suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work (default: only
+                                      when root mounts an image that root owns and nobody else may write)
 
 In /etc/fstab:
   /srv/disk.img  /mnt/disk  fuse.stetfs  data=journal,noatime  0  0

@@ -1,7 +1,7 @@
 //! The `stetfs` command.
 //!
 //! `args.rs` is the definition of the command line; each command is a module of its name. One program goes by several names:
-//! called as `mount.fuse.stetfs` or `umount.fuse.stetfs` it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
+//! called as `mount.fuse.stetfs` or `umount.fuse.stetfs` (or `fuseblk` for `fuse`) it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
 //! is how mount.fuse3 calls it for the type fuse.stetfs.
 #![forbid(unsafe_code)]
 
@@ -61,12 +61,16 @@ fn main() -> ExitCode {
         .map(Path::new)
         .and_then(Path::file_name)
         .unwrap_or_default();
-    let result = if name == "mount.fuse.stetfs" {
+    let is_helper = |verb: &str| {
+        let types = [stetfs_fuse::FS_TYPE, stetfs_fuse::FS_TYPE_BLOCK];
+        types
+            .iter()
+            .any(|kind| name == format!("{verb}.{kind}").as_str())
+    };
+    let result = if is_helper("mount") || is_mount_fuse_call(&arguments) {
         mount_helper(arguments)
-    } else if name == "umount.fuse.stetfs" {
+    } else if is_helper("umount") {
         umount_helper(arguments)
-    } else if is_mount_fuse_call(&arguments) {
-        mount_helper(arguments)
     } else {
         command(arguments)
     };

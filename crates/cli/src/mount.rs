@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stetfs::MountReport;
 use stetfs_fuse::background::{self, StartError};
-use stetfs_fuse::{Ended, Options};
+use stetfs_fuse::{Ended, FuseOptions, Options, Standing};
 
 use crate::args::{Mount, MountHelper};
 use crate::failure::{Explain, Failure, Result};
@@ -41,7 +41,10 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
     } else {
         args.options.clone()
     };
-    parse(&options).map_err(|f| f.exit(EXIT_USAGE))?;
+    let parsed = parse(&options).map_err(|f| f.exit(EXIT_USAGE))?;
+    if options.iter().any(|o| o == "remount") {
+        return remount(args, &parsed).map_err(|f| f.exit(EXIT_MOUNT_FAILED));
+    }
     check(&args.image, &args.dir).map_err(|f| f.exit(EXIT_MOUNT_FAILED))?;
     if args.fake {
         return Ok(());
@@ -57,6 +60,28 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
         quiet: true,
     };
     start_server(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
+}
+
+/// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to change.
+fn remount(args: &MountHelper, options: &Options) -> Result<()> {
+    // mount(8) may have taken them from /etc/fstab, so they are no mistake.
+    let fixed: Vec<&str> = args
+        .options
+        .iter()
+        .map(String::as_str)
+        .filter(|option| !FuseOptions::can_change_live(option))
+        .collect();
+    if !fixed.is_empty() {
+        eprintln!(
+            "stetfs: {}: a remount does not change {}; that takes an unmount",
+            args.dir.display(),
+            fixed.join(",")
+        );
+    }
+    if args.fake {
+        return Ok(());
+    }
+    Ok(stetfs_fuse::remount(&args.dir, &options.fuse)?)
 }
 
 fn parse(options: &[String]) -> Result<Options> {
@@ -135,7 +160,17 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     let mut fuse = options.fuse.clone();
     fuse.read_only |= report.read_only;
     tell(args, &report);
-    let ready = || {
+    let ready = |standing: Standing| {
+        if !standing.hears_syncs && !args.quiet && !options.fuse.read_only {
+            eprintln!(
+                "stetfs: sync(1) does not reach this mount: what must be durable needs fsync (`sync FILE`); {}",
+                if options.fuse.commit_given {
+                    "the rest is committed as `commit=` says"
+                } else {
+                    "the rest is committed once a second"
+                }
+            );
+        }
         if args.server {
             background::detach(log_file)?;
             log.detach(args.log.is_some());

@@ -3,6 +3,7 @@
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -30,7 +31,7 @@ pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
                 rustix::fs::minor(m.rdev())
             )
         });
-    let is_it = |m: &MountEntry| number.as_ref() == Some(&m.device) || m.source == real;
+    let is_it = |m: &MountEntry| number.as_ref() == Some(&m.device) || m.image() == real;
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
     Ok(all.into_iter().find(is_it))
 }
@@ -45,7 +46,7 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
         ))
         .advise(format!("unmount it first: {}", umount_command(&mount))));
     }
-    if let Some(device) = loop_device_of(image) {
+    if let Some(device) = lasting_loop_device_of(image) {
         let shown = image.display();
         return Err(
             Failure::new(format!("{shown} is the backing file of {device}")).advise(format!(
@@ -57,6 +58,23 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
         .open(image)
         .map(drop)
         .or_advise(|| "see who uses it: fuser -v".to_owned())
+}
+
+/// The loop device whose backing file is `image`. One that goes away by itself when its last user has gone, as a mount's does, is
+/// given a moment to do so.
+fn lasting_loop_device_of(image: &Path) -> Option<String> {
+    const MOMENT: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + MOMENT;
+    loop {
+        let device = loop_device_of(image)?;
+        let name = device.strip_prefix("/dev/").unwrap_or_default();
+        let autoclear = Path::new("/sys/block").join(name).join("loop/autoclear");
+        let is_leaving = std::fs::read_to_string(autoclear).is_ok_and(|text| text.trim() == "1");
+        if !is_leaving || Instant::now() > deadline {
+            return Some(device);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The loop device whose backing file is `image`, mounted or not: both have caches of their own.

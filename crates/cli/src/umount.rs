@@ -40,6 +40,14 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
         );
         return check_clean(image);
     }
+    if let Some(place) = &unmounted.still {
+        let place = place.as_ref().map_or_else(
+            || "elsewhere (in another mount namespace, or files are open)".to_owned(),
+            |dir| format!("on {}", dir.display()),
+        );
+        eprintln!("stetfs: {} is still mounted {place}", image.display());
+        return Ok(());
+    }
     if args.lazy && !unmounted.finished {
         return Ok(());
     }

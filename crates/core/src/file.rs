@@ -10,7 +10,7 @@
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_journal::{Handle, Old, Wrote};
+use stetfs_journal::{DataPromise, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::{Error, Inconsistent, Result};
@@ -378,6 +378,20 @@ pub(crate) fn zero_in_block(
     Ok(())
 }
 
+/// How many blocks one handle writes at most.
+fn chunk_blocks(vol: &Volume) -> u64 {
+    u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX)
+}
+
+/// How long a write may be that is one handle, wherever in a block it begins; 0 when its data is not part of the transaction.
+pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
+    if vol.journal.data_promise() != DataPromise::Atomic {
+        return 0;
+    }
+    let blocks = chunk_blocks(vol);
+    blocks.saturating_sub(1).max(1) << vol.geo.block_bits
+}
+
 /// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written.
 fn write_chunk(
     vol: &Volume,
@@ -390,8 +404,7 @@ fn write_chunk(
     let size = vol.geo.block_size();
     let skip = offset as usize & (size - 1);
     let first = LBlock((offset >> vol.geo.block_bits) as u32);
-    let most = u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX);
-    let mut count = ((skip + bytes.len()).div_ceil(size) as u64).min(most) as u32;
+    let mut count = ((skip + bytes.len()).div_ceil(size) as u64).min(chunk_blocks(vol)) as u32;
     let found = loop {
         match reserve(vol, c, inode, first, count) {
             // On a full volume as much is written as there is room for.

@@ -57,6 +57,8 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
     pub bytes_written: u64,
+    /// One write of at most so many bytes is there entirely or not at all after a crash; 0 when file data is not journaled.
+    pub atomic_write_max: u64,
     /// What the device below has done.
     pub device: MeterSnapshot,
     /// The persistent memory beside it, where the scheme has some.
@@ -327,6 +329,17 @@ impl Fs {
         self.run(|vol| open::release(vol, ino))
     }
 
+    /// From now on an inode that loses its last name, and is no regular file or symbolic link, keeps its number and attributes until
+    /// [`forget`](Self::forget): for a cache above this one that knows inodes by their numbers.
+    pub fn hold_removed(&self) {
+        self.0.held.begin();
+    }
+
+    /// The cache above has forgotten an inode.
+    pub fn forget(&self, ino: InodeNo) -> Result<()> {
+        self.run(|vol| vol.held.forget(vol, ino))
+    }
+
     /// Reads at `offset`; gives how much there was before the end of the file.
     pub fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.run(|vol| {
@@ -445,6 +458,13 @@ impl Fs {
         self.run(|vol| Ok(open::statfs(vol)))
     }
 
+    /// Bytes of new data for which the caller can still be promised a place. A write of less may fail all the same: reservations also keep
+    /// room for the maps of what they are for.
+    pub fn room(&self, c: &Caller) -> u64 {
+        let vol = &self.0;
+        vol.alloc.room(vol.alloc.may_use_root_blocks(c)) << vol.geo.block_bits
+    }
+
     /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives the bytes discarded.
     pub fn trim(&self, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
         self.run(|vol| open::trim(vol, c, offset, len, min_len))
@@ -477,6 +497,7 @@ impl Fs {
             remaps: vol.journal.remaps(),
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
+            atomic_write_max: file::atomic_write_max(vol),
             device: vol.dev.meter().snapshot(),
             nvm: vol.nvm.as_ref().map(|nvm| NvmStats {
                 medium: nvm.describe(),
@@ -504,11 +525,16 @@ impl Fs {
 
     /// The step of the timestamps that inodes of this volume hold: a nanosecond, or a second with 128-byte inodes.
     pub fn time_step(&self) -> Duration {
-        if self.0.geo.inode_size() > GOOD_OLD_INODE_SIZE {
+        if self.has_birth_times() {
             Duration::from_nanos(1)
         } else {
             Duration::from_secs(1)
         }
+    }
+
+    /// Whether inodes of this volume say when they were made: not those of 128 bytes.
+    pub fn has_birth_times(&self) -> bool {
+        self.0.geo.inode_size() > GOOD_OLD_INODE_SIZE
     }
 
     /// The device below.

@@ -29,6 +29,7 @@ mod evict;
 mod fallocate;
 mod file;
 mod fs;
+mod held;
 mod htree;
 mod icache;
 mod inode;

@@ -43,6 +43,8 @@ pub(crate) struct Volume {
     pub(crate) dirs: crate::dir::Dirs,
     /// Inodes in memory.
     pub(crate) icache: InodeCache,
+    /// Removed inodes that a cache above has not forgotten.
+    pub(crate) held: crate::held::Held,
     /// How it was mounted.
     pub(crate) opts: MountOptions,
     /// Time.

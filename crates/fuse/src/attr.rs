@@ -1,108 +1,135 @@
 //! Translation between the core's attributes and FUSE's: numbers, times, file types.
 //!
 //! FUSE calls the root directory node 1, ext4 calls it inode 2; every other number is the same on both sides
-//! (inode 1 holds bad blocks and can never be looked up). Attributes carry the volume's own numbers, so that
-//! `stat` on the mount point says 2 as on a kernel mount; only entry replies for the root say 1, because fuser uses
-//! one number for both.
+//! (inode 1 holds bad blocks and can never be looked up). Attributes carry the volume's own numbers, so that `stat` on the
+//! mount point says 2 as on a kernel mount.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use fuser::{FileAttr, FileType, Generation, INodeNo, TimeOrNow};
-use stetfs::{Attr, SetTime};
+use stetfs::{Attr, Entry, SetAttr, SetTime};
 use stetfs_format::{InodeNo, Time};
+
+use crate::wire::abi::{self, Set};
 
 /// The inode of the root directory (EXT4_ROOT_INO).
 pub(crate) const ROOT: InodeNo = InodeNo(2);
 
+/// FUSE's number for it (FUSE_ROOT_ID).
+pub(crate) const ROOT_NODE: u64 = 1;
+
 /// The inode that a FUSE node is. A number that cannot be an inode becomes 0, which the core refuses.
-pub(crate) fn inode(node: INodeNo) -> InodeNo {
-    if node == INodeNo::ROOT {
+pub(crate) fn inode(node: u64) -> InodeNo {
+    if node == ROOT_NODE {
         return ROOT;
     }
-    InodeNo(u32::try_from(node.0).unwrap_or(0))
+    InodeNo(u32::try_from(node).unwrap_or(0))
 }
 
 /// The FUSE node that an inode is.
-pub(crate) fn node(ino: InodeNo) -> INodeNo {
-    if ino == ROOT {
-        INodeNo::ROOT
-    } else {
-        INodeNo(u64::from(ino.0))
-    }
+pub(crate) fn node(ino: InodeNo) -> u64 {
+    if ino == ROOT { ROOT_NODE } else { ino.0.into() }
 }
 
-/// Attributes as FUSE carries them, under the volume's own number.
-pub(crate) fn file_attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(u64::from(attr.ino.0)),
-        size: attr.size,
-        blocks: attr.blocks,
-        atime: system_time(attr.atime),
-        mtime: system_time(attr.mtime),
-        ctime: system_time(attr.ctime),
-        crtime: system_time(attr.crtime),
-        kind: file_type(attr.mode),
-        perm: attr.mode & 0o7777,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: encode_rdev(attr.rdev),
-        blksize: attr.blksize,
+/// Attributes as FUSE carries them.
+pub(crate) fn attr(a: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: a.ino.0.into(),
+        size: a.size,
+        blocks: a.blocks,
+        atime: a.atime.sec,
+        mtime: a.mtime.sec,
+        ctime: a.ctime.sec,
+        atimensec: a.atime.nsec,
+        mtimensec: a.mtime.nsec,
+        ctimensec: a.ctime.nsec,
+        mode: a.mode.into(),
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: encode_rdev(a.rdev),
+        blksize: a.blksize,
         flags: 0,
     }
 }
 
-/// Attributes for an entry reply, which names the node by the attributes' number.
-pub(crate) fn entry_attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: node(attr.ino),
-        ..file_attr(attr)
+/// An entry, and how long its name and its attributes may be kept.
+pub(crate) fn entry(found: &Entry, names: Duration, attrs: Duration) -> abi::EntryOut {
+    abi::EntryOut {
+        nodeid: node(found.ino),
+        generation: found.generation.into(),
+        entry_valid: names.as_secs(),
+        attr_valid: attrs.as_secs(),
+        entry_valid_nsec: names.subsec_nanos(),
+        attr_valid_nsec: attrs.subsec_nanos(),
+        attr: attr(&found.attr),
     }
 }
 
-/// What an entry reply says for a name that does not exist: node 0, which the kernel may remember.
-pub(crate) fn negative() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
+/// Says that there is no such name: node 0, which the kernel may remember as long as this.
+pub(crate) fn no_entry(keep: Duration) -> abi::EntryOut {
+    abi::EntryOut {
+        entry_valid: keep.as_secs(),
+        entry_valid_nsec: keep.subsec_nanos(),
+        ..abi::EntryOut::default()
     }
 }
 
-/// The generation as FUSE carries it.
-pub(crate) fn generation(generation: u32) -> Generation {
-    Generation(u64::from(generation))
-}
-
-/// The type in the mode's upper bits. What is none becomes a regular file: the core has checked the mode.
-pub(crate) fn file_type(mode: u16) -> FileType {
-    dirent_type((mode >> 12) as u8)
-}
-
-/// The type as `d_type` has it; unknown becomes a regular file (only a directory without the `filetype` feature
-/// says unknown, and then only plain `readdir` shows it).
-pub(crate) fn dirent_type(kind: u8) -> FileType {
-    match kind {
-        libc::DT_FIFO => FileType::NamedPipe,
-        libc::DT_CHR => FileType::CharDevice,
-        libc::DT_DIR => FileType::Directory,
-        libc::DT_BLK => FileType::BlockDevice,
-        libc::DT_LNK => FileType::Symlink,
-        libc::DT_SOCK => FileType::Socket,
-        _ => FileType::RegularFile,
+/// What statx(2) tells beyond the attributes: the time of birth, where the volume has it (STATX_BASIC_STATS, STATX_BTIME).
+pub(crate) fn statx(a: &Attr, birth: bool) -> abi::StatX {
+    const BASIC_STATS: u32 = 0x7ff;
+    const BTIME: u32 = 0x800;
+    let time = |t: Time| abi::SxTime {
+        tv_sec: t.sec,
+        tv_nsec: t.nsec,
+        __reserved: 0,
+    };
+    abi::StatX {
+        mask: BASIC_STATS | if birth { BTIME } else { 0 },
+        blksize: a.blksize,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        mode: a.mode,
+        ino: a.ino.0.into(),
+        size: a.size,
+        blocks: a.blocks,
+        atime: time(a.atime),
+        btime: time(a.crtime),
+        ctime: time(a.ctime),
+        mtime: time(a.mtime),
+        rdev_major: a.rdev.0,
+        rdev_minor: a.rdev.1,
+        ..abi::StatX::default()
     }
+}
+
+/// What a SETATTR changes. Its times may be some that the kernel has kept for cached writes.
+pub(crate) fn set_attr(to: &abi::SetAttrIn) -> SetAttr {
+    let valid = Set::from_bits_retain(to.valid);
+    let given = |flag, now, sec, nsec| match valid.contains(flag) {
+        false => None,
+        true if valid.contains(now) => Some(SetTime::Now),
+        true => Some(SetTime::At(time(sec, nsec))),
+    };
+    SetAttr {
+        mode: valid
+            .contains(Set::MODE)
+            .then_some((to.mode & 0o7777) as u16),
+        uid: valid.contains(Set::UID).then_some(to.uid),
+        gid: valid.contains(Set::GID).then_some(to.gid),
+        size: valid.contains(Set::SIZE).then_some(to.size),
+        atime: given(Set::ATIME, Set::ATIME_NOW, to.atime, to.atimensec),
+        mtime: given(Set::MTIME, Set::MTIME_NOW, to.mtime, to.mtimensec),
+        ctime: valid
+            .contains(Set::CTIME)
+            .then(|| time(to.ctime, to.ctimensec)),
+        through_handle: valid.contains(Set::FH),
+        kill_suid: valid.contains(Set::KILL_SUIDGID),
+    }
+}
+
+fn time(sec: i64, nsec: u32) -> Time {
+    Time { sec, nsec }
 }
 
 /// A device number in the form of the FUSE protocol (the kernel's `new_encode_dev`: minor 7-0, major 11-0, minor 19-8).
@@ -116,47 +143,6 @@ pub(crate) fn decode_rdev(rdev: u32) -> (u32, u32) {
         (rdev >> 8) & 0xfff,
         (rdev & 0xff) | ((rdev >> 12) & 0xfff00),
     )
-}
-
-/// A timestamp as `SystemTime`.
-pub(crate) fn system_time(time: Time) -> SystemTime {
-    let whole = Duration::from_secs(time.sec.unsigned_abs());
-    let part = Duration::from_nanos(u64::from(time.nsec.min(999_999_999)));
-    let base = if time.sec < 0 {
-        UNIX_EPOCH.checked_sub(whole)
-    } else {
-        UNIX_EPOCH.checked_add(whole)
-    };
-    base.and_then(|base| base.checked_add(part))
-        .unwrap_or(UNIX_EPOCH)
-}
-
-/// A timestamp from a request.
-///
-/// For times before 1970 fuser 0.18 hands out `1970 - (|sec| + nsec)` where the request meant
-/// `1970 - |sec| + nsec`; both numbers can still be told from the difference to 1970, and are.
-pub(crate) fn request_time(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Time {
-            sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            nsec: after.subsec_nanos(),
-        },
-        Err(before) => {
-            let before = before.duration();
-            Time {
-                sec: i64::try_from(before.as_secs()).map_or(i64::MIN, |s| -s),
-                nsec: before.subsec_nanos(),
-            }
-        }
-    }
-}
-
-/// A time to be set, from a request.
-pub(crate) fn set_time(time: TimeOrNow) -> SetTime {
-    match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(request_time(time)),
-    }
 }
 
 #[cfg(test)]
@@ -176,26 +162,28 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970() {
-        let t = Time {
-            sec: -2,
-            nsec: 800_000_000,
+    fn only_what_is_valid_is_set() {
+        let to = abi::SetAttrIn {
+            valid: (Set::MODE | Set::ATIME | Set::ATIME_NOW | Set::MTIME | Set::FH).bits(),
+            size: 7,
+            atime: 1,
+            mtime: -2,
+            mtimensec: 800_000_000,
+            mode: 0o104_755,
+            ..abi::SetAttrIn::default()
         };
-        let since = UNIX_EPOCH.duration_since(system_time(t)).unwrap();
-        assert_eq!(since, Duration::from_millis(1_200));
-        // As fuser makes it from the request (-2, 800_000_000).
-        assert_eq!(request_time(UNIX_EPOCH - Duration::new(2, 800_000_000)), t);
-        assert_eq!(
-            request_time(UNIX_EPOCH + Duration::new(5, 7)),
-            Time { sec: 5, nsec: 7 }
-        );
+        let set = set_attr(&to);
+        assert_eq!((set.mode, set.size), (Some(0o4755), None));
+        assert_eq!(set.atime, Some(SetTime::Now));
+        assert_eq!(set.mtime, Some(SetTime::At(time(-2, 800_000_000))));
+        assert!(set.ctime.is_none() && set.through_handle && !set.kill_suid);
     }
 
     #[test]
     fn the_root_has_two_numbers() {
-        assert_eq!(inode(INodeNo(1)), InodeNo(2));
-        assert_eq!(node(InodeNo(2)), INodeNo(1));
-        assert_eq!(inode(INodeNo(12)), InodeNo(12));
-        assert_eq!(inode(INodeNo(u64::MAX)), InodeNo(0));
+        assert_eq!(inode(1), InodeNo(2));
+        assert_eq!(node(InodeNo(2)), 1);
+        assert_eq!(inode(12), InodeNo(12));
+        assert_eq!(inode(u64::MAX), InodeNo(0));
     }
 }

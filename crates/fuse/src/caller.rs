@@ -4,35 +4,36 @@
 //! file creation mask, which come with the request. Supplementary groups matter for one request only, setting an ACL, and
 //! are looked up in `/proc` then.
 
-use fuser::Request;
 use smallvec::SmallVec;
 use stetfs::Caller;
 
+use crate::wire::abi::InHeader;
+
 /// The caller of a request that makes nothing.
-pub(crate) fn caller(req: &Request) -> Caller {
+pub(crate) fn caller(from: &InHeader) -> Caller {
     Caller {
-        uid: req.uid(),
-        gid: req.gid(),
+        uid: from.uid,
+        gid: from.gid,
         groups: SmallVec::new(),
         umask: 0,
-        privileged: req.uid() == 0,
+        privileged: from.uid == 0,
         checks: false,
     }
 }
 
 /// The caller of a request that makes a file.
-pub(crate) fn creator(req: &Request, umask: u32) -> Caller {
+pub(crate) fn creator(from: &InHeader, umask: u32) -> Caller {
     Caller {
         umask: (umask & 0o777) as u16,
-        ..caller(req)
+        ..caller(from)
     }
 }
 
 /// The caller with its supplementary groups; without them when the process cannot be seen from here.
-pub(crate) fn caller_with_groups(req: &Request) -> Caller {
-    let mut caller = caller(req);
-    if req.pid() != 0
-        && let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", req.pid()))
+pub(crate) fn caller_with_groups(from: &InHeader) -> Caller {
+    let mut caller = caller(from);
+    if from.pid != 0
+        && let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", from.pid))
     {
         caller.groups = groups(&status);
     }

@@ -1,24 +1,31 @@
-//! The companion: a small process beside the server that releases the mount point when the server dies.
+//! The companion: a small process beside the server that touches the mount from outside.
 //!
-//! Without it a killed server leaves a mount point on which every call fails with "Transport endpoint is not
-//! connected". The companion waits at the end of a pipe whose other end only the server holds, so that it learns of any
-//! death; when the server has not said good-bye, it detaches the mount and says so on the terminal (if there
-//! is one) and in the system log. It holds neither the image nor `/dev/fuse`, so it delays nothing.
+//! *When the server dies.* Without it a killed server leaves a mount point on which every call fails with "Transport endpoint is
+//! not connected". The companion reads from a pipe whose other end only the server holds, so that it learns of any
+//! death; when the server has not said good-bye, it detaches the mount and says so on the terminal (if there is one) and in
+//! the system log.
 //!
-//! It is this program run again: `main` must call [`run_if_asked`] before anything else.
+//! *For the server.* A server that unmounts or syncs its own mount waits in the kernel for its own answer. Killed just then, it never ends:
+//! the thread that waits keeps `/dev/fuse` open, so the kernel goes on waiting for it. So the companion does that when it is asked to.
+//!
+//! The pipe carries lines. The server says `mounted DEVICE`, `log PATH`, `leave` (release nothing), `done`; and it asks `sync`, `unmount`,
+//! `unmount lazy`, each answered by `ok`, `busy` or `failed REASON`. The companion holds neither the image nor `/dev/fuse`, so it delays
+//! nothing. It is this program run again: `main` must call [`run_if_asked`] before anything else.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::FileType;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::mount::Mounted;
+use crate::mount::{MountError, Mounted};
+use crate::mountinfo;
 use crate::system_log::{self, Severity};
 
 /// Set in the companion's environment.
@@ -30,8 +37,14 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// The server's end.
 #[derive(Debug)]
 pub(crate) struct Companion {
-    pipe: Option<ChildStdin>,
+    pipe: Option<Pipe>,
     process: Child,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
 }
 
 impl Companion {
@@ -51,11 +64,56 @@ impl Companion {
             .arg(std::process::id().to_string())
             .env(ASKED, "1")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()?;
-        let pipe = process.stdin.take();
+        let pipe = process.stdin.take().zip(process.stdout.take());
+        let pipe = pipe.map(|(to, from)| Pipe {
+            to,
+            from: BufReader::new(from),
+        });
         Ok(Self { pipe, process })
+    }
+
+    /// Tells it to leave the mount alone when the server dies.
+    pub(crate) fn leave(&mut self) {
+        self.say("leave\n");
+    }
+
+    /// Has it make the kernel send everything that it has cached.
+    pub(crate) fn sync(&mut self, mounted: &Mounted) -> io::Result<()> {
+        match self.ask("sync\n") {
+            Some(answer) if answer == "ok" => Ok(()),
+            Some(answer) => Err(io::Error::other(answer)),
+            None => sync(&mounted.dir),
+        }
+    }
+
+    /// Has it unmount.
+    pub(crate) fn unmount(&mut self, mounted: &Mounted, lazy: bool) -> Result<(), MountError> {
+        let question = if lazy { "unmount lazy\n" } else { "unmount\n" };
+        match self.ask(question) {
+            Some(answer) if answer == "ok" => Ok(()),
+            Some(answer) if answer == "busy" => Err(MountError::Busy(mounted.dir.clone())),
+            Some(answer) => Err(MountError::Unmount {
+                dir: mounted.dir.clone(),
+                source: io::Error::other(answer),
+            }),
+            None => mounted.unmount(lazy),
+        }
+    }
+
+    /// Its answer; none when it is gone.
+    fn ask(&mut self, question: &str) -> Option<String> {
+        self.say(question);
+        let mut answer = String::new();
+        let read = self.pipe.as_mut()?.from.read_line(&mut answer);
+        if !matches!(read, Ok(1..)) {
+            self.pipe = None;
+            return None;
+        }
+        let answer = answer.trim_end();
+        Some(answer.strip_prefix("failed ").unwrap_or(answer).to_owned())
     }
 
     /// Tells it what to release.
@@ -84,7 +142,7 @@ impl Companion {
         if let Some(Err(e)) = self
             .pipe
             .as_mut()
-            .map(|pipe| pipe.write_all(line.as_bytes()))
+            .map(|pipe| pipe.to.write_all(line.as_bytes()))
         {
             tracing::warn!(
                 "the companion process is gone ({e}): a crash of the server will leave the mount point behind"
@@ -113,23 +171,55 @@ pub fn run_if_asked() {
 
 fn run(dir: &Path, image: &Path, pid: &str) {
     stay();
-    let mut said = String::new();
-    let _ = io::stdin().read_to_string(&mut said);
-    let device = said.lines().find_map(|line| line.strip_prefix("mounted "));
-    let (Some(device), false) = (device, said.lines().any(|line| line == "done")) else {
-        return;
-    };
-    let mounted = Mounted {
+    let mut mounted = Mounted {
         dir: dir.to_owned(),
-        device: device.to_owned(),
+        device: String::new(),
     };
-    let message = release(&mounted, image, pid);
-    system_log::write(Severity::Error, &message);
-    let _ = writeln!(io::stderr(), "stetfs: {message}");
-    let log = said.lines().find_map(|line| line.strip_prefix("log "));
-    if let Some(Ok(mut log)) = log.map(|path| File::options().append(true).open(path)) {
-        let _ = writeln!(log, "stetfs: {message}");
+    let mut log = None;
+    let mut leaves = false;
+    for line in io::stdin().lines().map_while(Result::ok) {
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            "mounted" => rest.clone_into(&mut mounted.device),
+            "log" => log = Some(PathBuf::from(rest)),
+            "leave" => leaves = true,
+            "done" => return,
+            _ => answer(&mounted, word, rest),
+        }
     }
+    if leaves || mounted.device.is_empty() {
+        return;
+    }
+    let tell = |message: &str| {
+        system_log::write(Severity::Error, message);
+        let _ = writeln!(io::stderr(), "stetfs: {message}");
+        let log = log
+            .as_ref()
+            .map(|path| File::options().append(true).open(path));
+        if let Some(Ok(mut log)) = log {
+            let _ = writeln!(log, "stetfs: {message}");
+        }
+    };
+    release(&mounted, image, pid, &tell);
+}
+
+/// Does what the server asks for, and tells it what came of it.
+fn answer(mounted: &Mounted, word: &str, rest: &str) {
+    let answer = match word {
+        "sync" => sync(&mounted.dir).map_err(|e| format!("failed {e}")),
+        "unmount" => match mounted.unmount(rest == "lazy") {
+            Err(MountError::Busy(_)) => Err("busy".to_owned()),
+            done => done.map_err(|e| format!("failed {e}")),
+        },
+        _ => Err(format!("failed: what is {word:?}?")),
+    };
+    let answer = answer.err().unwrap_or_else(|| "ok".to_owned());
+    println!("{}", answer.replace('\n', " "));
+}
+
+/// Makes the kernel send what it has cached of the file system that is mounted there.
+fn sync(dir: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(dir)?)?)
 }
 
 /// Survives what ends the server: signals to its process group, to its terminal, and to everything of its name.
@@ -143,19 +233,42 @@ fn stay() {
     }
 }
 
-/// Detaches the mount and says what happened.
-fn release(mounted: &Mounted, image: &Path, pid: &str) -> String {
-    let what = format!(
-        "the server (process {pid}) of {} on {} died",
-        image.display(),
-        mounted.dir.display()
-    );
+/// Detaches the mount and says what happened. When something else is mounted on top of it, waits until that is gone.
+fn release(mounted: &Mounted, image: &Path, pid: &str, tell: &dyn Fn(&str)) {
+    let (shown, dir) = (image.display(), mounted.dir.display());
+    let what = format!("the server (process {pid}) of {shown} on {dir} died");
     let advice = "everything that was fsynced is in the image; mount it again to recover";
-    if !mounted.stands() {
-        return format!("{what}; {advice}");
+    // Opened first, so that no change is missed.
+    let changes = File::open("/proc/self/mountinfo");
+    let was_there = mountinfo::mounts_of(&mounted.device).is_ok_and(|all| !all.is_empty());
+    let mut has_told = false;
+    loop {
+        match mounted.release() {
+            Ok(false) if has_told => return tell(&format!("the mount point {dir} was released")),
+            Ok(false) if was_there => {
+                return tell(&format!("{what}; the mount point was released; {advice}"));
+            }
+            Ok(false) => return tell(&format!("{what}; {advice}")),
+            Ok(true) => {}
+            Err(e) => {
+                return tell(&format!(
+                    "{what}, and its mount point could not be released: {e}; {advice}"
+                ));
+            }
+        }
+        if !has_told {
+            has_told = true;
+            tell(&format!(
+                "{what}; its mount point is released when what is mounted on top of it is gone; {advice}"
+            ));
+        }
+        let Ok(changes) = &changes else { return };
+        wait_for_change(changes);
     }
-    match mounted.unmount(true) {
-        Ok(()) => format!("{what}; the mount point was released; {advice}"),
-        Err(e) => format!("{what}, and its mount point could not be released: {e}; {advice}"),
-    }
+}
+
+/// Waits until a mount is made or undone (proc(5): `mountinfo` is then readable with priority).
+fn wait_for_change(mountinfo: &File) {
+    let mut fds = [PollFd::new(mountinfo, PollFlags::PRI)];
+    let _ = rustix::event::poll(&mut fds, None);
 }

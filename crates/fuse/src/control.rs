@@ -3,10 +3,9 @@
 //! | name | how | what |
 //! |---|---|---|
 //! | `system.stetfs.stats` | `getxattr` on any file of the mount | live counters and facts about the server, JSON |
-//! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two, by root or the server's own user |
+//! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two |
 //!
-//! They need no socket, work for whoever can reach the mount and through every mount namespace, and are
-//! never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
+//! They are for root and the server's own user, need no socket, work through every mount namespace, and are never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
 
 use std::io;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! The core knows no errno. Every [`Kind`] has exactly one here, the one that the kernel's ext4 gives for the
 //! same reason; the compiler refuses a table with a kind missing.
 
-use fuser::Errno;
+use rustix::io::Errno;
 use stetfs::{Error, Kind};
 
 /// The errno of an error, and a line in the log when the volume or the device is at fault.
@@ -18,31 +18,31 @@ pub(crate) fn errno(error: &Error) -> Errno {
 /// The table.
 pub(crate) fn of_kind(kind: Kind) -> Errno {
     match kind {
-        Kind::NotFound => Errno::ENOENT,
-        Kind::Exists => Errno::EEXIST,
-        Kind::NotDirectory => Errno::ENOTDIR,
-        Kind::IsDirectory => Errno::EISDIR,
-        Kind::NotEmpty => Errno::ENOTEMPTY,
-        Kind::Access => Errno::EACCES,
-        Kind::NotPermitted => Errno::EPERM,
-        Kind::NoSpace => Errno::ENOSPC,
-        Kind::ReadOnly => Errno::EROFS,
-        Kind::NameTooLong => Errno::ENAMETOOLONG,
-        Kind::TooManyLinks => Errno::EMLINK,
-        Kind::Loop => Errno::ELOOP,
-        Kind::CrossDevice => Errno::EXDEV,
-        Kind::Invalid => Errno::EINVAL,
-        Kind::TooBig => Errno::EFBIG,
-        Kind::NoData => Errno::ENODATA,
-        Kind::Range => Errno::ERANGE,
-        Kind::ArgTooBig => Errno::E2BIG,
-        Kind::NotSupported => Errno::ENOTSUP,
-        Kind::Busy => Errno::EBUSY,
-        Kind::NoSuchDevice => Errno::ENXIO,
-        Kind::Stale => Errno::ESTALE,
-        Kind::Overflow => Errno::EOVERFLOW,
-        Kind::BadFile => Errno::EBADF,
-        Kind::Corrupted => Errno::from_i32(libc::EUCLEAN),
-        Kind::Io | Kind::ShutDown => Errno::EIO,
+        Kind::NotFound => Errno::NOENT,
+        Kind::Exists => Errno::EXIST,
+        Kind::NotDirectory => Errno::NOTDIR,
+        Kind::IsDirectory => Errno::ISDIR,
+        Kind::NotEmpty => Errno::NOTEMPTY,
+        Kind::Access => Errno::ACCESS,
+        Kind::NotPermitted => Errno::PERM,
+        Kind::NoSpace => Errno::NOSPC,
+        Kind::ReadOnly => Errno::ROFS,
+        Kind::NameTooLong => Errno::NAMETOOLONG,
+        Kind::TooManyLinks => Errno::MLINK,
+        Kind::Loop => Errno::LOOP,
+        Kind::CrossDevice => Errno::XDEV,
+        Kind::Invalid => Errno::INVAL,
+        Kind::TooBig => Errno::FBIG,
+        Kind::NoData => Errno::NODATA,
+        Kind::Range => Errno::RANGE,
+        Kind::ArgTooBig => Errno::TOOBIG,
+        Kind::NotSupported => Errno::NOTSUP,
+        Kind::Busy => Errno::BUSY,
+        Kind::NoSuchDevice => Errno::NXIO,
+        Kind::Stale => Errno::STALE,
+        Kind::Overflow => Errno::OVERFLOW,
+        Kind::BadFile => Errno::BADF,
+        Kind::Corrupted => Errno::UCLEAN,
+        Kind::Io | Kind::ShutDown => Errno::IO,
     }
 }

@@ -1,23 +1,25 @@
 //! Requests about contents and attributes: open, read, write, truncate, allocate, seek, copy.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, mpsc};
-use std::thread;
-
-use fuser::{
-    Errno, FileHandle, INodeNo, Notifier, ReplyData, ReplyLseek, WriteFlags as FuseWriteFlags,
-};
-use parking_lot::Mutex;
-use stetfs::{Attr, Caller, FallocateMode, Fs, OpenFlags, SetAttr, Whence, WriteFlags};
+use rustix::io::Errno;
+use stetfs::{Attr, Caller, FallocateMode, Fs, OpenFlags, Whence, WriteFlags};
 use stetfs_format::InodeNo;
 
-use crate::attr::{ROOT, inode};
+use crate::aside::Pages;
+use crate::attr::{ROOT, inode, node, set_attr, statx};
 use crate::errno::errno;
-use crate::fs::{Answer, StetFs};
+use crate::fs::{Outcome, StetFs};
+use crate::opens::How;
+use crate::wire::abi::{self, Opened, Set, WriteKind};
+use crate::wire::{Answer, Answered, Ticket};
+
+/// What the kernel may do with every open file: keep its pages, and write directly from several threads.
+const OPENED: Opened = Opened::KEEP_CACHE.union(Opened::PARALLEL_DIRECT_WRITES);
 
 /// Set in the flags of an open for execution (the kernel's `__FMODE_EXEC`).
 const FMODE_EXEC: i32 = 0x20;
+
+/// The most that one request copies, so that it ends soon; the caller asks again for the rest.
+const COPY_MAX: u64 = 256 << 20;
 
 /// What of open(2)'s flags the core cares for.
 pub(crate) fn open_flags(flags: i32) -> OpenFlags {
@@ -38,9 +40,9 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
 /// With a writeback cache the kernel holds the file's length and times: it has chosen the offset of an append, and the
 /// core must take it as it is. Without one the core appends by itself. `O_SYNC` of pages from the cache is none of the write's
 /// business: the kernel sends an FSYNC after them.
-fn write_flags(from: FuseWriteFlags, flags: i32, writeback: bool) -> WriteFlags {
+fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     let mut out = WriteFlags::empty();
-    if from.contains(FuseWriteFlags::FUSE_WRITE_CACHE) {
+    if kind.contains(WriteKind::CACHE) {
         out |= WriteFlags::CACHED;
     } else {
         if flags & libc::O_APPEND != 0 {
@@ -58,85 +60,232 @@ fn write_flags(from: FuseWriteFlags, flags: i32, writeback: bool) -> WriteFlags 
     }
     out.set(
         WriteFlags::KILL_SUID,
-        from.contains(FuseWriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        kind.contains(WriteKind::KILL_SUIDGID),
     );
     out
 }
 
 impl StetFs {
-    pub(crate) fn attributes(&self, ino: INodeNo) -> Answer<Attr> {
-        self.fs.getattr(inode(ino)).map_err(|e| errno(&e))
+    pub(crate) fn attributes(&self, ino: InodeNo) -> Outcome<Attr> {
+        self.fs.getattr(ino).map_err(|e| errno(&e))
+    }
+
+    /// Attributes that are asked for through an open file: by a read at the end of a file, by a seek from there, and, when they may
+    /// not be kept, by each write(2) into the page cache. So this is where a writer is told that there is no place (`room.rs`).
+    pub(crate) fn attributes_for_handle(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        handle: u64,
+    ) -> Outcome<Attr> {
+        if How::from_bits_truncate(handle).is_cached_writer() {
+            let is_full = self.opens.grows(ino) && self.room.is_tight_for(c);
+            if self.opens.take_lost(ino) || is_full {
+                return Err(Errno::NOSPC);
+            }
+        }
+        self.attributes(ino)
+    }
+
+    pub(crate) fn statx(&self, ino: InodeNo) -> Outcome<abi::StatXOut> {
+        let keep = self.keep_attributes(ino);
+        Ok(abi::StatXOut {
+            attr_valid: keep.as_secs(),
+            attr_valid_nsec: keep.subsec_nanos(),
+            stat: statx(&self.attributes(ino)?, self.fs.has_birth_times()),
+            ..abi::StatXOut::default()
+        })
     }
 
     /// Changes attributes. The kernel has checked who may; it also sends times of its own here, when it has cached
-    /// writes.
+    /// writes: none comes back for those of a file that has just lost its last name. There is nothing left to keep them
+    /// in, and an error would come out of the next syncfs.
     pub(crate) fn set_attributes(
         &self,
         c: &Caller,
-        ino: INodeNo,
-        mut set: SetAttr,
-    ) -> Answer<Attr> {
-        let ino = inode(ino);
-        // The kernel says FATTR_KILL_SUIDGID when a truncating caller lacks CAP_FSETID; fuser does not pass it on.
-        set.kill_suid = set.size.is_some() && !c.privileged;
-        let attr = self.fs.setattr(c, ino, &set).map_err(|e| errno(&e))?;
+        ino: InodeNo,
+        to: &abi::SetAttrIn,
+    ) -> Outcome<Option<Attr>> {
+        let set = set_attr(to);
+        let attr = match self.fs.setattr(c, ino, &set).map_err(|e| errno(&e)) {
+            Err(Errno::STALE) if is_of_times(to) => return Ok(None),
+            other => other?,
+        };
         if self.options.sync && (set.size.is_some() || set.ctime.is_none()) {
             self.fs.fsync(ino, false).map_err(|e| errno(&e))?;
         }
-        Ok(attr)
+        Ok(Some(attr))
     }
 
-    pub(crate) fn open_file(&self, c: &Caller, ino: INodeNo, flags: i32) -> Answer<FileHandle> {
-        let (ino, flags) = (inode(ino), open_flags(flags));
-        self.fs.open(c, ino, flags).map_err(|e| errno(&e))?;
-        self.opens.opened(ino, flags);
-        Ok(FileHandle(0))
+    pub(crate) fn open_file(&self, c: &Caller, ino: InodeNo, flags: i32) -> Outcome<abi::OpenOut> {
+        let open = || {
+            self.fs
+                .open(c, ino, open_flags(flags))
+                .map_err(|e| errno(&e))
+        };
+        if flags & libc::O_TRUNC != 0 {
+            self.losing_privileges(ino, open)?;
+        } else {
+            open()?;
+        }
+        Ok(self.note_open(ino, flags))
     }
 
-    pub(crate) fn release_file(&self, ino: INodeNo, flags: i32) -> Answer<()> {
-        let ino = inode(ino);
-        self.opens.closed(ino, open_flags(flags));
+    /// Counts an open file; how the kernel may treat it.
+    pub(crate) fn note_open(&self, ino: InodeNo, flags: i32) -> abi::OpenOut {
+        let mut how = How::empty();
+        how.set(How::WRITES, flags & libc::O_ACCMODE != libc::O_RDONLY);
+        how.set(How::DIRECT, flags & libc::O_DIRECT != 0);
+        let mut opened = OPENED;
+        if self.options.writeback && how.is_cached_writer() && self.room.is_short() {
+            how |= How::DIRECT;
+            opened |= Opened::DIRECT_IO;
+        }
+        self.opens.opened(ino, how);
+        abi::OpenOut {
+            fh: how.bits(),
+            open_flags: opened.bits(),
+            backing_id: 0,
+        }
+    }
+
+    pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
+        self.opens.closed(ino, How::from_bits_truncate(handle));
         self.fs.release(ino).map_err(|e| errno(&e))
     }
 
-    /// Reads into a buffer that the worker keeps, and answers from it.
-    pub(crate) fn read_file(&self, ino: INodeNo, offset: u64, size: u32, reply: ReplyData) {
-        thread_local!(static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
-        BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            match self.fs.read(inode(ino), offset, &mut buffer[..size]) {
-                Ok(n) => reply.data(&buffer[..n]),
-                Err(e) => reply.error(errno(&e)),
-            }
-        });
+    /// Does what may clear set-user-ID and set-group-ID on the way, of which the kernel would not know.
+    fn losing_privileges<T>(&self, ino: InodeNo, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        const PRIVILEGES: u16 = stetfs::mode::S_ISUID | stetfs::mode::S_ISGID;
+        let before = self.fs.getattr(ino);
+        let done = op()?;
+        if before.is_ok_and(|attr| attr.mode & PRIVILEGES != 0) {
+            self.attributes_changed(ino);
+        }
+        Ok(done)
     }
 
+    /// Has the kernel ask for an inode's attributes before it uses them again.
+    pub(crate) fn attributes_changed(&self, ino: InodeNo) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.attributes_changed(node(ino));
+        }
+    }
+
+    /// Reads straight into the answer.
+    pub(crate) fn read_file(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        size: u32,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<()> {
+        answer.fill(size as usize, |room| {
+            self.fs.read(ino, offset, room).map_err(|e| errno(&e))
+        })
+    }
+
+    /// Writes: pages from the kernel's cache, or straight from a caller.
     pub(crate) fn write_file(
         &self,
         c: &Caller,
-        ino: INodeNo,
+        node: u64,
+        from: &abi::WriteIn,
+        data: &[u8],
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        if self.room.wants_a_look() {
+            self.bell.ring();
+        }
+        let kind = WriteKind::from_bits_retain(from.write_flags);
+        let flags = write_flags(kind, from.flags, self.options.writeback);
+        if kind.contains(WriteKind::CACHE) {
+            self.write_pages(c, node, from.offset, data, flags)?;
+            let size = from.size;
+            answer.record(&abi::WriteOut { size, padding: 0 })?;
+            return Ok(Answered::Now);
+        }
+        let ino = inode(node);
+        if self.grows_into_what_is_kept(c, ino, from) {
+            return Err(Errno::NOSPC);
+        }
+        let write = || {
+            let written = self.fs.write_with(c, ino, from.offset, data, flags);
+            written.map(|(_, n)| n as u32).map_err(|e| errno(&e))
+        };
+        let size = if kind.contains(WriteKind::KILL_SUIDGID) {
+            self.losing_privileges(ino, write)?
+        } else {
+            write()?
+        };
+        let written = abi::WriteOut { size, padding: 0 };
+        // What others read through the page cache is dropped there first: the kernel does that for writes that it waits for,
+        // and not for those of io_submit(2).
+        if How::from_bits_truncate(from.fh).contains(How::DIRECT) && self.opens.is_cached(ino) {
+            let pages = Pages {
+                node,
+                offset: from.offset as i64,
+                len: i64::from(size),
+            };
+            let ticket = ticket();
+            self.aside
+                .after_pages(vec![pages], &self.notifier, move || {
+                    ticket.answer(Ok(written))
+                });
+            return Ok(Answered::Later);
+        }
+        answer.record(&written)?;
+        Ok(Answered::Now)
+    }
+
+    /// Writes what was in the page cache: all of it, since the kernel takes no notice of how much was written. What finds
+    /// no place is dropped from the page cache.
+    fn write_pages(
+        &self,
+        c: &Caller,
+        node: u64,
         offset: u64,
         data: &[u8],
-        from: FuseWriteFlags,
-        flags: i32,
-    ) -> Answer<u32> {
-        let written = self.fs.write_with(
-            c,
-            inode(ino),
-            offset,
-            data,
-            write_flags(from, flags, self.options.writeback),
-        );
-        written.map(|(_, n)| n as u32).map_err(|e| errno(&e))
+        flags: WriteFlags,
+    ) -> Outcome<()> {
+        let ino = inode(node);
+        let blocks = || self.fs.getattr(ino).map_or(0, |attr| attr.blocks);
+        let before = self.room.is_short().then(blocks);
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            match self.fs.write_with(c, ino, at, &data[done..], flags) {
+                Ok((_, n)) => done += n,
+                Err(e) => {
+                    let pages = Pages {
+                        node,
+                        offset: at as i64,
+                        len: (data.len() - done) as i64,
+                    };
+                    self.opens.lost(ino);
+                    self.aside.after_pages(vec![pages], &self.notifier, || {});
+                    return Err(errno(&e));
+                }
+            }
+        }
+        if before.is_some_and(|before| blocks() > before) {
+            self.opens.grew(ino);
+        }
+        Ok(())
+    }
+
+    /// Whether a direct write makes its file longer, and so would take what dirty pages may need.
+    fn grows_into_what_is_kept(&self, c: &Caller, ino: InodeNo, from: &abi::WriteIn) -> bool {
+        let end = from.offset.saturating_add(from.size.into());
+        self.options.writeback
+            && self.room.is_kept_from(c, from.size.into())
+            && self.fs.getattr(ino).is_ok_and(|attr| end > attr.size)
     }
 
     /// Makes a file durable; everything, when it is the root directory: the kernel never passes `syncfs` on to a
     /// plain FUSE mount, so that `sync DIR` is the way to say it.
-    pub(crate) fn sync_file(&self, ino: INodeNo, datasync: bool) -> Answer<()> {
-        let ino = inode(ino);
+    pub(crate) fn sync_file(&self, ino: InodeNo, datasync: bool) -> Outcome<()> {
         let done = if ino == ROOT {
             self.fs.sync()
         } else {
@@ -148,19 +297,19 @@ impl StetFs {
     pub(crate) fn allocate(
         &self,
         c: &Caller,
-        ino: INodeNo,
+        ino: InodeNo,
         offset: u64,
         len: u64,
         mode: i32,
-    ) -> Answer<()> {
+    ) -> Outcome<()> {
         let mode = u32::try_from(mode)
             .ok()
             .and_then(FallocateMode::from_bits)
-            .ok_or(Errno::ENOTSUP)?;
-        let ino = inode(ino);
-        self.fs
-            .fallocate(c, ino, mode, offset, len)
-            .map_err(|e| errno(&e))?;
+            .ok_or(Errno::NOTSUP)?;
+        self.losing_privileges(ino, || {
+            let done = self.fs.fallocate(c, ino, mode, offset, len);
+            done.map_err(|e| errno(&e))
+        })?;
         if self.options.sync {
             self.fs.fsync(ino, false).map_err(|e| errno(&e))?;
         }
@@ -171,164 +320,57 @@ impl StetFs {
     ///
     /// The kernel does not send its dirty pages before it asks. While somebody has the file open for writing, they
     /// are therefore fetched first, which takes workers that answer; so that is not done by a worker.
-    pub(crate) fn seek(&self, ino: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
-        let seek = Seek {
-            ino,
-            offset,
-            whence,
-            reply,
-        };
-        if self.options.writeback && self.opens.written(inode(ino)) {
-            self.seeker.send(seek, &self.fs, &self.notifier);
-        } else {
-            seek.answer(&self.fs);
+    pub(crate) fn seek(
+        &self,
+        node: u64,
+        from: &abi::LSeekIn,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        if self.options.writeback && self.opens.has_cached_writer(inode(node)) {
+            let (fs, from, ticket) = (self.fs.clone(), *from, ticket());
+            self.aside
+                .after_pages(vec![Pages::all(node)], &self.notifier, move || {
+                    ticket.answer(find(&fs, node, &from));
+                });
+            return Ok(Answered::Later);
         }
+        answer.record(&find(&self.fs, node, from)?)?;
+        Ok(Answered::Now)
     }
 
+    /// Copies from an inode.
     pub(crate) fn copy(
         &self,
         c: &Caller,
-        (from, from_offset): (INodeNo, u64),
-        (to, to_offset): (INodeNo, u64),
-        len: u64,
-    ) -> Answer<u32> {
-        // The answer has 32 bits.
-        let len = len.min(u64::from(u32::MAX) & !0xfff);
-        let copied = self
-            .fs
-            .copy_range(c, (inode(from), from_offset), (inode(to), to_offset), len);
-        copied.map(|n| n as u32).map_err(|e| errno(&e))
+        from: InodeNo,
+        how: &abi::CopyFileRangeIn,
+    ) -> Outcome<u64> {
+        let to = (inode(how.nodeid_out), how.off_out);
+        self.losing_privileges(to.0, || {
+            let len = how.len.min(COPY_MAX);
+            let copied = self.fs.copy_range(c, (from, how.off_in), to, len);
+            copied.map_err(|e| errno(&e))
+        })
     }
 }
 
-/// A request for the next data or hole.
-struct Seek {
-    ino: INodeNo,
-    offset: i64,
-    whence: i32,
-    reply: ReplyLseek,
+/// Whether a SETATTR is about times alone.
+fn is_of_times(to: &abi::SetAttrIn) -> bool {
+    !Set::from_bits_retain(to.valid).intersects(Set::MODE | Set::UID | Set::GID | Set::SIZE)
 }
 
-impl Seek {
-    fn answer(self, fs: &Fs) {
-        match self.find(fs) {
-            Ok(found) => self.reply.offset(found),
-            Err(e) => self.reply.error(e),
-        }
-    }
-
-    fn find(&self, fs: &Fs) -> Answer<i64> {
-        let whence = match self.whence {
-            libc::SEEK_DATA => Whence::Data,
-            libc::SEEK_HOLE => Whence::Hole,
-            _ => return Err(Errno::EINVAL),
-        };
-        let offset = u64::try_from(self.offset).map_err(|_| Errno::ENXIO)?;
-        let found = fs
-            .seek(inode(self.ino), offset, whence)
-            .map_err(|e| errno(&e))?;
-        i64::try_from(found).map_err(|_| Errno::EOVERFLOW)
-    }
-}
-
-/// The thread that makes the kernel send a file's dirty pages before a seek in it is answered; started when it
-/// is first needed.
-#[derive(Default)]
-pub(crate) struct Seeker(OnceLock<mpsc::Sender<Seek>>);
-
-impl Seeker {
-    fn send(&self, seek: Seek, fs: &Fs, notifier: &Arc<OnceLock<Notifier>>) {
-        let queue = self.0.get_or_init(|| {
-            let (send, seeks) = mpsc::channel::<Seek>();
-            let (fs, notifier) = (fs.clone(), notifier.clone());
-            let body = move || {
-                for seek in seeks {
-                    fetch_dirty_pages(&notifier, seek.ino);
-                    seek.answer(&fs);
-                }
-            };
-            if let Err(e) = thread::Builder::new().name("seeks".to_owned()).spawn(body) {
-                tracing::error!("no thread for seeks: {e}");
-            }
-            send
-        });
-        if let Err(mpsc::SendError(seek)) = queue.send(seek) {
-            seek.answer(fs);
-        }
-    }
-}
-
-/// Invalidating a page makes the kernel write it first.
-fn fetch_dirty_pages(notifier: &OnceLock<Notifier>, ino: INodeNo) {
-    if let Some(notifier) = notifier.get()
-        && let Err(e) = notifier.inval_inode(ino, 0, 0)
-    {
-        tracing::debug!("fetching the dirty pages of inode {}: {e}", ino.0);
-    }
-}
-
-/// How often each file is open, and how often for writing.
-///
-/// The core counts too; this is for what the core cannot know: files that the kernel never closed, because its
-/// last RELEASE requests are thrown away with the connection when a mount ends.
-#[derive(Default)]
-pub(crate) struct Opens {
-    shards: [Mutex<HashMap<InodeNo, Open>>; 16],
-}
-
-#[derive(Clone, Copy, Default)]
-struct Open {
-    all: u32,
-    writing: u32,
-}
-
-impl Opens {
-    fn shard(&self, ino: InodeNo) -> &Mutex<HashMap<InodeNo, Open>> {
-        &self.shards[ino.0 as usize % self.shards.len()]
-    }
-
-    pub(crate) fn opened(&self, ino: InodeNo, flags: OpenFlags) {
-        let mut shard = self.shard(ino).lock();
-        let open = shard.entry(ino).or_default();
-        open.all += 1;
-        open.writing += u32::from(flags.contains(OpenFlags::WRITE));
-    }
-
-    fn closed(&self, ino: InodeNo, flags: OpenFlags) {
-        let mut shard = self.shard(ino).lock();
-        if let Some(open) = shard.get_mut(&ino) {
-            open.all -= 1;
-            open.writing = open
-                .writing
-                .saturating_sub(u32::from(flags.contains(OpenFlags::WRITE)));
-            if open.all == 0 {
-                shard.remove(&ino);
-            }
-        }
-    }
-
-    fn written(&self, ino: InodeNo) -> bool {
-        self.shard(ino)
-            .lock()
-            .get(&ino)
-            .is_some_and(|open| open.writing > 0)
-    }
-
-    /// Closes what is still open, so that the volume can be closed; gives how many files that were.
-    pub(crate) fn close_all(&self, fs: &Fs) -> usize {
-        let mut files = 0;
-        for shard in &self.shards {
-            for (ino, open) in shard.lock().drain() {
-                files += 1;
-                for _ in 0..open.all {
-                    if let Err(e) = fs.release(ino) {
-                        tracing::warn!("closing inode {}: {e}", ino.0);
-                    }
-                }
-            }
-        }
-        files
-    }
+/// The next data or hole.
+fn find(fs: &Fs, node: u64, from: &abi::LSeekIn) -> Outcome<abi::LSeekOut> {
+    let whence = match from.whence {
+        libc::SEEK_DATA => Whence::Data,
+        libc::SEEK_HOLE => Whence::Hole,
+        _ => return Err(Errno::INVAL),
+    };
+    let offset = u64::try_from(from.offset).map_err(|_| Errno::NXIO)?;
+    let found = fs.seek(inode(node), offset, whence);
+    let offset = found.map_err(|e| errno(&e))?;
+    Ok(abi::LSeekOut { offset })
 }
 
 #[cfg(test)]
@@ -350,28 +392,13 @@ mod tests {
 
     #[test]
     fn flags_of_writes() {
-        let (none, cached) = (FuseWriteFlags::empty(), FuseWriteFlags::FUSE_WRITE_CACHE);
+        let (none, cached) = (WriteKind::empty(), WriteKind::CACHE);
         assert_eq!(write_flags(none, libc::O_SYNC, true), WriteFlags::SYNC);
         assert_eq!(write_flags(none, libc::O_DSYNC, true), WriteFlags::DATASYNC);
         assert_eq!(write_flags(cached, libc::O_SYNC, true), WriteFlags::CACHED);
         assert_eq!(write_flags(none, libc::O_APPEND, false), WriteFlags::APPEND);
         assert_eq!(write_flags(none, libc::O_APPEND, true), WriteFlags::CACHED);
-        let kill = FuseWriteFlags::FUSE_WRITE_KILL_SUIDGID;
+        let kill = WriteKind::KILL_SUIDGID;
         assert_eq!(write_flags(kill, 0, true), WriteFlags::KILL_SUID);
-    }
-
-    #[test]
-    fn writers_are_counted() {
-        let opens = Opens::default();
-        let (ino, rw) = (InodeNo(12), OpenFlags::READ | OpenFlags::WRITE);
-        opens.opened(ino, OpenFlags::READ);
-        assert!(!opens.written(ino));
-        opens.opened(ino, rw);
-        opens.opened(ino, rw);
-        opens.closed(ino, rw);
-        assert!(opens.written(ino));
-        opens.closed(ino, rw);
-        assert!(!opens.written(ino));
-        opens.closed(ino, rw);
     }
 }

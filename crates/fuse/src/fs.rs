@@ -1,10 +1,9 @@
 //! The server: each request of the kernel becomes one operation of the volume.
 //!
 //! This file is the list of requests and how each is answered; what they do is in `names.rs`, `files.rs`,
-//! `xattrs.rs` and `ioctl.rs`, in terms that are the same for any transport. Workers call in
-//! parallel; nothing here is locked, the core locks what it must.
+//! `xattrs.rs` and `ioctl.rs`. Workers call in parallel; nothing here is locked, the core locks what it must.
 //!
-//! What the kernel is told about itself, in `init` and with each answer, decides most of the speed:
+//! What the kernel is told about itself, in `agree` and with each answer, decides most of the speed:
 //! - names and attributes may be kept for ever, also that a name does not exist: only the kernel changes the volume;
 //! - FLUSH and OPENDIR are answered ENOSYS once and never come again (there is nothing to do for them);
 //! - `HANDLE_KILLPRIV_V2`: without it every write is preceded by a GETXATTR for `security.capability`;
@@ -12,129 +11,114 @@
 //! - `POSIX_ACL` lets the kernel check ACLs from its own cache, `DONT_MASK` leaves the umask to us, because a default ACL
 //!   overrides it.
 
-use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
-};
+use parking_lot::Mutex;
+use rustix::io::Errno;
 use serde::Serialize;
-use stetfs::{Entry, Fs, SetAttr};
+use serde::ser::SerializeMap;
+use stetfs::{Entry, Fs};
+use stetfs_format::InodeNo;
 
-use crate::attr::{
-    decode_rdev, entry_attr, file_attr, generation, negative, request_time, set_time,
-};
+use crate::aside::Aside;
+use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::caller::{caller, creator};
 use crate::errno::errno;
-use crate::files::{Opens, Seeker, open_flags};
-use crate::options::FuseOptions;
+use crate::keeper::{Bell, Keeper};
+use crate::opens::Opens;
+use crate::options::{Allow, FuseOptions};
+use crate::room::Room;
+use crate::wire::abi::{self, Capabilities, InHeader, Opcode};
+use crate::wire::{Answer, Answered, Notifier, Offer, Request, Server, Terms, Ticket, What};
 
 /// The result of a request.
-pub(crate) type Answer<T> = Result<T, Errno>;
+pub(crate) type Outcome<T> = Result<T, Errno>;
 
 /// The largest write that the kernel sends at once; it offers no more (`fs.fuse.max_pages_limit`).
-const MAX_WRITE: u32 = 1 << 20;
+const MAX_REQUEST: u32 = 1 << 20;
 
 /// Requests that the kernel may have under way in the background: readahead and write-back.
 const MAX_BACKGROUND: u16 = 64;
 
 /// What is always asked for; what a kernel lacks is done without.
-const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
-    .union(InitFlags::FUSE_ATOMIC_O_TRUNC)
-    .union(InitFlags::FUSE_EXPORT_SUPPORT)
-    .union(InitFlags::FUSE_BIG_WRITES)
-    .union(InitFlags::FUSE_MAX_PAGES)
-    .union(InitFlags::FUSE_DONT_MASK)
-    .union(InitFlags::FUSE_HAS_IOCTL_DIR)
-    .union(InitFlags::FUSE_DO_READDIRPLUS)
-    .union(InitFlags::FUSE_READDIRPLUS_AUTO)
-    .union(InitFlags::FUSE_ASYNC_DIO)
-    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
-    .union(InitFlags::FUSE_PARALLEL_DIROPS)
-    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
-    .union(InitFlags::FUSE_CACHE_SYMLINKS);
+const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
+    .union(Capabilities::ATOMIC_O_TRUNC)
+    .union(Capabilities::EXPORT_SUPPORT)
+    .union(Capabilities::BIG_WRITES)
+    .union(Capabilities::DONT_MASK)
+    .union(Capabilities::HAS_IOCTL_DIR)
+    .union(Capabilities::DO_READDIRPLUS)
+    .union(Capabilities::READDIRPLUS_AUTO)
+    .union(Capabilities::ASYNC_DIO)
+    .union(Capabilities::NO_OPENDIR_SUPPORT)
+    .union(Capabilities::PARALLEL_DIROPS)
+    .union(Capabilities::HANDLE_KILLPRIV_V2)
+    .union(Capabilities::CACHE_SYMLINKS)
+    .union(Capabilities::DIRECT_IO_ALLOW_MMAP);
 
-/// What the kernel may do with every open file: keep its pages, and write directly from several threads.
-const OPENED: FopenFlags =
-    FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+/// How long the attributes of a file may be kept that is being written through the page cache. Then even a writer whose
+/// pages the kernel takes without asking asks for something, and learns that the server is gone.
+const WATCHED: Duration = Duration::from_secs(1);
 
 /// One mounted volume.
 pub(crate) struct StetFs {
     pub(crate) fs: Fs,
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
-    pub(crate) seeker: Seeker,
+    pub(crate) room: Arc<Room>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) aside: Arc<Aside>,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The user who runs the server.
     pub(crate) owner: u32,
+    closing: Arc<Closing>,
     image: PathBuf,
     dir: PathBuf,
     since: Instant,
     requests: Requests,
 }
 
-macro_rules! requests {
-    ($($name:ident),* $(,)?) => {
-        /// How many requests of each kind came in.
-        #[derive(Default, Serialize)]
-        struct Requests {
-            $(#[serde(serialize_with = "count")] $name: AtomicU64,)*
+/// The end of the volume: when the kernel says so, or when the session is over, whichever comes first.
+pub(crate) struct Closing {
+    fs: Fs,
+    closed: Mutex<Option<stetfs::Result<()>>>,
+}
+
+impl Closing {
+    pub(crate) fn new(fs: Fs) -> Self {
+        Self {
+            fs,
+            closed: Mutex::new(None),
         }
-    };
+    }
+
+    /// Commits everything and leaves a clean image; once, and gives the result of that once.
+    pub(crate) fn close(&self) -> stetfs::Result<()> {
+        let mut closed = self.closed.lock();
+        closed.get_or_insert_with(|| self.fs.unmount()).clone()
+    }
 }
 
-requests!(
-    lookup,
-    getattr,
-    setattr,
-    readlink,
-    mknod,
-    mkdir,
-    symlink,
-    link,
-    unlink,
-    rmdir,
-    rename,
-    create,
-    open,
-    release,
-    read,
-    write,
-    fsync,
-    readdir,
-    readdirplus,
-    statfs,
-    getxattr,
-    setxattr,
-    listxattr,
-    removexattr,
-    fallocate,
-    lseek,
-    copy_file_range,
-    ioctl,
-);
+/// How many requests of each kind came in.
+struct Requests([AtomicU64; Opcode::ALL.len()]);
 
-fn count<S: serde::Serializer>(count: &AtomicU64, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_u64(count.load(Ordering::Relaxed))
-}
-
-macro_rules! tally {
-    ($self:ident, $name:ident) => {
-        $self.requests.$name.fetch_add(1, Ordering::Relaxed)
-    };
+impl Serialize for Requests {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut map = s.serialize_map(None)?;
+        for (opcode, count) in Opcode::ALL.iter().zip(&self.0) {
+            map.serialize_entry(opcode.name(), &count.load(Ordering::Relaxed))?;
+        }
+        map.end()
+    }
 }
 
 /// What `system.stetfs.stats` says beside the volume's own counters.
 #[derive(Serialize)]
-struct Server<'a> {
+struct About<'a> {
     pid: u32,
     version: &'static str,
     image: &'a Path,
@@ -151,30 +135,44 @@ impl StetFs {
         image: PathBuf,
         dir: PathBuf,
         options: FuseOptions,
-        opens: Arc<Opens>,
+        closing: Arc<Closing>,
     ) -> Self {
+        let room = Room::new(fs.clone());
+        fs.hold_removed();
         Self {
             fs,
             options,
-            opens,
-            seeker: Seeker::default(),
+            closing,
+            opens: Arc::default(),
+            room: Arc::new(room),
+            bell: Arc::default(),
+            aside: Arc::default(),
             notifier: Arc::default(),
             owner: rustix::process::geteuid().as_raw(),
             image,
             dir,
             since: Instant::now(),
-            requests: Requests::default(),
+            requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
         }
     }
 
-    /// Where the session puts the way to send the kernel notifications, once there is one.
-    pub(crate) fn notifier_slot(&self) -> Arc<OnceLock<Notifier>> {
-        self.notifier.clone()
+    /// Who looks after the mount while it is served.
+    pub(crate) fn keeper(&self) -> Keeper {
+        Keeper {
+            fs: self.fs.clone(),
+            commits: AtomicBool::new(false).into(),
+            opens: self.opens.clone(),
+            room: self.room.clone(),
+            aside: self.aside.clone(),
+            notifier: self.notifier.clone(),
+            bell: self.bell.clone(),
+            has_told: AtomicBool::new(false),
+        }
     }
 
     /// All counters, as JSON: what the volume says, and `server`.
-    pub(crate) fn stats_json(&self) -> Answer<String> {
-        let server = Server {
+    pub(crate) fn stats_json(&self) -> Outcome<String> {
+        let server = About {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION"),
             image: &self.image,
@@ -184,497 +182,240 @@ impl StetFs {
             writeback: self.options.writeback,
             requests: &self.requests,
         };
-        let mut stats = serde_json::to_value(self.fs.stats()).map_err(|_| Errno::EIO)?;
-        let server = serde_json::to_value(server).map_err(|_| Errno::EIO)?;
+        let mut stats = serde_json::to_value(self.fs.stats()).map_err(|_| Errno::IO)?;
+        let server = serde_json::to_value(server).map_err(|_| Errno::IO)?;
         match stats.as_object_mut() {
             Some(stats) => stats.insert("server".to_owned(), server),
-            None => return Err(Errno::EIO),
+            None => return Err(Errno::IO),
         };
         Ok(stats.to_string())
     }
 
-    /// An entry with everything the kernel may remember of it.
-    fn reply_entry(&self, answer: Answer<Entry>, reply: ReplyEntry) {
-        match answer {
-            Ok(entry) => {
-                // The root's entry carries FUSE's number for it, which `stat` must not show for long.
-                let attr_timeout = if entry.ino == crate::attr::ROOT {
-                    Duration::ZERO
-                } else {
-                    self.options.timeout
+    /// An entry, with everything that the kernel may remember of it.
+    pub(crate) fn entry_out(&self, found: &Entry) -> abi::EntryOut {
+        attr::entry(found, self.options.timeout, self.keep_attributes(found.ino))
+    }
+
+    /// How long the kernel may keep an inode's attributes.
+    pub(crate) fn keep_attributes(&self, ino: InodeNo) -> Duration {
+        if !self.opens.is_watched(ino) {
+            self.options.timeout
+        } else if self.room.is_short() {
+            Duration::ZERO
+        } else {
+            WATCHED.min(self.options.timeout)
+        }
+    }
+
+    /// With `allow_root`: whether this caller may come in. The kernel lets everybody in then.
+    fn admits(&self, request: &Request<'_>) -> bool {
+        let uid = request.header.uid;
+        self.options.allow != Allow::Root
+            || uid == 0
+            || uid == self.owner
+            // Nobody's own, or for a file that its user has opened.
+            || matches!(
+                request.what,
+                What::Read { .. }
+                    | What::ReadDir { .. }
+                    | What::ReadDirPlus { .. }
+                    | What::Write { .. }
+                    | What::FSync { .. }
+                    | What::FSyncDir { .. }
+                    | What::SyncFs
+                    | What::Release { .. }
+                    | What::Forget { .. }
+                    | What::BatchForget { .. }
+            )
+    }
+
+    /// Requests about names.
+    fn answer_name(
+        &self,
+        from: &InHeader,
+        what: &What<'_>,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<()> {
+        let dir = inode(from.nodeid);
+        let c = caller(from);
+        let entry = match *what {
+            What::Lookup { name } => {
+                let Some(found) = self.look_up(&c, dir, name)? else {
+                    return answer.record(&no_entry(self.options.timeout));
                 };
-                let (attr, generation) = (entry_attr(&entry.attr), generation(entry.generation));
-                reply.entry_with_ttls(&attr_timeout, &self.options.timeout, &attr, generation);
+                found
             }
-            Err(e) => reply.error(e),
-        }
-    }
-}
-
-fn reply_empty(answer: Answer<()>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(e),
-    }
-}
-
-/// A value, or its size when the kernel asks for that with `size` 0.
-fn reply_xattr(answer: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match answer {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() <= size as usize => reply.data(&value),
-        Ok(_) => reply.error(Errno::ERANGE),
-        Err(e) => reply.error(e),
-    }
-}
-
-impl Filesystem for StetFs {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let mut wanted = CAPABILITIES;
-        wanted.set(InitFlags::FUSE_WRITEBACK_CACHE, self.options.writeback);
-        wanted.set(InitFlags::FUSE_POSIX_ACL, self.fs.options().acl);
-        if let Err(missing) = config.add_capabilities(wanted) {
-            tracing::info!("this kernel's FUSE lacks {missing:?}");
-            let _ = config.add_capabilities(wanted.difference(missing));
-        }
-        // The kernel makes timestamps too (writeback cache): they must be as coarse as what is kept.
-        let _ = config.set_time_granularity(self.fs.time_step());
-        let _ = config.set_max_write(MAX_WRITE);
-        let _ = config.set_max_background(MAX_BACKGROUND);
-        if let Err(most) = config.set_max_readahead(self.options.readahead) {
-            let _ = config.set_max_readahead(most);
-        }
-        Ok(())
-    }
-
-    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        tally!(self, lookup);
-        match self.look_up(&caller(req), parent, name) {
-            Ok(Some(entry)) => self.reply_entry(Ok(entry), reply),
-            Ok(None) => reply.entry(&self.options.timeout, &negative(), generation(0)),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        tally!(self, getattr);
-        match self.attributes(ino) {
-            Ok(attr) => reply.attr(&self.options.timeout, &file_attr(&attr)),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        tally!(self, setattr);
-        let set = SetAttr {
-            mode: mode.map(|mode| (mode & 0o7777) as u16),
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-            ctime: ctime.map(request_time),
-            through_handle: fh.is_some(),
-            kill_suid: false,
+            What::SymLink { name, target } => self.make_link(&c, dir, name, target.as_bytes())?,
+            What::MkNod { from: m, name } => {
+                let c = creator(from, m.umask);
+                self.make(&c, dir, name, m.mode, decode_rdev(m.rdev))?
+            }
+            What::MkDir { from: m, name } => {
+                let mode = m.mode & 0o7777 | libc::S_IFDIR;
+                self.make(&creator(from, m.umask), dir, name, mode, (0, 0))?
+            }
+            What::Link { ino, name } => self.add_link(&c, inode(ino), dir, name)?,
+            What::Create { from: m, name } => {
+                let c = creator(from, m.umask);
+                let (entry, open) = self.create_open(&c, dir, name, m.mode, m.flags)?;
+                answer.record(&self.entry_out(&entry))?;
+                return answer.record(&open);
+            }
+            What::Unlink { name } => return self.remove(&c, dir, name, false),
+            What::RmDir { name } => return self.remove(&c, dir, name, true),
+            What::Rename {
+                name,
+                new_dir,
+                new_name,
+                flags,
+            } => return self.move_entry(&c, (dir, name), (inode(new_dir), new_name), flags),
+            _ => return Err(Errno::NOSYS),
         };
-        let is_times_only = mode.is_none() && uid.is_none() && gid.is_none() && size.is_none();
-        match self.set_attributes(&caller(req), ino, set) {
-            Ok(attr) => reply.attr(&self.options.timeout, &file_attr(&attr)),
-            // The kernel writes back the times of a file that has just lost its last name. There is
-            // nothing left to keep them in, and an error would come out of the next syncfs.
-            Err(Errno::ESTALE) if is_times_only => reply.attr(&Duration::ZERO, &negative()),
-            Err(e) => reply.error(e),
-        }
+        answer.record(&self.entry_out(&entry))
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        tally!(self, readlink);
-        match self.fs.readlink(crate::attr::inode(ino)) {
-            Ok(target) => reply.data(&target),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    fn mknod(
+    /// Requests about an inode.
+    fn answer_inode(
         &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        tally!(self, mknod);
-        let made = self.make(&creator(req, umask), parent, name, mode, decode_rdev(rdev));
-        self.reply_entry(made, reply);
-    }
-
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        tally!(self, mkdir);
-        let mode = mode & 0o7777 | libc::S_IFDIR;
-        let made = self.make(&creator(req, umask), parent, name, mode, (0, 0));
-        self.reply_entry(made, reply);
-    }
-
-    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        tally!(self, unlink);
-        reply_empty(self.remove(&caller(req), parent, name, false), reply);
-    }
-
-    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        tally!(self, rmdir);
-        reply_empty(self.remove(&caller(req), parent, name, true), reply);
-    }
-
-    fn symlink(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        link_name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        tally!(self, symlink);
-        let made = self.make_link(
-            &caller(req),
-            parent,
-            link_name,
-            target.as_os_str().as_bytes(),
-        );
-        self.reply_entry(made, reply);
-    }
-
-    fn rename(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        tally!(self, rename);
-        let moved = self.move_entry(
-            &caller(req),
-            (parent, name),
-            (newparent, newname),
-            flags.bits(),
-        );
-        reply_empty(moved, reply);
-    }
-
-    fn link(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        tally!(self, link);
-        let made = self.add_link(&caller(req), ino, newparent, newname);
-        self.reply_entry(made, reply);
-    }
-
-    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        tally!(self, open);
-        match self.open_file(&caller(req), ino, flags.0) {
-            Ok(handle) => reply.opened(handle, OPENED),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        tally!(self, create);
-        match self.create_open(&creator(req, umask), parent, name, mode, open_flags(flags)) {
-            Ok(entry) => {
-                let (attr, generation) = (entry_attr(&entry.attr), generation(entry.generation));
-                reply.created(
-                    &self.options.timeout,
-                    &attr,
-                    generation,
-                    FileHandle(0),
-                    OPENED,
-                );
+        from: &InHeader,
+        what: &What<'_>,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<()> {
+        let ino = inode(from.nodeid);
+        let c = caller(from);
+        match *what {
+            What::GetAttr { from: g } => {
+                let attr = match g.getattr_flags & abi::GETATTR_FH {
+                    0 => self.attributes(ino)?,
+                    _ => self.attributes_for_handle(&c, ino, g.fh)?,
+                };
+                answer.attr(attr::attr(&attr), self.keep_attributes(ino))
             }
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        tally!(self, read);
-        self.read_file(ino, offset, size, reply);
-    }
-
-    fn write(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        tally!(self, write);
-        match self.write_file(&caller(req), ino, offset, data, write_flags, flags.0) {
-            Ok(n) => reply.written(n),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        tally!(self, release);
-        reply_empty(self.release_file(ino, flags.0), reply);
-    }
-
-    fn fsync(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        tally!(self, fsync);
-        reply_empty(self.sync_file(ino, datasync), reply);
-    }
-
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // Directories are read by cookies that need no state; the kernel keeps what it has read.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        tally!(self, readdir);
-        match self.read_dir(ino, offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        tally!(self, readdirplus);
-        match self.read_dir_plus(ino, offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(e),
-        }
-    }
-
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        tally!(self, fsync);
-        reply_empty(self.sync_file(ino, datasync), reply);
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        tally!(self, statfs);
-        match self.fs.statfs() {
-            Ok(s) => reply.statfs(
-                s.blocks,
-                s.blocks_free,
-                s.blocks_available,
-                s.files,
-                s.files_free,
-                s.block_size,
-                s.name_max,
-                s.block_size,
-            ),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    fn setxattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        tally!(self, setxattr);
-        reply_empty(self.set_attribute(req, ino, name, value, flags), reply);
-    }
-
-    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        tally!(self, getxattr);
-        reply_xattr(self.get_attribute(&caller(req), ino, name), size, reply);
-    }
-
-    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        tally!(self, listxattr);
-        reply_xattr(self.list_attributes(&caller(req), ino), size, reply);
-    }
-
-    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        tally!(self, removexattr);
-        reply_empty(self.remove_attribute(&caller(req), ino, name), reply);
-    }
-
-    fn ioctl(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        tally!(self, ioctl);
-        match self.control_file(req, ino, cmd, in_data) {
-            Ok(mut out) => {
+            What::StatX { .. } => answer.record(&self.statx(ino)?),
+            What::SetAttr { to } => {
+                let Some(attr) = self.set_attributes(&c, ino, &to)? else {
+                    return answer.attr(abi::Attr::default(), Duration::ZERO);
+                };
+                answer.attr(attr::attr(&attr), self.keep_attributes(ino))
+            }
+            What::ReadLink => {
+                let target = self.fs.readlink(ino).map_err(|e| errno(&e))?;
+                answer.bytes(&target)
+            }
+            What::Open { from: o } => answer.record(&self.open_file(&c, ino, o.flags)?),
+            What::Release { from: r } => self.release_file(ino, r.fh),
+            What::Read { from: r } => self.read_file(ino, r.offset, r.size, answer),
+            What::FSync { datasync } | What::FSyncDir { datasync } => self.sync_file(ino, datasync),
+            What::FAllocate { from: f } => self.allocate(&c, ino, f.offset, f.length, f.mode),
+            What::CopyFileRange { from: r, is_64 } => {
+                let bytes_copied = self.copy(&c, ino, &r)?;
+                if is_64 {
+                    return answer.record(&abi::CopyFileRangeOut { bytes_copied });
+                }
+                let size = bytes_copied as u32;
+                answer.record(&abi::WriteOut { size, padding: 0 })
+            }
+            What::ReadDir { from: r } => self.read_dir(ino, r.offset, &mut answer.names(r.size)),
+            What::ReadDirPlus { from: r } => {
+                self.read_dir_plus(ino, r.offset, &mut answer.names(r.size))
+            }
+            What::GetXattr { name, size } => {
+                answer.xattr(&self.get_attribute(from, ino, name)?, size)
+            }
+            What::ListXattr { size } => answer.xattr(&self.list_attributes(&c, ino)?, size),
+            What::SetXattr { name, value, flags } => {
+                self.set_attribute(from, ino, name, value, flags)
+            }
+            What::RemoveXattr { name } => self.remove_attribute(&c, ino, name),
+            What::Ioctl { from: i, data } => {
+                let mut out = self.control_file(from, ino, i.cmd, data)?;
                 // Not padded: programs pass an int where the number says long, and would be written past.
-                out.truncate(out_size as usize);
-                reply.ioctl(0, &out);
+                out.truncate(i.out_size as usize);
+                answer.record(&abi::IoctlOut::default())?;
+                answer.bytes(&out)
             }
-            Err(e) => reply.error(e),
+            _ => Err(Errno::NOSYS),
         }
     }
 
-    fn fallocate(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        tally!(self, fallocate);
-        reply_empty(
-            self.allocate(&caller(req), ino, offset, length, mode),
-            reply,
-        );
-    }
-
-    fn lseek(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
-        tally!(self, lseek);
-        self.seek(ino, offset, whence, reply);
-    }
-
-    fn copy_file_range(
-        &self,
-        req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        tally!(self, copy_file_range);
-        match self.copy(
-            &caller(req),
-            (ino_in, offset_in),
-            (ino_out, offset_out),
-            len,
-        ) {
-            Ok(n) => reply.written(n),
-            Err(e) => reply.error(e),
+    /// The kernel has dropped an inode. It gives up all its references at once.
+    fn forget(&self, node: u64) {
+        if let Err(e) = self.fs.forget(inode(node)) {
+            tracing::debug!("forgetting inode {node}: {e}");
         }
+    }
+
+    fn statfs(&self) -> Outcome<abi::StatFsOut> {
+        let s = self.fs.statfs().map_err(|e| errno(&e))?;
+        Ok(abi::StatFsOut {
+            blocks: s.blocks,
+            bfree: s.blocks_free,
+            bavail: s.blocks_available,
+            files: s.files,
+            ffree: s.files_free,
+            bsize: s.block_size,
+            namelen: s.name_max,
+            frsize: s.block_size,
+            ..abi::StatFsOut::default()
+        })
+    }
+}
+
+impl Server for StetFs {
+    fn agree(&self, _offer: &Offer) -> Terms {
+        let mut capabilities = CAPABILITIES;
+        capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
+        capabilities.set(Capabilities::POSIX_ACL, self.fs.options().acl);
+        Terms {
+            capabilities,
+            readahead: self.options.readahead,
+            max_request: MAX_REQUEST,
+            max_background: MAX_BACKGROUND,
+            // The kernel makes timestamps too (writeback cache): they must be as coarse as what is kept.
+            time_step_ns: self.fs.time_step().as_nanos() as u32,
+        }
+    }
+
+    fn answer(
+        &self,
+        request: &Request<'_>,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        let from = &request.header;
+        if let Some(opcode) = Opcode::from_number(from.opcode) {
+            self.requests.0[opcode as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        if !self.admits(request) {
+            return Err(Errno::ACCESS);
+        }
+        match &request.what {
+            // There is nothing to do for these; directories are read by cookies that need no state.
+            What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
+            What::Forget { .. } => self.forget(from.nodeid),
+            What::BatchForget { all } => all.iter().for_each(|one| self.forget(one.nodeid)),
+            What::StatFs => answer.record(&self.statfs()?)?,
+            What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
+            What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
+            What::Write { from: w, data } => {
+                return self.write_file(&caller(from), from.nodeid, w, data, ticket, answer);
+            }
+            name @ (What::Lookup { .. }
+            | What::SymLink { .. }
+            | What::MkNod { .. }
+            | What::MkDir { .. }
+            | What::Link { .. }
+            | What::Create { .. }
+            | What::Unlink { .. }
+            | What::RmDir { .. }
+            | What::Rename { .. }) => self.answer_name(from, name, answer)?,
+            other => self.answer_inode(from, other, answer)?,
+        }
+        Ok(Answered::Now)
+    }
+
+    fn destroy(&self) {
+        // Whoever unmounted it finds a clean image. An error is told when the session ends.
+        let _ = self.closing.close();
     }
 }

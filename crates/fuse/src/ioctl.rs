@@ -8,14 +8,15 @@
 //!
 //! Numbers are those of Linux' `fs.h` for 64-bit machines; the 32-bit forms of the flag ioctls are known too.
 
-use fuser::{Errno, INodeNo, Request};
+use rustix::io::Errno;
 use stetfs::{Caller, Shutdown};
+use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
-use crate::attr::inode;
 use crate::caller::caller;
 use crate::errno::errno;
-use crate::fs::{Answer, StetFs};
+use crate::fs::{Outcome, StetFs};
+use crate::wire::abi::InHeader;
 
 const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
     direction << 30 | size << 16 | (kind as u32) << 8 | nr as u32
@@ -50,55 +51,58 @@ impl StetFs {
     /// Does what an ioctl asks for; the answer may be shorter than its number says, not longer.
     pub(crate) fn control_file(
         &self,
-        req: &Request,
-        ino: INodeNo,
+        from: &InHeader,
+        ino: InodeNo,
         cmd: u32,
         data: &[u8],
-    ) -> Answer<Vec<u8>> {
-        let (c, ino) = (caller(req), inode(ino));
+    ) -> Outcome<Vec<u8>> {
+        let c = caller(from);
         let attr = || self.fs.getattr(ino).map_err(|e| errno(&e));
         match cmd {
             GETFLAGS | GETFLAGS_32 => attr().map(|a| a.flags.bits().to_ne_bytes().to_vec()),
             SETFLAGS | SETFLAGS_32 => {
-                let flags = InodeFlags::from_bits_retain(read_u32(data).ok_or(Errno::EINVAL)?);
+                let flags = InodeFlags::from_bits_retain(read_u32(data).ok_or(Errno::INVAL)?);
                 self.fs.set_flags(&c, ino, flags).map_err(|e| errno(&e))?;
+                self.attributes_changed(ino);
                 Ok(Vec::new())
             }
             FSGETXATTR => attr().map(|a| encode_fsxattr(a.flags, a.projid).to_vec()),
             FSSETXATTR => {
                 let attr = attr()?;
-                let (flags, projid) = decode_fsxattr(data, attr.flags).ok_or(Errno::EINVAL)?;
+                let (flags, projid) = decode_fsxattr(data, attr.flags).ok_or(Errno::INVAL)?;
                 if projid != attr.projid {
-                    return Err(Errno::ENOTSUP);
+                    return Err(Errno::NOTSUP);
                 }
                 self.fs.set_flags(&c, ino, flags).map_err(|e| errno(&e))?;
+                self.attributes_changed(ino);
                 Ok(Vec::new())
             }
             GETVERSION => attr().map(|a| a.generation.to_ne_bytes().to_vec()),
             SETVERSION => {
-                let generation = read_u32(data).ok_or(Errno::EINVAL)?;
+                let generation = read_u32(data).ok_or(Errno::INVAL)?;
                 self.fs
                     .set_generation(&c, ino, generation)
                     .map_err(|e| errno(&e))?;
+                self.attributes_changed(ino);
                 Ok(Vec::new())
             }
-            FITRIM => self.trim(&self.administrator(req)?, data),
+            FITRIM => self.trim(&self.administrator(from)?, data),
             SHUTDOWN | SHUTDOWN_WITH_MODE => {
                 let mode = if cmd == SHUTDOWN {
                     Some(Shutdown::NoLogFlush)
                 } else {
                     read_u32(data).and_then(shutdown_mode)
                 };
-                let c = self.administrator(req)?;
-                self.shut_down(&c, mode.ok_or(Errno::EINVAL)?, req.pid())?;
+                let c = self.administrator(from)?;
+                self.shut_down(&c, mode.ok_or(Errno::INVAL)?, from.pid)?;
                 Ok(Vec::new())
             }
-            _ => Err(Errno::ENOTTY),
+            _ => Err(Errno::NOTTY),
         }
     }
 
-    fn trim(&self, c: &Caller, data: &[u8]) -> Answer<Vec<u8>> {
-        let mut range = TrimRange::decode(data).ok_or(Errno::EINVAL)?;
+    fn trim(&self, c: &Caller, data: &[u8]) -> Outcome<Vec<u8>> {
+        let mut range = TrimRange::decode(data).ok_or(Errno::INVAL)?;
         range.len = self
             .fs
             .trim(c, range.start, range.len, range.min_len)

@@ -5,6 +5,7 @@
 //! - [`background`]: the command returns when the mount stands, the server goes on.
 //! - [`mount`]: the mount itself, as root or by fusermount3; [`mountinfo`]: what is mounted.
 //! - [`session`]: serving, signals, and the way to a clean image.
+//! - [`wire`]: the FUSE protocol itself.
 //! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes one operation
 //!   of [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
 //! - [`companion`]: what happens to the mount point when the server dies.
@@ -15,6 +16,7 @@
 //! likes: nothing changes the volume but what comes through it. Nothing here keeps state of files but a count of writers.
 #![forbid(unsafe_code)]
 
+mod aside;
 mod attr;
 mod caller;
 mod errno;
@@ -22,7 +24,11 @@ mod export;
 mod files;
 mod fs;
 mod ioctl;
+mod keeper;
+mod label;
 mod names;
+mod opens;
+mod room;
 mod xattrs;
 
 pub mod background;
@@ -34,12 +40,13 @@ pub mod options;
 pub mod session;
 pub mod system_log;
 pub mod umount;
+pub mod wire;
 
 pub use companion::run_if_asked;
 pub use control::{Command, command, query_stats};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use ioctl::SHUTDOWN_WITH_MODE;
-pub use mount::{FS_TYPE, MountError, check_dir};
-pub use options::{Allow, FuseOptions, Options};
-pub use session::{Ended, SessionError, prepare_process, serve};
+pub use mount::{FS_TYPE, FS_TYPE_BLOCK, MountError, check_dir, remount};
+pub use options::{Allow, FuseOptions, OnBlock, Options};
+pub use session::{Ended, SessionError, Standing, prepare_process, serve};
 pub use umount::{UmountError, umount, wait_for_release};

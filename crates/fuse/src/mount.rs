@@ -1,8 +1,6 @@
 //! Making and undoing the mount: mount(2) for root, fusermount3 for everybody else.
 //!
-//! fuser can mount too, but not under the type `fuse.stetfs` as root, and it unmounts the path
-//! again when its session ends, whatever is mounted there by then. So the mount is made here, fuser is given the open
-//! `/dev/fuse`, and what is unmounted is always the mount that was made (by its device number).
+//! What is unmounted is always the mount that was made, known by its device number, whatever is mounted on the path by then.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -13,16 +11,21 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
+use crate::label::Label;
 use crate::mountinfo;
-use crate::options::{Allow, FuseOptions};
+use crate::options::{Allow, FuseOptions, OnBlock};
+use crate::wire::DEVICE;
 
-/// The type that `mount` and /etc/fstab show.
+/// The type that /etc/fstab has, and that `mount` shows of a mount that is not on a block device.
 pub const FS_TYPE: &str = "fuse.stetfs";
 
-const DEVICE: &str = "/dev/fuse";
+/// The type that `mount` shows of one that is.
+pub const FS_TYPE_BLOCK: &str = "fuseblk.stetfs";
+
 const HELPER: &str = "fusermount3";
 
 /// Why a mount could not be made or undone.
@@ -68,6 +71,14 @@ pub enum MountError {
         /// What the system said.
         source: io::Error,
     },
+    /// No loop device for an image that is to be mounted as a block device.
+    #[error("{}: no loop device for it: {source}; without -o loop it is mounted all the same", image.display())]
+    NoLoop {
+        /// The volume.
+        image: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Nothing is mounted there.
     #[error("{}: no stetfs volume is mounted there", .0.display())]
     NotMounted(PathBuf),
@@ -77,6 +88,14 @@ pub enum MountError {
     /// umount(2) refused otherwise.
     #[error("unmounting {}: {source}", dir.display())]
     Unmount {
+        /// The mount point.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A mount could not be changed.
+    #[error("remounting {}: {source}", dir.display())]
+    Remount {
         /// The mount point.
         dir: PathBuf,
         /// What the system said.
@@ -111,7 +130,7 @@ pub fn check_dir(dir: &Path) -> Result<PathBuf, MountError> {
         if !is_dead(&path) {
             return Err(MountError::Occupied {
                 dir: path,
-                image: entry.source,
+                image: entry.image(),
             });
         }
         tracing::warn!(
@@ -131,15 +150,26 @@ pub(crate) fn is_dead(dir: &Path) -> bool {
     std::fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN))
 }
 
+/// A mount that was just made.
+pub(crate) struct New {
+    /// The open `/dev/fuse` that is its server's end.
+    pub(crate) fd: OwnedFd,
+    pub(crate) mounted: Mounted,
+    /// It is one of a block device.
+    pub(crate) is_block: bool,
+}
+
 /// Mounts, and gives back the open `/dev/fuse` on which the kernel waits to be answered.
 ///
 /// # Errors
 /// What the kernel or fusermount3 refused.
-pub(crate) fn mount(
-    image: &Path,
-    dir: &Path,
-    options: &FuseOptions,
-) -> Result<(OwnedFd, Mounted), MountError> {
+pub(crate) fn mount(image: &Path, dir: &Path, options: &FuseOptions) -> Result<New, MountError> {
+    let trusts = FuseOptions::trusts(image);
+    let options = &FuseOptions {
+        dev: options.dev.or(Some(trusts)),
+        suid: options.suid.or(Some(trusts)),
+        ..options.clone()
+    };
     let fd = if rustix::process::geteuid().is_root() {
         mount_as_root(image, dir, options)?
     } else {
@@ -149,14 +179,43 @@ pub(crate) fn mount(
     let Some(entry) = entry.filter(mountinfo::MountEntry::is_stetfs) else {
         return Err(MountError::NotMounted(dir.to_owned()));
     };
-    let mounted = Mounted {
-        dir: dir.to_owned(),
-        device: entry.device,
-    };
-    Ok((fd, mounted))
+    Ok(New {
+        fd,
+        is_block: entry.kind == FS_TYPE_BLOCK,
+        mounted: Mounted {
+            dir: dir.to_owned(),
+            device: entry.device,
+        },
+    })
 }
 
+/// On a block device if that is wanted and can be.
 fn mount_as_root(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
+    if options.on_block == OnBlock::Never {
+        return mount_type(image, FS_TYPE, dir, options);
+    }
+    let label = match Label::attach(image, options.read_only) {
+        Ok(label) => label,
+        Err(source) if options.on_block == OnBlock::Must => {
+            return Err(MountError::NoLoop {
+                image: image.to_owned(),
+                source,
+            });
+        }
+        Err(e) => {
+            tracing::debug!("no loop device for {}: {e}", image.display());
+            return mount_type(image, FS_TYPE, dir, options);
+        }
+    };
+    mount_type(&label.path, FS_TYPE_BLOCK, dir, options)
+}
+
+fn mount_type(
+    source: &Path,
+    kind: &str,
+    dir: &Path,
+    options: &FuseOptions,
+) -> Result<OwnedFd, MountError> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
@@ -169,24 +228,52 @@ fn mount_as_root(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Owne
     if options.allow != Allow::Owner {
         data.push_str(",allow_other");
     }
+    if kind == FS_TYPE_BLOCK {
+        data.push_str(&format!(",blksize={}", rustix::param::page_size()));
+    }
     let data = CString::new(data).expect("no NUL in it");
-    rustix::mount::mount(image, dir, FS_TYPE, mount_flags(options), data.as_c_str()).map_err(
-        |e| {
-            let (image, dir) = (image.to_owned(), dir.to_owned());
-            MountError::Mount {
-                image,
-                dir,
-                source: e.into(),
-            }
-        },
-    )?;
+    let done = rustix::mount::mount(source, dir, kind, mount_flags(options), data.as_c_str());
+    done.map_err(|e| MountError::Mount {
+        image: source.to_owned(),
+        dir: dir.to_owned(),
+        source: e.into(),
+    })?;
     Ok(device.into())
+}
+
+/// Changes what the kernel alone decides of a mount: read-only or not, devices, set-user-ID, programs, access times. When it becomes read-only,
+/// everything is durable. The server goes on as it was mounted.
+///
+/// # Errors
+/// Nothing of ours is mounted there, or the kernel refuses.
+pub fn remount(dir: &Path, options: &FuseOptions) -> Result<(), MountError> {
+    let failed = |source| MountError::Remount {
+        dir: dir.to_owned(),
+        source,
+    };
+    let path = mountinfo::resolve(dir).map_err(failed)?;
+    let entry = mountinfo::mounted_on(&path).map_err(MountError::Proc)?;
+    let Some(entry) = entry.filter(mountinfo::MountEntry::is_stetfs) else {
+        return Err(MountError::NotMounted(path));
+    };
+    let flags = mount_flags(&FuseOptions {
+        dev: options.dev.or(Some(!entry.has("nodev"))),
+        suid: options.suid.or(Some(!entry.has("nosuid"))),
+        ..options.clone()
+    });
+    rustix::mount::mount_remount(&path, flags, c"").map_err(|e| failed(e.into()))?;
+    if options.read_only {
+        // The kernel does not tell the server of a plain FUSE mount. Syncing the root directory syncs everything.
+        let root = File::open(&path).map_err(failed)?;
+        root.sync_all().map_err(failed)?;
+    }
+    Ok(())
 }
 
 fn mount_flags(options: &FuseOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, options.dev == Some(false));
+    flags.set(MountFlags::NOSUID, options.suid == Some(false));
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.noatime);
@@ -238,8 +325,8 @@ fn helper_options(image: &Path, options: &FuseOptions) -> String {
         (options.read_only, "ro"),
         (options.noatime, "noatime"),
         (!options.exec, "noexec"),
-        (!options.dev, "nodev"),
-        (!options.suid, "nosuid"),
+        (options.dev == Some(false), "nodev"),
+        (options.suid == Some(false), "nosuid"),
         (options.sync, "sync"),
         (options.dirsync, "dirsync"),
     ];
@@ -269,9 +356,66 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
 }
 
 impl Mounted {
-    /// Whether the mount still stands where it was made.
+    /// Whether the mount still stands where it was made, and nothing else is mounted on top of it.
     pub fn stands(&self) -> bool {
         matches!(mountinfo::mounted_on(&self.dir), Ok(Some(m)) if m.device == self.device)
+    }
+
+    /// Takes it out of the tree wherever it is mounted and can be reached, and nothing else: what is mounted on top of it stays. Gives
+    /// whether it is still mounted somewhere.
+    ///
+    /// # Errors
+    /// The kernel or fusermount3 refused, or `/proc` cannot be read.
+    pub(crate) fn release(&self) -> Result<bool, MountError> {
+        let places = || mountinfo::mounts_of(&self.device).map_err(MountError::Proc);
+        // Newest first: what is on top goes before what is below.
+        for place in places()?.into_iter().rev() {
+            if place.dir != self.dir && !rustix::process::geteuid().is_root() {
+                continue;
+            }
+            let here = Self {
+                dir: place.dir,
+                device: place.device,
+            };
+            here.detach_exactly()?;
+        }
+        places().map(|left| !left.is_empty())
+    }
+
+    /// Detaches what is mounted on the directory if it is this file system: looked at and unmounted through one descriptor, so that
+    /// nothing can come in between.
+    fn detach_exactly(&self) -> Result<(), MountError> {
+        if !rustix::process::geteuid().is_root() {
+            return self.unmount(true);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(fd) = rustix::fs::open(&self.dir, flags, Mode::empty()) else {
+            return Ok(());
+        };
+        // Without asking the server, which is dead.
+        let no_question = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&fd, "", no_question, StatxFlags::empty());
+        let is_it =
+            found.is_ok_and(|s| format!("{}:{}", s.stx_dev_major, s.stx_dev_minor) == self.device);
+        if !is_it {
+            return Ok(());
+        }
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        rustix::mount::unmount(path, UnmountFlags::DETACH).map_err(|e| MountError::Unmount {
+            dir: self.dir.clone(),
+            source: e.into(),
+        })
+    }
+
+    /// Where the kernel keeps what can be tuned of the mount's page cache.
+    pub(crate) fn backing_device(&self) -> PathBuf {
+        let all = Path::new("/sys/class/bdi");
+        // The block device has one of its own, under the number alone.
+        let of_block = all.join(format!("{}-fuseblk", self.device));
+        if of_block.exists() {
+            return of_block;
+        }
+        all.join(&self.device)
     }
 
     /// Unmounts, if it still stands. `lazy` takes it out of the tree even while files are open.
@@ -346,20 +490,11 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), MountError> {
     ))
 }
 
-/// Makes the kernel treat the mount's pages like a local file system's: read ahead by 1 MiB, and no share of
-/// one percent of the dirty pages (which is what FUSE mounts get otherwise). Root only; without it
-/// the mount is only slower.
+/// Makes the kernel read ahead as for a local file system. Root only; without it the mount is only slower.
 pub(crate) fn tune_page_cache(mounted: &Mounted, options: &FuseOptions) {
-    let bdi = PathBuf::from(format!("/sys/class/bdi/{}", mounted.device));
-    let readahead = (options.readahead / 1024).to_string();
-    for (file, value) in [
-        ("read_ahead_kb", readahead.as_str()),
-        ("max_ratio", "100"),
-        ("strict_limit", "0"),
-    ] {
-        if let Err(e) = std::fs::write(bdi.join(file), value) {
-            tracing::debug!("{}/{file}: {e}", bdi.display());
-        }
+    let file = mounted.backing_device().join("read_ahead_kb");
+    if let Err(e) = std::fs::write(&file, (options.readahead / 1024).to_string()) {
+        tracing::debug!("{}: {e}", file.display());
     }
 }
 

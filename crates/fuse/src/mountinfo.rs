@@ -5,6 +5,12 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use crate::label::backing_file;
+use crate::mount::{FS_TYPE, FS_TYPE_BLOCK};
+
+/// Where the kernel's control file system for FUSE is, if it is mounted.
+pub(crate) const CONTROL_DIR: &str = "/sys/fs/fuse/connections";
+
 /// One line of mountinfo (proc(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
@@ -12,16 +18,28 @@ pub struct MountEntry {
     pub device: String,
     /// Where it is mounted.
     pub dir: PathBuf,
+    /// What the kernel checks at this mount: `rw,nosuid,noatime`.
+    pub flags: String,
     /// Type with subtype: `fuse.stetfs`.
     pub kind: String,
-    /// The source: the image.
+    /// The source: the image, or the device that stands for it.
     pub source: PathBuf,
 }
 
 impl MountEntry {
     /// Whether stetfs serves it.
     pub fn is_stetfs(&self) -> bool {
-        self.kind == super::mount::FS_TYPE
+        [FS_TYPE, FS_TYPE_BLOCK].contains(&self.kind.as_str())
+    }
+
+    /// Whether the mount has a flag.
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.split(',').any(|f| f == flag)
+    }
+
+    /// The image: the source, or the file that it is a loop device of.
+    pub fn image(&self) -> PathBuf {
+        backing_file(&self.source).unwrap_or_else(|| self.source.clone())
     }
 }
 
@@ -32,6 +50,24 @@ impl MountEntry {
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     Ok(text.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The mounts of one file system, by its device number: more than one when it was bound elsewhere.
+///
+/// # Errors
+/// `/proc` cannot be read.
+pub fn mounts_of(device: &str) -> io::Result<Vec<MountEntry>> {
+    let mut all = mounts()?;
+    all.retain(|m| m.device == device);
+    Ok(all)
+}
+
+/// The name of a FUSE mount's directory in the kernel's control file system: its device number as the kernel keeps it
+/// (`MKDEV`), in decimal digits.
+pub(crate) fn connection(device: &str) -> Option<String> {
+    let (major, minor) = device.split_once(':')?;
+    let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    Some((major << 20 | minor).to_string())
 }
 
 /// The topmost mount on exactly this directory.
@@ -78,12 +114,14 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
     let dir = unescape(fields.nth(1)?);
+    let flags = String::from_utf8_lossy(fields.next()?).into_owned();
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = unescape(rest.next()?);
     Some(MountEntry {
         device,
         dir,
+        flags,
         kind,
         source,
     })
@@ -128,10 +166,18 @@ mod tests {
         let entry = parse(line).unwrap();
         assert_eq!(entry.device, "0:45");
         assert_eq!(entry.dir, Path::new("/mnt/a b"));
+        assert!(entry.has("nosuid") && !entry.has("suid"));
         assert_eq!(entry.source, Path::new("/tmp/disk\\.img"));
         assert!(entry.is_stetfs());
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"1 2 3 4"), None);
+    }
+
+    #[test]
+    fn connections_have_the_number_of_the_kernel() {
+        assert_eq!(connection("0:45").as_deref(), Some("45"));
+        assert_eq!(connection("7:3").as_deref(), Some("7340035"));
+        assert_eq!(connection("x"), None);
     }
 
     #[test]

@@ -4,13 +4,16 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use stetfs::{Caller, Entry, Kind, OpenFlags, RenameFlags};
+use rustix::io::Errno;
+use stetfs::{Caller, Entry, Kind, RenameFlags};
 use stetfs_format::InodeNo;
 
-use crate::attr::{dirent_type, entry_attr, generation, inode, negative};
+use crate::attr::ROOT;
 use crate::errno::{errno, of_kind};
-use crate::fs::{Answer, StetFs};
+use crate::files::open_flags;
+use crate::fs::{Outcome, StetFs};
+use crate::wire::Names;
+use crate::wire::abi::{EntryOut, OpenOut};
 
 /// The smallest inode number that a file can have (EXT4_GOOD_OLD_FIRST_INO); below are the root and the volume's own.
 const FIRST_INO: u32 = 11;
@@ -25,10 +28,9 @@ impl StetFs {
     pub(crate) fn look_up(
         &self,
         c: &Caller,
-        parent: INodeNo,
+        parent: InodeNo,
         name: &OsStr,
-    ) -> Answer<Option<Entry>> {
-        let parent = inode(parent);
+    ) -> Outcome<Option<Entry>> {
         if name == "." {
             return self.entry_of(parent).map(Some);
         }
@@ -40,12 +42,12 @@ impl StetFs {
     }
 
     /// The entry of an inode whose number came from a file handle.
-    fn entry_of(&self, ino: InodeNo) -> Answer<Entry> {
-        if ino != crate::attr::ROOT && ino.0 < FIRST_INO {
-            return Err(Errno::ESTALE);
+    fn entry_of(&self, ino: InodeNo) -> Outcome<Entry> {
+        if ino != ROOT && ino.0 < FIRST_INO {
+            return Err(Errno::STALE);
         }
         let attr = self.fs.getattr(ino).map_err(|e| match e.kind() {
-            Kind::NotFound => Errno::ESTALE,
+            Kind::NotFound => Errno::STALE,
             _ => errno(&e),
         })?;
         Ok(Entry {
@@ -59,12 +61,12 @@ impl StetFs {
     pub(crate) fn make(
         &self,
         c: &Caller,
-        parent: INodeNo,
+        parent: InodeNo,
         name: &OsStr,
         mode: u32,
         rdev: (u32, u32),
-    ) -> Answer<Entry> {
-        let (parent, name) = (inode(parent), name.as_bytes());
+    ) -> Outcome<Entry> {
+        let name = name.as_bytes();
         let mode = mode as u16;
         let made = if stetfs::mode::is_dir(mode) {
             self.fs.mkdir(c, parent, name, mode & 0o7777)
@@ -77,50 +79,49 @@ impl StetFs {
     pub(crate) fn make_link(
         &self,
         c: &Caller,
-        parent: INodeNo,
+        parent: InodeNo,
         name: &OsStr,
         target: &[u8],
-    ) -> Answer<Entry> {
-        let parent = inode(parent);
+    ) -> Outcome<Entry> {
         self.changed(parent, self.fs.symlink(c, parent, name.as_bytes(), target))
     }
 
     pub(crate) fn create_open(
         &self,
         c: &Caller,
-        parent: INodeNo,
+        parent: InodeNo,
         name: &OsStr,
         mode: u32,
-        flags: OpenFlags,
-    ) -> Answer<Entry> {
-        let parent = inode(parent);
-        let made = self
-            .fs
-            .create(c, parent, name.as_bytes(), (mode & 0o7777) as u16, flags);
-        let entry = self.changed(parent, made)?;
-        self.opens.opened(entry.ino, flags);
-        Ok(entry)
+        flags: i32,
+    ) -> Outcome<(Entry, OpenOut)> {
+        let (mode, how) = ((mode & 0o7777) as u16, open_flags(flags));
+        let made = self.fs.create(c, parent, name.as_bytes(), mode, how);
+        let entry = made.map_err(|e| errno(&e))?;
+        self.changed(parent, Ok(())).inspect_err(|_| {
+            // Nobody will close what nobody got.
+            let _ = self.fs.release(entry.ino);
+        })?;
+        Ok((entry, self.note_open(entry.ino, flags)))
     }
 
     pub(crate) fn add_link(
         &self,
         c: &Caller,
-        ino: INodeNo,
-        parent: INodeNo,
+        ino: InodeNo,
+        parent: InodeNo,
         name: &OsStr,
-    ) -> Answer<Entry> {
-        let parent = inode(parent);
-        self.changed(parent, self.fs.link(c, inode(ino), parent, name.as_bytes()))
+    ) -> Outcome<Entry> {
+        self.changed(parent, self.fs.link(c, ino, parent, name.as_bytes()))
     }
 
     pub(crate) fn remove(
         &self,
         c: &Caller,
-        parent: INodeNo,
+        parent: InodeNo,
         name: &OsStr,
         directory: bool,
-    ) -> Answer<()> {
-        let (parent, name) = (inode(parent), name.as_bytes());
+    ) -> Outcome<()> {
+        let name = name.as_bytes();
         let removed = if directory {
             self.fs.rmdir(c, parent, name)
         } else {
@@ -132,14 +133,13 @@ impl StetFs {
     pub(crate) fn move_entry(
         &self,
         c: &Caller,
-        (parent, name): (INodeNo, &OsStr),
-        (new_parent, new_name): (INodeNo, &OsStr),
+        (parent, name): (InodeNo, &OsStr),
+        (new_parent, new_name): (InodeNo, &OsStr),
         flags: u32,
-    ) -> Answer<()> {
+    ) -> Outcome<()> {
         let Some(flags) = RenameFlags::from_bits(flags) else {
-            return Err(Errno::EINVAL);
+            return Err(Errno::INVAL);
         };
-        let (parent, new_parent) = (inode(parent), inode(new_parent));
         let moved = self.fs.rename(
             c,
             parent,
@@ -155,7 +155,7 @@ impl StetFs {
     }
 
     /// The answer to a change of a directory; durable first when the mount is `dirsync` or `sync`.
-    fn changed<T>(&self, dir: InodeNo, done: stetfs::Result<T>) -> Answer<T> {
+    fn changed<T>(&self, dir: InodeNo, done: stetfs::Result<T>) -> Outcome<T> {
         let value = done.map_err(|e| errno(&e))?;
         if self.options.dirsync || self.options.sync {
             self.fs.fsync(dir, false).map_err(|e| errno(&e))?;
@@ -165,19 +165,14 @@ impl StetFs {
 
     pub(crate) fn read_dir(
         &self,
-        dir: INodeNo,
+        dir: InodeNo,
         cookie: u64,
-        reply: &mut ReplyDirectory,
-    ) -> Answer<()> {
+        names: &mut Names<'_, '_>,
+    ) -> Outcome<()> {
         self.fs
-            .readdir(inode(dir), cookie, &mut |entry| {
-                let number = INodeNo(u64::from(entry.ino.0));
-                !reply.add(
-                    number,
-                    entry.next,
-                    dirent_type(entry.kind),
-                    OsStr::from_bytes(entry.name),
-                )
+            .readdir(dir, cookie, &mut |entry| {
+                let what = (entry.ino.0.into(), entry.kind.into());
+                names.add(None, what, entry.next, entry.name)
             })
             .map_err(|e| errno(&e))
     }
@@ -186,24 +181,24 @@ impl StetFs {
     /// read.
     pub(crate) fn read_dir_plus(
         &self,
-        dir: INodeNo,
+        dir: InodeNo,
         mut cookie: u64,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Answer<()> {
-        thread_local!(static NAMES: RefCell<Batch> = RefCell::default());
-        NAMES.with_borrow_mut(|batch| {
+        names: &mut Names<'_, '_>,
+    ) -> Outcome<()> {
+        thread_local!(static FETCHED: RefCell<Batch> = RefCell::default());
+        FETCHED.with_borrow_mut(|batch| {
             loop {
                 batch.clear();
                 self.fs
-                    .readdir(inode(dir), cookie, &mut |entry| batch.push(&entry))
+                    .readdir(dir, cookie, &mut |entry| batch.push(&entry))
                     .map_err(|e| errno(&e))?;
                 let Some(last) = batch.entries.last() else {
                     return Ok(());
                 };
                 let (next, ended) = (last.next, batch.entries.len() < BATCH);
                 for found in &batch.entries {
-                    let name = OsStr::from_bytes(&batch.names[found.name.clone()]);
-                    if self.add_plus(found, name, reply)? {
+                    let name = &batch.names[found.name.clone()];
+                    if !self.add_plus(found, name, names)? {
                         return Ok(());
                     }
                 }
@@ -215,46 +210,29 @@ impl StetFs {
         })
     }
 
-    /// Whether the reply is full.
-    fn add_plus(
-        &self,
-        found: &Found,
-        name: &OsStr,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Answer<bool> {
-        if name == "." || name == ".." {
+    /// Whether there was room for it.
+    fn add_plus(&self, found: &Found, name: &[u8], names: &mut Names<'_, '_>) -> Outcome<bool> {
+        let ino = found.ino.0.into();
+        if name == b"." || name == b".." {
             // The kernel takes number and type of these, and nothing else.
-            let attr = FileAttr {
-                ino: INodeNo(u64::from(found.ino.0)),
-                kind: FileType::Directory,
-                ..negative()
-            };
-            return Ok(reply.add(
-                attr.ino,
-                found.next,
-                name,
-                &self.options.timeout,
-                &attr,
-                generation(0),
-            ));
+            let what = (ino, libc::DT_DIR.into());
+            return Ok(names.add(Some(&EntryOut::default()), what, found.next, name));
         }
         match self.fs.getattr(found.ino) {
             Ok(attr) => {
-                let file_attr = entry_attr(&attr);
-                let generation = generation(attr.generation);
-                Ok(reply.add(
-                    file_attr.ino,
-                    found.next,
-                    name,
-                    &self.options.timeout,
-                    &file_attr,
-                    generation,
-                ))
+                let entry = self.entry_out(&Entry {
+                    ino: found.ino,
+                    generation: attr.generation,
+                    attr,
+                });
+                // Not the entry's own: a directory without the feature `filetype` does not know.
+                let what = (ino, u32::from(attr.mode >> 12));
+                Ok(names.add(Some(&entry), what, found.next, name))
             }
             // Removed since its name was read.
-            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Stale) => Ok(false),
+            Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Stale) => Ok(true),
             Err(e) => {
-                tracing::error!("{}: {e}", name.display());
+                tracing::error!("{}: {e}", name.escape_ascii());
                 Err(of_kind(e.kind()))
             }
         }

@@ -2,12 +2,14 @@
 //!
 //! | who | words |
 //! |---|---|
-//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync` with their `no` or opposite forms, `auto_unmount`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=` |
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=` |
 //! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
-//! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, `loop`, ... |
+//! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, ... |
 //! | both | `ro`, `rw`, `noatime`, `relatime`, ... |
 //! | [`stetfs::MountOptions`] | everything else |
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::time::Duration;
 
 use stetfs::{Atime, MountOptions, OptionError};
@@ -23,15 +25,28 @@ pub enum Allow {
     Everybody,
 }
 
+/// Whether the mount is one of a block device (type `fuseblk.stetfs`), which only root can make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnBlock {
+    /// If it can be.
+    Auto,
+    /// Or not at all.
+    Must,
+    /// A plain FUSE mount in any case.
+    Never,
+}
+
 /// How the volume is shown to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FuseOptions {
     /// Who may use the mount.
     pub allow: Allow,
-    /// Device files work.
-    pub dev: bool,
-    /// Set-user-ID and set-group-ID bits work.
-    pub suid: bool,
+    /// Whether the mount is one of a block device.
+    pub on_block: OnBlock,
+    /// Device files work. Not said: see [`Self::trusts`].
+    pub dev: Option<bool>,
+    /// Set-user-ID and set-group-ID bits work. Not said: see [`Self::trusts`].
+    pub suid: Option<bool>,
     /// Programs may be run.
     pub exec: bool,
     /// Nothing can be changed.
@@ -54,6 +69,8 @@ pub struct FuseOptions {
     pub timeout: Duration,
     /// How far the kernel reads ahead, in bytes.
     pub readahead: u32,
+    /// The user has said how often to commit.
+    pub commit_given: bool,
 }
 
 impl Default for FuseOptions {
@@ -61,8 +78,9 @@ impl Default for FuseOptions {
         let root = rustix::process::geteuid().is_root();
         Self {
             allow: if root { Allow::Everybody } else { Allow::Owner },
-            dev: root,
-            suid: root,
+            on_block: OnBlock::Auto,
+            dev: None,
+            suid: None,
             exec: true,
             read_only: false,
             noatime: false,
@@ -74,6 +92,7 @@ impl Default for FuseOptions {
             writeback: true,
             timeout: Duration::from_secs(365 * 86_400),
             readahead: 1 << 20,
+            commit_given: false,
         }
     }
 }
@@ -114,6 +133,7 @@ impl Options {
         };
         if !taken || is_shared(option) {
             self.core.apply(option)?;
+            self.fuse.commit_given |= option.starts_with("commit=");
             self.fuse.noatime = self.core.atime == Atime::Never;
         }
         Ok(())
@@ -121,16 +141,55 @@ impl Options {
 }
 
 impl FuseOptions {
+    /// Whether device files and set-user-ID bits of a volume may work when nobody has said so: when root mounts an image that root owns
+    /// and nobody else may write. Whoever else can write to an image can put what he likes into it.
+    pub(crate) fn trusts(image: &Path) -> bool {
+        const OTHERS_WRITE: u32 = 0o022;
+        let is_roots = |m: std::fs::Metadata| {
+            // A block device belongs to a group of administrators.
+            let mode = m.mode() & OTHERS_WRITE;
+            m.uid() == 0 && (mode == 0 || mode == 0o020 && m.file_type().is_block_device())
+        };
+        rustix::process::geteuid().is_root() && std::fs::metadata(image).is_ok_and(is_roots)
+    }
+
+    /// Whether a remount can do what the word says, or it says nothing: what the kernel alone decides.
+    pub fn can_change_live(option: &str) -> bool {
+        const KERNEL: &[&str] = &[
+            "ro",
+            "rw",
+            "dev",
+            "nodev",
+            "suid",
+            "nosuid",
+            "exec",
+            "noexec",
+            "sync",
+            "async",
+            "dirsync",
+            "atime",
+            "noatime",
+            "relatime",
+            "norelatime",
+            "strictatime",
+            "diratime",
+            "nodiratime",
+        ];
+        is_for_others(option) || KERNEL.contains(&option)
+    }
+
     /// Whether the word is one of these.
     fn apply_flag(&mut self, name: &str) -> bool {
         match name {
             "allow_other" => self.allow = Allow::Everybody,
             "allow_root" => self.allow = Allow::Root,
             "noallow_other" => self.allow = Allow::Owner,
-            "dev" => self.dev = true,
-            "nodev" => self.dev = false,
-            "suid" => self.suid = true,
-            "nosuid" => self.suid = false,
+            "loop" => self.on_block = OnBlock::Must,
+            "noloop" => self.on_block = OnBlock::Never,
+            "dev" => self.dev = Some(true),
+            "nodev" => self.dev = Some(false),
+            "suid" => self.suid = Some(true),
+            "nosuid" => self.suid = Some(false),
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "ro" => self.read_only = true,
@@ -145,8 +204,10 @@ impl FuseOptions {
             "writeback" | "writeback_cache" => self.writeback = true,
             "nowriteback" | "nowriteback_cache" => self.writeback = false,
             // mount(8): these imply the safe flags, which a later word may take back.
-            "user" | "users" => (self.dev, self.suid, self.exec) = (false, false, false),
-            "owner" | "group" => (self.dev, self.suid) = (false, false),
+            "user" | "users" => {
+                (self.dev, self.suid, self.exec) = (Some(false), Some(false), false);
+            }
+            "owner" | "group" => (self.dev, self.suid) = (Some(false), Some(false)),
             _ => return false,
         }
         true
@@ -204,7 +265,10 @@ fn is_for_others(option: &str) -> bool {
         "fail",
         "_netdev",
         "comment",
-        "loop",
+        "remount",
+        "user_id",
+        "group_id",
+        "blksize",
         "uhelper",
         "helper",
         "silent",
@@ -272,9 +336,9 @@ mod tests {
     #[test]
     fn user_mounts_are_safe_unless_said_otherwise() {
         let o = Options::parse("suid,dev,user,exec").unwrap().fuse;
-        assert!(!o.suid && !o.dev && o.exec);
+        assert_eq!((o.suid, o.dev, o.exec), (Some(false), Some(false), true));
         let o = Options::parse("user=me").unwrap().fuse;
-        assert!(!o.suid && !o.dev && !o.exec);
+        assert_eq!((o.suid, o.dev, o.exec), (Some(false), Some(false), false));
     }
 
     #[test]

@@ -5,11 +5,12 @@
 //! dismissed. SIGTERM, SIGINT and SIGHUP end a mount in the same order as `umount` does; when files are still open by
 //! then, the mount is detached and the volume is closed under them, which is what a shutdown of the machine needs.
 //!
-//! Threads: the workers are fuser's, one more waits for signals, and the caller's waits for the end.
+//! Threads: the workers (`wire/serve.rs`), one that waits for signals, and the caller's, which waits for the end.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -19,14 +20,18 @@ use signal_hook::iterator::{Handle, Signals};
 use stetfs::Fs;
 
 use crate::companion::Companion;
-use crate::files::Opens;
-use crate::fs::StetFs;
-use crate::mount::{self, MountError, Mounted};
-use crate::options::{Allow, FuseOptions};
+use crate::fs::{Closing, StetFs};
+use crate::mount::{self, MountError, Mounted, New};
+use crate::options::FuseOptions;
 use crate::system_log::{self, Severity};
+use crate::wire::{Server, Session};
 
 /// How long workers may take to notice that the mount is gone.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// The protocol's version of Linux 6.18, which passes syncs of mounts on block devices on. Nothing else tells, and trying it would be
+/// waiting for ourselves.
+const MINOR_WITH_SYNCS: u32 = 45;
 
 /// How a served mount ended. The volume is clean in each case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +88,14 @@ pub fn prepare_process() {
     }
 }
 
+/// What can be said of a mount once it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// sync(2), syncfs(2) and a remount to read-only make everything durable. Otherwise the kernel does not pass them on, and only
+    /// fsync(2) does; everything is committed once a second then, unless the user has said how often.
+    pub hears_syncs: bool,
+}
+
 /// Mounts `fs`, which came from `image`, on `dir` (from [`mount::check_dir`]) and serves it until it is unmounted or a
 /// signal ends it; then closes the volume. `ready` is called when the mount stands.
 ///
@@ -93,37 +106,52 @@ pub fn serve(
     image: &Path,
     dir: &Path,
     options: &FuseOptions,
-    ready: impl FnOnce() -> io::Result<()>,
+    ready: impl FnOnce(Standing) -> io::Result<()>,
 ) -> Result<Ended, SessionError> {
-    let mut companion = None;
-    if options.auto_unmount {
-        match Companion::start(image, dir) {
-            Ok(started) => companion = Some(started),
-            Err(e) => tracing::warn!(
-                "no companion process ({e}): a crash of the server will leave the mount point behind"
-            ),
-        }
+    let mut companion = start_companion(image, dir);
+    if let Some(companion) = companion.as_mut().filter(|_| !options.auto_unmount) {
+        companion.leave();
     }
-    let opens = Arc::new(Opens::default());
+    let closing = Arc::new(Closing::new(fs.clone()));
     let server = StetFs::new(
         fs.clone(),
         image.to_owned(),
         dir.to_owned(),
         options.clone(),
-        opens.clone(),
+        closing.clone(),
     );
     let ended = run(server, image, dir, options, &mut companion, ready);
-    let left_open = opens.close_all(fs);
-    if left_open > 0 {
-        tracing::debug!("{left_open} files were still open");
-    }
-    let closed = fs.unmount().map_err(SessionError::Close);
+    let closed = closing.close().map_err(SessionError::Close);
     if let Some(companion) = companion {
         companion.dismiss();
     }
     let ended = ended?;
     closed?;
     Ok(ended)
+}
+
+/// The companion, if there can be one.
+pub(crate) fn start_companion(image: &Path, dir: &Path) -> Option<Companion> {
+    let started = Companion::start(image, dir);
+    started
+        .inspect_err(|e| {
+            tracing::warn!(
+                "no companion process ({e}): a crash of the server will leave the mount point behind"
+            );
+        })
+        .ok()
+}
+
+/// Unmounts, by the companion if there is one.
+pub(crate) fn unmount(
+    companion: &mut Option<Companion>,
+    mounted: &Mounted,
+    lazy: bool,
+) -> Result<(), MountError> {
+    match companion {
+        Some(companion) => companion.unmount(mounted, lazy),
+        None => mounted.unmount(lazy),
+    }
 }
 
 /// What the waiting thread is told.
@@ -148,25 +176,40 @@ pub(crate) fn catch_signals(tell: &mpsc::Sender<Event>) -> Result<Handle, Sessio
 }
 
 fn run(
-    server: StetFs,
+    serving: StetFs,
     image: &Path,
     dir: &Path,
     options: &FuseOptions,
     companion: &mut Option<Companion>,
-    ready: impl FnOnce() -> io::Result<()>,
+    ready: impl FnOnce(Standing) -> io::Result<()>,
 ) -> Result<Ended, SessionError> {
     let (tell, events) = mpsc::channel();
     let handle = catch_signals(&tell)?;
-    let (fd, mounted) = mount::mount(image, dir, options)?;
+    let New {
+        fd,
+        mounted,
+        is_block,
+    } = mount::mount(image, dir, options)?;
     if let Some(companion) = companion {
         companion.mounted(&mounted);
     }
-    let notifier = server.notifier_slot();
-    let started = start(server, options, fd, tell, |session| {
-        let _ = notifier.set(session.notifier());
+    let keeper = serving.keeper();
+    let bell = keeper.bell.clone();
+    let commits = keeper.commits.clone();
+    let mut hears_syncs = false;
+    let started = start(serving, options, fd, tell, |session| {
+        let _ = keeper.notifier.set(session.notifier());
+        hears_syncs = is_block && session.minor() >= MINOR_WITH_SYNCS;
         mount::tune_page_cache(&mounted, options);
+        if options.writeback {
+            keeper.room.take_knobs(mounted.backing_device());
+        }
     })
-    .and_then(|()| ready().map_err(SessionError::Ready));
+    .and_then(|()| keeper.start())
+    .and_then(|()| {
+        commits.store(!hears_syncs && !options.commit_given, Ordering::Relaxed);
+        ready(Standing { hears_syncs }).map_err(SessionError::Ready)
+    });
     if let Err(e) = started {
         let _ = mounted.abort();
         return Err(e);
@@ -174,30 +217,23 @@ fn run(
     if let Some(companion) = companion {
         companion.log_as_we_do();
     }
-    let ended = wait(&events, &mounted);
+    let ended = wait(&events, &mounted, companion);
+    bell.dismiss();
     handle.close();
     ended
 }
 
 /// Agrees with the kernel and starts the workers; `agreed` is called in between.
-pub(crate) fn start<F: fuser::Filesystem>(
-    server: F,
+pub(crate) fn start<S: Server>(
+    server: S,
     options: &FuseOptions,
     fd: OwnedFd,
     tell: mpsc::Sender<Event>,
-    agreed: impl FnOnce(&fuser::Session<F>),
+    agreed: impl FnOnce(&Session<S>),
 ) -> Result<(), SessionError> {
-    let mut config = fuser::Config::default();
-    config.n_threads = Some(options.threads);
-    config.clone_fd = options.clone_fd && options.threads > 1 && mount::can_clone();
-    // The kernel keeps strangers out unless `allow_other` is given; fuser's own check would also refuse the
-    // kernel's write-back of attributes, which comes in root's name.
-    let acl = match options.allow {
-        Allow::Root => fuser::SessionACL::RootAndOwner,
-        Allow::Owner | Allow::Everybody => fuser::SessionACL::All,
-    };
+    let clone = options.clone_fd && options.threads > 1 && mount::can_clone();
     let session =
-        fuser::Session::from_fd(server, fd, acl, config).map_err(SessionError::Session)?;
+        Session::agree(server, fd, options.threads, clone).map_err(SessionError::Session)?;
     agreed(&session);
     spawn("session", move || {
         let over = session.run();
@@ -214,7 +250,11 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<
 }
 
 /// Waits for the end and brings it about when a signal asks for it.
-fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, SessionError> {
+fn wait(
+    events: &mpsc::Receiver<Event>,
+    mounted: &Mounted,
+    companion: &mut Option<Companion>,
+) -> Result<Ended, SessionError> {
     let signal = match events.recv() {
         Ok(Event::Signal(signal)) => signal,
         Ok(Event::Over(over)) => {
@@ -226,9 +266,12 @@ fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, Sess
         Err(mpsc::RecvError) => return Ok(Ended::Unmounted),
     };
     tracing::info!("signal {signal}: unmounting {}", mounted.dir.display());
-    write_back(&mounted.dir);
+    // So that nothing written before the signal is lost when the mount has to be cut off.
+    if let Some(Err(e)) = companion.as_mut().map(|c| c.sync(mounted)) {
+        tracing::warn!("writing back {}: {e}", mounted.dir.display());
+    }
     let mut cut = false;
-    match mounted.unmount(false) {
+    match unmount(companion, mounted, false) {
         Ok(()) => {}
         Err(MountError::Busy(dir)) => {
             tracing::warn!(
@@ -236,7 +279,7 @@ fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, Sess
                 dir.display()
             );
             cut = true;
-            let _ = mounted.unmount(true);
+            let _ = unmount(companion, mounted, true);
             // Between the first write-back and the detachment more may have been written.
             if let Err(e) = mounted.abort() {
                 tracing::warn!("{e}");
@@ -262,12 +305,4 @@ fn wait(events: &mpsc::Receiver<Event>, mounted: &Mounted) -> Result<Ended, Sess
     } else {
         Ended::Signal(signal)
     })
-}
-
-/// Makes the kernel send what it has cached, so that nothing written before the signal is lost.
-fn write_back(dir: &Path) {
-    let done = std::fs::File::open(dir).and_then(|open| Ok(rustix::fs::syncfs(&open)?));
-    if let Err(e) = done {
-        tracing::warn!("writing back {}: {e}", dir.display());
-    }
 }

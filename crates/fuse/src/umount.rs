@@ -43,7 +43,14 @@ pub struct Unmounted {
     pub finished: bool,
     /// The server had died before; the journal will be recovered at the next mount.
     pub was_dead: bool,
+    /// The volume is mounted elsewhere too, so its server goes on: where, if that can be seen from here.
+    pub still: Option<Option<PathBuf>>,
 }
+
+/// How long somebody who only looks (df, a file manager) is waited for.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long a server that has lost its last mount needs to be seen to end, before it is asked whether there is another one.
+const USUAL: Duration = Duration::from_millis(500);
 
 /// Unmounts the volume on `dir` and waits until its server has finished, at most `timeout`. With `lazy` it is
 /// detached even while files are open, and only waited for when none is.
@@ -60,10 +67,15 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
         return Err(MountError::NotMounted(dir).into());
     };
     let mut unmounted = Unmounted {
-        image: entry.source,
+        image: entry.image(),
         dir,
         finished: true,
         was_dead: false,
+        still: None,
+    };
+    let mounted = Mounted {
+        dir: unmounted.dir.clone(),
+        device: entry.device,
     };
     if is_dead(&unmounted.dir) {
         unmounted.was_dead = true;
@@ -71,29 +83,58 @@ pub fn umount(dir: &Path, lazy: bool, timeout: Duration) -> Result<Unmounted, Um
         return Ok(unmounted);
     }
     let server = server_of(&unmounted.dir);
-    Mounted {
-        dir: unmounted.dir.clone(),
-        device: entry.device,
-    }
-    .unmount(lazy)?;
-    let Some(pid) = server else {
+    unmount_patiently(&mounted, lazy)?;
+    unmounted.still = other_place(&mounted.device);
+    let Some(pid) = server.filter(|_| unmounted.still.is_none()) else {
         unmounted.finished = false;
         return Ok(unmounted);
     };
-    let timeout = if lazy {
-        Duration::from_millis(200)
-    } else {
-        timeout
-    };
-    unmounted.finished = wait_for_end(pid, timeout);
-    if !unmounted.finished && !lazy {
-        return Err(UmountError::StillBusy {
-            pid,
-            image: unmounted.image,
-            after: timeout,
-        });
+    if lazy {
+        unmounted.finished = wait_for_end(pid, USUAL);
+        return Ok(unmounted);
     }
-    Ok(unmounted)
+    if wait_for_end(pid, USUAL.min(timeout)) {
+        return Ok(unmounted);
+    }
+    if is_connected(&mounted.device) {
+        unmounted.still = Some(None);
+        unmounted.finished = false;
+        return Ok(unmounted);
+    }
+    if wait_for_end(pid, timeout.saturating_sub(USUAL)) {
+        return Ok(unmounted);
+    }
+    Err(UmountError::StillBusy {
+        pid,
+        image: unmounted.image,
+        after: timeout,
+    })
+}
+
+/// Unmounts; whoever only looks at it for a moment does not keep it.
+fn unmount_patiently(mounted: &Mounted, lazy: bool) -> Result<(), MountError> {
+    let deadline = Instant::now() + LOOK;
+    loop {
+        match mounted.unmount(lazy) {
+            Err(MountError::Busy(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Another place where the file system is mounted.
+fn other_place(device: &str) -> Option<Option<PathBuf>> {
+    let left = mountinfo::mounts_of(device).ok()?;
+    Some(Some(left.into_iter().next()?.dir))
+}
+
+/// Whether the kernel still has the connection to the server: in a mount namespace that cannot be seen from here, or because
+/// files are open. Where the kernel's control file system is not mounted, no.
+fn is_connected(device: &str) -> bool {
+    let name = mountinfo::connection(device).unwrap_or_default();
+    !name.is_empty() && Path::new(mountinfo::CONTROL_DIR).join(name).is_dir()
 }
 
 /// Waits until a server that has been unmounted but still commits has released the image, at most `timeout`; for a new mount
@@ -106,7 +147,7 @@ pub fn wait_for_release(image: &Path, timeout: Duration) {
     let deadline = Instant::now() + timeout;
     while let Err(std::fs::TryLockError::WouldBlock) = file.try_lock_shared() {
         let mounted = mountinfo::mounts()
-            .is_ok_and(|all| all.iter().any(|m| m.is_stetfs() && m.source == image));
+            .is_ok_and(|all| all.iter().any(|m| m.is_stetfs() && m.image() == image));
         if mounted || Instant::now() > deadline {
             return;
         }

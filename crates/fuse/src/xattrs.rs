@@ -3,88 +3,96 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use fuser::{Errno, INodeNo, Request};
+use rustix::io::Errno;
 use stetfs::{Caller, SetXattr, Shutdown};
+use stetfs_format::InodeNo;
 
-use crate::attr::inode;
 use crate::caller::{caller, caller_with_groups};
 use crate::control::{self, Command};
 use crate::errno::errno;
-use crate::fs::{Answer, StetFs};
+use crate::fs::{Outcome, StetFs};
+use crate::wire::abi::InHeader;
 
 /// Setting it may clear set-group-ID, which depends on the caller's groups.
 const ACL_ACCESS: &str = "system.posix_acl_access";
 
 impl StetFs {
-    pub(crate) fn get_attribute(&self, c: &Caller, ino: INodeNo, name: &OsStr) -> Answer<Vec<u8>> {
+    pub(crate) fn get_attribute(
+        &self,
+        from: &InHeader,
+        ino: InodeNo,
+        name: &OsStr,
+    ) -> Outcome<Vec<u8>> {
         if name == control::STATS {
+            // They tell what others do.
+            self.administrator(from)?;
             return self.stats_json().map(String::into_bytes);
         }
         self.fs
-            .getxattr(c, inode(ino), name.as_bytes())
+            .getxattr(&caller(from), ino, name.as_bytes())
             .map_err(|e| errno(&e))
     }
 
     pub(crate) fn set_attribute(
         &self,
-        req: &Request,
-        ino: INodeNo,
+        from: &InHeader,
+        ino: InodeNo,
         name: &OsStr,
         value: &[u8],
         flags: i32,
-    ) -> Answer<()> {
+    ) -> Outcome<()> {
         if name == control::CONTROL {
-            return self.obey(req, value);
+            return self.obey(from, value);
         }
         let how = match flags & (libc::XATTR_CREATE | libc::XATTR_REPLACE) {
             0 => SetXattr::Any,
             libc::XATTR_CREATE => SetXattr::Create,
             libc::XATTR_REPLACE => SetXattr::Replace,
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(Errno::INVAL),
         };
         let c = if name == ACL_ACCESS {
-            caller_with_groups(req)
+            caller_with_groups(from)
         } else {
-            caller(req)
+            caller(from)
         };
         self.fs
-            .setxattr(&c, inode(ino), name.as_bytes(), value, how)
+            .setxattr(&c, ino, name.as_bytes(), value, how)
             .map_err(|e| errno(&e))
     }
 
     /// The names, each ended by a NUL.
-    pub(crate) fn list_attributes(&self, c: &Caller, ino: INodeNo) -> Answer<Vec<u8>> {
-        self.fs.listxattr(c, inode(ino)).map_err(|e| errno(&e))
+    pub(crate) fn list_attributes(&self, c: &Caller, ino: InodeNo) -> Outcome<Vec<u8>> {
+        self.fs.listxattr(c, ino).map_err(|e| errno(&e))
     }
 
-    pub(crate) fn remove_attribute(&self, c: &Caller, ino: INodeNo, name: &OsStr) -> Answer<()> {
+    pub(crate) fn remove_attribute(&self, c: &Caller, ino: InodeNo, name: &OsStr) -> Outcome<()> {
         self.fs
-            .removexattr(c, inode(ino), name.as_bytes())
+            .removexattr(c, ino, name.as_bytes())
             .map_err(|e| errno(&e))
     }
 
     /// The caller as an administrator of the volume: root, and whoever runs the server.
-    pub(crate) fn administrator(&self, req: &Request) -> Answer<Caller> {
-        if req.uid() != 0 && req.uid() != self.owner {
-            return Err(Errno::EPERM);
+    pub(crate) fn administrator(&self, from: &InHeader) -> Outcome<Caller> {
+        if from.uid != 0 && from.uid != self.owner {
+            return Err(Errno::PERM);
         }
         Ok(Caller {
             privileged: true,
-            ..caller(req)
+            ..caller(from)
         })
     }
 
-    fn obey(&self, req: &Request, words: &[u8]) -> Answer<()> {
-        let c = self.administrator(req)?;
-        match Command::decode(words).ok_or(Errno::EINVAL)? {
+    fn obey(&self, from: &InHeader, words: &[u8]) -> Outcome<()> {
+        let c = self.administrator(from)?;
+        match Command::decode(words).ok_or(Errno::INVAL)? {
             Command::Commit => self.fs.sync().map_err(|e| errno(&e)),
             Command::Drain => self.fs.drain_some().map(drop).map_err(|e| errno(&e)),
-            Command::Shutdown(mode) => self.shut_down(&c, mode, req.pid()),
+            Command::Shutdown(mode) => self.shut_down(&c, mode, from.pid),
         }
     }
 
     /// Stops the volume on somebody's request.
-    pub(crate) fn shut_down(&self, c: &Caller, mode: Shutdown, pid: u32) -> Answer<()> {
+    pub(crate) fn shut_down(&self, c: &Caller, mode: Shutdown, pid: u32) -> Outcome<()> {
         tracing::warn!("shut down on request of process {pid} ({mode:?})");
         self.fs.shutdown(c, mode).map_err(|e| errno(&e))
     }

@@ -57,7 +57,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
     for warning in &report.warnings {
         eprintln!("stetfs-serve: {warning}");
     }
-    let ready = || {
+    let ready = |_| {
         if server {
             return background::detach(log_file());
         }

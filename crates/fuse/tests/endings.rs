@@ -421,3 +421,33 @@ fn name_of(pid: u32) -> Option<String> {
             .to_owned(),
     )
 }
+
+/// The image is cut or removed while it is mounted: the next sync says so, and so does the log.
+#[test]
+fn an_image_that_is_spoiled_is_told() {
+    need!(support::fuse());
+    for spoil in ["cut", "removed"] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount("commit=300");
+        let file = File::create(volume.path("f")).unwrap();
+        file.write_all_at(b"kept", 0).unwrap();
+        file.sync_all().unwrap();
+        if spoil == "cut" {
+            let image = File::options().write(true).open(&volume.image).unwrap();
+            image.set_len(1 << 20).unwrap();
+        } else {
+            fs::remove_file(&volume.image).unwrap();
+        }
+        // Also where there is nothing new to be written.
+        assert!(file.sync_all().is_err(), "{spoil}");
+        file.write_all_at(b"lost", 0).unwrap();
+        assert!(file.sync_all().is_err(), "{spoil}");
+        drop(file);
+        server.signal(Signal::TERM);
+        let (status, said) = server.wait();
+        assert!(
+            !status.success() && said.contains(&format!("the file was {spoil}")),
+            "{said}"
+        );
+    }
+}

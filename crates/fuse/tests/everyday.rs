@@ -233,8 +233,12 @@ fn attributes() {
     rustix::fs::setxattr(&file, "user.gone", &[1; 1000], XattrFlags::empty()).unwrap();
     rustix::fs::removexattr(&file, "user.gone").unwrap();
 
+    // The kernel asks for it by STATX, and only then.
+    let born = fs::metadata(&file).unwrap().created().unwrap();
+    assert!(born <= std::time::SystemTime::now(), "{born:?}");
     let check = || {
         let meta = fs::metadata(&file).unwrap();
+        assert_eq!(meta.created().unwrap(), born);
         assert_eq!(meta.mode(), 0o104_640);
         assert_eq!((meta.atime(), meta.atime_nsec()), (1_000_000_000, 1));
         assert_eq!((meta.mtime(), meta.mtime_nsec()), (-2, 800_000_000));
@@ -630,4 +634,58 @@ fn the_kernel_reads_what_was_written() {
         assert_eq!(got, want);
     }
     assert_eq!(got.lines().count(), want.lines().count());
+}
+
+/// What has lost its name and is still known to somebody: a working directory, an open pipe, a socket's place.
+#[test]
+fn what_is_removed_and_still_known() {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let known = |name: &str| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(libc::O_PATH);
+        options.open(volume.path(name)).unwrap()
+    };
+    fs::create_dir(volume.path("dir")).unwrap();
+    fs::create_dir(volume.path("replaced")).unwrap();
+    fs::create_dir(volume.path("new")).unwrap();
+    let file_type = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        volume.path("pipe"),
+        file_type,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
+    let (dir, replaced, pipe) = (known("dir"), known("replaced"), known("pipe"));
+    fs::remove_dir(volume.path("dir")).unwrap();
+    fs::rename(volume.path("new"), volume.path("replaced")).unwrap();
+    fs::remove_file(volume.path("pipe")).unwrap();
+    // Their numbers would be the first to be used again.
+    for i in 0..20 {
+        fs::create_dir(volume.path(&format!("d{i}"))).unwrap();
+    }
+    for removed in [&dir, &replaced] {
+        let meta = removed.metadata().unwrap();
+        assert!(meta.is_dir() && meta.nlink() == 0);
+    }
+    assert!(pipe.metadata().unwrap().file_type().is_fifo());
+    let inside = format!("/proc/self/fd/{}/f", std::os::fd::AsRawFd::as_raw_fd(&dir));
+    assert_eq!(errno(fs::File::create(inside)), libc::ENOENT);
+    let free = || rustix::fs::statvfs(&volume.dir).unwrap().f_ffree;
+    let before = free();
+    drop((dir, replaced, pipe));
+    support::wait_until("they are freed", || {
+        // The kernel forgets when it has something else to say, too.
+        let _ = fs::metadata(volume.path(&format!("nothing-{}", free())));
+        free() == before + 3
+    });
+    // Held when the mount ends, they are freed as well.
+    let last = known("d0");
+    fs::remove_dir(volume.path("d0")).unwrap();
+    drop(last);
+    volume.unmount(server);
 }

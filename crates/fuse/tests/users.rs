@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use stetfs_fuse::mountinfo::MountEntry;
 use support::{Server, Volume, run, wait_until};
 
 const NOBODY: &[&str] = &["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -234,7 +235,7 @@ fn the_usual_shutdown_ioctl_works() {
 }
 
 #[test]
-fn counters_are_there_for_everybody_and_commands_for_administrators() {
+fn counters_and_commands_are_for_administrators() {
     need!(support::root_and_fuse());
     need!(support::have("setpriv"));
     let volume = Volume::new(64, &[]);
@@ -248,19 +249,139 @@ fn counters_are_there_for_everybody_and_commands_for_administrators() {
     );
     assert!(stats.contains("\"create\":1"), "{stats}");
     let dir = volume.dir.display();
-    let read = as_nobody(&format!(
-        "getfattr --only-values -n system.stetfs.stats {dir}"
-    ));
     if support::have("getfattr").is_ok() {
-        assert!(
-            read.status.success(),
-            "{}",
-            String::from_utf8_lossy(&read.stderr)
-        );
+        let read = as_nobody(&format!("getfattr -n system.stetfs.stats {dir}"));
+        assert!(!read.status.success());
         let command = as_nobody(&format!(
             "setfattr -n system.stetfs.control -v commit {dir}"
         ));
         assert!(!command.status.success());
     }
     volume.unmount(server);
+}
+
+/// Device files and set-user-ID programs of an image work when nobody but root could have put them there, or root says so.
+#[test]
+fn whose_images_are_trusted() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let flags = |options: &str| {
+        let server = volume.mount(options);
+        let mounted = || {
+            stetfs_fuse::mountinfo::mounted_on(&volume.dir)
+                .unwrap()
+                .unwrap()
+        };
+        let flags = |m: MountEntry| (m.has("nosuid"), m.has("nodev"));
+        let at_first = flags(mounted());
+        let options = stetfs_fuse::Options::parse("ro").unwrap().fuse;
+        stetfs_fuse::remount(&volume.dir, &options).unwrap();
+        assert!(mounted().has("ro"));
+        assert_eq!(flags(mounted()), at_first);
+        volume.unmount(server);
+        at_first
+    };
+    assert_eq!(flags(""), (false, false));
+    for (owner, mode) in [(Some(65_534), 0o644), (Some(0), 0o666)] {
+        std::os::unix::fs::chown(&volume.image, owner, None).unwrap();
+        fs::set_permissions(&volume.image, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(flags(""), (true, true));
+        assert_eq!(flags("dev"), (true, false));
+        assert_eq!(flags("suid,dev"), (false, false));
+    }
+}
+
+/// Everything that takes set-user-ID away on the way, done by somebody who may not keep it. The kernel has the attributes from
+/// before, for a year, and must not show them.
+#[test]
+fn set_user_id_goes_and_is_seen_to_go() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &["-b", "4096", "-E", "root_owner=65534:65534"]);
+    let server = volume.mount("");
+    let (file, other) = (volume.path("program"), volume.path("other"));
+    fs::write(&other, vec![7; 8192]).unwrap();
+    fs::write(&file, vec![1; 8192]).unwrap();
+    let open = |flags| {
+        use std::os::unix::fs::OpenOptionsExt;
+        fs::OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(&file)
+            .unwrap()
+    };
+    let page = AlignedPage([2; 4096]);
+    let ways: [(&str, &(dyn Fn() + Sync)); 5] = [
+        ("a direct write", &|| {
+            rustix::io::pwrite(open(libc::O_DIRECT), &page.0, 0).unwrap();
+        }),
+        ("a write through the page cache", &|| {
+            rustix::io::pwrite(open(0), b"x", 0).unwrap();
+        }),
+        ("fallocate", &|| {
+            let mode = rustix::fs::FallocateFlags::empty();
+            rustix::fs::fallocate(open(0), mode, 0, 16_384).unwrap();
+        }),
+        ("copy_file_range", &|| {
+            let from = fs::File::open(&other).unwrap();
+            let n = rustix::fs::copy_file_range(&from, Some(&mut 0), open(0), Some(&mut 0), 4096);
+            assert_eq!(n.unwrap(), 4096);
+        }),
+        ("an open that truncates", &|| drop(open(libc::O_TRUNC))),
+    ];
+    for (way, act) in ways {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o6777)).unwrap();
+        assert_eq!(mode_of(&file), 0o6777);
+        as_user_nobody(act);
+        assert_eq!(mode_of(&file), 0o777, "{way}");
+    }
+    volume.unmount(server);
+}
+
+#[repr(align(4096))]
+struct AlignedPage([u8; 4096]);
+
+fn mode_of(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// Runs it in a thread that is nobody, without root's privileges.
+fn as_user_nobody(act: &(dyn Fn() + Sync)) {
+    let nobody = rustix::process::Uid::from_raw(65_534);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            act();
+        });
+        thread.join().unwrap();
+    });
+}
+
+/// chattr changes the time of the last change; the kernel had another. Of a regular file it keeps its own with the writeback
+/// cache, and nothing that a server says changes that (`fuse_get_cache_mask`).
+#[test]
+fn the_time_of_a_change_by_ioctl_is_seen() {
+    use std::os::unix::fs::MetadataExt;
+    need!(support::root_and_fuse());
+    need!(support::have("chattr"));
+    let volume = Volume::new(64, &[]);
+    for (options, name) in [("", "dir"), ("nowriteback", "file")] {
+        let server = volume.mount(options);
+        let path = volume.path(name);
+        if name == "dir" {
+            fs::create_dir(&path).unwrap();
+        } else {
+            fs::write(&path, b"text").unwrap();
+        }
+        let time = || {
+            let meta = fs::metadata(&path).unwrap();
+            (meta.ctime(), meta.ctime_nsec())
+        };
+        let before = time();
+        // The clock of the volume may stand still for some milliseconds.
+        wait_until("the time of the change is seen", || {
+            run(Command::new("chattr").arg("+A").arg(&path));
+            time() > before
+        });
+        volume.unmount(server);
+    }
 }

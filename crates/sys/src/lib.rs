@@ -9,7 +9,11 @@ mod cache_line;
 #[cfg(target_os = "linux")]
 pub mod file_ioctl;
 #[cfg(target_os = "linux")]
+pub mod fuse_ioctl;
+#[cfg(target_os = "linux")]
 mod lock;
+#[cfg(target_os = "linux")]
+pub mod loop_ioctl;
 #[cfg(target_os = "linux")]
 pub mod mapping;
 #[cfg(target_os = "linux")]

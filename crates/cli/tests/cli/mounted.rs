@@ -48,8 +48,9 @@ impl Mount {
 
     fn is_mounted(&self) -> bool {
         let list = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let is_ours = |l: &str| l.contains(" - fuse.stetfs ") || l.contains(" - fuseblk.stetfs ");
         list.lines()
-            .any(|l| l.contains(&format!(" {} ", self.dir)) && l.contains(" - fuse.stetfs "))
+            .any(|l| l.contains(&format!(" {} ", self.dir)) && is_ours(l))
     }
 
     #[track_caller]

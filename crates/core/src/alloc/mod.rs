@@ -215,6 +215,11 @@ impl Alloc {
         self.space.free()
     }
 
+    /// Blocks that writers can still be promised, once what pins some of them is durable.
+    pub(crate) fn room(&self, privileged: bool) -> u64 {
+        self.space.room(privileged)
+    }
+
     /// Free blocks in the bitmaps: the superblock's `s_free_blocks_count`.
     pub(crate) fn free_blocks_in_bitmaps(&self) -> u64 {
         self.space.free_in_bitmaps()

@@ -174,6 +174,12 @@ impl Space {
         (free, free.saturating_sub(self.kept(false)))
     }
 
+    /// Blocks that writers can still be promised, once what pins some of them is durable.
+    pub(crate) fn room(&self, privileged: bool) -> u64 {
+        let c = *self.counts.lock();
+        (c.available + c.pinned).saturating_sub(c.reserved + self.kept(privileged))
+    }
+
     /// Free blocks in the bitmaps, for the superblock's count.
     pub(crate) fn free_in_bitmaps(&self) -> u64 {
         let c = self.counts.lock();

@@ -447,6 +447,7 @@ fn assemble(
         alloc,
         dirs,
         icache: InodeCache::new(inodes, committed),
+        held: crate::held::Held::default(),
         clock: opts.clock.clone(),
         opts,
         orphans: crate::orphan::Orphans::default(),

@@ -123,7 +123,7 @@ pub(super) fn drop_link(vol: &Volume, h: &Handle, inode: &Inode) -> Result<bool>
 
 fn finish_unlink(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
     if st.raw.links_count == 0 {
-        if inode.opens.load(Ordering::Relaxed) == 0 {
+        if inode.opens.load(Ordering::Relaxed) == 0 && !vol.held.hold(inode, st) {
             return evict::evict_in(vol, h, inode, st);
         }
         orphan::add(vol, h, inode, st)?;

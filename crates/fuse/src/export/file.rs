@@ -1,28 +1,23 @@
 //! A directory with one file, which is the device.
 
-use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
-};
-use parking_lot::Mutex;
+use rustix::io::Errno;
 use stetfs_export::ByteDev;
 use stetfs_media::MediaError;
 
 use super::watchdog::Pulse;
 use crate::control;
+use crate::wire::abi::{self, Capabilities, Opened};
+use crate::wire::{Answer, Answered, Offer, Request, Server, Terms, Ticket, What};
 
 /// The file's name in its directory.
 pub const FILE_NAME: &str = "device";
 
-const FILE: INodeNo = INodeNo(2);
+const ROOT: u64 = 1;
+const FILE: u64 = 2;
 
 /// The largest request that the kernel sends: not more, so that each is answered soon, which is how the watchdog sees progress.
 const MAX_REQUEST: u32 = 128 << 10;
@@ -34,15 +29,13 @@ const TTL: Duration = Duration::from_secs(365 * 86_400);
 const STATFS_BLOCK: u32 = 512;
 
 /// No pages of the file are kept by the kernel, and writes need not wait for each other.
-const OPENED: FopenFlags =
-    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+const OPENED: Opened = Opened::DIRECT_IO.union(Opened::PARALLEL_DIRECT_WRITES);
 
-const CAPABILITIES: InitFlags = InitFlags::FUSE_ASYNC_READ
-    .union(InitFlags::FUSE_BIG_WRITES)
-    .union(InitFlags::FUSE_MAX_PAGES)
-    .union(InitFlags::FUSE_ASYNC_DIO)
-    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
-    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
+    .union(Capabilities::BIG_WRITES)
+    .union(Capabilities::ASYNC_DIO)
+    .union(Capabilities::NO_OPENDIR_SUPPORT)
+    .union(Capabilities::HANDLE_KILLPRIV_V2);
 
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
@@ -54,8 +47,6 @@ pub(super) struct ExportFs {
     owner: (u32, u32),
     stats: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     pulse: Arc<Pulse>,
-    /// What a read is answered from.
-    buffer: Mutex<Vec<u8>>,
 }
 
 impl ExportFs {
@@ -75,33 +66,25 @@ impl ExportFs {
             owner: (uid.as_raw(), gid.as_raw()),
             stats,
             pulse,
-            // Not of zeros, which would be memory that is taken at the first use.
-            buffer: Mutex::new(vec![0xff; MAX_REQUEST as usize]),
         }
     }
 
-    fn attr(&self, ino: INodeNo) -> Option<FileAttr> {
-        let (kind, perm, nlink, size) = match ino {
-            INodeNo::ROOT => (FileType::Directory, 0o755, 2, 0),
-            FILE => (FileType::RegularFile, 0o600, 1, self.dev.size()),
-            _ => return None,
+    fn attr(&self, node: u64) -> Result<abi::Attr, Errno> {
+        let (mode, nlink, size) = match node {
+            ROOT => (libc::S_IFDIR | 0o755, 2, 0),
+            FILE => (libc::S_IFREG | 0o600, 1, self.dev.size()),
+            _ => return Err(Errno::NOENT),
         };
-        Some(FileAttr {
-            ino,
+        Ok(abi::Attr {
+            ino: node,
             size,
             blocks: size / 512,
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm,
+            mode,
             nlink,
             uid: self.owner.0,
             gid: self.owner.1,
-            rdev: 0,
             blksize: self.dev.sector_size().max(4096),
-            flags: 0,
+            ..abi::Attr::default()
         })
     }
 
@@ -124,183 +107,66 @@ impl ExportFs {
 fn errno(error: &MediaError) -> Errno {
     tracing::error!("{error}");
     match error {
-        MediaError::Io { source, .. } => Errno::from_i32(source.raw_os_error()),
-        MediaError::PastEnd { .. } => Errno::ENOSPC,
-        MediaError::ReadOnly { .. } => Errno::EROFS,
-        _ => Errno::EIO,
+        MediaError::Io { source, .. } => *source,
+        MediaError::PastEnd { .. } => Errno::NOSPC,
+        MediaError::ReadOnly { .. } => Errno::ROFS,
+        _ => Errno::IO,
     }
 }
 
-fn reply_empty(answer: Result<(), MediaError>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(&e)),
-    }
-}
-
-impl Filesystem for ExportFs {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        if let Err(missing) = config.add_capabilities(CAPABILITIES) {
-            tracing::info!("this kernel's FUSE lacks {missing:?}");
-            let _ = config.add_capabilities(CAPABILITIES.difference(missing));
+impl ExportFs {
+    fn look_up(&self, dir: u64, name: &std::ffi::OsStr) -> Result<abi::EntryOut, Errno> {
+        if dir != ROOT || name != FILE_NAME {
+            return Err(Errno::NOENT);
         }
-        let _ = config.set_max_write(MAX_REQUEST);
-        let _ = config.set_max_background(MAX_BACKGROUND);
-        Ok(())
-    }
-
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.attr(FILE) {
-            Some(attr) if parent == INodeNo::ROOT && name == FILE_NAME => {
-                reply.entry(&TTL, &attr, Generation(0));
-            }
-            _ => reply.error(Errno::ENOENT),
-        }
-    }
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attr(ino) {
-            Some(attr) => reply.attr(&TTL, &attr),
-            None => reply.error(Errno::ENOENT),
-        }
+        Ok(abi::EntryOut {
+            nodeid: FILE,
+            entry_valid: TTL.as_secs(),
+            attr_valid: TTL.as_secs(),
+            attr: self.attr(FILE)?,
+            ..abi::EntryOut::default()
+        })
     }
 
     /// Times may be set, to no effect; anything else stays as it is.
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<std::time::SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<std::time::SystemTime>,
-        _chgtime: Option<std::time::SystemTime>,
-        _bkuptime: Option<std::time::SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let Some(attr) = self.attr(ino) else {
-            return reply.error(Errno::ENOENT);
-        };
-        let fixed = size.is_none_or(|size| size == attr.size);
-        if fixed && mode.is_none() && uid.is_none() && gid.is_none() {
-            reply.attr(&TTL, &attr);
+    fn set_attr(&self, node: u64, to: &abi::SetAttrIn) -> Result<abi::Attr, Errno> {
+        let attr = self.attr(node)?;
+        let set = crate::attr::set_attr(to);
+        let fixed = set.size.is_none_or(|size| size == attr.size);
+        if fixed && set.mode.is_none() && set.uid.is_none() && set.gid.is_none() {
+            Ok(attr)
         } else {
-            reply.error(Errno::EPERM);
+            Err(Errno::PERM)
         }
     }
 
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), OPENED);
-    }
-
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn readdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let names = [
-            (INodeNo::ROOT, FileType::Directory, "."),
-            (INodeNo::ROOT, FileType::Directory, ".."),
-            (FILE, FileType::RegularFile, FILE_NAME),
+    fn read_dir(&self, from: &abi::ReadIn, answer: &mut Answer<'_>) {
+        let (dir, reg) = (libc::DT_DIR.into(), libc::DT_REG.into());
+        let all = [
+            ((ROOT, dir), "."),
+            ((ROOT, dir), ".."),
+            ((FILE, reg), FILE_NAME),
         ];
-        for (at, (ino, kind, name)) in names.into_iter().enumerate().skip(offset as usize) {
-            if reply.add(ino, at as u64 + 1, kind, name) {
+        let mut names = answer.names(from.size);
+        for (at, (what, name)) in (1..).zip(all).skip(from.offset as usize) {
+            if !names.add(None, what, at, name.as_bytes()) {
                 break;
             }
         }
-        reply.ok();
     }
 
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let _busy = self.pulse.begin();
-        let len = u64::from(size).min(self.dev.size().saturating_sub(offset)) as usize;
-        let mut buffer = self.buffer.lock();
-        if buffer.len() < len {
-            buffer.resize(len, 0);
-        }
-        match self.dev.read_at(offset, &mut buffer[..len]) {
-            Ok(()) => reply.data(&buffer[..len]),
-            Err(e) => reply.error(errno(&e)),
-        }
+    fn read(&self, from: &abi::ReadIn, answer: &mut Answer<'_>) -> Result<(), Errno> {
+        let left = self.dev.size().saturating_sub(from.offset);
+        let len = u64::from(from.size).min(left) as usize;
+        answer.fill(len, |room| {
+            let done = self.dev.read_at(from.offset, room);
+            done.map(|()| len).map_err(|e| errno(&e))
+        })
     }
 
-    fn write(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let _busy = self.pulse.begin();
-        match self.dev.write_at(offset, data) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    fn fsync(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        let _busy = self.pulse.begin();
-        reply_empty(self.dev.flush(), reply);
-    }
-
-    fn fallocate(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let _busy = self.pulse.begin();
-        let answer = match mode {
+    fn allocate(&self, from: &abi::FAllocateIn) -> Result<(), Errno> {
+        let (offset, length) = (from.offset, from.length);
+        let done = match from.mode {
             PUNCH => self.dev.discard(offset, length),
             // With or without KEEP_SIZE: the size is what it is.
             m if m & !libc::FALLOC_FL_KEEP_SIZE == libc::FALLOC_FL_ZERO_RANGE => {
@@ -310,39 +176,81 @@ impl Filesystem for ExportFs {
             0 | libc::FALLOC_FL_KEEP_SIZE if offset.saturating_add(length) <= self.dev.size() => {
                 Ok(())
             }
-            0 | libc::FALLOC_FL_KEEP_SIZE => return reply.error(Errno::ENOSPC),
-            _ => return reply.error(Errno::EOPNOTSUPP),
+            0 | libc::FALLOC_FL_KEEP_SIZE => return Err(Errno::NOSPC),
+            _ => return Err(Errno::OPNOTSUPP),
         };
-        reply_empty(answer, reply);
+        done.map_err(|e| errno(&e))
     }
 
-    /// Whether there are holes nobody is told: the kernel then answers that all is data.
-    fn lseek(
+    fn statfs(&self) -> abi::StatFsOut {
+        abi::StatFsOut {
+            blocks: self.dev.size() / u64::from(STATFS_BLOCK),
+            files: 2,
+            bsize: STATFS_BLOCK,
+            namelen: 255,
+            frsize: STATFS_BLOCK,
+            ..abi::StatFsOut::default()
+        }
+    }
+}
+
+impl Server for ExportFs {
+    fn agree(&self, offer: &Offer) -> Terms {
+        Terms {
+            capabilities: CAPABILITIES,
+            readahead: offer.readahead,
+            max_request: MAX_REQUEST,
+            max_background: MAX_BACKGROUND,
+            time_step_ns: 1,
+        }
+    }
+
+    fn answer(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: i64,
-        _whence: i32,
-        reply: ReplyLseek,
-    ) {
-        reply.error(Errno::ENOSYS);
+        request: &Request<'_>,
+        _ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Result<Answered, Errno> {
+        let node = request.header.nodeid;
+        match &request.what {
+            What::Forget { .. } | What::BatchForget { .. } | What::Release { .. } => {}
+            What::Lookup { name } => answer.record(&self.look_up(node, name)?)?,
+            What::GetAttr { .. } => answer.attr(self.attr(node)?, TTL)?,
+            What::SetAttr { to } => answer.attr(self.set_attr(node, to)?, TTL)?,
+            What::Open { .. } => answer.record(&abi::OpenOut {
+                open_flags: OPENED.bits(),
+                ..abi::OpenOut::default()
+            })?,
+            What::ReadDir { from } => self.read_dir(from, answer),
+            What::Read { from } => {
+                let _busy = self.pulse.begin();
+                self.read(from, answer)?;
+            }
+            What::Write { from, data } => {
+                let _busy = self.pulse.begin();
+                let done = self.dev.write_at(from.offset, data);
+                done.map_err(|e| errno(&e))?;
+                let size = from.size;
+                answer.record(&abi::WriteOut { size, padding: 0 })?;
+            }
+            What::FSync { .. } => {
+                let _busy = self.pulse.begin();
+                self.dev.flush().map_err(|e| errno(&e))?;
+            }
+            What::FAllocate { from } => {
+                let _busy = self.pulse.begin();
+                self.allocate(from)?;
+            }
+            What::StatFs => answer.record(&self.statfs())?,
+            What::GetXattr { name, size } if *name == control::STATS => {
+                answer.xattr(self.stats_json().as_bytes(), *size)?;
+            }
+            What::GetXattr { .. } => return Err(Errno::NODATA),
+            // Whether there are holes (LSEEK) nobody is told: the kernel then answers that all is data.
+            _ => return Err(Errno::NOSYS),
+        }
+        Ok(Answered::Now)
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let blocks = self.dev.size() / u64::from(STATFS_BLOCK);
-        reply.statfs(blocks, 0, 0, 2, 0, STATFS_BLOCK, 255, STATFS_BLOCK);
-    }
-
-    fn getxattr(&self, _req: &Request, _ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if name != control::STATS {
-            return reply.error(Errno::ENODATA);
-        }
-        let stats = self.stats_json();
-        match stats.len() as u32 {
-            len if size == 0 => reply.size(len),
-            len if len <= size => reply.data(stats.as_bytes()),
-            _ => reply.error(Errno::ERANGE),
-        }
-    }
+    fn destroy(&self) {}
 }

@@ -33,9 +33,11 @@ pub use file::FILE_NAME;
 pub use memory::{Resident, prepare_memory};
 
 use crate::companion::Companion;
-use crate::mount::{self, MountError, Mounted};
-use crate::options::FuseOptions;
-use crate::session::{Ended, Event, GRACE, SessionError, catch_signals, start};
+use crate::mount::{self, MountError, Mounted, New};
+use crate::options::{FuseOptions, OnBlock};
+use crate::session::{
+    Ended, Event, GRACE, SessionError, catch_signals, start, start_companion, unmount,
+};
 use file::ExportFs;
 use watchdog::{Connection, Pulse};
 
@@ -65,23 +67,16 @@ pub fn export(
         threads: 1,
         clone_fd: false,
         writeback: false,
+        on_block: OnBlock::Never,
         read_only: dev.dev().read_only(),
         ..FuseOptions::default()
     };
-    let mut companion = match Companion::start(source, dir) {
-        Ok(started) => Some(started),
-        Err(e) => {
-            tracing::warn!(
-                "no companion process ({e}): a crash of the server will leave the mount point behind"
-            );
-            None
-        }
-    };
+    let mut companion = start_companion(source, dir);
     let pulse = Arc::new(Pulse::default());
     let server = ExportFs::new(dev.clone(), source, dir, options.stats, pulse.clone());
     let (tell, events) = mpsc::channel();
     let signals = catch_signals(&tell)?;
-    let (fd, mounted) = mount::mount(source, dir, &fuse)?;
+    let New { fd, mounted, .. } = mount::mount(source, dir, &fuse)?;
     if let Some(companion) = &mut companion {
         companion.mounted(&mounted);
     }
@@ -97,7 +92,13 @@ pub fn export(
             if let Some(companion) = &mut companion {
                 companion.log_as_we_do();
             }
-            wait(&events, &mounted, &connection, options.let_go.as_deref())
+            wait(
+                &events,
+                &mounted,
+                &connection,
+                &mut companion,
+                options.let_go.as_deref(),
+            )
         }
         Err(e) => {
             let _ = mounted.abort();
@@ -107,7 +108,7 @@ pub fn export(
     signals.close();
     if matches!(ended, Err(SessionError::Stuck(_))) {
         // The worker may hold the device for ever: it cannot be flushed, and the companion sees to the mount point if this fails.
-        let _ = mounted.unmount(true);
+        let _ = unmount(&mut companion, &mounted, true);
         return ended;
     }
     if let Some(companion) = companion {
@@ -121,6 +122,7 @@ fn wait(
     events: &mpsc::Receiver<Event>,
     mounted: &Mounted,
     connection: &Connection,
+    companion: &mut Option<Companion>,
     let_go: Option<&(dyn Fn() + Send)>,
 ) -> Result<Ended, SessionError> {
     let mut signalled = None;
@@ -136,7 +138,7 @@ fn wait(
             Some(Event::Stuck(after)) => stuck = Some(after),
             Some(Event::Signal(signal)) if signalled.is_none() => {
                 signalled = Some(signal);
-                release(mounted, let_go)?;
+                release(mounted, companion, let_go)?;
             }
             Some(Event::Signal(_)) => {
                 cut = true;
@@ -160,19 +162,23 @@ fn wait(
 }
 
 /// Takes the mount away; who has the file open keeps it.
-fn release(mounted: &Mounted, let_go: Option<&(dyn Fn() + Send)>) -> Result<(), MountError> {
+fn release(
+    mounted: &Mounted,
+    companion: &mut Option<Companion>,
+    let_go: Option<&(dyn Fn() + Send)>,
+) -> Result<(), MountError> {
     if let Some(let_go) = let_go {
         let_go();
-        return mounted.unmount(true);
+        return unmount(companion, mounted, true);
     }
-    match mounted.unmount(false) {
+    match unmount(companion, mounted, false) {
         Err(MountError::Busy(dir)) => {
             tracing::warn!(
                 "{} is in use (losetup -a); the mount point is released now, the server ends when its last user does; \
                  another signal cuts them off",
                 dir.display()
             );
-            mounted.unmount(true)
+            unmount(companion, mounted, true)
         }
         done => done,
     }

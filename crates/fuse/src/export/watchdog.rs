@@ -18,10 +18,9 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::mount::Mounted;
+use crate::mountinfo::{self, CONTROL_DIR};
 use crate::session::{Event, SessionError, spawn};
 use crate::system_log::{self, Severity};
-
-const CONTROL_DIR: &str = "/sys/fs/fuse/connections";
 
 /// What the worker does, told by itself.
 #[derive(Default)]
@@ -107,9 +106,8 @@ impl Connection {
 
 impl Control {
     fn open(mounted: &Mounted) -> io::Result<Self> {
-        // The connection's name is the minor number of the mount's device; the major one is 0.
-        let name = mounted.device.split(':').nth(1).unwrap_or_default();
-        if Path::new(CONTROL_DIR).join(name).is_dir() {
+        let name = mountinfo::connection(&mounted.device).unwrap_or_default();
+        if Path::new(CONTROL_DIR).join(&name).is_dir() {
             return Self::open_in(CWD, &format!("{CONTROL_DIR}/{name}"));
         }
         // Not mounted there: a mount of our own that is in no directory.
@@ -120,7 +118,7 @@ impl Control {
             FsMountFlags::FSMOUNT_CLOEXEC,
             MountAttrFlags::empty(),
         )?;
-        Self::open_in(&root, name)
+        Self::open_in(&root, &name)
     }
 
     fn open_in(at: impl rustix::fd::AsFd, dir: &str) -> io::Result<Self> {

@@ -1,0 +1,62 @@
+//! Removed inodes that a cache above this one still knows by number: a directory that is somebody's working directory, a pipe that is
+//! open without this layer being told.
+//!
+//! Such a cache says that it wants this ([`Held::begin`]) and when it has forgotten an inode. Until then a removed one counts as open. Regular files
+//! are opened and closed here in any case, and symbolic links are looked at by their names.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use stetfs_format::InodeNo;
+
+use crate::error::Result;
+use crate::inode::{Inode, InodeState};
+use crate::open;
+use crate::volume::Volume;
+
+/// Which inodes those are.
+#[derive(Default)]
+pub(crate) struct Held {
+    is_wanted: AtomicBool,
+    /// How many there are, to be asked without a lock.
+    count: AtomicUsize,
+    inodes: Mutex<HashSet<InodeNo>>,
+}
+
+impl Held {
+    /// From now on removed inodes are held.
+    pub(crate) fn begin(&self) {
+        self.is_wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Holds an inode that has just lost its last name, if that is wanted. The caller has its lock for writing.
+    pub(crate) fn hold(&self, inode: &Inode, st: &InodeState) -> bool {
+        if !self.is_wanted.load(Ordering::Relaxed) || st.is_reg() || st.is_lnk() {
+            return false;
+        }
+        let mut inodes = self.inodes.lock();
+        if inodes.insert(inode.ino) {
+            inode.opens.fetch_add(1, Ordering::Relaxed);
+            self.count.store(inodes.len(), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The cache above has forgotten the inode. Free if it was not held.
+    pub(crate) fn forget(&self, vol: &Volume, ino: InodeNo) -> Result<()> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let was_held = {
+            let mut inodes = self.inodes.lock();
+            let was_held = inodes.remove(&ino);
+            self.count.store(inodes.len(), Ordering::Relaxed);
+            was_held
+        };
+        if was_held {
+            open::release(vol, ino)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! A block device for an image file, so that the kernel treats the mount as one of a block device.
+//!
+//! A FUSE mount of type `fuseblk` hears of sync(2), syncfs(2) and of being remounted read-only (FUSE_SYNCFS, since Linux
+//! 6.18), and whoever unmounts it waits until its server is done (FUSE_DESTROY). Plain FUSE mounts have neither. The kernel wants a block device
+//! for that. For an image file a loop device is attached, which carries no data: the server goes on reading and
+//! writing the file itself. While it is mounted the kernel holds the device exclusively, so that neither the kernel's ext4 nor
+//! mount(8)'s `-o loop`, which finds the device that is there, can mount the same file a second time.
+//!
+//! The device goes away by itself when nobody has it open any more.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use stetfs_sys::loop_ioctl;
+
+const CONTROL: &str = "/dev/loop-control";
+
+/// How often somebody else may take the free device first.
+const ATTEMPTS: u32 = 20;
+
+/// A loop device that is attached to an image.
+#[derive(Debug)]
+pub(crate) struct Label {
+    /// Its path: `/dev/loop3`.
+    pub(crate) path: PathBuf,
+    /// Keeps it attached until the mount does.
+    _device: File,
+}
+
+impl Label {
+    /// Attaches `image`, which is not written through the device.
+    pub(crate) fn attach(image: &Path, read_only: bool) -> io::Result<Self> {
+        let control = File::options().read(true).write(true).open(CONTROL)?;
+        let file = File::options().read(true).write(!read_only).open(image)?;
+        let mut tries = 0;
+        loop {
+            let path = PathBuf::from(format!("/dev/loop{}", loop_ioctl::free_device(&control)?));
+            let device = File::options().read(true).write(!read_only).open(&path)?;
+            let name = image.as_os_str().as_bytes();
+            match loop_ioctl::attach(&device, &file, loop_ioctl::AUTOCLEAR, name) {
+                Ok(()) => {
+                    return Ok(Self {
+                        path,
+                        _device: device,
+                    });
+                }
+                Err(Errno::BUSY) if tries < ATTEMPTS => tries += 1,
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+/// The file that a loop device is attached to, if `device` is one.
+pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
+    let name = device.strip_prefix("/dev").ok()?.to_str()?;
+    let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+    let text = std::fs::read(file).ok()?;
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(text)))
+}

@@ -1,0 +1,133 @@
+//! The open `/dev/fuse`: one read is one request, one write is one answer or notification.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::abi::{self, OutHeader};
+use super::answer::{Answer, refusal};
+
+/// Where the device is.
+pub(crate) const DEVICE: &str = "/dev/fuse";
+
+/// One end of a connection to the kernel.
+#[derive(Debug)]
+pub(crate) struct Channel(OwnedFd);
+
+impl Channel {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Another end of the same connection. A request that it has read is answered through it.
+    pub(crate) fn another(&self) -> io::Result<Self> {
+        let new = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+        stetfs_sys::fuse_ioctl::clone_session(&new, &self.0)?;
+        Ok(Self(new.into()))
+    }
+
+    /// Waits for a request; none when the mount is gone.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match rustix::io::read(&self.0, &mut *buffer) {
+                Ok(len) => return Ok(Some(len)),
+                // ENOENT: the request's caller has gone before we came.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Sends an answer. ENOENT means that nobody waits for it any more, which is no error.
+    fn send(&self, bytes: &[u8]) {
+        match rustix::io::write(&self.0, bytes) {
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+            Err(e) => tracing::warn!("an answer to the kernel: {}", io::Error::from(e)),
+        }
+    }
+
+    /// Answers the request of that number.
+    pub(crate) fn answer(&self, unique: u64, result: Result<Answer<'_>, Errno>) {
+        match result {
+            Ok(answer) => self.send(answer.finish(unique)),
+            Err(errno) => self.send(bytemuck::bytes_of(&refusal(unique, errno))),
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The right to answer one request later, from any thread.
+#[derive(Debug)]
+pub struct Ticket {
+    channel: Arc<Channel>,
+    unique: u64,
+}
+
+impl Ticket {
+    pub(crate) fn new(channel: &Arc<Channel>, unique: u64) -> Self {
+        Self {
+            channel: channel.clone(),
+            unique,
+        }
+    }
+
+    /// Answers with a record.
+    pub fn answer<T: bytemuck::Pod>(self, result: Result<T, Errno>) {
+        let mut buffer = vec![0; super::answer::HEADER + size_of::<T>()];
+        let mut answer = Answer::new(&mut buffer);
+        let result = result.and_then(|record| answer.record(&record));
+        self.channel.answer(self.unique, result.map(|()| answer));
+    }
+}
+
+/// Tells the kernel what it does not ask for.
+#[derive(Debug, Clone)]
+pub struct Notifier(Arc<Channel>);
+
+impl Notifier {
+    pub(crate) fn new(channel: &Arc<Channel>) -> Self {
+        Self(channel.clone())
+    }
+
+    /// The attributes of an inode have changed behind the kernel's back: it asks again before it uses them.
+    pub fn attributes_changed(&self, node: u64) {
+        self.invalidate(node, -1, 0);
+    }
+
+    /// Contents from `offset` on have changed, `len` bytes or all of them when 0. Dirty pages there are written first, so
+    /// this waits for workers: no worker may call it.
+    pub fn content_changed(&self, node: u64, offset: i64, len: i64) {
+        self.invalidate(node, offset, len);
+    }
+
+    fn invalidate(&self, ino: u64, off: i64, len: i64) {
+        #[repr(C)]
+        #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+        struct Message {
+            header: OutHeader,
+            what: abi::NotifyInvalInodeOut,
+        }
+        let message = Message {
+            header: OutHeader {
+                len: size_of::<Message>() as u32,
+                error: abi::NOTIFY_INVAL_INODE,
+                unique: 0,
+            },
+            what: abi::NotifyInvalInodeOut { ino, off, len },
+        };
+        match rustix::io::write(&self.0.0, bytemuck::bytes_of(&message)) {
+            // ENOENT: the kernel does not know the inode, so it knows nothing wrong of it.
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}
+            Err(e) => tracing::debug!("telling the kernel of inode {ino}: {}", io::Error::from(e)),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Serving a connection: INIT, then workers that each take a request, have it answered, and take the next.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+
+use rustix::io::Errno;
+
+use super::abi::{self, Capabilities, InitIn, InitOut};
+use super::answer::{Answer, HEADER};
+use super::channel::{Channel, Notifier, Ticket};
+use super::request::{BAD, BadRequest, Request, What};
+
+/// What the kernel offers.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    /// The protocol's minor version that the kernel speaks.
+    pub minor: u32,
+    /// What it can do.
+    pub capabilities: Capabilities,
+    /// How far it would read ahead, in bytes.
+    pub readahead: u32,
+}
+
+/// What the server asks of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// What is to be used. What the kernel does not offer is left out.
+    pub capabilities: Capabilities,
+    /// How far to read ahead, in bytes.
+    pub readahead: u32,
+    /// The largest write, and the largest read, in bytes.
+    pub max_request: u32,
+    /// Requests that may be under way in the background: readahead and write-back.
+    pub max_background: u16,
+    /// The step of timestamps in nanoseconds.
+    pub time_step_ns: u32,
+}
+
+/// Whether a request was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// What the [`Answer`] holds is the answer.
+    Now,
+    /// Whoever has the [`Ticket`] answers.
+    Later,
+}
+
+/// What answers the kernel's requests; called by several workers at once.
+pub trait Server: Send + Sync + 'static {
+    /// Chooses from what the kernel offers.
+    fn agree(&self, offer: &Offer) -> Terms;
+
+    /// Answers a request, or takes a ticket and answers later.
+    ///
+    /// # Errors
+    /// What the caller is told instead.
+    fn answer(
+        &self,
+        request: &Request<'_>,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Result<Answered, Errno>;
+
+    /// The mount is gone, and whoever unmounted it waits for this to return. Of mounts on a block device only.
+    fn destroy(&self);
+}
+
+/// A connection whose INIT is done.
+#[derive(Debug)]
+pub struct Session<S> {
+    server: Arc<S>,
+    channels: Vec<Arc<Channel>>,
+    minor: u32,
+    max_request: u32,
+}
+
+/// Bytes before the data of a write, and more than any other request has.
+const OVERHEAD: usize = 4096;
+
+/// What a worker receives into and answers from. Words, so that records lie where their alignment wants them.
+struct Buffer(Vec<u64>);
+
+impl Buffer {
+    /// For requests and answers of up to `max_request` bytes of data. Memory that was never used is not taken.
+    fn new(max_request: u32) -> Self {
+        let len = abi::MIN_READ_BUFFER.max(max_request as usize) + OVERHEAD;
+        Self(vec![0; len.div_ceil(8)])
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+impl<S: Server> Session<S> {
+    /// Agrees with the kernel on an open `/dev/fuse` that was just mounted. There will be `threads` workers, each with a
+    /// clone of the descriptor of its own if `clone`.
+    ///
+    /// # Errors
+    /// The kernel's protocol is too old, or the device fails.
+    pub fn agree(server: S, fd: OwnedFd, threads: usize, clone: bool) -> io::Result<Self> {
+        let channel = Channel::new(fd);
+        let (minor, max_request) = handshake(&server, &channel)?;
+        let mut channels = vec![Arc::new(channel)];
+        while channels.len() < threads.max(1) {
+            let next = if clone {
+                Arc::new(channels[0].another()?)
+            } else {
+                channels[0].clone()
+            };
+            channels.push(next);
+        }
+        Ok(Self {
+            server: Arc::new(server),
+            channels,
+            minor,
+            max_request,
+        })
+    }
+
+    /// The minor version of the protocol that the kernel speaks.
+    pub fn minor(&self) -> u32 {
+        self.minor
+    }
+
+    /// Tells the kernel what it does not ask for.
+    pub fn notifier(&self) -> Notifier {
+        Notifier::new(&self.channels[0])
+    }
+
+    /// Serves until the mount is gone.
+    ///
+    /// # Errors
+    /// The device failed, or a thread could not be started.
+    pub fn run(self) -> io::Result<()> {
+        let workers: io::Result<Vec<_>> = self
+            .channels
+            .into_iter()
+            .enumerate()
+            .map(|(i, channel)| {
+                let (server, max) = (self.server.clone(), self.max_request);
+                thread::Builder::new()
+                    .name(format!("worker-{i}"))
+                    .spawn(move || work(&*server, &channel, max))
+            })
+            .collect();
+        let mut result = Ok(());
+        for worker in workers? {
+            let ended = worker.join();
+            let ended = ended.unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+fn work<S: Server>(server: &S, channel: &Arc<Channel>, max_request: u32) -> io::Result<()> {
+    let mut buffer = Buffer::new(max_request);
+    while let Some(len) = channel.receive(buffer.bytes())? {
+        let (received, room) = split(buffer.bytes(), len);
+        match Request::decode(received) {
+            Ok(request) => respond(server, channel, &request, room),
+            Err(e) => {
+                tracing::error!("from the kernel: {e}");
+                if let BadRequest::Short { unique, .. } = e {
+                    channel.answer(unique, Err(BAD));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What was received, and room for the answer. A long request is a write, whose answer is short; a long answer goes to a short
+/// request. So one buffer is enough for both.
+fn split(buffer: &mut [u8], received: usize) -> (&[u8], &mut [u8]) {
+    let (request, room) = buffer.split_at_mut(received.next_multiple_of(8));
+    (&request[..received], room)
+}
+
+fn respond<S: Server>(server: &S, channel: &Arc<Channel>, request: &Request<'_>, room: &mut [u8]) {
+    let unique = request.header.unique;
+    let mut answer = Answer::new(room);
+    let done = match request.what {
+        What::Destroy => {
+            server.destroy();
+            Ok(Answered::Now)
+        }
+        // The kernel stops telling us of signals, which nothing here would be ended by.
+        What::Interrupt | What::Unknown => Err(Errno::NOSYS),
+        What::Init { .. } => Err(Errno::IO),
+        _ => server.answer(request, &|| Ticket::new(channel, unique), &mut answer),
+    };
+    if !request.is_answered() {
+        return;
+    }
+    match done {
+        Ok(Answered::Now) => channel.answer(unique, Ok(answer)),
+        Ok(Answered::Later) => {}
+        Err(errno) => channel.answer(unique, Err(errno)),
+    }
+}
+
+/// Answers INIT; gives the kernel's minor version and the largest request.
+fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<(u32, u32)> {
+    let mut buffer = Buffer::new(0);
+    loop {
+        let gone = || io::Error::new(io::ErrorKind::NotConnected, "unmounted at once");
+        let len = channel.receive(buffer.bytes())?.ok_or_else(gone)?;
+        let (received, room) = split(buffer.bytes(), len);
+        let request = Request::decode(received).map_err(io::Error::other)?;
+        let unique = request.header.unique;
+        let What::Init { from } = request.what else {
+            channel.answer(unique, Err(BAD));
+            return Err(io::Error::other("the kernel did not begin with INIT"));
+        };
+        if from.major < abi::MAJOR || (from.major == abi::MAJOR && from.minor < abi::MINOR_MIN) {
+            channel.answer(unique, Err(Errno::PROTO));
+            return Err(io::Error::other(format!(
+                "this kernel speaks version {}.{} of the FUSE protocol; {}.{} is needed",
+                from.major,
+                from.minor,
+                abi::MAJOR,
+                abi::MINOR_MIN
+            )));
+        }
+        let mut answer = Answer::new(room);
+        let (out, max_request) = if from.major > abi::MAJOR {
+            // The kernel begins again with our version.
+            (version_only(), None)
+        } else {
+            let terms = server.agree(&offer(&from));
+            (accept(&from, &terms), Some(terms.max_request))
+        };
+        answer.record(&out)?;
+        channel.answer(unique, Ok(answer));
+        if let Some(max) = max_request {
+            return Ok((from.minor, max));
+        }
+    }
+}
+
+fn offer(from: &InitIn) -> Offer {
+    let mut bits = u64::from(from.flags);
+    if bits & Capabilities::INIT_EXT.bits() != 0 {
+        bits |= u64::from(from.flags2) << 32;
+    }
+    Offer {
+        minor: from.minor,
+        capabilities: Capabilities::from_bits_truncate(bits),
+        readahead: from.max_readahead,
+    }
+}
+
+fn version_only() -> InitOut {
+    InitOut {
+        major: abi::MAJOR,
+        minor: abi::MINOR,
+        ..InitOut::default()
+    }
+}
+
+fn accept(from: &InitIn, terms: &Terms) -> InitOut {
+    let offered = offer(from).capabilities;
+    let both = Capabilities::INIT_EXT | Capabilities::MAX_PAGES;
+    let missing = terms.capabilities.difference(offered);
+    if !missing.is_empty() {
+        tracing::info!("this kernel's FUSE lacks {missing:?}");
+    }
+    let chosen = (terms.capabilities | both).intersection(offered).bits();
+    InitOut {
+        max_readahead: terms.readahead.min(from.max_readahead),
+        flags: chosen as u32,
+        flags2: (chosen >> 32) as u32,
+        max_background: terms.max_background,
+        // As libfuse has it: three quarters.
+        congestion_threshold: terms.max_background / 4 * 3,
+        max_write: terms.max_request,
+        time_gran: terms.time_step_ns,
+        max_pages: terms
+            .max_request
+            .div_ceil(rustix::param::page_size() as u32) as u16,
+        ..version_only()
+    }
+}
+
+const _: () = assert!(HEADER + 2 * 4096 <= abi::MIN_READ_BUFFER + OVERHEAD);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn init(flags: u32, flags2: u32) -> InitIn {
+        InitIn {
+            major: 7,
+            minor: 45,
+            max_readahead: 131_072,
+            flags,
+            flags2,
+            unused: [0; 11],
+        }
+    }
+
+    #[test]
+    fn only_what_is_offered_is_taken() {
+        let terms = Terms {
+            capabilities: Capabilities::WRITEBACK_CACHE | Capabilities::DIRECT_IO_ALLOW_MMAP,
+            readahead: 1 << 20,
+            max_request: 1 << 20,
+            max_background: 64,
+            time_step_ns: 1,
+        };
+        let out = accept(&init(u32::MAX, u32::MAX), &terms);
+        assert_eq!(out.flags, 1 << 16 | 1 << 22 | 1 << 30);
+        assert_eq!((out.flags2, out.max_readahead), (1 << 4, 131_072));
+        // Without INIT_EXT the second word means nothing.
+        let out = accept(&init(1 << 16, u32::MAX), &terms);
+        assert_eq!((out.flags, out.flags2), (1 << 16, 0));
+    }
+}

@@ -1,0 +1,162 @@
+//! A volume that fills up behind the writeback cache: what write(2) has confirmed has a place, or its writer is told.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use support::Volume;
+
+/// What one writer got confirmed, and where it was told that there is no place.
+struct Written {
+    bytes: u64,
+    refused: bool,
+    sync_failed: bool,
+}
+
+/// The byte that a file has at an offset.
+fn content(seed: u64, offset: u64) -> u8 {
+    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (offset >> 9).wrapping_mul(0x2545_f491_4f6c_dd1d))
+        as u8
+}
+
+fn chunk(seed: u64, offset: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| content(seed, offset + i)).collect()
+}
+
+/// Writes until it is refused, or `most` bytes are confirmed; then syncs.
+fn fill(file: &File, seed: u64, size: usize, most: u64) -> Written {
+    let mut written = Written {
+        bytes: 0,
+        refused: false,
+        sync_failed: false,
+    };
+    while written.bytes < most {
+        match file.write_at(&chunk(seed, written.bytes, size), written.bytes) {
+            Ok(n) => written.bytes += n as u64,
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}");
+                written.refused = true;
+                break;
+            }
+        }
+    }
+    written.sync_failed = file.sync_all().is_err();
+    written
+}
+
+/// What was confirmed is there.
+fn check(path: &Path, seed: u64, bytes: u64) {
+    let got = fs::read(path).unwrap();
+    assert!(
+        got.len() as u64 >= bytes,
+        "{}: {} of {bytes} bytes",
+        path.display(),
+        got.len()
+    );
+    let wrong = (0..bytes).find(|&i| got[i as usize] != content(seed, i));
+    assert_eq!(
+        wrong,
+        None,
+        "{}: first wrong byte of {bytes}",
+        path.display()
+    );
+}
+
+/// The files are opened while the volume is empty, so their writes go to the page cache to the end.
+fn many_writers(size: usize, options: &str) -> (Volume, Vec<Written>) {
+    let volume = Volume::new(128, &["-b", "4096"]);
+    let server = volume.mount(options);
+    let path = |i: u64| volume.path(&format!("f{i}"));
+    let files: Vec<_> = (0..6).map(|i| File::create(path(i)).unwrap()).collect();
+    let written: Vec<_> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..)
+            .zip(&files)
+            .map(|(seed, file)| scope.spawn(move || fill(file, seed, size, u64::MAX)))
+            .collect();
+        writers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    drop(files);
+    volume.unmount(server);
+    let server = volume.mount(options);
+    for (seed, w) in (0..).zip(&written) {
+        assert!(w.refused);
+        if !w.sync_failed {
+            check(&path(seed), seed, w.bytes);
+        }
+    }
+    let all: u64 = written.iter().map(|w| w.bytes).sum();
+    assert!(all > 96 << 20, "{all} bytes of a volume of 128 MiB");
+    volume.unmount(server);
+    (volume, written)
+}
+
+#[test]
+fn small_writes_are_refused_before_anything_is_lost() {
+    need!(support::root_and_fuse());
+    let (volume, written) = many_writers(16 << 10, "");
+    for w in written {
+        assert!(!w.sync_failed, "confirmed by write(2) and lost");
+    }
+    // What was kept back for dirty pages can be had by whoever comes new.
+    let server = volume.mount("");
+    let mut more = File::create(volume.path("more")).unwrap();
+    more.write_all(&[5; 1 << 20]).unwrap();
+    more.sync_all().unwrap();
+    drop(more);
+    volume.unmount(server);
+}
+
+/// A write(2) that is larger than what is kept back may find no place for a part of it; then somebody is told.
+#[test]
+fn a_huge_write_is_told_at_the_latest_by_fsync() {
+    need!(support::root_and_fuse());
+    many_writers(16 << 20, "");
+}
+
+#[test]
+fn without_a_writeback_cache() {
+    need!(support::root_and_fuse());
+    let (_volume, written) = many_writers(16 << 10, "nowriteback");
+    for w in written {
+        assert!(!w.sync_failed);
+    }
+}
+
+/// Whoever changes what is there needs no room, and is not refused on a full volume; what found no place is not
+/// shown; and somebody who comes to a full volume is told by write(2) itself.
+#[test]
+fn on_a_full_volume() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &["-b", "4096"]);
+    let server = volume.mount("");
+    let base = File::create(volume.path("database")).unwrap();
+    base.write_all_at(&chunk(1, 0, 4 << 20), 0).unwrap();
+    base.sync_all().unwrap();
+    let ballast = File::create(volume.path("ballast")).unwrap();
+    assert!(fill(&ballast, 2, 1 << 16, u64::MAX).refused);
+    // Once more, by one who comes new: to the last block.
+    let rest = File::create(volume.path("rest")).unwrap();
+    assert!(fill(&rest, 3, 4096, u64::MAX).refused);
+
+    let full = fs::write(volume.path("echo"), b"x").unwrap_err();
+    assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(fs::read(volume.path("echo")).unwrap(), b"");
+    for round in 2..6 {
+        for at in (0..4 << 20).step_by(64 << 10) {
+            base.write_all_at(&chunk(round, at, 64 << 10), at).unwrap();
+        }
+        base.sync_all().unwrap();
+    }
+    // Room comes back to those who were refused.
+    fs::remove_file(volume.path("ballast")).unwrap();
+    drop(ballast);
+    rest.sync_all().unwrap();
+    drop((base, rest));
+    volume.unmount(server);
+    let server = volume.mount("");
+    check(&volume.path("database"), 5, 4 << 20);
+    volume.unmount(server);
+}
