@@ -232,15 +232,15 @@ fn a_file_that_shrinks_is_an_error() {
 #[test]
 fn a_file_that_is_cut_or_removed_is_never_flushed() {
     let scratch = Scratch::new();
-    let cut = |path: &Path| {
+    type Spoil = fn(&Path) -> std::io::Result<()>;
+    let cut: Spoil = |path| {
         File::options()
             .write(true)
             .open(path)
             .and_then(|f| f.set_len(5000))
     };
-    let remove = |path: &Path| fs::remove_file(path);
-    let ways: [&dyn Fn(&Path) -> std::io::Result<()>; 2] = [&cut, &remove];
-    for (name, spoil) in ["cut", "removed"].into_iter().zip(ways) {
+    let ways: [(&str, Spoil); 2] = [("cut", cut), ("removed", |path| fs::remove_file(path))];
+    for (name, spoil) in ways {
         let path = scratch.image(name, SIZE);
         let dev = open(&path);
         dev.write_at(0, &[7; 4096], TAG).expect("a write");
