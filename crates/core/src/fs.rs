@@ -148,6 +148,22 @@ impl Fs {
         })
     }
 
+    /// Makes a regular file without a name in the file system of directory `parent` and opens it (O_TMPFILE). It is gone when it is closed or after a crash,
+    /// unless [`link`](Self::link) gave it a name, which it cannot with [`OpenFlags::EXCLUSIVE`].
+    pub fn create_unnamed(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<Entry> {
+        self.run(|vol| {
+            let nameable = !flags.contains(OpenFlags::EXCLUSIVE);
+            let dir = vol.iget(parent)?;
+            path::entry_of(vol, &*namei::create_unnamed(vol, c, &dir, mode, nameable)?)
+        })
+    }
+
     /// Makes a directory.
     pub fn mkdir(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
         self.run(|vol| {
@@ -466,6 +482,9 @@ impl Fs {
     }
 
     /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives the bytes discarded.
+    ///
+    /// # Errors
+    /// `NotPermitted` without privilege; `Invalid` for a range beyond the volume or shorter than a block, or a `min_len` longer than a block group.
     pub fn trim(&self, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
         self.run(|vol| open::trim(vol, c, offset, len, min_len))
     }

@@ -60,6 +60,8 @@ pub(crate) struct InodeState {
     pub(crate) reserved: u32,
     /// How often the map was changed: who has looked something up in it need not do it again when this is still the same.
     pub(crate) map_changes: u32,
+    /// Made without a name, which `link` may give it (`I_LINKABLE`).
+    pub(crate) nameable: bool,
 }
 
 impl InodeState {
@@ -70,6 +72,7 @@ impl InodeState {
             gone: false,
             reserved: 0,
             map_changes: 0,
+            nameable: false,
         }
     }
 

@@ -13,9 +13,9 @@
 //!
 //! | file | operations |
 //! |---|---|
-//! | `namei/create` | create, mkdir, mknod, symlink |
+//! | `namei/create` | create, also without a name, mkdir, mknod, symlink |
 //! | `namei/unlink` | link, unlink, rmdir |
-//! | `namei/rename` | rename, also NOREPLACE and EXCHANGE |
+//! | `namei/rename` | rename, also NOREPLACE, EXCHANGE and WHITEOUT |
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ mod create;
 mod rename;
 mod unlink;
 
-pub(crate) use create::{create, mkdir, mknod, symlink};
+pub(crate) use create::{create, create_unnamed, mkdir, mknod, symlink};
 pub(crate) use rename::rename;
 pub(crate) use unlink::{link, rmdir, unlink};
 

@@ -117,7 +117,7 @@ pub(crate) fn statfs(vol: &Volume) -> StatFs {
     }
 }
 
-/// Discards free blocks; see [`crate::Fs::trim`].
+/// Discards free blocks; see [`crate::Fs::trim`]. What can trim nothing is refused as `ext4_trim_fs` does.
 pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
     if !c.privileged {
         return Err(Error::NotPermitted);
@@ -126,11 +126,13 @@ pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64
     let bits = vol.geo.block_bits;
     let first = vol.blocks_for(offset);
     let end = (offset.saturating_add(len) >> bits).min(vol.geo.blocks_count);
-    if first >= vol.geo.blocks_count {
+    let min_len = vol.blocks_for(min_len);
+    let is_pointless = first >= vol.geo.blocks_count
+        || len < vol.geo.block_size() as u64
+        || min_len > vol.geo.blocks_per_group().into();
+    if is_pointless {
         return Err(Error::Invalid);
     }
-    let blocks = vol
-        .alloc
-        .trim(first..end.max(first), vol.blocks_for(min_len))?;
+    let blocks = vol.alloc.trim(first..end.max(first), min_len)?;
     Ok(blocks << bits)
 }

@@ -178,7 +178,7 @@ bitflags! {
         const NOREPLACE = 1;
         /// Exchange the two names.
         const EXCHANGE = 2;
-        /// Leave a whiteout behind; refused.
+        /// Leave a whiteout behind, a character device 0, 0 that hides the old name in an overlay.
         const WHITEOUT = 4;
     }
 }

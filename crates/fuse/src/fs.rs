@@ -261,6 +261,12 @@ impl StetFs {
                 answer.record(&self.entry_out(&entry))?;
                 return answer.record(&open);
             }
+            What::TmpFile { from: m } => {
+                let c = creator(from, m.umask);
+                let (entry, open) = self.create_unnamed(&c, dir, m.mode, m.flags)?;
+                answer.record(&self.entry_out(&entry))?;
+                return answer.record(&open);
+            }
             What::Unlink { name } => return self.remove(&c, dir, name, false),
             What::RmDir { name } => return self.remove(&c, dir, name, true),
             What::Rename {
@@ -406,6 +412,7 @@ impl Server for StetFs {
             | What::MkDir { .. }
             | What::Link { .. }
             | What::Create { .. }
+            | What::TmpFile { .. }
             | What::Unlink { .. }
             | What::RmDir { .. }
             | What::Rename { .. }) => self.answer_name(from, name, answer)?,

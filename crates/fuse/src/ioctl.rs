@@ -69,7 +69,7 @@ impl StetFs {
             FSGETXATTR => attr().map(|a| encode_fsxattr(a.flags, a.projid).to_vec()),
             FSSETXATTR => {
                 let attr = attr()?;
-                let (flags, projid) = decode_fsxattr(data, attr.flags).ok_or(Errno::INVAL)?;
+                let (flags, projid) = decode_fsxattr(data, attr.flags)?;
                 if projid != attr.projid {
                     return Err(Errno::NOTSUP);
                 }
@@ -182,14 +182,20 @@ pub(crate) fn encode_fsxattr(flags: InodeFlags, projid: u32) -> [u8; 28] {
 }
 
 /// What `FS_IOC_FSSETXATTR` asks for: the flags that it can express, over those that it cannot; and the project.
-pub(crate) fn decode_fsxattr(data: &[u8], old: InodeFlags) -> Option<(InodeFlags, u32)> {
-    let xflags = read_u32(data)?;
-    let projid = read_u32(data.get(12..)?)?;
+///
+/// # Errors
+/// `INVAL` for too few bytes, `OPNOTSUPP` for flags that no file here can have.
+pub(crate) fn decode_fsxattr(data: &[u8], old: InodeFlags) -> Outcome<(InodeFlags, u32)> {
+    let xflags = read_u32(data).ok_or(Errno::INVAL)?;
+    let projid = data.get(12..).and_then(read_u32).ok_or(Errno::INVAL)?;
+    if XFLAGS.iter().fold(xflags, |rest, (bit, _)| rest & !bit) != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
     let mut flags = old;
     for (bit, flag) in XFLAGS {
         flags.set(flag, xflags & bit != 0);
     }
-    Some((flags, projid))
+    Ok((flags, projid))
 }
 
 #[cfg(test)]
@@ -215,7 +221,9 @@ mod tests {
         let (flags, projid) = decode_fsxattr(&bytes, old).unwrap();
         assert_eq!(flags, InodeFlags::EXTENTS | InodeFlags::APPEND);
         assert_eq!(projid, 7);
-        assert_eq!(decode_fsxattr(&bytes[..8], old), None);
+        assert_eq!(decode_fsxattr(&bytes[..8], old), Err(Errno::INVAL));
+        let dax = [&0x8000_u32.to_ne_bytes()[..], &bytes[4..]].concat();
+        assert_eq!(decode_fsxattr(&dax, old), Err(Errno::OPNOTSUPP));
     }
 
     #[test]

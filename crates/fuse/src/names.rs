@@ -104,6 +104,19 @@ impl StetFs {
         Ok((entry, self.note_open(entry.ino, flags)))
     }
 
+    pub(crate) fn create_unnamed(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        mode: u32,
+        flags: i32,
+    ) -> Outcome<(Entry, OpenOut)> {
+        let (mode, how) = ((mode & 0o7777) as u16, open_flags(flags));
+        let made = self.fs.create_unnamed(c, parent, mode, how);
+        let entry = made.map_err(|e| errno(&e))?;
+        Ok((entry, self.note_open(entry.ino, flags)))
+    }
+
     pub(crate) fn add_link(
         &self,
         c: &Caller,

@@ -636,6 +636,134 @@ fn the_kernel_reads_what_was_written() {
     assert_eq!(got.lines().count(), want.lines().count());
 }
 
+/// O_TMPFILE: a file that gets its name when it is complete, one that never gets any, one that may not have any.
+#[test]
+fn files_without_a_name() {
+    need!(support::fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let unnamed = |more: i32| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).mode(0o640);
+        options.custom_flags(libc::O_TMPFILE | more);
+        options.open(&volume.dir).unwrap()
+    };
+    let name = |file: &File, name: &str| {
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        let (from, to) = (rustix::fs::CWD, volume.path(name));
+        rustix::fs::linkat(from, path, from, to, AtFlags::SYMLINK_FOLLOW)
+    };
+    let free = || rustix::fs::statvfs(&volume.dir).unwrap().f_ffree;
+    let before = free();
+    let (file, other, never) = (unnamed(0), unnamed(0), unnamed(libc::O_EXCL));
+    assert_eq!(before - free(), 3);
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all_at(b"complete", 0).unwrap();
+    other.write_all_at(&[1; 100_000], 0).unwrap();
+    assert_eq!(fs::read_dir(&volume.dir).unwrap().count(), 1, "lost+found");
+    assert_eq!(name(&never, "never").unwrap_err().raw_os_error(), ENOENT);
+    name(&file, "named").unwrap();
+    assert_eq!(name(&other, "named").unwrap_err().raw_os_error(), EEXIST);
+    assert_eq!(fs::read(volume.path("named")).unwrap(), b"complete");
+    let meta = fs::metadata(volume.path("named")).unwrap();
+    assert_eq!((meta.nlink(), meta.mode() & 0o777), (1, 0o640));
+    drop((file, other, never));
+    support::wait_until("those without a name are freed", || free() == before - 1);
+    volume.unmount(server);
+    let server = volume.mount("ro");
+    assert_eq!(fs::read(volume.path("named")).unwrap(), b"complete");
+    volume.unmount(server);
+}
+
+/// The kernel's overlayfs keeps what is changed on a volume: it needs whiteouts, files without a name, `trusted.` attributes and
+/// types in directory entries.
+#[test]
+fn an_overlay_is_kept_here() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let dir = |name: &str| {
+        let path = volume.scratch.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let (lower, merged) = (dir("lower"), dir("merged"));
+    for name in ["removed", "renamed", "changed", "dir/inside"] {
+        let path = lower.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, name).unwrap();
+    }
+    let server = volume.mount("");
+    fs::create_dir(volume.path("upper")).unwrap();
+    fs::create_dir(volume.path("work")).unwrap();
+    let mount = || {
+        let layers = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            lower.display(),
+            volume.path("upper").display(),
+            volume.path("work").display()
+        );
+        let mut command = std::process::Command::new("mount");
+        command.args(["-t", "overlay", "overlay", "-o", &layers]);
+        command.arg(&merged).output().unwrap()
+    };
+    let unmount = || support::run(std::process::Command::new("umount").arg(&merged));
+    let first = mount();
+    if !first.status.success()
+        && !fs::read_to_string("/proc/filesystems")
+            .unwrap()
+            .contains("overlay")
+    {
+        eprintln!("SKIPPED: this kernel has no overlayfs");
+        volume.unmount(server);
+        return;
+    }
+    assert!(
+        first.status.success(),
+        "{}",
+        String::from_utf8_lossy(&first.stderr)
+    );
+    fs::remove_file(merged.join("removed")).unwrap();
+    fs::rename(merged.join("renamed"), merged.join("renamed-to")).unwrap();
+    fs::write(merged.join("changed"), b"new content").unwrap();
+    fs::remove_dir_all(merged.join("dir")).unwrap();
+    fs::create_dir(merged.join("dir")).unwrap();
+    let list = || {
+        let mut names: Vec<_> = fs::read_dir(&merged)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let seen = || {
+        assert_eq!(list(), ["changed", "dir", "renamed-to"]);
+        assert_eq!(fs::read(merged.join("changed")).unwrap(), b"new content");
+        assert_eq!(fs::read(merged.join("renamed-to")).unwrap(), b"renamed");
+        assert_eq!(fs::read_dir(merged.join("dir")).unwrap().count(), 0);
+    };
+    seen();
+    unmount();
+    for hidden in ["removed", "renamed"] {
+        let meta = fs::symlink_metadata(volume.path("upper").join(hidden)).unwrap();
+        assert_eq!(
+            (meta.mode() & 0o170_000, meta.rdev()),
+            (0o020_000, 0),
+            "{hidden}"
+        );
+    }
+    volume.unmount(server);
+    let server = volume.mount("");
+    let again = mount();
+    assert!(
+        again.status.success(),
+        "{}",
+        String::from_utf8_lossy(&again.stderr)
+    );
+    seen();
+    unmount();
+    volume.unmount(server);
+}
+
 /// What has lost its name and is still known to somebody: a working directory, an open pipe, a socket's place.
 #[test]
 fn what_is_removed_and_still_known() {

@@ -1,4 +1,4 @@
-//! New files: create, mkdir, mknod, symlink.
+//! New files: create, mkdir, mknod, symlink, files without a name, whiteouts.
 //!
 //! Order of changes: the inode is taken and written, with what belongs to it (the first block of a directory, the target of
 //! a symbolic link, inherited ACLs); then the name; then the directory's own inode. When one of these finds no space, the
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::types::{Caller, OpenFlags, mode};
 use crate::volume::Volume;
-use crate::{acl, evict, mapping, open, perm};
+use crate::{acl, evict, mapping, open, orphan, perm};
 
 /// Blocks that a new inode changes: bitmap, descriptor, slot, and two when its group was never used.
 const INODE_CREDITS: u32 = 5;
@@ -30,6 +30,9 @@ const BLOCK_CREDITS: u32 = 3;
 
 /// Symbolic links shorter than this are kept in the inode.
 const FAST_SYMLINK_MAX: usize = 60;
+
+/// Type and permissions of a whiteout (`WHITEOUT_MODE`).
+pub(super) const WHITEOUT_MODE: u16 = mode::S_IFCHR;
 
 /// What `create` did. Either way the file is open once, for the caller.
 pub(crate) struct Created {
@@ -68,7 +71,7 @@ pub(crate) fn create(
         open: true,
     };
     loop {
-        match make(vol, c, dir, name, new) {
+        match make(vol, c, dir, Some(name), new) {
             Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
                 let _shared = dir.lock.read();
                 // Removed in the meantime? Then it can be made.
@@ -88,6 +91,28 @@ pub(crate) fn create(
     }
 }
 
+/// Makes a regular file without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a name, which it can if `nameable`.
+///
+/// # Errors
+/// As [`create`], but for those of names.
+pub(crate) fn create_unnamed(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    file_mode: u16,
+    nameable: bool,
+) -> Result<Arc<Inode>> {
+    let new = New {
+        mode: permissions(file_mode) | mode::S_IFREG,
+        rdev: (0, 0),
+        target: &[],
+        open: true,
+    };
+    let inode = make(vol, c, dir, None, new)?;
+    inode.state.write().nameable = nameable;
+    Ok(inode)
+}
+
 /// Makes a directory.
 ///
 /// # Errors
@@ -104,7 +129,7 @@ pub(crate) fn mkdir(
         vol,
         c,
         dir,
-        name,
+        Some(name),
         New {
             mode: bits | mode::S_IFDIR,
             rdev: (0, 0),
@@ -141,7 +166,7 @@ pub(crate) fn mknod(
         vol,
         c,
         dir,
-        name,
+        Some(name),
         New {
             mode: permissions(file_mode) | kind,
             rdev,
@@ -175,7 +200,7 @@ pub(crate) fn symlink(
         vol,
         c,
         dir,
-        name,
+        Some(name),
         New {
             mode: 0o777 | mode::S_IFLNK,
             rdev: (0, 0),
@@ -189,9 +214,15 @@ fn permissions(file_mode: u16) -> u16 {
     file_mode & 0o7777
 }
 
-fn make(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8], new: New<'_>) -> Result<Arc<Inode>> {
+fn make(
+    vol: &Volume,
+    c: &Caller,
+    dir: &Inode,
+    name: Option<&[u8]>,
+    new: New<'_>,
+) -> Result<Arc<Inode>> {
     perm::may_search(vol, c, dir)?;
-    check_name(name)?;
+    name.map_or(Ok(()), check_name)?;
     with_space(vol, || try_make(vol, c, dir, name, new))
 }
 
@@ -199,45 +230,42 @@ fn try_make(
     vol: &Volume,
     c: &Caller,
     dir: &Inode,
-    name: &[u8],
+    name: Option<&[u8]>,
     new: New<'_>,
 ) -> Result<Arc<Inode>> {
     let _alone = dir.lock.write();
-    let place = {
+    let named = {
         let st = dir.state.read();
         st.check_live()?;
-        dir::place(Dir::open(vol, dir, &st)?, name)?
+        match name {
+            None => None,
+            Some(name) => Some((name, dir::place(Dir::open(vol, dir, &st)?, name)?)),
+        }
     };
     perm::may_create(vol, c, dir)?;
     let is_dir = mode::is_dir(new.mode);
-    let (mut raw, spread) = {
-        let st = dir.state.read();
-        if is_dir {
-            check_dir_links(vol, &st)?;
+    if is_dir {
+        check_dir_links(vol, &dir.state.read())?;
+    }
+    let mut plan = Plan::new(vol, c, dir, new)?;
+    if named.is_none() {
+        plan.raw.links_count = 0;
+    }
+    let name_credits = named.map_or(orphan::CREDITS, |(_, place)| entry_credits(place));
+    let h = vol.start(plan.credits + name_credits)?;
+    let inode = plan.take(vol, &h, dir)?;
+    let made = plan.fill(vol, &h, &inode, dir).and_then(|()| match named {
+        None => make_orphan(vol, &h, &inode),
+        Some((name, place)) => {
+            let entry = NewEntry {
+                name,
+                ino: inode.ino,
+                mode: new.mode,
+                source: plan.source,
+            };
+            enter(vol, &h, dir, place, entry, is_dir)
         }
-        let spread = st.raw.flags.contains(InodeFlags::TOPDIR);
-        (new_raw(vol, c, &st, new), spread)
-    };
-    let inherited = acl::inherit(vol, c, dir, raw.mode)?;
-    raw.mode = inherited.mode;
-
-    let own_block = u32::from(is_dir || !new.target.is_empty());
-    let credits =
-        INODE_CREDITS + entry_credits(place) + inherited.credits() + own_block * BLOCK_CREDITS;
-    let source = Source::Free {
-        privileged: vol.alloc.may_use_root_blocks(c),
-    };
-    let h = vol.start(credits)?;
-    let ino = vol.alloc.alloc_inode(&h, dir.ino, is_dir, spread)?;
-    let inode = vol.inode_created(ino, raw, &h)?;
-    let entry = NewEntry {
-        name,
-        ino,
-        mode: new.mode,
-        source,
-    };
-    let made = fill(vol, &h, &inode, dir, new, &inherited, source)
-        .and_then(|()| enter(vol, &h, dir, place, entry, is_dir));
+    });
     if let Err(error) = made {
         unmake(vol, h, &inode);
         return Err(error);
@@ -248,8 +276,87 @@ fn try_make(
     Ok(inode)
 }
 
-/// Frees an inode that could not be given its name.
-fn unmake(vol: &Volume, h: Handle, inode: &Inode) {
+/// An inode that is to be made in a directory, whose lock the caller holds.
+pub(super) struct Plan<'a> {
+    new: New<'a>,
+    raw: stetfs_format::Inode,
+    inherited: acl::Inherited,
+    spread: bool,
+    source: Source,
+    /// What making it takes, without a name.
+    pub(super) credits: u32,
+}
+
+impl<'a> Plan<'a> {
+    fn new(vol: &Volume, c: &Caller, dir: &Inode, new: New<'a>) -> Result<Self> {
+        let (mut raw, spread) = {
+            let st = dir.state.read();
+            let spread = st.raw.flags.contains(InodeFlags::TOPDIR);
+            (new_raw(vol, c, &st, new), spread)
+        };
+        let inherited = acl::inherit(vol, c, dir, raw.mode)?;
+        raw.mode = inherited.mode;
+        let own_block = u32::from(mode::is_dir(new.mode) || !new.target.is_empty());
+        let credits = INODE_CREDITS + inherited.credits() + own_block * BLOCK_CREDITS;
+        Ok(Self {
+            new,
+            raw,
+            inherited,
+            spread,
+            source: Source::Free {
+                privileged: vol.alloc.may_use_root_blocks(c),
+            },
+            credits,
+        })
+    }
+
+    /// What a rename leaves behind for an overlay: a character device 0, 0 that nobody may use (`ext4_whiteout_for_rename`).
+    pub(super) fn whiteout(vol: &Volume, c: &Caller, dir: &Inode) -> Result<Self> {
+        let new = New {
+            mode: WHITEOUT_MODE,
+            rdev: (0, 0),
+            target: &[],
+            open: false,
+        };
+        Plan::new(vol, c, dir, new)
+    }
+
+    /// Takes an inode for it.
+    pub(super) fn take(&self, vol: &Volume, h: &Handle, dir: &Inode) -> Result<Arc<Inode>> {
+        let is_dir = mode::is_dir(self.new.mode);
+        let ino = vol.alloc.alloc_inode(h, dir.ino, is_dir, self.spread)?;
+        vol.inode_created(ino, self.raw.clone(), h)
+    }
+
+    /// Writes the new inode and what belongs to it.
+    pub(super) fn fill(&self, vol: &Volume, h: &Handle, inode: &Inode, dir: &Inode) -> Result<()> {
+        let new = self.new;
+        let mut st = inode.state.write();
+        // Nothing of what the number's last owner had remains.
+        vol.write_slot(h, inode, |slot| {
+            st.raw.encode_fresh(slot, inode.ino, &vol.geo);
+        })?;
+        if mode::is_dir(new.mode) {
+            dir::init(vol, h, inode, &mut st, dir.ino, self.source)?;
+        } else if new.target.len() >= FAST_SYMLINK_MAX {
+            write_target(vol, h, inode, &mut st, new.target, self.source)?;
+        } else if self.inherited.is_none() {
+            return Ok(());
+        }
+        acl::store_inherited(vol, h, inode, &mut st, &self.inherited)?;
+        vol.store_inode(h, inode, &st)
+    }
+}
+
+/// Puts a file that has no name on the orphan list.
+fn make_orphan(vol: &Volume, h: &Handle, inode: &Inode) -> Result<()> {
+    let mut st = inode.state.write();
+    orphan::add(vol, h, inode, &mut st)?;
+    vol.store_inode(h, inode, &st)
+}
+
+/// Frees an inode that could not be filled, or given its name.
+pub(super) fn unmake(vol: &Volume, h: Handle, inode: &Inode) {
     let freed = {
         let mut st = inode.state.write();
         st.raw.links_count = 0;
@@ -290,32 +397,6 @@ fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_f
         mapping::init(&mut raw, &vol.geo);
     }
     raw
-}
-
-/// Writes the new inode and what belongs to it.
-fn fill(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    dir: &Inode,
-    new: New<'_>,
-    inherited: &acl::Inherited,
-    source: Source,
-) -> Result<()> {
-    let mut st = inode.state.write();
-    // Nothing of what the number's last owner had remains.
-    vol.write_slot(h, inode, |slot| {
-        st.raw.encode_fresh(slot, inode.ino, &vol.geo);
-    })?;
-    if mode::is_dir(new.mode) {
-        dir::init(vol, h, inode, &mut st, dir.ino, source)?;
-    } else if new.target.len() >= FAST_SYMLINK_MAX {
-        write_target(vol, h, inode, &mut st, new.target, source)?;
-    } else if inherited.is_none() {
-        return Ok(());
-    }
-    acl::store_inherited(vol, h, inode, &mut st, inherited)?;
-    vol.store_inode(h, inode, &st)
 }
 
 /// Puts the target of a symbolic link into a block of its own, logged like metadata: link and target appear together.

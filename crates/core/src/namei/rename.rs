@@ -1,12 +1,12 @@
-//! Rename, also without replacing (NOREPLACE) and as an exchange (EXCHANGE).
+//! Rename, also without replacing (NOREPLACE), as an exchange (EXCHANGE), and leaving a whiteout (WHITEOUT).
 //!
 //! Locks. Renames from one directory to another share the rename lock, or hold it alone when a directory moves, so that
 //! no directory moves while the way to the root is looked at. Then both directories: the second is only tried for, and
 //! when somebody has it, the first is let go, so that it does not matter which of the two lies above the other. Then what is
 //! moved or replaced, by number; that neither lies above the other's directory was checked before.
 //!
-//! Order of changes in the one handle: the new name, so that nothing was changed when there is no space; then the old name is
-//! removed, ".." of a moved directory set, the counts; last, what was replaced is freed.
+//! Order of changes in the one handle: the whiteout and the new name, so that nothing was changed when there is no space; then the old name
+//! is removed or the whiteout's, ".." of a moved directory set, the counts; last, what was replaced is freed.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,8 @@ use std::thread;
 use parking_lot::RwLockWriteGuard;
 use stetfs_journal::Handle;
 
-use super::unlink::{check_empty, drop_link, enter, remove_entry};
+use super::create::{Plan, WHITEOUT_MODE, unmake};
+use super::unlink::{change_entry, check_empty, drop_link, enter};
 use super::{
     ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, check_project, entry_credits, find,
     is_same_or_above, named_child, remove_dir_link, with_space,
@@ -62,7 +63,7 @@ enum Attempt {
 /// Renames `old_name` in `old_dir` to `new_name` in `new_dir`.
 ///
 /// # Errors
-/// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags, WHITEOUT), `NotEmpty`, `IsDirectory`, `NotDirectory`,
+/// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags), `NotEmpty`, `IsDirectory`, `NotDirectory`,
 /// `Busy` ("." and ".."), `TooManyLinks`, `CrossDevice` (another project), `Access`, `NotPermitted`, `NameTooLong`,
 /// `NoSpace`, `ReadOnly`.
 pub(crate) fn rename(
@@ -74,8 +75,8 @@ pub(crate) fn rename(
     new_name: &[u8],
     flags: RenameFlags,
 ) -> Result<()> {
-    let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
-    if flags.contains(RenameFlags::WHITEOUT) || flags.contains(both) {
+    let others = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
+    if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(others) {
         return Err(Error::Invalid);
     }
     perm::may_search(vol, c, old_dir)?;
@@ -158,7 +159,7 @@ fn attempt(
         return Ok(Attempt::Done);
     }
     check_replace(vol, old, new, &ends)?;
-    move_name(vol, c, old, new, &ends)?;
+    move_name(vol, c, old, new, &ends, flags)?;
     Ok(Attempt::Done)
 }
 
@@ -281,7 +282,14 @@ fn check_replace(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Res
     }
 }
 
-fn move_name(vol: &Volume, c: &Caller, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Result<()> {
+fn move_name(
+    vol: &Volume,
+    c: &Caller,
+    old: &End<'_>,
+    new: &End<'_>,
+    ends: &Ends,
+    flags: RenameFlags,
+) -> Result<()> {
     let place = match &ends.target {
         Some(_) => Place::Grow,
         None => {
@@ -294,12 +302,26 @@ fn move_name(vol: &Volume, c: &Caller, old: &End<'_>, new: &End<'_>, ends: &Ends
     } else {
         entry_credits(place)
     };
-    let h = vol.start(RENAME_CREDITS + credits)?;
+    let plan = match flags.contains(RenameFlags::WHITEOUT) {
+        true => Some(Plan::whiteout(vol, c, old.dir)?),
+        false => None,
+    };
+    let more = plan.as_ref().map_or(0, |plan| plan.credits);
+    let h = vol.start(RENAME_CREDITS + credits + more)?;
     let is_dir = mode::is_dir(ends.source_mode);
     let cross = old.dir.ino != new.dir.ino;
 
-    match &ends.target {
-        Some((_, at, _)) => replace(vol, &h, new.dir, at, &ends.source, ends.source_mode)?,
+    let mut whiteout = None;
+    if let Some(plan) = &plan {
+        let inode = plan.take(vol, &h, old.dir)?;
+        if let Err(error) = plan.fill(vol, &h, &inode, old.dir) {
+            unmake(vol, h, &inode);
+            return Err(error);
+        }
+        whiteout = Some(inode);
+    }
+    let entered = match &ends.target {
+        Some((_, at, _)) => replace(vol, &h, new.dir, at, &ends.source, ends.source_mode),
         None => {
             let source = Source::Free {
                 privileged: vol.alloc.may_use_root_blocks(c),
@@ -310,8 +332,14 @@ fn move_name(vol: &Volume, c: &Caller, old: &End<'_>, new: &End<'_>, ends: &Ends
                 mode: ends.source_mode,
                 source,
             };
-            enter(vol, &h, new.dir, place, entry)?;
+            enter(vol, &h, new.dir, place, entry)
         }
+    };
+    if let Err(error) = entered {
+        if let Some(inode) = whiteout {
+            unmake(vol, h, &inode);
+        }
+        return Err(error);
     }
     // The new name may have moved the old one, or changed the record before it.
     let moved = match (cross, &ends.target) {
@@ -320,7 +348,8 @@ fn move_name(vol: &Volume, c: &Caller, old: &End<'_>, new: &End<'_>, ends: &Ends
     };
     // A directory less in the old one; within one directory only when another was replaced.
     let fewer = is_dir && (cross || ends.target.is_some());
-    remove_entry(vol, &h, old.dir, &moved, fewer)?;
+    let instead = whiteout.as_ref().map(|inode| (&**inode, WHITEOUT_MODE));
+    change_entry(vol, &h, old.dir, &moved, instead, fewer)?;
     if is_dir && cross {
         set_dotdot(vol, &h, &ends.source, new.dir)?;
         if ends.target.is_none() {
@@ -350,11 +379,7 @@ fn replace(
     inode: &Inode,
     file_mode: u16,
 ) -> Result<()> {
-    let mut st = dir.state.write();
-    dir::replace(vol, h, dir, &st, at, inode.ino, file_mode)?;
-    let now = vol.now();
-    (st.raw.mtime, st.raw.ctime) = (now, now);
-    vol.store_inode(h, dir, &st)
+    change_entry(vol, h, dir, at, Some((inode, file_mode)), false)
 }
 
 /// Tells a directory that its parent is `parent` now.

@@ -41,7 +41,7 @@ pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resu
         return Err(Error::IsDirectory);
     }
     let h = vol.start(UNLINK_CREDITS)?;
-    remove_entry(vol, &h, dir, &found, false)?;
+    change_entry(vol, &h, dir, &found, None, false)?;
     let gone = drop_link(vol, &h, &child)?;
     drop(h);
     if gone {
@@ -73,7 +73,7 @@ pub(crate) fn rmdir(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resul
     }
     check_empty(vol, &child)?;
     let h = vol.start(UNLINK_CREDITS)?;
-    remove_entry(vol, &h, dir, &found, true)?;
+    change_entry(vol, &h, dir, &found, None, true)?;
     let gone = drop_link(vol, &h, &child)?;
     drop(h);
     if gone {
@@ -90,16 +90,21 @@ pub(super) fn check_empty(vol: &Volume, inode: &Inode) -> Result<()> {
     if empty { Ok(()) } else { Err(Error::NotEmpty) }
 }
 
-/// Takes an entry out and brings the directory's inode up to date.
-pub(super) fn remove_entry(
+/// Takes an entry out, or gives it another inode (with its mode), and brings the directory's own up to date. `was_dir`: there is a
+/// subdirectory less.
+pub(super) fn change_entry(
     vol: &Volume,
     h: &Handle,
     dir: &Inode,
     found: &dir::Found,
+    instead: Option<(&Inode, u16)>,
     was_dir: bool,
 ) -> Result<()> {
     let mut st = dir.state.write();
-    dir::remove(vol, h, dir, &st, found)?;
+    match instead {
+        None => dir::remove(vol, h, dir, &st, found)?,
+        Some((inode, mode)) => dir::replace(vol, h, dir, &st, found, inode.ino, mode)?,
+    }
     let now = vol.now();
     (st.raw.mtime, st.raw.ctime) = (now, now);
     if was_dir {
@@ -132,7 +137,7 @@ fn finish_unlink(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -
     Ok(true)
 }
 
-/// Gives `inode` the name `name` in `dir`.
+/// Gives `inode` the name `name` in `dir`; also its first, when it was made to get one.
 ///
 /// # Errors
 /// `Exists`, `NotPermitted` (a directory, an immutable or append-only file), `NotFound` (the file or the directory was
@@ -167,7 +172,7 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
         st.raw.mode
     };
     check_project(dir, inode)?;
-    let h = vol.start(entry_credits(place) + 1)?;
+    let h = vol.start(entry_credits(place) + 1 + orphan::CREDITS)?;
     let entry = NewEntry {
         name,
         ino: inode.ino,
@@ -179,6 +184,10 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
     enter(vol, &h, dir, place, entry)?;
     let mut st = inode.state.write();
     st.raw.links_count += 1;
+    if st.raw.links_count == 1 {
+        orphan::del(vol, &h, inode, &mut st)?;
+        st.nameable = false;
+    }
     st.touch(vol.now());
     vol.store_inode(&h, inode, &st)
 }
@@ -191,7 +200,7 @@ fn check_linkable(st: &InodeState) -> Result<()> {
     {
         return Err(Error::NotPermitted);
     }
-    if st.gone || st.raw.links_count == 0 {
+    if st.gone || (st.raw.links_count == 0 && !st.nameable) {
         return Err(Error::NotFound);
     }
     if st.raw.links_count >= LINK_MAX {

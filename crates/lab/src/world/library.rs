@@ -243,6 +243,15 @@ impl Library {
         Ok(())
     }
 
+    fn tmpfile(&mut self, slot: u8, path: &str, mode: u16) -> Answer<()> {
+        drop(self.close(slot));
+        let dir = self.followed(path)?.ino;
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let made = self.fs.create_unnamed(&self.caller, dir, mode, flags)?;
+        self.slots[usize::from(slot)] = Some(made.ino);
+        Ok(())
+    }
+
     fn write(&self, slot: u8, offset: u64, payload: Payload) -> Answer<Reply> {
         let ino = self.slot(slot)?;
         Ok(Reply::Count(self.fs.write(
@@ -372,6 +381,10 @@ impl Library {
                 let (dir, name) = self.place(new)?;
                 self.fs.link(&self.caller, attr.ino, dir, &name).map(drop)
             }),
+            Op::LinkSlot { slot, new } => self.slot(*slot).and_then(|ino| {
+                let (dir, name) = self.place(new)?;
+                self.fs.link(&self.caller, ino, dir, &name).map(drop)
+            }),
             Op::Unlink { path } => self
                 .place(path)
                 .and_then(|(dir, name)| self.fs.unlink(&self.caller, dir, &name)),
@@ -383,6 +396,7 @@ impl Library {
                     RenameHow::Plain => RenameFlags::empty(),
                     RenameHow::NoReplace => RenameFlags::NOREPLACE,
                     RenameHow::Exchange => RenameFlags::EXCHANGE,
+                    RenameHow::Whiteout => RenameFlags::WHITEOUT,
                 };
                 let (new_dir, new_name) = self.place(new)?;
                 self.fs
@@ -471,6 +485,7 @@ impl Library {
                 path,
                 truncate,
             } => self.open(*slot, path, *truncate),
+            Op::Tmpfile { slot, path, mode } => self.tmpfile(*slot, path, *mode),
             Op::Close { slot } => self.close(*slot),
             Op::Write {
                 slot,

@@ -17,6 +17,7 @@ use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
 use super::{BASE, Outcome, Reply, Stat, World};
 
 const S_IFIFO: u32 = 0o010_000;
+const S_IFCHR: u32 = 0o020_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
@@ -60,6 +61,8 @@ pub struct Node {
     uid: u32,
     gid: u32,
     nlink: u64,
+    /// Made without a name, and may get one.
+    nameable: bool,
     xattrs: BTreeMap<String, Vec<u8>>,
     acl: Option<Acl>,
     default_acl: Option<Acl>,
@@ -128,6 +131,7 @@ impl Model {
             uid: 0,
             gid: 0,
             nlink,
+            nameable: false,
             xattrs: BTreeMap::new(),
             acl: None,
             default_acl: None,
@@ -315,8 +319,15 @@ impl Model {
         }
     }
 
-    /// A new file in a directory: group, mode and ACLs as it inherits them.
+    /// A new file in a directory.
     fn make(&mut self, dir: Id, name: &str, body: Body, kind: u32, mode: u16) -> Id {
+        let id = self.make_unnamed(dir, body, kind, mode);
+        self.insert(dir, name, id);
+        id
+    }
+
+    /// A new file of a directory: group, mode and ACLs as it inherits them.
+    fn make_unnamed(&mut self, dir: Id, body: Body, kind: u32, mode: u16) -> Id {
         let id = self.add(body, kind, mode);
         let parent = self.node(dir);
         let (gid, setgid, inherited) = (
@@ -338,7 +349,6 @@ impl Model {
             node.mode = acl.masquerade(node.mode);
             node.acl = Some(acl).filter(|a| !a.is_mode_only());
         }
-        self.insert(dir, name, id);
         id
     }
 
@@ -372,6 +382,20 @@ impl Model {
             return Err(Errno::PERM);
         }
         self.touch(id).nlink += 1;
+        self.insert(dir, name, id);
+        Ok(Reply::Done)
+    }
+
+    fn link_slot(&mut self, slot: u8, new: &str) -> Outcome {
+        let id = self.slot(slot)?;
+        let (dir, name) = self.fresh(new)?;
+        let node = self.node(id);
+        if node.nlink == 0 && !node.nameable {
+            return Err(Errno::NOENT);
+        }
+        let node = self.touch(id);
+        node.nlink += 1;
+        node.nameable = false;
         self.insert(dir, name, id);
         Ok(Reply::Done)
     }
@@ -439,6 +463,9 @@ impl Model {
             Some(target) => self.drop_link(target),
             None => {}
         }
+        if how == RenameHow::Whiteout {
+            self.make(old_dir, old_name, Body::Special, S_IFCHR, 0);
+        }
         Ok(Reply::Done)
     }
 
@@ -459,6 +486,17 @@ impl Model {
         if truncate {
             self.resize(id, 0);
         }
+        Ok(Reply::Done)
+    }
+
+    fn tmpfile(&mut self, slot: u8, path: &str, mode: u16) -> Outcome {
+        self.close(slot);
+        let dir = self.followed(path)?;
+        self.names(dir)?;
+        let id = self.make_unnamed(dir, Body::File(Sparse::default()), S_IFREG, mode);
+        let node = self.touch(id);
+        (node.nlink, node.nameable) = (0, true);
+        self.slots[usize::from(slot)] = Some(id);
         Ok(Reply::Done)
     }
 
@@ -812,6 +850,7 @@ impl World for Model {
                 Ok(Reply::Done)
             }
             Op::Link { old, new } => self.link(old, new),
+            Op::LinkSlot { slot, new } => self.link_slot(*slot, new),
             Op::Unlink { path } => self.unlink(path, false),
             Op::Rmdir { path } => self.unlink(path, true),
             Op::Rename { old, new, how } => self.rename(old, new, *how),
@@ -820,6 +859,7 @@ impl World for Model {
                 path,
                 truncate,
             } => self.open(*slot, path, *truncate),
+            Op::Tmpfile { slot, path, mode } => self.tmpfile(*slot, path, *mode),
             Op::Close { slot } => self.close(*slot).map(|_| Reply::Done).ok_or(Errno::BADF),
             Op::Write {
                 slot,

@@ -48,6 +48,8 @@ pub enum RenameHow {
     NoReplace,
     /// RENAME_EXCHANGE.
     Exchange,
+    /// RENAME_WHITEOUT.
+    Whiteout,
 }
 
 /// Modes of fallocate.
@@ -104,6 +106,11 @@ pub enum Op {
         old: Path,
         new: Path,
     },
+    /// `linkat` of an open file, perhaps its first name.
+    LinkSlot {
+        slot: u8,
+        new: Path,
+    },
     Unlink {
         path: Path,
     },
@@ -120,6 +127,12 @@ pub enum Op {
         slot: u8,
         path: Path,
         truncate: bool,
+    },
+    /// `open(O_TMPFILE | O_RDWR)` of a directory: into a slot, a new file without a name.
+    Tmpfile {
+        slot: u8,
+        path: Path,
+        mode: u16,
     },
     Close {
         slot: u8,
@@ -349,6 +362,7 @@ fn names_op() -> BoxedStrategy<Op> {
         RenameHow::Plain,
         RenameHow::NoReplace,
         RenameHow::Exchange,
+        RenameHow::Whiteout,
     ]);
     prop_oneof![
         6 => (path(), mode(), any::<bool>()).prop_map(|(path, mode, exclusive)| Op::Create { path, mode, exclusive }),
@@ -356,6 +370,8 @@ fn names_op() -> BoxedStrategy<Op> {
         1 => (path(), mode(), any::<bool>()).prop_map(|(path, mode, socket)| Op::Mknod { path, mode, socket }),
         2 => (select(&TARGETS[..]), path()).prop_map(|(t, path)| Op::Symlink { target: t.to_owned(), path }),
         2 => (path(), path()).prop_map(|(old, new)| Op::Link { old, new }),
+        1 => (slot(), path(), mode()).prop_map(|(slot, path, mode)| Op::Tmpfile { slot, path, mode }),
+        1 => (slot(), path()).prop_map(|(slot, new)| Op::LinkSlot { slot, new }),
         3 => path().prop_map(|path| Op::Unlink { path }),
         2 => path().prop_map(|path| Op::Rmdir { path }),
         5 => (path(), path(), how).prop_map(|(old, new, how)| Op::Rename { old, new, how }),

@@ -65,8 +65,8 @@ impl Posix {
 
     fn open_at(&self, path: &str, flags: OFlags, mode: u16) -> Result<OwnedFd, Errno> {
         let path = self.base.join(path);
-        // FIFOs and sockets are left to the model's rule.
-        let special = |t: fs::FileType| t.is_fifo() || t.is_socket();
+        // FIFOs, sockets and whiteouts are left to the model's rule.
+        let special = |t: fs::FileType| t.is_fifo() || t.is_socket() || t.is_char_device();
         let exclusive = flags.contains(OFlags::EXCL);
         if !exclusive && fs::metadata(&path).is_ok_and(|stat| special(stat.file_type())) {
             return Err(Errno::NXIO);
@@ -82,6 +82,15 @@ impl Posix {
             OFlags::RDWR
         };
         self.slots[usize::from(slot)] = Some(File::from(self.open_at(path, flags, 0)?));
+        Ok(Reply::Done)
+    }
+
+    fn tmpfile(&mut self, slot: u8, path: &str, mode: u16) -> Outcome {
+        self.slots[usize::from(slot)] = None;
+        let path = self.base.join(path);
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let made = rustix::fs::open(path, flags, Mode::from_raw_mode(mode.into()))?;
+        self.slots[usize::from(slot)] = Some(File::from(made));
         Ok(Reply::Done)
     }
 
@@ -207,6 +216,9 @@ impl Posix {
             }
             Op::Symlink { target, path } => rustix::fs::symlink(target.as_str(), at(path)),
             Op::Link { old, new } => rustix::fs::link(at(old), at(new)),
+            Op::LinkSlot { slot, new } => self
+                .slot(*slot)
+                .and_then(|file| rustix::fs::linkat(file, c"", CWD, at(new), AtFlags::EMPTY_PATH)),
             Op::Unlink { path } => rustix::fs::unlink(at(path)),
             Op::Rmdir { path } => rustix::fs::rmdir(at(path)),
             Op::Rename { old, new, how } => {
@@ -214,6 +226,7 @@ impl Posix {
                     RenameHow::Plain => RenameFlags::empty(),
                     RenameHow::NoReplace => RenameFlags::NOREPLACE,
                     RenameHow::Exchange => RenameFlags::EXCHANGE,
+                    RenameHow::Whiteout => RenameFlags::WHITEOUT,
                 };
                 rustix::fs::renameat_with(CWD, at(old), CWD, at(new), flags)
             }
@@ -302,6 +315,7 @@ impl World for Posix {
                 path,
                 truncate,
             } => return self.open(*slot, path, *truncate),
+            Op::Tmpfile { slot, path, mode } => return self.tmpfile(*slot, path, *mode),
             Op::Close { slot } => self.slots[usize::from(*slot)]
                 .take()
                 .map(drop)

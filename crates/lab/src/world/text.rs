@@ -27,17 +27,22 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 34] = [
+pub const VERBS: [Verb; 35] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
     verb("mksocket", "PATH [MODE]", ""),
     verb("symlink", "TARGET PATH", ""),
-    verb("link", "OLD NEW", ""),
+    verb("link", "OLD|@SLOT NEW", ""),
     verb("unlink", "PATH", ""),
     verb("rmdir", "PATH", ""),
-    verb("rename", "OLD NEW [noreplace|exchange]", ""),
+    verb("rename", "OLD NEW [noreplace|exchange|whiteout]", ""),
     verb("open", "@SLOT PATH [truncate]", "for reading and writing"),
+    verb(
+        "tmpfile",
+        "@SLOT PATH [MODE]",
+        "open(O_TMPFILE) of a directory",
+    ),
     verb("close", "@SLOT", ""),
     verb(
         "write",
@@ -136,6 +141,7 @@ impl fmt::Display for Op {
             }
             Op::Symlink { target, path } => write!(f, "symlink {} {}", Word(target), Word(path)),
             Op::Link { old, new } => write!(f, "link {} {}", Word(old), Word(new)),
+            Op::LinkSlot { slot, new } => write!(f, "link @{slot} {}", Word(new)),
             Op::Unlink { path } => write!(f, "unlink {}", Word(path)),
             Op::Rmdir { path } => write!(f, "rmdir {}", Word(path)),
             Op::Rename { old, new, how } => {
@@ -143,6 +149,7 @@ impl fmt::Display for Op {
                     RenameHow::Plain => "",
                     RenameHow::NoReplace => " noreplace",
                     RenameHow::Exchange => " exchange",
+                    RenameHow::Whiteout => " whiteout",
                 };
                 write!(f, "rename {} {}{how}", Word(old), Word(new))
             }
@@ -153,6 +160,9 @@ impl fmt::Display for Op {
             } => {
                 let truncate = if *truncate { " truncate" } else { "" };
                 write!(f, "open @{slot} {}{truncate}", Word(path))
+            }
+            Op::Tmpfile { slot, path, mode } => {
+                write!(f, "tmpfile @{slot} {} {mode:o}", Word(path))
             }
             Op::Close { slot } => write!(f, "close @{slot}"),
             Op::Write {
@@ -439,6 +449,10 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
             target: read_word(words.next("the target")?)?,
             path: words.path()?,
         },
+        "link" if words.words.peek().is_some_and(|w| w.starts_with('@')) => Op::LinkSlot {
+            slot: words.slot()?,
+            new: words.path()?,
+        },
         "link" => Op::Link {
             old: words.path()?,
             new: words.path()?,
@@ -452,16 +466,25 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
         "rename" => Op::Rename {
             old: words.path()?,
             new: words.path()?,
-            how: match (words.flag("noreplace"), words.flag("exchange")) {
-                (true, _) => RenameHow::NoReplace,
-                (_, true) => RenameHow::Exchange,
-                _ => RenameHow::Plain,
+            how: if words.flag("noreplace") {
+                RenameHow::NoReplace
+            } else if words.flag("exchange") {
+                RenameHow::Exchange
+            } else if words.flag("whiteout") {
+                RenameHow::Whiteout
+            } else {
+                RenameHow::Plain
             },
         },
         "open" => Op::Open {
             slot: words.slot()?,
             path: words.path()?,
             truncate: words.flag("truncate"),
+        },
+        "tmpfile" => Op::Tmpfile {
+            slot: words.slot()?,
+            path: words.path()?,
+            mode: words.mode_or(0o600)?,
         },
         "close" => Op::Close {
             slot: words.slot()?,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -241,8 +241,6 @@ pub fn of_directory(top: &Path) -> Result<Tree> {
 
 fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
     let kind = stat.file_type();
-    let plain =
-        !(kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device());
     let target = if kind.is_symlink() {
         Some(fs::read_link(full)?.into_os_string().into_vec())
     } else {
@@ -265,11 +263,7 @@ fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
         },
         target,
         pages,
-        xattrs: if plain || kind.is_fifo() || kind.is_socket() {
-            xattrs_of(full)?
-        } else {
-            BTreeMap::new()
-        },
+        xattrs: xattrs_of(full)?,
         same_as: Vec::new(),
         atime: Some((stat.atime(), stat.atime_nsec() as u32)),
         mtime: Some((stat.mtime(), stat.mtime_nsec() as u32)),

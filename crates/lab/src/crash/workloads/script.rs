@@ -260,6 +260,28 @@ fn orphans() -> Vec<Op> {
             Op::Sync,
         ]);
         ops.extend([unlink("big"), Op::Close { slot: 0 }]);
+        // Without a name at first; what it replaces leaves a whiteout.
+        ops.extend([
+            Op::Tmpfile {
+                slot: 2,
+                path: ".".into(),
+                mode: 0o600,
+            },
+            write(2, 0, 970 + round, 7000),
+            Op::Fsync { slot: 2 },
+            Op::LinkSlot {
+                slot: 2,
+                new: format!("named-{round}"),
+            },
+            Op::Fsync { slot: 2 },
+            Op::Rename {
+                old: format!("named-{round}"),
+                new: "named".into(),
+                how: RenameHow::Whiteout,
+            },
+            Op::FsyncDir { path: ".".into() },
+            Op::Close { slot: 2 },
+        ]);
     }
     ops.push(Op::Sync);
     ops
