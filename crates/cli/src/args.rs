@@ -142,7 +142,7 @@ Mount options, for -o (name or name=value, separated by commas):
   scheme=NAME                         journaling scheme, see `stetfs schemes`
   data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else journal)
   commit=SECONDS                      how long a change may wait for its commit (default 5)
-  memory=SIZE                         bound of all caches together (default 256M)
+  memory=SIZE                         bound of all caches together (default 256M); the process takes some 30M more
   errors=remount-ro|continue|panic    what an error does (default: the volume's setting)
   noatime, relatime, strictatime      when reading changes access times (default relatime)
   discard                             tell the device which blocks are freed

@@ -81,7 +81,7 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
         (None, None) => return Err(Failure::new("no directory was given").exit(2)),
     };
     let dir = stetfs_fuse::check_dir(dir)?;
-    stetfs_fuse::prepare_process();
+    stetfs_fuse::prepare_process(None);
     let ftl = open(&file, args.synchronous)?;
     let snoop = if args.snoop {
         Some(Arc::new(Snoop::new(ftl.clone(), args.snoop_table)?))

@@ -154,7 +154,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
         .canonicalize()
         .during(|| args.image.display().to_string())?;
     let dir = stetfs_fuse::check_dir(&args.dir)?;
-    stetfs_fuse::prepare_process();
+    stetfs_fuse::prepare_process(Some(options.core.memory));
     stetfs_fuse::wait_for_release(&image, RELEASE_WAIT);
     let (fs, report) = image::mount(&image, options.core.clone())?;
     let mut fuse = options.fuse.clone();

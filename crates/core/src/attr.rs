@@ -125,7 +125,10 @@ fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
     // Times of earlier writes, which a page cache above hands in late, are no change that flags could forbid.
     let late =
         set.ctime.is_some() && set.atime.is_none() && set.size.is_none() && set.mode.is_none();
-    let explicit_times = !late && (explicit_time(set.atime) || explicit_time(set.mtime));
+    // Such a cache gives its own time for both to be set to now, too.
+    let touched = set.ctime.is_some() && set.atime == Some(SetTime::Now);
+    let explicit_mtime = explicit_time(set.mtime) && !touched;
+    let explicit_times = !late && (explicit_time(set.atime) || explicit_mtime);
     let flags = st.raw.flags;
     let guarded = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || explicit_times;
     if guarded && flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
@@ -188,14 +191,14 @@ fn apply(
 ) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         if !st.is_dir() {
-            st.raw.mode = without_privileges(st.raw.mode);
+            st.raw.mode = without_privileges(c, st);
             xattr::remove_capability(vol, h, inode, st)?;
         }
         st.raw.uid = set.uid.unwrap_or(st.raw.uid);
         st.raw.gid = set.gid.unwrap_or(st.raw.gid);
     }
     if set.kill_suid || set.size.is_some() && !c.privileged && st.is_reg() {
-        st.raw.mode = without_privileges(st.raw.mode);
+        st.raw.mode = without_privileges(c, st);
         xattr::remove_capability(vol, h, inode, st)?;
     }
     if let Some(bits) = set.mode {
@@ -221,44 +224,40 @@ fn apply(
     Ok(())
 }
 
-/// The mode after a change of content or owner: set-user-ID goes, set-group-ID where it means execution.
-fn without_privileges(bits: u16) -> u16 {
-    let bits = bits & !mode::S_ISUID;
-    match bits & (mode::S_ISGID | mode::S_IXGRP) {
-        both if both == mode::S_ISGID | mode::S_IXGRP => bits & !mode::S_ISGID,
-        _ => bits,
-    }
+/// The mode after a change of content or owner: set-user-ID goes, set-group-ID where it means execution, and where the caller is not in
+/// the group (`setattr_should_drop_sgid`).
+fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
+    let is_foreign = !c.privileged && !c.in_group(st.raw.gid);
+    let gone = match is_foreign || st.raw.mode & mode::S_IXGRP != 0 {
+        true => mode::S_ISUID | mode::S_ISGID,
+        false => mode::S_ISUID,
+    };
+    st.raw.mode & !gone
 }
 
-/// Clears set-user-ID, set-group-ID and file capabilities before content changes (`file_remove_privs`). The caller
-/// holds the inode's lock for writing. Cheap when there was nothing to clear last time.
-pub(crate) fn strip_privileges(vol: &Volume, inode: &Inode) -> Result<()> {
+/// Clears set-user-ID, set-group-ID and file capabilities before content changes (`file_remove_privs`). Who calls this holds the inode's
+/// lock for writing. Cheap when there was nothing to clear last time.
+pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode) -> Result<()> {
     if inode.no_privileges.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let needed = {
+    let (bits, needed) = {
         let st = inode.state.read();
-        st.raw.mode != without_privileges(st.raw.mode) || xattr::has_capability(vol, inode, &st)?
+        let bits = without_privileges(c, &st);
+        let needed = st.raw.mode != bits || xattr::has_capability(vol, inode, &st)?;
+        (bits, needed)
     };
     if needed {
         let h = vol.start(ATTR_CREDITS)?;
         let mut st = inode.state.write();
-        st.raw.mode = without_privileges(st.raw.mode);
+        st.raw.mode = bits;
         xattr::remove_capability(vol, &h, inode, &mut st)?;
         st.raw.ctime = vol.now();
         vol.store_inode(&h, inode, &st)?;
     }
-    inode.no_privileges.store(true, Ordering::Relaxed);
+    let is_clear = bits & mode::S_ISGID == 0;
+    inode.no_privileges.store(is_clear, Ordering::Relaxed);
     Ok(())
-}
-
-/// [`strip_privileges`] for callers other than the superuser.
-pub(crate) fn strip_privileges_unless(vol: &Volume, inode: &Inode, privileged: bool) -> Result<()> {
-    if privileged {
-        Ok(())
-    } else {
-        strip_privileges(vol, inode)
-    }
 }
 
 /// Notes a read, if the mount and the inode want that (`touch_atime`). Errors are nobody's concern.

@@ -59,7 +59,9 @@ pub(crate) fn fallocate(
         .filter(|_| len > 0)
         .ok_or(Error::Invalid)?;
     check_inode(vol, inode, mode, end)?;
-    crate::attr::strip_privileges_unless(vol, inode, c.privileged)?;
+    if !c.privileged {
+        crate::attr::strip_privileges(vol, c, inode)?;
+    }
     if mode.contains(FallocateMode::PUNCH_HOLE) {
         return punch(vol, inode, offset..end);
     }

@@ -261,7 +261,7 @@ pub(crate) fn write(
     let strip = flags.contains(WriteFlags::KILL_SUID)
         || !(c.privileged || flags.contains(WriteFlags::CACHED));
     if strip {
-        crate::attr::strip_privileges(vol, inode)?;
+        crate::attr::strip_privileges(vol, c, inode)?;
     }
     zero_past_end(vol, inode, offset)?;
     let mut done = 0;

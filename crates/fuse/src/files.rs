@@ -6,10 +6,11 @@ use stetfs_format::InodeNo;
 
 use crate::aside::Pages;
 use crate::attr::{ROOT, inode, node, set_attr, statx};
+use crate::caller::{caller, caller_with_groups};
 use crate::errno::errno;
 use crate::fs::{Outcome, StetFs};
 use crate::opens::How;
-use crate::wire::abi::{self, Opened, Set, WriteKind};
+use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
 
 /// What the kernel may do with every open file: keep its pages, and write directly from several threads.
@@ -117,16 +118,21 @@ impl StetFs {
         Ok(Some(attr))
     }
 
-    pub(crate) fn open_file(&self, c: &Caller, ino: InodeNo, flags: i32) -> Outcome<abi::OpenOut> {
-        let open = || {
+    pub(crate) fn open_file(
+        &self,
+        from: &InHeader,
+        ino: InodeNo,
+        flags: i32,
+    ) -> Outcome<abi::OpenOut> {
+        let open = |c: &Caller| {
             self.fs
                 .open(c, ino, open_flags(flags))
                 .map_err(|e| errno(&e))
         };
         if flags & libc::O_TRUNC != 0 {
-            self.losing_privileges(ino, open)?;
+            self.losing_privileges(from, ino, open)?;
         } else {
-            open()?;
+            open(&caller(from))?;
         }
         Ok(self.note_open(ino, flags))
     }
@@ -137,6 +143,8 @@ impl StetFs {
         how.set(How::WRITES, flags & libc::O_ACCMODE != libc::O_RDONLY);
         how.set(How::DIRECT, flags & libc::O_DIRECT != 0);
         let mut opened = OPENED;
+        // Pages that were read before would be stale after an asynchronous direct write, of which nobody tells the kernel then.
+        opened.set(Opened::KEEP_CACHE, flags & libc::O_DIRECT == 0);
         if self.options.writeback && how.is_cached_writer() && self.room.is_short() {
             how |= How::DIRECT;
             opened |= Opened::DIRECT_IO;
@@ -155,11 +163,21 @@ impl StetFs {
     }
 
     /// Does what may clear set-user-ID and set-group-ID on the way, of which the kernel would not know.
-    fn losing_privileges<T>(&self, ino: InodeNo, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-        const PRIVILEGES: u16 = stetfs::mode::S_ISUID | stetfs::mode::S_ISGID;
-        let before = self.fs.getattr(ino);
-        let done = op()?;
-        if before.is_ok_and(|attr| attr.mode & PRIVILEGES != 0) {
+    fn losing_privileges<T>(
+        &self,
+        from: &InHeader,
+        ino: InodeNo,
+        op: impl FnOnce(&Caller) -> Outcome<T>,
+    ) -> Outcome<T> {
+        use stetfs::mode::{S_ISGID, S_ISUID, S_IXGRP};
+        let before = self.fs.getattr(ino).map_or(0, |attr| attr.mode);
+        // The bit that does not mean execution stays for the group's members.
+        let c = match before & (S_ISGID | S_IXGRP) == S_ISGID {
+            true => caller_with_groups(from),
+            false => caller(from),
+        };
+        let done = op(&c)?;
+        if before & (S_ISUID | S_ISGID) != 0 {
             self.attributes_changed(ino);
         }
         Ok(done)
@@ -188,13 +206,13 @@ impl StetFs {
     /// Writes: pages from the kernel's cache, or straight from a caller.
     pub(crate) fn write_file(
         &self,
-        c: &Caller,
-        node: u64,
+        header: &InHeader,
         from: &abi::WriteIn,
         data: &[u8],
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
     ) -> Outcome<Answered> {
+        let (c, node) = (&caller(header), header.nodeid);
         if self.room.wants_a_look() {
             self.bell.ring();
         }
@@ -210,14 +228,14 @@ impl StetFs {
         if self.grows_into_what_is_kept(c, ino, from) {
             return Err(Errno::NOSPC);
         }
-        let write = || {
+        let write = |c: &Caller| {
             let written = self.fs.write_with(c, ino, from.offset, data, flags);
             written.map(|(_, n)| n as u32).map_err(|e| errno(&e))
         };
         let size = if kind.contains(WriteKind::KILL_SUIDGID) {
-            self.losing_privileges(ino, write)?
+            self.losing_privileges(header, ino, write)?
         } else {
-            write()?
+            write(c)?
         };
         let written = abi::WriteOut { size, padding: 0 };
         // What others read through the page cache is dropped there first: the kernel does that for writes that it waits for,
@@ -296,7 +314,7 @@ impl StetFs {
 
     pub(crate) fn allocate(
         &self,
-        c: &Caller,
+        from: &InHeader,
         ino: InodeNo,
         offset: u64,
         len: u64,
@@ -306,7 +324,7 @@ impl StetFs {
             .ok()
             .and_then(FallocateMode::from_bits)
             .ok_or(Errno::NOTSUP)?;
-        self.losing_privileges(ino, || {
+        self.losing_privileges(from, ino, |c| {
             let done = self.fs.fallocate(c, ino, mode, offset, len);
             done.map_err(|e| errno(&e))
         })?;
@@ -340,16 +358,12 @@ impl StetFs {
     }
 
     /// Copies from an inode.
-    pub(crate) fn copy(
-        &self,
-        c: &Caller,
-        from: InodeNo,
-        how: &abi::CopyFileRangeIn,
-    ) -> Outcome<u64> {
+    pub(crate) fn copy(&self, header: &InHeader, how: &abi::CopyFileRangeIn) -> Outcome<u64> {
+        let from = (inode(header.nodeid), how.off_in);
         let to = (inode(how.nodeid_out), how.off_out);
-        self.losing_privileges(to.0, || {
+        self.losing_privileges(header, to.0, |c| {
             let len = how.len.min(COPY_MAX);
-            let copied = self.fs.copy_range(c, (from, how.off_in), to, len);
+            let copied = self.fs.copy_range(c, from, to, len);
             copied.map_err(|e| errno(&e))
         })
     }

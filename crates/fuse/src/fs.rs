@@ -40,6 +40,8 @@ pub(crate) type Outcome<T> = Result<T, Errno>;
 
 /// The largest write that the kernel sends at once; it offers no more (`fs.fuse.max_pages_limit`).
 const MAX_REQUEST: u32 = 1 << 20;
+/// The same where there is little memory: the kernel's readahead by default.
+const MIN_REQUEST: u32 = 128 << 10;
 
 /// Requests that the kernel may have under way in the background: readahead and write-back.
 const MAX_BACKGROUND: u16 = 64;
@@ -308,13 +310,13 @@ impl StetFs {
                 let target = self.fs.readlink(ino).map_err(|e| errno(&e))?;
                 answer.bytes(&target)
             }
-            What::Open { from: o } => answer.record(&self.open_file(&c, ino, o.flags)?),
+            What::Open { from: o } => answer.record(&self.open_file(from, ino, o.flags)?),
             What::Release { from: r } => self.release_file(ino, r.fh),
             What::Read { from: r } => self.read_file(ino, r.offset, r.size, answer),
             What::FSync { datasync } | What::FSyncDir { datasync } => self.sync_file(ino, datasync),
-            What::FAllocate { from: f } => self.allocate(&c, ino, f.offset, f.length, f.mode),
+            What::FAllocate { from: f } => self.allocate(from, ino, f.offset, f.length, f.mode),
             What::CopyFileRange { from: r, is_64 } => {
-                let bytes_copied = self.copy(&c, ino, &r)?;
+                let bytes_copied = self.copy(from, &r)?;
                 if is_64 {
                     return answer.record(&abi::CopyFileRangeOut { bytes_copied });
                 }
@@ -367,6 +369,18 @@ impl StetFs {
     }
 }
 
+/// The largest read or write: every worker keeps a buffer for one, and all of these take no more than a quarter of what the mount may
+/// keep in memory, unless that made them very small.
+fn largest_request(memory: u64, threads: usize) -> u32 {
+    let share = memory / 4 / threads.max(1) as u64;
+    let least = u64::from(MIN_REQUEST);
+    // The largest power of two in it.
+    let request = 1_u64 << share.max(least).ilog2();
+    u32::try_from(request)
+        .unwrap_or(MAX_REQUEST)
+        .min(MAX_REQUEST)
+}
+
 impl Server for StetFs {
     fn agree(&self, _offer: &Offer) -> Terms {
         let mut capabilities = CAPABILITIES;
@@ -375,7 +389,7 @@ impl Server for StetFs {
         Terms {
             capabilities,
             readahead: self.options.readahead,
-            max_request: MAX_REQUEST,
+            max_request: largest_request(self.fs.options().memory, self.options.threads),
             max_background: MAX_BACKGROUND,
             // The kernel makes timestamps too (writeback cache): they must be as coarse as what is kept.
             time_step_ns: self.fs.time_step().as_nanos() as u32,
@@ -404,7 +418,7 @@ impl Server for StetFs {
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
             What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
             What::Write { from: w, data } => {
-                return self.write_file(&caller(from), from.nodeid, w, data, ticket, answer);
+                return self.write_file(from, w, data, ticket, answer);
             }
             name @ (What::Lookup { .. }
             | What::SymLink { .. }
@@ -424,5 +438,30 @@ impl Server for StetFs {
     fn destroy(&self) {
         // Whoever unmounted it finds a clean image. An error is told when the session ends.
         let _ = self.closing.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_take_a_quarter_of_the_memory_at_most() {
+        let mib = |n: u64| n << 20;
+        for (memory, threads, largest) in [
+            (mib(256), 16, MAX_REQUEST),
+            (mib(64), 16, MAX_REQUEST),
+            (mib(63), 16, 512 << 10),
+            (mib(16), 16, 256 << 10),
+            (mib(16), 1, MAX_REQUEST),
+            (mib(1), 256, MIN_REQUEST),
+            (u64::MAX, 1, MAX_REQUEST),
+        ] {
+            assert_eq!(
+                largest_request(memory, threads),
+                largest,
+                "{memory} {threads}"
+            );
+        }
     }
 }

@@ -45,8 +45,8 @@ struct Shard {
 #[derive(Clone, Copy, Default)]
 struct Open {
     all: u32,
-    /// Through the page cache.
-    cached: u32,
+    /// It was opened through the page cache, where pages of it may be as long as it is open at all.
+    cached: bool,
     /// For writing through the page cache.
     cached_writers: u32,
     /// The kernel has been told to ask for its attributes soon.
@@ -66,7 +66,7 @@ impl Opens {
         let mut shard = self.shard(ino).lock();
         let open = shard.files.entry(ino).or_default();
         open.all += 1;
-        open.cached += u32::from(!how.contains(How::DIRECT));
+        open.cached |= !how.contains(How::DIRECT);
         if how.is_cached_writer() {
             open.cached_writers += 1;
             let is_first = open.cached_writers == 1;
@@ -82,8 +82,6 @@ impl Opens {
             return;
         };
         open.all = open.all.saturating_sub(1);
-        let cached = u32::from(!how.contains(How::DIRECT));
-        open.cached = open.cached.saturating_sub(cached);
         let writer = u32::from(how.is_cached_writer());
         open.cached_writers = open.cached_writers.saturating_sub(writer);
         open.watched &= open.cached_writers > 0;
@@ -101,9 +99,9 @@ impl Opens {
         self.ask(ino, |open| open.cached_writers > 0)
     }
 
-    /// Whether somebody reads or writes it through the page cache.
+    /// Whether somebody reads or writes it through the page cache, or did since it was first opened.
     pub(crate) fn is_cached(&self, ino: InodeNo) -> bool {
-        self.ask(ino, |open| open.cached > 0)
+        self.ask(ino, |open| open.cached)
     }
 
     /// Whether its attributes may be kept for a moment only.
@@ -190,9 +188,11 @@ mod tests {
         opens.closed(ino, write);
         assert!(!opens.has_cached_writer(ino));
         opens.closed(ino, read);
-        assert!(!opens.is_cached(ino));
+        assert!(opens.is_cached(ino), "its pages are still there");
         opens.closed(ino, write | How::DIRECT);
         assert!(opens.shard(ino).lock().files.is_empty());
+        opens.opened(ino, write | How::DIRECT);
+        assert!(!opens.is_cached(ino));
     }
 
     #[test]

@@ -67,14 +67,19 @@ impl Room {
         let size = fs
             .statfs()
             .map_or(0, |s| s.blocks * u64::from(s.block_size));
-        Self {
+        let room = Self {
             fs,
             short_below: (size / SHORT_PART).clamp(SHORT_MIN, SHORT_MAX),
             bound: AtomicU64::new(fuse_share()),
             knobs: OnceLock::new(),
             is_short: AtomicBool::new(false),
             is_settled: AtomicBool::new(false),
-        }
+        };
+        // Nobody has dirty pages yet for which something would have to be kept back.
+        let is_short = room.is_short();
+        room.is_short.store(is_short, Ordering::Relaxed);
+        room.is_settled.store(is_short, Ordering::Relaxed);
+        room
     }
 
     /// Takes the kernel's knobs of this mount, if they can be turned, and sets the bound.

@@ -70,13 +70,23 @@ pub enum SessionError {
     Stuck(Duration),
 }
 
+/// From this bound of the caches on huge pages are worth what they cost, in bytes.
+const HUGE_PAGES_MIN: u64 = 128 << 20;
+
 /// Makes the process fit to serve; to be called before the volume is mounted, so that every thread is concerned.
 ///
 /// - A panic anywhere ends the process at once. It is a bug of ours, and what the thread leaves half done must not
 ///   be committed; ending is a crash like any other, and the journal is made for crashes.
 /// - As root, memory for the server's own writes is never taken by writing to the mount that it serves, and the server is
 ///   not slowed down for the dirty pages that it is there to clean (`PR_SET_IO_FLUSHER`).
-pub fn prepare_process() {
+/// - With a small `memory`, the bound of its caches in bytes, no huge pages are taken: of each a small allocation uses a part, and the
+///   rest is not in that bound.
+pub fn prepare_process(memory: Option<u64>) {
+    if memory.is_some_and(|memory| memory < HUGE_PAGES_MIN)
+        && let Err(e) = rustix::thread::disable_transparent_huge_pages(true)
+    {
+        tracing::debug!("PR_SET_THP_DISABLE: {e}");
+    }
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         report(info);

@@ -160,7 +160,13 @@ fn wrong_kinds() {
         Err(Kind::Invalid)
     );
     assert_eq!(
-        at.rename_with(ROOT, "f", ROOT, "g", RenameFlags::WHITEOUT),
+        at.rename_with(
+            ROOT,
+            "f",
+            ROOT,
+            "g",
+            RenameFlags::WHITEOUT | RenameFlags::EXCHANGE
+        ),
         Err(Kind::Invalid)
     );
     assert_eq!(

@@ -21,7 +21,7 @@ fn main() -> Result<()> {
         .canonicalize()
         .with_context(|| image.clone())?;
     let dir = stetfs_fuse::check_dir(&PathBuf::from(dir))?;
-    stetfs_fuse::prepare_process();
+    stetfs_fuse::prepare_process(Some(options.core.memory));
     let core = options.core.clone();
     let media = stetfs::open_media(&image, &core, core.read_only)?;
     let (fs, report) = Fs::mount(media, core)?;
