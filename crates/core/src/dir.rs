@@ -12,9 +12,11 @@
 //!    is let go before it is written, so that the write need not copy it.
 //! 4. A new block is allocated before anything else is changed, so that "no space" changes nothing.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stetfs_format::checksum::crc32c;
+pub(crate) use stetfs_format::dirent::is_dot_or_dotdot;
 use stetfs_format::dirent::{self, body_size, rec_len};
 use stetfs_format::{
     BlockNo, Corrupt, DirBlock as Leaf, FileType, HashVersion, Hasher, InodeFlags, InodeNo, LBlock,
@@ -85,24 +87,44 @@ impl Dirs {
     }
 }
 
+/// What a block of a directory was checked as: a block that the map has in several places must pass for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CheckedAs {
+    /// The first block of a linear directory.
+    First,
+    /// Any other block of entries.
+    Leaf,
+    /// A block of the index.
+    Index,
+}
+
 /// Which directory blocks have passed their whole check since the mount: a fixed table, where a collision costs another
 /// check and nothing else. The searches stay inside a block without it.
 struct Checked {
     slots: Box<[AtomicU64]>,
+    /// So that no image can be made in which a block has the key of another one.
+    secrets: [u64; 2],
 }
 
 impl Checked {
     const SLOTS: usize = 1 << 14;
 
     fn new() -> Self {
+        let random = RandomState::new();
         Self {
             slots: (0..Self::SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            secrets: [random.hash_one(0), random.hash_one(1)],
         }
     }
 
-    fn key(ino: InodeNo, block: BlockNo, index: bool) -> (usize, u64) {
-        let key = (block.0 ^ (u64::from(ino.0) << 32) ^ (u64::from(index) << 31))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    /// The slot and what stands there when the block has passed.
+    #[inline]
+    fn key(&self, ino: InodeNo, block: BlockNo, checked_as: CheckedAs) -> (usize, u64) {
+        // Block numbers have 48 bits.
+        let what = block.0 | (checked_as as u64) << 48;
+        let [a, b] = self.secrets;
+        let product = u128::from(what ^ a) * u128::from(u64::from(ino.0) ^ b);
+        let key = product as u64 ^ (product >> 64) as u64;
         (block.0 as usize % Self::SLOTS, key | 1)
     }
 
@@ -183,12 +205,18 @@ impl<'a> Dir<'a> {
         }
         let blocks = u32::try_from(size >> bits).ok().filter(|&n| n > 0);
         match blocks {
-            Some(blocks) if u64::from(blocks) << bits == size => Ok(Self {
-                vol,
-                inode,
-                st,
-                blocks,
-            }),
+            // None has more blocks than the volume: a map that says so leads to the same ones again and again.
+            Some(blocks)
+                if u64::from(blocks) << bits == size
+                    && u64::from(blocks) <= vol.geo.blocks_count =>
+            {
+                Ok(Self {
+                    vol,
+                    inode,
+                    st,
+                    blocks,
+                })
+            }
             _ => Err(Inconsistent::DirectorySize {
                 ino: inode.ino,
                 size,
@@ -223,7 +251,7 @@ impl<'a> Dir<'a> {
     /// Names the directory, the block and the failed check of a broken chain of records.
     #[cold]
     pub(crate) fn broken(&self, block: &DirBlock, at: Broken) -> Error {
-        match check_leaf(*self, &block.bytes) {
+        match check_leaf(*self, block.lblk, &block.bytes) {
             Err(what) => self.corrupt(block.lblk, what),
             Ok(()) => self.corrupt(block.lblk, Corrupt::DirentOverrun { offset: at.0 }),
         }
@@ -246,7 +274,11 @@ impl<'a> Dir<'a> {
     /// A block of entries; checked as a whole when it is met for the first time.
     #[inline]
     pub(crate) fn read_leaf(&self, lblk: LBlock) -> Result<DirBlock> {
-        self.read(lblk, false, |bytes| check_leaf(*self, bytes))
+        let checked_as = match lblk {
+            LBlock(0) => CheckedAs::First,
+            _ => CheckedAs::Leaf,
+        };
+        self.read(lblk, checked_as, |bytes| check_leaf(*self, lblk, bytes))
     }
 
     /// A block of the index; checked as a whole by `check` when it is met for the first time.
@@ -256,22 +288,23 @@ impl<'a> Dir<'a> {
         lblk: LBlock,
         check: impl FnOnce(&[u8]) -> Result<(), Corrupt>,
     ) -> Result<DirBlock> {
-        self.read(lblk, true, check)
+        self.read(lblk, CheckedAs::Index, check)
     }
 
     #[inline]
     fn read(
         &self,
         lblk: LBlock,
-        index: bool,
+        checked_as: CheckedAs,
         check: impl FnOnce(&[u8]) -> Result<(), Corrupt>,
     ) -> Result<DirBlock> {
         let pblk = self.map(lblk)?;
         let bytes = self.vol.journal.read(pblk, Class::Directory)?;
-        let key = Checked::key(self.inode.ino, pblk, index);
-        if !self.vol.dirs.checked.contains(key) {
+        let checked = &self.vol.dirs.checked;
+        let key = checked.key(self.inode.ino, pblk, checked_as);
+        if !checked.contains(key) {
             check(&bytes).map_err(|e| self.corrupt(lblk, e))?;
-            self.vol.dirs.checked.insert(key);
+            checked.insert(key);
         }
         Ok(DirBlock { lblk, pblk, bytes })
     }
@@ -310,22 +343,16 @@ fn found(block: &DirBlock, hit: Hit) -> Found {
 }
 
 /// The check of a whole block of entries: checksum, and every entry.
-fn check_leaf(dir: Dir<'_>, bytes: &[u8]) -> Result<(), Corrupt> {
+fn check_leaf(dir: Dir<'_>, lblk: LBlock, bytes: &[u8]) -> Result<(), Corrupt> {
     let leaf = Leaf::decode(bytes, &dir.vol.geo)?;
     leaf.check_checksum(dir.seed())?;
-    leaf.entries().try_for_each(|entry| entry.map(|_| ()))
+    leaf.check_entries(lblk == LBlock(0))
 }
 
 /// Whether the names of a directory in this state are found through a hash tree.
 #[inline]
 pub(crate) fn is_indexed(vol: &Volume, st: &InodeState) -> bool {
     vol.geo.dir_index && st.raw.flags.contains(InodeFlags::INDEX)
-}
-
-/// Whether `name` is "." or "..".
-#[inline]
-pub(crate) fn is_dot_or_dotdot(name: &[u8]) -> bool {
-    matches!(name, b"." | b"..")
 }
 
 /// The entry `name`, if there is one.

@@ -17,6 +17,7 @@
 
 use smallvec::SmallVec;
 use stetfs_format::checksum::crc32c;
+use stetfs_format::dirent::check_name;
 use stetfs_format::{HashVersion, Hasher, InodeNo, LBlock};
 
 use crate::dir::{self, Dir, DirBlock, leaf};
@@ -143,11 +144,14 @@ impl Batch {
         let index = self.blocks.len() as u16;
         for record in leaf::records(&block.bytes, dir.end()) {
             let record = record.map_err(|b| dir.broken(&block, b))?;
-            if record.ino == 0 || record.name_len == 0 {
+            if record.ino == 0 {
                 continue;
             }
-            let Some(cookie) = cookie_of(&record, record.name(&block.bytes)).filter(|&c| c >= from)
-            else {
+            // Once more for each name that goes out: a file that has this block too may have been written since it was
+            // checked.
+            let name = record.name(&block.bytes);
+            check_name(name, record.offset).map_err(|e| dir.corrupt(block.lblk, e))?;
+            let Some(cookie) = cookie_of(&record, name).filter(|&c| c >= from) else {
                 continue;
             };
             self.items.push(Item {

@@ -109,12 +109,30 @@ impl Entry<'_> {
     pub const fn is_free(&self) -> bool {
         self.inode.0 == 0
     }
+}
 
-    /// The name can be that of a file: no `/` and no zero in it. Others are found only
-    /// in damaged volumes; they can be listed and removed, not looked up by path.
-    pub fn has_legal_name(&self) -> bool {
-        !self.name.is_empty() && !self.name.iter().any(|&byte| byte == b'/' || byte == 0)
+/// Checks the name of an entry in use, which begins at `offset`: 1 byte or more, no `/` and
+/// no zero among them. Any other would lead elsewhere as a part of a path.
+///
+/// # Errors
+/// [`Corrupt::DirentNameEmpty`], [`Corrupt::DirentName`].
+#[inline]
+pub fn check_name(name: &[u8], offset: usize) -> Result<(), Corrupt> {
+    if name.is_empty() {
+        return Err(Corrupt::DirentNameEmpty { offset });
     }
+    // Without a way out of the loop, so that many bytes are compared at once.
+    let is_bad = |bad, &byte: &u8| bad | (byte == b'/') | (byte == 0);
+    if name.iter().fold(false, is_bad) {
+        return Err(Corrupt::DirentName { offset });
+    }
+    Ok(())
+}
+
+/// Whether a name is "." or "..".
+#[inline]
+pub fn is_dot_or_dotdot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }
 
 /// A directory block that holds entries.
@@ -184,7 +202,9 @@ impl<'a> DirBlock<'a> {
     ///
     /// An entry is valid if and only if: 1. its `rec_len` is a multiple of 4, holds its
     /// name and ends inside the block, where no less than a whole entry is left or nothing;
-    /// 2. its inode exists or is 0; 3. it has a name, unless it is free.
+    /// 2. its inode exists or is 0; 3. it has a name without `/` and zero bytes, unless it is
+    /// free. Whether it may be "." or ".." there is for
+    /// [`check_entries`](Self::check_entries).
     ///
     /// # Errors
     /// A variant of [`Corrupt`] that begins with `Dirent`.
@@ -211,15 +231,15 @@ impl<'a> DirBlock<'a> {
         if inode.0 > self.geometry.inodes_count {
             return Err(Corrupt::DirentInode { offset, ino: inode });
         }
-        if name_len == 0 && inode.0 != 0 {
-            return Err(Corrupt::DirentNameEmpty { offset });
+        let name = &head[HEADER_SIZE..HEADER_SIZE + name_len];
+        if inode.0 != 0 {
+            check_name(name, offset)?;
         }
         let file_type = if self.geometry.filetype {
             FileType::of_dirent_code(FILE_TYPE.get(head))
         } else {
             None
         };
-        let name = &head[HEADER_SIZE..HEADER_SIZE + name_len];
         Ok(Entry {
             offset,
             previous,
@@ -228,6 +248,28 @@ impl<'a> DirBlock<'a> {
             file_type,
             name,
         })
+    }
+
+    /// Checks every entry, and that only the first two of a directory are "." and "..":
+    /// `is_first` says that this is the directory's first block.
+    ///
+    /// # Errors
+    /// As [`entry_at`](Self::entry_at); [`Corrupt::DirentDots`].
+    pub fn check_entries(&self, is_first: bool) -> Result<(), Corrupt> {
+        for (index, entry) in self.entries().enumerate() {
+            let entry = entry?;
+            let in_place = match entry.name {
+                b"." => is_first && index == 0,
+                b".." => is_first && index == 1,
+                _ => true,
+            };
+            if !in_place && !entry.is_free() {
+                return Err(Corrupt::DirentDots {
+                    offset: entry.offset,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The entry of this name. Entries before it are checked only as far as the search
@@ -299,7 +341,7 @@ impl<'a> DirBlock<'a> {
     pub fn is_empty(&self) -> Result<bool, Corrupt> {
         for entry in self.entries() {
             let entry = entry?;
-            if !entry.is_free() && entry.name != b"." && entry.name != b".." {
+            if !entry.is_free() && !is_dot_or_dotdot(entry.name) {
                 return Ok(false);
             }
         }

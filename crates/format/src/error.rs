@@ -354,6 +354,18 @@ pub enum Corrupt {
         /// Where the entry begins.
         offset: usize,
     },
+    /// An entry in use whose name has a `/` or a zero in it: no file can have it, and as part of a path it leads elsewhere.
+    #[error("directory entry at {offset}: a slash or a zero byte in its name")]
+    DirentName {
+        /// Where the entry begins.
+        offset: usize,
+    },
+    /// An entry in use "." that is not the first of a directory, or ".." that is not the second.
+    #[error("directory entry at {offset}: . or .. where only other names may be")]
+    DirentDots {
+        /// Where the entry begins.
+        offset: usize,
+    },
 
     // --- hash trees ---
     /// "." and ".." do not stand where a root has them.

@@ -24,6 +24,9 @@ const TAIL_SIZE: usize = 8;
 const PAIR_SIZE: usize = 8;
 /// Where the pairs of a root begin: behind ".", ".." and the info.
 const ROOT_PAIRS: usize = 32;
+/// Where the names of "." and ".." are in a root.
+const DOT_NAME: usize = 8;
+const DOTDOT_NAME: usize = 20;
 /// Where the pairs of a node begin: behind the free entry.
 const NODE_PAIRS: usize = 8;
 const INFO_LENGTH: u8 = 8;
@@ -35,8 +38,10 @@ layout! {
     pub DX_ROOT_LAYOUT = "Hash tree root", ROOT_PAIRS + 8, {
         0x00 Le32, DOT_INODE = "dot.inode";
         0x04 Le16, DOT_REC_LEN = "dot.rec_len";
+        0x06 U8, DOT_NAME_LEN = "dot.name_len";
         0x0c Le32, DOTDOT_INODE = "dotdot.inode";
         0x10 Le16, DOTDOT_REC_LEN = "dotdot.rec_len";
+        0x12 U8, DOTDOT_NAME_LEN = "dotdot.name_len";
         0x18 Le32, RESERVED_ZERO = "info.reserved_zero";
         0x1c U8, HASH_VERSION = "info.hash_version";
         0x1d U8, INFO_LENGTH_FIELD = "info.info_length";
@@ -155,6 +160,10 @@ impl<'a> DxBlock<'a> {
         check_length(raw, geometry)?;
         if usize::from(DOT_REC_LEN.get(raw)) != rec_len(1)
             || usize::from(DOTDOT_REC_LEN.get(raw)) != raw.len() - rec_len(1)
+            || DOT_NAME_LEN.get(raw) != 1
+            || DOTDOT_NAME_LEN.get(raw) != 2
+            || raw[DOT_NAME] != b'.'
+            || raw[DOTDOT_NAME..][..2] != *b".."
         {
             return Err(Corrupt::DxDots);
         }

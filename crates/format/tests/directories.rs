@@ -82,7 +82,7 @@ fn entries_are_what_debugfs_says() {
                     if entry.is_free() {
                         continue;
                     }
-                    assert!(entry.has_legal_name());
+                    assert_eq!(dirent::check_name(entry.name, 0), Ok(()));
                     assert_eq!(leaf.find(entry.name), Ok(Some(entry)));
                     let inode = volume.inode(entry.inode);
                     assert_eq!(entry.file_type, inode.file_type());
@@ -433,8 +433,8 @@ fn damage_is_named() {
     dirent::init_dot_dotdot(&mut raw, InodeNo(2), InodeNo(2), &sb);
     let check = |raw: &[u8]| -> Result<usize, Corrupt> {
         let block = DirBlock::decode(raw, &sb)?;
-        let entries = block.entries().collect::<Result<Vec<_>, _>>()?;
-        Ok(entries.len())
+        block.check_entries(true)?;
+        Ok(block.entries().count())
     };
     assert_eq!(check(&raw), Ok(2));
     let damaged = |offset: usize, bytes: &[u8]| {
@@ -472,6 +472,20 @@ fn damage_is_named() {
     assert_eq!(
         damaged(6, &[0]),
         Err(Corrupt::DirentNameEmpty { offset: 0 })
+    );
+    assert_eq!(damaged(8, b"/"), Err(Corrupt::DirentName { offset: 0 }));
+    assert_eq!(damaged(20, b"/"), Err(Corrupt::DirentName { offset: 12 }));
+    assert_eq!(damaged(21, &[0]), Err(Corrupt::DirentName { offset: 12 }));
+    // ".." for "." and "." for "..": each where the other belongs.
+    assert_eq!(
+        damaged(6, &[2, 2, b'.', b'.']),
+        Err(Corrupt::DirentDots { offset: 0 })
+    );
+    assert_eq!(damaged(18, &[1]), Err(Corrupt::DirentDots { offset: 12 }));
+    let whole = DirBlock::decode(&raw, &sb).unwrap();
+    assert_eq!(
+        whole.check_entries(false),
+        Err(Corrupt::DirentDots { offset: 0 })
     );
     assert_eq!(damaged(1024 - 5, &[0]), Err(Corrupt::DirentTail));
     assert!(root_limit(&sb) > 100);

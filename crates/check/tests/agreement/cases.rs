@@ -72,6 +72,7 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
     let is_set = ["i_flags", "i_size_high"].contains(&name) || name.starts_with("s_feature_");
     let bits = if is_set { 32 } else { 0 };
     let bits = (0..bits).map(|bit| old ^ 1 << bit);
+    let in_name: &[u8] = if name.contains(" name[") { b"/." } else { b"" };
     let mut found: Vec<u64> = [
         0,
         1,
@@ -87,6 +88,7 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
     ]
     .into_iter()
     .chain(bits)
+    .chain(in_name.iter().map(|&byte| byte.into()))
     .map(|value| value & mask)
     .filter(|&value| value != old)
     .collect();

@@ -1,5 +1,6 @@
 //! Damaged directories: an error that names inode, block and check; never a panic, a hang or a wrong name.
 
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use stetfs::{Caller, Error, Kind, OpenFlags, RenameFlags};
@@ -45,6 +46,9 @@ fn every_check_names_what_is_wrong() {
     // Logical block of /d, bytes there, what the message must say.
     let root: &[(u32, usize, &[u8], &str)] = &[
         (0, 16, &[0xf0], "DxDots"),
+        (0, 8, b"x", "DxDots"),
+        (0, 18, &[1], "DxDots"),
+        (0, 20, b"/", "DxDots"),
         (0, 24, &[1], "DxInfoLength"),
         (0, 28, &[9], "DxHashVersion"),
         (0, 29, &[7], "DxInfoLength"),
@@ -59,6 +63,11 @@ fn every_check_names_what_is_wrong() {
         (1, 4, &[0, 0], "Dirent"),
         (1, 6, &[255], "Dirent"),
         (1, 0, &[0xff, 0xff, 0xff, 0xff], "DirentInode"),
+        (1, 6, &[0], "DirentNameEmpty"),
+        (1, 8, b"/", "DirentName {"),
+        (1, 12, &[0], "DirentName {"),
+        (1, 6, &[1, 1, b'.'], "DirentDots"),
+        (1, 6, &[2, 1, b'.', b'.'], "DirentDots"),
     ];
     let plain = image(PLAIN);
     for (lblk, at, bytes, want) in root {
@@ -153,6 +162,122 @@ fn random_damage_never_hangs_or_panics() {
         v.abandon();
     }
     assert!(damaged > 20, "only {damaged} damaged images were noticed");
+}
+
+/// A name that would lead out of its directory as a part of a path: nobody gets it, nothing is changed in the directory that
+/// has it, and other directories are as they were.
+#[test]
+fn names_that_lead_elsewhere_reach_nobody() {
+    let c = Caller::root();
+    let bad: &[&[u8]] = &[
+        b"../../7",
+        b"/etc/07",
+        b"file-0/",
+        b"file\0-7",
+        b"..",
+        b".",
+        b"",
+    ];
+    for mke2fs in [PLAIN, "-t ext4 -b 1024 -O ^metadata_csum,^dir_index"] {
+        let v = Volume::make(mke2fs, 16);
+        let d = v.fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+        let file =
+            v.fs.create(&c, ROOT, b"file", 0o644, OpenFlags::WRITE)
+                .unwrap();
+        v.fs.release(file.ino).unwrap();
+        // One block with an index to come, several without.
+        let files = if mke2fs == PLAIN { 40 } else { 150 };
+        for i in 0..files {
+            let name = format!("file-{i:02}");
+            v.fs.link(&c, file.ino, d, name.as_bytes()).unwrap();
+        }
+        let made = v.checked();
+        let lblk = if mke2fs == PLAIN { 0 } else { 1 };
+        let at = physical_block(&made, "/d", lblk) * 1024;
+        let block = bytes_at(&made, at);
+        let name = block.windows(5).position(|w| w == b"file-").unwrap() as u64;
+        let victim = block[name as usize..][..7].to_vec();
+        for bad in bad {
+            let mut entry = vec![bad.len() as u8, 1];
+            entry.extend_from_slice(bad);
+            let v = Volume::again(patch(&made, at + name - 2, &entry));
+            let shown = format!("{mke2fs}, {}", bad.escape_ascii());
+            let d = v.fs.lookup(&c, ROOT, b"d").unwrap().ino;
+            let mut listed = Vec::new();
+            let end = v.fs.readdir(d, 0, &mut |e| {
+                listed.push(e.name.to_vec());
+                true
+            });
+            let none = RenameFlags::empty();
+            let other = |name: &[u8]| v.fs.lookup(&c, d, name).map(|_| ());
+            let results = [
+                end,
+                other(&victim),
+                v.fs.unlink(&c, d, &victim),
+                v.fs.rmdir(&c, d, &victim),
+                v.fs.mkdir(&c, d, b"new", 0o755).map(|_| ()),
+                v.fs.link(&c, file.ino, d, b"new").map(|_| ()),
+                v.fs.rename(&c, d, &victim, ROOT, b"moved", none),
+                v.fs.rename(&c, ROOT, b"file", d, b"moved", none),
+                v.fs.rename(&c, ROOT, b"file", d, &victim, RenameFlags::EXCHANGE),
+                v.fs.rmdir(&c, ROOT, b"d"),
+            ];
+            for (i, result) in results.into_iter().enumerate() {
+                // With several blocks the directory is known not to be empty before the bad one is met.
+                let is_known = i == 9 && lblk > 0;
+                match result {
+                    Err(Error::NotEmpty) if is_known => {}
+                    Err(e) => assert_eq!(e.kind(), Kind::Corrupted, "{shown}, call {i}: {e:?}"),
+                    Ok(()) => panic!("{shown}: call {i} took no notice"),
+                }
+            }
+            listed.retain(|name| name != b"." && name != b"..");
+            let legal = |name: &Vec<u8>| name.starts_with(b"file-") && name.len() >= 7;
+            assert!(listed.iter().all(legal), "{shown}: {listed:?}");
+            v.fs.mkdir(&c, ROOT, b"beside", 0o755).unwrap();
+            v.fs.unlink(&c, ROOT, b"file").unwrap();
+            v.fs.unmount().unwrap();
+            let now = bytes_at(&v.cut(), at);
+            let mut before = block.clone();
+            before[name as usize - 2..][..entry.len()].copy_from_slice(&entry);
+            assert_eq!(now, before, "{shown}: the directory was written");
+        }
+    }
+}
+
+/// A block that a directory has twice: as its first it may hold "." and "..", as another it may not.
+#[test]
+fn a_first_block_that_comes_again() {
+    let v = Volume::make(
+        "-t ext4 -b 1024 -O ^metadata_csum,^dir_index,^64bit,^extent",
+        16,
+    );
+    let c = Caller::root();
+    let d = v.fs.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+    for i in 0..100 {
+        v.fs.mkdir(&c, d, format!("a-longer-name-{i}").as_bytes(), 0o755)
+            .unwrap();
+    }
+    let made = v.checked();
+    let first = physical_block(&made, "/d", 0) as u32;
+    let second = physical_block(&made, "/d", 1) as u32;
+    // The map of /d names its blocks one after the other.
+    let mut map = first.to_le_bytes().to_vec();
+    map.extend(second.to_le_bytes());
+    let image = std::fs::read(made.path().join("image")).unwrap();
+    let at = image.windows(8).position(|w| w == map).unwrap() as u64;
+    let v = Volume::again(patch(&made, at + 4, &first.to_le_bytes()));
+    let error = v.fs.readdir(d, 0, &mut |_| true).unwrap_err();
+    assert!(format!("{error:?}").contains("DirentDots"), "{error:?}");
+    v.abandon();
+}
+
+/// The 1024 bytes of an image at `at`.
+fn bytes_at(image: &tempfile::TempDir, at: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1024];
+    let file = std::fs::File::open(image.path().join("image")).unwrap();
+    file.read_exact_at(&mut bytes, at).unwrap();
+    bytes
 }
 
 /// Names that lead where none may: the directory itself, the journal, nowhere.

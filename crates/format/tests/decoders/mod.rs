@@ -366,6 +366,7 @@ pub fn dirent_block(data: &[u8]) {
     let _ = (
         block.check_checksum(seed),
         block.is_empty(),
+        block.check_entries(true),
         block.find(b"n"),
     );
     let mut entries = Vec::new();
@@ -402,7 +403,7 @@ pub fn dirent_block(data: &[u8]) {
         assert!(!whole || found == Ok(first));
     }
     for entry in entries.iter().filter(|entry| !entry.is_free()) {
-        let _ = entry.has_legal_name();
+        assert_eq!(dirent::check_name(entry.name, entry.offset), Ok(()));
         let mut scratch = raw.clone();
         let range = dirent::remove(&mut scratch, entry);
         assert!(range.end <= scratch.len());
