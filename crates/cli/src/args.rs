@@ -322,6 +322,8 @@ pub(crate) struct Stats {
 }
 
 /// List files of an image that is not mounted
+///
+/// What cannot be printed of a name is shown as by ls -b (\n, \033), except that spaces stay; --json has the names as they are.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -91,12 +91,14 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
+/// What a user can do about damage.
+pub(crate) const DAMAGED: &str =
+    "the volume is damaged; look with stetfs fsck -n IMAGE, repair with stetfs fsck IMAGE";
+
 /// What a user can do about an answer of the volume, where there is more to do than to read it.
 fn advice(kind: Kind) -> Option<&'static str> {
     Some(match kind {
-        Kind::Corrupted => {
-            "the volume is damaged; look with stetfs fsck -n IMAGE, repair with stetfs fsck IMAGE"
-        }
+        Kind::Corrupted => DAMAGED,
         Kind::Io => {
             "the device fails; copy what can still be read, and look at the kernel's messages (dmesg)"
         }

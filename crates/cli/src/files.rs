@@ -13,7 +13,8 @@ use crate::image::Volume;
 use crate::mounts;
 use crate::output;
 use crate::place::{self, Place};
-use crate::tree::{FileKind, Meta, Tree};
+use crate::shown::shown;
+use crate::tree::{FileKind, Item, Meta, Tree, Walk, shown_below};
 
 /// How much is read at once.
 const CHUNK: usize = 1 << 20;
@@ -75,17 +76,18 @@ pub(crate) fn cat(args: &Cat) -> Result<()> {
     }
     let mut buffer = vec![0; CHUNK];
     Volumes::new(false).for_each(&args.places, |volume, path| {
-        let meta = volume
-            .meta_followed(path)?
+        let file = volume
+            .at(path, true)?
             .ok_or_else(|| not_there(volume, path))?;
-        if meta.kind != FileKind::File {
+        let kind = file.meta()?.kind;
+        if kind != FileKind::File {
             return Err(Failure::new(format!(
                 "{} is a {}",
-                volume.shown(path),
-                meta.kind.word()
+                file.shown(),
+                kind.word()
             )));
         }
-        let mut source = volume.open_followed(path)?;
+        let mut source = file.open()?;
         let mut offset = 0;
         loop {
             let n = source
@@ -121,7 +123,7 @@ pub(crate) fn mkdir(args: &Mkdir) -> Result<()> {
 }
 
 fn make_parents(volume: &Volume, path: &[u8], mode: u16) -> Result<()> {
-    match volume.meta_followed(path)? {
+    match volume.meta(path, true)? {
         Some(meta) if meta.kind == FileKind::Dir => return Ok(()),
         Some(meta) => {
             return Err(Failure::new(format!(
@@ -144,35 +146,48 @@ pub(crate) fn rm(args: &Rm) -> Result<()> {
     }
     Volumes::new(true).for_each(&args.places, |volume, path| {
         let shown = || volume.shown(path);
-        if place::split_last(path).is_none() {
+        let Some((parent, name)) = place::split_last(path) else {
             return Err(Failure::new(format!(
                 "{}: the root and . and .. cannot be removed",
                 shown()
             )));
+        };
+        let dir = volume.at(&parent, true)?;
+        let file = dir.as_ref().map(|dir| dir.child(&name)).transpose()?;
+        let (Some(dir), Some(file)) = (&dir, file.flatten()) else {
+            return match args.force {
+                true => Ok(()),
+                false => Err(not_there(volume, path)),
+            };
+        };
+        if file.meta()?.kind != FileKind::Dir {
+            return dir.remove_file(&name).during(shown);
         }
-        match volume.meta(path)? {
-            None if args.force => Ok(()),
-            None => Err(not_there(volume, path)),
-            Some(meta) if meta.kind != FileKind::Dir => volume.remove_file(path).during(shown),
-            Some(_) if args.recursive => remove_tree(volume, path),
-            Some(_) => {
-                Err(Failure::new(format!("{} is a directory", shown()))
-                    .advise("remove it with rm -r"))
-            }
+        if !args.recursive {
+            return Err(
+                Failure::new(format!("{} is a directory", shown())).advise("remove it with rm -r")
+            );
         }
+        let mut walk = Walk::new(volume);
+        remove_tree(&mut walk, &**dir, &name, &*file)
     })
 }
 
 /// Removes a directory and what is in it, deepest first.
-fn remove_tree(volume: &Volume, dir: &[u8]) -> Result<()> {
-    for name in volume.names(dir).during(|| volume.shown(dir))? {
-        let path = place::join(dir, &name);
-        match volume.meta(&path)? {
-            Some(meta) if meta.kind == FileKind::Dir => remove_tree(volume, &path)?,
-            _ => volume.remove_file(&path).during(|| volume.shown(&path))?,
+fn remove_tree(walk: &mut Walk, parent: &dyn Item, name: &[u8], dir: &dyn Item) -> Result<()> {
+    let shown = || dir.shown();
+    walk.enter(dir, Some(parent)).during(shown)?;
+    for name in dir.names().during(shown)? {
+        match dir.child(&name).during(shown)? {
+            Some(child) if child.meta()?.kind == FileKind::Dir => {
+                remove_tree(walk, dir, &name, &*child)?;
+            }
+            Some(child) => dir.remove_file(&name).during(|| child.shown())?,
+            None => {}
         }
     }
-    volume.remove_dir(dir).during(|| volume.shown(dir))
+    walk.leave();
+    parent.remove_dir(name).during(shown)
 }
 
 /// One file in the list. Times are seconds since 1970.
@@ -193,84 +208,138 @@ struct Listed {
     #[serde(skip)]
     name: String,
     #[serde(skip)]
+    shown_target: Option<String>,
+    #[serde(skip)]
     permissions: String,
     #[serde(skip)]
     device: Option<(u32, u32)>,
 }
 
-/// A directory's list, or a single file's.
-struct Listing {
-    title: Option<String>,
-    files: Vec<Listed>,
-}
-
 pub(crate) fn ls(args: &Ls) -> Result<()> {
-    let mut listings = Vec::new();
+    let mut out = Lister {
+        args,
+        titles: args.recursive || args.places.len() > 1,
+        is_first: true,
+        json: output::JsonList::new(),
+    };
     let result = Volumes::new(false).for_each(&args.places, |volume, path| {
         let follow = !args.long && !args.directory;
-        let found = if follow {
-            volume.meta_followed(path)?
+        let file = volume
+            .at(path, follow)?
+            .ok_or_else(|| not_there(volume, path))?;
+        if file.meta()?.kind == FileKind::Dir && !args.directory {
+            out.dir(&mut Walk::new(volume), &*file, path, None)
         } else {
-            volume.meta(path)?
-        };
-        let meta = found.ok_or_else(|| not_there(volume, path))?;
-        if meta.kind == FileKind::Dir && !args.directory {
-            list_dir(volume, path, args, &mut listings)
-        } else {
-            let files = vec![listed(volume, path, &String::from_utf8_lossy(path), &meta)?];
-            listings.push(Listing { title: None, files });
-            Ok(())
+            let files = vec![listed(&*file, path, path)?];
+            out.put(None, &files)
         }
     });
     if args.json {
-        let files: Vec<Listed> = listings.into_iter().flat_map(|l| l.files).collect();
-        output::json(&files)?;
-    } else {
-        print(&listings, args)?;
+        out.json.end()?;
     }
     result
 }
 
-fn list_dir(volume: &Volume, dir: &[u8], args: &Ls, out: &mut Vec<Listing>) -> Result<()> {
-    let mut files = Vec::new();
-    let mut below = Vec::new();
-    for name in volume.names(dir).during(|| volume.shown(dir))? {
-        if name.starts_with(b".") && !args.all {
-            continue;
-        }
-        let path = place::join(dir, &name);
-        let Some(meta) = volume.meta(&path).during(|| volume.shown(&path))? else {
-            continue;
-        };
-        files.push(listed(
-            volume,
-            &path,
-            &String::from_utf8_lossy(&name),
-            &meta,
-        )?);
-        if meta.kind == FileKind::Dir {
-            below.push(path);
-        }
-    }
-    out.push(Listing {
-        title: Some(volume.shown(dir)),
-        files,
-    });
-    if args.recursive {
-        below
-            .iter()
-            .try_for_each(|path| list_dir(volume, path, args, out))?;
-    }
-    Ok(())
+/// Prints one directory after the other, so that a large tree takes no memory.
+struct Lister<'a> {
+    args: &'a Ls,
+    /// Each directory's list begins with its path.
+    titles: bool,
+    is_first: bool,
+    json: output::JsonList,
 }
 
-fn listed(volume: &Volume, path: &[u8], name: &str, meta: &Meta) -> Result<Listed> {
+impl Lister<'_> {
+    /// Lists a directory, with -R what is below it too. What fails is told, and the rest is listed.
+    fn dir(
+        &mut self,
+        walk: &mut Walk,
+        dir: &dyn Item,
+        path: &[u8],
+        parent: Option<&dyn Item>,
+    ) -> Result<()> {
+        walk.enter(dir, parent).during(|| dir.shown())?;
+        let done = self.entered(walk, dir, path);
+        walk.leave();
+        done
+    }
+
+    fn entered(&mut self, walk: &mut Walk, dir: &dyn Item, path: &[u8]) -> Result<()> {
+        let mut result = Ok(());
+        let mut failed = |failure: Failure| {
+            failure.tell();
+            result = Err(Failure::said());
+        };
+        let mut files = Vec::new();
+        let mut below = Vec::new();
+        for name in dir.names().during(|| dir.shown())? {
+            if name.starts_with(b".") && !self.args.all {
+                continue;
+            }
+            let path = place::join(path, &name);
+            let file = dir
+                .child(&name)
+                .and_then(|file| file.map(|file| listed(&*file, &path, &name)).transpose());
+            match file.during(|| shown_below(dir, &name)) {
+                Ok(Some(file)) => {
+                    if file.kind == FileKind::Dir.word() {
+                        below.push((name, path));
+                    }
+                    files.push(file);
+                }
+                Ok(None) => {}
+                Err(e) => failed(e),
+            }
+        }
+        self.put(Some(dir.shown()), &files)?;
+        drop(files);
+        if !self.args.recursive {
+            return result;
+        }
+        for (name, path) in below {
+            let done = match dir.child(&name) {
+                Ok(Some(child)) => self.dir(walk, &*child, &path, Some(dir)),
+                Ok(None) => Ok(()),
+                Err(e) => Err(e.context(shown_below(dir, &name))),
+            };
+            if let Err(e) = done {
+                failed(e);
+            }
+        }
+        result
+    }
+
+    fn put(&mut self, title: Option<String>, files: &[Listed]) -> Result<()> {
+        if self.args.json {
+            return files.iter().try_for_each(|file| self.json.put(file));
+        }
+        if let Some(title) = title.filter(|_| self.titles) {
+            let gap = if self.is_first { "" } else { "\n" };
+            output::line(format_args!("{gap}{title}:"))?;
+        }
+        self.is_first = false;
+        if self.args.long {
+            return print_long(files, self.args);
+        }
+        for file in files {
+            match self.args.inode {
+                true => output::line(format_args!("{:>10} {}", file.inode, file.name))?,
+                false => output::line(&file.name)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn listed(file: &dyn Item, path: &[u8], name: &[u8]) -> Result<Listed> {
+    let meta = file.meta()?;
     let target = match meta.kind {
-        FileKind::Symlink => Some(String::from_utf8_lossy(&volume.read_link(path)?).into_owned()),
+        FileKind::Symlink => Some(file.read_link()?),
         _ => None,
     };
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(Listed {
-        path: String::from_utf8_lossy(path).into_owned(),
+        path: words(path),
         kind: meta.kind.word(),
         inode: meta.id.1,
         mode: format!("{:04o}", meta.mode),
@@ -279,32 +348,12 @@ fn listed(volume: &Volume, path: &[u8], name: &str, meta: &Meta) -> Result<Liste
         gid: meta.gid,
         size: meta.size,
         modified: meta.mtime.0,
-        target,
-        name: name.to_owned(),
-        permissions: permissions(meta),
+        name: shown(name),
+        shown_target: target.as_deref().map(shown),
+        target: target.as_deref().map(words),
+        permissions: permissions(&meta),
         device: matches!(meta.kind, FileKind::Char | FileKind::Block).then_some(meta.rdev),
     })
-}
-
-fn print(listings: &[Listing], args: &Ls) -> Result<()> {
-    let several = listings.len() > 1;
-    for (i, listing) in listings.iter().enumerate() {
-        if let Some(title) = listing.title.as_ref().filter(|_| several) {
-            let gap = if i > 0 { "\n" } else { "" };
-            output::line(format_args!("{gap}{title}:"))?;
-        }
-        if args.long {
-            print_long(&listing.files, args)?;
-            continue;
-        }
-        for file in &listing.files {
-            match args.inode {
-                true => output::line(format_args!("{:>10} {}", file.inode, file.name))?,
-                false => output::line(&file.name)?,
-            }
-        }
-    }
-    Ok(())
 }
 
 fn print_long(files: &[Listed], args: &Ls) -> Result<()> {
@@ -318,7 +367,7 @@ fn print_long(files: &[Listed], args: &Ls) -> Result<()> {
             || f.size.to_string(),
             |(major, minor)| format!("{major}, {minor}"),
         );
-        let name = match &f.target {
+        let name = match &f.shown_target {
             Some(target) => format!("{} -> {target}", f.name),
             None => f.name.clone(),
         };

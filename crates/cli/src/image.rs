@@ -1,12 +1,13 @@
 //! Volumes that this process mounts itself: opening the device, and an unmounted image as a file tree.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use rustix::io::Errno;
 use stetfs::mode;
 use stetfs::{
-    Attr, Caller, Entry, Error, Fs, Kind, Media, MountOptions, MountReport, OpenError, OpenFlags,
-    SetAttr, SetTime, SetXattr, Whence,
+    Attr, Caller, Error, Fs, Kind, Media, MountOptions, MountReport, OpenError, OpenFlags, SetAttr,
+    SetTime, SetXattr, Whence,
 };
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Time};
 use stetfs_media::MediaError;
@@ -14,7 +15,9 @@ use stetfs_media::MediaError;
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
 use crate::mounts;
-use crate::tree::{FileKind, Meta, Sink, Source, Stamp, Tree};
+use crate::place;
+use crate::shown::shown;
+use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 
 /// Mounts the volume in `image`; the caller decides who sees it.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
@@ -188,38 +191,26 @@ impl Volume {
         self.fs.unmount().during(|| self.image.clone())
     }
 
-    fn find(&self, path: &[u8], follow: bool) -> Result<Option<Entry>> {
-        match self.fs.resolve(&self.caller, path, follow) {
-            Ok(entry) => Ok(Some(entry)),
-            Err(Error::NotFound | Error::NotDirectory) => Ok(None),
-            Err(e) => Err(Failure::from(e).context(self.shown(path))),
-        }
-    }
-
-    fn ino(&self, path: &[u8]) -> Result<InodeNo> {
-        Ok(self.fs.resolve(&self.caller, path, false)?.ino)
-    }
-
-    fn set(&self, path: &[u8], set: SetAttr) -> Result<()> {
-        self.fs.setattr(&self.caller, self.ino(path)?, &set)?;
+    /// Makes a directory.
+    pub(crate) fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
+        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
+        self.fs.mkdir(&self.caller, dir.ino, name, mode)?;
         Ok(())
     }
 
-    /// Opens a file for reading, following symbolic links.
-    pub(crate) fn open_followed(&self, path: &[u8]) -> Result<Box<dyn Source + '_>> {
-        let entry = self.fs.resolve(&self.caller, path, true)?;
-        Ok(Box::new(OpenFile {
-            volume: self,
-            ino: entry.ino,
-            size: entry.attr.size,
-            is_created: false,
-        }))
+    /// What is at a path, without following a symbolic link at its end unless `follow`.
+    pub(crate) fn meta(&self, path: &[u8], follow: bool) -> Result<Option<Meta>> {
+        self.at(path, follow)?.map(|item| item.meta()).transpose()
     }
 
-    /// Removes an empty directory.
-    pub(crate) fn remove_dir(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        Ok(self.fs.rmdir(&self.caller, dir.ino, name)?)
+    fn item(&self, ino: InodeNo, path: Vec<u8>, way: Vec<Vec<u8>>) -> File<'_> {
+        File {
+            volume: self,
+            ino,
+            path,
+            way,
+            is_created: false,
+        }
     }
 }
 
@@ -241,141 +232,43 @@ fn meta(attr: &Attr) -> Meta {
 
 impl Tree for Volume {
     fn shown(&self, path: &[u8]) -> String {
-        format!("{}:{}", self.image, String::from_utf8_lossy(path))
+        format!("{}:{}", self.image, shown(path))
     }
 
-    fn meta(&self, path: &[u8]) -> Result<Option<Meta>> {
-        Ok(self.find(path, false)?.map(|entry| meta(&entry.attr)))
+    fn at(&self, path: &[u8], follow: bool) -> Result<Option<Box<dyn Item + '_>>> {
+        match self.fs.resolve(&self.caller, path, follow) {
+            Ok(entry) => Ok(Some(Box::new(self.item(
+                entry.ino,
+                path.to_vec(),
+                Vec::new(),
+            )))),
+            Err(Error::NotFound | Error::NotDirectory) => Ok(None),
+            Err(e) => Err(Failure::from(e).context(self.shown(path))),
+        }
     }
 
-    fn meta_followed(&self, path: &[u8]) -> Result<Option<Meta>> {
-        Ok(self.find(path, true)?.map(|entry| meta(&entry.attr)))
+    fn is_image(&self) -> bool {
+        true
     }
 
-    fn names(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let ino = self.fs.resolve(&self.caller, dir, true)?.ino;
-        let mut names = Vec::new();
-        self.fs.readdir(ino, 0, &mut |entry| {
-            if entry.name != b"." && entry.name != b".." {
-                names.push(entry.name.to_vec());
-            }
-            true
-        })?;
-        names.sort();
-        Ok(names)
-    }
-
-    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        Ok(self.fs.readlink(self.ino(path)?)?)
-    }
-
-    fn open(&self, path: &[u8]) -> Result<Box<dyn Source + '_>> {
-        self.open_followed(path)
-    }
-
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let ino = self.ino(path)?;
-        let names = self.fs.listxattr(&self.caller, ino)?;
-        let names = names.split(|b| *b == 0).filter(|name| !name.is_empty());
-        names
-            .map(|name| Ok((name.to_vec(), self.fs.getxattr(&self.caller, ino, name)?)))
-            .collect()
-    }
-
-    fn create(&self, path: &[u8], mode: u16) -> Result<Box<dyn Sink + '_>> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
-        let entry = self.fs.create(&self.caller, dir.ino, name, mode, flags)?;
-        Ok(Box::new(OpenFile {
-            volume: self,
-            ino: entry.ino,
-            size: 0,
-            is_created: true,
-        }))
-    }
-
-    fn make_dir(&self, path: &[u8], mode: u16) -> Result<()> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        self.fs.mkdir(&self.caller, dir.ino, name, mode)?;
-        Ok(())
-    }
-
-    fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<()> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        self.fs.symlink(&self.caller, dir.ino, name, target)?;
-        Ok(())
-    }
-
-    fn make_link(&self, path: &[u8], existing: &[u8]) -> Result<()> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        self.fs
-            .link(&self.caller, self.ino(existing)?, dir.ino, name)?;
-        Ok(())
-    }
-
-    fn make_node(&self, path: &[u8], kind: FileKind, mode: u16, rdev: (u32, u32)) -> Result<()> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        self.fs
-            .mknod(&self.caller, dir.ino, name, kind.bits() as u16 | mode, rdev)?;
-        Ok(())
-    }
-
-    fn remove_file(&self, path: &[u8]) -> Result<()> {
-        let (dir, name) = self.fs.resolve_parent(&self.caller, path)?;
-        Ok(self.fs.unlink(&self.caller, dir.ino, name)?)
-    }
-
-    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self
-            .fs
-            .setxattr(&self.caller, self.ino(path)?, name, value, SetXattr::Any)?)
-    }
-
-    fn set_owner(&self, path: &[u8], uid: u32, gid: u32) -> Result<bool> {
-        self.set(
-            path,
-            SetAttr {
-                uid: Some(uid),
-                gid: Some(gid),
-                ..SetAttr::default()
-            },
-        )?;
-        Ok(true)
-    }
-
-    fn set_mode(&self, path: &[u8], mode: u16) -> Result<()> {
-        self.set(
-            path,
-            SetAttr {
-                mode: Some(mode),
-                ..SetAttr::default()
-            },
-        )
-    }
-
-    fn set_times(&self, path: &[u8], atime: Stamp, mtime: Stamp) -> Result<()> {
-        let time = |(sec, nsec): Stamp| Some(SetTime::At(Time { sec, nsec }));
-        self.set(
-            path,
-            SetAttr {
-                atime: time(atime),
-                mtime: time(mtime),
-                ..SetAttr::default()
-            },
-        )
+    fn capacity(&self) -> Result<u64> {
+        let stat = self.fs.statfs()?;
+        Ok(stat.blocks.saturating_mul(stat.block_size.into()))
     }
 }
 
-/// A file of a volume while it is read or written.
-struct OpenFile<'a> {
+/// A file of a volume.
+struct File<'a> {
     volume: &'a Volume,
     ino: InodeNo,
-    size: u64,
-    /// Made by `create`, which counts as an open.
+    /// As it is shown.
+    path: Vec<u8>,
+    way: Vec<Vec<u8>>,
+    /// Made by `make_file`, which counts as an open.
     is_created: bool,
 }
 
-impl Drop for OpenFile<'_> {
+impl Drop for File<'_> {
     fn drop(&mut self) {
         if self.is_created
             && let Err(e) = self.volume.fs.release(self.ino)
@@ -385,34 +278,133 @@ impl Drop for OpenFile<'_> {
     }
 }
 
-impl Source for OpenFile<'_> {
-    fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>> {
-        if from >= self.size {
-            return Ok(None);
-        }
-        let fs = &self.volume.fs;
-        match fs.seek(self.ino, from, Whence::Data) {
-            Ok(start) => Ok(Some((start, fs.seek(self.ino, start, Whence::Hole)?))),
-            Err(Error::NoSuchDevice) => Ok(None),
+impl File<'_> {
+    fn made(&self, name: &[u8], ino: InodeNo, is_created: bool) -> Box<dyn Item + '_> {
+        let mut way = self.way.clone();
+        way.push(name.to_vec());
+        let mut file = self.volume.item(ino, place::join(&self.path, name), way);
+        file.is_created = is_created;
+        Box::new(file)
+    }
+
+    fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<InodeNo>> {
+        match self.volume.fs.lookup(&self.volume.caller, dir, name) {
+            Ok(entry) => Ok(Some(entry.ino)),
+            Err(Error::NotFound) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
 
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        Ok(self.volume.fs.read(self.ino, offset, out)?)
+    fn set(&self, set: SetAttr) -> Result<()> {
+        self.volume
+            .fs
+            .setattr(&self.volume.caller, self.ino, &set)?;
+        Ok(())
     }
 }
 
-impl Sink for OpenFile<'_> {
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()> {
+impl Item for File<'_> {
+    fn shown(&self) -> String {
+        self.volume.shown(&self.path)
+    }
+
+    fn meta(&self) -> Result<Meta> {
+        Ok(meta(&self.volume.fs.getattr(self.ino)?))
+    }
+
+    fn names(&self) -> Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.volume.fs.readdir(self.ino, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push(entry.name.to_vec());
+            }
+            true
+        })?;
+        names.sort();
+        Ok(names)
+    }
+
+    fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>> {
+        let found = self.find(self.ino, check_part(name)?)?;
+        Ok(found.map(|ino| self.made(name, ino, false)))
+    }
+
+    fn check_parent(&self, parent: &dyn Item) -> Result<()> {
+        let parent = InodeNo(parent.meta()?.id.1 as u32);
+        Ok(self.volume.fs.check_parent(self.ino, parent)?)
+    }
+
+    fn way(&self) -> &[Vec<u8>] {
+        &self.way
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn make_file(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        let flags = OpenFlags::WRITE | OpenFlags::EXCLUSIVE;
+        let entry = fs.create(caller, self.ino, check_part(name)?, mode, flags)?;
+        Ok(self.made(name, entry.ino, true))
+    }
+
+    fn make_dir(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        let entry = fs.mkdir(caller, self.ino, check_part(name)?, mode)?;
+        Ok(self.made(name, entry.ino, false))
+    }
+
+    fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Item + '_>> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        let entry = fs.symlink(caller, self.ino, check_part(name)?, target)?;
+        Ok(self.made(name, entry.ino, false))
+    }
+
+    fn make_node(
+        &self,
+        name: &[u8],
+        kind: FileKind,
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Box<dyn Item + '_>> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        let mode = kind.bits() as u16 | mode;
+        let entry = fs.mknod(caller, self.ino, check_part(name)?, mode, rdev)?;
+        Ok(self.made(name, entry.ino, false))
+    }
+
+    fn make_link(&self, name: &[u8], existing: &dyn Item) -> Result<()> {
+        let ino = InodeNo(existing.meta()?.id.1 as u32);
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        fs.link(caller, ino, self.ino, check_part(name)?)?;
+        Ok(())
+    }
+
+    fn remove_file(&self, name: &[u8]) -> Result<()> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        Ok(fs.unlink(caller, self.ino, name)?)
+    }
+
+    fn remove_dir(&self, name: &[u8]) -> Result<()> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        Ok(fs.rmdir(caller, self.ino, name)?)
+    }
+
+    fn read_link(&self) -> Result<Vec<u8>> {
+        Ok(self.volume.fs.readlink(self.ino)?)
+    }
+
+    fn open(&self) -> Result<Box<dyn Source + '_>> {
+        let size = self.volume.fs.getattr(self.ino)?.size;
+        Ok(Box::new(Reader { file: self, size }))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
         let mut done = 0;
         while done < data.len() {
-            let n = self.volume.fs.write(
-                &self.volume.caller,
-                self.ino,
-                offset + done as u64,
-                &data[done..],
-            )?;
+            let n = fs.write(caller, self.ino, offset + done as u64, &data[done..])?;
             if n == 0 {
                 return Err(Failure::new("nothing more can be written"));
             }
@@ -421,14 +413,73 @@ impl Sink for OpenFile<'_> {
         Ok(())
     }
 
-    fn set_len(&mut self, len: u64) -> Result<()> {
-        let set = SetAttr {
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.set(SetAttr {
             size: Some(len),
             ..SetAttr::default()
-        };
-        self.volume
-            .fs
-            .setattr(&self.volume.caller, self.ino, &set)?;
-        Ok(())
+        })
+    }
+
+    fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        let names = fs.listxattr(caller, self.ino)?;
+        let names = names.split(|b| *b == 0).filter(|name| !name.is_empty());
+        names
+            .map(|name| Ok((name.to_vec(), fs.getxattr(caller, self.ino, name)?)))
+            .collect()
+    }
+
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        let (fs, caller) = (&self.volume.fs, &self.volume.caller);
+        Ok(fs.setxattr(caller, self.ino, name, value, SetXattr::Any)?)
+    }
+
+    fn set_owner(&self, uid: u32, gid: u32) -> Result<bool> {
+        self.set(SetAttr {
+            uid: Some(uid),
+            gid: Some(gid),
+            ..SetAttr::default()
+        })?;
+        Ok(true)
+    }
+
+    fn set_mode(&self, mode: u16) -> Result<()> {
+        self.set(SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        })
+    }
+
+    fn set_times(&self, atime: Stamp, mtime: Stamp) -> Result<()> {
+        let time = |(sec, nsec): Stamp| Some(SetTime::At(Time { sec, nsec }));
+        self.set(SetAttr {
+            atime: time(atime),
+            mtime: time(mtime),
+            ..SetAttr::default()
+        })
+    }
+}
+
+/// A file of a volume while it is read.
+struct Reader<'a> {
+    file: &'a File<'a>,
+    size: u64,
+}
+
+impl Source for Reader<'_> {
+    fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>> {
+        if from >= self.size {
+            return Ok(None);
+        }
+        let (fs, ino) = (&self.file.volume.fs, self.file.ino);
+        match fs.seek(ino, from, Whence::Data) {
+            Ok(start) => Ok(Some((start, fs.seek(ino, start, Whence::Hole)?))),
+            Err(Error::NoSuchDevice) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        Ok(self.file.volume.fs.read(self.file.ino, offset, out)?)
     }
 }

@@ -14,6 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::journal::JournalArea;
 use crate::mounts;
 use crate::output;
+use crate::shown::shown;
 use crate::size::Size;
 
 /// What `--json` prints. Sizes are bytes, times seconds since 1970.
@@ -453,10 +454,10 @@ fn server_says(dir: &Path, what: &str) -> Option<String> {
     stats.get(what)?.as_str().map(str::to_owned)
 }
 
-/// Text in a fixed field, up to its first NUL.
+/// Text in a fixed field, up to its first NUL, as names are shown.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).into_owned()
+    shown(&field[..end])
 }
 
 /// The usual form of a UUID.

@@ -33,6 +33,7 @@ mod nbd;
 mod output;
 mod place;
 mod schemes;
+mod shown;
 mod size;
 mod stats;
 mod tree;

@@ -27,6 +27,30 @@ pub(crate) fn json_line(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string(value)?)
 }
 
+/// A list of values as indented JSON, each written as it comes.
+pub(crate) struct JsonList {
+    is_empty: bool,
+}
+
+impl JsonList {
+    pub(crate) fn new() -> Self {
+        Self { is_empty: true }
+    }
+
+    /// Writes one more value.
+    pub(crate) fn put(&mut self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string_pretty(value)?.replace('\n', "\n  ");
+        let before = if self.is_empty { "[\n" } else { ",\n" };
+        self.is_empty = false;
+        write_all(format!("{before}  {text}").as_bytes())
+    }
+
+    /// Writes the end.
+    pub(crate) fn end(&self) -> Result<()> {
+        line(if self.is_empty { "[]" } else { "\n]" })
+    }
+}
+
 fn finish(result: io::Result<()>) -> Result<()> {
     match result.and_then(|()| io::stdout().lock().flush()) {
         Ok(()) => Ok(()),

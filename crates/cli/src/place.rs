@@ -5,6 +5,8 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::shown::shown;
+
 /// A place given on the command line.
 ///
 /// An argument is a place in an image if and only if it has a `:` that stands at its end or before a `/`, and what stands before
@@ -54,7 +56,7 @@ impl fmt::Display for Place {
         match self {
             Self::Host(path) => write!(f, "{}", path.display()),
             Self::Image { image, path } => {
-                write!(f, "{}:{}", image.display(), String::from_utf8_lossy(path))
+                write!(f, "{}:{}", image.display(), shown(path))
             }
         }
     }

@@ -1,6 +1,10 @@
-//! What copying needs of a file tree, so that a host directory and an unmounted image are alike to it.
+//! What walking and copying need of a file tree, so that a host directory and an unmounted image are alike to them.
 
-use crate::failure::Result;
+use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
+
+use crate::failure::{DAMAGED, Failure, Result};
+use crate::shown::shown;
 
 /// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,46 +86,184 @@ pub(crate) trait Source {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize>;
 }
 
-/// A file that is written.
-pub(crate) trait Sink {
-    /// Writes all of `data` at `offset`.
-    fn write(&mut self, offset: u64, data: &[u8]) -> Result<()>;
-    /// Sets the length.
-    fn set_len(&mut self, len: u64) -> Result<()>;
-}
-
-/// A file tree. Symbolic links in the last part of a path are never followed.
+/// A tree: an image, or this machine.
 pub(crate) trait Tree {
     /// How a path is shown in messages.
     fn shown(&self, path: &[u8]) -> String;
-    /// What is there; `None` when nothing is.
-    fn meta(&self, path: &[u8]) -> Result<Option<Meta>>;
-    /// As `meta`, following symbolic links.
-    fn meta_followed(&self, path: &[u8]) -> Result<Option<Meta>>;
-    /// The names in a directory, without `.` and `..`, sorted.
-    fn names(&self, dir: &[u8]) -> Result<Vec<Vec<u8>>>;
-    fn read_link(&self, path: &[u8]) -> Result<Vec<u8>>;
-    fn open(&self, path: &[u8]) -> Result<Box<dyn Source + '_>>;
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    /// What is at a path that the user gave; `None` when nothing is. A symbolic link at its end is followed if `follow`, those before
+    /// it always are: the words are the user's, not the image's.
+    fn at(&self, path: &[u8], follow: bool) -> Result<Option<Box<dyn Item + '_>>>;
+    /// It is one that damage, or malice, may have brought into any state.
+    fn is_image(&self) -> bool;
+    /// Bytes that the files of the tree can hold together.
+    fn capacity(&self) -> Result<u64>;
+}
 
-    /// Makes a file, or empties the one that is there.
-    fn create(&self, path: &[u8], mode: u16) -> Result<Box<dyn Sink + '_>>;
-    fn make_dir(&self, path: &[u8], mode: u16) -> Result<()>;
-    fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<()>;
-    fn make_link(&self, path: &[u8], existing: &[u8]) -> Result<()>;
-    fn make_node(&self, path: &[u8], kind: FileKind, mode: u16, rdev: (u32, u32)) -> Result<()>;
+/// A file of any kind, held by a handle and not by its path: what is done with it happens to this file, whatever becomes of its
+/// names.
+///
+/// Names are single parts of a path ([`check_part`]), looked for in this directory only, and no symbolic link is followed. So nothing that
+/// an image says leads out of the directory that the user named.
+pub(crate) trait Item {
+    /// How it is shown in messages.
+    fn shown(&self) -> String;
+    fn meta(&self) -> Result<Meta>;
+
+    /// The names in this directory, without `.` and `..`, sorted.
+    fn names(&self) -> Result<Vec<Vec<u8>>>;
+    /// The file of this name; `None` when there is none.
+    fn child(&self, name: &[u8]) -> Result<Option<Box<dyn Item + '_>>>;
+    /// Fails when this directory, found in `parent`, says that it is in another one.
+    fn check_parent(&self, parent: &dyn Item) -> Result<()>;
+    /// The names that lead here from the item that [`Tree::at`] gave.
+    fn way(&self) -> &[Vec<u8>];
+    /// Its descriptor, on this machine.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Makes an empty file, which is open for writing; the name must be free, as for all that follow.
+    fn make_file(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>>;
+    fn make_dir(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>>;
+    fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Item + '_>>;
+    fn make_node(
+        &self,
+        name: &[u8],
+        kind: FileKind,
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Box<dyn Item + '_>>;
+    /// A further name for a file of the same tree.
+    fn make_link(&self, name: &[u8], existing: &dyn Item) -> Result<()>;
     /// Removes a file that is no directory.
-    fn remove_file(&self, path: &[u8]) -> Result<()>;
-    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()>;
+    fn remove_file(&self, name: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn remove_dir(&self, name: &[u8]) -> Result<()>;
+
+    /// The target of this symbolic link.
+    fn read_link(&self) -> Result<Vec<u8>>;
+    /// Opens this file for reading.
+    fn open(&self) -> Result<Box<dyn Source + '_>>;
+    /// Writes all of `data` at `offset` into this file, which `make_file` gave.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Sets this file's length.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()>;
     /// Sets the owner; false when the caller may not.
-    fn set_owner(&self, path: &[u8], uid: u32, gid: u32) -> Result<bool>;
-    fn set_mode(&self, path: &[u8], mode: u16) -> Result<()>;
-    fn set_times(&self, path: &[u8], atime: Stamp, mtime: Stamp) -> Result<()>;
+    fn set_owner(&self, uid: u32, gid: u32) -> Result<bool>;
+    fn set_mode(&self, mode: u16) -> Result<()>;
+    fn set_times(&self, atime: Stamp, mtime: Stamp) -> Result<()>;
+}
+
+/// Calls `found` with the file to which the names in `way` lead from `top`.
+pub(crate) fn descend(
+    top: &dyn Item,
+    way: &[Vec<u8>],
+    found: &mut dyn FnMut(&dyn Item) -> Result<()>,
+) -> Result<()> {
+    let Some((name, rest)) = way.split_first() else {
+        return found(top);
+    };
+    match top.child(name)? {
+        Some(child) => descend(&*child, rest, found),
+        None => Err(Failure::new("it is not there any more")),
+    }
+}
+
+/// How a name in a directory is shown.
+pub(crate) fn shown_below(dir: &dyn Item, name: &[u8]) -> String {
+    match dir.shown() {
+        dir if dir == "." => shown(name),
+        dir => format!("{}/{}", dir.strip_suffix('/').unwrap_or(&dir), shown(name)),
+    }
+}
+
+/// Whether `name` is one part of a path, which names something in a directory and nothing elsewhere.
+pub(crate) fn check_part(name: &[u8]) -> Result<&[u8]> {
+    let leads_on = name.iter().any(|byte| matches!(byte, b'/' | 0));
+    if name.is_empty() || leads_on || matches!(name, b"." | b"..") {
+        return Err(Failure::new(format!(
+            "{}: this cannot be the name of a file",
+            shown(name)
+        )));
+    }
+    Ok(name)
+}
+
+/// Directories below each other, at most: the longest path (PATH_MAX) has no more.
+const DEPTH_MAX: usize = 2048;
+
+/// The directories that a walk through a tree has entered. A damaged image may have a directory under several names, one of them
+/// below itself: a walk that went on there would not end.
+pub(crate) struct Walk {
+    /// Of an image: all of them. A directory of this machine may be mounted in two places.
+    entered: HashSet<(u64, u64)>,
+    above: Vec<(u64, u64)>,
+    is_image: bool,
+}
+
+impl Walk {
+    /// A walk through this tree.
+    pub(crate) fn new(tree: &dyn Tree) -> Self {
+        Self {
+            entered: HashSet::new(),
+            above: Vec::new(),
+            is_image: tree.is_image(),
+        }
+    }
+
+    /// Enters a directory that was found in `parent`; none for the one where the walk begins.
+    pub(crate) fn enter(&mut self, dir: &dyn Item, parent: Option<&dyn Item>) -> Result<()> {
+        let id = dir.meta()?.id;
+        if let Some(parent) = parent {
+            dir.check_parent(parent)?;
+        }
+        if self.above.len() == DEPTH_MAX {
+            return Err(Failure::new(format!(
+                "more than {DEPTH_MAX} directories, one in the other"
+            )));
+        }
+        if self.above.contains(&id) || self.is_image && !self.entered.insert(id) {
+            let words = format!("directory inode {} has a second name here", id.1);
+            let failure = Failure::new(words);
+            return Err(if self.is_image {
+                failure.advise(DAMAGED)
+            } else {
+                failure
+            });
+        }
+        self.above.push(id);
+        Ok(())
+    }
+
+    /// Leaves the directory that was entered last.
+    pub(crate) fn leave(&mut self) {
+        self.above.pop();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_of_a_path_leads_nowhere_else() {
+        for name in [
+            &b""[..],
+            b".",
+            b"..",
+            b"/",
+            b"a/b",
+            b"../x",
+            b"/etc",
+            b"a\0b",
+        ] {
+            assert!(check_part(name).is_err(), "{}", name.escape_ascii());
+        }
+        for name in [&b"a"[..], b"...", b".x", b"a b", b"\xff"] {
+            assert!(check_part(name).is_ok(), "{}", name.escape_ascii());
+        }
+    }
 
     #[test]
     fn the_table_is_in_the_order_of_the_kinds() {

@@ -179,6 +179,18 @@ pub enum Inconsistent {
     /// Going up by ".." from a directory never comes to the root.
     #[error("directory inode {0} is not below the root")]
     NotBelowRoot(InodeNo),
+    /// A directory is named in one directory, and its ".." names another one.
+    #[error(
+        "directory inode {ino} is named in directory inode {parent}, and its \"..\" is inode {dotdot}"
+    )]
+    DirectoryElsewhere {
+        /// The directory.
+        ino: InodeNo,
+        /// Where it is named.
+        parent: InodeNo,
+        /// Where it says that it is.
+        dotdot: InodeNo,
+    },
     /// The hash tree of a directory leads from block to block without end, or back.
     #[error("directory inode {ino}: the hash tree goes astray at hash {hash:#010x}")]
     IndexAstray {

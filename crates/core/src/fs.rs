@@ -268,6 +268,12 @@ impl Fs {
         self.run(|vol| path::resolve_parent(vol, c, ROOT_INO, path))
     }
 
+    /// Fails when the directory `ino`, which was found in the directory `parent`, says by its ".." that it is in another one. For
+    /// who walks a tree: one that has no such directory and none that two names lead to has no circle either.
+    pub fn check_parent(&self, ino: InodeNo, parent: InodeNo) -> Result<()> {
+        self.run(|vol| namei::check_parent(vol, &*vol.iget(ino)?, parent))
+    }
+
     // -- attributes --
 
     /// All attributes.

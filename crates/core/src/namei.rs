@@ -95,6 +95,27 @@ fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
     named_inode(vol, found)
 }
 
+/// Whether ".." of `dir` names `parent`.
+///
+/// # Errors
+/// `NotDirectory`; damage, also when it names another one.
+pub(crate) fn check_parent(vol: &Volume, dir: &Inode, parent: InodeNo) -> Result<()> {
+    let _shared = dir.lock.read();
+    let st = dir.state.read();
+    st.check_live()?;
+    let dotdot = dir::dotdot(Dir::open(vol, dir, &st)?)?.ino;
+    if dotdot == parent {
+        return Ok(());
+    }
+    let ino = dir.ino;
+    Err(Inconsistent::DirectoryElsewhere {
+        ino,
+        parent,
+        dotdot,
+    }
+    .into())
+}
+
 /// Names of 1 to 255 bytes, without '/' and NUL.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {

@@ -5,21 +5,23 @@
 
 mod host;
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Cp;
-use crate::failure::{Explain, Failure, Result};
+use crate::failure::{DAMAGED, Explain, Failure, Result};
 use crate::image::Volume;
 use crate::mounts;
 use crate::place::{self, Place};
-use crate::tree::{FileKind, Meta, Tree};
+use crate::shown::shown;
+use crate::tree::{FileKind, Item, Meta, Tree, Walk, descend, shown_below};
 use host::Host;
 
 /// How much is read and written at once.
@@ -31,54 +33,93 @@ pub(crate) fn run(args: &Cp) -> Result<()> {
         .split_last()
         .ok_or_else(|| Failure::new("nothing to copy"))?;
     let trees = Trees::open(args)?;
-    let mut job = Job {
-        args,
-        to: trees.of(target),
-        links: HashMap::new(),
-        buffer: vec![0; CHUNK],
-        bar: progress(args),
-        failed: 0,
-    };
-    let target_path = path_of(target);
-    let into = job
-        .to
-        .meta_followed(target_path)?
-        .is_some_and(|m| m.kind == FileKind::Dir);
-    if !into && (sources.len() > 1 || target_path.ends_with(b"/")) {
-        return Err(Failure::new(format!("{target} is not a directory"))
-            .advise("several files can only be copied into a directory that exists"));
-    }
-    for source in sources {
-        let from = trees.of(source);
-        let path = path_of(source);
-        let to = if into {
-            place::join(target_path, &name_of(path)?)
-        } else {
-            target_path.to_vec()
-        };
-        job.count(from, path);
-        job.copy(from, path, &to, trees.same(source, target));
-    }
-    job.bar.finish_and_clear();
-    let failed = job.failed;
-    drop(job);
+    more_descriptors();
+    let failed = copy_all(args, &trees, target, sources);
     trees.close()?;
-    match failed {
+    match failed? {
         0 => Ok(()),
         1 => Err(Failure::new("1 file was not copied")),
         n => Err(Failure::new(format!("{n} files were not copied"))),
     }
 }
 
-/// The name that a source gets in a target directory; `.` and `/` give their content, under no name of their own.
-fn name_of(path: &[u8]) -> Result<Vec<u8>> {
-    if let Some((_, name)) = place::split_last(path) {
-        return Ok(name);
+/// Copies the sources; gives how many files were not copied.
+fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Result<u32> {
+    let to = trees.of(target);
+    let path = path_of(target);
+    let there = to.at(path, true)?;
+    let is_dir = |item: &dyn Item| Ok::<_, Failure>(item.meta()?.kind == FileKind::Dir);
+    let into = there.map(|item| Ok::<_, Failure>((is_dir(&*item)?, item)));
+    let into = into
+        .transpose()?
+        .and_then(|(is_dir, item)| is_dir.then_some(item));
+    if into.is_none() && (sources.len() > 1 || path.ends_with(b"/")) {
+        return Err(Failure::new(format!("{target} is not a directory"))
+            .advise("several files can only be copied into a directory that exists"));
     }
-    let real = mounts::resolved(Path::new(OsStr::from_bytes(path)));
-    Ok(real
-        .file_name()
-        .map_or_else(|| b".".to_vec(), |name| name.as_bytes().to_vec()))
+    // Where the copies go: the directory, its path, and the name of the copy if it is not the original's.
+    let gone = || Failure::new(format!("{target}: no such file or directory"));
+    let (top, dir_path, name) = match into {
+        Some(dir) => (dir, path.to_vec(), None),
+        None => {
+            let (mut dir_path, name) = place::split_last(path).ok_or_else(gone)?;
+            if dir_path.is_empty() {
+                dir_path.push(b'.');
+            }
+            let dir = to.at(&dir_path, true)?;
+            let dir = dir.filter(|item| is_dir(&**item).unwrap_or(false));
+            (dir.ok_or_else(gone)?, dir_path, Some(name))
+        }
+    };
+    // On this machine without links and `..`, so that the directories above it can be told.
+    let place = match target {
+        Place::Host(_) => mounts::resolved(Path::new(OsStr::from_bytes(&dir_path)))
+            .into_os_string()
+            .into_vec(),
+        Place::Image { .. } => dir_path,
+    };
+    let mut job = Job {
+        args,
+        top: &*top,
+        links: HashMap::new(),
+        buffer: vec![0; CHUNK],
+        bar: progress(args),
+        failed: 0,
+    };
+    for source in sources {
+        let from = trees.of(source);
+        let path = path_of(source);
+        let name = name.clone().unwrap_or_else(|| name_of(source));
+        let same = trees.same(source, target).then_some((to, &*place));
+        if let Err(e) = job.copy_source(from, path, &name, same) {
+            job.tell(e.context(from.shown(path)));
+        }
+    }
+    job.bar.finish_and_clear();
+    Ok(job.failed)
+}
+
+/// A descriptor is open for each directory on the way down: as many as this process may have.
+fn more_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let more = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Where that is not allowed, deep trees end with "too many open files".
+    let _ = setrlimit(Resource::Nofile, more);
+}
+
+/// The name that a source gets in a target directory; `.` when it has none of its own, and its content is meant.
+fn name_of(place: &Place) -> Vec<u8> {
+    let own = match place {
+        Place::Host(path) if path.file_name().is_none() => {
+            let real = mounts::resolved(path);
+            real.file_name().map(|name| name.as_bytes().to_vec())
+        }
+        _ => place::split_last(path_of(place)).map(|(_, name)| name),
+    };
+    own.unwrap_or_else(|| b".".to_vec())
 }
 
 fn path_of(place: &Place) -> &[u8] {
@@ -157,62 +198,116 @@ fn progress(args: &Cp) -> ProgressBar {
 
 struct Job<'a> {
     args: &'a Cp,
-    to: &'a dyn Tree,
-    /// Where the first name of each file with several names went.
-    links: HashMap<(u64, u64), Vec<u8>>,
+    /// The directory into which everything is copied.
+    top: &'a dyn Item,
+    /// The ways from there to where the first name of each file with several names went.
+    links: HashMap<(u64, u64), Vec<Vec<u8>>>,
     buffer: Vec<u8>,
     bar: ProgressBar,
     failed: u32,
 }
 
+/// What is known of a source while it is copied.
+struct Origin {
+    /// It is in the tree that the copy goes to.
+    same_tree: bool,
+    walk: Walk,
+    /// What all its files together can hold.
+    capacity: u64,
+    /// What those can that are yet to come.
+    left: u64,
+    /// Files with several names that were counted.
+    counted: HashSet<(u64, u64)>,
+}
+
 impl Job<'_> {
-    /// Adds what is to come to the bar's length.
-    fn count(&self, from: &dyn Tree, path: &[u8]) {
-        if self.bar.is_hidden() {
+    /// Copies what a place of the command line names. `same`: the tree and the path of the target, when the source is in it.
+    fn copy_source(
+        &mut self,
+        from: &dyn Tree,
+        path: &[u8],
+        name: &[u8],
+        same: Option<(&dyn Tree, &[u8])>,
+    ) -> Result<()> {
+        // As cp: a link named on the command line is followed unless the copy is recursive.
+        let item = from
+            .at(path, !self.recursive())?
+            .ok_or_else(|| Failure::new("no such file or directory"))?;
+        let meta = item.meta()?;
+        if meta.kind == FileKind::Dir && self.recursive() {
+            if let Some((tree, target)) = same
+                && is_below(tree, target, meta.id)?
+            {
+                return Err(Failure::new("cannot be copied into itself"));
+            }
+            if !self.bar.is_hidden() {
+                self.count(&mut Walk::new(from), &*item, None);
+            }
+        } else {
+            self.bar.inc_length(meta.size);
+        }
+        let capacity = from.capacity()?;
+        let mut origin = Origin {
+            same_tree: same.is_some(),
+            walk: Walk::new(from),
+            capacity,
+            left: capacity,
+            counted: HashSet::new(),
+        };
+        if name == b"." && meta.kind == FileKind::Dir && self.recursive() {
+            origin.walk.enter(&*item, None)?;
+            return self.copy_dir(&mut origin, &*item, self.top, name, Some(self.top));
+        }
+        self.copy_one(&mut origin, &*item, None, self.top, name)
+    }
+
+    /// Adds what is to come to the bar's length; what is wrong is told when it is copied.
+    fn count(&self, walk: &mut Walk, item: &dyn Item, parent: Option<&dyn Item>) {
+        let Ok(meta) = item.meta() else { return };
+        self.bar.inc_length(meta.size);
+        if meta.kind != FileKind::Dir || walk.enter(item, parent).is_err() {
             return;
         }
-        let Ok(Some(meta)) = from.meta(path) else {
-            return;
-        };
-        self.bar.inc_length(meta.size);
-        if meta.kind == FileKind::Dir && self.recursive() {
-            for name in from.names(path).unwrap_or_default() {
-                self.count(from, &place::join(path, &name));
+        for name in item.names().unwrap_or_default() {
+            if let Ok(Some(child)) = item.child(&name) {
+                self.count(walk, &*child, Some(item));
             }
         }
+        walk.leave();
     }
 
     fn recursive(&self) -> bool {
         self.args.recursive || self.args.archive
     }
 
-    /// Copies one file with what is below it; tells what fails and goes on.
-    fn copy(&mut self, from: &dyn Tree, path: &[u8], to: &[u8], same_tree: bool) {
-        if let Err(e) = self.copy_one(from, path, to, same_tree) {
-            self.failed += 1;
-            self.bar
-                .suspend(|| eprintln!("stetfs: {}", e.context(from.shown(path))));
-        }
+    /// Tells what was not copied.
+    fn tell(&mut self, failure: Failure) {
+        self.failed += 1;
+        self.bar.suspend(|| eprintln!("stetfs: {failure}"));
     }
 
-    fn copy_one(&mut self, from: &dyn Tree, path: &[u8], to: &[u8], same_tree: bool) -> Result<()> {
-        // As cp: a link named on the command line is followed unless the copy is recursive.
-        let found = if self.recursive() {
-            from.meta(path)
-        } else {
-            from.meta_followed(path)
-        }?;
-        let meta = found.ok_or_else(|| Failure::new("no such file or directory"))?;
-        let there = self.to.meta(to)?;
-        if let Some(there) = there {
-            if same_tree && there.id == meta.id {
+    /// Copies `item`, which was found in `parent`, as `name` into `to`.
+    fn copy_one(
+        &mut self,
+        origin: &mut Origin,
+        item: &dyn Item,
+        parent: Option<&dyn Item>,
+        to: &dyn Item,
+        name: &[u8],
+    ) -> Result<()> {
+        let shown = || shown_below(to, name);
+        let meta = item.meta()?;
+        let there = to.child(name).during(shown)?;
+        if let Some(there) = &there {
+            let other = there.meta().during(shown)?;
+            if origin.same_tree && other.id == meta.id {
                 return Err(Failure::new("the copy and the original are the same file"));
             }
-            if (there.kind == FileKind::Dir) != (meta.kind == FileKind::Dir) {
+            if (other.kind == FileKind::Dir) != (meta.kind == FileKind::Dir) {
                 return Err(Failure::new(format!(
                     "{} is there and is a {}",
-                    self.to.shown(to),
-                    there.kind.word()
+                    there.shown(),
+                    other.kind.word()
                 )));
             }
             if meta.kind != FileKind::Dir {
@@ -220,76 +315,93 @@ impl Job<'_> {
                     return Ok(());
                 }
                 // A new file: the old one may have other names, and may be a link to somewhere else.
-                self.to.remove_file(to).during(|| self.to.shown(to))?;
+                to.remove_file(name).during(shown)?;
             }
         }
         if meta.kind == FileKind::Dir {
-            return self.copy_dir(from, path, to, same_tree, &meta, there.is_some());
+            if !self.recursive() {
+                return Err(Failure::new("is a directory").advise("copy directories with -r or -a"));
+            }
+            origin.walk.enter(item, parent)?;
+            let done = self.copy_dir(origin, item, to, name, there.as_deref());
+            origin.walk.leave();
+            return done;
         }
         if self.args.archive && meta.nlink > 1 {
             if let Some(first) = self.links.get(&meta.id) {
-                return self.to.make_link(to, first).during(|| self.to.shown(to));
+                let link = &mut |first: &dyn Item| to.make_link(name, first);
+                return descend(self.top, first, link).during(shown);
             }
-            self.links.insert(meta.id, to.to_vec());
+            let mut way = to.way().to_vec();
+            way.push(name.to_vec());
+            self.links.insert(meta.id, way);
         }
-        self.copy_content(from, path, to, &meta)?;
-        self.copy_attributes(from, path, to, &meta)
+        let copy = match meta.kind {
+            FileKind::File => self.copy_bytes(origin, item, to, name, &meta)?,
+            FileKind::Symlink => to.make_symlink(name, &item.read_link()?).during(shown)?,
+            _ => {
+                let made = to.make_node(name, meta.kind, meta.mode, meta.rdev);
+                made.during(shown)?
+            }
+        };
+        self.copy_attributes(item, &*copy, &meta)
     }
 
+    /// Copies a directory as `name` into `to`, or what is in it into the one that is there.
     fn copy_dir(
         &mut self,
-        from: &dyn Tree,
-        path: &[u8],
-        to: &[u8],
-        same_tree: bool,
-        meta: &Meta,
-        is_there: bool,
+        origin: &mut Origin,
+        dir: &dyn Item,
+        to: &dyn Item,
+        name: &[u8],
+        there: Option<&dyn Item>,
     ) -> Result<()> {
-        if !self.recursive() {
-            return Err(Failure::new("is a directory").advise("copy directories with -r or -a"));
-        }
+        let meta = dir.meta()?;
         // The names are taken before the copy is made: it may lie inside the original.
-        let names = from.names(path)?;
-        if same_tree && is_below(self.to, to, meta.id)? {
-            return Err(Failure::new("cannot be copied into itself"));
-        }
-        if !is_there {
-            self.to
-                .make_dir(to, meta.mode | 0o700)
-                .during(|| self.to.shown(to))?;
-        }
+        let names = dir.names()?;
+        let made = match there {
+            Some(_) => None,
+            None => Some(
+                to.make_dir(name, meta.mode | 0o700)
+                    .during(|| shown_below(to, name))?,
+            ),
+        };
+        let Some(copy) = there.or(made.as_deref()) else {
+            unreachable!("one of them is there");
+        };
         for name in names {
-            self.copy(
-                from,
-                &place::join(path, &name),
-                &place::join(to, &name),
-                same_tree,
-            );
+            let found = dir
+                .child(&name)
+                .and_then(|child| child.ok_or_else(|| Failure::new("no such file or directory")));
+            let done =
+                found.and_then(|child| self.copy_one(origin, &*child, Some(dir), copy, &name));
+            if let Err(e) = done {
+                // What fails is told, and the rest is copied.
+                self.tell(e.context(shown_below(dir, &name)));
+            }
         }
-        self.copy_attributes(from, path, to, meta)
+        self.copy_attributes(dir, copy, &meta)
     }
 
-    fn copy_content(&mut self, from: &dyn Tree, path: &[u8], to: &[u8], meta: &Meta) -> Result<()> {
-        let shown = || self.to.shown(to);
-        match meta.kind {
-            FileKind::File => self.copy_bytes(from, path, to, meta),
-            FileKind::Symlink => self
-                .to
-                .make_symlink(to, &from.read_link(path)?)
-                .during(shown),
-            _ => self
-                .to
-                .make_node(to, meta.kind, meta.mode, meta.rdev)
-                .during(shown),
-        }
-    }
-
-    fn copy_bytes(&mut self, from: &dyn Tree, path: &[u8], to: &[u8], meta: &Meta) -> Result<()> {
-        let target = self.to;
-        let shown = || target.shown(to);
-        self.bar.set_message(from.shown(path));
-        let mut source = from.open(path)?;
-        let mut sink = target.create(to, meta.mode & 0o777).during(shown)?;
+    fn copy_bytes<'t>(
+        &mut self,
+        origin: &mut Origin,
+        item: &dyn Item,
+        to: &'t dyn Item,
+        name: &[u8],
+        meta: &Meta,
+    ) -> Result<Box<dyn Item + 't>> {
+        let shown = || shown_below(to, name);
+        self.bar.set_message(item.shown());
+        let mut source = item.open()?;
+        let copy = to.make_file(name, meta.mode & 0o777).during(shown)?;
+        // Of a file with several names only the first copy counts, but each has to be bounded.
+        let is_first = meta.nlink < 2 || origin.counted.insert(meta.id);
+        let mut left = if is_first {
+            origin.left
+        } else {
+            origin.capacity
+        };
         let mut offset = 0;
         while let Some((start, end)) = source.next_data(offset)? {
             offset = start;
@@ -299,7 +411,8 @@ impl Job<'_> {
                 if got == 0 {
                     break;
                 }
-                sink.write(offset, &self.buffer[..got]).during(shown)?;
+                left = left.checked_sub(got as u64).ok_or_else(too_much)?;
+                copy.write(offset, &self.buffer[..got]).during(shown)?;
                 offset += got as u64;
                 self.bar.inc(got as u64);
             }
@@ -307,39 +420,34 @@ impl Job<'_> {
                 break;
             }
         }
-        if offset < meta.size {
-            sink.set_len(meta.size).during(shown)?;
+        if is_first {
+            origin.left = left;
         }
-        Ok(())
+        if offset < meta.size {
+            copy.set_len(meta.size).during(shown)?;
+        }
+        Ok(copy)
     }
 
     /// With `--archive`: owner, mode, attributes, times, in this order, since each of the first may change the next.
-    fn copy_attributes(
-        &mut self,
-        from: &dyn Tree,
-        path: &[u8],
-        to: &[u8],
-        meta: &Meta,
-    ) -> Result<()> {
-        let shown = || self.to.shown(to);
+    fn copy_attributes(&self, item: &dyn Item, copy: &dyn Item, meta: &Meta) -> Result<()> {
         if !self.args.archive {
             return Ok(());
         }
-        let owned = self.to.set_owner(to, meta.uid, meta.gid).during(shown)?;
+        let shown_copy = || copy.shown();
+        let owned = copy.set_owner(meta.uid, meta.gid).during(shown_copy)?;
         if meta.kind != FileKind::Symlink {
             // Set-user-ID for another owner than the original's would be a different promise.
             let mode = if owned { meta.mode } else { meta.mode & 0o1777 };
-            self.to.set_mode(to, mode).during(shown)?;
+            copy.set_mode(mode).during(shown_copy)?;
         }
         let mut lost = Vec::new();
-        for (name, value) in from.xattrs(path)? {
-            if let Err(e) = self.to.set_xattr(to, &name, &value) {
-                lost.push(format!("{} ({e})", String::from_utf8_lossy(&name)));
+        for (name, value) in item.xattrs()? {
+            if let Err(e) = copy.set_xattr(&name, &value) {
+                lost.push(format!("{} ({e})", shown(&name)));
             }
         }
-        self.to
-            .set_times(to, meta.atime, meta.mtime)
-            .during(shown)?;
+        copy.set_times(meta.atime, meta.mtime).during(shown_copy)?;
         if lost.is_empty() {
             return Ok(());
         }
@@ -350,12 +458,18 @@ impl Job<'_> {
     }
 }
 
+/// Files of an image share no blocks, so that all of them fit the image.
+fn too_much() -> Failure {
+    Failure::new("the files hold more than the whole image: some use the same blocks")
+        .advise(DAMAGED)
+}
+
 /// Whether `path` lies in the directory that has this id, or is it.
 fn is_below(tree: &dyn Tree, path: &[u8], dir: (u64, u64)) -> Result<bool> {
     for ancestor in Path::new(OsStr::from_bytes(path)).ancestors() {
-        if tree
-            .meta_followed(ancestor.as_os_str().as_bytes())?
-            .is_some_and(|m| m.id == dir)
+        let there = tree.at(ancestor.as_os_str().as_bytes(), true)?;
+        if let Some(there) = there
+            && there.meta()?.id == dir
         {
             return Ok(true);
         }

@@ -7,6 +7,7 @@ mod docs;
 mod export;
 mod files;
 mod fsck;
+mod hostile;
 mod journal;
 #[cfg(feature = "lab")]
 mod lab;
