@@ -3,6 +3,8 @@
 mod copy;
 #[cfg(feature = "crash")]
 mod crash;
+#[cfg(feature = "lab")]
+mod damaged;
 mod docs;
 mod export;
 mod files;
