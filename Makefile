@@ -27,6 +27,7 @@ demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fs
 
 test: ## Every test
 	@scripts/deps.sh test
+	@$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --no-default-features --target-dir $(TARGET)
 	@CARGO="$(CARGO)" scripts/test.sh
 
 test-mtd: ## NAND parts behind Linux's MTD layer: the kernel's nandsim in an emulated machine (minutes; not in `make test`)
