@@ -6,7 +6,7 @@
 //! and `ffi` crates translate to an errno; nothing in this crate knows an errno.
 
 use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
-use stetfs_journal::JournalError;
+use stetfs_journal::{Broken, JournalError, note_broken};
 use stetfs_media::MediaError;
 
 use crate::alloc::Damage as AllocationDamage;
@@ -236,21 +236,27 @@ pub enum Inconsistent {
     },
 }
 
+/// An error that no operation gets over: see [`note_broken`].
+fn broken<T>(why: Broken, error: T) -> Box<T> {
+    note_broken(why);
+    Box::new(error)
+}
+
 impl From<Corrupt> for Error {
     fn from(e: Corrupt) -> Self {
-        Self::Corrupt(Box::new(e))
+        Self::Corrupt(broken(Broken::ByDamage, e))
     }
 }
 
 impl From<Corruption> for Error {
     fn from(e: Corruption) -> Self {
-        Self::CorruptAt(Box::new(e))
+        Self::CorruptAt(broken(Broken::ByDamage, e))
     }
 }
 
 impl From<Inconsistent> for Error {
     fn from(e: Inconsistent) -> Self {
-        Self::Inconsistent(Box::new(e))
+        Self::Inconsistent(broken(Broken::ByDamage, e))
     }
 }
 
@@ -268,13 +274,13 @@ impl From<MappingDamage> for Error {
 
 impl From<MediaError> for Error {
     fn from(e: MediaError) -> Self {
-        Self::Media(Box::new(e))
+        Self::Media(broken(Broken::ByFailure, e))
     }
 }
 
 impl From<JournalError> for Error {
     fn from(e: JournalError) -> Self {
-        Self::Journal(Box::new(e))
+        Self::Journal(broken(Broken::ByFailure, e))
     }
 }
 

@@ -427,6 +427,8 @@ fn write_chunk(
     let result = vol.start(credits).and_then(|h| {
         // What was copied before an error counts.
         let result = copy_in(vol, &h, inode, (first, skip), bytes, &found, &mut copied);
+        // Each block is written entirely or not at all.
+        h.forgive();
         if copied.bytes > 0 {
             finish_write(
                 vol,

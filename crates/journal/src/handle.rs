@@ -35,6 +35,28 @@ pub(crate) fn is_half_done() -> bool {
     HALF_DONE.get() > 0
 }
 
+/// Why an operation did not come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Broken {
+    /// It met damage. What it has changed already becomes durable all the same when the volume [goes on](Journal::go_on).
+    ByDamage,
+    /// Something could not be read or written.
+    ByFailure,
+}
+
+thread_local! {
+    /// Why this thread's operation is not coming to its end.
+    static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
+}
+
+/// An operation of this thread meets an error that it cannot get over. If it has changed something already, nothing of that must
+/// become durable by somebody else's commit: closing its handle stops the journal.
+pub fn note_broken(why: Broken) {
+    if is_half_done() {
+        BROKEN.set(BROKEN.get().max(Some(why)));
+    }
+}
+
 /// What a data block holds that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Old {
@@ -257,6 +279,11 @@ impl Handle {
         extended
     }
 
+    /// The error that was met is none of what this handle has changed, which is whole as it is.
+    pub fn forgive(&self) {
+        BROKEN.set(None);
+    }
+
     /// What a scheme could not note of a change would be missing at the commit, so nothing is committed any more.
     fn must_be<T>(&self, changed: Result<T>) -> Result<T> {
         changed.inspect_err(|error| self.journal.abort(error.clone()))
@@ -280,6 +307,18 @@ impl Drop for Handle {
             HALF_DONE.set(HALF_DONE.get() - 1);
             if std::thread::panicking() {
                 let why = "an operation panicked when it was half done".to_owned();
+                self.journal.abort(JournalError::Unusable(why));
+            }
+            let broken = BROKEN.take();
+            let stops = match broken {
+                // A commit that fails stops it anyway, and knows why.
+                _ if self.of_commit => false,
+                None => false,
+                Some(Broken::ByFailure) => true,
+                Some(Broken::ByDamage) => !self.journal.goes_on(),
+            };
+            if stops {
+                let why = "an operation failed when it was half done".to_owned();
                 self.journal.abort(JournalError::Unusable(why));
             }
         }

@@ -1,5 +1,6 @@
 //! The journal: reading blocks, starting handles, work in the background, closing.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ pub struct Journal {
     files: Files,
     gate: Gate<Transaction>,
     placer: OnceLock<Weak<dyn Placer>>,
+    goes_on: AtomicBool,
     counters: Counters,
     background: Background,
 }
@@ -96,6 +98,7 @@ impl Journal {
             files: Files::new(),
             gate: Gate::new(Tid(1), pace),
             placer: OnceLock::new(),
+            goes_on: AtomicBool::new(false),
             counters: Counters::default(),
             background: Background::new(),
         });
@@ -295,6 +298,15 @@ impl Journal {
     pub fn abort(&self, error: JournalError) {
         tracing::error!("journal stopped: {error}");
         self.gate.stop(error);
+    }
+
+    /// Operations that meet damage when they are half done do not stop the journal (`errors=continue`).
+    pub fn go_on(&self) {
+        self.goes_on.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn goes_on(&self) -> bool {
+        self.goes_on.load(Ordering::Relaxed)
     }
 
     /// Stops at once without writing anything (FS_IOC_SHUTDOWN without a flush of the log): an honest crash.

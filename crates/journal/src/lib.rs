@@ -41,7 +41,7 @@ mod sync;
 
 pub use error::{JournalError, Result};
 pub use file_data::{FileData, Wrote};
-pub use handle::{Handle, Old};
+pub use handle::{Broken, Handle, Old, note_broken};
 pub use journal::{Config, Journal};
 pub use ranges::Ranges;
 pub use registry::{Opened, Registration, SCHEMES, find, find_option};

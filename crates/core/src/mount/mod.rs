@@ -38,7 +38,7 @@ pub use self::journal_area::{journal_extents, private_log_owner};
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::icache::InodeCache;
-use crate::options::MountOptions;
+use crate::options::{MountOptions, OnError};
 use crate::place::Placement;
 use crate::types::Shutdown;
 use crate::volume::{ROOT_INO, Volume, VolumeState, super_place};
@@ -459,6 +459,9 @@ fn assemble(
         bytes_written: AtomicU64::new(0),
         placement: OnceLock::new(),
     });
+    if vol.on_error() == OnError::Continue {
+        vol.journal.go_on();
+    }
     let placement = Arc::new(Placement::new(&vol));
     let weak: Weak<dyn stetfs_journal::Placer> = Arc::downgrade(&placement) as _;
     vol.journal.attach(weak);

@@ -131,6 +131,58 @@ fn fails_cleanly(made: &Image, change: Change, skip: u64, what: &str) -> bool {
     struck
 }
 
+/// A hole whose two edges are written and whose middle goes, in one handle, on a volume that somebody else commits when the hole is half
+/// made: after a crash the file is as it was or has the whole hole.
+#[test]
+fn a_hole_is_made_entirely_or_not_at_all() {
+    const HOLE: std::ops::Range<usize> = 5000..25_000;
+    let made = {
+        let dev = Arc::new(options().build(image("-t ext4 -b 4096", 24)));
+        let fs = mount(dev.clone(), MountOptions::default());
+        let c = Caller::root();
+        let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+        fs.write(&c, ino, 0, &[7; 40_000]).unwrap();
+        fs.release(ino).unwrap();
+        fs.unmount().unwrap();
+        dev.newest()
+    };
+    let old = vec![7; 40_000];
+    let mut new = old.clone();
+    new[HOLE].fill(0);
+    for skip in 0.. {
+        let what = format!("a hole with read {skip} failing");
+        let dev = Arc::new(options().build(made.clone()));
+        let fs = mount(dev.clone(), MountOptions::default());
+        let c = Caller::root();
+        let ino = fs.lookup(&c, fs.root(), b"f").unwrap().ino;
+        dev.inject(Fault::nth(Op::Read, skip));
+        let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+        let result = fs.fallocate(&c, ino, mode, HOLE.start as u64, HOLE.len() as u64);
+        // Somebody else's commit.
+        let _ = fs.sync();
+        let struck = dev.faults_struck() > 0;
+        dev.heal();
+        drop(fs);
+        let left = Arc::new(options().build(dev.crash_point().crash(&Keep::All).image()));
+        let fs = mount(left.clone(), MountOptions::default());
+        let mut found = vec![0; 40_000];
+        fs.read(fs.lookup(&c, fs.root(), b"f").unwrap().ino, 0, &mut found)
+            .unwrap();
+        assert!(
+            found == old || found == new,
+            "{what}: a half of it is there"
+        );
+        assert!(
+            result.is_err() || found == new,
+            "{what}: confirmed and not there"
+        );
+        fs.unmount().unwrap();
+        if !struck {
+            break;
+        }
+    }
+}
+
 fn remount(dev: &Arc<SimDev>, what: &str) {
     let fs = mount(dev.clone(), MountOptions::default());
     fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
