@@ -38,6 +38,8 @@ const IOV_MAX: usize = 1024;
 /// A file or block device, locked as long as this lives.
 pub struct FileDev {
     pub(crate) file: File,
+    /// What a loop device is on: locked as long as this lives.
+    _below: Vec<File>,
     pub(crate) path: PathBuf,
     pub(crate) shape: Shape,
     meter: Meter,
@@ -74,9 +76,10 @@ impl FileDev {
         FileOptions::default()
     }
 
-    pub(crate) fn from_parts(file: File, path: PathBuf, shape: Shape) -> Self {
+    pub(crate) fn from_parts(file: File, below: Vec<File>, path: PathBuf, shape: Shape) -> Self {
         Self {
             file,
+            _below: below,
             path,
             shape,
             meter: Meter::new(),

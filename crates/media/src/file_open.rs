@@ -5,14 +5,20 @@
 //! | | means | keeps out |
 //! |---|---|---|
 //! | read-write, file | flock, exclusive | every other stetfs |
-//! | read-only, file | flock, shared | writers |
+//! | read-only, file | flock, shared; a range | writers |
 //! | read-write, block device | O_EXCL and flock, exclusive | kernel mounts, swap, RAID, every other stetfs |
 //! | read-only, block device | O_EXCL tried once, flock, shared | as above, at the moment of opening |
+//!
+//! A loop device and its backing file are one volume by two names. Who opens the device locks the file too, and the whole
+//! chain where that is on a loop device again: shared, which keeps out whoever has the file itself read-write, and the range that the
+//! device is of (F_OFD_SETLK), so that partitions of one file can be used beside each other and nothing twice. Who opens the
+//! file read-only locks all of it that way.
 //!
 //! A file that the kernel has mounted through a loop device is not locked by the kernel; that is
 //! looked up in sysfs.
 
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,7 +27,7 @@ use rustix::fs::{
     open, statx,
 };
 use rustix::io::{Errno, retry_on_intr};
-use stetfs_sys::block_ioctl;
+use stetfs_sys::{block_ioctl, lock_range, loop_ioctl};
 
 use crate::error::MediaError;
 use crate::file::{FileDev, PAGE, Shape};
@@ -84,13 +90,15 @@ impl FileOptions {
         {
             return Err(failed(Errno::STALE));
         }
+        let mut below = Vec::new();
         if self.lock {
             self.lock_file(path, &file, &stat, block_device)?;
+            below = self.lock_backing(path, &stat, block_device)?;
         }
         let shape = self
             .measure(&file, &stat, block_device, direct)
             .map_err(failed)?;
-        Ok(FileDev::from_parts(file, path.to_owned(), shape))
+        Ok(FileDev::from_parts(file, below, path.to_owned(), shape))
     }
 
     /// The file, and whether it was opened past the page cache.
@@ -160,12 +168,74 @@ impl FileOptions {
             },
         })?;
         match mounted_loop_device(stat) {
-            Some(device) if !block_device => Err(MediaError::Busy {
-                path: path.to_owned(),
-                by: format!(" (mounted through {device})"),
-            }),
-            _ => Ok(()),
+            Some(device) if !block_device => {
+                return Err(MediaError::Busy {
+                    path: path.to_owned(),
+                    by: format!(" (mounted through {device})"),
+                });
+            }
+            _ => {}
         }
+        if !block_device && self.read_only {
+            return lock_part(path, file, Part::WHOLE, false);
+        }
+        Ok(())
+    }
+
+    /// Locks what a loop device is on. The locks last as long as the files that are returned.
+    fn lock_backing(
+        self,
+        path: &Path,
+        stat: &Stat,
+        block_device: bool,
+    ) -> Result<Vec<File>, MediaError> {
+        const DEPTH_MAX: usize = 8;
+        let mut locked = Vec::new();
+        let mut device = block_device.then_some(stat.st_rdev);
+        let mut part = Part::WHOLE;
+        while let Some(backing) = device.and_then(backing_of) {
+            if locked.len() == DEPTH_MAX {
+                break;
+            }
+            part = part.inside(backing.part);
+            let Some(file) = self.open_backing(&backing) else {
+                // Removed, or in a place that cannot be seen from here: whoever has it open can at least be asked for.
+                return match lock_holder_of(&backing.identity) {
+                    Some(by) => Err(busy_below(path, &backing, &by)),
+                    None => Ok(locked),
+                };
+            };
+            let busy = |by: &str| busy_below(path, &backing, by);
+            let shared = || retry_on_intr(|| flock(&file, FlockOperation::NonBlockingLockShared));
+            with_patience(shared)
+                .map_err(|_| busy(&lock_holder_of(&backing.identity).unwrap_or_default()))?;
+            // A file that cannot be written is not written through its device either.
+            let exclusive = !self.read_only && is_writable(&file);
+            lock_part(path, &file, part, exclusive).map_err(|e| match e {
+                MediaError::Busy { by, .. } => busy(&by),
+                e => e,
+            })?;
+            device = fstat(&file)
+                .ok()
+                .filter(|stat| FileType::from_raw_mode(stat.st_mode).is_block_device())
+                .map(|stat| stat.st_rdev);
+            locked.push(file);
+        }
+        Ok(locked)
+    }
+
+    /// The backing file, if it is the one that is found by its name.
+    fn open_backing(self, backing: &Backing) -> Option<File> {
+        let open_as = |flags| {
+            let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            retry_on_intr(|| open(&backing.path, flags, Mode::empty()))
+        };
+        let file = match open_as(OFlags::RDWR) {
+            Ok(file) if !self.read_only => file,
+            _ => open_as(OFlags::RDONLY).ok()?,
+        };
+        let stat = fstat(&file).ok()?;
+        (identity(&stat) == backing.identity).then(|| File::from(file))
     }
 
     /// Size, sector size and alignments.
@@ -206,6 +276,123 @@ impl FileOptions {
             volatile_cache: !(block_device && direct && is_write_through(stat)),
             has_name: stat.st_nlink > 0,
         })
+    }
+}
+
+/// A range of a file in bytes; without a length all that is behind the offset.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    offset: u64,
+    len: Option<u64>,
+}
+
+impl Part {
+    const WHOLE: Self = Self {
+        offset: 0,
+        len: None,
+    };
+
+    /// This part of what is `outer` of something else.
+    fn inside(self, outer: Self) -> Self {
+        let rest = outer.len.map(|len| len.saturating_sub(self.offset));
+        Self {
+            offset: outer.offset.saturating_add(self.offset),
+            len: match (self.len, rest) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            },
+        }
+    }
+}
+
+/// What a loop device, or a partition of one, is on.
+struct Backing {
+    /// The loop device: `/dev/loop3`.
+    device: String,
+    path: PathBuf,
+    /// [`identity`] of the file.
+    identity: (u64, u64),
+    part: Part,
+}
+
+fn is_writable(file: &File) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// What the block device of this number is on, if it is a loop device or a partition of one.
+fn backing_of(device: u64) -> Option<Backing> {
+    let dir = fs::canonicalize(format!("/sys/dev/block/{}", device_number(device))).ok()?;
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let (whole, part) = match number(dir.join("partition")) {
+        None => (dir.clone(), Part::WHOLE),
+        Some(_) => {
+            // In sectors of 512 bytes, whatever the device has.
+            let sectors = |name| number(dir.join(name))?.checked_mul(512);
+            let part = Part {
+                offset: sectors("start")?,
+                len: sectors("size"),
+            };
+            (dir.parent()?.to_owned(), part)
+        }
+    };
+    let name = whole.file_name()?.to_string_lossy().into_owned();
+    let text = fs::read(whole.join("loop/backing_file")).ok()?;
+    let path = text.strip_suffix(b"\n").unwrap_or(&text);
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+    let device = format!("/dev/{name}");
+    let asked = File::open(&device)
+        .ok()
+        .and_then(|device| loop_ioctl::backing(&device).ok());
+    let identity = match asked {
+        Some(found) => (from_encoded(found.device), found.inode),
+        // By its name alone.
+        None => identity(&rustix::fs::stat(&path).ok()?),
+    };
+    let of_file = Part {
+        offset: number(whole.join("loop/offset")).unwrap_or(0),
+        len: number(whole.join("loop/sizelimit")).filter(|len| *len > 0),
+    };
+    Some(Backing {
+        device,
+        path,
+        identity,
+        part: part.inside(of_file),
+    })
+}
+
+/// A device number as the kernel's `huge_encode_dev` packs it, which is what `struct loop_info64` has.
+fn from_encoded(packed: u64) -> u64 {
+    let (major, minor) = (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xfff00);
+    rustix::fs::makedev(major as u32, minor as u32)
+}
+
+fn lock_part(path: &Path, file: &File, part: Part, exclusive: bool) -> Result<(), MediaError> {
+    let len = part.len.unwrap_or(0);
+    let locked = with_patience(|| retry_on_intr(|| lock_range(file, part.offset, len, exclusive)));
+    locked.map_err(|source| match source {
+        Errno::AGAIN | Errno::ACCESS => MediaError::Busy {
+            path: path.to_owned(),
+            by: " (through a loop device or its backing file)".to_owned(),
+        },
+        source => MediaError::Open {
+            path: path.to_owned(),
+            source,
+        },
+    })
+}
+
+fn busy_below(path: &Path, backing: &Backing, by: &str) -> MediaError {
+    MediaError::Busy {
+        path: path.to_owned(),
+        by: format!(
+            ": so is {}, the backing file of {}{by}",
+            backing.path.display(),
+            backing.device
+        ),
     }
 }
 
@@ -284,12 +471,12 @@ fn device_number(device: u64) -> String {
 
 /// The process that holds a lock on the file, in words, or nothing.
 fn lock_holder(stat: &Stat) -> String {
-    let file = format!(
-        "{:02x}:{:02x}:{}",
-        major(stat.st_dev),
-        minor(stat.st_dev),
-        stat.st_ino
-    );
+    lock_holder_of(&identity(stat)).unwrap_or_default()
+}
+
+/// The same of a file by its [`identity`]; none when nobody has a lock on it.
+fn lock_holder_of(&(device, inode): &(u64, u64)) -> Option<String> {
+    let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let holder = locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -300,18 +487,18 @@ fn lock_holder(stat: &Stat) -> String {
             None
         }
     });
-    let Some(pid) = holder else {
-        return String::new();
-    };
-    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+    let pid = holder?;
+    Some(match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!(" (by {}, process {pid})", name.trim()),
         Err(_) => format!(" (by process {pid})"),
-    }
+    })
 }
 
 /// The loop device, or partition of one, through which this file is mounted just now.
 fn mounted_loop_device(stat: &Stat) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // Somebody's mount point need not be UTF-8.
+    let mounts = fs::read("/proc/self/mountinfo").ok()?;
+    let mounts = String::from_utf8_lossy(&mounts);
     let mounted: Vec<&str> = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(2))

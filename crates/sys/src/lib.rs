@@ -26,5 +26,5 @@ mod xor;
 
 pub use cache_line::store_fence;
 #[cfg(target_os = "linux")]
-pub use lock::lock_memory;
+pub use lock::{lock_memory, lock_range};
 pub use xor::xor_into;

@@ -1,6 +1,36 @@
-//! Memory that is never paged out.
+//! Memory that is never paged out; locks on ranges of files.
+
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
+
+/// Locks a range of a file for as long as this open file description lives (`F_OFD_SETLK`); to the end, and beyond it, with a length of 0. Shared
+/// locks go together; an exclusive one needs a descriptor that is open for writing. `EAGAIN`: somebody else has a lock on a part of it.
+pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Result<(), Errno> {
+    let how = match exclusive {
+        true => libc::F_WRLCK,
+        false => libc::F_RDLCK,
+    };
+    let range = libc::flock64 {
+        l_type: how as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: i64::try_from(offset).map_err(|_| Errno::OVERFLOW)?,
+        l_len: i64::try_from(len).map_err(|_| Errno::OVERFLOW)?,
+        l_pid: 0,
+    };
+    // SAFETY: the kernel's F_OFD_SETLK reads one `struct flock64`, which lives until the call returns.
+    let done = unsafe {
+        libc::fcntl(
+            file.as_fd().as_raw_fd(),
+            libc::F_OFD_SETLK,
+            &raw const range,
+        )
+    };
+    match done {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
 
 /// Locks every page that the process has or will have in memory, and brings in those that it has (`mlockall(2)`). Pages that it gets
 /// later come when they are asked for, not when they are first used.

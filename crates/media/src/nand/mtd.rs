@@ -311,7 +311,8 @@ fn user(number: u32) -> Option<String> {
         }
     }
     let names = [format!("mtd{number}"), format!("/dev/mtdblock{number}")];
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = fs::read("/proc/self/mounts").unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts);
     mounts.lines().find_map(|line| {
         let mut words = line.split(' ');
         let source = words.next()?;
