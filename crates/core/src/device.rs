@@ -9,7 +9,7 @@ use stetfs_format::FeatureIncompat;
 use stetfs_ftl::{Ftl, FtlError, MountOptions as FtlMount};
 use stetfs_media::nand::{NandError, NandFile};
 use stetfs_media::pmem::PmemOptions;
-use stetfs_media::{BlockDev, Errno, FileOptions, MediaError, Pmem, PmemDev, Survives};
+use stetfs_media::{BlockDev, Errno, FileOptions, MediaError, Overlay, Pmem, PmemDev, Survives};
 
 use crate::mount::superblock;
 use crate::options::MountOptions;
@@ -77,6 +77,25 @@ pub fn open_media(
         home,
         nvm: Some(nvm),
     })
+}
+
+/// Opens the same for looking at it as a mount would find it after recovery: nothing is written, whatever the mount does stays in memory
+/// and is forgotten with it.
+///
+/// # Errors
+/// As [`open_device`].
+pub fn open_overlay(path: &Path, options: &MountOptions) -> Result<Media, OpenError> {
+    let private = PmemOptions::default().private(true);
+    let scheme = stetfs_journal::find(&options.scheme);
+    let home: Arc<dyn BlockDev> = match scheme.is_ok_and(|scheme| scheme.about.needs_pmem) {
+        true => Arc::new(PmemDev::new(Arc::new(private.open(path)?))),
+        false => Arc::new(Overlay::new(open_device(path, options, true)?)),
+    };
+    let nvm: Option<Arc<dyn Pmem>> = match &options.nvm {
+        Some(nvm) => Some(Arc::new(private.open(nvm)?)),
+        None => None,
+    };
+    Ok(Media { home, nvm })
 }
 
 fn open_nvm(

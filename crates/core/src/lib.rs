@@ -54,7 +54,7 @@ mod volume;
 mod xattr;
 
 pub use alloc::Damage as AllocationDamage;
-pub use device::{Media, OpenError, open_device, open_media};
+pub use device::{Media, OpenError, open_device, open_media, open_overlay};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};
 pub use mapping::Damage as MappingDamage;

@@ -46,7 +46,9 @@ pub enum Access {
     ReadOnly,
     /// Loads and stores; what is stored is in the file.
     ReadWrite,
-    /// The same with MAP_SYNC: the file system has written its own structures when a page can first be stored to, so lines that
+    /// Loads and stores; what is stored stays in this process's memory (MAP_PRIVATE), and the file may be open for reading only.
+    Private,
+    /// As `ReadWrite`, with MAP_SYNC: the file system has written its own structures when a page can first be stored to, so lines that
     /// went to the medium are in the file after a power cut. `EOPNOTSUPP` where the file is not on persistent
     /// memory with DAX, and on processors on which there is no instruction to write lines back.
     Synchronous,
@@ -59,6 +61,7 @@ impl Mapping {
         let (protection, flags) = match access {
             Access::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
             Access::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+            Access::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
             Access::Synchronous if write_back == WriteBack::None => return Err(Errno::OPNOTSUPP),
             Access::Synchronous => (
                 ProtFlags::READ | ProtFlags::WRITE,

@@ -45,6 +45,7 @@ use crate::tag::{Cause, Tag};
 pub struct PmemOptions {
     survives: Survives,
     read_only: bool,
+    private: bool,
     lock: bool,
 }
 
@@ -54,6 +55,7 @@ impl Default for PmemOptions {
         Self {
             survives: Survives::PowerLoss,
             read_only: false,
+            private: false,
             lock: true,
         }
     }
@@ -72,6 +74,12 @@ impl PmemOptions {
         self
     }
 
+    /// The file is only read: what is stored stays in memory and is forgotten.
+    pub fn private(mut self, private: bool) -> Self {
+        self.private = private;
+        self
+    }
+
     /// Whether to lock (the default). Without a lock the content can change while it is read.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
@@ -81,7 +89,7 @@ impl PmemOptions {
     /// Opens a file, as large as it is, rounded down to whole sectors of 512 bytes. An empty one is refused (EINVAL).
     pub fn open(self, path: impl AsRef<Path>) -> Result<MappedPmem, MediaError> {
         let file = FileDev::options()
-            .read_only(self.read_only)
+            .read_only(self.read_only || self.private)
             .lock(self.lock)
             .open(path)?;
         let failed = |source| MediaError::Open {
@@ -92,16 +100,17 @@ impl PmemOptions {
         if len == 0 {
             return Err(failed(Errno::INVAL));
         }
-        if !self.read_only && !file.shape.block_device {
+        if !self.read_only && !self.private && !file.shape.block_device {
             allocate(&file.file, file.shape.size).map_err(failed)?;
         }
         let mapping = self.map(&file.file, len).map_err(failed)?;
         Ok(MappedPmem {
-            survives: if mapping.is_synchronous() {
-                Survives::PowerLoss
-            } else {
-                self.survives
+            survives: match self.private {
+                true => Survives::ProcessCrash,
+                false if mapping.is_synchronous() => Survives::PowerLoss,
+                false => self.survives,
             },
+            is_private: self.private,
             mapping,
             file,
             meter: Meter::new(),
@@ -111,6 +120,9 @@ impl PmemOptions {
     }
 
     fn map(self, file: &File, len: usize) -> Result<Mapping, Errno> {
+        if self.private {
+            return Mapping::new(file, len, Access::Private);
+        }
         if self.read_only {
             return Mapping::new(file, len, Access::ReadOnly);
         }
@@ -166,6 +178,8 @@ pub struct MappedPmem {
     mapping: Mapping,
     file: FileDev,
     survives: Survives,
+    /// What is stored never gets to the file.
+    is_private: bool,
     meter: Meter,
     /// From the first to the last byte that was flushed and not synced: one msync over all costs the device one flush, one
     /// for each piece would cost it one each.
@@ -242,6 +256,7 @@ impl Pmem for MappedPmem {
         let path = self.file.path.display();
         let how = match (self.read_only(), self.is_direct(), self.survives) {
             (true, ..) => "read-only".to_owned(),
+            _ if self.is_private => "read only; changes stay in memory".to_owned(),
             (_, true, _) => format!(
                 "persistent memory, {}",
                 self.mapping.write_back_instruction()
@@ -261,7 +276,7 @@ impl Pmem for MappedPmem {
     }
 
     fn read_only(&self) -> bool {
-        self.file.shape.read_only
+        self.file.shape.read_only && !self.is_private
     }
 
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {

@@ -1,0 +1,203 @@
+//! A device over another one that is only read: what is written stays in memory and is forgotten with it.
+//!
+//! For whoever wants to read a volume that was not cleanly unmounted and must not change it: its journal is replayed into the
+//! overlay. It takes memory for what is written, in pages of 4 KiB or a sector of the device, if that is larger.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::dev::{BlockDev, check_parts, check_range};
+use crate::error::{MediaError, Op};
+use crate::meter::Meter;
+use crate::pmem::Survives;
+use crate::tag::{Cause, Tag};
+
+/// Bytes that are kept together, unless the sectors are larger.
+const PAGE: u64 = 4096;
+
+/// See the top of this file.
+pub struct Overlay {
+    below: Arc<dyn BlockDev>,
+    page: u64,
+    /// By their number.
+    pages: RwLock<HashMap<u64, Box<[u8]>>>,
+}
+
+impl Overlay {
+    /// Nothing is written to `below` from here on.
+    pub fn new(below: Arc<dyn BlockDev>) -> Self {
+        Self {
+            page: PAGE.max(below.sector_size().into()),
+            below,
+            pages: RwLock::default(),
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn taken_bytes(&self) -> u64 {
+        self.pages.read().len() as u64 * self.page
+    }
+
+    /// The pieces of a range: number of the page, where in it, where in the range, how long.
+    fn pieces(&self, offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize, usize)> {
+        let page = self.page;
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let at = offset + done;
+            let n = (page - at % page).min(len - done);
+            let piece = (at / page, (at % page) as usize, done as usize, n as usize);
+            done += n;
+            (n > 0).then_some(piece)
+        })
+    }
+
+    fn put(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
+        let mut pages = self.pages.write();
+        for (number, at, from, len) in self.pieces(offset, data.len() as u64) {
+            let page = match pages.entry(number) {
+                std::collections::hash_map::Entry::Occupied(page) => page.into_mut(),
+                std::collections::hash_map::Entry::Vacant(place) => {
+                    let start = number * self.page;
+                    let size = self.page.min(self.below.size() - start) as usize;
+                    let mut page = vec![0; size].into_boxed_slice();
+                    if len < size {
+                        self.below.read_at(start, &mut page, Tag::read(tag.class))?;
+                    }
+                    place.insert(page)
+                }
+            };
+            page[at..at + len].copy_from_slice(&data[from..from + len]);
+        }
+        Ok(())
+    }
+}
+
+impl BlockDev for Overlay {
+    fn describe(&self) -> String {
+        format!(
+            "{} (read only; changes stay in memory)",
+            self.below.describe()
+        )
+    }
+
+    fn size(&self) -> u64 {
+        self.below.size()
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.below.sector_size()
+    }
+
+    fn atomic_unit(&self) -> u32 {
+        self.below.atomic_unit()
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+
+    fn volatile_cache(&self) -> bool {
+        false
+    }
+
+    fn host_cached(&self) -> bool {
+        self.below.host_cached()
+    }
+
+    fn survives(&self) -> Option<Survives> {
+        self.below.survives()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
+        // Held while the device is read, so that a page which comes meanwhile is not missed in a part of the range.
+        let pages = self.pages.read();
+        self.below.read_at(offset, out, tag)?;
+        for (number, at, from, len) in self.pieces(offset, out.len() as u64) {
+            if let Some(page) = pages.get(&number) {
+                out[from..from + len].copy_from_slice(&page[at..at + len]);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
+        check_parts(offset, parts, self.sector_size(), self.size())?;
+        let mut at = offset;
+        for part in parts {
+            self.put(at, part, tag)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self, _: Cause) -> Result<(), MediaError> {
+        Ok(())
+    }
+
+    fn check_backing(&self) -> Result<(), MediaError> {
+        self.below.check_backing()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
+        check_range(Op::Discard, offset, len, self.sector_size(), self.size())
+    }
+
+    fn meter(&self) -> &Meter {
+        self.below.meter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tag::Class;
+    use crate::{Image, RamDev};
+
+    use super::*;
+
+    const READ: Tag = Tag::read(Class::Data);
+    const WRITE: Tag = Tag::new(Class::Data, Cause::Home);
+
+    /// Against an image that has the same writes; the device below stays as it was.
+    #[test]
+    fn it_reads_what_was_written_and_writes_nothing() {
+        let size = 1 << 18;
+        // The last page is short.
+        let size = size - 512;
+        let content: Vec<u8> = (0..size).map(|i| (i / 512 % 251) as u8).collect();
+        let below = Arc::new(RamDev::from_image(&content));
+        let overlay = Overlay::new(below.clone());
+        let mut model = Image::from_bytes(&content);
+        let mut seed = 1u64;
+        let mut random = move |n: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        for round in 0..500u64 {
+            let sectors = size as u64 / 512;
+            let first = random(sectors);
+            let len = 1 + random((sectors - first).min(40));
+            let data = vec![round as u8; len as usize * 512];
+            let middle = random(len) as usize * 512;
+            let parts = [&data[..middle], &data[middle..]];
+            overlay
+                .write_vectored_at(first * 512, &parts, WRITE)
+                .unwrap();
+            model.write(first * 512, &data);
+            let first = random(sectors);
+            let len = 1 + random(sectors - first);
+            let (mut is, mut should) = (vec![0; len as usize * 512], vec![0; len as usize * 512]);
+            overlay.read_at(first * 512, &mut is, READ).unwrap();
+            model.read(first * 512, &mut should);
+            assert!(is == should, "round {round}: {len} sectors at {first}");
+        }
+        let mut after = vec![0; size];
+        below.read_at(0, &mut after, READ).unwrap();
+        assert!(after == content);
+        assert!(overlay.taken_bytes() > 0);
+        assert!(overlay.write_at(size as u64, &[0; 512], WRITE).is_err());
+    }
+}
