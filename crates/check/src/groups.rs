@@ -1,6 +1,8 @@
 //! Group descriptors, and the blocks that they and the copies of superblock and descriptors take.
 
-use stetfs_format::{Corrupt, Geometry, GroupDesc, GroupFlags, GroupNo, Place};
+use stetfs_format::{
+    BlockNo, Corrupt, FeatureIncompat, Geometry, GroupDesc, GroupFlags, GroupNo, Place,
+};
 
 use crate::checker::Check;
 use crate::finding::Fault;
@@ -92,6 +94,13 @@ impl Check<'_> {
             apart &= self.claim_of_group(g, "inode table", desc.inode_table, table);
             apart &= self.claim_of_group(g, "block bitmap", desc.block_bitmap, 1);
             apart &= self.claim_of_group(g, "inode bitmap", desc.inode_bitmap, 1);
+        }
+        if self.sb.feature_incompat.contains(FeatureIncompat::MMP) {
+            let block = BlockNo(self.sb.mmp_block);
+            match self.g.is_valid_range(block, 1) {
+                true => apart &= self.claim_of_group(GroupNo(0), "multiple-mount block", block, 1),
+                false => self.push(Place::Superblock, Corrupt::SuperMmpBlock(block.0)),
+            }
         }
         apart
     }

@@ -125,7 +125,9 @@ fn journal_kind(e: &JournalError) -> Kind {
     match e {
         JournalError::Corrupt(_) => Kind::Corrupted,
         JournalError::Shutdown => Kind::ShutDown,
-        JournalError::Nvm(_) => Kind::Invalid,
+        JournalError::Nvm(_)
+        | JournalError::UnknownScheme(_)
+        | JournalError::SchemeOption { .. } => Kind::Invalid,
         // As the kernel answers once a journal has stopped (ext4_journal_check_start).
         JournalError::Aborted(_) | JournalError::ReadOnly => Kind::ReadOnly,
         _ => Kind::Io,

@@ -66,6 +66,8 @@ pub(crate) struct Volume {
     pub(crate) bytes_written: AtomicU64,
     /// Gives data its blocks at commit.
     pub(crate) placement: OnceLock<Arc<Placement>>,
+    /// Says to others that the volume is in use.
+    pub(crate) protection: OnceLock<crate::mount::Protection>,
 }
 
 /// Bits of `Volume::state`.

@@ -502,6 +502,23 @@ pub enum Corrupt {
     AclIncomplete,
 
     // --- orphan file ---
+    /// `mmp_magic` is not 0x004d4d50.
+    #[error("multiple-mount block: magic {0:#010x}, not 0x004d4d50")]
+    MmpMagic(u32),
+    /// The multiple-mount block's checksum does not fit its content.
+    #[error("multiple-mount block: checksum {stored:#010x}, computed {computed:#010x}")]
+    MmpChecksum {
+        /// In the block.
+        stored: u32,
+        /// From its content.
+        computed: u32,
+    },
+    /// `mmp_seq` is neither a mount's, nor e2fsck's, nor that of a clean volume.
+    #[error("multiple-mount block: sequence {0:#010x} means nothing")]
+    MmpSequence(u32),
+    /// `s_mmp_block` is not a block of the volume.
+    #[error("superblock: block {0} for the multiple-mount protection is impossible")]
+    SuperMmpBlock(u64),
     /// A block of the orphan file does not end in the magic.
     #[error("orphan file block: magic {0:#010x}, not 0x0b10ca04")]
     OrphanMagic(u32),

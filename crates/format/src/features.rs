@@ -133,6 +133,7 @@ impl FeatureIncompat {
         .union(Self::META_BG)
         .union(Self::EXTENTS)
         .union(Self::IS_64BIT)
+        .union(Self::MMP)
         .union(Self::FLEX_BG)
         .union(Self::CSUM_SEED)
         .union(Self::LARGEDIR)

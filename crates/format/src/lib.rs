@@ -27,6 +27,7 @@ pub mod indirect;
 pub mod inode;
 pub mod jbd2;
 pub mod layout;
+pub mod mmp;
 pub mod nand;
 pub mod num;
 pub mod nvm_cache;
@@ -51,7 +52,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 45] = [
+pub const LAYOUTS: [&layout::Layout; 46] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -68,6 +69,7 @@ pub const LAYOUTS: [&layout::Layout; 45] = [
     &xattr::XATTR_ENTRY_LAYOUT,
     &acl::ACL_HEADER_LAYOUT,
     &acl::ACL_ENTRY_LAYOUT,
+    &mmp::MMP_LAYOUT,
     &orphan::ORPHAN_TAIL_LAYOUT,
     &jbd2::HEADER_LAYOUT,
     &jbd2::JOURNAL_SUPERBLOCK_LAYOUT,

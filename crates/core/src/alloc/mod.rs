@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use stetfs_format::{BlockNo, Geometry, GroupNo, InodeNo, Superblock, Tid};
+use stetfs_format::{BlockNo, FeatureIncompat, Geometry, GroupNo, InodeNo, Superblock, Tid};
 use stetfs_journal::Journal;
 use stetfs_media::BlockDev;
 
@@ -179,7 +179,9 @@ impl Alloc {
             .into_iter()
             .enumerate()
             .map(|(n, at)| (GroupNo(n as u32), at));
-        self.zone = SystemZone::new(&self.geo, located);
+        let has_mmp = sb.feature_incompat.contains(FeatureIncompat::MMP);
+        let mmp = has_mmp.then_some(BlockNo(sb.mmp_block));
+        self.zone = SystemZone::new(&self.geo, located, mmp);
     }
 
     fn group(&self, g: GroupNo) -> &Group {

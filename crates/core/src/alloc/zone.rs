@@ -14,12 +14,19 @@ pub(crate) struct SystemZone {
 }
 
 impl SystemZone {
-    /// The structures of a volume, from its shape and from what each descriptor says: block bitmap, inode bitmap, inode table.
+    /// The structures of a volume, from its shape and from what each descriptor says: block bitmap, inode bitmap, inode table; and the
+    /// block of the multiple-mount protection.
     pub(crate) fn new(
         geo: &Geometry,
         located: impl Iterator<Item = (GroupNo, [BlockNo; 3])>,
+        mmp: Option<BlockNo>,
     ) -> Self {
-        let mut ranges = Vec::new();
+        // A mount has looked whether that is a block of the volume; a reader need not.
+        let mut ranges: Vec<_> = mmp
+            .filter(|block| geo.is_valid_range(*block, 1))
+            .map(|block| block.0..block.0 + 1)
+            .into_iter()
+            .collect();
         for (g, [block_bitmap, inode_bitmap, inode_table]) in located {
             let first = geo.group_first_block(g).0;
             let base = u64::from(geo.base_meta_blocks(g).min(geo.group_blocks(g)));

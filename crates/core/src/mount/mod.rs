@@ -2,10 +2,12 @@
 //!
 //! Order at mount, each step safe to be cut at:
 //! 1. Superblock, features, size, journal area: only read.
-//! 2. "Needs recovery" is set in the superblock and flushed, so that nobody takes the home blocks for the newest from the
-//!    first commit on. Without a journal the superblock stops saying "valid" instead.
-//! 3. The journal opens and recovers. The superblock is read again, because recovery may have changed it; error marks
-//!    that were newer than the logged copy are put back.
+//! 2. The journal opens: its scheme refuses options and media that it does not take before it writes, and then recovers, if
+//!    there is something to recover. The superblock is read again, because recovery may have changed it. So are the allocator's
+//!    records and the root: what cannot be mounted is refused as it was.
+//! 3. "Needs recovery" is set in the superblock and flushed, so that nobody takes the home blocks for the newest from the
+//!    first commit on. Without a journal the superblock stops saying "valid" instead. Then the mount is noted, by a handle, so that
+//!    each later copy of the superblock says the same; error marks that were newer than the logged copy are put back.
 //! 4. Unlinked inodes and interrupted truncates are finished (`orphan.rs`).
 //!
 //! At unmount: everything is committed, the journal brings it home and marks itself empty, and only then the superblock
@@ -15,6 +17,7 @@
 
 mod forget;
 mod journal_area;
+mod mmp;
 mod nobarrier;
 pub(crate) mod superblock;
 
@@ -35,6 +38,7 @@ use stetfs_media::{BlockDev, Class, Survives};
 
 pub use self::forget::forget_private_log;
 pub use self::journal_area::{journal_extents, private_log_owner};
+pub(crate) use self::mmp::Protection;
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::icache::InodeCache;
@@ -52,8 +56,16 @@ pub enum MountError {
         /// Their names, as dumpe2fs prints them.
         names: String,
     },
+    /// The device has no room for a superblock.
+    #[error("{device} has {size} bytes: too few for a volume")]
+    NoRoom {
+        /// The device.
+        device: String,
+        /// Its bytes.
+        size: u64,
+    },
     /// The device ends before the volume does.
-    #[error("the volume has {volume} bytes but the device only {device}")]
+    #[error("the volume has {volume} bytes but the device only {device}: {} are missing at its end", volume.saturating_sub(*device))]
     DeviceTooSmall {
         /// Bytes the superblock speaks of.
         volume: u64,
@@ -76,7 +88,7 @@ pub enum MountError {
     },
     /// The scheme needs a journal and the volume has none.
     #[error(
-        "scheme {scheme} needs a journal and the volume has none (use scheme=null, or tune2fs -j)"
+        "the volume has no journal (it is ext2, or ext4 without one), and scheme {scheme} needs one (there is scheme=null, and tune2fs -j)"
     )]
     NoJournal {
         /// The scheme.
@@ -95,6 +107,19 @@ pub enum MountError {
     ForeignRecovery {
         /// The scheme that was asked for.
         scheme: &'static str,
+    },
+    /// Somebody else has it, on this machine or another one (feature `mmp`).
+    #[error(
+        "the volume is in use{}: by {node}, there called {device}, and its multiple-mount protection (feature mmp) says that this one is alive",
+        if *fsck { " by e2fsck" } else { "" }
+    )]
+    InUse {
+        /// The machine.
+        node: String,
+        /// The device's name there.
+        device: String,
+        /// It is e2fsck, running or killed.
+        fsck: bool,
     },
     /// `noload` without `ro`.
     #[error("mount option \"noload\" needs \"ro\"")]
@@ -126,6 +151,7 @@ impl MountError {
         match self {
             Self::DeviceTooSmall { .. } | Self::JournalInode { .. } | Self::Root => Kind::Corrupted,
             Self::NeedsRecovery { .. } => Kind::ReadOnly,
+            Self::InUse { .. } => Kind::Busy,
             _ => Kind::Invalid,
         }
     }
@@ -183,15 +209,41 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
     };
     let dev = media.home.clone();
     let plan = plan(&media, &opts)?;
+    // As in the kernel, who only reads does not ask: not even if that takes a recovery.
+    let protection = match plan.writes && !plan.read_only {
+        true => Protection::claim(&dev, &plan.sb, &opts.clock)?,
+        false => None,
+    };
+    let mounted = mount_planned(media, opts, plan, &protection);
+    match (mounted, protection) {
+        (Ok((vol, report)), protection) => {
+            if let Some(protection) = protection {
+                let _ = vol.protection.set(protection);
+            }
+            Ok((vol, report))
+        }
+        (Err(e), protection) => {
+            if let Some(protection) = protection {
+                protection.undo();
+            }
+            Err(e)
+        }
+    }
+}
+
+/// Mounts what may be mounted.
+fn mount_planned(
+    media: Media,
+    opts: MountOptions,
+    plan: Plan,
+    protection: &Option<Protection>,
+) -> Result<(Arc<Volume>, MountReport)> {
+    let dev = media.home.clone();
+    let is_alone = opts.commit == Duration::MAX;
     let before = plan.sb.clone();
     let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
-    if writes {
-        if plan.leftovers {
-            journal_area::wipe(&*dev, &plan.sb, &plan.args.log)?;
-        }
-        if about.mark != Mark::PrivateLog {
-            mark_in_use(&*dev, about)?;
-        }
+    if writes && plan.leftovers {
+        journal_area::wipe(&*dev, &plan.sb, &plan.args.log)?;
     }
     let config = Config {
         scheme: about.name.to_owned(),
@@ -200,11 +252,15 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let (journal, recovery) = Journal::open(plan.args, &config)?;
-    if writes && about.mark == Mark::PrivateLog {
-        // Now that there is a log which whoever finds the mark can read.
-        mark_in_use(&*dev, about)?;
+    if let Some(protection) = protection.as_ref().filter(|_| !is_alone) {
+        protection.keep(Arc::downgrade(&journal));
     }
     let vol = assemble(media, opts, journal, journal_blocks, read_only)?;
+    check_root(&vol)?;
+    if writes {
+        mark_in_use(&*dev, about)?;
+        note_mount(&vol, &before, about, recovery.journal_errno)?;
+    }
     let mut report = MountReport {
         scheme: about.name,
         data,
@@ -226,9 +282,7 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
             remap.granularity()
         ));
     }
-    check_root(&vol)?;
     if writes {
-        note_mount(&vol, &before, report.recovery.journal_errno)?;
         finish_orphans(&vol, &mut report)?;
     }
     if vol.sb.read().state.contains(State::ERROR) {
@@ -242,6 +296,13 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
 
 fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     let dev = &media.home;
+    if dev.size() < stetfs_format::SUPERBLOCK_OFFSET + stetfs_format::SUPERBLOCK_SIZE as u64 {
+        return Err(MountError::NoRoom {
+            device: dev.describe(),
+            size: dev.size(),
+        }
+        .into());
+    }
     let sb = superblock::load(&**dev)?;
     let mut warnings = Vec::new();
     let mut read_only = opts.read_only || dev.read_only();
@@ -308,6 +369,12 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         check_private_log(&**dev, &sb, &log, about, opts)?;
     }
     let data = choose_mode(about, opts, &sb)?;
+    let options = SchemeOptions {
+        data,
+        extra: opts.scheme_options.clone(),
+    };
+    // The scheme itself looks at their values when it opens, before it writes.
+    options.check_known(about)?;
     let args = OpenArgs {
         dev: dev.clone(),
         nvm: media.nvm.clone(),
@@ -322,10 +389,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         has_private_log,
         inode_size: sb.inode_size(),
         writable: !read_only || dirty || has_private_log,
-        options: SchemeOptions {
-            data,
-            extra: opts.scheme_options.clone(),
-        },
+        options,
     };
     Ok(Plan {
         about,
@@ -409,12 +473,16 @@ fn check_private_log(
 
 /// Says on the device that the home blocks alone are no longer the whole truth.
 fn mark_in_use(dev: &dyn BlockDev, about: &About) -> Result<()> {
-    superblock::store(dev, |sb| match about.mark {
+    superblock::store(dev, |sb| mark(sb, about))?;
+    Ok(())
+}
+
+fn mark(sb: &mut Superblock, about: &About) {
+    match about.mark {
         Mark::Unclean => sb.state -= State::VALID,
         Mark::NeedsRecovery => sb.feature_incompat |= FeatureIncompat::RECOVER,
         Mark::PrivateLog => sb.feature_incompat |= FeatureIncompat::PRIVATE_LOG,
-    })?;
-    Ok(())
+    }
 }
 
 fn assemble(
@@ -458,6 +526,7 @@ fn assemble(
         bytes_read: AtomicU64::new(0),
         bytes_written: AtomicU64::new(0),
         placement: OnceLock::new(),
+        protection: OnceLock::new(),
     });
     if vol.on_error() == OnError::Continue {
         vol.journal.go_on();
@@ -479,10 +548,11 @@ fn check_root(vol: &Volume) -> Result<()> {
 
 /// Counts the mount (`ext4_setup_super`), puts error marks back that recovery has overwritten with older ones, and takes over the
 /// error that stopped the journal last time (`ext4_clear_journal_err`).
-fn note_mount(vol: &Volume, before: &Superblock, journal_errno: i32) -> Result<()> {
+fn note_mount(vol: &Volume, before: &Superblock, about: &About, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
     let h = vol.journal.start(1)?;
     vol.update_super(&h, |sb| {
+        mark(sb, about);
         if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
             keep_errors(sb, before);
         }
@@ -554,7 +624,7 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
         .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
     closed?;
     if !writes || vol.journal.keeps() {
-        return Ok(());
+        return release(vol);
     }
     let memory = vol.sb.read().clone();
     let read_only = vol.is_read_only();
@@ -574,7 +644,12 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
         sb.feature_incompat -= FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG;
         counts(sb);
     })?;
-    Ok(())
+    release(vol)
+}
+
+/// Gives the multiple-mount protection back.
+fn release(vol: &Volume) -> Result<()> {
+    vol.protection.get().map_or(Ok(()), Protection::release)
 }
 
 /// Files that were unlinked while open and never closed: nobody can reach them any more.

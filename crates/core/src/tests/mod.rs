@@ -8,4 +8,5 @@ mod failing;
 mod large;
 mod looks;
 mod mounts;
+mod refused;
 mod space;

@@ -207,6 +207,11 @@ fn a_small_device_and_garbage_are_refused() {
         Fs::mount(dev, MountOptions::default()),
         Err(Error::Corrupt(_))
     ));
+    for size in [0, 512, 1536] {
+        let dev = Arc::new(stetfs_media::RamDev::new(size));
+        let refused = Fs::mount(dev, MountOptions::default());
+        assert!(matches!(refused, Err(Error::Mount(e)) if matches!(*e, MountError::NoRoom { .. })));
+    }
 }
 
 #[test]

@@ -1,0 +1,126 @@
+//! The block of multiple-mount protection (`mmp`): who uses the volume, and that he is alive.
+//!
+//! Whoever has the volume read-write writes another number into it every few seconds. Who wants it reads the number, waits
+//! for longer than that, and reads again: a number that has changed is somebody alive, one that has not is left from a crash.
+//!
+//! Source: kernel `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`; e2fsprogs `lib/ext2fs/mmp.c`.
+
+use crate::checksum::crc32c;
+use crate::error::Corrupt;
+use crate::geometry::Geometry;
+use crate::layout::{Bytes, Le16, Le32, Le64, layout};
+
+layout! {
+    /// The block's content; what is behind it means nothing.
+    pub MMP_LAYOUT = "Multiple-mount protection", 1024, {
+        0x000 Le32, MAGIC = "mmp_magic";
+        0x004 Le32, SEQ = "mmp_seq";
+        0x008 Le64, TIME = "mmp_time";
+        0x010 Bytes<64>, NODENAME = "mmp_nodename";
+        0x050 Bytes<32>, BDEVNAME = "mmp_bdevname";
+        0x070 Le16, CHECK_INTERVAL = "mmp_check_interval";
+        0x3fc Le32, CHECKSUM = "mmp_checksum";
+    }
+}
+
+const MMP_MAGIC: u32 = 0x004d_4d50;
+const SEQ_CLEAN: u32 = 0xff4d_4d50;
+const SEQ_FSCK: u32 = 0xe24d_4d50;
+/// The largest number of a mount.
+pub const MMP_SEQ_MAX: u32 = 0xe24d_4d4f;
+/// Seconds between updates when the superblock says 0.
+pub const MMP_UPDATE_INTERVAL: u16 = 5;
+/// The shortest time in seconds after which a number is read again.
+pub const MMP_MIN_CHECK_INTERVAL: u16 = 5;
+
+/// Whose the volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MmpState {
+    /// Nobody's.
+    Clean,
+    /// e2fsck's.
+    Fsck,
+    /// A mount's, with the number that it has written last.
+    Mounted(u32),
+}
+
+/// The content of the block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mmp {
+    /// Whose the volume is.
+    pub state: MmpState,
+    /// When that was written, in seconds since 1970.
+    pub time: u64,
+    /// The machine.
+    pub nodename: [u8; 64],
+    /// The name of the device there.
+    pub bdevname: [u8; 32],
+    /// Seconds after which others may take the number for left over, if it has not changed.
+    pub check_interval: u16,
+}
+
+impl Mmp {
+    /// Bytes of the record.
+    pub const SIZE: usize = MMP_LAYOUT.size;
+
+    /// Reads and checks it.
+    ///
+    /// # Errors
+    /// [`Corrupt::MmpMagic`], [`Corrupt::MmpChecksum`], [`Corrupt::MmpSequence`].
+    pub fn decode(raw: &[u8], geometry: &Geometry) -> Result<Self, Corrupt> {
+        let raw = raw.get(..Self::SIZE).ok_or(Corrupt::TooShort {
+            record: "multiple-mount block",
+            needed: Self::SIZE,
+            found: raw.len(),
+        })?;
+        if MAGIC.get(raw) != MMP_MAGIC {
+            return Err(Corrupt::MmpMagic(MAGIC.get(raw)));
+        }
+        if geometry.metadata_csum {
+            let (stored, computed) = (CHECKSUM.get(raw), checksum_of(raw, geometry));
+            if stored != computed {
+                return Err(Corrupt::MmpChecksum { stored, computed });
+            }
+        }
+        Ok(Self {
+            state: match SEQ.get(raw) {
+                SEQ_CLEAN => MmpState::Clean,
+                SEQ_FSCK => MmpState::Fsck,
+                number @ ..=MMP_SEQ_MAX => MmpState::Mounted(number),
+                other => return Err(Corrupt::MmpSequence(other)),
+            },
+            time: TIME.get(raw),
+            nodename: NODENAME.get(raw),
+            bdevname: BDEVNAME.get(raw),
+            check_interval: CHECK_INTERVAL.get(raw),
+        })
+    }
+
+    /// Writes it into the first [`SIZE`](Self::SIZE) bytes of a block; bytes that are no field stay.
+    ///
+    /// # Panics
+    /// When `raw` is shorter.
+    pub fn encode_into(&self, raw: &mut [u8], geometry: &Geometry) {
+        let raw = &mut raw[..Self::SIZE];
+        MAGIC.put(raw, MMP_MAGIC);
+        SEQ.put(
+            raw,
+            match self.state {
+                MmpState::Clean => SEQ_CLEAN,
+                MmpState::Fsck => SEQ_FSCK,
+                MmpState::Mounted(number) => number.min(MMP_SEQ_MAX),
+            },
+        );
+        TIME.put(raw, self.time);
+        NODENAME.put(raw, &self.nodename);
+        BDEVNAME.put(raw, &self.bdevname);
+        CHECK_INTERVAL.put(raw, self.check_interval);
+        if geometry.metadata_csum {
+            CHECKSUM.put(raw, checksum_of(raw, geometry));
+        }
+    }
+}
+
+fn checksum_of(raw: &[u8], geometry: &Geometry) -> u32 {
+    crc32c(geometry.csum_seed, &raw[..CHECKSUM.0])
+}
