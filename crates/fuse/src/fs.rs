@@ -11,8 +11,9 @@
 //! - `POSIX_ACL` lets the kernel check ACLs from its own cache, `DONT_MASK` leaves the umask to us, because a default ACL
 //!   overrides it.
 
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -123,8 +124,9 @@ impl Serialize for Requests {
 struct About<'a> {
     pid: u32,
     version: &'static str,
-    image: &'a Path,
-    dir: &'a Path,
+    /// Paths need not be UTF-8, JSON does.
+    image: Cow<'a, str>,
+    dir: Cow<'a, str>,
     uptime_s: u64,
     threads: usize,
     writeback: bool,
@@ -177,8 +179,8 @@ impl StetFs {
         let server = About {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION"),
-            image: &self.image,
-            dir: &self.dir,
+            image: self.image.to_string_lossy(),
+            dir: self.dir.to_string_lossy(),
             uptime_s: self.since.elapsed().as_secs(),
             threads: self.options.threads,
             writeback: self.options.writeback,

@@ -5,6 +5,7 @@
 //! asked for first, and its end waited for.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -141,6 +142,11 @@ fn is_connected(device: &str) -> bool {
 /// right after `umount`. Returns at once when the image is free, cannot be looked at, or is still mounted: opening it
 /// then says what is to be said.
 pub fn wait_for_release(image: &Path, timeout: Duration) {
+    let is_storage = |m: &std::fs::Metadata| m.is_file() || m.file_type().is_block_device();
+    if !image.metadata().is_ok_and(|m| is_storage(&m)) {
+        // Opening a pipe would wait for its other end.
+        return;
+    }
     let Ok(file) = std::fs::File::open(image) else {
         return;
     };
