@@ -8,10 +8,12 @@ mod export;
 #[cfg(feature = "lab")]
 mod lab;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::failure::EXIT_CODES;
 use crate::place::Place;
 use crate::size::Size;
 
@@ -20,11 +22,6 @@ pub(crate) use crash::{Crash, Limit};
 pub(crate) use export::NandExport;
 #[cfg(feature = "lab")]
 pub(crate) use lab::Lab;
-
-/// Exit codes that hold for every command but `fsck` and the mount helper.
-const EXIT_CODES: &str = "\
-Exit codes: 0 done; 1 it failed, the reason is on standard error; 2 the command line is wrong.
-`stetfs fsck` has the codes of fsck(8), `mount.fuse.stetfs` those of mount(8).";
 
 const TOUR: &str = "\
 Examples:
@@ -47,7 +44,7 @@ Examples:
     version,
     before_long_help = None,
     after_help = TOUR,
-    after_long_help = format!("{TOUR}\n{EXIT_CODES}"),
+    after_long_help = format!("{TOUR}\n{EXIT_CODES}\n"),
     disable_help_subcommand = true,
     arg_required_else_help = true,
     max_term_width = 100,
@@ -138,7 +135,7 @@ pub(crate) struct Mkfs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Mount options, for -o (name or name=value, separated by commas):
-  ro, rw                              read-only; read-write
+  ro, rw                              read-only: nothing is written, what needs recovery is recovered in memory; read-write
   scheme=NAME                         journaling scheme, see `stetfs schemes`
   data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else journal)
   commit=SECONDS                      how long a change may wait for its commit (default 5)
@@ -305,10 +302,11 @@ pub(crate) struct Journal {
 Examples:
   stetfs stats mnt
   stetfs stats --watch mnt             once a second, with what changed
+  stetfs stats --watch=0.2 mnt         five times a second
   stetfs stats --json mnt | jq .journal.commits")]
 pub(crate) struct Stats {
     /// The mount point, or anything in it
-    #[arg(value_hint = ValueHint::DirPath, required_unless_present = "from")]
+    #[arg(value_hint = ValueHint::DirPath, required_unless_present_any = ["from", "watch"])]
     pub(crate) dir: Option<PathBuf>,
     /// Show counters that --json has printed earlier
     #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "watch"], value_hint = ValueHint::FilePath)]
@@ -317,8 +315,9 @@ pub(crate) struct Stats {
     #[arg(long)]
     pub(crate) json: bool,
     /// Repeat every SECONDS until interrupted
+    // A mount point may follow it without them: see `stats.rs`.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
-    pub(crate) watch: Option<f64>,
+    pub(crate) watch: Option<OsString>,
 }
 
 /// List files of an image that is not mounted
@@ -524,7 +523,7 @@ pub(crate) struct Man {
     name = "mount.fuse.stetfs",
     version,
     after_help = "\
-Exit codes, as mount(8): 0 mounted; 1 wrong arguments; 2 system error; 32 the mount failed.
+Exit codes, as mount(8): 0 mounted; 1 wrong arguments; 32 the mount failed.
 
 Examples:
   mount -t fuse.stetfs -o noatime disk.img /mnt

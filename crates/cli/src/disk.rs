@@ -27,14 +27,20 @@ impl Disk {
     pub(crate) fn open(image: &Path) -> Result<Self> {
         let dev = look_at(image)?;
         if dev.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
-            let shown = image.display();
-            return Err(Failure::new(format!(
-                "{shown}: no volume: {} have no room for a superblock",
+            let why = format!(
+                "no volume: {} have no room for a superblock",
                 Size(dev.size())
-            )));
+            );
+            return Err(not_a_volume(image, Failure::new(why)));
         }
         let superblock = read_superblock(&*dev).map_err(|e| not_a_volume(image, e))?;
         Ok(Self { dev, superblock })
+    }
+
+    /// Bytes of the volume that the device does not have.
+    pub(crate) fn missing(&self) -> u64 {
+        let sb = &self.superblock;
+        (sb.blocks_count << sb.block_bits).saturating_sub(self.dev.size())
     }
 
     /// The newest content is in a log that only its scheme can read.

@@ -1,10 +1,32 @@
 //! How a command fails: what went wrong, what the user can do, and the exit code.
+//!
+//! The codes are one table for all commands ([`EXIT_CODES`]), but for those that other programs call by a convention of their own: `fsck` has
+//! those of fsck(8), the helpers those of mount(8).
 
 use std::any::Any;
 use std::error::Error;
 use std::fmt::{self, Display};
 
-use stetfs::Kind;
+use rustix::io::Errno;
+use stetfs::{Kind, MountError};
+use stetfs_journal::JournalError;
+use stetfs_media::MediaError;
+
+/// It failed; the reason is on standard error.
+pub(crate) const EXIT_FAILED: u8 = 1;
+/// What was asked is wrong in itself: a word of the command line, a mount option.
+pub(crate) const EXIT_USAGE: u8 = 2;
+
+/// The table, for `--help` and the man page.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes, of every command but those below:
+  0  done
+  1  it failed, the reason is on standard error; of several things (ls, cat, cp, rm, mkdir) at least one
+  2  the command line is wrong: an unknown option, scheme, mount option or value; nothing was done
+  `stetfs fsck` has those of fsck(8), their sum when several apply:
+  0  no errors; 1 errors were corrected; 4 errors were left; 8 it could not be done; 16 the command line is wrong; 32 cancelled
+  mount.fuse.stetfs and umount.fuse.stetfs have those of mount(8):
+  0  done; 1 the command line is wrong; 32 it failed";
 
 /// The result of a command's parts.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -24,7 +46,7 @@ impl Failure {
         Self {
             what: what.into(),
             advice: None,
-            code: 1,
+            code: EXIT_FAILED,
         }
     }
 
@@ -73,8 +95,17 @@ impl Display for Failure {
 /// what can be done about it.
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        let answer = (&error as &dyn Any).downcast_ref::<stetfs::Error>();
-        let advice = answer.and_then(|e| advice(e.kind())).map(str::to_owned);
+        let any = &error as &dyn Any;
+        let answer = any.downcast_ref::<stetfs::Error>();
+        let advice = match (answer, any.downcast_ref::<MediaError>()) {
+            (Some(answer), _) => advice(answer),
+            (_, Some(media)) => media_advice(media),
+            _ => None,
+        };
+        let code = match answer {
+            Some(answer) if is_wrong_wish(answer) => EXIT_USAGE,
+            _ => EXIT_FAILED,
+        };
         let mut what = plain(&error);
         let mut source = error.source();
         while let Some(cause) = source {
@@ -85,8 +116,9 @@ impl<E: Error + 'static> From<E> for Failure {
             source = cause.source();
         }
         Self {
-            advice,
-            ..Self::new(what)
+            what,
+            advice: advice.map(str::to_owned),
+            code,
         }
     }
 }
@@ -96,17 +128,68 @@ pub(crate) const DAMAGED: &str =
     "the volume is damaged; look with stetfs fsck -n IMAGE, repair with stetfs fsck IMAGE";
 
 /// What a user can do about an answer of the volume, where there is more to do than to read it.
-fn advice(kind: Kind) -> Option<&'static str> {
-    Some(match kind {
-        Kind::Corrupted => DAMAGED,
-        Kind::Io => {
+fn advice(error: &stetfs::Error) -> Option<&'static str> {
+    use stetfs::Error;
+    match error {
+        Error::Media(e) => return media_advice(e),
+        Error::Journal(e) => {
+            let mut cause = &**e;
+            while let JournalError::Aborted(earlier) = cause {
+                cause = earlier;
+            }
+            if let JournalError::Media(e) = cause {
+                return media_advice(e);
+            }
+        }
+        Error::Mount(e) if matches!(**e, MountError::DeviceTooSmall { .. }) => {
+            return Some(TRUNCATED);
+        }
+        _ => {}
+    }
+    match error.kind() {
+        Kind::Corrupted => Some(DAMAGED),
+        Kind::NoSpace => Some(
+            "stetfs info IMAGE shows what is free: blocks, inodes, and what is reserved for root",
+        ),
+        _ => None,
+    }
+}
+
+/// What can be done about an image that ends before its volume does.
+pub(crate) const TRUNCATED: &str = "the image is not whole (a copy that was cut?): get all of it; a repair would throw away what is \
+                                    missing";
+
+fn media_advice(error: &MediaError) -> Option<&'static str> {
+    Some(match error {
+        MediaError::Io {
+            source: Errno::NOSPC | Errno::DQUOT,
+            ..
+        } => "the file system that the image lies on is full: make room there (df)",
+        MediaError::Io {
+            source: Errno::FBIG,
+            ..
+        } => "the image would become larger than its file system or `ulimit -f` lets a file be",
+        MediaError::Io { .. } | MediaError::WritesLost => {
             "the device fails; copy what can still be read, and look at the kernel's messages (dmesg)"
         }
-        Kind::NoSpace => {
-            "stetfs info IMAGE shows what is free: blocks, inodes, and what is reserved for root"
-        }
+        MediaError::Truncated { .. } | MediaError::Cut { .. } => TRUNCATED,
         _ => return None,
     })
+}
+
+/// Whether nothing is wrong but what was asked for.
+fn is_wrong_wish(error: &stetfs::Error) -> bool {
+    match error {
+        stetfs::Error::Journal(e) => matches!(
+            **e,
+            JournalError::UnknownScheme(_) | JournalError::SchemeOption { .. }
+        ),
+        stetfs::Error::Mount(e) => matches!(
+            **e,
+            MountError::DataMode { .. } | MountError::NoloadWritable
+        ),
+        _ => false,
+    }
 }
 
 /// An error's words, without the `(os error 2)` of the standard library.

@@ -8,10 +8,11 @@ use stetfs::MountOptions;
 
 use crate::args::Fsck;
 use crate::disk::Disk;
-use crate::failure::{Explain, Failure, Result};
+use crate::failure::{Explain, Failure, Result, TRUNCATED};
 use crate::image;
 use crate::info::VolumeInfo;
 use crate::loan::Loan;
+use crate::size::Size;
 use crate::{e2fsprogs, mounts, output};
 
 /// fsck(8): operational error.
@@ -31,6 +32,7 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
         ))));
     }
     let mut tool = e2fsprogs::command("e2fsck").map_err(operation)?;
+    check_whole(args).map_err(operation)?;
     if !args.no_change {
         mounts::check_unused(image).map_err(operation)?;
         recover(args)?;
@@ -55,6 +57,24 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
         u8::try_from(c).unwrap_or(EXIT_OPERATION)
     });
     Ok(ExitCode::from(code))
+}
+
+/// An image that was cut is not repaired: that would make the loss final. Looking is another matter.
+fn check_whole(args: &Fsck) -> Result<()> {
+    let missing = Disk::open(&args.image).map_or(0, |disk| disk.missing());
+    if missing == 0 {
+        return Ok(());
+    }
+    let shown = args.image.display();
+    let what = format!(
+        "{shown}: {} of the volume are missing at its end",
+        Size(missing)
+    );
+    if args.no_change {
+        eprintln!("stetfs: {what}: {TRUNCATED}");
+        return Ok(());
+    }
+    Err(Failure::new(what).advise(TRUNCATED))
 }
 
 /// The option that tells e2fsck whom to ask. It asks on a terminal only; elsewhere it repairs what is safe.

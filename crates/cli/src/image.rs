@@ -6,28 +6,47 @@ use std::path::Path;
 use rustix::io::Errno;
 use stetfs::mode;
 use stetfs::{
-    Attr, Caller, Error, Fs, Kind, Media, MountOptions, MountReport, OpenError, OpenFlags, SetAttr,
-    SetTime, SetXattr, Whence,
+    Attr, Caller, Error, Fs, Media, MountError, MountOptions, MountReport, OpenError, OpenFlags,
+    SetAttr, SetTime, SetXattr, Whence,
 };
-use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Time};
+use stetfs_format::{Corrupt, FeatureCompat, FeatureIncompat, InodeNo, Time};
 use stetfs_media::MediaError;
 
 use crate::disk::Disk;
 use crate::failure::{Explain, Failure, Result};
+use crate::info::not_a_volume;
 use crate::mounts;
 use crate::place;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 
-/// Mounts the volume in `image`; the caller decides who sees it.
+/// Mounts the volume in `image`; the caller decides who sees it. Read-only means that nothing is written: what needs recovery is
+/// recovered in memory, and the report says so in its warnings.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
-    let media = open_media(image, &options)?;
-    Fs::mount(media, options).map_err(|e| failed(image, e))
+    let in_memory = options.read_only && !options.noload && needs_recovery(image);
+    let media = open_media(image, &options, in_memory)?;
+    let (fs, mut report) = Fs::mount(media, options).map_err(|e| failed(image, e))?;
+    if in_memory {
+        report.warnings.push(format!(
+            "{}: in memory only, nothing is written",
+            recovery_in_words(&report)
+        ));
+        report.recovery = Default::default();
+        (report.orphans_deleted, report.orphans_truncated) = (0, 0);
+    }
+    Ok((fs, report))
 }
 
-/// Opens the media for what the mount may do. A read-only mount recovers the journal too, so it writes when there is something to
-/// recover.
-fn open_media(image: &Path, options: &MountOptions) -> Result<Media> {
+fn needs_recovery(image: &Path) -> bool {
+    Disk::open(image).is_ok_and(|d| {
+        d.superblock
+            .feature_incompat
+            .intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG)
+    })
+}
+
+/// Opens the media for what the mount may do.
+fn open_media(image: &Path, options: &MountOptions, in_memory: bool) -> Result<Media> {
     if let Some(mount) = mounts::mount_of(image)? {
         return Err(Failure::new(format!(
             "{} is mounted on {}",
@@ -36,33 +55,23 @@ fn open_media(image: &Path, options: &MountOptions) -> Result<Media> {
         ))
         .advise("use it there, or unmount it first"));
     }
-    let needs_recovery = || {
-        Disk::open(image).is_ok_and(|d| {
-            d.superblock
-                .feature_incompat
-                .intersects(FeatureIncompat::RECOVER | FeatureIncompat::PRIVATE_LOG)
-        })
-    };
-    let read_only = options.read_only && (options.noload || !needs_recovery());
-    let open = |read_only| stetfs::open_media(image, options, read_only);
-    let opened = match open(read_only) {
-        // As mount(8): what is write-protected is mounted read-only.
-        Err(OpenError::Media(MediaError::Open {
-            source: Errno::ROFS,
-            ..
-        })) => open(true),
-        Err(OpenError::Media(MediaError::Open {
-            source: Errno::ACCESS,
-            ..
-        })) if options.read_only => open(true),
-        other => other,
+    let opened = match in_memory {
+        true => stetfs::open_overlay(image, options),
+        false => match stetfs::open_media(image, options, options.read_only) {
+            // As mount(8): what is write-protected is mounted read-only.
+            Err(OpenError::Media(MediaError::Open {
+                source: Errno::ROFS,
+                ..
+            })) => stetfs::open_media(image, options, true),
+            other => other,
+        },
     };
     opened.map_err(|e| {
         let advice = match &e {
             OpenError::Media(MediaError::Open {
                 source: Errno::ACCESS,
                 ..
-            }) => Some("it cannot be written by you; to look at it: -o ro"),
+            }) if !options.read_only => Some("it cannot be written by you; to look at it: -o ro"),
             OpenError::Media(MediaError::Busy { .. }) => {
                 Some("wait for the other process, or unmount it there")
             }
@@ -76,14 +85,32 @@ fn open_media(image: &Path, options: &MountOptions) -> Result<Media> {
 /// A failed mount in words, with what can be done.
 fn failed(image: &Path, error: Error) -> Failure {
     let shown = image.display();
-    let is_read_only = error.kind() == Kind::ReadOnly;
-    let failure = Failure::from(error).context(&shown);
-    if is_read_only {
-        return failure.advise(format!(
-            "make {shown} writable for a moment, or look without recovery: -o ro,noload"
-        ));
+    let is_no_volume = match &error {
+        Error::Corrupt(why) => matches!(
+            **why,
+            Corrupt::SuperMagic(_) | Corrupt::SuperIsJournal | Corrupt::SuperBlockSize(_)
+        ),
+        Error::Mount(why) => matches!(**why, MountError::NoRoom { .. }),
+        _ => false,
+    };
+    if is_no_volume {
+        return not_a_volume(image, error);
     }
-    failure
+    let advice = match &error {
+        Error::Mount(why) => match &**why {
+            MountError::NoJournal { .. } => Some(format!(
+                "to read it: -o ro; to write without a journal, so that a crash needs e2fsck: -o scheme=null; to give it one: \
+                 tune2fs -j {shown}"
+            )),
+            MountError::NeedsRecovery { .. } => Some(format!(
+                "make {shown} writable for a moment, or look at it as it would be after recovery: -o ro"
+            )),
+            _ => None,
+        },
+        _ => None,
+    };
+    let failure = Failure::from(error).context(&shown);
+    advice.into_iter().fold(failure, Failure::advise)
 }
 
 /// Recovers the journal, by the scheme that wrote it, and finishes what was left open, and leaves the volume clean.
@@ -431,7 +458,15 @@ impl Item for File<'_> {
 
     fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
         let (fs, caller) = (&self.volume.fs, &self.volume.caller);
-        Ok(fs.setxattr(caller, self.ino, name, value, SetXattr::Any)?)
+        let set = fs.setxattr(caller, self.ino, name, value, SetXattr::Any);
+        set.map_err(|e| match e {
+            Error::NoSpace => Failure::new(format!(
+                "attribute {} of {} bytes: no space left on device: all attributes of a file share what is free in its inode and one block, which takes a free one",
+                shown(name),
+                value.len()
+            )),
+            e => e.into(),
+        })
     }
 
     fn set_owner(&self, uid: u32, gid: u32) -> Result<bool> {

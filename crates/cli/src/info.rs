@@ -10,7 +10,8 @@ use stetfs_fuse::mountinfo::MountEntry;
 use crate::args::Info;
 use crate::clock::utc;
 use crate::disk::Disk;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, TRUNCATED};
+use crate::holds::{self, Kind};
 use crate::journal::JournalArea;
 use crate::mounts;
 use crate::output;
@@ -26,6 +27,8 @@ pub(crate) struct VolumeInfo {
     pub(crate) label: String,
     pub(crate) uuid: String,
     pub(crate) size: u64,
+    /// What the file or device lacks of that at its end.
+    pub(crate) missing: u64,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
     pub(crate) blocks_free: u64,
@@ -129,6 +132,7 @@ impl VolumeInfo {
             label: text(&sb.volume_name),
             uuid: uuid(&sb.uuid),
             size: sb.blocks_count << sb.block_bits,
+            missing: disk.missing(),
             block_size: sb.block_size() as u32,
             blocks: sb.blocks_count,
             blocks_free: sb.free_blocks_count,
@@ -167,12 +171,7 @@ impl VolumeInfo {
 
     /// `the ext4 volume "backup" (UUID)`
     pub(crate) fn name(&self) -> String {
-        let label = if self.label.is_empty() {
-            String::new()
-        } else {
-            format!(" \"{}\"", self.label)
-        };
-        format!("an {} volume{label} ({})", self.kind, self.uuid)
+        named(self.kind, &self.label, &self.uuid)
     }
 
     /// One line: what was made.
@@ -242,6 +241,10 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    if v.missing > 0 {
+        let missing = format!("{} are missing at its end: {TRUNCATED}", Size(v.missing));
+        rows.push(("truncated", missing));
+    }
     if let Some(medium) = v.mounted.as_ref().and_then(|m| m.medium.as_ref()) {
         rows.push(("medium", medium.clone()));
     }
@@ -315,7 +318,7 @@ fn journal_rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
     match &v.journal {
         None => vec![(
             "journal",
-            "none: only read-only mounts and the scheme null are possible".to_owned(),
+            "none: it can be mounted with -o ro, or without a journal with -o scheme=null; tune2fs -j makes one".to_owned(),
         )],
         Some(JournalInfo::Unreadable { unreadable }) => {
             vec![("journal", format!("cannot be read: {unreadable}"))]
@@ -454,6 +457,19 @@ fn server_says(dir: &Path, what: &str) -> Option<String> {
     stats.get(what)?.as_str().map(str::to_owned)
 }
 
+/// [`VolumeInfo::name`] from the superblock alone.
+pub(crate) fn name_of(sb: &Superblock) -> String {
+    named(kind(sb), &text(&sb.volume_name), &uuid(&sb.uuid))
+}
+
+fn named(kind: &str, label: &str, uuid: &str) -> String {
+    let label = match label {
+        "" => String::new(),
+        label => format!(" \"{label}\""),
+    };
+    format!("an {kind} volume{label} ({uuid})")
+}
+
 /// Text in a fixed field, up to its first NUL, as names are shown.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
@@ -472,10 +488,42 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     out
 }
 
-/// A superblock that cannot be decoded, with what the user can do.
+/// What has no superblock that can be decoded, by the name of what it is instead, with what the user can do.
 pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
-    why.into().context(image.display()).advise(format!(
-        "if this is an ext4 volume, e2fsck may find a copy of its superblock: stetfs fsck {}",
-        image.display()
-    ))
+    let shown = image.display();
+    let unlike = |what: String| Failure::new(format!("{shown}: {what}"));
+    let holds = match holds::what(image) {
+        Err(_) => return why.into().context(&shown),
+        Ok(None) => {
+            let size = image.metadata().map_or(0, |m| m.len());
+            let what = match size {
+                0 => "no volume: it is empty".to_owned(),
+                _ => format!("no volume: {} of zeros", Size(size)),
+            };
+            return unlike(what).advise(format!("make one: stetfs mkfs {shown} --size 1G"));
+        }
+        Ok(Some(holds)) => holds,
+    };
+    let fsck = || {
+        format!(
+            "if this is an ext4 volume, e2fsck may find a copy of its superblock: stetfs fsck {shown}"
+        )
+    };
+    match holds.kind {
+        Kind::NandPart => unlike("no volume on this NAND part".to_owned())
+            .advise(format!("make one: stetfs mkfs {shown}")),
+        Kind::Ext => why.into().context(&shown).advise(fsck()),
+        Kind::Data => {
+            unlike("no ext4 volume: it holds something that is not known".to_owned()).advise(fsck())
+        }
+        _ => {
+            let but = match holds.kind {
+                Kind::ExtOfBlocks(_) => "blocks of 1, 2 and 4 KiB are supported",
+                _ => "no ext4 volume",
+            };
+            let failure = unlike(format!("it holds {holds}; {but}"));
+            let advice = holds::advice(image, &holds);
+            advice.into_iter().fold(failure, Failure::advise)
+        }
+    }
 }

@@ -18,6 +18,7 @@ mod export;
 mod failure;
 mod files;
 mod fsck;
+mod holds;
 mod image;
 mod info;
 mod journal;

@@ -8,10 +8,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use stetfs_media::{Class, Tag};
+use stetfs_media::nand::NandFile;
 
 use crate::args::Mkfs;
 use crate::failure::{Explain, Failure, Result};
+use crate::holds::{self, Holds};
 use crate::info::VolumeInfo;
 use crate::loan::Loan;
 use crate::mounts;
@@ -27,9 +28,6 @@ const VOLUME_BLOCKS_MIN: u64 = 2 * JOURNAL_BLOCKS_MIN;
 /// The largest journal that is chosen unasked.
 const JOURNAL_MAX: u64 = 256 * MIB;
 
-/// How much of the start of IMAGE is looked at to see whether it holds anything.
-const PROBE: u64 = 128 * 1024;
-
 pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let image = &args.image;
     let shown = image.display();
@@ -39,12 +37,24 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let existed = image.exists();
     if existed {
         check_overwrite(args)?;
+    } else {
+        holds::check_new(image)?;
     }
     let loan = Loan::blank(image)?;
-    let size = set_size(args, existed, loan.as_ref()).during(|| shown.to_string())?;
+    let size = wanted_size(args, existed, loan.as_ref()).during(|| shown.to_string())?;
+    if existed && loan.is_none() {
+        // A wrong argument must not cost what is there.
+        let mut trial = e2fsprogs::command("mke2fs")?;
+        trial.arg("-n");
+        mke2fs_arguments(&mut trial, args, image, size);
+        run_tool(&mut trial, args, false)?;
+    }
+    if loan.is_none() {
+        set_size(args, existed, size).during(|| shown.to_string())?;
+    }
     let target = loan.as_ref().map_or(image.as_path(), Loan::path);
     mke2fs_arguments(&mut tool, args, target, size);
-    let made = run_tool(&mut tool, args)
+    let made = run_tool(&mut tool, args, true)
         .and_then(|()| loan.map_or(Ok(()), |loan| loan.give_back().during(|| shown.to_string())))
         .and_then(|()| VolumeInfo::read(image));
     match made {
@@ -92,26 +102,23 @@ fn check_overwrite(args: &Mkfs) -> Result<()> {
     if args.force {
         return Ok(());
     }
-    match contents(image).during(|| image.display().to_string())? {
+    match contents(image)? {
         None => Ok(()),
         Some(what) => Err(Failure::new(format!("{} holds {what}", image.display()))
             .advise("overwrite it with --force; everything in it will be lost")),
     }
 }
 
-/// What the image holds, in words; `None` when its beginning is empty.
-fn contents(image: &Path) -> Result<Option<String>> {
-    if let Ok(volume) = VolumeInfo::read(image) {
-        return Ok(Some(volume.name()));
+/// What the image holds; `None` when it is empty. A NAND part holds what is on its device.
+fn contents(image: &Path) -> Result<Option<Holds>> {
+    match NandFile::is_at(image) {
+        true => holds::what_on(&*disk::look_at(image)?),
+        false => holds::what(image),
     }
-    let dev = disk::look_at(image)?;
-    let mut start = vec![0; PROBE.min(dev.size()) as usize];
-    dev.read_bytes_at(0, &mut start, Tag::read(Class::Data))?;
-    Ok(start.iter().any(|b| *b != 0).then(|| "data".to_owned()))
 }
 
-/// Gives an image file its size (sparse), and returns the volume's size in bytes. A part has the size that it has.
-fn set_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
+/// The volume's size in bytes. A part has the size that it has.
+fn wanted_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
     let image = &args.image;
     let no_size = || {
         Failure::new("its size is not known")
@@ -149,7 +156,14 @@ fn set_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
                 Size(device)
             )));
         }
-    } else if args.size.is_some() {
+    }
+    Ok(size)
+}
+
+/// Gives an image file its size (sparse).
+fn set_size(args: &Mkfs, existed: bool, size: u64) -> Result<()> {
+    let image = &args.image;
+    if args.size.is_some() && (!existed || image.metadata()?.is_file()) {
         // Cut to nothing first, so that what is left of an older volume cannot be found in the new one.
         let file = OpenOptions::new()
             .write(true)
@@ -158,7 +172,7 @@ fn set_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
             .open(image)?;
         file.set_len(size)?;
     }
-    Ok(size)
+    Ok(())
 }
 
 /// The size of a file, block device or NAND part, in bytes.
@@ -208,8 +222,8 @@ fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, target: &Path, size: u64) {
         .arg((size / block).to_string());
 }
 
-/// Runs mke2fs; its warnings are passed on, its error becomes ours.
-fn run_tool(tool: &mut Command, args: &Mkfs) -> Result<()> {
+/// Runs mke2fs; its warnings are passed on if `warns`, its error becomes ours.
+fn run_tool(tool: &mut Command, args: &Mkfs, warns: bool) -> Result<()> {
     tracing::debug!(command = ?tool, "running");
     let output = tool
         .stdin(Stdio::null())
@@ -222,7 +236,9 @@ fn run_tool(tool: &mut Command, args: &Mkfs) -> Result<()> {
         .filter(|l| !l.is_empty() && !l.starts_with("mke2fs 1."))
         .collect();
     if output.status.success() {
-        said.iter().for_each(|line| eprintln!("mke2fs: {line}"));
+        said.iter()
+            .filter(|_| warns)
+            .for_each(|line| eprintln!("mke2fs: {line}"));
         return Ok(());
     }
     // It prints all it knows after a wrong option.

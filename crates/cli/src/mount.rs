@@ -87,7 +87,18 @@ fn remount(args: &MountHelper, options: &Options) -> Result<()> {
 fn parse(options: &[String]) -> Result<Options> {
     Options::parse(&options.join(","))
         .or_advise(|| "see the list of mount options: stetfs mount --help".to_owned())
-        .map_err(|f| f.exit(2))
+        .and_then(|options| check_scheme(&options).map(|()| options))
+        .map_err(|f| f.exit(crate::failure::EXIT_USAGE))
+}
+
+/// What can be said of the scheme and its options before anything is opened.
+fn check_scheme(options: &Options) -> Result<()> {
+    let about = stetfs_journal::find(&options.core.scheme)?.about;
+    let wishes = stetfs_journal::SchemeOptions {
+        data: None,
+        extra: options.core.scheme_options.clone(),
+    };
+    Ok(wishes.check_known(about)?)
 }
 
 /// The options without those that nobody knows (mount -s).

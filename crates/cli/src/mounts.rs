@@ -1,6 +1,8 @@
 //! Whether an image is in use: mounted, the backing file of a loop device, or locked by another process.
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,23 +19,70 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
     mountinfo::resolve(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The mount whose volume is `image`: by its path, or for a block device by its number.
+/// The mount whose volume is `image`: by its path, for a block device by its number, and through loop devices in both directions.
 pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
     let real = resolved(image);
-    let number = real
-        .metadata()
-        .ok()
-        .filter(|m| m.file_type().is_block_device())
-        .map(|m| {
-            format!(
-                "{}:{}",
-                rustix::fs::major(m.rdev()),
-                rustix::fs::minor(m.rdev())
-            )
-        });
-    let is_it = |m: &MountEntry| number.as_ref() == Some(&m.device) || m.image() == real;
+    let meta = real.metadata().ok();
+    let is_block = |m: &&Metadata| m.file_type().is_block_device();
+    let mut numbers: Vec<String> = Vec::new();
+    let mut paths = vec![real.clone()];
+    if let Some(meta) = meta.as_ref().filter(is_block) {
+        numbers.push(number(meta.rdev()));
+        paths.extend(backing_file(meta.rdev()));
+    } else {
+        // Mounted by the kernel, or by us on a device that only stands for it.
+        numbers.extend(loop_devices_of(&real).flat_map(|dir| numbers_of(&dir)));
+    }
+    let is_it = |m: &MountEntry| {
+        numbers.contains(&m.device) || m.source == real || paths.contains(&m.image())
+    };
     let all = mountinfo::mounts().during(|| "the list of mounts".to_owned())?;
     Ok(all.into_iter().find(is_it))
+}
+
+fn number(device: u64) -> String {
+    format!(
+        "{}:{}",
+        rustix::fs::major(device),
+        rustix::fs::minor(device)
+    )
+}
+
+/// The file that a loop device is of, all of it.
+fn backing_file(device: u64) -> Option<PathBuf> {
+    let dir = PathBuf::from(format!("/sys/dev/block/{}/loop", number(device)));
+    let is_zero =
+        |name| std::fs::read_to_string(dir.join(name)).is_ok_and(|text| text.trim() == "0");
+    if !is_zero("offset") || !is_zero("sizelimit") {
+        return None;
+    }
+    let text = std::fs::read(dir.join("backing_file")).ok()?;
+    let path = text.strip_suffix(b"\n").unwrap_or(&text);
+    Some(PathBuf::from(OsStr::from_bytes(path)))
+}
+
+/// The directories in sysfs of the loop devices whose backing file is `image`.
+fn loop_devices_of(image: &Path) -> impl Iterator<Item = PathBuf> {
+    let same_file = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let meta = image.metadata().ok().filter(Metadata::is_file);
+    let devices = meta
+        .as_ref()
+        .and_then(|_| std::fs::read_dir("/sys/block").ok());
+    let dirs = devices.into_iter().flatten().flatten().map(|e| e.path());
+    dirs.filter(move |dir| {
+        let backing = std::fs::read_to_string(dir.join("loop/backing_file")).ok();
+        let backing = backing.and_then(|b| Path::new(b.trim_end_matches('\n')).metadata().ok());
+        let both = backing.as_ref().zip(meta.as_ref());
+        both.is_some_and(|(a, b)| same_file(a, b))
+    })
+}
+
+/// The numbers of a block device and its partitions.
+fn numbers_of(dir: &Path) -> Vec<String> {
+    let parts = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = parts.map(|e| e.path()).chain([dir.to_owned()]);
+    let read = |dir: PathBuf| std::fs::read_to_string(dir.join("dev")).ok();
+    dirs.filter_map(read).map(|n| n.trim().to_owned()).collect()
 }
 
 /// Fails when `image` is mounted, backs a loop device, or is locked by another process.
@@ -79,14 +128,8 @@ fn lasting_loop_device_of(image: &Path) -> Option<String> {
 
 /// The loop device whose backing file is `image`, mounted or not: both have caches of their own.
 fn loop_device_of(image: &Path) -> Option<String> {
-    let same_file = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    let meta = image.metadata().ok().filter(Metadata::is_file)?;
-    let devices = std::fs::read_dir("/sys/block").ok()?;
-    devices.flatten().find_map(|entry| {
-        let backing = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        let backing = Path::new(backing.trim_end_matches('\n')).metadata().ok()?;
-        same_file(&backing, &meta).then(|| format!("/dev/{}", entry.file_name().to_string_lossy()))
-    })
+    let dir = loop_devices_of(image).next()?;
+    Some(format!("/dev/{}", dir.file_name()?.to_string_lossy()))
 }
 
 /// How a user ends this mount.

@@ -13,6 +13,7 @@ use stetfs_media::{Class, Tag};
 
 use crate::args::{NandCommand, NandCreate, NandFileArgs};
 use crate::failure::{Explain, Failure, Result};
+use crate::holds;
 use crate::output;
 use crate::size::Size;
 
@@ -135,6 +136,11 @@ impl Part {
         if MtdNand::is_at(file) {
             return Ok(Self::real(MtdNand::open(file, true)?));
         }
+        if file.metadata().is_ok_and(|m| m.is_file()) && !NandFile::is_at(file) {
+            let holds = holds::what(file)?.map_or_else(|| "nothing".to_owned(), |h| h.to_string());
+            let what = format!("{} is no NAND part: it holds {holds}", file.display());
+            return Err(Failure::new(what).advise("stetfs nand create makes one"));
+        }
         let nand = NandFile::options().open(file)?;
         let erases = nand.part().wear.endurance_erases;
         Ok(Self {
@@ -163,7 +169,11 @@ fn create(args: &NandCreate) -> Result<()> {
     let is_real = MtdNand::is_at(file);
     let nand = match is_real {
         true => blank_part(args)?,
-        false => new_file(args)?,
+        false => {
+            holds::check_new(file)?;
+            check_not_there(file)?;
+            new_file(args)?
+        }
     };
     match Ftl::create(nand, random_uuid()?, &options, MountOptions::default()) {
         Ok(ftl) => drop(ftl),
@@ -176,6 +186,23 @@ fn create(args: &NandCreate) -> Result<()> {
         }
     }
     show(&args.file, args.json)
+}
+
+/// A simulated part is made in a file of its own: what is there is named, and nothing overwrites it.
+fn check_not_there(file: &Path) -> Result<()> {
+    let Ok(meta) = file.metadata() else {
+        return Ok(());
+    };
+    let shown = file.display();
+    if !meta.is_file() {
+        let what = format!("{shown} is there, and is neither a file nor an MTD device");
+        return Err(Failure::new(what));
+    }
+    let holds = holds::what(file)?.map_or_else(|| "nothing".to_owned(), |h| h.to_string());
+    Err(
+        Failure::new(format!("{shown} is there already, and holds {holds}"))
+            .advise("give another name, or remove it first"),
+    )
 }
 
 fn new_file(args: &NandCreate) -> Result<Arc<dyn Nand>> {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use stetfs_media::{Cause, Class, MeterSnapshot, Tag};
 
 use crate::args::Stats;
-use crate::failure::{Explain, Failure, Result};
+use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::output;
 use crate::size::Size;
 
@@ -67,11 +67,32 @@ struct Cache {
 }
 
 pub(crate) fn run(args: &Stats) -> Result<()> {
-    let source = Source::of(args)?;
-    match args.watch {
+    let (seconds, dir) = pause_and_dir(args)?;
+    let source = Source::of(dir, args.from.as_deref())?;
+    match seconds {
         Some(seconds) => watch(&source, args.json, seconds),
         None if args.json => output::json(&source.json()?),
         None => print(&source.read()?),
+    }
+}
+
+/// `--watch mnt` and `--watch 2 mnt`: what follows the option is the number of seconds if it is a number, else the mount point.
+fn pause_and_dir(args: &Stats) -> Result<(Option<f64>, Option<&Path>)> {
+    let dir = args.dir.as_deref();
+    let Some(word) = args.watch.as_deref() else {
+        return Ok((None, dir));
+    };
+    let number = word.to_str().and_then(|word| word.parse().ok());
+    match (number, dir) {
+        (Some(seconds), dir) => Ok((Some(seconds), dir)),
+        (None, None) => Ok((Some(1.0), Some(Path::new(word)))),
+        (None, Some(_)) => {
+            let word = word.to_string_lossy();
+            Err(
+                Failure::new(format!("--watch {word}: this is no number of seconds"))
+                    .exit(EXIT_USAGE),
+            )
+        }
     }
 }
 
@@ -84,8 +105,8 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn of(args: &'a Stats) -> Result<Self> {
-        match (&args.dir, &args.from) {
+    fn of(dir: Option<&'a Path>, from: Option<&'a Path>) -> Result<Self> {
+        match (dir, from) {
             (_, Some(file)) => Ok(Self::File(file)),
             (Some(dir), None) => Ok(Self::Mount(dir)),
             (None, None) => Err(Failure::new("no mount point was given").exit(2)),
@@ -100,7 +121,9 @@ impl<'a> Source<'a> {
                     ErrorKind::Unsupported => Failure::from(e),
                     _ => Failure::from(e).context(dir.display()),
                 })
-                .or_advise(|| "the mounted volumes are: findmnt -t fuse.stetfs".to_owned()),
+                .or_advise(|| {
+                    "the mounted volumes are: findmnt -t fuse.stetfs,fuseblk.stetfs".to_owned()
+                }),
         }
     }
 

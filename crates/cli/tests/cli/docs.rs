@@ -25,7 +25,7 @@ fn the_list_of_commands() {
         assert!(help.contains("Usage: stetfs"), "{help}");
     }
     assert!(
-        help.contains("Exit codes:") && help.contains("Examples:"),
+        help.contains("Exit codes") && help.contains("Examples:"),
         "{help}"
     );
 }

@@ -13,7 +13,9 @@ mod hostile;
 mod journal;
 #[cfg(feature = "lab")]
 mod lab;
+mod mistakes;
 mod mkfs;
 mod mounted;
 mod nand;
 mod run;
+mod twice;

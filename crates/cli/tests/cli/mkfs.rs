@@ -73,7 +73,7 @@ fn what_is_there_is_not_overwritten_unasked() {
 
     let other = lab.str("letter.txt");
     fs::write(&other, vec![b'x'; 1 << 20]).unwrap();
-    stetfs(&["mkfs", &other, "--size", "16M"]).fails(1, &["letter.txt holds data", "--force"]);
+    stetfs(&["mkfs", &other, "--size", "16M"]).fails(1, &["letter.txt holds text", "--force"]);
     assert_eq!(fs::metadata(&other).unwrap().len(), 1 << 20);
 
     stetfs(&["mkfs", &image, "--force", "--size", "20M"]).ok();
@@ -213,9 +213,9 @@ fn what_is_no_volume_is_told() {
     let file = lab.str("file");
     stetfs(&["info", &file]).fails(1, &[&file, "No such file"]);
     fs::write(&file, b"short").unwrap();
-    stetfs(&["info", &file]).fails(1, &[&file, "no room for a superblock"]);
+    stetfs(&["info", &file]).fails(1, &[&file, "it holds text; no ext4 volume"]);
     fs::write(&file, vec![0; 1 << 20]).unwrap();
-    stetfs(&["info", &file]).fails(1, &[&file, "magic", "stetfs fsck"]);
+    stetfs(&["info", &file]).fails(1, &[&file, "1 MiB of zeros", "stetfs mkfs"]);
     let image = lab.volume(&[]);
     let mut bytes = fs::read(&image).unwrap();
     bytes[1024 + 0x78] ^= 1;

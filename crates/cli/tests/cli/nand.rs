@@ -31,7 +31,7 @@ fn a_part_is_made_and_described() {
     let capacity = info["layer"]["capacity"].as_u64().unwrap();
     assert!(capacity > 3 << 20 && capacity < 4 << 20, "{info}");
     assert_eq!(info["layer"]["mapped"], 0);
-    stetfs(&["nand", "create", &file]).fails(1, &["flash.nand", "exists"]);
+    stetfs(&["nand", "create", &file]).fails(1, &["flash.nand is there already"]);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn what_is_no_part_or_holds_no_layer() {
     let file = lab.str("text");
     fs::write(&file, [b'x'; 8192]).unwrap();
     for command in ["info", "check", "wear"] {
-        stetfs(&["nand", command, &file]).fails(1, &["not the file of a NAND part"]);
+        stetfs(&["nand", command, &file]).fails(1, &["is no NAND part: it holds"]);
     }
     stetfs(&["nand", "info", &lab.str("none")]).fails(1, &["none"]);
     stetfs(&["nand", "create", &lab.str("new"), "--size", "1K"]).fails(2, &["impossible"]);

@@ -1,0 +1,549 @@
+//! What a file or device holds, in words: so that nothing is overwritten unawares, and what is no volume is called what it is.
+//!
+//! The common formats are told by their magic numbers, which are those of file(1) and libblkid: the same on every machine, also
+//! where no util-linux is. For the rest blkid(8) is asked, if it is there. Nothing is written.
+
+use std::fmt::{self, Display};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::fs::SeekFrom;
+use stetfs_format::private_log::LogHeader;
+use stetfs_format::{SUPERBLOCK_OFFSET, Superblock};
+use stetfs_media::nand::NandFile;
+use stetfs_media::{BlockDev, Class, Tag};
+
+use crate::e2fsprogs;
+use crate::failure::{Explain, Failure, Result};
+use crate::info;
+use crate::size::Size;
+
+/// How much of a device's beginning and end is looked at for anything that is not zero.
+const ENDS: u64 = 1 << 20;
+/// How much of a file's data is read to see whether all of it is zero. Holes cost nothing.
+const READ_MAX: u64 = 1 << 30;
+
+/// What is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holds {
+    pub(crate) kind: Kind,
+    /// With an article: `an XFS file system`.
+    words: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A superblock of ext2, ext3 or ext4, sound or not.
+    Ext,
+    /// One with blocks of a size that is not supported, in bytes.
+    ExtOfBlocks(u32),
+    /// The journal of another volume (`mke2fs -O journal_dev`).
+    JournalDevice,
+    /// Partitions, in the order of the table.
+    PartitionTable(Vec<Partition>),
+    /// A region of persistent memory that a scheme has had.
+    Region,
+    /// The file of a simulated NAND part.
+    NandPart,
+    /// A file system, an archive, or whatever else has a name.
+    Foreign,
+    /// Text.
+    Text,
+    /// Something that nobody knows.
+    Data,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Partition {
+    /// From 1 on, as the kernel counts them.
+    pub(crate) number: u32,
+    /// Bytes from the beginning.
+    pub(crate) offset: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// What it begins with, if that is known.
+    pub(crate) holds: Option<Box<Holds>>,
+}
+
+impl Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl Holds {
+    fn new(kind: Kind, words: impl Into<String>) -> Self {
+        Self {
+            kind,
+            words: words.into(),
+        }
+    }
+}
+
+/// What the file or device at `path` holds; `None` when it is empty or all zeros.
+pub(crate) fn what(path: &Path) -> Result<Option<Holds>> {
+    let shown = || path.display().to_string();
+    if NandFile::is_at(path) {
+        return Ok(Some(Holds::new(Kind::NandPart, "a simulated NAND part")));
+    }
+    let kind = path.metadata().during(shown)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        // Opening a pipe would wait for its other end.
+        let what = format!("{} is neither a file nor a block device", shown());
+        return Err(Failure::new(what));
+    }
+    let file = File::open(path).during(shown)?;
+    let size = rustix::fs::seek(&file, SeekFrom::End(0)).during(shown)?;
+    let source = Source {
+        size,
+        read: &|at, out| Ok(file.read_at(out, at)?),
+    };
+    if let Some(found) = source.known(0, size).during(shown)? {
+        return Ok(Some(found));
+    }
+    let is_blank = match kind.is_file() {
+        true => source.is_blank_file(&file),
+        false => source.are_ends_blank(),
+    };
+    if is_blank.during(shown)? {
+        return Ok(None);
+    }
+    let named = blkid(path).map(|words| Holds::new(Kind::Foreign, words));
+    Ok(Some(match named {
+        Some(named) => named,
+        None => source.data().during(shown)?,
+    }))
+}
+
+/// What the device of an opened NAND part holds; `None` when its ends are all zeros.
+pub(crate) fn what_on(dev: &dyn BlockDev) -> Result<Option<Holds>> {
+    let source = Source {
+        size: dev.size(),
+        read: &|at, out| {
+            dev.read_bytes_at(at, out, Tag::read(Class::Data))?;
+            Ok(out.len())
+        },
+    };
+    match source.known(0, source.size)? {
+        Some(found) => Ok(Some(found)),
+        None if source.are_ends_blank()? => Ok(None),
+        None => source.data().map(Some),
+    }
+}
+
+/// A magic number: where it is, what it is, and what has it.
+struct Magic(u64, &'static [u8], &'static str);
+
+/// Those that stand alone, the longer and safer first.
+const MAGICS: &[Magic] = &[
+    Magic(0x1_0040, b"_BHRfS_M", "a Btrfs file system"),
+    Magic(0, b"XFSB", "an XFS file system"),
+    Magic(0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
+    Magic(3, b"-FVE-FS-", "an encrypted volume (BitLocker)"),
+    Magic(3, b"NTFS    ", "an NTFS file system"),
+    Magic(3, b"EXFAT   ", "an exFAT file system"),
+    Magic(82, b"FAT32   ", "a FAT file system"),
+    Magic(54, b"FAT16   ", "a FAT file system"),
+    Magic(54, b"FAT12   ", "a FAT file system"),
+    Magic(0x8001, b"CD001", "an ISO 9660 image"),
+    Magic(0x8000, b"JFS1", "a JFS file system"),
+    Magic(0x1_0034, b"ReIsEr", "a ReiserFS file system"),
+    Magic(0, b"hsqs", "a SquashFS image"),
+    Magic(1024, b"\xe2\xe1\xf5\xe0", "an EROFS image"),
+    Magic(1024, b"\x10\x20\xf5\xf2", "an F2FS file system"),
+    Magic(32, b"NXSB", "an APFS container"),
+    Magic(
+        4096 + 24,
+        b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
+        "a bcachefs file system",
+    ),
+    Magic(4096, b"\xfc\x4e\x2b\xa9", "a member of a RAID array"),
+    Magic(4096 - 10, b"SWAPSPACE2", "swap space"),
+    Magic(16_384 - 10, b"SWAPSPACE2", "swap space"),
+    Magic(65_536 - 10, b"SWAPSPACE2", "swap space"),
+    Magic(4096 - 10, b"SWAP-SPACE", "swap space"),
+    Magic(0, b"QFI\xfb", "a disk image in the format qcow2"),
+    Magic(0, b"KDMV", "a disk image in the format VMDK"),
+    Magic(0, b"vhdxfile", "a disk image in the format VHDX"),
+    Magic(64, b"\x7f\x10\xda\xbe", "a disk image in the format VDI"),
+    Magic(0, b"\x3a\xff\x26\xed", "an Android sparse image"),
+    Magic(257, b"ustar", "a tar archive"),
+    Magic(0, b"070701", "a cpio archive"),
+    Magic(0, b"PK\x03\x04", "a ZIP archive"),
+    Magic(0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    Magic(0, b"\x1f\x8b\x08", "something compressed by gzip"),
+    Magic(0, b"\xfd7zXZ\0", "something compressed by xz"),
+    Magic(0, b"\x28\xb5\x2f\xfd", "something compressed by zstd"),
+    Magic(0, b"\x04\x22\x4d\x18", "something compressed by lz4"),
+    Magic(0, b"BZh", "something compressed by bzip2"),
+    Magic(0, b"SQLite format 3\0", "an SQLite database"),
+    Magic(0, b"\x7fELF", "a program"),
+];
+
+/// Sectors in which the label of LVM can be.
+const LVM_SECTORS: u64 = 4;
+/// A table has 128 entries as a rule; who has more is shown the first.
+const ENTRIES_MAX: u32 = 128;
+
+struct Source<'a> {
+    size: u64,
+    read: &'a dyn Fn(u64, &mut [u8]) -> Result<usize>,
+}
+
+impl Source<'_> {
+    /// `N` bytes at an offset; zeros behind the end.
+    fn bytes<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
+        let mut out = [0; N];
+        self.fill(at, &mut out)?;
+        Ok(out)
+    }
+
+    fn fill(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        let len = self.size.saturating_sub(at).min(out.len() as u64) as usize;
+        let mut done = 0;
+        while done < len {
+            match (self.read)(at + done as u64, &mut out[done..len])? {
+                0 => return Ok(()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    fn is_at(&self, at: u64, magic: &[u8]) -> Result<bool> {
+        let mut found = [0; 16];
+        let found = &mut found[..magic.len()];
+        self.fill(at, found)?;
+        Ok(found == magic)
+    }
+
+    fn u16(&self, at: u64) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.bytes(at)?))
+    }
+
+    fn u32(&self, at: u64) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.bytes(at)?))
+    }
+
+    fn u64(&self, at: u64) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.bytes(at)?))
+    }
+
+    /// What has a name in the `size` bytes from `start` on.
+    fn known(&self, start: u64, size: u64) -> Result<Option<Holds>> {
+        if LogHeader::is_one(&self.bytes::<16>(start)?) {
+            let words = "a region of persistent memory of a stetfs volume";
+            return Ok(Some(Holds::new(Kind::Region, words)));
+        }
+        if let Some(ext) = self.ext(start)? {
+            return Ok(Some(ext));
+        }
+        for Magic(at, magic, words) in MAGICS {
+            if self.is_at(start + at, magic)? {
+                return Ok(Some(Holds::new(Kind::Foreign, *words)));
+            }
+        }
+        for sector in 0..LVM_SECTORS {
+            let at = start + sector * 512;
+            if self.is_at(at, b"LABELONE")? && self.is_at(at + 24, b"LVM2 001")? {
+                return Ok(Some(Holds::new(Kind::Foreign, "a physical volume of LVM")));
+            }
+        }
+        match start {
+            0 => self.partition_table(size),
+            _ => Ok(None),
+        }
+    }
+
+    /// ext2, ext3 or ext4, or the journal of one.
+    fn ext(&self, start: u64) -> Result<Option<Holds>> {
+        const SUPER_MAGIC: u16 = 0xef53;
+        const JOURNAL_DEV: u32 = 0x8;
+        const MAGIC_AT: u64 = 0x38;
+        let raw: [u8; 1024] = self.bytes(start + SUPERBLOCK_OFFSET)?;
+        let at = start + SUPERBLOCK_OFFSET;
+        if self.u16(at + MAGIC_AT)? != SUPER_MAGIC {
+            return Ok(None);
+        }
+        let words = match Superblock::decode(&raw) {
+            Ok(sb) => {
+                let size = Size(sb.blocks_count << sb.block_bits);
+                return Ok(Some(Holds::new(
+                    Kind::Ext,
+                    format!("{} of {size}", info::name_of(&sb)),
+                )));
+            }
+            // Fields of the superblock: s_feature_incompat, s_uuid, s_log_block_size.
+            Err(_) if self.u32(at + 0x60)? & JOURNAL_DEV != 0 => {
+                let uuid = info::uuid(&self.bytes(at + 0x68)?);
+                let words = format!("the journal of another ext4 volume (UUID {uuid})");
+                return Ok(Some(Holds::new(Kind::JournalDevice, words)));
+            }
+            Err(_) => match self.u32(at + 0x18)? {
+                log @ 3..=6 => {
+                    let words = format!("an ext4 volume with blocks of {}", Size(1024 << log));
+                    return Ok(Some(Holds::new(Kind::ExtOfBlocks(1024 << log), words)));
+                }
+                _ => "a damaged ext4 volume",
+            },
+        };
+        Ok(Some(Holds::new(Kind::Ext, words)))
+    }
+
+    /// GPT, else MBR.
+    fn partition_table(&self, size: u64) -> Result<Option<Holds>> {
+        for sector in [512, 4096] {
+            if self.is_at(sector, b"EFI PART")? {
+                let partitions = self.gpt(sector)?;
+                return Ok(Some(self.table("GPT", partitions)));
+            }
+        }
+        if !self.is_at(510, b"\x55\xaa")? {
+            return Ok(None);
+        }
+        let mut partitions = Vec::new();
+        for i in 0..4u32 {
+            let at = 446 + u64::from(i) * 16;
+            let [status, _, _, _, kind] = self.bytes(at)?;
+            let (first, count) = (self.u32(at + 8)?, self.u32(at + 12)?);
+            if status & 0x7f != 0 || kind != 0 && u64::from(first) * 512 >= size {
+                // The boot sector of something else.
+                return Ok(None);
+            }
+            if kind != 0 && count != 0 {
+                partitions.push((i + 1, u64::from(first) * 512, u64::from(count) * 512));
+            }
+        }
+        Ok((!partitions.is_empty()).then(|| self.table("MBR", partitions)))
+    }
+
+    fn gpt(&self, sector: u64) -> Result<Vec<(u32, u64, u64)>> {
+        const ENTRY_MIN: u64 = 128;
+        let (entries, count) = (self.u64(sector + 72)?, self.u32(sector + 80)?);
+        let step = u64::from(self.u32(sector + 84)?).max(ENTRY_MIN);
+        let Some(entries) = entries.checked_mul(sector).filter(|at| *at < self.size) else {
+            return Ok(Vec::new());
+        };
+        let mut found = Vec::new();
+        for i in 0..count.min(ENTRIES_MAX) {
+            let at = entries.saturating_add(u64::from(i) * step);
+            let (first, last) = (self.u64(at + 32)?, self.u64(at + 40)?);
+            if self.bytes::<16>(at)? == [0; 16] || last < first {
+                continue;
+            }
+            let (offset, size) = (
+                first.saturating_mul(sector),
+                (last - first).saturating_add(1).saturating_mul(sector),
+            );
+            found.push((i + 1, offset, size));
+        }
+        Ok(found)
+    }
+
+    fn table(&self, name: &str, found: Vec<(u32, u64, u64)>) -> Holds {
+        let partition = |(number, offset, size)| Partition {
+            number,
+            offset,
+            size,
+            // What cannot be read has no name.
+            holds: self.known(offset, size).ok().flatten().map(Box::new),
+        };
+        let partitions: Vec<Partition> = found.into_iter().map(partition).collect();
+        let list: Vec<String> = partitions.iter().map(Partition::to_string).collect();
+        let words = match list.is_empty() {
+            true => format!("an empty partition table ({name})"),
+            false => format!("a partition table ({name}): {}", list.join("; ")),
+        };
+        Holds::new(Kind::PartitionTable(partitions), words)
+    }
+
+    /// Whether all data of a file, as far as it is read, is zero.
+    fn is_blank_file(&self, file: &File) -> Result<bool> {
+        let (mut at, mut budget) = (0, READ_MAX);
+        while at < self.size && budget > 0 {
+            let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+                Ok(start) => start,
+                Err(rustix::io::Errno::NXIO) => return Ok(true),
+                // A file system that does not know holes.
+                Err(_) => at,
+            };
+            let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(self.size);
+            let end = end.min(start.saturating_add(budget));
+            if !self.is_zero(start, end)? {
+                return Ok(false);
+            }
+            budget -= (end - start).min(budget);
+            at = end.max(at + 1);
+        }
+        Ok(true)
+    }
+
+    fn are_ends_blank(&self) -> Result<bool> {
+        let last = self.size.saturating_sub(ENDS);
+        Ok(self.is_zero(0, ENDS.min(self.size))? && self.is_zero(last, self.size)?)
+    }
+
+    fn is_zero(&self, start: u64, end: u64) -> Result<bool> {
+        let mut chunk = vec![0; ENDS as usize];
+        for at in (start..end).step_by(ENDS as usize) {
+            let chunk = &mut chunk[..(end - at).min(ENDS) as usize];
+            chunk.fill(0);
+            self.fill(at, chunk)?;
+            if chunk.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Words for what has no name.
+    fn data(&self) -> Result<Holds> {
+        let mut start = vec![0; self.size.min(4096) as usize];
+        self.fill(0, &mut start)?;
+        let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\n' | b'\r' | b'\t');
+        // The last character may be cut.
+        let is_utf8 = std::str::from_utf8(&start)
+            .map_or_else(|e| e.valid_up_to() + 4 > start.len(), |_| true);
+        Ok(match start.iter().all(is_text) && is_utf8 {
+            true => Holds::new(Kind::Text, "text"),
+            false => Holds::new(Kind::Data, "data"),
+        })
+    }
+}
+
+impl Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at byte {}, {}",
+            self.number,
+            self.offset,
+            Size(self.size)
+        )?;
+        match &self.holds {
+            Some(holds) => write!(f, ", with {holds}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Refuses to make a regular file among the device nodes, where nobody looks for one.
+pub(crate) fn check_new(path: &Path) -> Result<()> {
+    let dir = match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let Ok(dir) = dir.canonicalize() else {
+        return Ok(());
+    };
+    let device = |path: &Path| path.metadata().ok().map(|m| m.dev());
+    let among_nodes = dir.starts_with("/dev")
+        && !dir.starts_with("/dev/shm")
+        && device(&dir) == device(Path::new("/dev"));
+    if !among_nodes {
+        return Ok(());
+    }
+    let shown = path.display();
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let failure = Failure::new(format!("{shown}: there is no such device"));
+    if !name.starts_with(b"mtd") {
+        return Err(failure.advise("the block devices of this machine are: lsblk"));
+    }
+    let list = std::fs::read_to_string("/proc/mtd").unwrap_or_default();
+    Err(failure.advise(match list.lines().nth(1) {
+        Some(_) => "the NAND parts of this machine are in /proc/mtd",
+        None => "the kernel has no MTD device (its driver is not loaded?); for a simulated part give a file elsewhere",
+    }))
+}
+
+/// What can be done with a path that was taken for a volume and holds something else.
+pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
+    let shown = path.display();
+    let is_block = path
+        .metadata()
+        .is_ok_and(|m| m.file_type().is_block_device());
+    Some(match &holds.kind {
+        Kind::PartitionTable(partitions) => {
+            let is_ext = |p: &&Partition| {
+                let kind = p.holds.as_ref().map(|holds| &holds.kind);
+                matches!(kind, Some(Kind::Ext))
+            };
+            let Some(p) = partitions.iter().find(is_ext) else {
+                return Some("none of its partitions holds an ext4 volume".to_owned());
+            };
+            match is_block {
+                true => format!("use the partition's own device (lsblk {shown} lists them)"),
+                false => format!(
+                    "use the partition through a loop device: losetup -f --show -o {} --sizelimit {} {shown}, then \
+                     stetfs mount /dev/loopN DIR",
+                    p.offset, p.size
+                ),
+            }
+        }
+        Kind::JournalDevice => {
+            "a volume with such a journal has the feature has_journal and no journal inode; give the volume itself".to_owned()
+        }
+        Kind::Region => "give the volume, and this as its memory: -o nvm=FILE".to_owned(),
+        Kind::ExtOfBlocks(_) => {
+            "a kernel whose memory pages are that large mounts it".to_owned()
+        }
+        Kind::Ext | Kind::NandPart | Kind::Foreign | Kind::Text | Kind::Data => return None,
+    })
+}
+
+/// What blkid(8) says, where it is.
+fn blkid(path: &Path) -> Option<String> {
+    let output = e2fsprogs::command("blkid")
+        .ok()?
+        .args(["-p", "-o", "export", "--"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let value = |key: &str| {
+        let mut lines = text.lines();
+        lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    };
+    let table = value("PTTYPE").map(|kind| format!("a partition table ({kind})"));
+    let content = value("TYPE").map(|kind| format!("what blkid(8) calls {kind}"));
+    content.or(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: &[u8]) -> Option<String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        what(file.path()).unwrap().map(|holds| holds.to_string())
+    }
+
+    #[test]
+    fn nothing_is_nothing_and_a_byte_is_something() {
+        assert_eq!(of(b""), None);
+        assert_eq!(of(&[0; 100]), None);
+        assert_eq!(of(&vec![0; 3 << 20]), None);
+        let mut late = vec![0; 3 << 20];
+        late[2 << 20] = 1;
+        assert_eq!(of(&late).as_deref(), Some("data"));
+        assert_eq!(of(b"x").as_deref(), Some("text"));
+        assert_eq!(of("Grüße\n".as_bytes()).as_deref(), Some("text"));
+        assert_eq!(of(b"\x01\x02").as_deref(), Some("data"));
+    }
+
+    #[test]
+    fn a_table_that_lies_is_no_panic() {
+        let mut raw = vec![0xff; 8192];
+        raw[512..520].copy_from_slice(b"EFI PART");
+        assert!(of(&raw).unwrap().contains("partition table (GPT)"));
+        raw[512 + 72..512 + 80].copy_from_slice(&2u64.to_le_bytes());
+        assert!(of(&raw).is_some());
+        raw[1024 + 32..1024 + 40].copy_from_slice(&5u64.to_le_bytes());
+        assert!(of(&raw).is_some());
+    }
+}

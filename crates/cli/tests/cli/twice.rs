@@ -1,0 +1,228 @@
+//! One volume, two users: refused, whatever the names that they have for it. Needs root, FUSE and loop devices; skipped out loud where one is not.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use crate::mounted::can_mount;
+use crate::run::{Lab, Ran, assert_clean, dumpe2fs, stetfs, tool};
+
+/// A loop device, detached at the end.
+struct Loop(String);
+
+impl Loop {
+    fn new(image: &str, window: &[&str]) -> Self {
+        let mut args = vec!["-f", "--show"];
+        args.extend(window);
+        args.push(image);
+        Self(tool("losetup", &args).ok().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        tool("losetup", &["-d", &self.0]);
+    }
+}
+
+/// A mount of ours, taken down at the end.
+struct Mount(String);
+
+impl Mount {
+    #[track_caller]
+    fn up(lab: &Lab, image: &str, dir: &str, options: &str) -> Self {
+        mount(lab, image, dir, options).ok();
+        Self(lab.str(dir))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        stetfs(&["umount", &self.0]);
+    }
+}
+
+fn mount(lab: &Lab, image: &str, dir: &str, options: &str) -> Ran {
+    let dir = lab.str(dir);
+    fs::create_dir_all(&dir).unwrap();
+    stetfs(&["mount", "-o", options, image, &dir])
+}
+
+fn can() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root || tool("losetup", &["-f"]).code != 0 {
+        eprintln!("SKIPPED: no loop devices here");
+        return false;
+    }
+    can_mount()
+}
+
+/// A loop device and its backing file, in either order, with and without a device that stands for the mount; a second device on the same file;
+/// a device on the device. They are attached anew each time, because each has a cache of its own, which is out of date when another was used.
+#[test]
+fn a_loop_device_and_its_backing_file() {
+    if !can() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let firsts = [
+        (0, "loop"),
+        (0, "noloop"),
+        (1, "noloop"),
+        (2, "noloop"),
+        (3, "noloop"),
+    ];
+    for (first, options) in firsts {
+        let device = Loop::new(&image, &[]);
+        let other = Loop::new(&image, &[]);
+        let above = Loop::new(&device.0, &[]);
+        let names = [&image, &device.0, &other.0, &above.0];
+        let up = Mount::up(&lab, names[first], "first", options);
+        fs::write(lab.path("first/file"), names[first]).unwrap();
+        let first = format!("{} {options}", names[first]);
+        for (second, options) in names.into_iter().map(|n| (n, "rw")).chain([(&image, "ro")]) {
+            let ran = mount(&lab, second, "second", options);
+            assert_eq!(ran.code, 1, "{first} and {second} {options}: {ran:#?}");
+            let says_why = ["is mounted on", "in use"];
+            let says_why = says_why.iter().any(|words| ran.err.contains(words));
+            assert!(says_why, "{first} and {second} {options}: {ran:#?}");
+        }
+        drop((up, above, other, device));
+        assert_clean(&image);
+    }
+}
+
+/// Two partitions of one file are two volumes.
+#[test]
+fn parts_of_one_file_are_used_beside_each_other() {
+    if !can() {
+        return;
+    }
+    let lab = Lab::new();
+    let disk = lab.str("disk");
+    fs::File::create(&disk).unwrap().set_len(40 << 20).unwrap();
+    let window = |at: &'static str| ["-o", at, "--sizelimit", "16777216"];
+    let first = Loop::new(&disk, &window("1048576"));
+    let second = Loop::new(&disk, &window("17825792"));
+    let overlapping = Loop::new(&disk, &window("9437184"));
+    for device in [&first, &second] {
+        stetfs(&["mkfs", &device.0]).ok();
+    }
+    let up = Mount::up(&lab, &first.0, "first", "noloop");
+    let also_up = Mount::up(&lab, &second.0, "second", "noloop");
+    mount(&lab, &overlapping.0, "third", "ro").fails(1, &["in use"]);
+    mount(&lab, &disk, "third", "ro").fails(1, &["is mounted on"]);
+    drop((up, also_up));
+    for device in [&first, &second] {
+        assert_clean(&device.0);
+    }
+}
+
+/// The kernel must not mount what we have: the device that stands for the mount is taken.
+#[test]
+fn the_kernel_does_not_mount_what_we_have() {
+    if !can() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let kernel = lab.str("kernel");
+    fs::create_dir(&kernel).unwrap();
+    let ours = Mount::up(&lab, &image, "ours", "loop");
+    let ran = tool("mount", &["-t", "ext4", "-o", "loop", &image, &kernel]);
+    if ran.code == 0 {
+        tool("umount", &[&kernel]).ok();
+    }
+    assert_ne!(ran.code, 0, "{ran:#?}");
+    drop(ours);
+    assert_clean(&image);
+}
+
+/// What the kernel has mounted is seen by its file.
+#[test]
+fn we_do_not_mount_what_the_kernel_has() {
+    if !can() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.volume(&[]);
+    let kernel = lab.str("kernel");
+    fs::create_dir(&kernel).unwrap();
+    tool("mount", &["-t", "ext4", "-o", "loop", &image, &kernel]).ok();
+    let info = stetfs(&["info", &image]);
+    let ran = mount(&lab, &image, "ours", "rw");
+    let listed = stetfs(&["ls", &image]);
+    tool("umount", &[&kernel]).ok();
+    assert!(
+        info.out.contains(&format!("mounted on {kernel} (ext4)")),
+        "{info:#?}"
+    );
+    ran.fails(1, &["is mounted on", &kernel]);
+    listed.fails(1, &["is mounted on", &kernel]);
+}
+
+/// Feature mmp: while we have the volume e2fsck and the kernel see somebody alive, who have no other way to know.
+#[test]
+fn the_volume_itself_says_that_it_is_in_use() {
+    if !can() {
+        return;
+    }
+    let lab = Lab::new();
+    let features = ["--", "-O", "mmp", "-E", "mmp_update_interval=1"];
+    let image = lab.volume(&features);
+    let is_clean = || {
+        let ran = tool("dumpe2fs", &["-m", &image]);
+        format!("{}{}", ran.out, ran.err).contains("MMP is clean")
+    };
+    let block: u64 = dumpe2fs(&image, "MMP block number").parse().unwrap();
+    let sequence = || {
+        let mut raw = [0; 4];
+        let file = fs::File::open(&image).unwrap();
+        file.read_exact_at(&mut raw, block * 4096 + 4).unwrap();
+        u32::from_le_bytes(raw)
+    };
+    assert!(is_clean());
+    let kernel = lab.str("kernel");
+    fs::create_dir(&kernel).unwrap();
+    let ours = Mount::up(&lab, &image, "ours", "noloop");
+    fs::write(lab.path("ours/file"), "ours").unwrap();
+    let first = sequence();
+    assert_ne!(first, 0xff4d_4d50);
+    let device = Loop::new(&image, &[]);
+    // Each of them waits for 11 seconds.
+    let (mounted, checked) = std::thread::scope(|scope| {
+        let mounted = scope.spawn(|| tool("mount", &["-t", "ext4", &device.0, &kernel]));
+        let checked = scope.spawn(|| tool("e2fsck", &["-fy", &image]));
+        (mounted.join().unwrap(), checked.join().unwrap())
+    });
+    if mounted.code == 0 {
+        tool("umount", &[&kernel]).ok();
+    }
+    assert_ne!(mounted.code, 0, "{mounted:#?}");
+    assert_ne!(sequence(), first);
+    assert_eq!(checked.code & 8, 8, "{checked:#?}");
+    assert_eq!(fs::read_to_string(lab.path("ours/file")).unwrap(), "ours");
+    // What a crash would leave: nobody changes the number of a copy.
+    let copy = lab.str("copy.img");
+    fs::copy(&image, &copy).unwrap();
+    drop(device);
+    drop(ours);
+    assert!(is_clean());
+    assert!(dumpe2fs(&image, "Filesystem features").contains("mmp"));
+    assert_clean(&image);
+    drop(Mount::up(&lab, &copy, "ours", "noloop"));
+    assert_clean(&copy);
+    // e2fsck has it, or was killed. Without checksums, so that the number can be changed by hand.
+    let other = lab.str("other.img");
+    let features = ["--", "-O", "mmp,^metadata_csum"];
+    let mut args = vec!["mkfs", &other, "--size", "16M"];
+    args.extend(features);
+    stetfs(&args).ok();
+    let block: u64 = dumpe2fs(&other, "MMP block number").parse().unwrap();
+    let file = fs::File::options().write(true).open(&other).unwrap();
+    file.write_all_at(&0xe24d_4d50u32.to_le_bytes(), block * 4096 + 4)
+        .unwrap();
+    let before = fs::read(&other).unwrap();
+    mount(&lab, &other, "ours", "noloop").fails(1, &["in use by e2fsck"]);
+    assert!(before == fs::read(&other).unwrap());
+}
