@@ -1,5 +1,5 @@
-//! The NVRAM region of Delta Journaling: the records of Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for
-//! Mobile Devices", section III.D and figure 6, and what closes the paper's hole.
+//! The NVRAM region of Delta Journaling: the records of Kim, Min, Eom, IEEE Trans. Consumer Electronics
+//! 60(2), 2014, section III.D and figure 6, and what closes the paper's hole.
 //!
 //! The region begins with a [`LogHeader`](crate::private_log::LogHeader) and, at byte [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks
 //! in flight follow from byte [`IN_FLIGHT_OFFSET`] on: an [`InFlightHeader`], an [`InFlightEntry`] for each block, then, from a multiple of 64 on, the

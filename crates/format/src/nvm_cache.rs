@@ -1,6 +1,6 @@
 //! The region of a cache in persistent memory that is the journal too: of UBJ (Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling
-//! Layers with Non-volatile Memory", FAST 2013), Tinca (Wei et al., as Spindle tells it) and Spindle (Zhang et al., "Spindle: A
-//! Write-Optimized NVM Cache for Journaling File System", figure 3).
+//! Layers with Non-volatile Memory", FAST 2013), Tinca (Wei and others, SC 2017, as Spindle's paper tells it) and Spindle (Yan, Huang,
+//! Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System", NPC 2019, figure 3).
 //!
 //! The region begins with a [`LogHeader`](crate::private_log::LogHeader) and, at byte [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words
 //! that schemes change by themselves lie each in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`], [`KEPT_OFFSET`]. Then, each at a

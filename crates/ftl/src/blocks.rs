@@ -201,8 +201,8 @@ impl Blocks {
         fresh.chain(worn).map(|(_, block)| *block).collect()
     }
 
-    /// The block whose collection pays best: cost-benefit, age * (1 - u) / 2u with the share u of live pages (Kawaguchi, Nishioka, Motoda: "A
-    /// Flash-Memory Based File System", USENIX 1995). None when every page of every full block lives.
+    /// The block whose collection pays best: cost-benefit, age * (1 - u) / 2u with the share u of live pages (Kawaguchi, Nishioka, Motoda,
+    /// USENIX 1995). None when every page of every full block lives.
     pub(crate) fn victim(&self, now: u64) -> Option<BlockAddr> {
         let pages = self.lists.len() - 1;
         let mut best = None;

@@ -3,8 +3,8 @@
 //! - Victims are chosen by cost-benefit (`blocks.rs`), and collected as long as fewer blocks are free than a checkpoint, a log and the
 //!   moving itself may need. As what is exported leaves dead pages in full blocks (`shape.rs`), there is always a victim.
 //! - Hot and cold data lie in different blocks. Moved pages have blocks of their own. A page that the host overwrites goes to the hot ones when
-//!   the old version did not live longer than blocks of hot data do on average, as its block tells: Wang and others: "Separating
-//!   Data via Block Invalidation Time Inference for Write Amplification Reduction in Log-Structured Storage" (FAST 2022).
+//!   the old version did not live longer than blocks of hot data do on average, as its block tells (Wang and others,
+//!   FAST 2022).
 //! - A page that cannot be read any more is not forgotten: a page that says so takes its place, and reading it stays an error.
 //! - A moved page names its first owner in its spare area. The further ones are noted in the log, and so is
 //!   nothing else: a copy is newer than whatever said before where its owner lies.

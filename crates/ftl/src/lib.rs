@@ -1,6 +1,6 @@
 //! A flash translation layer with remap: a block device on a NAND part, whose sectors are the part's pages.
 //!
-//! The idea of remapping is from Lim, Choi, Park: "Journal Remap-Based FTL for Journaling File System with Flash Memory" (JFTL). The paper
+//! The idea of remapping is from "JFTL" (Lim, Choi, Park, HPCC 2007). The paper
 //! changes a table and does not say how the change is made durable, nor what the spare area of a remapped page is worth; here the
 //! whole list is a record of the map log, and the spare area counts by its age only.
 //!

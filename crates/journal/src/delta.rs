@@ -1,6 +1,6 @@
 //! The difference of a block to its previous version, and how small it can be made.
 //!
-//! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices", sections III.B and III.C. The paper
+//! Source: Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, sections III.B and III.C. The paper
 //! compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO.
 
 mod lzo;

@@ -1,8 +1,7 @@
 //! Remapping: what a device can do whose logical addresses are a table.
 //!
 //! A journal holds the new content of a home block. Where a table says what lies at an address, the copy from the
-//! journal to the home is a change of that table: Lim, Choi, Park: "Journal Remap-Based FTL for Journaling File System with Flash
-//! Memory".
+//! journal to the home is a change of that table: Lim, Choi, Park, HPCC 2007.
 //!
 //! | device | table | granularity | a list is |
 //! |---|---|---|---|

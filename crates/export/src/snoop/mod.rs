@@ -1,6 +1,6 @@
 //! Reads the journal of an ext4 volume as it passes, and remaps home what was logged: JFTL for a file system that knows nothing of it.
 //!
-//! Lim, Choi, Park: "Journal Remap-Based FTL for Journaling File System with Flash Memory" lets the file system tell the device which home
+//! In the paper (Lim, Choi, Park, HPCC 2007) the file system tells the device which home
 //! each journal block stands for. The kernel's jbd2 tells nobody, but writes it: into the descriptor blocks of its log. This layer finds
 //! the log, keeps a table of what is in it, and when the kernel later writes home what a journal block holds, the home gets the journal
 //! block's page instead of a page of its own.

@@ -1,7 +1,7 @@
 //! Delta Journaling: a block that changed little is logged as a small delta in a little NVRAM, any other in the volume's journal.
 //!
-//! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices" (IEEE Transactions on Consumer
-//! Electronics, 2014).
+//! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices" (IEEE Trans. Consumer
+//! Electronics 60(2), 2014).
 //!
 //! Home is a block device; the delta journal is in persistent memory beside it, 16 MiB unless told otherwise. A commit, in order of writes:
 //! 1. `ordered`: data home;
@@ -61,7 +61,7 @@ use crate::scheme::{
 pub(crate) static ABOUT: About = About {
     name: "dj",
     title: "Delta Journaling: blocks that changed little are logged as small deltas in NVRAM",
-    source: "Kim, Min, Eom, Delta Journaling, IEEE Trans. Consumer Electronics 2014",
+    source: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_journal_area: true,
     needs_pmem: false,

@@ -1,7 +1,7 @@
 //! The classic write-ahead block journal, in genuine JBD2 format: what the kernel and e2fsck replay, and the baseline of all five papers.
 //!
 //! Source: kernel `Documentation/filesystems/ext4/journal.rst`; Tweedie, "Journaling the Linux ext2fs
-//! Filesystem" (1998).
+//! Filesystem" (LinuxExpo 1998).
 //!
 //! A commit, in order of writes:
 //! 1. if the log was marked empty: the journal superblock with the log's start, durable;

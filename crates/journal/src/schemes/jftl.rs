@@ -1,7 +1,7 @@
 //! JFTL: the block journal on a device that remaps. What was logged gets home by a change of the device's table: of a flash translation
 //! layer's, as in the paper, or of a file system's with reflinks, where the volume is a file on it.
 //!
-//! Source: Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory" (section 3).
+//! Source: Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory" (HPCC 2007), section 3.
 //!
 //! A commit is that of [`jbd2`], in its format. After it, or with `remap=batch` when a quarter of the log is taken then, all of the log is
 //! remapped, in order:
@@ -46,7 +46,7 @@ use crate::scheme::{About, DataMode, OpenArgs, OptionAbout, RecoveryReport, Sche
 pub(crate) static ABOUT: About = About {
     name: "jftl",
     title: "JFTL: the block journal, remapped home by a flash translation layer or by reflink",
-    source: "Lim, Choi, Park: Journal Remap-Based FTL for Journaling File System with Flash Memory",
+    source: "Lim, Choi, Park, HPCC 2007",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_remap: true,
     nvm: None,

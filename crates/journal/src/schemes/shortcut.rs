@@ -1,6 +1,6 @@
 //! Shortcut-JFS: only what changed is logged, and a block that is logged whole *becomes* the home block.
 //!
-//! Source: Lee, Yoo, Bahn, "Shortcut-JFS: A Write Efficient Journaling File System for Phase Change Memory" (MSST 2012).
+//! Source: Lee, Yoo, Jang, Bahn, "Shortcut-JFS: A Write Efficient Journaling File System for Phase Change Memory" (MSST 2012).
 //!
 //! The home medium is byte-addressable, and the log lies in it: the volume's journal area. The four variants are those
 //! of the paper's Table I:
@@ -60,7 +60,7 @@ use crate::scheme::{
 pub(crate) static ABOUT: About = About {
     name: "shortcut",
     title: "Shortcut-JFS: log changed bytes, let logged blocks become home blocks",
-    source: "Lee, Yoo, Bahn, Shortcut-JFS, MSST 2012",
+    source: "Lee, Yoo, Jang, Bahn, MSST 2012",
     modes: &[],
     needs_journal_area: true,
     needs_pmem: true,

@@ -1,7 +1,7 @@
 //! Spindle: a cache in persistent memory that keeps data and metadata apart. Data is committed block by block, by a switch of its state;
 //! metadata is changed where it lies, by pieces of an inode's size.
 //!
-//! Source: Zhang, Feng, Liu et al., "Spindle: A Write-Optimized NVM Cache for Journaling File System" (NPC 2019).
+//! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System" (NPC 2019).
 //!
 //! Home is a block device; the cache replaces journal and buffer cache: blocks go home only to make room. A commit:
 //! 1. of each metadata block that changed in few places, the sub-blocks that changed go as they were to the metadata log;
@@ -57,7 +57,7 @@ use crate::scheme::{
 pub(crate) static ABOUT: About = About {
     name: "spindle",
     title: "Spindle: a cache in NVM, data and metadata apart, metadata by parts of a block",
-    source: "Zhang et al., Spindle, NPC 2019",
+    source: "Yan, Huang, Huang, NPC 2019",
     modes: &[],
     needs_journal_area: true,
     needs_pmem: false,

@@ -1,8 +1,7 @@
 //! Tinca: a cache in persistent memory that is transactional; a block gets from the log to the cache by a change of its role.
 //!
-//! Source: Wei, Wang, Chen, "Transactional NVM Cache with High Performance and Crash Consistency" (SC 2017), as "Spindle: A
-//! Write-Optimized NVM Cache for Journaling File System" tells it, which was measured against it; its inner workings as in
-//! DESIGN section 9.
+//! Source: Wei and others, SC 2017, as the paper on Spindle tells it (Yan, Huang, Huang, NPC 2019), which was measured against it. The paper
+//! itself was not at hand: its entries of 16 bytes, its ring and its `cmpxchg16b` are as is generally known of it.
 //!
 //! Home is a block device; the cache replaces journal and buffer cache: what was read or committed is in it, and blocks go home only to make
 //! room. A commit, for each block, data and metadata alike, whole:
@@ -48,7 +47,7 @@ use crate::scheme::{About, LoggedBlock, Mark, OpenArgs, RecoveryReport, Scheme, 
 pub(crate) static ABOUT: About = About {
     name: "tinca",
     title: "Tinca: a transactional cache in NVM, blocks change their role",
-    source: "Wei et al., Tinca, SC 2017, as Spindle (NPC 2019) tells it",
+    source: "Wei and others, SC 2017, as Yan, Huang, Huang, NPC 2019 tell it",
     modes: &[],
     needs_journal_area: true,
     needs_pmem: false,

@@ -1,7 +1,7 @@
 //! UBJ: buffer cache and journal are one. A block of the cache is committed by freezing it where it is.
 //!
-//! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory" (FAST 2013), of which the slides are
-//! at hand; its inner workings as in DESIGN section 9.
+//! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory" (FAST 2013), of which the
+//! abstract and the slides were at hand: its three lists of transactions are as is generally known of it.
 //!
 //! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A block in it is *clean* (home has the same) or
 //! *frozen* (it is committed, and home has something else). The running transaction changes blocks in the cache:
@@ -62,7 +62,7 @@ use crate::scheme::{
 pub(crate) static ABOUT: About = About {
     name: "ubj",
     title: "UBJ: the buffer cache in NVM is the journal, a commit freezes its blocks",
-    source: "Lee, Bahn, Noh, UBJ, FAST 2013",
+    source: "Lee, Bahn, Noh, FAST 2013",
     modes: &[],
     needs_journal_area: true,
     needs_pmem: false,

@@ -1,7 +1,7 @@
 //! The smallest workload that still fails in the same way, and the simplest state in which it does.
 //!
-//! Operations are dropped, in halves, quarters and so on down to single ones (Zeller, Hildebrandt: "Simplifying and Isolating
-//! Failure-Inducing Input", 2002), first those that the power is cut in, then those of the setup. Then, of the states in which what
+//! Operations are dropped, in halves, quarters and so on down to single ones (Zeller, Hildebrandt, IEEE Trans. Software
+//! Engineering 28(2), 2002), first those that the power is cut in, then those of the setup. Then, of the states in which what
 //! remains fails, the simplest: a single cut before a double one, everything or nothing there before a prefix, a
 //! prefix before any other set; and of such a set as few atoms as it takes.
 

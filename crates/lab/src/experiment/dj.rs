@@ -6,8 +6,6 @@ use stetfs_media::{Cause, MeterSnapshot};
 use super::ground::Machine;
 use crate::system::{Measured, Medium};
 
-pub(super) const PAPER: &str = "Kim, Min, Eom, Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices, 2014";
-
 /// A telephone with a volume of so many bytes.
 pub(super) const fn telephone(volume: u64) -> Machine {
     Machine {

@@ -19,12 +19,10 @@ use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
 use crate::rng::Rng;
 
-const PAPER: &str = "Kim, Min, Eom, Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices, 2014";
-
 pub(super) const SIZES: Experiment = Experiment {
     id: "dj-fig4",
     title: "how small compressors make the difference of a 4 KiB block",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 4",
     scale: 1.0,
     has_real_time: false,
     run: sizes,
@@ -33,7 +31,7 @@ pub(super) const SIZES: Experiment = Experiment {
 pub(super) const TIMES: Experiment = Experiment {
     id: "dj-fig5",
     title: "how long compressors take for the difference of a 4 KiB block",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 5",
     scale: 1.0,
     has_real_time: true,
     run: times,

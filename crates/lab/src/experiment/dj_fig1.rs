@@ -6,7 +6,6 @@
 use anyhow::Result;
 use stetfs_media::Class;
 
-use super::dj::PAPER;
 use super::dj_tpcc::{Bench, CASES};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
@@ -15,7 +14,7 @@ use crate::system::Changes;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-fig1",
     title: "TPC-C on SQLite: how much of a block differs when it is overwritten",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 1",
     scale: 1.0,
     has_real_time: false,
     run,

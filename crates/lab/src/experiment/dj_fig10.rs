@@ -6,7 +6,7 @@
 use anyhow::Result;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::dj::{PAPER, journal_blocks, telephone};
+use super::dj::{journal_blocks, telephone};
 use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
@@ -16,7 +16,7 @@ use crate::workload::{Durable, Postmark};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-fig10",
     title: "Delta Journaling and ext4 with PostMark: 1,000 files of 2 KB, 100 to 500 K transactions",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 10",
     scale: 0.2,
     has_real_time: true,
     run,

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use super::dj::{PAPER, journal_blocks, nvram_log_bytes, telephone};
+use super::dj::{journal_blocks, nvram_log_bytes, telephone};
 use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
@@ -16,7 +16,7 @@ use crate::workload::{Durable, Overwrite};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-fig9",
     title: "Delta Journaling's gain over ext4: overwrites with differences of 10, 50 and 90 %",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 9",
     scale: 0.125,
     has_real_time: true,
     run,

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use stetfs_media::Cause;
 
-use super::dj::{PAPER, nvram_log_bytes, telephone};
+use super::dj::{nvram_log_bytes, telephone};
 use super::ground::Ground;
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
@@ -14,7 +14,7 @@ use crate::workload::{Durable, Updates};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-sqlite",
     title: "bytes written to the card for one update of 100 bytes in SQLite: Delta Journaling and ext4",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, no figure of it",
     scale: 1.0,
     has_real_time: false,
     run,

@@ -7,7 +7,7 @@
 
 use anyhow::Result;
 
-use super::dj::{PAPER, journal_blocks, nvram_log_bytes, telephone};
+use super::dj::{journal_blocks, nvram_log_bytes, telephone};
 use super::ground::{Ground, time};
 use super::report::{Chart, Report, Series, Table};
 use super::{Experiment, Setting};
@@ -18,7 +18,7 @@ use crate::workload::{Durable, Overwrite};
 pub(super) const TIMES: Experiment = Experiment {
     id: "dj-fig7",
     title: "Delta Journaling's time by the threshold of the NVRAM's checkpoint",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 7",
     scale: 0.125,
     has_real_time: true,
     run: times,
@@ -27,7 +27,7 @@ pub(super) const TIMES: Experiment = Experiment {
 pub(super) const CHECKPOINTS: Experiment = Experiment {
     id: "dj-fig8",
     title: "Delta Journaling's checkpoints by the threshold of the NVRAM's checkpoint",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 8",
     scale: 0.125,
     has_real_time: false,
     run: checkpoints,
@@ -36,7 +36,7 @@ pub(super) const CHECKPOINTS: Experiment = Experiment {
 pub(super) const JOURNAL_WRITES: Experiment = Experiment {
     id: "dj-table1",
     title: "Delta Journaling's writes to the journal on flash by the threshold of the NVRAM's checkpoint",
-    paper: PAPER,
+    paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Table I",
     scale: 0.125,
     has_real_time: false,
     run: journal_writes,

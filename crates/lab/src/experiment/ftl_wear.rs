@@ -1,9 +1,8 @@
 //! A flash translation layer that is overwritten for long: what garbage collection costs, and how the erases are spread.
 //!
 //! What greedy collection costs when pages are overwritten at random is known in closed form, for blocks of very many pages: of `a` pages for
-//! each that holds something, `a / (a + W(-a exp(-a)))` are programmed for each that is written, W being Lambert's function (Desnoyers:
-//! "Analytic Modeling of SSD Write Performance", SYSTOR 2012; Xiang, Kurkoski: "An Improved Analytical Expression for Write Amplification in NAND
-//! Flash", ICNC 2012). The layer keeps blocks free and has a map; the pages that count are those of blocks that hold data.
+//! each that holds something, `a / (a + W(-a exp(-a)))` are programmed for each that is written, W being Lambert's function (Desnoyers,
+//! SYSTOR 2012; Xiang, Kurkoski, ICNC 2012). The layer keeps blocks free and has a map; the pages that count are those of blocks that hold data.
 
 use std::time::Instant;
 
@@ -21,7 +20,7 @@ use crate::workload::Counts;
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "ftl-wear",
     title: "the flash translation layer overwritten ten times over: write amplification and wear",
-    paper: "Desnoyers, Analytic Modeling of SSD Write Performance, SYSTOR 2012",
+    paper: "Desnoyers, SYSTOR 2012; Xiang, Kurkoski, ICNC 2012",
     scale: 0.25,
     has_real_time: false,
     run,
@@ -327,7 +326,7 @@ fn check(report: &mut Report, all: &[Worn]) {
 
 #[cfg(test)]
 mod tests {
-    /// Xiang and Kurkoski's example: 30 % more pages give 2.36.
+    /// The example of Xiang, Kurkoski, ICNC 2012: 30 % more pages give 2.36.
     #[test]
     fn by_the_book() {
         assert!((super::greedy(1.3) - 2.36).abs() < 0.005);

@@ -1,6 +1,6 @@
 //! What the two figures of the JFTL paper have in common: its four configurations on its part, and what their pages were programmed for.
 //!
-//! Lim, Choi, Park, "Journal Remap-Based FTL for Journaling File System with Flash Memory", section 4.
+//! Lim, Choi, Park, HPCC 2007, section 4.
 
 use anyhow::{Result, ensure};
 use stetfs_media::nand::{NandGeometry, NandPart, NandTiming, parts};
@@ -19,8 +19,6 @@ pub(super) const CONFIGURATIONS: (&str, &str) = (
     "systems",
     "scheme=jftl with data=ordered or journal, remap=off (as scheme=jbd2) or batch",
 );
-
-pub(super) const PAPER: &str = "Lim, Choi, Park, Journal Remap-Based FTL, 2009";
 
 pub(super) const SYSTEMS: [System; 4] = [ORDERED, ORDERED_REMAP, JOURNAL, JOURNAL_REMAP];
 // Where each stands among them.
@@ -55,7 +53,7 @@ const PAPERS: Kind = Kind {
 };
 
 /// A sixteenth of a modern part, Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times as measured on those of a drive
-/// (Li and others: "The CASE of FEMU", FAST 2018, `hw/block/femu/nand/nand.h`); the layer maps units of 4 KiB.
+/// (Li and others, FAST 2018; `hw/block/femu/nand/nand.h`); the layer maps units of 4 KiB.
 const MODERN: Kind = Kind {
     flash: Flash {
         name: "16 KiB NAND",

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 
-use super::jftl::{CONFIGURATIONS, Ground, KINDS, PAPER, Row, check, show_bandwidth, show_pages};
+use super::jftl::{CONFIGURATIONS, Ground, KINDS, Row, check, show_bandwidth, show_pages};
 use super::report::Report;
 use super::{Experiment, Setting};
 use crate::workload::Durable;
@@ -13,7 +13,7 @@ use crate::workload::bonnie::{Bonnie, Test};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "jftl-fig7",
     title: "JFTL and plain ext3 on flash: Bonnie's writes by the size of the file",
-    paper: PAPER,
+    paper: "Lim, Choi, Park, HPCC 2007, Figure 7",
     scale: 1.0,
     has_real_time: false,
     run,

@@ -6,7 +6,7 @@
 
 use anyhow::Result;
 
-use super::jftl::{CONFIGURATIONS, Ground, KINDS, PAPER, Row, check, show_bandwidth, show_pages};
+use super::jftl::{CONFIGURATIONS, Ground, KINDS, Row, check, show_bandwidth, show_pages};
 use super::report::{Report, Table};
 use super::{Experiment, Setting};
 use crate::system::{JOURNAL_EACH, ORDERED_EACH};
@@ -16,7 +16,7 @@ use crate::workload::iozone::{Iozone, Test};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "jftl-fig8",
     title: "JFTL and plain ext3 on flash: IOzone's write and rewrite by the size of requests",
-    paper: PAPER,
+    paper: "Lim, Choi, Park, HPCC 2007, Figure 8",
     scale: 1.0,
     has_real_time: false,
     run,

@@ -20,7 +20,7 @@ const SIZE: (u32, u32) = (1200, 640);
 const FONT: &str = "sans-serif";
 const TEXT: i32 = 16;
 
-/// Colours that are told apart by everybody (Okabe and Ito, "Color Universal Design", 2008).
+/// Colours that are told apart by everybody (Okabe, Ito, Color Universal Design, 2008).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x99, 0x99, 0x99),
     RGBColor(0xE6, 0x9F, 0x00),

@@ -15,7 +15,7 @@ use crate::workload::{Content, Durable, Session, Workload};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shortcut-example",
     title: "the worked examples of the Shortcut-JFS paper: bytes of one write, to the byte",
-    paper: "Lee, Yoo, Bahn, Shortcut-JFS, MSST 2012, Figures 1 and 2",
+    paper: "Lee, Yoo, Jang, Bahn, MSST 2012, Figures 1 and 2",
     scale: 1.0,
     has_real_time: false,
     run,

@@ -15,7 +15,7 @@ use crate::workload::{Durable, Postmark, Workload};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shortcut-fig4",
     title: "Shortcut-JFS's gain over ext3: four tests of iozone, two filesets of PostMark",
-    paper: "Lee, Yoo, Bahn, Shortcut-JFS, MSST 2012, Figure 4",
+    paper: "Lee, Yoo, Jang, Bahn, MSST 2012, Figure 4",
     scale: 0.125,
     has_real_time: true,
     run,

@@ -14,7 +14,7 @@ use crate::workload::iozone::{Iozone, Test};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shortcut-fig5",
     title: "Shortcut-JFS's variants and ext3 by the size of writes: bytes and throughput",
-    paper: "Lee, Yoo, Bahn, Shortcut-JFS, MSST 2012, Figure 5",
+    paper: "Lee, Yoo, Jang, Bahn, MSST 2012, Figure 5",
     scale: 0.125,
     has_real_time: true,
     run,

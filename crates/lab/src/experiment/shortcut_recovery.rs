@@ -13,7 +13,7 @@ use crate::workload::{Content, Durable, Session, Tell};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shortcut-recovery",
     title: "recovery time after a crash by the size of the log and of the volume",
-    paper: "Lee, Yoo, Bahn, Shortcut-JFS, MSST 2012, section III.B",
+    paper: "Lee, Yoo, Jang, Bahn, MSST 2012, section III.B",
     scale: 1.0,
     has_real_time: true,
     run,

@@ -12,13 +12,10 @@ use super::{Experiment, Setting};
 use crate::system::{EXT4_JOURNAL, Measured, Medium, SPINDLE, SPINDLE_2, System, TINCA};
 use crate::workload::{Durable, Fio};
 
-pub(super) const PAPER: &str =
-    "Zhang et al., Spindle: A Write-Optimized NVM Cache for Journaling File System, NPC 2019";
-
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "spindle-fig5",
     title: "Spindle against Tinca: fio, random reads and writes of 4 KiB",
-    paper: PAPER,
+    paper: "Yan, Huang, Huang, NPC 2019, Figure 5",
     scale: 1.0 / 128.0,
     has_real_time: true,
     run,

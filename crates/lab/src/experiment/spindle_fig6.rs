@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::ground::{Ground, time};
 use super::nvm_cache::{a_second, fences_each, lines_each, note_nvm, nvm_us_each, written_home};
 use super::report::{Chart, Report, Series, Table};
-use super::spindle_fig5::{MACHINE, PAPER};
+use super::spindle_fig5::MACHINE;
 use super::{Experiment, Setting};
 use crate::system::{EXT4_JOURNAL, Measured, Medium, SPINDLE, SPINDLE_2, System, TINCA};
 use crate::workload::{Durable, Filebench, Personality};
@@ -13,7 +13,7 @@ use crate::workload::{Durable, Filebench, Personality};
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "spindle-fig6",
     title: "Spindle against Tinca: filebench's fileserver, webproxy and varmail, by the size of files",
-    paper: PAPER,
+    paper: "Yan, Huang, Huang, NPC 2019, Figure 6",
     scale: 1.0 / 128.0,
     has_real_time: true,
     run,

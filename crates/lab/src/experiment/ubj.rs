@@ -20,7 +20,7 @@ use crate::workload::iozone::Test;
 use crate::workload::sqlite::JournalMode;
 use crate::workload::{Durable, Fio, Iozone, Personality, Postmark, Updates, Workload};
 
-const PAPER: &str = "Lee, Bahn, Noh, Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory, FAST 2013 (slides)";
+const PAPER: &str = "Lee, Bahn, Noh, FAST 2013 (its slides)";
 /// The slides' sets are small enough for a scale of 1, at which virtual time takes a while.
 const SCALE: f64 = 0.25;
 

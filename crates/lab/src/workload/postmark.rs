@@ -1,4 +1,4 @@
-//! PostMark: many files of a mail or web server (Katcher, "PostMark: A New File System Benchmark", NetApp TR3022, 1997; version 1.5).
+//! PostMark: many files of a mail or web server (Katcher, NetApp TR3022, 1997; version 1.5).
 //!
 //! As the original:
 //! 1. `files` files are made, of sizes drawn between `size_low` and `size_high` (all alike where the two are equal), spread at

@@ -11,9 +11,8 @@
 //! | wrong bits of a codeword | Poisson's distribution with the mean bits * rate; the draw is fixed while the page is programmed, the rate rises |
 //! | rate of wrong bits | fresh + (worn - fresh) w^2 + disturb w r, where w = erases / E, and r counts the reads of the block since its erase |
 //!
-//! That errors grow with a power of the erases and in proportion to reads is measured (Cai and others, DSN 2015; Hetzler:
-//! "The error rate surface for MLC NAND flash", 2012); the square, and the rule for the time after the endurance, are this
-//! model's.
+//! That errors grow with the erases, and in proportion to reads the steeper the more a block is worn, is measured (Mielke and others,
+//! IRPS 2008; Cai and others, DSN 2015); the square, and the rule for the time after the endurance, are this model's.
 
 use stetfs_format::nand::NandPart;
 use stetfs_format::num::{BlockAddr, PageNo};

@@ -40,7 +40,7 @@ impl Keep {
 }
 
 /// A fixed permutation of 64 bits in which every input bit changes half of the output bits: the finalizer of
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 pub(crate) fn scramble(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -26,9 +26,9 @@ use crate::tag::{Cause, Tag};
 ///
 /// | | load, ns a line | flush, ns a line | source |
 /// |---|---|---|---|
-/// | dram | 50 | 50 | S. Lee, Bahn, Noh: "CLOCK-DWF", IEEE Transactions on Computers 63(9), 2014 |
-/// | nvm | 50 | 180 | Spindle, section 5.1 |
-/// | pcm | 100 | 350 | as dram; the Shortcut-JFS paper, which is of the same group, gives no figures |
+/// | dram | 50 | 50 | Lee, Bahn, Noh, IEEE Trans. Computers 63(9), 2014 |
+/// | nvm | 50 | 180 | Yan, Huang, Huang, NPC 2019, section 5.1 |
+/// | pcm | 100 | 350 | as dram; the paper on Shortcut-JFS, which is of the same group, gives no figures |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PmemTiming {
     /// No time at all.

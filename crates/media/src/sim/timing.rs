@@ -18,7 +18,7 @@
 //!   inside to outside; the mean. Its interface moves 600 MB/s.
 //! - (b) Hitachi Deskstar 7K1000.C specification, 4.5.2.1 (1 TB, two disks); its buffer.
 //! - (c) Hitachi 7K320 specification, 4.4.2.3 (7,200 turns a minute). Between (c) and (b) the seek time grows with the root of the
-//!   distance: Ruemmler and Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994, whose
+//!   distance: Ruemmler, Wilkes, "An Introduction to Disk Drive Modeling", IEEE Computer 27(3), 1994, whose
 //!   linear branch for long seeks needs more figures than the manuals give.
 //! - (d) Samsung 850 EVO 1 TB, the maker's figures; random ones at queue depth 1.
 //! - (e) Samsung 970 EVO 1 TB, the maker's figures; random ones at queue depth 1.

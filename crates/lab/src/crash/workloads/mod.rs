@@ -1,7 +1,7 @@
 //! Workloads: short sequences that are enumerated, and long ones that are written down or drawn.
 //!
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's ACE (Mohan, Martinez,
-//!   Ponnapalli, Raju, Chidambaram: "Finding Crash-Consistency Bugs with Bounded Black-Box Crash Testing", OSDI 2018).
+//!   Ponnapalli, Raju, Chidambaram, OSDI 2018).
 //! - [`sequences`]: all sequences of one operation, of two, samples of three.
 //! - [`script`]: long workloads by their names.
 //! - [`patterns`]: how postmark and SQLite write.

@@ -8,7 +8,7 @@ use super::script::{append, create, fdatasync, fsync, fsync_dir, open, unlink, w
 /// Bytes of a page of the database.
 const PAGE: u64 = 1024;
 
-/// Postmark (Katcher, "PostMark: A New File System Benchmark", NetApp TR-3022, 1997): a pool of small files in a few
+/// Postmark (Katcher, NetApp TR3022, 1997): a pool of small files in a few
 /// directories; each transaction creates or deletes one and reads or appends to another. Every tenth is
 /// followed by a sync, which stands for the periodic commit.
 pub(super) fn postmark(seed: u64) -> Vec<Op> {
