@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-snoop stress-export planted ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-snoop lab-tables lab-check stress-export planted ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,14 @@ bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, 
 	@scripts/deps.sh bench
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/snoop.sh $(STETFS)
+
+lab-tables: ## docs/LAB.md's tables from docs/reports; with ARGS="dj-fig12 ..." (or all) these experiments are run and kept anew before
+	@scripts/deps.sh build
+	$(CARGO) run --release --locked -q -p stetfs-lab --bin lab-tables -- $(ARGS)
+
+lab-check: ## Whether every experiment gives the report that is kept of it (long; `make test` sees it on a small scale)
+	@scripts/deps.sh build
+	$(CARGO) test --release --locked -p stetfs-lab --test reports -- --ignored --nocapture
 
 stress-export: ## What holds when an exported part's server and its users share too little memory (root)
 	@scripts/deps.sh test

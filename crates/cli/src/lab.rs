@@ -148,12 +148,24 @@ fn show(report: &Report) -> Result<()> {
     let mut checks = Table::new();
     checks.load_preset(presets::NOTHING);
     checks.set_content_arrangement(ContentArrangement::Dynamic);
-    checks.set_header(["what the paper says", "paper", "here", "holds"]);
+    checks.set_header(["what the paper says", "paper", "here", ""]);
     for check in &report.checks {
-        let holds = if check.holds { "yes" } else { "NO" };
-        checks.add_row([check.claim.as_str(), &check.paper, &check.ours, holds]);
+        let judged = match check.is_reached() {
+            true => check.judged(),
+            false => check.judged().to_uppercase(),
+        };
+        checks.add_row([&check.claim, &check.said(), &check.ours, &judged]);
     }
     output::line(checks.trim_fmt())?;
+    for check in &report.checks {
+        if let Some(why) = &check.why {
+            let verdict = check.verdict.name();
+            output::line(format_args!("\n{}: {verdict}: {why}", check.claim))?;
+        }
+        if let Some(what) = &check.fitted {
+            output::line(format_args!("\n{}: fitted: {what}", check.claim))?;
+        }
+    }
     for note in &report.notes {
         output::line(format_args!("\n{note}"))?;
     }
@@ -210,7 +222,10 @@ pub(crate) fn help() -> String {
 Experiments:
 {}
 
-Exit codes: 0 it was run, whether the paper's claims hold here or not; 1 it could not be run.
+Each claim is reached, short of the paper's figure, or overshot: better by more than the tolerance (10 % where nothing else is said), which means that
+something else was measured than in the paper. \"Fitted\" is what was chosen so that it fits the figure that it is compared with.
+
+Exit codes: 0 it was run, whether the paper's claims are reached or not; 1 it could not be run.
 
 Examples:
   stetfs lab                                       the list
@@ -218,7 +233,7 @@ Examples:
   stetfs lab shortcut-fig5 --no-real-time          the same on every machine
   stetfs lab all --out report                      tables, and JSON, SVG and PNG in report/
   stetfs lab shortcut-fig4 --scale 1               the paper's own sizes
-  stetfs lab shortcut-fig5 --json - | jq '.reports[].checks[] | select(.holds | not)'",
+  stetfs lab shortcut-fig5 --json - | jq '.reports[].checks[] | select(.verdict != \"reached\")'",
         lines.join("\n")
     )
 }

@@ -8,7 +8,7 @@ use stetfs_media::{Cause, Class, Tag};
 
 use super::dj::{journal_blocks, telephone};
 use super::ground::{Ground, time};
-use super::report::{Chart, Report, Series, Table};
+use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, System};
 use crate::workload::{Durable, Postmark};
@@ -71,8 +71,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         show(&mut report, medium, &rows);
         if !medium.is_real() {
             chart(&mut report, medium, &rows);
-            report.notes.push(why_ordered(&rows));
-            report.notes.push(why_journal(&rows));
+            let note = format!("journal mode: {}", why_journal(&rows));
+            report.notes.push(note);
         }
         report
             .runs
@@ -158,22 +158,61 @@ fn show(report: &mut Report, medium: Medium, rows: &[Row]) {
             true => String::new(),
             false => format!(" (until home {:.1} %)", gains(Measured::elapsed_ns)),
         };
-        report.check(
-            format!("{mode} mode {on}: DJ outperforms ext4 by up to"),
-            &format!("{papers} %"),
-            format!("{gain:.1} %{home}"),
-            gain >= papers,
-        );
+        report
+            .compare(
+                format!("{mode} mode {on}: DJ outperforms ext4 by up to"),
+                Said::figure(format!("{papers} %"), papers),
+                gain,
+                format!("{gain:.1} %{home}"),
+            )
+            .because_of(|_| match (medium.is_real(), mode) {
+                (true, _) => REAL.to_owned(),
+                (false, "ordered") => why_ordered(rows),
+                (false, _) => why_journal(rows),
+            });
     }
     let last = rows.last().expect("a row");
-    let (dj, ordered) = (last.runs[3].durable_ns(), last.runs[0].durable_ns());
-    let of_ordered = dj as f64 / ordered as f64;
-    report.check(
-        format!("DJ's journal mode {on} is close to ext4's ordered mode (within 15 %)"),
-        "close",
-        format!("{of_ordered:.2} of its time"),
-        of_ordered <= 1.15,
-    );
+    let of_ordered =
+        |at: usize| last.runs[at].durable_ns() as f64 / last.runs[0].durable_ns() as f64;
+    let deleted = || match medium.is_real() {
+        true => REAL.to_owned(),
+        false => why_quick(rows),
+    };
+    // By as much as DJ, which comes close to ordered mode, outperforms it.
+    report
+        .compare(
+            format!("ext4's journal mode {on}, of the time of its ordered mode"),
+            Said::range("more than 1, up to 1.275", 1.0, 1.275).less_is_better(),
+            of_ordered(2),
+            format!("{:.2}", of_ordered(2)),
+        )
+        .because_of(|_| deleted());
+    report
+        .compare(
+            format!("DJ's journal mode {on}, of the time of ext4's ordered mode"),
+            Said::figure("close", 1.0).within(0.15).less_is_better(),
+            of_ordered(3),
+            format!("{:.2}", of_ordered(3)),
+        )
+        .because_of(|_| deleted());
+}
+
+const REAL: &str = "real time on this machine's disk, which is not the paper's card";
+
+/// Why journal mode is quicker than ordered mode here.
+fn why_quick(rows: &[Row]) -> String {
+    let runs = &rows.last().expect("a row").runs;
+    let home = |at: usize| {
+        let written = |cause| runs[at].device.by_cause(cause).write_bytes / 4096;
+        written(Cause::Home) + written(Cause::Checkpoint)
+    };
+    format!(
+        "ext4's own journal mode is quicker than its ordered mode, which is not so in the paper: of what PostMark writes most is deleted soon. Journal mode \
+         writes it once, in one piece, {} blocks, and {} go home; ordered mode writes {} blocks to their places at each commit",
+        journal_blocks(&runs[2]),
+        home(2),
+        home(0)
+    )
 }
 
 /// What there is to gain in ordered mode, where data goes home in either system.
@@ -183,7 +222,7 @@ fn why_ordered(rows: &[Row]) -> String {
     let home = ext4.device.by_cause(Cause::Home).write_bytes / 4096;
     let share = log_ns as f64 / ext4.elapsed_ns() as f64;
     format!(
-        "ordered mode: of what ext4 writes, {} blocks are its journal's, in {:.1} % of its time, and {home} are data, which DJ has to write too",
+        "of what ext4 writes, {} blocks are its journal's, in {:.1} % of its time, and {home} are data, which DJ has to write too",
         journal_blocks(ext4),
         100.0 * share
     )
@@ -196,7 +235,7 @@ fn why_journal(rows: &[Row]) -> String {
     let alike_ns = dj.elapsed_ns() - home_ns(dj) + home_ns(ext4);
     let blocks = |run: &Measured| run.device.by_cause(Cause::Checkpoint).write_bytes / 4096;
     format!(
-        "journal mode: most of what PostMark writes is deleted soon, and what is deleted before a checkpoint never goes home. DJ makes one when a fourth of the \
+        "most of what PostMark writes is deleted soon, and what is deleted before a checkpoint never goes home. DJ makes one when a fourth of the \
          journal is used, as the paper has it for both systems; ext4's, scheme jbd2, when half of it is. So they bring {} and {} blocks home. If that took as \
          long in both, the gain would be {:.1} % with the most transactions",
         blocks(dj),

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::dj::{journal_blocks, nvram_log_bytes, telephone};
 use super::ground::{Ground, time};
-use super::report::{Chart, Report, Series, Table};
+use super::report::{Chart, Report, Said, Series, Table, Verdict};
 use super::{Experiment, Setting};
 use crate::system::{DJ_JOURNAL, EXT4_JOURNAL, Measured, Medium};
 use crate::workload::overwrite::{BLOCK, Change, Differences, Order};
@@ -24,9 +24,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 
 const MIB: [u64; 2] = [512, 1024];
 const PERCENT: [u32; 3] = [10, 50, 90];
-/// The paper's gains at 10 and 90 %, and what is aimed at.
+/// The paper's gains at 10 and 90 %.
 const PAPERS: [f64; 2] = [16.8, 2.3];
-const AIMS: [f64; 2] = [10.0, 2.0];
 const VOLUME: u64 = 2 << 30;
 
 fn run(setting: &Setting<'_>) -> Result<Report> {
@@ -184,20 +183,27 @@ fn check(report: &mut Report, medium: Medium, cells: &[Cell]) {
         );
         let gain = cell.gain();
         let ours = format!("{gain:.2}x");
+        let papers = PAPERS[at];
+        let is_real = medium.is_real();
+        let why = |verdict| match (is_real, verdict) {
+            (false, Verdict::Overshot) => format!(
+                "virtual time has no processor in it, of which most of DJ's time in the paper consists; DJ writes {} blocks to the card until everything \
+                 is durable, ext4 {}",
+                journal_blocks(&cell.dj),
+                journal_blocks(&cell.ext4)
+            ),
+            (true, _) => "this machine's disk is not the paper's card, and is shared".to_owned(),
+            _ => "not known".to_owned(),
+        };
         match cell.percent {
-            50 => report.check(
-                claim,
-                "about 1 (aimed at: within 5 %)",
-                ours,
-                (gain - 1.0).abs() <= 0.05,
-            ),
-            _ => report.check(
-                claim,
-                &format!("{}x (aimed at: {}x)", PAPERS[at], AIMS[at]),
-                ours,
-                gain >= AIMS[at],
-            ),
-        }
+            50 => report
+                .compare(claim, Said::figure("about 1", 1.0).within(0.05), gain, ours)
+                .because_of(why),
+            _ => report
+                .compare(claim, Said::figure(format!("{papers}x"), papers), gain, ours)
+                .because_of(why)
+                .fitted("what differs in a block are inverted bytes, so that 512 MB fit into the NVRAM without a checkpoint, as in the paper"),
+        };
     }
 }
 

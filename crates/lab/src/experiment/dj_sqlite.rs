@@ -5,7 +5,7 @@ use stetfs_media::Cause;
 
 use super::dj::{nvram_log_bytes, telephone};
 use super::ground::Ground;
-use super::report::{Chart, Report, Series, Table};
+use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, System};
 use crate::workload::sqlite::JournalMode;
@@ -80,15 +80,17 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         );
         let of_ext4 = runs[1].written() as f64 / runs[0].written() as f64;
         if mode != JournalMode::Wal {
-            report.check(
-                format!(
-                    "SQLite in {} mode: what DJ writes, of ext4's, both in journal mode",
-                    mode.name()
-                ),
-                "no figure; this project's aim: a fifth",
-                format!("{of_ext4:.3}"),
-                of_ext4 <= AIM,
-            );
+            report
+                .compare(
+                    format!(
+                        "SQLite in {} mode: what DJ writes, of ext4's, both in journal mode",
+                        mode.name()
+                    ),
+                    Said::at_most("no figure; this project's aim: a fifth", AIM),
+                    of_ext4,
+                    format!("{of_ext4:.3}"),
+                )
+                .because("not known");
         }
         bars.push(
             runs.iter()

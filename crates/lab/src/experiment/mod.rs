@@ -26,6 +26,7 @@ mod shortcut_fig5;
 mod shortcut_recovery;
 mod spindle_fig5;
 mod spindle_fig6;
+pub mod stored;
 mod ubj;
 
 pub use shortcut_recovery::RecoveryRun;

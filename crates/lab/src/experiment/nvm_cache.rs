@@ -4,7 +4,7 @@ use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, MeterSnapshot};
 
 use super::ground::Machine;
-use super::report::Report;
+
 use crate::system::{Measured, Medium};
 
 /// A server with a volume, NVM and memory of so many bytes. UBJ has its data in NVM alone.
@@ -50,14 +50,9 @@ pub(super) fn written_home(run: &Measured) -> String {
 }
 
 /// Why gains over Tinca are not the paper's.
-pub(super) fn note_nvm(report: &mut Report) {
-    report.notes.push(
-        "virtual time is that of disk and NVM alone, and the disk takes nearly all of it: who has more blocks for data goes home less often, and Spindle, of \
-         whose cache metadata has an eighth whether it needs that or not, has fewer than Tinca. What the schemes differ in is the NVM's time. In the paper the \
-         processor's time counts too"
-            .to_owned(),
-    );
-}
+pub(super) const DISK: &str = "virtual time is that of disk and NVM alone, and the disk takes nearly all of it: who has more blocks for data goes home less often, \
+                               and Spindle, of whose cache metadata has an eighth whether it needs that or not, has fewer than Tinca. What the schemes differ \
+                               in is the NVM's time. In the paper the processor's time counts too";
 
 /// Fences of commits, for each of `count`.
 pub(super) fn fences_each(count: u64, run: &Measured) -> f64 {

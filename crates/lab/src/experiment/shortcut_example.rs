@@ -5,7 +5,7 @@ use stetfs_format::InodeNo;
 use stetfs_media::{Cause, Class, Tag};
 
 use super::log_contents::{self, LogContents};
-use super::report::{Chart, Report, Series, Table};
+use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{
     ADP_S, BLK, BLK_S, Bed, DIFF, EXT3, EXT3_1K, EXT3_4K, Measured, PCM, System, Volume,
@@ -189,7 +189,8 @@ fn check(report: &mut Report, figure_2: &[Bytes], figure_1: &[Bytes]) {
     let first_copies = ours.log.data_bytes + ours.data_home;
     let mut exact = |claim: &str, paper: &str, found: u64, expected: u64| {
         let found_text = format!("{found} bytes");
-        report.check(claim, paper, found_text, found == expected);
+        let said = Said::figure(paper, expected as f64).within(0.0);
+        report.compare(claim, said, found as f64, found_text);
     };
     exact(
         "Figure 2: data that adp-s logs or writes in place",

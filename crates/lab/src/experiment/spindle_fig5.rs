@@ -5,9 +5,9 @@ use stetfs_media::sim::PmemTiming;
 
 use super::ground::{Ground, Machine, time};
 use super::nvm_cache::{
-    a_second, fences_each, lines_each, note_nvm, nvm_us_each, server, written_home,
+    DISK, a_second, fences_each, lines_each, nvm_us_each, server, written_home,
 };
-use super::report::{Chart, Report, Series, Table};
+use super::report::{Chart, Report, Said, Series, Table, Verdict};
 use super::{Experiment, Setting};
 use crate::system::{EXT4_JOURNAL, Measured, Medium, SPINDLE, SPINDLE_2, System, TINCA};
 use crate::workload::{Durable, Fio};
@@ -89,7 +89,6 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             report.runs.extend(cells);
         }
     }
-    note_nvm(&mut report);
     report.notes.push(
         "the paper counts flushes of lines for each write, and so does the table; a share of 100 % reads has none, and there they are for each operation"
             .to_owned(),
@@ -151,24 +150,37 @@ fn check(report: &mut Report, syncs: Syncs, operations: u64, cells: &[Measured])
     let runs = cells.chunks(SYSTEMS.len());
     for (percent, runs) in READS.iter().zip(runs.clone()) {
         let gain = a_second(operations, &runs[0]) / a_second(operations, &runs[1]);
-        report.check(
-            format!("{percent} % reads, {}: throughput over Tinca", syncs.name()),
-            &format!("{} to {}x", GAINS[0], GAINS[1]),
-            format!("{gain:.3}x"),
-            gain >= GAINS[0],
-        );
+        report
+            .compare(
+                format!("{percent} % reads, {}: throughput over Tinca", syncs.name()),
+                Said::range(format!("{} to {}x", GAINS[0], GAINS[1]), GAINS[0], GAINS[1]),
+                gain,
+                format!("{gain:.3}x"),
+            )
+            .because(DISK);
     }
     let saved = runs.filter_map(|runs| {
         let [ours, tinca] = [0, 1].map(|n| lines_each(writes(operations, &runs[n]), &runs[n]));
         (tinca > 0.0).then(|| 100.0 * (1.0 - ours / tinca))
     });
     let saved = saved.fold(f64::NEG_INFINITY, f64::max);
-    report.check(
-        format!("{}: line flushes saved over Tinca, at most", syncs.name()),
-        &format!("{LINES_SAVED} %"),
-        format!("{saved:.1} %"),
-        saved >= LINES_SAVED,
-    );
+    report
+        .compare(
+            format!("{}: line flushes saved over Tinca, at most", syncs.name()),
+            Said::figure(format!("{LINES_SAVED} %"), LINES_SAVED),
+            saved,
+            format!("{saved:.1} %"),
+        )
+        .because_of(|verdict| {
+            match verdict {
+                Verdict::Overshot => {
+                    "where each write commits, most lines are those of metadata, of which Spindle writes an inode's part instead of two whole blocks; the \
+                     paper does not say when its writes commit"
+                }
+                _ => "a commit every 5 s has thousands of blocks of data and hardly any metadata, where alone Spindle saves",
+            }
+            .to_owned()
+        });
 }
 
 fn chart(

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::ground::{Ground, time};
-use super::nvm_cache::{a_second, fences_each, lines_each, note_nvm, nvm_us_each, written_home};
-use super::report::{Chart, Report, Series, Table};
+use super::nvm_cache::{DISK, a_second, fences_each, lines_each, nvm_us_each, written_home};
+use super::report::{Chart, Report, Said, Series, Table};
 use super::spindle_fig5::MACHINE;
 use super::{Experiment, Setting};
 use crate::system::{EXT4_JOURNAL, Measured, Medium, SPINDLE, SPINDLE_2, System, TINCA};
@@ -28,13 +28,13 @@ const TURNS: u64 = 1;
 
 const SYSTEMS: [System; 4] = [SPINDLE, TINCA, SPINDLE_2, EXT4_JOURNAL];
 
-/// What the paper says of a personality: the gain over Tinca at most, and what is aimed at at least.
-fn paper(personality: Personality) -> (&'static str, f64) {
+/// What the paper says of a personality: the gain over Tinca where it is most.
+fn paper(personality: Personality) -> Said {
     match personality {
-        Personality::Fileserver => ("up to 1.407x", 1.407),
-        Personality::Webproxy => ("up to 1.47x", 1.47),
+        Personality::Fileserver => Said::figure("up to 1.407x", 1.407),
+        Personality::Webproxy => Said::figure("up to 1.47x", 1.47),
         // Tinca's throughput is 20.9 to 33.5 % lower than Spindle's.
-        Personality::Varmail => ("1.26 to 1.50x", 1.26),
+        Personality::Varmail => Said::figure("1.26 to 1.50x", 1.0 / (1.0 - 0.335)),
     }
 }
 
@@ -69,7 +69,6 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             report.runs.extend(cells.into_iter().map(|(_, run)| run));
         }
     }
-    note_nvm(&mut report);
     Ok(report)
 }
 
@@ -131,17 +130,21 @@ fn show(report: &mut Report, medium: Medium, personality: Personality, cells: &[
 }
 
 fn check(report: &mut Report, personality: Personality, cells: &[Cell]) {
-    let (said, aim) = paper(personality);
     let gains = cells.chunks(SYSTEMS.len()).map(gain);
     let (least, most) = gains.fold((f64::MAX, f64::MIN), |(least, most), gain| {
         (least.min(gain), most.max(gain))
     });
-    report.check(
-        format!("{}: throughput over Tinca", personality.name()),
-        said,
-        format!("{least:.3} to {most:.3}x"),
-        most >= aim,
-    );
+    report
+        .compare(
+            format!(
+                "{}: throughput over Tinca, where it is most",
+                personality.name()
+            ),
+            paper(personality),
+            most,
+            format!("{least:.3} to {most:.3}x"),
+        )
+        .because(DISK);
     let in_nvm = cells.chunks(SYSTEMS.len()).map(|runs| {
         let [ours, tinca] = [0, 1].map(|n| nvm_us_each(runs[n].0, &runs[n].1));
         tinca / ours

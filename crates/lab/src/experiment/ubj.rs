@@ -12,7 +12,7 @@ use stetfs_media::sim::PmemTiming;
 
 use super::ground::{Ground, Machine, time};
 use super::nvm_cache::{a_second, fences_each, lines_each, nvm_us_each, server};
-use super::report::{Chart, Report, Series, Table, geometric_mean};
+use super::report::{Chart, Report, Said, Series, Table, Verdict, geometric_mean};
 use super::spindle_fig6::bench;
 use super::{Experiment, Setting};
 use crate::system::{EXT4_JOURNAL, Measured, Medium, System, UBJ, UBJ_RANGE};
@@ -75,8 +75,9 @@ pub(super) const COW: Experiment = experiment(
 const MACHINE: Machine = server(4 << 30, 1 << 30, 1 << 30, PmemTiming::Dram);
 /// Megabytes of the sets of the slide on IOzone.
 const MIB: [u64; 5] = [100, 150, 200, 250, 300];
-/// The slides' gains: IOzone on average, and all benchmarks.
+/// The slides' gains: IOzone on average and at most, and all benchmarks.
 const IOZONE_GAIN: f64 = 2.1;
+const IOZONE_MOST: f64 = 3.4;
 const ALL_GAIN: f64 = 1.76;
 /// Bytes of filebench's set: filebench's own fileserver has about as much.
 const SERVED: u64 = 1 << 30;
@@ -176,12 +177,26 @@ fn check(report: &mut Report, medium: Medium, claim: &str, aim: f64, pairs: &[Pa
         return;
     };
     let (home, durable) = (geometric_mean(&home), geometric_mean(&durable));
-    report.check(
-        format!("{claim}, {} time: gain over ext4 on average", time(medium)),
-        &format!("{aim}x"),
-        format!("{durable:.2}x until durable, {home:.2}x until home"),
-        durable >= aim,
-    );
+    report
+        .compare(
+            format!("{claim}, {} time: gain over ext4 on average", time(medium)),
+            Said::figure(format!("{aim}x"), aim),
+            durable,
+            format!("{durable:.2}x until durable, {home:.2}x until home"),
+        )
+        .because_of(why);
+}
+
+/// Why a gain is not the slides'.
+fn why(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Overshot => {
+            "everything fits into the cache, so that nothing goes home in the run and the gain is that of memory over a disk; the slides do not say how large \
+             the cache was, and virtual time has no processor in it"
+        }
+        _ => "not known: the slides give no parameters",
+    }
+    .to_owned()
 }
 
 fn chart(report: &mut Report, medium: Medium, name: &str, pairs: &[Pair]) {
@@ -229,6 +244,18 @@ fn run_iozone(setting: &Setting<'_>) -> Result<Report> {
         }
         show(&mut report, medium, &all);
         check(&mut report, medium, "IOzone", IOZONE_GAIN, &all);
+        if !medium.is_real() {
+            let most = all.iter().map(Pair::gain).fold(f64::MIN, f64::max);
+            let said = Said::figure(format!("{IOZONE_MOST}x"), IOZONE_MOST);
+            report
+                .compare(
+                    "IOzone: gain over ext4 at most",
+                    said,
+                    most,
+                    format!("{most:.2}x"),
+                )
+                .because_of(why);
+        }
         keep(&mut report, all);
     }
     Ok(report)
@@ -315,12 +342,18 @@ fn run_period(setting: &Setting<'_>) -> Result<Report> {
     show(&mut report, medium, &pairs);
     let gains: Vec<f64> = pairs.iter().map(Pair::gain).collect();
     let least = gains.iter().copied().fold(f64::MAX, f64::min);
-    report.check(
-        "whatever the period, UBJ is quicker",
+    let said = Said::at_least(
         "more than 1x (a figure without a legible scale)",
-        format!("{least:.2}x at least"),
-        least > 1.0,
+        1.0 + f64::EPSILON,
     );
+    report
+        .compare(
+            "whatever the period, UBJ is quicker",
+            said,
+            least,
+            format!("{least:.2}x at least"),
+        )
+        .because("not known");
     chart(&mut report, medium, "ubj-period", &pairs);
     keep(&mut report, pairs);
     Ok(report)
@@ -451,13 +484,6 @@ fn run_hits(setting: &Setting<'_>) -> Result<Report> {
         report.runs.push(run);
     }
     report.tables.push(table);
-    let most = shares.iter().copied().fold(0.0, f64::max);
-    report.check(
-        "frozen blocks serve reads",
-        "a good part of the hits (a figure without a legible scale)",
-        format!("up to {most:.1} % of the hits"),
-        most > 0.0,
-    );
     report.charts.push(Chart {
         name: "ubj-hits".to_owned(),
         title: "Hits on frozen blocks".to_owned(),
@@ -470,7 +496,8 @@ fn run_hits(setting: &Setting<'_>) -> Result<Report> {
         lines: Vec::new(),
     });
     report.notes.push(
-        "blocks that the running transaction has changed are read from memory and are not counted"
+        "the slides' figure has no legible scale, so that there is nothing to compare with; blocks that the running transaction has changed are read from \
+         memory and are not counted"
             .to_owned(),
     );
     Ok(report)

@@ -1,0 +1,346 @@
+//! Reports that are kept, and the tables of a document that are made from them.
+//!
+//! A document has a marker where a table of a report is shown, and one where that ends; what lies between is replaced:
+//!
+//! ```text
+//! <!-- report dj-fig12: table "A transaction" rows="DELETE|WAL" columns=1,4,6 -->
+//! <!-- report dj-fig12: checks "mean" -->
+//! <!-- end -->
+//! ```
+//!
+//! `table` shows the table whose title begins so, of it the rows whose name contains one of these, and the columns with these numbers (the name of a
+//! row is 0 and always there). `checks` shows the claims that contain these words, with their verdicts and why; without words, all of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use stetfs_format::checksum::crc32c;
+
+use super::report::{Check, Report, Table, VERSION};
+use super::{EXPERIMENTS, Experiment, Setting};
+
+/// What of a report is kept: all but the runs and what is drawn from them.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stored {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The experiment's name.
+    pub experiment: String,
+    /// Where it comes from.
+    pub paper: String,
+    /// The factor on the paper's data sets.
+    pub scale: f64,
+    /// What chance was drawn from.
+    pub seed: u64,
+    /// What was compared on what.
+    pub setup: Vec<(String, String)>,
+    /// What the paper says, and what became of it here.
+    pub checks: Vec<Check>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+    /// What was found.
+    pub tables: Vec<Table>,
+}
+
+impl From<Report> for Stored {
+    fn from(report: Report) -> Self {
+        let setup = report.setup.into_iter();
+        Self {
+            version: VERSION,
+            experiment: report.experiment.to_owned(),
+            paper: report.paper.to_owned(),
+            scale: report.scale,
+            seed: report.seed,
+            setup: setup.map(|(name, what)| (name.to_owned(), what)).collect(),
+            checks: report.checks,
+            notes: report.notes,
+            tables: report.tables,
+        }
+    }
+}
+
+/// The reports that are kept in the tree.
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// In this directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The experiments of which there are reports: those that have something to show in virtual time.
+    pub fn experiments() -> impl Iterator<Item = &'static Experiment> {
+        EXPERIMENTS.iter().filter(|e| e.id != "dj-fig5")
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    /// What the experiment gives: in virtual time, with its own scale and seed 1.
+    ///
+    /// # Errors
+    /// Of the experiment.
+    pub fn run(experiment: &Experiment, scale: f64) -> Result<Stored> {
+        let report = (experiment.run)(&Setting {
+            seed: 1,
+            scale,
+            real_time: false,
+            progress: &|_, _, _| {},
+        });
+        Ok(report.with_context(|| experiment.id)?.into())
+    }
+
+    /// The report that is kept of an experiment.
+    ///
+    /// # Errors
+    /// There is none; it is of another version.
+    pub fn read(&self, id: &str) -> Result<Stored> {
+        let path = self.path(id);
+        let text = fs::read(&path).with_context(|| path.display().to_string())?;
+        let stored: Stored =
+            serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
+        ensure!(
+            stored.version == VERSION && stored.experiment == id,
+            "{}: a report of {}, version {}",
+            path.display(),
+            stored.experiment,
+            stored.version
+        );
+        Ok(stored)
+    }
+
+    /// Keeps a report.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn write(&self, stored: &Stored) -> Result<()> {
+        let path = self.path(&stored.experiment);
+        let text = serde_json::to_string_pretty(stored)? + "\n";
+        fs::write(&path, text).with_context(|| path.display().to_string())
+    }
+
+    /// The document with its tables made anew.
+    ///
+    /// # Errors
+    /// A marker that is not understood or not ended; a report, a table, a row, a claim that is not there.
+    pub fn render(&self, document: &str) -> Result<String> {
+        let mut out = String::new();
+        let mut lines = document.lines().enumerate();
+        while let Some((n, line)) = lines.next() {
+            out.push_str(line);
+            out.push('\n');
+            let Some(marker) = line.strip_prefix("<!-- report ") else {
+                continue;
+            };
+            let shown = marker
+                .strip_suffix(" -->")
+                .context("it has no end")
+                .and_then(|marker| self.show(marker));
+            let shown = shown.with_context(|| format!("line {}: {line}", n + 1))?;
+            write!(out, "\n{shown}\n{END}\n")?;
+            ensure!(
+                lines.any(|(_, line)| line == END),
+                "line {}: no {END} follows",
+                n + 1
+            );
+        }
+        Ok(out)
+    }
+
+    fn show(&self, marker: &str) -> Result<String> {
+        let (id, what) = marker.split_once(": ").context("no experiment")?;
+        let stored = self.read(id)?;
+        let (verb, rest) = what.split_once(' ').unwrap_or((what, ""));
+        match verb {
+            "table" => table(&stored, rest),
+            "checks" => checks(&stored, quoted(rest)?.map_or("", |(words, _)| words)),
+            other => bail!("what is {other}?"),
+        }
+    }
+}
+
+const END: &str = "<!-- end -->";
+
+/// The first thing in quotation marks, and what follows.
+fn quoted(text: &str) -> Result<Option<(&str, &str)>> {
+    let Some(rest) = text.trim_start().strip_prefix('"') else {
+        return Ok(None);
+    };
+    rest.split_once('"')
+        .context("a quotation mark is missing")
+        .map(Some)
+}
+
+fn table(stored: &Stored, args: &str) -> Result<String> {
+    let (title, mut rest) = quoted(args)?.context("no title")?;
+    let (mut wanted, mut columns) = (None, None);
+    while !rest.trim().is_empty() {
+        rest = rest.trim_start();
+        if let Some(after) = rest.strip_prefix("rows=") {
+            let (names, after) = quoted(after)?.context("no rows")?;
+            wanted = Some(names.split('|').collect::<Vec<_>>());
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix("columns=") {
+            let (numbers, after) = after.split_once(' ').unwrap_or((after, ""));
+            columns = Some(
+                numbers
+                    .split(',')
+                    .map(str::parse)
+                    .collect::<Result<Vec<usize>, _>>()?,
+            );
+            rest = after;
+        } else {
+            bail!("what is {rest}?");
+        }
+    }
+    let table = stored
+        .tables
+        .iter()
+        .find(|table| table.title.starts_with(title));
+    let titles = || {
+        stored
+            .tables
+            .iter()
+            .map(|table| format!("\n  {}", table.title))
+            .collect::<String>()
+    };
+    let table = table.with_context(|| format!("there is no such table, but{}", titles()))?;
+    let is_wanted = |row: &&Vec<String>| {
+        wanted
+            .as_ref()
+            .is_none_or(|names| names.iter().any(|name| row[0].contains(name)))
+    };
+    let rows: Vec<_> = table.rows.iter().filter(is_wanted).collect();
+    ensure!(!rows.is_empty(), "none of its rows is called so");
+    let columns = columns.unwrap_or_else(|| (1..table.head.len()).collect());
+    let line = |row: &[String]| {
+        let cells = std::iter::once(&0).chain(&columns);
+        let cells = cells.map(|at| row.get(*at).map_or("", String::as_str).replace('|', "\\|"));
+        format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
+    };
+    let mut text = format!(
+        "*{}*\n\n{}|{}\n",
+        table.title,
+        line(&table.head),
+        "---|".repeat(columns.len() + 1)
+    );
+    text.extend(rows.iter().map(|row| line(row)));
+    Ok(text)
+}
+
+fn checks(stored: &Stored, words: &str) -> Result<String> {
+    let checks = stored
+        .checks
+        .iter()
+        .filter(|check| check.claim.contains(words));
+    let checks: Vec<&Check> = checks.collect();
+    ensure!(!checks.is_empty(), "none of its claims has these words");
+    let mut text = "| claim | paper | here | |\n|---|---|---|---|\n".to_owned();
+    // One reason for several claims is said once.
+    let mut reasons: Vec<&str> = Vec::new();
+    for check in &checks {
+        let mut verdict = match check.is_reached() {
+            true => check.judged(),
+            false => format!("**{}**", check.judged()),
+        };
+        for reason in check.why.iter().chain(&check.fitted) {
+            let known = reasons.iter().position(|known| known == reason);
+            let at = known.unwrap_or(reasons.len());
+            if known.is_none() {
+                reasons.push(reason);
+            }
+            write!(verdict, " [{}]", at + 1)?;
+        }
+        let cells = [
+            check.claim.clone(),
+            check.said(),
+            check.ours.clone(),
+            verdict,
+        ];
+        let cells = cells.map(|cell| cell.replace('|', "\\|"));
+        writeln!(text, "| {} |", cells.join(" | "))?;
+    }
+    for (n, reason) in reasons.iter().enumerate() {
+        let gap = if n == 0 { "\n" } else { "" };
+        writeln!(text, "{gap}{}. {reason}.", n + 1)?;
+    }
+    Ok(text)
+}
+
+/// The document of which the tables are made, and where the reports are, in a tree.
+pub fn places(root: &Path) -> (PathBuf, Store) {
+    (
+        root.join("docs/LAB.md"),
+        Store::new(root.join("docs/reports")),
+    )
+}
+
+/// What all experiments give on a scale so small that tests run them: a checksum of checks and tables each. Where it has changed, the report that is
+/// kept is old too.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Small(BTreeMap<String, String>);
+
+impl Small {
+    /// The scale.
+    pub const SCALE: f64 = 1.0 / 512.0;
+
+    /// Of a report on that scale.
+    ///
+    /// # Errors
+    /// None, as long as a report can be written.
+    pub fn checksum(small: &Stored) -> Result<String> {
+        let text = serde_json::to_vec(&(&small.checks, &small.tables))?;
+        Ok(format!("{:08x}", crc32c(!0, &text)))
+    }
+
+    /// Those that are kept; none where there are none.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn read(store: &Store) -> Result<Self> {
+        match fs::read(Self::path(store)) {
+            Ok(text) => Ok(serde_json::from_slice(&text)?),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn path(store: &Store) -> PathBuf {
+        store.dir.join("small").with_extension("json")
+    }
+
+    /// The one that is kept of an experiment.
+    pub fn of(&self, id: &str) -> Option<&str> {
+        self.0.get(id).map(String::as_str)
+    }
+
+    /// Runs an experiment and notes what it gives.
+    ///
+    /// # Errors
+    /// Of the experiment.
+    pub fn note(&mut self, experiment: &Experiment) -> Result<()> {
+        let checksum = Self::checksum(&Store::run(experiment, Self::SCALE)?)?;
+        self.0.insert(experiment.id.to_owned(), checksum);
+        Ok(())
+    }
+
+    /// Keeps them.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn write(&self, store: &Store) -> Result<()> {
+        Ok(fs::write(
+            Self::path(store),
+            serde_json::to_string_pretty(self)? + "\n",
+        )?)
+    }
+}

@@ -1,0 +1,108 @@
+//! The reports in `docs/reports` and the tables in `docs/LAB.md`. Some of these were once copied by hand, and older than the code for long.
+//!
+//! `make lab-tables ARGS=...` makes them anew. That all experiments give what is kept of them is seen on a small scale each time
+//! (`tests/experiments.rs`), and in full by `make lab-check`.
+
+use std::fs;
+use std::path::Path;
+
+use stetfs_lab::experiment::find;
+use stetfs_lab::experiment::stored::{Store, Stored, places};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+/// What is done in a second or two.
+const QUICK: [&str; 1] = ["shortcut-example"];
+
+fn differs(store: &Store, ids: impl Iterator<Item = &'static str>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for id in ids {
+        let experiment = find(id).expect("an experiment");
+        let kept = store.read(id).expect("a report");
+        let now = Store::run(experiment, experiment.scale).expect("a report");
+        if kept != now {
+            wrong.push(format!("{id}: {}", first_difference(&kept, &now)));
+        }
+    }
+    wrong
+}
+
+fn first_difference(kept: &Stored, now: &Stored) -> String {
+    for (a, b) in kept.tables.iter().zip(&now.tables) {
+        if let Some((a, b)) = a.rows.iter().zip(&b.rows).find(|(a, b)| a != b) {
+            return format!("kept {a:?}, now {b:?}");
+        }
+    }
+    for (a, b) in kept.checks.iter().zip(&now.checks) {
+        if a != b {
+            return format!("kept {a:?}, now {b:?}");
+        }
+    }
+    "title, setup, notes or the number of tables and claims".to_owned()
+}
+
+#[test]
+fn tables_are_those_of_the_reports() {
+    let (document, store) = places(Path::new(ROOT));
+    let text = fs::read_to_string(document).expect("docs/LAB.md");
+    let made = store.render(&text).expect("tables");
+    let lines = text.lines().zip(made.lines()).enumerate();
+    if let Some((n, (is, should))) = lines.clone().find(|(_, (a, b))| a != b) {
+        panic!(
+            "docs/LAB.md, line {}: {is:?} and not {should:?}; make lab-tables",
+            n + 1
+        );
+    }
+    assert_eq!(text, made, "make lab-tables");
+    for experiment in Store::experiments() {
+        let id = experiment.id;
+        let is_kept = kept(&text).contains(&id);
+        let is_by_hand = text.contains(&format!("<!-- by hand {id} -->"));
+        assert!(
+            is_kept != is_by_hand,
+            "docs/LAB.md: {id} needs a report's table, or a mark that it is by hand"
+        );
+    }
+}
+
+/// The experiments of which the document shows reports.
+fn kept(document: &str) -> Vec<&'static str> {
+    let is_shown = |id: &&str| document.contains(&format!("<!-- report {id}: "));
+    Store::experiments()
+        .map(|e| e.id)
+        .filter(is_shown)
+        .collect()
+}
+
+#[test]
+fn what_is_not_reached_has_a_reason() {
+    let (document, store) = places(Path::new(ROOT));
+    for id in kept(&fs::read_to_string(document).expect("docs/LAB.md")) {
+        let experiment = find(id).expect("an experiment");
+        let stored = store.read(id).expect("a report");
+        assert_eq!((stored.scale, stored.seed), (experiment.scale, 1));
+        for check in &stored.checks {
+            assert_eq!(
+                check.is_reached(),
+                check.why.is_none(),
+                "{}: {check:?}",
+                experiment.id
+            );
+        }
+    }
+}
+
+#[test]
+fn quick_reports_are_what_the_code_gives() {
+    let (_, store) = places(Path::new(ROOT));
+    let wrong = differs(&store, QUICK.into_iter());
+    assert!(wrong.is_empty(), "{}; make lab-tables", wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "long: make lab-check"]
+fn all_reports_are_what_the_code_gives() {
+    let (document, store) = places(Path::new(ROOT));
+    let text = fs::read_to_string(document).expect("docs/LAB.md");
+    let wrong = differs(&store, kept(&text).into_iter());
+    assert!(wrong.is_empty(), "{}; make lab-tables", wrong.join("\n"));
+}
