@@ -273,5 +273,5 @@ fn closing_waits_for_a_commit_in_the_background() {
     }
     let (sender, closed) = channel();
     std::thread::spawn(move || sender.send(journal.close().is_ok()));
-    assert_eq!(closed.recv_timeout(Duration::from_secs(20)), Ok(true));
+    assert_eq!(closed.recv_timeout(Duration::from_secs(120)), Ok(true));
 }

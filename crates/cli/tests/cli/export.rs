@@ -111,7 +111,7 @@ impl Export {
     fn down(&self) {
         // The kernel closes a detached loop device's file a little later.
         let umount = [STETFS, "umount", &self.dir];
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let ran = bounded(umount[0], &umount[1..]);
             if ran.code == 0 {
@@ -328,7 +328,7 @@ fn a_signal_waits_for_the_last_user() {
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,6 @@
 //! Damaged directories: an error that names inode, block and check; never a panic, a hang or a wrong name.
 
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use stetfs::{Caller, Error, Kind, OpenFlags, RenameFlags};
 use stetfs_format::InodeNo;
@@ -114,11 +113,7 @@ fn random_damage_never_hangs_or_panics() {
     let c = Caller::root();
     let mut random = Random::new(3);
     let mut damaged = 0;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    for round in 0..150 {
-        if Instant::now() > deadline {
-            break;
-        }
+    for round in 0..60 {
         let mut copy = patch(&plain, blocks[0] * 1024, &[]);
         for _ in 0..1 + random.below(6) {
             let block = blocks[random.below(if round % 2 == 0 { 2 } else { blocks.len() })];
@@ -326,12 +321,10 @@ fn parents_in_a_circle() {
     // ".." is the second record of the first block.
     let at = physical_block(&made, "/a", 0) * 1024 + 12;
     let v = Volume::again(patch(&made, at, &b.0.to_le_bytes()));
-    let start = Instant::now();
     let moved =
         v.fs.rename(&c, ROOT, b"other", b, b"moved", RenameFlags::empty());
     let error = moved.unwrap_err();
     assert!(format!("{error:?}").contains("NotBelowRoot"), "{error:?}");
-    assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(v.fs.lookup(&c, ROOT, b"other").unwrap().ino, other);
     v.abandon();
 }

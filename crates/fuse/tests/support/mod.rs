@@ -259,7 +259,7 @@ pub(crate) fn run(command: &mut Command) -> Output {
 
 /// Waits for something that must happen soon.
 pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !happened() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(20));
