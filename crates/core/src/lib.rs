@@ -58,6 +58,8 @@ pub use device::{Media, OpenError, open_device, open_media, open_overlay};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};
 pub use mapping::Damage as MappingDamage;
-pub use mount::{MountError, MountReport, forget_private_log, journal_extents, private_log_owner};
+pub use mount::{
+    MountError, MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
+};
 pub use options::{Atime, MountOptions, OnError, OptionError};
 pub use types::*;

@@ -14,6 +14,9 @@ pub struct MountOptions {
     pub read_only: bool,
     /// The journaling scheme by its registry name (`scheme=`).
     pub scheme: String,
+    /// `scheme=` was given. Otherwise, unless [`scheme`](Self::scheme) is another one than the default, a volume whose newest content only one scheme
+    /// can read is mounted with that.
+    pub scheme_named: bool,
     /// The scheme's mode (`data=`); none means the volume's default, or else the scheme's.
     pub data: Option<String>,
     /// How often the running transaction is committed (`commit=` seconds, 0 meaning 5). With `Duration::MAX`, which only a program
@@ -40,6 +43,8 @@ pub struct MountOptions {
     pub durability: Survives,
     /// The file of the persistent memory that the scheme has beside the volume (`nvm=FILE`); for whoever opens the device.
     pub nvm: Option<PathBuf>,
+    /// Whatever is in that memory may be overwritten, unless a volume needs it (`nvm-new`).
+    pub nvm_new: bool,
     /// Flush the device's volatile cache where order demands it (`barrier`, `nobarrier`).
     pub barrier: bool,
     /// Do not look at the journal (`noload`); needs `ro`.
@@ -101,6 +106,9 @@ pub enum OptionError {
 /// The period of commits when none is given, as in the kernel (JBD2_DEFAULT_MAX_COMMIT_AGE).
 const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
 
+/// The scheme when none is given: the kernel's.
+const SCHEME_DEFAULT: &str = "jbd2";
+
 /// The bound of the caches when none is given.
 const MEMORY_DEFAULT: u64 = 256 << 20;
 
@@ -111,7 +119,8 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
-            scheme: "jbd2".to_owned(),
+            scheme: SCHEME_DEFAULT.to_owned(),
+            scheme_named: false,
             data: None,
             commit: COMMIT_DEFAULT,
             errors: None,
@@ -124,6 +133,7 @@ impl Default for MountOptions {
             direct: None,
             durability: Survives::PowerLoss,
             nvm: None,
+            nvm_new: false,
             barrier: true,
             noload: false,
             grpid: false,
@@ -157,6 +167,11 @@ impl MountOptions {
         }
     }
 
+    /// Somebody wants this scheme and no other.
+    pub fn names_scheme(&self) -> bool {
+        self.scheme_named || self.scheme != SCHEME_DEFAULT
+    }
+
     fn apply_flag(&mut self, name: &str) -> Result<(), OptionError> {
         match name {
             "ro" => self.read_only = true,
@@ -177,6 +192,7 @@ impl MountOptions {
             "barrier" => self.barrier = true,
             "nobarrier" => self.barrier = false,
             "noload" | "norecovery" => self.noload = true,
+            "nvm-new" => self.nvm_new = true,
             "grpid" | "bsdgroups" => self.grpid = true,
             "nogrpid" | "sysvgroups" => self.grpid = false,
             // What the kernel's ext4 takes and what cannot be otherwise here.
@@ -208,7 +224,7 @@ impl MountOptions {
             return Err(OptionError::NoValue(name.to_owned()));
         }
         match name {
-            "scheme" => self.scheme = value.to_owned(),
+            "scheme" => (self.scheme, self.scheme_named) = (value.to_owned(), true),
             "data" => self.data = Some(value.to_owned()),
             "commit" => {
                 let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;

@@ -1,7 +1,7 @@
 //! The NVRAM region of Delta Journaling: the records of Kim, Min, Eom, IEEE Trans. Consumer Electronics
 //! 60(2), 2014, section III.D and figure 6, and what closes the paper's hole.
 //!
-//! The region begins with a [`LogHeader`](crate::private_log::LogHeader) and, at byte [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks
+//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks
 //! in flight follow from byte [`IN_FLIGHT_OFFSET`] on: an [`InFlightHeader`], an [`InFlightEntry`] for each block, then, from a multiple of 64 on, the
 //! blocks. The rest is the delta journal, a ring of transactions, each at a multiple of 64 from its start and around its end:
 //!
@@ -84,6 +84,8 @@ layout! {
 
 /// Where the geometry lies.
 pub const GEOMETRY_OFFSET: u64 = 128;
+/// Where the word lies that says which transaction is known to be durable ([`committed_word`]).
+pub const COMMITTED_OFFSET: u64 = 640;
 /// Where the blocks in flight begin.
 pub const IN_FLIGHT_OFFSET: u64 = 4096;
 /// Bytes of a descriptor without its tags.
@@ -98,6 +100,7 @@ pub const DELTA_HEADER: usize = 4;
 const MAGIC: u32 = 0x4a44_7473; // "stDJ"
 const TYPE_DESCRIPTOR: u32 = 1;
 const TYPE_COMMIT: u32 = 2;
+const TYPE_DESCRIPTOR_DATA: u32 = 3;
 const IN_FLIGHT_STATE: u32 = 0x4754_4c46; // "FLTG"
 /// Bits of a block number in a tag's first word; the flags are above.
 pub const HOME_BITS: u32 = 48;
@@ -197,7 +200,8 @@ bitflags! {
         /// The block was freed: what earlier transactions logged of it must not be replayed.
         const REVOKE = 2;
         /// Home has this version: nothing of this tag and of earlier ones of the block is needed. Set later, in one store.
-        const HOME = 4;
+        /// Three bits, none of which is set without the others: no checksum is over them.
+        const HOME = 0x34;
         /// The block begins with the magic number of JBD2, and the device's journal has zeros in its place.
         const ESCAPE = 8;
         /// The compressor.
@@ -248,6 +252,18 @@ impl Tag {
         self.home.0 | u64::from(self.flags.bits()) << HOME_BITS
     }
 
+    /// Whether home has this version.
+    ///
+    /// # Errors
+    /// [`Corrupt::DeltaJournal`]: that is said in part.
+    pub fn is_home(&self) -> Result<bool, Corrupt> {
+        match self.flags & TagFlags::HOME {
+            TagFlags::HOME => Ok(true),
+            none if none.is_empty() => Ok(false),
+            _ => Err(Corrupt::DeltaJournal("a tag's flags are damaged")),
+        }
+    }
+
     /// The compressor's number.
     pub fn compressor(&self) -> u8 {
         (self.flags.bits() >> 8) as u8
@@ -265,12 +281,16 @@ impl Record {
         (body.next_multiple_of(8) + COMMIT_SIZE).next_multiple_of(64) as u64
     }
 
-    /// Begins one with so many tags, which are all zeros.
-    pub fn begin(&mut self, sequence: Tid, tags: usize) {
+    /// Begins one with so many tags, which are all zeros; `has_data`: it has put data home by itself.
+    pub fn begin(&mut self, sequence: Tid, tags: usize, has_data: bool) {
         self.0.clear();
         self.0.resize(DESCRIPTOR_SIZE + tags * TAG_SIZE, 0);
         D_MAGIC.put(&mut self.0, MAGIC);
-        D_TYPE.put(&mut self.0, TYPE_DESCRIPTOR);
+        let kind = match has_data {
+            true => TYPE_DESCRIPTOR_DATA,
+            false => TYPE_DESCRIPTOR,
+        };
+        D_TYPE.put(&mut self.0, kind);
         D_SEQUENCE.put(&mut self.0, sequence.0);
         D_TAGS.put(&mut self.0, tags as u32);
     }
@@ -302,15 +322,21 @@ impl Record {
     }
 }
 
-/// The tags of a descriptor that has the expected number: how many, when there can be so many in `most` bytes.
-pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) -> Option<usize> {
+/// The tags of a descriptor that has the expected number: how many, when there can be so many in `most` bytes; and whether the transaction has put data
+/// home by itself.
+pub fn descriptor_tags(
+    raw: &[u8; DESCRIPTOR_SIZE],
+    sequence: Tid,
+    most: u64,
+) -> Option<(usize, bool)> {
     let raw = &raw[..];
     let is_one = D_MAGIC.get(raw) == MAGIC
-        && D_TYPE.get(raw) == TYPE_DESCRIPTOR
+        && matches!(D_TYPE.get(raw), TYPE_DESCRIPTOR | TYPE_DESCRIPTOR_DATA)
         && D_SEQUENCE.get(raw) == sequence.0;
     let tags = D_TAGS.get(raw);
     let fits = u64::from(tags) * TAG_SIZE as u64 + (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 <= most;
-    (is_one && fits).then_some(tags as usize)
+    let has_data = D_TYPE.get(raw) == TYPE_DESCRIPTOR_DATA;
+    (is_one && fits).then_some((tags as usize, has_data))
 }
 
 /// Where the deltas that these tags name end, in bytes from the descriptor's start, and with it where the commit record begins; nothing when a tag
@@ -347,6 +373,27 @@ pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed:
         as_written[Record::tag_at(n) + T_FLAGS.0] &= !(TagFlags::HOME.bits() as u8);
     }
     C_CHECKSUM.get(commit) == crc64(seed, &as_written)
+}
+
+/// The number of a transaction that is durable, with a checksum in the upper half: what is stored in one piece, after the transaction and with no fence of
+/// its own. So a power cut may leave an older one, and never one that is not there.
+pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
+    let crc = crc32c(seed, &sequence.0.to_le_bytes());
+    u64::from(sequence.0) | u64::from(crc) << 32
+}
+
+/// From that word.
+///
+/// # Errors
+/// [`Corrupt::DeltaJournal`].
+pub fn committed_of(word: u64, seed: u32) -> Result<Tid, Corrupt> {
+    let sequence = Tid(word as u32);
+    match committed_word(sequence, seed) == word {
+        true => Ok(sequence),
+        false => Err(Corrupt::DeltaJournal(
+            "the number of the newest transaction has a wrong checksum",
+        )),
+    }
 }
 
 /// A block on its way home.

@@ -552,6 +552,14 @@ pub enum Corrupt {
     /// A chunk that no writer makes.
     #[error("private log: a chunk {0}")]
     PrivateLogChunk(&'static str),
+    /// What ties a volume to the memory beside it is not what any writer leaves.
+    #[error("memory beside the volume: {0}")]
+    NvmPair(&'static str),
+    /// Volume and memory were last used by another version.
+    #[error(
+        "memory beside the volume: format {0}, not 2: unmount the volume with the version of stetfs that used it last"
+    )]
+    NvmPairVersion(u32),
     /// A record of Delta Journaling's NVRAM region that no writer makes.
     #[error("delta journal: {0}")]
     DeltaJournal(&'static str),

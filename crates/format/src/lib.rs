@@ -31,6 +31,7 @@ pub mod mmp;
 pub mod nand;
 pub mod num;
 pub mod nvm_cache;
+pub mod nvm_pair;
 pub mod orphan;
 pub mod private_log;
 mod shape;
@@ -52,7 +53,7 @@ pub use superblock::{State, SuperFlags, Superblock};
 pub use xattr::{Xattr, XattrArea, XattrBlock};
 
 /// The layout of every record: the tables of FORMAT.md.
-pub const LAYOUTS: [&layout::Layout; 46] = [
+pub const LAYOUTS: [&layout::Layout; 49] = [
     &superblock::SUPERBLOCK_LAYOUT,
     &group::GROUP_DESC_LAYOUT,
     &inode::INODE_LAYOUT,
@@ -87,6 +88,9 @@ pub const LAYOUTS: [&layout::Layout; 46] = [
     &private_log::LOG_HEADER_LAYOUT,
     &private_log::LOG_TRANSACTION_LAYOUT,
     &private_log::LOG_CHUNK_LAYOUT,
+    &nvm_pair::REGION_HEADER_LAYOUT,
+    &nvm_pair::REGION_STATE_LAYOUT,
+    &nvm_pair::VOLUME_RECORD_LAYOUT,
     &delta_log::DJ_GEOMETRY_LAYOUT,
     &delta_log::DJ_IN_FLIGHT_LAYOUT,
     &delta_log::DJ_IN_FLIGHT_ENTRY_LAYOUT,

@@ -2,8 +2,8 @@
 //! Layers with Non-volatile Memory", FAST 2013), Tinca (Wei and others, SC 2017, as Spindle's paper tells it) and Spindle (Yan, Huang,
 //! Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System", NPC 2019, figure 3).
 //!
-//! The region begins with a [`LogHeader`](crate::private_log::LogHeader) and, at byte [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words
-//! that schemes change by themselves lie each in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`], [`KEPT_OFFSET`]. Then, each at a
+//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words
+//! that schemes change by themselves lie each in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`]. Then, each at a
 //! multiple of 64:
 //!
 //! 1. the ring ([`RingSlot`]), as many slots as the largest transaction has blocks;
@@ -85,10 +85,6 @@ pub const GEOMETRY_OFFSET: u64 = 128;
 pub const HEAD_OFFSET: u64 = 256;
 /// Where the word lies that is behind the oldest: see the scheme.
 pub const TAIL_OFFSET: u64 = 320;
-/// Where the word lies that says whether the cache was kept by an unmount: [`KEPT`], or 0.
-pub const KEPT_OFFSET: u64 = 384;
-/// The cache was closed with what it holds: also clean blocks are what they say.
-pub const KEPT: u64 = 0x5450_454b; // "KEPT"
 /// Bytes of an entry.
 pub const ENTRY_SIZE: u64 = CACHE_ENTRY_LAYOUT.size as u64;
 /// Bytes of a slot of the ring.
@@ -101,8 +97,48 @@ const BLOCKS_ALIGN: u64 = 4096;
 const LINE: u64 = 64;
 /// Bits of a block number in a ring slot's first word; a part of the sequence number is above.
 const HOME_BITS: u32 = 48;
-const SLOT_MASK: u32 = (1 << 31) - 1;
+const HOME_MASK: u64 = (1 << HOME_BITS) - 1;
+const SLOT_MASK: u32 = (1 << 24) - 1;
+const CHECK_SHIFT: u32 = 24;
 const DIRTY: u32 = 1 << 31;
+
+/// CRC-7 (x^7 + x^3 + 1, as MMC has it), of which a word of 64 bits with its checksum in it is short enough that every change of one or two bits
+/// shows.
+fn crc7(start: u8, bytes: &[u8]) -> u8 {
+    const TABLE: [u8; 256] = {
+        let mut table = [0; 256];
+        let mut n = 0;
+        while n < 256 {
+            let mut crc = n as u8;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = if crc & 0x80 != 0 {
+                    crc << 1 ^ 0x12
+                } else {
+                    crc << 1
+                };
+                bit += 1;
+            }
+            table[n] = crc;
+            n += 1;
+        }
+        table
+    };
+    // The seven bits are kept in the upper ones.
+    let step = |crc: u8, byte: &u8| TABLE[usize::from(crc ^ byte)];
+    bytes.iter().fold(start << 1, step) >> 1
+}
+
+/// A checksum of 16 bits.
+fn check16(key: u32, bytes: &[u8]) -> u16 {
+    let crc = crc32c(key, bytes);
+    (crc >> 16) as u16 ^ crc as u16
+}
+
+/// What checksums in the record with a number, or at a place, begin with; `seed` is the region's.
+pub fn key(seed: u32, at: u64) -> u32 {
+    crc32c(seed, &at.to_le_bytes())
+}
 
 /// How a region is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,8 +249,8 @@ impl CacheGeometry {
     }
 
     /// Where slot `at` of the ring lies; positions count without end.
-    pub fn ring_at(&self, at: u32) -> u64 {
-        RING_OFFSET + u64::from(at % self.ring) * RING_SLOT_SIZE
+    pub fn ring_at(&self, at: u16) -> u64 {
+        RING_OFFSET + u64::from(u32::from(at) % self.ring) * RING_SLOT_SIZE
     }
 
     /// Where the `n`th header of the metadata log lies.
@@ -314,7 +350,8 @@ impl CacheGeometry {
 ///
 /// | bits | what |
 /// |---|---|
-/// | 0-30 | the block of the cache, plus 1; 0: the entry is free |
+/// | 0-23 | the block of the cache, plus 1; 0: the entry is free |
+/// | 24-30 | CRC-7 of the word with zeros here, begun with the region's and the entry's own |
 /// | 31 | home has other content (Tinca's *modified*, UBJ's *frozen*) |
 /// | 32-63 | UBJ: the transaction that froze it. Tinca: the block before this one, as bits 0-30, and in bit 63 the role *log*. Spindle: 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,26 +374,36 @@ impl EntryState {
         }
     }
 
-    /// As the word that is stored in one piece.
-    pub fn to_word(self) -> u64 {
-        u64::from(self.low()) | u64::from(self.high) << 32
+    /// As the word that is stored in one piece; `None` is a free entry. `key` is the entry's ([`key`]).
+    pub fn to_word(state: Option<Self>, key: u32) -> u64 {
+        let word = state.map_or(0, |state| {
+            u64::from(state.low()) | u64::from(state.high) << 32
+        });
+        word | u64::from(crc7(key as u8 & 0x7f, &word.to_le_bytes())) << CHECK_SHIFT
     }
 
     /// From that word; none when the entry is free.
-    pub fn from_word(word: u64) -> Option<Self> {
-        Some(Self {
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: it is not what was stored.
+    pub fn from_word(word: u64, key: u32) -> Result<Option<Self>, Corrupt> {
+        let found = Self::from_low(word as u32).map(|state| Self {
             high: (word >> 32) as u32,
-            ..Self::from_low(word as u32)?
-        })
+            ..state
+        });
+        match Self::to_word(found, key) == word {
+            true => Ok(found),
+            false => Err(Corrupt::NvmCache("an entry has a wrong checksum")),
+        }
     }
 
-    /// The lower half of the word: what the ring keeps of it.
-    pub fn low(self) -> u32 {
+    /// The lower half of the word, without the checksum: what the ring keeps of it.
+    fn low(self) -> u32 {
         (self.slot + 1) | if self.is_dirty { DIRTY } else { 0 }
     }
 
     /// From the lower half.
-    pub fn from_low(low: u32) -> Option<Self> {
+    fn from_low(low: u32) -> Option<Self> {
         Some(Self {
             slot: (low & SLOT_MASK).checked_sub(1)?,
             is_dirty: low & DIRTY != 0,
@@ -375,20 +422,46 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Reads it; none when it is free.
-    pub fn decode(raw: &[u8]) -> Option<Self> {
-        Some(Self {
-            home: BlockNo(E_HOME.get(raw)),
-            state: EntryState::from_word(E_STATE.get(raw))?,
-        })
+    /// Reads it; none when it is free. `key` is the entry's ([`key`]).
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: it is not what was stored.
+    pub fn decode(raw: &[u8], key: u32) -> Result<Option<Self>, Corrupt> {
+        let Some(state) = EntryState::from_word(E_STATE.get(raw), key)? else {
+            return Ok(None);
+        };
+        let home = BlockNo(E_HOME.get(raw) & HOME_MASK);
+        match Self::home_word(home, key) == E_HOME.get(raw) {
+            true => Ok(Some(Self { home, state })),
+            false => Err(Corrupt::NvmCache(
+                "the block of an entry has a wrong checksum",
+            )),
+        }
+    }
+
+    /// A free one: each of its words is whole by itself, as the next ones may not become durable together.
+    pub fn free(key: u32) -> [u8; ENTRY_SIZE as usize] {
+        let mut raw = [0; ENTRY_SIZE as usize];
+        E_HOME.put(&mut raw, Self::home_word(BlockNo(0), key));
+        E_STATE.put(&mut raw, EntryState::to_word(None, key));
+        raw
+    }
+
+    /// The word that says whose it is.
+    ///
+    /// # Panics
+    /// The block number has more than 48 bits.
+    pub fn home_word(home: BlockNo, key: u32) -> u64 {
+        assert_eq!(home.0 >> HOME_BITS, 0, "ext4 has 48 bits");
+        home.0 | u64::from(check16(key, &home.0.to_le_bytes())) << HOME_BITS
     }
 
     /// Where, from an entry's start on, the word lies that changes by itself.
     pub const STATE_OFFSET: u64 = E_STATE.0 as u64;
 }
 
-/// A block that a transaction changes, and the lower half of what its entry was before ([`EntryState::low`]; 0: it was not in the cache). Both words
-/// say to which transaction they belong: a slot of an earlier one, or half of one, is none.
+/// A block that a transaction changes, and what its entry was before (none: it was not in the cache). Both words say to which transaction they belong:
+/// a slot of an earlier one, or half of one, is none. The second one has, as an entry's, a CRC-7, which is of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSlot {
     /// The block of the volume.
@@ -398,51 +471,77 @@ pub struct RingSlot {
 }
 
 impl RingSlot {
-    /// As bytes.
+    /// As bytes; `seed` is the region's.
     ///
     /// # Panics
     /// The block number has more than 48 bits.
-    pub fn encode(&self, sequence: Tid) -> [u8; RING_SLOT_SIZE as usize] {
+    pub fn encode(&self, sequence: Tid, seed: u32) -> [u8; RING_SLOT_SIZE as usize] {
         assert_eq!(self.home.0 >> HOME_BITS, 0, "ext4 has 48 bits");
         let mut raw = [0; RING_SLOT_SIZE as usize];
         let before = self.before.map_or(0, EntryState::low);
         R_HOME.put(&mut raw, self.home.0 | u64::from(sequence.0) << HOME_BITS);
-        R_STATE.put(&mut raw, u64::from(before) | u64::from(sequence.0) << 32);
+        let state = u64::from(before) | u64::from(sequence.0) << 32;
+        R_STATE.put(&mut raw, state);
+        let check = u64::from(crc7(seed as u8 & 0x7f, &raw)) << CHECK_SHIFT;
+        R_STATE.put(&mut raw, state | check);
         raw
     }
 
     /// Reads it; none when it is not of that transaction.
-    pub fn decode(raw: &[u8], sequence: Tid) -> Option<Self> {
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: it is, and not what was stored.
+    pub fn decode(raw: &[u8], sequence: Tid, seed: u32) -> Result<Option<Self>, Corrupt> {
         let (home, state) = (R_HOME.get(raw), R_STATE.get(raw));
-        let is_its = home >> HOME_BITS == u64::from(sequence.0 as u16)
-            && state >> 32 == u64::from(sequence.0);
-        is_its.then(|| Self {
-            home: BlockNo(home & ((1 << HOME_BITS) - 1)),
+        if home >> HOME_BITS != u64::from(sequence.0 as u16) || state >> 32 != u64::from(sequence.0)
+        {
+            return Ok(None);
+        }
+        let found = Self {
+            home: BlockNo(home & HOME_MASK),
             before: EntryState::from_low(state as u32),
-        })
+        };
+        match found.encode(sequence, seed) == raw {
+            true => Ok(Some(found)),
+            false => Err(Corrupt::NvmCache("a slot of the ring has a wrong checksum")),
+        }
     }
 }
 
-/// Where a ring begins or ends, and the last transaction that is done: what is stored in one piece.
+/// Where a ring begins or ends, and the last transaction that is done: what is stored in one piece, with a checksum of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingEnd {
     /// The position, counted without end.
-    pub at: u32,
+    pub at: u16,
     /// The transaction.
     pub sequence: Tid,
 }
 
 impl RingEnd {
-    /// As that word.
-    pub fn to_word(self) -> u64 {
-        u64::from(self.at) | u64::from(self.sequence.0) << 32
+    /// Where a ring begins that nothing has been written to.
+    pub const FIRST: Self = Self {
+        at: 0,
+        sequence: Tid(0),
+    };
+
+    /// As that word; `key` is that of where it lies ([`key`]).
+    pub fn to_word(self, key: u32) -> u64 {
+        let word = u64::from(self.at) | u64::from(self.sequence.0) << 32;
+        word | u64::from(check16(key, &word.to_le_bytes())) << 16
     }
 
     /// From that word.
-    pub fn from_word(word: u64) -> Self {
-        Self {
-            at: word as u32,
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: it is not what was stored.
+    pub fn from_word(word: u64, key: u32) -> Result<Self, Corrupt> {
+        let found = Self {
+            at: word as u16,
             sequence: Tid((word >> 32) as u32),
+        };
+        match found.to_word(key) == word {
+            true => Ok(found),
+            false => Err(Corrupt::NvmCache("head or tail has a wrong checksum")),
         }
     }
 }
@@ -635,7 +734,9 @@ mod tests {
             {
                 for block_size in [1024, 4096] {
                     let Ok(geometry) = CacheGeometry::of(size, block_size, plan) else {
-                        assert!(size < 2 << 20);
+                        // Too small, or more blocks than an entry can name.
+                        let blocks = size / u64::from(block_size);
+                        assert!(size < 2 << 20 || blocks > u64::from(SLOT_MASK));
                         continue;
                     };
                     assert!(geometry.slot_at(geometry.blocks()) <= size);
@@ -694,11 +795,57 @@ mod tests {
             home: BlockNo(home),
             before: Some(EntryState::clean(slot)),
         };
-        let (old, new) = (slot(5, 1).encode(Tid(7)), slot(6, 2).encode(Tid(8)));
+        let (old, new) = (slot(5, 1).encode(Tid(7), 3), slot(6, 2).encode(Tid(8), 3));
         let mixed = |first: &[u8], second: &[u8]| [&first[..8], &second[8..]].concat();
-        assert_eq!(RingSlot::decode(&new, Tid(8)), Some(slot(6, 2)));
+        assert_eq!(RingSlot::decode(&new, Tid(8), 3), Ok(Some(slot(6, 2))));
         for torn in [mixed(&old, &new), mixed(&new, &old), old.to_vec()] {
-            assert_eq!(RingSlot::decode(&torn, Tid(8)), None);
+            assert_eq!(RingSlot::decode(&torn, Tid(8), 3), Ok(None));
+        }
+    }
+
+    /// The checksums are linear, so what shows in one word shows in all.
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let key = key(17, 4);
+        let state = Some(EntryState {
+            slot: 77,
+            is_dirty: true,
+            high: 1 << 31 | 5,
+        });
+        let mut entry = Entry::free(key);
+        E_HOME.put(&mut entry, Entry::home_word(BlockNo(12345), key));
+        E_STATE.put(&mut entry, EntryState::to_word(state, key));
+        let found = Entry::decode(&entry, key).expect("it is whole");
+        assert_eq!(found.map(|entry| entry.state), state);
+        assert_eq!(Entry::decode(&Entry::free(key), key), Ok(None));
+        let end = RingEnd {
+            at: 65_535,
+            sequence: Tid(9),
+        };
+        let word = end.to_word(key);
+        assert_eq!(RingEnd::from_word(word, key), Ok(end));
+        let slot = RingSlot {
+            home: BlockNo(99),
+            before: None,
+        };
+        let slot = slot.encode(Tid(1), 17);
+        for a in 0..64 {
+            assert!(RingEnd::from_word(word ^ 1 << a, key).is_err(), "bit {a}");
+            for b in 0..64 {
+                let flips = 1 << a | 1 << b;
+                let state = EntryState::to_word(state, key) ^ flips;
+                assert!(EntryState::from_word(state, key).is_err(), "{a} {b}");
+                let free = EntryState::to_word(None, key) ^ flips;
+                assert!(EntryState::from_word(free, key).is_err(), "{a} {b}");
+            }
+        }
+        for bit in 0..128 {
+            let (mut entry, mut slot) = (entry, slot);
+            entry[bit / 8] ^= 1 << (bit % 8);
+            assert!(Entry::decode(&entry, key).is_err(), "bit {bit}");
+            slot[bit / 8] ^= 1 << (bit % 8);
+            let found = RingSlot::decode(&slot, Tid(1), 17);
+            assert!(!matches!(found, Ok(Some(_))), "bit {bit}");
         }
     }
 }

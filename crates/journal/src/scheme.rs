@@ -190,6 +190,8 @@ pub struct OpenArgs {
     pub dev: Arc<dyn BlockDev>,
     /// The persistent memory beside it, where there is one.
     pub nvm: Option<Arc<dyn Pmem>>,
+    /// That memory may be overwritten, whatever is in it that no volume needs.
+    pub nvm_new: bool,
     /// The file system's block size in bytes.
     pub block_size: usize,
     /// The volume's size in blocks.

@@ -64,6 +64,7 @@ fn open_on(
     let args = OpenArgs {
         dev,
         nvm: None,
+        nvm_new: false,
         block_size: BLOCK,
         blocks: BLOCKS,
         uuid: [7; 16],

@@ -101,6 +101,7 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
     let args = OpenArgs {
         dev,
         nvm: None,
+        nvm_new: false,
         block_size: BLOCK,
         blocks: BLOCKS,
         uuid: [7; 16],

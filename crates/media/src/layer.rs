@@ -1,5 +1,7 @@
 //! Block devices and persistent memory in front of others.
 
+use std::path::Path;
+
 use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::MediaError;
 use crate::meter::Meter;
@@ -182,6 +184,14 @@ impl<L: PmemLayer + ?Sized> Pmem for L {
         self.below().describe()
     }
 
+    fn path(&self) -> Option<&Path> {
+        self.below().path()
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        self.below().next_data(offset)
+    }
+
     fn size(&self) -> u64 {
         self.below().size()
     }
@@ -220,6 +230,10 @@ impl<L: PmemLayer + ?Sized> Pmem for L {
 
     fn fence(&self, cause: Cause) -> Result<(), MediaError> {
         PmemLayer::fence(self, cause)
+    }
+
+    fn check_backing(&self) -> Result<(), MediaError> {
+        self.below().check_backing()
     }
 
     fn meter(&self) -> &Meter {

@@ -24,6 +24,7 @@ mod mapped;
 mod order;
 
 use std::fmt;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -65,6 +66,16 @@ impl fmt::Display for Survives {
 pub trait Pmem: Send + Sync {
     /// What it is and what it survives, for messages.
     fn describe(&self) -> String;
+
+    /// The absolute path of the file that it is in, if it is in one.
+    fn path(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Where from `offset` on something other than zeros may begin, as far as that is known without a look.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
 
     /// Size in bytes, a multiple of [`LINE`]. It does not change.
     fn size(&self) -> u64;

@@ -141,6 +141,7 @@ impl TestImage {
         let args = OpenArgs {
             dev: dev.clone(),
             nvm: None,
+            nvm_new: false,
             block_size: sb.block_size(),
             blocks: sb.blocks_count,
             uuid: sb.uuid,

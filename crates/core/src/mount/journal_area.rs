@@ -7,6 +7,7 @@
 use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::nvm_pair::VolumeRecord;
 use stetfs_format::private_log::LogHeader;
 use stetfs_format::{
     BlockNo, Corrupt, FeatureIncompat, GroupDesc, Inode, InodeNo, Place, Superblock, Tid,
@@ -83,6 +84,32 @@ pub fn private_log_owner(
     sb: &Superblock,
     log: &[LogExtent],
 ) -> Result<Option<String>> {
+    let Some(raw) = owner_block(dev, sb, log)? else {
+        return Ok(None);
+    };
+    if let Ok(record) = VolumeRecord::newest(raw.bytes()) {
+        return Ok(Some(record.scheme));
+    }
+    let header = LogHeader::decode(raw.bytes());
+    Ok(header.ok().map(|header| header.scheme))
+}
+
+/// What a volume whose superblock has the mark of a private log knows of the memory beside it; none when it has none there, or the record is damaged.
+///
+/// # Errors
+/// Reading.
+pub fn memory_record(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+) -> Result<Option<VolumeRecord>> {
+    let raw = owner_block(dev, sb, log)?;
+    let record = raw.and_then(|raw| VolumeRecord::newest(raw.bytes()).ok());
+    Ok(record.filter(|record| record.uuid == sb.uuid))
+}
+
+/// The block of the log that says whose it is.
+fn owner_block(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result<Option<Block>> {
     let mut blocks = log
         .iter()
         .flat_map(|e| (0..u64::from(e.len)).map(|i| e.start.plus(i)));
@@ -92,8 +119,7 @@ pub fn private_log_owner(
     let mut raw = Block::zeroed(sb.block_size());
     let at = block.0 << sb.block_bits;
     dev.read_at(at, raw.bytes_mut(), Tag::read(Class::Journal))?;
-    let header = LogHeader::decode(raw.bytes());
-    Ok(header.ok().map(|header| header.scheme))
+    Ok(Some(raw))
 }
 
 /// Marks the log empty (`jbd2_journal_wipe`). The sequence moves on by as many transactions as the log can hold, so that none that

@@ -31,13 +31,12 @@ use stetfs_format::features;
 use stetfs_format::superblock::State;
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
 use stetfs_journal::{
-    About, Config, DataMode, Journal, JournalError, LogExtent, Mark, OpenArgs, RecoveryReport,
-    SchemeOptions,
+    About, Config, DataMode, Journal, JournalError, Mark, OpenArgs, RecoveryReport, SchemeOptions,
 };
 use stetfs_media::{BlockDev, Class, Survives};
 
 pub use self::forget::forget_private_log;
-pub use self::journal_area::{journal_extents, private_log_owner};
+pub use self::journal_area::{journal_extents, memory_record, private_log_owner};
 pub(crate) use self::mmp::Protection;
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
@@ -360,13 +359,21 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     // Nothing may be replayed then, and a journal that is not written cannot be told so.
     let has_journal = has_journal && !(leftovers && read_only);
     let log = if has_journal { log } else { Vec::new() };
-    let about = choose_scheme(opts, has_journal, read_only)?;
+    let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
+    let owner = match has_private_log {
+        true => journal_area::private_log_owner(&**dev, &sb, &log)?,
+        false => None,
+    };
+    let wanted = match &owner {
+        Some(owner) if !opts.names_scheme() && !opts.noload => owner,
+        _ => &opts.scheme,
+    };
+    let about = choose_scheme(wanted, has_journal, read_only)?;
     if dirty && about.mark != Mark::NeedsRecovery {
         return Err(MountError::ForeignRecovery { scheme: about.name }.into());
     }
-    let has_private_log = sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
     if has_private_log {
-        check_private_log(&**dev, &sb, &log, about, opts)?;
+        check_private_log(&**dev, owner, about, opts)?;
     }
     let data = choose_mode(about, opts, &sb)?;
     let options = SchemeOptions {
@@ -378,6 +385,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     let args = OpenArgs {
         dev: dev.clone(),
         nvm: media.nvm.clone(),
+        nvm_new: opts.nvm_new,
         block_size: sb.block_size(),
         blocks: sb.blocks_count,
         uuid: sb.uuid,
@@ -404,12 +412,8 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
 }
 
 /// The scheme that was asked for; a read-only mount without a journal journals nothing.
-fn choose_scheme(
-    opts: &MountOptions,
-    has_journal: bool,
-    read_only: bool,
-) -> Result<&'static About> {
-    let about = stetfs_journal::find(&opts.scheme)?.about;
+fn choose_scheme(wanted: &str, has_journal: bool, read_only: bool) -> Result<&'static About> {
+    let about = stetfs_journal::find(wanted)?.about;
     if about.needs_journal_area && !has_journal {
         if !read_only {
             return Err(MountError::NoJournal { scheme: about.name }.into());
@@ -449,12 +453,10 @@ fn choose_mode(
 /// Whether the scheme is the one that has the newest content.
 fn check_private_log(
     dev: &dyn BlockDev,
-    sb: &Superblock,
-    log: &[LogExtent],
+    owner: Option<String>,
     about: &About,
     opts: &MountOptions,
 ) -> Result<()> {
-    let owner = journal_area::private_log_owner(dev, sb, log)?;
     let is_owner = owner.as_deref() == Some(about.name);
     if opts.noload || !is_owner {
         return Err(MountError::PrivateLog {

@@ -8,7 +8,8 @@
 //! 2. each block that overwrites another is compared with what it was: if less than `threshold` percent of the bits differ, or all but so
 //!    few, their exclusive or is compressed and goes to the NVRAM. Whatever else there is, new blocks included, goes to the volume's journal;
 //! 3. flush, if 1 or 2 wrote anything to the device;
-//! 4. descriptor, deltas and commit record into the NVRAM, with a checksum over all of it, and a fence.
+//! 4. descriptor, deltas and commit record into the NVRAM, with a checksum over all of it, and a fence;
+//! 5. a word that says that it was durable, without a fence.
 //!
 //! A checkpoint brings the newest version of every block home. It happens when `nvm_checkpoint` percent of the NVRAM or a quarter of the journal
 //! are used, when too much is held in memory, and `checkpoint=` seconds after the oldest commit that it takes in. When there is no room
@@ -17,7 +18,7 @@
 //! **The paper's hole.** A delta is worth nothing without its base. If home is the base, a home that is torn by a power cut in the middle of a
 //! checkpoint takes the newest version with it, and one that was written wholly gets the delta a second time, which undoes it. Therefore
 //! a block on which deltas rest is kept whole in the NVRAM while it is on its way home: a batch of up to an eighth of the NVRAM, fence, its homes,
-//! flush, a flag in the newest tag of each of them, fence, and the batch is forgotten. It costs the NVRAM one copy of each such block a
+//! flush, the checkpoint's number (`owner.rs`), a flag in the newest tag of each of them, fence, and the batch is forgotten. It costs the NVRAM one copy of each such block a
 //! checkpoint and the device a flush a batch; nothing is written to the device that the paper does not write. A block whose base is in the
 //! journal needs none of this. Each delta carries the checksum of the block that it leads to (4 bytes), so that a wrong base is never taken for the right
 //! one.
@@ -41,7 +42,8 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use stetfs_format::delta_log::{Record, TagFlags};
 use stetfs_format::jbd2::JournalSuperblock;
-use stetfs_format::private_log::LogHeader;
+use stetfs_format::nvm_pair::PairState;
+use stetfs_format::private_log::Tail;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
@@ -49,7 +51,7 @@ use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
 use self::region::{Region, TagWord};
 use super::home::InFlight;
 use super::jbd2::area::Area;
-use super::owner::{self, Claim};
+use super::owner::{self, Claim, Pair};
 use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::error::{JournalError, Result};
 use crate::planted::{Bug, is_planted};
@@ -73,7 +75,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     wants_base: true,
     relocates: false,
-    cost: "16 bytes and a delta a changed block and 1 fence; whole blocks and 1 flush where deltas are large; n blocks home at checkpoint",
+    cost: "16 bytes and a delta a changed block, a line and 1 fence, with data=ordered a sector for data; whole blocks and 1 flush where deltas are large; n blocks home at checkpoint",
     options: &[
         &THRESHOLD,
         &DECIDE,
@@ -97,6 +99,7 @@ const FIRST: u32 = 2;
 const FIRST_TRANSACTION: Tid = Tid(1);
 
 struct Dj {
+    pair: Pair,
     region: Region,
     area: Area,
     mode: DataMode,
@@ -170,7 +173,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
     let period = Period::of(&ABOUT, options)?;
     let area = journal_area(&args)?;
     let mode = options.data.unwrap_or(ABOUT.modes[0]);
-    let (region, start) = take_region(&args, &area)?;
+    let (pair, region, start) = take_region(&args, &area)?;
     let capacity = region.capacity();
     let dj = Dj {
         mode,
@@ -194,6 +197,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         checkpointing: Mutex::new(()),
         in_flight: InFlight::default(),
         forced: AtomicU64::new(0),
+        pair,
         region,
         area,
     };
@@ -222,51 +226,43 @@ struct Start {
 }
 
 /// Makes the region ours or opens it again.
-fn take_region(args: &OpenArgs, area: &Area) -> Result<(Region, Start)> {
+fn take_region(args: &OpenArgs, area: &Area) -> Result<(Pair, Region, Start)> {
     let nvm = owner::memory(&ABOUT, args)?;
-    let claim = owner::claim(&ABOUT, args, area, &*nvm, |found| {
-        recovery::holds_any(&nvm, found, args.block_size)
-    })?;
-    let open =
-        |header: &LogHeader| Region::new(nvm.clone(), args.block_size, args.uuid, header.epoch);
-    let (header, is_left) = match claim {
-        Claim::New(mut header) => {
-            header.tail.sequence = FIRST_TRANSACTION;
-            let region = open(&header)?;
-            if args.writable {
-                owner::begin(&*nvm, area, &header, || region.prepare())?;
-            }
+    let look = recovery::Contents {
+        pmem: nvm.clone(),
+        block_size: args.block_size,
+    };
+    match owner::claim(&ABOUT, args, area, &nvm, &look)? {
+        Claim::New(pair) => {
+            let region = Region::new(nvm, args.block_size, &pair.header)?;
             let start = Start {
                 at: 0,
                 sequence: FIRST_TRANSACTION,
                 is_left: false,
             };
-            return Ok((region, start));
+            let tail = Tail {
+                line: 0,
+                sequence: FIRST_TRANSACTION,
+            };
+            if args.writable {
+                let newest = Tid(FIRST_TRANSACTION.0 - 1);
+                pair.begin(args.has_private_log, tail, newest, || {
+                    region.prepare(newest)
+                })?;
+            }
+            Ok((pair, region, start))
         }
-        Claim::Closed(header) => (header, false),
-        Claim::Left(header) => (header, true),
-    };
-    let region = open(&header)?;
-    let at = match region.is_divided_so()? {
-        true => region.position(header.tail),
-        false => None,
-    };
-    let Some(at) = at else {
-        return Err(JournalError::Nvm(format!(
-            "{} has not the size that it had; {}",
-            nvm.describe(),
-            owner::LOST
-        )));
-    };
-    if !is_left && args.writable {
-        owner::write_state(&*nvm, false)?;
+        Claim::Left(pair) => {
+            let region = Region::new(nvm, args.block_size, &pair.header)?;
+            let tail = pair.tail();
+            let start = Start {
+                at: region.checked_position(tail)?,
+                sequence: tail.sequence,
+                is_left: true,
+            };
+            Ok((pair, region, start))
+        }
     }
-    let start = Start {
-        at,
-        sequence: header.tail.sequence,
-        is_left,
-    };
-    Ok((region, start))
 }
 
 impl Scheme for Dj {
@@ -343,7 +339,11 @@ impl Scheme for Dj {
             };
             (place, std::mem::take(&mut log.draft))
         };
-        draft.describe(&place, &self.rule, &self.area, &logged, &revoked);
+        let has_data = !on_device.is_empty();
+        if has_data {
+            self.pair.note_data(place.sequence)?;
+        }
+        draft.describe(&place, has_data, &self.rule, &self.area, &logged, &revoked);
         self.write(&place, &mut draft, on_device, txn.time)?;
         self.add(&place, draft, &logged, &txn.revoked);
         Ok(())
@@ -366,7 +366,7 @@ impl Scheme for Dj {
 
     fn close(&self) -> Result<()> {
         self.bring_home()?;
-        owner::write_state(&*self.region.pmem, true)
+        self.pair.close(PairState::Shut)
     }
 }
 
@@ -391,7 +391,9 @@ impl Dj {
             true => None,
             false => Some(on_device.submit().flush(Cause::Log)?),
         };
-        self.region.write_transaction(durable, place.at, &record.0)
+        self.region
+            .write_transaction(durable, place.at, &record.0)?;
+        self.region.note_committed(place.sequence)
     }
 
     /// Waits until descriptor and commit record fit with every block in the journal.
@@ -418,6 +420,7 @@ impl Dj {
     /// A transaction is durable: its versions are the newest, what it freed is gone.
     fn add(&self, place: &Place, mut draft: Draft, logged: &[&LoggedBlock], revoked: &[BlockNo]) {
         let sequence = place.sequence;
+        self.pair.note_commit(sequence);
         let blocks = draft.wholes.len() as u32;
         let mut log = self.log.lock();
         log.head += draft.record.0.len() as u64;

@@ -46,7 +46,7 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Pinned, Place, Pool, State};
+use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Pinned, Place, Pool, Region, State};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
 use crate::ranges::Ranges;
@@ -101,8 +101,8 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         meta: Some((args.inode_size as u32, (percent * 10.0) as u32)),
         changes: false,
     };
-    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, recover)?;
-    let head = left.unwrap_or(RingEnd::from_word(0));
+    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, newest, recover)?;
+    let head = left.unwrap_or(RingEnd::FIRST);
     let head = Mutex::new(head);
     Ok((Box::new(Spindle { cache, head }), report))
 }
@@ -178,7 +178,7 @@ impl OnCache for Spindle {
         let end = RingEnd { at, sequence };
         let is_tail_early = is_planted(Bug::TailBeforeEntries);
         if is_tail_early {
-            region.store_word(HEAD_OFFSET, end.to_word(), COMMIT)?;
+            region.store_end(HEAD_OFFSET, end, COMMIT)?;
             region.fence(Cause::CommitRecord)?;
         }
         let mut body = Dirty::in_memory(&*region.pmem);
@@ -190,7 +190,8 @@ impl OnCache for Spindle {
         let late = is_planted(Bug::StateBeforeLines);
         let body = body.submit()?.fence(Cause::Log)?;
         if !is_tail_early {
-            body.store_commit_word(HEAD_OFFSET, end.to_word(), COMMIT)?;
+            let word = region.end_word(HEAD_OFFSET, end);
+            body.store_commit_word(HEAD_OFFSET, word, COMMIT)?;
         }
         if late {
             for ((block, changed), how) in blocks.iter().zip(&changed).zip(&how) {
@@ -201,6 +202,7 @@ impl OnCache for Spindle {
             region.fence(Cause::Log)?;
         }
         *head = end;
+        cache.pair.note_commit(sequence);
         cache.finish(&changed, &freed, &[], &txn.revoked);
         Ok(())
     }
@@ -268,7 +270,7 @@ impl Spindle {
         block: &LoggedBlock,
         place: Place,
         before: Option<Pinned>,
-        at: u32,
+        at: u16,
         sequence: Tid,
     ) -> Result<()> {
         let region = &self.cache.region;
@@ -284,7 +286,7 @@ impl Spindle {
             }),
         };
         let ring_at = region.geometry.ring_at(at);
-        body.store_nt(ring_at, &slot.encode(sequence), ENTRY)?;
+        body.store_nt(ring_at, &slot.encode(sequence, region.seed), ENTRY)?;
         let _durable = body.submit()?.fence(Cause::Log)?;
         if !is_planted(Bug::StateBeforeLines) {
             self.store_whole(block, place.slot)?;
@@ -294,8 +296,8 @@ impl Spindle {
             is_dirty: true,
             high: 0,
         };
-        region.store_state(place.entry, state.to_word(), ENTRY)?;
-        region.store_word(TAIL_OFFSET, u64::from(at.wrapping_add(1)), ENTRY)
+        region.store_state(place.entry, Some(state), ENTRY)?;
+        region.store_end(TAIL_OFFSET, tail(at.wrapping_add(1)), ENTRY)
     }
 
     fn store_whole(&self, block: &LoggedBlock, slot: u32) -> Result<()> {
@@ -318,22 +320,35 @@ impl Spindle {
             is_dirty: true,
             high: 0,
         };
-        Ok(body.store_u64(region.state_at(place.entry), state.to_word(), ENTRY)?)
+        let word = region.state_word(place.entry, Some(state));
+        Ok(body.store_u64(region.state_at(place.entry), word, ENTRY)?)
     }
+}
+
+/// Tail says of no transaction.
+fn tail(at: u16) -> RingEnd {
+    RingEnd {
+        at,
+        ..RingEnd::FIRST
+    }
+}
+
+/// The newest transaction in a region.
+fn newest(region: &Region) -> Result<Tid> {
+    Ok(region.end(HEAD_OFFSET)?.sequence)
 }
 
 /// Sets back what a transaction that is not complete has changed; where the ring goes on.
 fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
     let region = &cache.region;
-    let head = RingEnd::from_word(region.word(HEAD_OFFSET)?);
-    let tail = region.word(TAIL_OFFSET)? as u32;
+    let (head, newest) = (region.end(HEAD_OFFSET)?, region.end(TAIL_OFFSET)?);
     let sequence = head.sequence.next();
-    let (undone, at) = read_ring(cache, head.at, tail, sequence)?;
+    let (undone, at) = read_ring(cache, head.at, newest.at, sequence)?;
     let end = RingEnd { at, sequence };
     let finish = || {
-        region.store_word(TAIL_OFFSET, u64::from(at), RECOVERY)?;
+        region.store_end(TAIL_OFFSET, tail(at), RECOVERY)?;
         region.fence(Cause::Recovery)?;
-        region.store_word(HEAD_OFFSET, end.to_word(), RECOVERY)?;
+        region.store_end(HEAD_OFFSET, end, RECOVERY)?;
         region.fence(Cause::Recovery)
     };
     let is_early = is_planted(Bug::EarlyHead);
@@ -344,7 +359,7 @@ fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
         let Some(before) = undone.get(&entry.home) else {
             return cache.adopt(n, entry);
         };
-        region.store_state(n, before.map_or(0, EntryState::to_word), RECOVERY)?;
+        region.store_state(n, *before, RECOVERY)?;
         match *before {
             Some(state) => cache.adopt(n, Entry { state, ..entry }),
             None => Ok(()),
@@ -362,10 +377,10 @@ fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
 type Undone = HashMap<BlockNo, Option<EntryState>>;
 
 /// The blocks between head and tail, and the one at tail if it is of the transaction; and where the ring goes on.
-fn read_ring(cache: &Cache, head: u32, tail: u32, sequence: Tid) -> Result<(Undone, u32)> {
+fn read_ring(cache: &Cache, head: u16, tail: u16, sequence: Tid) -> Result<(Undone, u16)> {
     let geometry = cache.region.geometry;
     let count = tail.wrapping_sub(head);
-    if count > geometry.ring {
+    if u32::from(count) > geometry.ring {
         return Err(Corrupt::NvmCache("the ring's ends are further apart than it is long").into());
     }
     let mut found = HashMap::new();
@@ -373,7 +388,7 @@ fn read_ring(cache: &Cache, head: u32, tail: u32, sequence: Tid) -> Result<(Undo
         let mut raw = [0; RING_SLOT_SIZE as usize];
         let ring_at = geometry.ring_at(head.wrapping_add(i));
         cache.region.pmem.load(ring_at, &mut raw, RECOVERY)?;
-        match RingSlot::decode(&raw, sequence) {
+        match RingSlot::decode(&raw, sequence, cache.region.seed)? {
             Some(slot) => _ = found.insert(slot.home, slot.before),
             None if i == count => return Ok((found, tail)),
             None => {

@@ -35,11 +35,11 @@ use parking_lot::Mutex;
 use stetfs_format::nvm_cache::{
     CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot, TAIL_OFFSET,
 };
-use stetfs_format::{BlockNo, Corrupt};
+use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Pinned, Place, Pool};
+use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Pinned, Place, Pool, Region};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{About, LoggedBlock, Mark, OpenArgs, RecoveryReport, Scheme, Snapshot};
@@ -83,8 +83,8 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         meta: None,
         changes: false,
     };
-    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, recover)?;
-    let head = left.unwrap_or(RingEnd::from_word(0));
+    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, false, newest, recover)?;
+    let head = left.unwrap_or(RingEnd::FIRST);
     let head = Mutex::new(head);
     Ok((Box::new(Tinca { cache, head }), report))
 }
@@ -122,15 +122,15 @@ impl OnCache for Tinca {
         }
         let end = RingEnd { at, sequence };
         if is_planted(Bug::TailBeforeEntries) {
-            region.store_word(TAIL_OFFSET, end.to_word(), COMMIT)?;
+            region.store_end(TAIL_OFFSET, end, COMMIT)?;
             region.fence(Cause::CommitRecord)?;
         }
         for (block, before) in changed.iter().zip(&pinned) {
-            let word = state(block.place.slot, *before).to_word();
-            region.store_state(block.place.entry, word, ENTRY)?;
+            let state = state(block.place.slot, *before);
+            region.store_state(block.place.entry, Some(state), ENTRY)?;
         }
         region.fence(Cause::Log)?;
-        region.store_word(TAIL_OFFSET, end.to_word(), COMMIT)?;
+        region.store_end(TAIL_OFFSET, end, COMMIT)?;
         region.fence(Cause::CommitRecord)?;
         if is_planted(Bug::StateBeforeLines) {
             for (block, changed) in blocks.iter().zip(&changed) {
@@ -139,6 +139,7 @@ impl OnCache for Tinca {
             }
         }
         *head = end;
+        cache.pair.note_commit(sequence);
         cache.finish(&changed, &freed, &[], &txn.revoked);
         Ok(())
     }
@@ -151,8 +152,8 @@ impl Tinca {
         block: &LoggedBlock,
         place: Place,
         before: Option<Pinned>,
-        at: u32,
-        sequence: stetfs_format::Tid,
+        at: u16,
+        sequence: Tid,
     ) -> Result<()> {
         let region = &self.cache.region;
         let mut body = Dirty::in_memory(&*region.pmem);
@@ -164,9 +165,9 @@ impl Tinca {
             body.store_nt(at, &block.content, Tag::new(block.class, Cause::Log))?;
         }
         let _durable = body.submit()?.fence(Cause::Log)?;
-        let mut word = state(place.slot, before);
-        word.high |= LOG;
-        region.store_state(place.entry, word.to_word(), ENTRY)?;
+        let mut state = state(place.slot, before);
+        state.high |= LOG;
+        region.store_state(place.entry, Some(state), ENTRY)?;
         region.fence(Cause::Log)?;
         let slot = RingSlot {
             home: block.home,
@@ -177,14 +178,13 @@ impl Tinca {
             }),
         };
         let ring_at = region.geometry.ring_at(at);
-        region
-            .pmem
-            .store_nt(ring_at, &slot.encode(sequence), ENTRY)?;
+        let slot = slot.encode(sequence, region.seed);
+        region.pmem.store_nt(ring_at, &slot, ENTRY)?;
         let head = RingEnd {
             at: at.wrapping_add(1),
             sequence,
         };
-        region.store_word(HEAD_OFFSET, head.to_word(), ENTRY)?;
+        region.store_end(HEAD_OFFSET, head, ENTRY)?;
         region.fence(Cause::Log)
     }
 }
@@ -198,11 +198,16 @@ fn state(slot: u32, before: Option<Pinned>) -> EntryState {
     }
 }
 
+/// The newest transaction in a region.
+fn newest(region: &Region) -> Result<Tid> {
+    Ok(region.end(TAIL_OFFSET)?.sequence)
+}
+
 /// Sets back what a transaction that is not complete has changed; where the ring goes on.
 fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
     let region = &cache.region;
-    let tail = RingEnd::from_word(region.word(TAIL_OFFSET)?);
-    let head = RingEnd::from_word(region.word(HEAD_OFFSET)?);
+    let tail = region.end(TAIL_OFFSET)?;
+    let head = region.end(HEAD_OFFSET)?;
     let sequence = tail.sequence.next();
     // A head of the newest complete transaction is at its end.
     let end = RingEnd {
@@ -215,7 +220,7 @@ fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
     };
     let undone = read_ring(cache, tail.at, end.at, sequence)?;
     if is_planted(Bug::EarlyHead) {
-        region.store_word(TAIL_OFFSET, end.to_word(), RECOVERY)?;
+        region.store_end(TAIL_OFFSET, end, RECOVERY)?;
         region.fence(Cause::Recovery)?;
     }
     cache.entries(|n, mut entry| {
@@ -234,14 +239,14 @@ fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
                 return cache.adopt(n, entry);
             }
         };
-        region.store_state(n, before.map_or(0, EntryState::to_word), RECOVERY)?;
+        region.store_state(n, before, RECOVERY)?;
         match before {
             Some(state) => cache.adopt(n, Entry { state, ..entry }),
             None => Ok(()),
         }
     })?;
     region.fence(Cause::Recovery)?;
-    region.store_word(TAIL_OFFSET, end.to_word(), RECOVERY)?;
+    region.store_end(TAIL_OFFSET, end, RECOVERY)?;
     region.fence(Cause::Recovery)?;
     Ok(end)
 }
@@ -249,12 +254,12 @@ fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
 /// The blocks in a part of the ring, and what the cache had of them before.
 fn read_ring(
     cache: &Cache,
-    from: u32,
-    to: u32,
-    sequence: stetfs_format::Tid,
+    from: u16,
+    to: u16,
+    sequence: Tid,
 ) -> Result<HashMap<BlockNo, Option<EntryState>>> {
     let geometry = cache.region.geometry;
-    if to.wrapping_sub(from) > geometry.ring {
+    if u32::from(to.wrapping_sub(from)) > geometry.ring {
         return Err(Corrupt::NvmCache("the ring's ends are further apart than it is long").into());
     }
     let mut found = HashMap::new();
@@ -264,7 +269,7 @@ fn read_ring(
         let pmem = &cache.region.pmem;
         pmem.load(geometry.ring_at(at), &mut raw, RECOVERY)?;
         at = at.wrapping_add(1);
-        match RingSlot::decode(&raw, sequence) {
+        match RingSlot::decode(&raw, sequence, cache.region.seed)? {
             Some(slot) => _ = found.insert(slot.home, slot.before),
             None if at == to => {}
             None => {

@@ -51,7 +51,7 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Place, Pool, State};
+use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Place, Pool, Region, State};
 use super::period::{CHECKPOINT_INTERVAL, Period};
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
@@ -141,7 +141,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
         meta: None,
         changes: true,
     };
-    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, true, recover)?;
+    let (cache, left, report) = Cache::open(&ABOUT, &args, plan, true, newest, recover)?;
     let committed = left.unwrap_or(Tid(0));
     let blocks = u64::from(cache.region.geometry.blocks());
     let ubj = Ubj {
@@ -271,7 +271,8 @@ impl OnCache for Ubj {
                 is_dirty: true,
                 high: frozen_by.0,
             };
-            body.store_u64(region.state_at(place.entry), frozen.to_word(), LOG)?;
+            let word = region.state_word(place.entry, Some(frozen));
+            body.store_u64(region.state_at(place.entry), word, LOG)?;
             changed.push(Changed {
                 home: block.home,
                 class: block.class,
@@ -288,11 +289,12 @@ impl OnCache for Ubj {
         }
         let body = body.submit()?;
         if is_planted(Bug::StateBeforeLines) {
-            region.store_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
+            region.store_end(HEAD_OFFSET, newest, COMMIT)?;
             let _durable = body.fence(Cause::CommitRecord)?;
         } else {
             let body = body.fence(Cause::Log)?;
-            body.store_commit_word(HEAD_OFFSET, newest.to_word(), COMMIT)?;
+            let word = region.end_word(HEAD_OFFSET, newest);
+            body.store_commit_word(HEAD_OFFSET, word, COMMIT)?;
         }
         cache.after_fence();
         if !is_early {
@@ -300,9 +302,10 @@ impl OnCache for Ubj {
         }
         // With the next fence: until then a crash finds two frozen versions and takes the newer one.
         for old in &superseded {
-            region.store_state(old.entry, 0, LOG)?;
+            region.store_state(old.entry, None, LOG)?;
         }
         *committed = tid;
+        cache.pair.note_commit(tid);
         cache.note_copies(superseded.len());
         cache.finish(&changed, &[], &superseded, &txn.revoked);
         self.period.note_commit();
@@ -412,10 +415,15 @@ impl Ubj {
     }
 }
 
+/// The newest transaction in a region.
+fn newest(region: &Region) -> Result<Tid> {
+    Ok(region.end(HEAD_OFFSET)?.sequence)
+}
+
 /// Drops what is not committed, and brings what was logged to where it belongs; the newest transaction.
 fn recover(cache: &Cache, is_kept: bool) -> Result<Tid> {
     let region = &cache.region;
-    let committed = RingEnd::from_word(region.word(HEAD_OFFSET)?).sequence;
+    let committed = region.end(HEAD_OFFSET)?.sequence;
     let mut newest: HashMap<BlockNo, (u32, Entry)> = HashMap::new();
     let mut dropped = Vec::new();
     cache.entries(|n, entry| {
@@ -440,7 +448,7 @@ fn recover(cache: &Cache, is_kept: bool) -> Result<Tid> {
         Ok(())
     })?;
     for n in dropped {
-        region.store_state(n, 0, RECOVERY)?;
+        region.store_state(n, None, RECOVERY)?;
     }
     let frozen = newest.values().map(|(_, entry)| entry.state);
     let frozen = frozen.filter(|state| state.is_dirty);

@@ -22,12 +22,12 @@
 
 use std::fs::{self, File};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::{Errno, retry_on_intr};
 use stetfs_sys::mapping::{Access, Mapping};
 use stetfs_sys::store_fence;
@@ -112,6 +112,7 @@ impl PmemOptions {
             },
             is_private: self.private,
             mapping,
+            path: fs::canonicalize(&file.path).ok(),
             file,
             meter: Meter::new(),
             unsynced: Mutex::new(None),
@@ -177,6 +178,7 @@ pub struct MappedPmem {
     // Unmapped before the lock goes.
     mapping: Mapping,
     file: FileDev,
+    path: Option<PathBuf>,
     survives: Survives,
     /// What is stored never gets to the file.
     is_private: bool,
@@ -265,6 +267,19 @@ impl Pmem for MappedPmem {
             (_, _, Survives::ProcessCrash) => "file, no msync".to_owned(),
         };
         format!("{path} ({how}; {})", self.survives)
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// What was only allocated counts as a hole, so that looking at a new file does not bring all of it into the page cache.
+    fn next_data(&self, offset: u64) -> u64 {
+        match seek(&self.file.file, SeekFrom::Data(offset)) {
+            Ok(at) => at.clamp(offset, self.size()),
+            Err(Errno::NXIO) => self.size(),
+            Err(_) => offset,
+        }
     }
 
     fn size(&self) -> u64 {

@@ -110,9 +110,11 @@ impl Dj {
         });
         let (dev, size) = (&*self.area.dev, self.area.block_size);
         write_home(dev, size, Cause::Checkpoint, writes.collect())?;
+        self.pair.note_in_volume(Cause::Checkpoint)?;
         if !is_planted(Bug::MissingCheckpointFlush) {
             dev.flush(Cause::Checkpoint)?;
         }
+        self.pair.note_in_memory(Cause::Checkpoint)?;
         if !is_planted(Bug::DeltaTwice) {
             self.region.note_home(due.iter().map(|due| due.tag))?;
         }
@@ -154,7 +156,8 @@ impl Dj {
             let last = &log.transactions[last];
             (n, last.end, last.sequence.next())
         };
-        self.region.write_tail(tail, sequence, Cause::Checkpoint)?;
+        self.pair
+            .move_tail(self.region.tail(tail, sequence), Cause::Checkpoint)?;
         let mut log = self.log.lock();
         let blocks: u32 = log
             .transactions

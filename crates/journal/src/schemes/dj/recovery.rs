@@ -6,6 +6,7 @@
 //! | the mark, and one with another division | error, nothing is written | what was committed is in a region that is not here |
 //! | a transaction with the expected number and a commit record with the right checksum | it counts | its blocks on the device were durable before the commit record was stored |
 //! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
+//! | one that is not, and a word that says that it was durable | error, nothing is written | it was damaged later |
 //! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
 //! | a block in flight | it is written home, then its tag says so, and it is not in flight any more | home may be torn; the deltas up to its version must not be applied again |
 //! | a block in flight that a later transaction freed | nothing | its new owner's content may be home already |
@@ -28,7 +29,7 @@ use stetfs_format::delta_log::{
     TagFlags, body_end, descriptor_tags, is_committed,
 };
 use stetfs_format::jbd2::unescape;
-use stetfs_format::private_log::LogHeader;
+use stetfs_format::nvm_pair::{Newest, RegionHeader, RegionState};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
@@ -41,6 +42,7 @@ use crate::planted::{Bug, is_planted};
 use crate::scheme::{OpenArgs, RecoveryReport};
 use crate::schemes::home::{Write, write_home};
 use crate::schemes::jbd2::area::Area;
+use crate::schemes::owner::Look;
 
 impl Dj {
     /// Brings home what a crash left.
@@ -50,7 +52,6 @@ impl Dj {
             (log.head, log.sequence)
         };
         let left = read(&self.region, &self.area, args.blocks, at, sequence)?;
-        self.land_kept(&left)?;
         let mut report = RecoveryReport {
             was_needed: true,
             transactions: left.transactions.len() as u32,
@@ -65,7 +66,10 @@ impl Dj {
             // The next one skips a number, so that remains of an incomplete one are never taken for it.
             log.sequence = last.sequence.next();
         }
+        // All of it is found whole before anything is written.
         self.take_over(&left)?;
+        self.pair.resume()?;
+        self.land_kept(&left)?;
         self.bring_home()?;
         let mut log = self.log.lock();
         log.sequence = log.sequence.next();
@@ -73,7 +77,8 @@ impl Dj {
         let (head, sequence) = (log.head, log.sequence);
         log.tail = head;
         drop(log);
-        self.region.write_tail(head, sequence, Cause::Recovery)?;
+        self.pair
+            .move_tail(self.region.tail(head, sequence), Cause::Recovery)?;
         Ok(report)
     }
 
@@ -127,6 +132,8 @@ impl Dj {
 /// A transaction in the region.
 struct Found {
     sequence: Tid,
+    /// It has put data home by itself.
+    has_data: bool,
     /// Where it begins and the next one would.
     at: u64,
     end: u64,
@@ -199,8 +206,7 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
             // The checksum leaves out that home has a version, as that is noted later. Of the newest transaction a word may be missing, and what lay there
             // before may say so of another one.
             let is_last = n + 1 == left.transactions.len();
-            let is_home = tag.flags.contains(TagFlags::HOME)
-                && (!is_last || is_revoke || found.is_home(tag, area)?);
+            let is_home = tag.is_home()? && (!is_last || is_revoke || found.is_home(tag, area)?);
             if is_revoke || is_home {
                 let had = left.pending.remove(&tag.home).is_some();
                 left.revoked += u64::from(had && is_revoke);
@@ -228,18 +234,29 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
     Ok(left)
 }
 
-/// Whether a region, open under this header, holds a transaction that counts.
-pub(super) fn holds_any(
-    pmem: &Arc<dyn Pmem>,
-    header: &LogHeader,
-    block_size: usize,
-) -> Result<bool> {
-    let region = Region::new(pmem.clone(), block_size, header.uuid, header.epoch)?;
-    let Some(at) = region.position(header.tail) else {
-        return Ok(false);
-    };
-    let found = Candidate::read(&region, at, header.tail.sequence, region.capacity())?;
-    Ok(found.is_some_and(|found| found.is_committed(&region)))
+/// What is in a region.
+pub(super) struct Contents {
+    pub(super) pmem: Arc<dyn Pmem>,
+    pub(super) block_size: usize,
+}
+
+impl Look for Contents {
+    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Newest> {
+        let region = Region::new(self.pmem.clone(), self.block_size, header)?;
+        let (at, first) = (region.checked_position(state.tail)?, state.tail.sequence);
+        let found = transactions(&region, at, first)?;
+        let before = Tid(first.0.wrapping_sub(1));
+        let with_data = found.iter().rfind(|found| found.has_data);
+        Ok(Newest {
+            newest: found.last().map_or(before, |last| last.sequence),
+            data: with_data.map(|found| found.sequence),
+        })
+    }
+
+    fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool> {
+        let newest = self.newest(header, state)?.newest;
+        Ok(newest.is_at_or_after(state.tail.sequence))
+    }
 }
 
 /// Takes the blocks in flight, and leaves out of what is pending what they have.
@@ -295,7 +312,11 @@ impl Left {
         let size = area.block_size;
         let mut content = Block::zeroed(size);
         let bytes = content.bytes_mut();
-        if pending.whole.is_none() {
+        let kept = self.kept.iter().find(|(entry, ..)| entry.home == home);
+        if let Some((_, kept, _)) = kept {
+            // It is going there before this.
+            bytes.copy_from_slice(kept);
+        } else if pending.whole.is_none() {
             let tag = Tag::new(Class::Data, Cause::Recovery);
             area.dev.read_at(home.0 * size as u64, bytes, tag)?;
         }
@@ -355,11 +376,16 @@ fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<F
         sequence = sequence.next();
         found.push(Found {
             sequence: candidate.sequence,
+            has_data: candidate.has_data,
             at: candidate.at,
             end: at,
             tags: candidate.tags,
             record: candidate.record,
         });
+    }
+    if region.committed()?.is_at_or_after(sequence) {
+        let why = format!("transaction {sequence} in its region was durable, and is damaged");
+        return Err(JournalError::Unusable(why));
     }
     Ok(found)
 }
@@ -368,6 +394,7 @@ fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<F
 struct Candidate {
     sequence: Tid,
     at: u64,
+    has_data: bool,
     tags: Vec<BlockTag>,
     /// All of it up to the end of the commit record.
     record: Vec<u8>,
@@ -383,7 +410,7 @@ impl Candidate {
             return Ok(None);
         }
         region.read(at, &mut descriptor)?;
-        let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
+        let Some((count, has_data)) = descriptor_tags(&descriptor, sequence, most) else {
             return Ok(None);
         };
         let mut raw = vec![0; count * TAG_SIZE];
@@ -397,6 +424,7 @@ impl Candidate {
         Ok(Some(Self {
             sequence,
             at,
+            has_data,
             tags,
             record,
             body,

@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use stetfs_format::delta_log::{
-    GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry, TagFlags,
-    decode_in_flight, encode_in_flight, in_flight_of, in_flight_table, in_flight_word,
+    COMMITTED_OFFSET, GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry,
+    TagFlags, committed_of, committed_word, decode_in_flight, encode_in_flight, in_flight_of,
+    in_flight_table, in_flight_word,
 };
-use stetfs_format::private_log::{TAIL_OFFSET, Tail};
+use stetfs_format::nvm_pair::RegionHeader;
+use stetfs_format::private_log::Tail;
 use stetfs_format::{Tid, private_log};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Durable, Pmem, Tag};
 
-use crate::error::Result;
+use crate::error::{JournalError, Result};
+use crate::schemes::owner::LOST;
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
@@ -40,47 +43,59 @@ pub(super) struct Region {
     uuid: [u8; 16],
     /// Another number each time the region is begun anew.
     epoch: u64,
+    /// What checksums of single words begin with.
+    word_seed: u32,
 }
 
 impl Region {
     pub(super) fn new(
         pmem: Arc<dyn Pmem>,
         block_size: usize,
-        uuid: [u8; 16],
-        epoch: u64,
+        header: &RegionHeader,
     ) -> Result<Self> {
         let geometry = RegionGeometry::of(pmem.size(), block_size as u32)?;
         Ok(Self {
             pmem,
             geometry,
-            uuid,
-            epoch,
+            uuid: header.uuid,
+            epoch: header.epoch,
+            word_seed: header.seed(),
+        })
+    }
+
+    /// The position that a tail names, in a region that is divided as it would be now.
+    pub(super) fn checked_position(&self, tail: Tail) -> Result<u64> {
+        let at = match self.is_divided_so()? {
+            true => self.position(tail),
+            false => None,
+        };
+        at.ok_or_else(|| {
+            let shown = self.pmem.describe();
+            JournalError::Nvm(format!("{shown} has not the size that it had; {LOST}"))
         })
     }
 
     /// Whether it is divided as it would be now.
-    pub(super) fn is_divided_so(&self) -> Result<bool> {
+    fn is_divided_so(&self) -> Result<bool> {
         let mut raw = [0; size_of_geometry()];
         self.pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
         Ok(RegionGeometry::decode(&raw)? == self.geometry)
     }
 
-    /// Stores how it is divided, and that nothing is in flight. Durable after a fence.
-    pub(super) fn prepare(&self) -> Result<()> {
+    /// Stores how it is divided, that nothing is in flight, and which transaction is before the first. Durable after a fence.
+    pub(super) fn prepare(&self, newest: Tid) -> Result<()> {
+        self.note_committed(newest)?;
         self.store_word(IN_FLIGHT_OFFSET, 0, CONTROL)?;
         let geometry = self.geometry.encode();
         Ok(self.pmem.store_nt(GEOMETRY_OFFSET, &geometry, CONTROL)?)
     }
 
-    /// Moves the ring's beginning, in one store; durable when it returns.
-    pub(super) fn write_tail(&self, at: u64, sequence: Tid, cause: Cause) -> Result<()> {
-        let tail = Tail {
+    /// A position and a number as the ring's beginning.
+    pub(super) fn tail(&self, at: u64, sequence: Tid) -> Tail {
+        Tail {
             line: self.line(at),
             sequence,
-        };
-        let tag = Tag::new(Class::Journal, cause);
-        self.store_word(TAIL_OFFSET as u64, tail.to_word(), tag)?;
-        Ok(self.pmem.fence(cause)?)
+        }
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -88,7 +103,7 @@ impl Region {
     }
 
     /// The position that a tail names, if there is one.
-    pub(super) fn position(&self, tail: Tail) -> Option<u64> {
+    fn position(&self, tail: Tail) -> Option<u64> {
         let at = u64::from(tail.line) * LINE;
         (at < self.capacity()).then_some(at)
     }
@@ -138,6 +153,20 @@ impl Region {
             body.store_nt(offset, &record[range], LOG)?;
         }
         Ok(body.store_covering_commit(offset, &record[last], LOG)?)
+    }
+
+    /// Notes that a transaction is durable, so that if it is found damaged it is not taken for one in flight. Durable some time, at the latest with the
+    /// next fence.
+    pub(super) fn note_committed(&self, sequence: Tid) -> Result<()> {
+        let word = committed_word(sequence, self.word_seed);
+        let word = word.to_le_bytes();
+        Ok(self.pmem.store_nt(COMMITTED_OFFSET, &word, LOG)?)
+    }
+
+    /// A transaction that was durable, the newest or an earlier one.
+    pub(super) fn committed(&self) -> Result<Tid> {
+        let word = self.pmem.load_u64(COMMITTED_OFFSET, RECOVERY)?;
+        Ok(committed_of(word, self.word_seed)?)
     }
 
     /// Notes in tags that home has their versions; durable when it returns.

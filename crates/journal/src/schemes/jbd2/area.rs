@@ -289,7 +289,8 @@ impl Area {
         Ok(())
     }
 
-    fn offset(&self, at: u32) -> Result<u64> {
+    /// Where log block `at` lies, in bytes.
+    pub(in crate::schemes) fn offset(&self, at: u32) -> Result<u64> {
         Ok(self.place(at)?.0.0 * self.block_size as u64)
     }
 }

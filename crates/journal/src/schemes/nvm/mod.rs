@@ -22,15 +22,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as MapEntry;
 use parking_lot::{Mutex, RwLock};
-use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState, KEPT, KEPT_OFFSET};
-use stetfs_format::{BlockNo, Corrupt};
+use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState};
+use stetfs_format::nvm_pair::{Newest, PairState, RegionHeader, RegionState};
+use stetfs_format::private_log::Tail;
+use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty as Body;
-use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
+use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
 
 pub(super) use self::region::Region;
 pub(super) use self::scheme::OnCache;
 use super::jbd2::area::Area;
-use super::owner::{self, Claim};
+use super::owner::{self, Claim, Look, Pair};
 use crate::error::{JournalError, Result};
 use crate::scheme::{About, Goal, Held, OpenArgs, OptionAbout, RecoveryReport};
 use crate::stats::CacheStats;
@@ -148,6 +150,7 @@ struct Counters {
 }
 
 pub(super) struct Cache {
+    pub(super) pair: Pair,
     pub(super) region: Region,
     pub(super) dev: Arc<dyn BlockDev>,
     pub(super) block_size: usize,
@@ -166,14 +169,50 @@ pub(super) struct Cache {
     counters: Counters,
 }
 
+/// What is in a region.
+struct Contents<'a> {
+    pmem: &'a Arc<dyn Pmem>,
+    block_size: usize,
+    plan: CachePlan,
+    newest: fn(&Region) -> Result<Tid>,
+}
+
+impl Contents<'_> {
+    fn region(&self, header: &RegionHeader) -> Result<Region> {
+        let geometry = Region::divided(&**self.pmem, self.block_size, self.plan)?;
+        Ok(Region::new(self.pmem.clone(), geometry, header))
+    }
+}
+
+impl Look for Contents<'_> {
+    fn newest(&self, header: &RegionHeader, _: &RegionState) -> Result<Newest> {
+        Ok((self.newest)(&self.region(header)?)?.into())
+    }
+
+    fn holds_any(&self, header: &RegionHeader, _: &RegionState) -> Result<bool> {
+        // What cannot be told may be in use.
+        let Ok(region) = self.region(header) else {
+            return Ok(true);
+        };
+        let mut any = false;
+        region.entries(|_, entry| {
+            any |= entry.state.is_dirty;
+            Ok(())
+        })?;
+        Ok(any)
+    }
+}
+
 impl Cache {
     /// Opens the region that belongs to the volume, or begins one. When something is left in it, `recover` sets it right, [adopts](Self::adopt)
     /// what counts, and says where the scheme goes on; it hears whether the cache was closed with what is in it.
+    /// `newest` finds the newest transaction of a region.
     pub(super) fn open<T>(
         about: &'static About,
         args: &OpenArgs,
         plan: CachePlan,
         evicts_clean_only: bool,
+        newest: fn(&Region) -> Result<Tid>,
         recover: fn(&Self, bool) -> Result<T>,
     ) -> Result<(Self, Option<T>, RecoveryReport)> {
         let keeps = args.options.switch(about, &KEEP_CACHE)?;
@@ -186,42 +225,31 @@ impl Cache {
         }
         let pmem = owner::memory(about, args)?;
         let area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
-        let claim = owner::claim(about, args, &area, &*pmem, |header| {
-            // What cannot be told may be in use.
-            let Ok(geometry) = Region::divided(&*pmem, args.block_size, plan) else {
-                return Ok(true);
-            };
-            let mut any = false;
-            Region::new(pmem.clone(), geometry, header).entries(|_, entry| {
-                any |= entry.state.is_dirty;
-                Ok(())
-            })?;
-            Ok(any)
-        })?;
-        let (header, is_new) = match &claim {
-            Claim::New(header) => (header, true),
-            Claim::Closed(header) | Claim::Left(header) => (header, false),
+        let look = Contents {
+            pmem: &pmem,
+            block_size: args.block_size,
+            plan,
+            newest,
         };
-        let geometry = match is_new {
-            true => Region::plan(&*pmem, args.block_size, plan)?,
-            false => Region::divided(&*pmem, args.block_size, plan)?,
-        };
-        let region = Region::new(pmem.clone(), geometry, header);
-        let is_left = match claim {
-            _ if !args.writable => false,
-            Claim::New(header) => {
-                owner::begin(&*pmem, &area, &header, || region.prepare())?;
-                false
+        let claim = owner::claim(about, args, &area, &pmem, &look)?;
+        let (pair, region, is_left) = match claim {
+            Claim::New(pair) => {
+                let geometry = Region::plan(&*pmem, args.block_size, plan)?;
+                let region = Region::new(pmem, geometry, &pair.header);
+                if args.writable {
+                    let tail = Tail::from_word(0);
+                    pair.begin(args.has_private_log, tail, Tid(0), || region.prepare())?;
+                }
+                (pair, region, false)
             }
-            Claim::Closed(_) => {
-                region.clear()?;
-                region.fence(Cause::Control)?;
-                owner::write_state(&*pmem, false)?;
-                false
+            Claim::Left(pair) => {
+                let geometry = Region::divided(&*pmem, args.block_size, plan)?;
+                let region = Region::new(pmem, geometry, &pair.header);
+                (pair, region, true)
             }
-            Claim::Left(_) => true,
         };
         let cache = Self {
+            pair,
             region,
             dev: args.dev.clone(),
             block_size: args.block_size,
@@ -242,7 +270,10 @@ impl Cache {
             cache.start();
             return Ok((cache, None, report));
         }
-        let is_kept = cache.region.word(KEPT_OFFSET)? == KEPT;
+        // All of them are found whole before anything is written.
+        cache.entries(|_, _| Ok(()))?;
+        cache.pair.resume()?;
+        let is_kept = cache.pair.is_kept;
         report.was_needed = !is_kept;
         let left = recover(&cache, is_kept)?;
         cache.start_with_adopted()?;
@@ -313,9 +344,7 @@ impl Cache {
         let mut rooms = self.rooms.lock();
         rooms.entries = free(&entries, 0, all);
         rooms.slots = [free(&slots, 0, data), free(&slots, data, all)];
-        self.region
-            .store_word(KEPT_OFFSET, 0, Tag::new(Class::Journal, Cause::Recovery))?;
-        self.region.fence(Cause::Recovery)
+        Ok(())
     }
 
     fn start(&self) {
@@ -422,8 +451,8 @@ impl Cache {
         self.region.store_home(&mut body, place.entry, home, tag)?;
         let _durable = body.submit()?.fence(Cause::Read)?;
         // Whether this is durable does not matter: home has the same.
-        let word = EntryState::clean(place.slot).to_word();
-        self.region.store_state(place.entry, word, tag)?;
+        let clean = EntryState::clean(place.slot);
+        self.region.store_state(place.entry, Some(clean), tag)?;
         vacant.insert(Cached {
             entry: place.entry,
             slot: place.slot,
@@ -516,7 +545,7 @@ impl Cache {
             self.cached.fetch_sub(1, Relaxed);
         }
         let tag = Tag::new(Class::Journal, Cause::Log);
-        self.region.store_state(place.entry, 0, tag)?;
+        self.region.store_state(place.entry, None, tag)?;
         self.rooms.lock().limbo.push(place);
         Ok(())
     }
@@ -653,12 +682,10 @@ impl Cache {
     /// Leaves everything at home and the region closed; or all of it where it is.
     pub(super) fn close(&self) -> Result<()> {
         if self.keeps {
-            let tag = Tag::new(Class::Journal, Cause::Control);
-            self.region.store_word(KEPT_OFFSET, KEPT, tag)?;
-            return self.region.fence(Cause::Control);
+            return self.pair.close(PairState::Kept);
         }
         self.checkpoint(Goal::All)?;
-        owner::write_state(&*self.region.pmem, true)
+        self.pair.close(PairState::Shut)
     }
 
     /// It is closed with what is in it.

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use stetfs_format::checksum::crc32c;
 use stetfs_format::nvm_cache::{
-    CACHE_GEOMETRY_LAYOUT, CacheGeometry, CachePlan, ENTRY_SIZE, Entry, GEOMETRY_OFFSET,
-    HEAD_OFFSET, KEPT_OFFSET, TAIL_OFFSET,
+    CACHE_GEOMETRY_LAYOUT, CacheGeometry, CachePlan, ENTRY_SIZE, Entry, EntryState,
+    GEOMETRY_OFFSET, HEAD_OFFSET, RingEnd, TAIL_OFFSET, key,
 };
-use stetfs_format::private_log::LogHeader;
+use stetfs_format::nvm_pair::RegionHeader;
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Pmem, Tag};
@@ -28,12 +27,11 @@ pub(in crate::schemes) struct Region {
 }
 
 impl Region {
-    pub(super) fn new(pmem: Arc<dyn Pmem>, geometry: CacheGeometry, header: &LogHeader) -> Self {
-        let seed = crc32c(!0, &header.uuid);
+    pub(super) fn new(pmem: Arc<dyn Pmem>, geometry: CacheGeometry, header: &RegionHeader) -> Self {
         Self {
             pmem,
             geometry,
-            seed: crc32c(seed, &header.epoch.to_le_bytes()),
+            seed: header.seed(),
         }
     }
 
@@ -82,25 +80,53 @@ impl Region {
 
     /// Stores that nothing is in it. Durable after a fence.
     pub(super) fn clear(&self) -> Result<()> {
-        for word in [HEAD_OFFSET, TAIL_OFFSET, KEPT_OFFSET] {
-            self.pmem.store_nt(word, &[0; 8], CONTROL)?;
+        for word in [HEAD_OFFSET, TAIL_OFFSET] {
+            self.store_end(word, RingEnd::FIRST, CONTROL)?;
         }
         // The ring and the metadata log too: what they hold says to which transaction it belongs, and numbers begin anew.
-        let (mut at, end) = (
-            self.geometry.ring_start(),
-            self.geometry.entry_at(self.geometry.blocks()),
-        );
+        let (mut at, end) = (self.geometry.ring_start(), self.geometry.entry_at(0));
         let zeros = vec![0; PIECE as usize];
         while at < end {
             let n = PIECE.min(end - at);
             self.pmem.store_nt(at, &zeros[..n as usize], CONTROL)?;
             at += n;
         }
+        let mut free = Vec::with_capacity(PIECE as usize);
+        for entry in 0..self.geometry.blocks() {
+            free.extend(Entry::free(self.key(entry)));
+            if free.len() == PIECE as usize || entry + 1 == self.geometry.blocks() {
+                self.pmem.store_nt(at, &free, CONTROL)?;
+                at += free.len() as u64;
+                free.clear();
+            }
+        }
         Ok(())
     }
 
-    pub(in crate::schemes) fn word(&self, offset: u64) -> Result<u64> {
-        Ok(self.pmem.load_u64(offset, RECOVERY)?)
+    /// What checksums in an entry begin with.
+    fn key(&self, entry: u32) -> u32 {
+        key(self.seed, entry.into())
+    }
+
+    /// Head or tail, by where it lies.
+    pub(in crate::schemes) fn end(&self, offset: u64) -> Result<RingEnd> {
+        let word = self.pmem.load_u64(offset, RECOVERY)?;
+        Ok(RingEnd::from_word(word, self.end_key(offset))?)
+    }
+
+    /// As the word that is stored there.
+    pub(in crate::schemes) fn end_word(&self, offset: u64, end: RingEnd) -> u64 {
+        end.to_word(self.end_key(offset))
+    }
+
+    /// Stores it past the cache; durable after a fence.
+    pub(in crate::schemes) fn store_end(&self, offset: u64, end: RingEnd, tag: Tag) -> Result<()> {
+        self.store_word(offset, self.end_word(offset, end), tag)
+    }
+
+    fn end_key(&self, offset: u64) -> u32 {
+        // Entries have numbers of 32 bits.
+        key(self.seed, 1 << 32 | offset)
     }
 
     /// Stores a word past the cache; durable after a fence.
@@ -118,8 +144,18 @@ impl Region {
     }
 
     /// Stores an entry's own word; durable after a fence.
-    pub(in crate::schemes) fn store_state(&self, entry: u32, word: u64, tag: Tag) -> Result<()> {
-        self.store_word(self.state_at(entry), word, tag)
+    pub(in crate::schemes) fn store_state(
+        &self,
+        entry: u32,
+        state: Option<EntryState>,
+        tag: Tag,
+    ) -> Result<()> {
+        self.store_word(self.state_at(entry), self.state_word(entry, state), tag)
+    }
+
+    /// An entry's own word; `None`: it is free.
+    pub(in crate::schemes) fn state_word(&self, entry: u32, state: Option<EntryState>) -> u64 {
+        EntryState::to_word(state, self.key(entry))
     }
 
     /// Stores the block number of an entry as a part of `body`. It must be durable before the entry's own word names a block.
@@ -130,7 +166,8 @@ impl Region {
         home: BlockNo,
         tag: Tag,
     ) -> Result<()> {
-        Ok(body.store_u64(self.geometry.entry_at(entry), home.0, tag)?)
+        let word = Entry::home_word(home, self.key(entry));
+        Ok(body.store_u64(self.geometry.entry_at(entry), word, tag)?)
     }
 
     /// Reads a part of a block of the cache.
@@ -156,7 +193,7 @@ impl Region {
             self.pmem
                 .load(self.geometry.entry_at(first), raw, RECOVERY)?;
             for (i, raw) in (first..).zip(raw.chunks_exact(ENTRY_SIZE as usize)) {
-                if let Some(entry) = Entry::decode(raw) {
+                if let Some(entry) = Entry::decode(raw, self.key(i))? {
                     each(i, entry)?;
                 }
             }

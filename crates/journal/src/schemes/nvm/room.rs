@@ -115,9 +115,11 @@ impl Cache {
                 let n = writes.len() as u64;
                 self.counters.written_home.fetch_add(n, Relaxed);
                 write_home(&*self.dev, self.block_size, Cause::Checkpoint, writes)?;
+                self.pair.note_in_volume(Cause::Checkpoint)?;
                 if !is_planted(Bug::MissingCheckpointFlush) {
                     self.dev.flush(Cause::Checkpoint)?;
                 }
+                self.pair.note_in_memory(Cause::Checkpoint)?;
             }
             // What an entry before one of these said must not outlive it.
             self.settle_limbo()?;
@@ -162,12 +164,12 @@ impl Cache {
             if cached.get().pinned || cached.get().version != due.version {
                 continue;
             }
-            let word = match then {
-                Then::Stays => EntryState::clean(due.place.slot).to_word(),
-                Then::Goes => 0,
+            let state = match then {
+                Then::Stays => Some(EntryState::clean(due.place.slot)),
+                Then::Goes => None,
             };
             let tag = Tag::new(due.class, Cause::Checkpoint);
-            self.region.store_state(due.place.entry, word, tag)?;
+            self.region.store_state(due.place.entry, state, tag)?;
             if then == Then::Goes {
                 let cached = cached.remove();
                 self.cached.fetch_sub(1, Relaxed);

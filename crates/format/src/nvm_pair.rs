@@ -1,0 +1,624 @@
+//! What a volume and the persistent memory beside it say of each other, so that neither is used with one that is not of its time.
+//!
+//! The memory begins with a [`RegionHeader`] and has two slots for a [`RegionState`] at [`STATE_OFFSETS`]; block 1 of the volume's journal
+//! area has two for a [`VolumeRecord`], [`VolumeRecord::SIZE`] bytes each. In either place the newest slot that is whole counts, and the other one is
+//! written next, so that a torn slot is as if it had not been written.
+//!
+//! Both know a number of the newest *checkpoint*, which grows whenever something is brought home (and when the volume is mounted or closed), the
+//! volume also the newest transaction of that time. That a checkpoint begins is durable in the memory first, then the volume's number, then the memory's, and
+//! after that the memory gives up what is home.
+//! So of a pair of one time it holds that
+//! 1. volume and memory have the same UUID, scheme and epoch;
+//! 2. the volume's number is the memory's, or one more in the middle of a checkpoint;
+//! 3. the memory has the transaction that the volume knows of;
+//! 4. the volume knows of the newest transaction in the memory that has put data home by itself.
+//!
+//! An older volume breaks 2 or 4, an older memory 2 or 3: [`VolumeRecord::check`]. Of transactions that were committed after the last checkpoint the volume knows
+//! nothing.
+//!
+//! All integers are little-endian.
+
+use crate::checksum::crc32c;
+use crate::error::Corrupt;
+use crate::layout::{Bytes, Le16, Le32, Le64, layout};
+use crate::num::Tid;
+use crate::private_log::{LogHeader, Tail};
+
+layout! {
+    /// Whose a region of memory is.
+    pub REGION_HEADER_LAYOUT = "Region header", 64, {
+        0x00 Bytes<8>, H_MAGIC = "h_magic";
+        0x08 Le32, H_VERSION = "h_version";
+        0x0c Le32, H_CHECKSUM = "h_checksum";
+        0x10 Bytes<16>, H_SCHEME = "h_scheme";
+        0x20 Bytes<16>, H_UUID = "h_uuid";
+        0x30 Le64, H_EPOCH = "h_epoch";
+    }
+}
+
+layout! {
+    /// Of what time a region is.
+    pub REGION_STATE_LAYOUT = "Region state", 32, {
+        0x00 Le64, S_COUNT = "s_count";
+        0x08 Le64, S_CHECKPOINT = "s_checkpoint";
+        0x10 Le64, S_TAIL = "s_tail";
+        0x18 Le32, S_STATE = "s_state";
+        0x1c Le32, S_CHECKSUM = "s_checksum";
+    }
+}
+
+layout! {
+    /// Which memory a volume has beside it, and of what time it is.
+    pub VOLUME_RECORD_LAYOUT = "Volume record", 512, {
+        0x00 Bytes<8>, V_MAGIC = "v_magic";
+        0x08 Le32, V_VERSION = "v_version";
+        0x0c Le32, V_CHECKSUM = "v_checksum";
+        0x10 Bytes<16>, V_SCHEME = "v_scheme";
+        0x20 Bytes<16>, V_UUID = "v_uuid";
+        0x30 Le64, V_EPOCH = "v_epoch";
+        0x38 Le64, V_CHECKPOINT = "v_checkpoint";
+        0x40 Le64, V_COUNT = "v_count";
+        0x48 Le64, V_SIZE = "v_size";
+        0x50 Le32, V_SEQUENCE = "v_sequence";
+        0x54 Le32, V_DATA = "v_data";
+        0x58 Le32, V_STATE = "v_state";
+        0x5c Le16, V_PATH_LENGTH = "v_path_length";
+        0x60 Bytes<416>, V_PATH = "v_path";
+    }
+}
+
+/// Where the slots for a region's state lie, each in a cache line of its own.
+pub const STATE_OFFSETS: [u64; 2] = [512, 576];
+
+const VERSION: u32 = 2;
+const REGION_MAGIC: [u8; 8] = *b"stetNVM\0";
+const MAKING_MAGIC: [u8; 8] = *b"stetNEW\0";
+const VOLUME_MAGIC: [u8; 8] = *b"stetVOL\0";
+
+/// The first word of a region.
+pub const REGION_WORD: u64 = u64::from_le_bytes(REGION_MAGIC);
+/// The first word of one that is being made: nothing in it counts.
+pub const MAKING_WORD: u64 = u64::from_le_bytes(MAKING_MAGIC);
+
+/// Whether something is in the memory that the volume needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairState {
+    /// It is in use.
+    Open,
+    /// The same, and a checkpoint may be under way, which the volume knows first.
+    Homing,
+    /// It was closed with what is in it.
+    Kept,
+    /// It was closed, and everything is home.
+    Shut,
+}
+
+impl PairState {
+    const ALL: [Self; 4] = [Self::Open, Self::Homing, Self::Kept, Self::Shut];
+
+    fn word(self) -> u32 {
+        u32::from_le_bytes(match self {
+            Self::Open => *b"OPEN",
+            Self::Homing => *b"HOME",
+            Self::Kept => *b"KEPT",
+            Self::Shut => *b"SHUT",
+        })
+    }
+
+    fn from_word(word: u32) -> Result<Self, Corrupt> {
+        let found = Self::ALL.into_iter().find(|state| state.word() == word);
+        found.ok_or(Corrupt::NvmPair("a state that is none"))
+    }
+}
+
+fn crc_without(record: &[u8], at: usize) -> u32 {
+    let crc = crc32c(!0, &record[..at]);
+    crc32c(crc32c(crc, &[0; 4]), &record[at + 4..])
+}
+
+fn put_scheme(scheme: &str) -> [u8; 16] {
+    let mut raw = [0; 16];
+    raw[..scheme.len()].copy_from_slice(scheme.as_bytes());
+    raw
+}
+
+fn scheme_of(raw: [u8; 16]) -> String {
+    let len = raw.iter().position(|&b| b == 0).unwrap_or(raw.len());
+    String::from_utf8_lossy(&raw[..len]).into_owned()
+}
+
+fn too_short(record: &'static str, needed: usize, found: usize) -> Corrupt {
+    Corrupt::TooShort {
+        record,
+        needed,
+        found,
+    }
+}
+
+/// Whose a region is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionHeader {
+    /// The scheme's name, at most 16 bytes.
+    pub scheme: String,
+    /// The volume's UUID.
+    pub uuid: [u8; 16],
+    /// Another number each time the region is begun.
+    pub epoch: u64,
+}
+
+impl RegionHeader {
+    /// Bytes of it.
+    pub const SIZE: usize = REGION_HEADER_LAYOUT.size;
+
+    /// What it is to be a region that is being made.
+    pub fn is_making(raw: &[u8]) -> bool {
+        raw.starts_with(&MAKING_MAGIC)
+    }
+
+    /// Reads and checks it.
+    ///
+    /// # Errors
+    /// [`Corrupt::TooShort`], [`Corrupt::NvmPair`], [`Corrupt::NvmPairVersion`].
+    pub fn decode(raw: &[u8]) -> Result<Self, Corrupt> {
+        let Some(raw) = raw.get(..Self::SIZE) else {
+            let name = REGION_HEADER_LAYOUT.name;
+            return Err(too_short(name, Self::SIZE, raw.len()));
+        };
+        // Up to version 1 it began as the volume's log does.
+        if LogHeader::is_one(raw) {
+            return Err(Corrupt::NvmPairVersion(1));
+        }
+        if H_MAGIC.get(raw) != REGION_MAGIC {
+            return Err(Corrupt::NvmPair("no header of a region"));
+        }
+        if H_CHECKSUM.get(raw) != crc_without(raw, H_CHECKSUM.0) {
+            return Err(Corrupt::NvmPair(
+                "the checksum of the region's header is wrong",
+            ));
+        }
+        if H_VERSION.get(raw) != VERSION {
+            return Err(Corrupt::NvmPairVersion(H_VERSION.get(raw)));
+        }
+        Ok(Self {
+            scheme: scheme_of(H_SCHEME.get(raw)),
+            uuid: H_UUID.get(raw),
+            epoch: H_EPOCH.get(raw),
+        })
+    }
+
+    /// As bytes.
+    ///
+    /// # Panics
+    /// When the scheme's name is longer than 16 bytes.
+    pub fn encode(&self) -> [u8; REGION_HEADER_LAYOUT.size] {
+        let mut raw = [0; REGION_HEADER_LAYOUT.size];
+        H_MAGIC.put(&mut raw, &REGION_MAGIC);
+        H_VERSION.put(&mut raw, VERSION);
+        H_SCHEME.put(&mut raw, &put_scheme(&self.scheme));
+        H_UUID.put(&mut raw, &self.uuid);
+        H_EPOCH.put(&mut raw, self.epoch);
+        let crc = crc_without(&raw, H_CHECKSUM.0);
+        H_CHECKSUM.put(&mut raw, crc);
+        raw
+    }
+
+    /// What checksums in the region begin with.
+    pub fn seed(&self) -> u32 {
+        crc32c(crc32c(!0, &self.uuid), &self.epoch.to_le_bytes())
+    }
+}
+
+/// Of what time a region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionState {
+    /// Grows with each that is written.
+    pub count: u64,
+    /// The checkpoint whose number the volume has.
+    pub checkpoint: u64,
+    /// Where the scheme's log begins, if it has one that moves.
+    pub tail: Tail,
+    /// Whether something is in it.
+    pub state: PairState,
+}
+
+impl RegionState {
+    /// Bytes of it.
+    pub const SIZE: usize = REGION_STATE_LAYOUT.size;
+
+    /// Where it is written.
+    pub fn offset(&self) -> u64 {
+        STATE_OFFSETS[(self.count % 2) as usize]
+    }
+
+    /// Reads one; none if it is not whole, or of another region.
+    fn decode(raw: &[u8; Self::SIZE], seed: u32) -> Option<Result<Self, Corrupt>> {
+        if S_CHECKSUM.get(raw) != crc32c(seed, &raw[..S_CHECKSUM.0]) {
+            return None;
+        }
+        Some(PairState::from_word(S_STATE.get(raw)).map(|state| Self {
+            count: S_COUNT.get(raw),
+            checkpoint: S_CHECKPOINT.get(raw),
+            tail: Tail::from_word(S_TAIL.get(raw)),
+            state,
+        }))
+    }
+
+    /// The newest of both.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmPair`]: neither is whole.
+    pub fn newest(slots: &[[u8; Self::SIZE]; 2], seed: u32) -> Result<Self, Corrupt> {
+        let whole: Result<Vec<Self>, Corrupt> = slots
+            .iter()
+            .filter_map(|raw| Self::decode(raw, seed))
+            .collect();
+        let newest = whole?.into_iter().max_by_key(|state| state.count);
+        newest.ok_or(Corrupt::NvmPair("no state of the region is whole"))
+    }
+
+    /// As bytes.
+    pub fn encode(&self, seed: u32) -> [u8; REGION_STATE_LAYOUT.size] {
+        let mut raw = [0; REGION_STATE_LAYOUT.size];
+        S_COUNT.put(&mut raw, self.count);
+        S_CHECKPOINT.put(&mut raw, self.checkpoint);
+        S_TAIL.put(&mut raw, self.tail.to_word());
+        S_STATE.put(&mut raw, self.state.word());
+        let crc = crc32c(seed, &raw[..S_CHECKSUM.0]);
+        S_CHECKSUM.put(&mut raw, crc);
+        raw
+    }
+}
+
+/// Which memory a volume has beside it, and of what time it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// As in the [`RegionHeader`].
+    pub scheme: String,
+    /// As in the [`RegionHeader`].
+    pub uuid: [u8; 16],
+    /// As in the [`RegionHeader`].
+    pub epoch: u64,
+    /// Grows with each checkpoint.
+    pub checkpoint: u64,
+    /// Grows with each that is written.
+    pub count: u64,
+    /// The newest transaction that was durable when this was written.
+    pub sequence: Tid,
+    /// The newest transaction that has data at home, written before it was durable.
+    pub data: Tid,
+    /// Whether something is in the memory.
+    pub state: PairState,
+    /// Bytes of the memory.
+    pub size: u64,
+    /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It comes from an image, so whoever opens it makes sure what it is.
+    pub path: Vec<u8>,
+}
+
+/// What is in a region that is not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// The newest transaction that is durable.
+    pub newest: Tid,
+    /// The newest of those in it that have put data home by themselves.
+    pub data: Option<Tid>,
+}
+
+impl From<Tid> for Newest {
+    fn from(newest: Tid) -> Self {
+        Self { newest, data: None }
+    }
+}
+
+/// Why a volume and a memory are not of one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// The volume is an older copy.
+    OlderVolume,
+    /// The memory is an older copy.
+    OlderMemory,
+}
+
+impl VolumeRecord {
+    /// Bytes of it, and of a slot.
+    pub const SIZE: usize = VOLUME_RECORD_LAYOUT.size;
+
+    /// The longest path that there is room for.
+    pub const MOST_PATH: usize = Bytes::<416>::SIZE;
+
+    /// Whether a block begins like one, whatever else is in it.
+    pub fn is_one(block: &[u8]) -> bool {
+        block.starts_with(&VOLUME_MAGIC)
+            || block
+                .get(Self::SIZE..)
+                .is_some_and(|b| b.starts_with(&VOLUME_MAGIC))
+    }
+
+    /// Where in the block it is written.
+    pub fn offset(&self) -> usize {
+        (self.count % 2) as usize * Self::SIZE
+    }
+
+    /// The newest in the block.
+    ///
+    /// # Errors
+    /// What is wrong with both: [`Corrupt::TooShort`], [`Corrupt::NvmPair`], [`Corrupt::NvmPairVersion`].
+    pub fn newest(block: &[u8]) -> Result<Self, Corrupt> {
+        if block.len() < 2 * Self::SIZE {
+            let name = VOLUME_RECORD_LAYOUT.name;
+            return Err(too_short(name, 2 * Self::SIZE, block.len()));
+        }
+        if LogHeader::is_one(block) {
+            return Err(Corrupt::NvmPairVersion(1));
+        }
+        let slots = block.chunks_exact(Self::SIZE).take(2).map(Self::decode);
+        let (whole, broken): (Vec<_>, Vec<_>) = slots.partition(Result::is_ok);
+        let newest = whole.into_iter().flatten().max_by_key(|r| r.count);
+        match (newest, broken.into_iter().next()) {
+            (Some(newest), _) => Ok(newest),
+            (None, Some(Err(why))) => Err(why),
+            (None, _) => Err(Corrupt::NvmPair("no record of the memory")),
+        }
+    }
+
+    fn decode(raw: &[u8]) -> Result<Self, Corrupt> {
+        if V_MAGIC.get(raw) != VOLUME_MAGIC {
+            return Err(Corrupt::NvmPair("no record of the memory in the volume"));
+        }
+        if V_CHECKSUM.get(raw) != crc_without(raw, V_CHECKSUM.0) {
+            return Err(Corrupt::NvmPair(
+                "the checksum of the volume's record of its memory is wrong",
+            ));
+        }
+        if V_VERSION.get(raw) != VERSION {
+            return Err(Corrupt::NvmPairVersion(V_VERSION.get(raw)));
+        }
+        let path = V_PATH.get(raw);
+        let Some(path) = path.get(..usize::from(V_PATH_LENGTH.get(raw))) else {
+            return Err(Corrupt::NvmPair("the memory's path is too long"));
+        };
+        if path.contains(&0) || !(path.is_empty() || path[0] == b'/') {
+            return Err(Corrupt::NvmPair("the memory's path cannot be one"));
+        }
+        Ok(Self {
+            scheme: scheme_of(V_SCHEME.get(raw)),
+            uuid: V_UUID.get(raw),
+            epoch: V_EPOCH.get(raw),
+            checkpoint: V_CHECKPOINT.get(raw),
+            count: V_COUNT.get(raw),
+            sequence: Tid(V_SEQUENCE.get(raw)),
+            data: Tid(V_DATA.get(raw)),
+            state: PairState::from_word(V_STATE.get(raw))?,
+            size: V_SIZE.get(raw),
+            path: path.to_vec(),
+        })
+    }
+
+    /// As bytes.
+    ///
+    /// # Panics
+    /// When the scheme's name is longer than 16 bytes or the path than [`MOST_PATH`](Self::MOST_PATH).
+    pub fn encode(&self) -> [u8; VOLUME_RECORD_LAYOUT.size] {
+        let mut raw = [0; VOLUME_RECORD_LAYOUT.size];
+        V_MAGIC.put(&mut raw, &VOLUME_MAGIC);
+        V_VERSION.put(&mut raw, VERSION);
+        V_SCHEME.put(&mut raw, &put_scheme(&self.scheme));
+        V_UUID.put(&mut raw, &self.uuid);
+        V_EPOCH.put(&mut raw, self.epoch);
+        V_CHECKPOINT.put(&mut raw, self.checkpoint);
+        V_COUNT.put(&mut raw, self.count);
+        V_SEQUENCE.put(&mut raw, self.sequence.0);
+        V_DATA.put(&mut raw, self.data.0);
+        V_STATE.put(&mut raw, self.state.word());
+        V_SIZE.put(&mut raw, self.size);
+        V_PATH_LENGTH.put(&mut raw, self.path.len() as u16);
+        raw[V_PATH.0..V_PATH.0 + self.path.len()].copy_from_slice(&self.path);
+        let crc = crc_without(&raw, V_CHECKSUM.0);
+        V_CHECKSUM.put(&mut raw, crc);
+        raw
+    }
+
+    /// Whether a region of the same volume and epoch, with `newest` as its newest transactions, is of the same time.
+    ///
+    /// | volume | memory | of one time if | since |
+    /// |---|---|---|---|
+    /// | open | open | the numbers are the same, and the volume knows no transaction that the memory has not | |
+    /// | open | in a checkpoint | the same, or the volume's number is one more | the volume is first |
+    /// | kept | kept | the numbers are the same | |
+    /// | kept | open | the volume's number is one more or one less, and both know the same transactions | the volume is kept first, and the memory opened first |
+    /// | open | kept | never | |
+    /// | not closed | closed | never | the volume is closed first |
+    ///
+    /// # Errors
+    /// Which of the two is older.
+    pub fn check(&self, region: &RegionState, newest: Newest) -> Result<(), Mismatch> {
+        let Newest { newest, data } = newest;
+        if data.is_some_and(|data| data.is_after(self.data)) {
+            return Err(Mismatch::OlderVolume);
+        }
+        let (volume, memory) = (self.checkpoint, region.checkpoint);
+        let is_cut = volume == memory.wrapping_add(1);
+        let is_one = match (self.state, region.state) {
+            (PairState::Open, PairState::Open) => {
+                volume == memory && !self.sequence.is_after(newest)
+            }
+            (PairState::Open, PairState::Homing) => {
+                (volume == memory || is_cut) && !self.sequence.is_after(newest)
+            }
+            (PairState::Kept, PairState::Kept) => volume == memory,
+            (PairState::Kept, PairState::Open | PairState::Homing) => {
+                (is_cut || memory == volume.wrapping_add(1)) && self.sequence == newest
+            }
+            _ => false,
+        };
+        if is_one {
+            return Ok(());
+        }
+        let is_newer = memory > volume
+            || newest.is_after(self.sequence) && self.state != PairState::Open
+            || region.state == PairState::Shut;
+        Err(match is_newer {
+            true => Mismatch::OlderVolume,
+            false => Mismatch::OlderMemory,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(checkpoint: u64, sequence: u32, state: PairState) -> VolumeRecord {
+        VolumeRecord {
+            scheme: "tinca".to_owned(),
+            uuid: *b"0123456789abcdef",
+            epoch: 77,
+            checkpoint,
+            count: checkpoint,
+            sequence: Tid(sequence),
+            data: Tid(sequence),
+            state,
+            size: 1 << 30,
+            path: b"/var/lib/volume.nvm".to_vec(),
+        }
+    }
+
+    fn region(checkpoint: u64, state: PairState) -> RegionState {
+        RegionState {
+            count: 3,
+            checkpoint,
+            tail: Tail::from_word(5),
+            state,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_the_newest_counts() {
+        let header = RegionHeader {
+            scheme: "spindle".to_owned(),
+            uuid: [7; 16],
+            epoch: 9,
+        };
+        assert_eq!(RegionHeader::decode(&header.encode()), Ok(header.clone()));
+        let mut block = [0; 1024];
+        assert!(VolumeRecord::newest(&block).is_err());
+        for checkpoint in [4, 5, 6] {
+            let record = record(checkpoint, 1, PairState::Open);
+            let at = record.offset();
+            block[at..at + VolumeRecord::SIZE].copy_from_slice(&record.encode());
+            assert_eq!(VolumeRecord::newest(&block), Ok(record));
+        }
+        // A torn one is as if it were not there.
+        block[100] ^= 1;
+        let before = VolumeRecord::newest(&block).expect("the one before");
+        assert_eq!(before.checkpoint, 5);
+        let (old, new) = (
+            region(4, PairState::Open),
+            RegionState {
+                count: 4,
+                ..region(5, PairState::Shut)
+            },
+        );
+        let mut slots = [new.encode(1), old.encode(1)];
+        assert_eq!(RegionState::newest(&slots, 1), Ok(new));
+        assert!(RegionState::newest(&slots, 2).is_err());
+        slots[0][9] ^= 4;
+        assert_eq!(RegionState::newest(&slots, 1), Ok(old));
+    }
+
+    #[test]
+    fn every_damaged_bit_is_noticed() {
+        let header = RegionHeader {
+            scheme: "dj".to_owned(),
+            uuid: [7; 16],
+            epoch: 9,
+        };
+        let (header, state) = (header.encode(), region(1, PairState::Open).encode(8));
+        let record = record(1, 2, PairState::Kept).encode();
+        for bit in 0..8 {
+            for i in 0..header.len() {
+                let mut raw = header;
+                raw[i] ^= 1 << bit;
+                assert!(RegionHeader::decode(&raw).is_err(), "byte {i}");
+            }
+            for i in 0..state.len() {
+                let mut raw = state;
+                raw[i] ^= 1 << bit;
+                assert!(RegionState::decode(&raw, 8).is_none(), "byte {i}");
+            }
+            for i in 0..record.len() {
+                let mut raw = record;
+                raw[i] ^= 1 << bit;
+                assert!(VolumeRecord::decode(&raw).is_err(), "byte {i}");
+            }
+        }
+    }
+
+    #[test]
+    fn paths_are_bounded() {
+        let mut raw = record(1, 2, PairState::Open);
+        for path in [&b"relative"[..], b"/with\0zero"] {
+            raw.path = path.to_vec();
+            assert!(VolumeRecord::decode(&raw.encode()).is_err());
+        }
+        raw.path = vec![b'/'; VolumeRecord::MOST_PATH];
+        assert!(VolumeRecord::decode(&raw.encode()).is_ok());
+        let mut raw = raw.encode();
+        V_PATH_LENGTH.put(&mut raw, VolumeRecord::MOST_PATH as u16 + 1);
+        let crc = crc_without(&raw, V_CHECKSUM.0);
+        V_CHECKSUM.put(&mut raw, crc);
+        assert!(VolumeRecord::decode(&raw).is_err());
+    }
+
+    #[test]
+    fn older_formats_are_refused_by_their_version() {
+        let old = LogHeader {
+            scheme: "dj".to_owned(),
+            uuid: [1; 16],
+            epoch: 1,
+            is_closed: false,
+            tail: Tail::from_word(0),
+        };
+        let mut block = [0; 1024];
+        old.encode(&mut block);
+        let version = Err(Corrupt::NvmPairVersion(1));
+        assert_eq!(VolumeRecord::newest(&block).map(|_| ()), version);
+        assert_eq!(RegionHeader::decode(&block).map(|_| ()), version);
+    }
+
+    #[test]
+    fn only_pairs_of_one_time_go_together() {
+        use Mismatch::{OlderMemory, OlderVolume};
+        use PairState::{Homing, Kept, Open, Shut};
+        for (volume, memory, newest, expected) in [
+            (record(5, 9, Open), region(5, Open), 9, Ok(())),
+            (record(5, 9, Open), region(5, Open), 12, Ok(())),
+            (record(5, 9, Open), region(4, Homing), 9, Ok(())),
+            (record(5, 9, Open), region(5, Homing), 9, Ok(())),
+            (record(5, 9, Open), region(4, Open), 9, Err(OlderMemory)),
+            (record(5, 9, Open), region(3, Homing), 9, Err(OlderMemory)),
+            (record(5, 9, Open), region(6, Homing), 9, Err(OlderVolume)),
+            (record(5, 9, Open), region(5, Open), 8, Err(OlderMemory)),
+            (record(5, 9, Open), region(3, Open), 9, Err(OlderMemory)),
+            (record(5, 9, Open), region(6, Open), 9, Err(OlderVolume)),
+            (record(5, 9, Open), region(6, Shut), 9, Err(OlderVolume)),
+            (record(5, 9, Open), region(5, Shut), 9, Err(OlderVolume)),
+            (record(5, 9, Open), region(4, Kept), 9, Err(OlderMemory)),
+            (record(5, 9, Open), region(6, Kept), 9, Err(OlderVolume)),
+            (record(5, 9, Kept), region(5, Kept), 9, Ok(())),
+            (record(5, 9, Kept), region(4, Open), 9, Ok(())),
+            (record(5, 9, Kept), region(4, Open), 8, Err(OlderMemory)),
+            (record(5, 9, Kept), region(6, Open), 9, Ok(())),
+            (record(5, 9, Kept), region(6, Open), 10, Err(OlderVolume)),
+        ] {
+            let found = volume.check(&memory, Tid(newest).into());
+            assert_eq!(found, expected, "{volume:?} {memory:?} {newest}");
+        }
+        let newest = |data| Newest {
+            newest: Tid(12),
+            data: Some(Tid(data)),
+        };
+        let (volume, memory) = (record(5, 9, Open), region(5, Open));
+        assert_eq!(volume.check(&memory, newest(9)), Ok(()));
+        assert_eq!(volume.check(&memory, newest(10)), Err(OlderVolume));
+    }
+}
