@@ -136,7 +136,8 @@ pub(crate) struct Mkfs {
 #[command(after_help = "\
 Mount options, for -o (name or name=value, separated by commas):
   ro, rw                              read-only: nothing is written, what needs recovery is recovered in memory; read-write
-  scheme=NAME                         journaling scheme, see `stetfs schemes`
+  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: jbd2, or the one that a volume was
+                                      left in use by, if only that can read its log
   data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else journal)
   commit=SECONDS                      how long a change may wait for its commit (default 5)
   memory=SIZE                         bound of all caches together (default 256M); the process takes some 30M more
@@ -147,7 +148,8 @@ Mount options, for -o (name or name=value, separated by commas):
   journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
   durability=power|process            what memory (scheme shortcut) or a NAND part in a file survives (default power)
   nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca, spindle);
-                                      made when it is not there
+                                      made when it is not there or empty; default: where the volume had it last
+  nvm-new                             overwrite what is in that file, unless a volume needs it
   noload                              with ro: leave the journal alone
   loop, noloop                        (root) attach a loop device that stands for the image, so that sync(2)
                                       reaches the mount (Linux 6.18); default: if it can be
@@ -214,13 +216,14 @@ pub(crate) struct Umount {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  stetfs drain disk.img --nvm nvm.img
+  stetfs drain disk.img
+  stetfs drain disk.img --nvm nvm.img    the memory is elsewhere now
   stetfs drain /mnt")]
 pub(crate) struct Drain {
     /// File or block device, or the directory where one is mounted
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: PathBuf,
-    /// The file of the memory beside it
+    /// The file of the memory beside it, if it is not where the volume had it last
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
 }
@@ -236,7 +239,7 @@ Exit codes, as fsck(8); their sum when several apply:
 Examples:
   stetfs fsck disk.img        repair, asking first (without a terminal: as -p)
   stetfs fsck -n disk.img     change nothing, only look
-  stetfs fsck --nvm FILE disk.img          with the memory that scheme dj, ubj, tinca or spindle has beside it
+  stetfs fsck --nvm FILE disk.img          the memory that scheme dj, ubj, tinca or spindle has beside it was moved
   stetfs fsck -y --forget-log disk.img     that memory is lost: repair what is home
   stetfs fsck -y disk.img -- -D    further options for e2fsck")]
 pub(crate) struct Fsck {
@@ -252,7 +255,7 @@ pub(crate) struct Fsck {
     /// Repair what is safe without asking, stop at the rest
     #[arg(short, long)]
     pub(crate) preen: bool,
-    /// The file of the memory that the volume's scheme has beside it
+    /// The file of the memory that the volume's scheme has beside it, if it is not where the volume had it last
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
     /// Give up what only the volume's scheme can read, if it cannot be recovered: what was written last is LOST

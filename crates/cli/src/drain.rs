@@ -10,7 +10,7 @@ use stetfs_fuse::Command;
 
 use crate::args::Drain;
 use crate::disk::Disk;
-use crate::failure::{Explain, Failure, Result};
+use crate::failure::{Explain, Result};
 use crate::{image, mounts, output};
 
 pub(crate) fn run(args: &Drain) -> Result<()> {
@@ -27,14 +27,6 @@ pub(crate) fn run(args: &Drain) -> Result<()> {
     let Some(scheme) = disk.private_log_owner() else {
         return output::line(format_args!("{}: everything is home", path.display()));
     };
-    let about = stetfs_journal::find(&scheme).map_err(|e| Failure::new(e.to_string()))?;
-    if about.about.nvm.is_some() && args.nvm.is_none() {
-        return Err(Failure::new(format!(
-            "{}: its scheme {scheme} has memory beside it",
-            path.display()
-        ))
-        .advise("name its file: --nvm FILE"));
-    }
     let options = MountOptions {
         scheme,
         nvm: args.nvm.clone(),

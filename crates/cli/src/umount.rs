@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     if is_kept {
         let shown = image.display();
         eprintln!(
-            "stetfs: the newest content of {shown} stays in its cache (keep-cache): mount it with the same scheme and nvm=FILE again, or: stetfs drain {shown} --nvm FILE"
+            "stetfs: the newest content of {shown} stays in its cache (keep-cache): mount it again, or: stetfs drain {shown}"
         );
         return Ok(());
     }

@@ -1,17 +1,25 @@
 //! Opening the medium of a volume as its scheme needs it.
 
-use std::fs::File;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stetfs_format::FeatureIncompat;
+use rustix::fs::{FileType, Mode, OFlags};
+use stetfs_format::nvm_pair::{MAKING_WORD, RegionHeader, VolumeRecord};
+use stetfs_format::{FeatureIncompat, Superblock};
 use stetfs_ftl::{Ftl, FtlError, MountOptions as FtlMount};
 use stetfs_media::nand::{NandError, NandFile};
-use stetfs_media::pmem::PmemOptions;
-use stetfs_media::{BlockDev, Errno, FileOptions, MediaError, Overlay, Pmem, PmemDev, Survives};
+use stetfs_media::pmem::{MappedPmem, PmemOptions};
+use stetfs_media::{
+    BlockDev, Class, Errno, FileOptions, MediaError, Overlay, Pmem, PmemDev, PmemLayer, Survives,
+    Tag,
+};
 
-use crate::mount::superblock;
+use crate::mount::{journal_extents, memory_record, private_log_owner, superblock};
 use crate::options::MountOptions;
 
 /// Why a medium cannot be opened.
@@ -20,6 +28,14 @@ pub enum OpenError {
     /// The file or device itself.
     #[error(transparent)]
     Media(#[from] MediaError),
+    /// The persistent memory that the volume remembers.
+    #[error("the memory that the volume had beside it last, {}, {why}: name it with nvm=FILE", path.display())]
+    Memory {
+        /// Where it was.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
     /// The NAND part in the file, or the flash translation layer on it.
     #[error("{}: {source}", path.display())]
     Flash {
@@ -52,7 +68,9 @@ impl<D: BlockDev + 'static> From<Arc<D>> for Media {
 }
 
 /// Opens what a mount with these options needs: the file or block device at `path` ([`open_device`]), and the persistent memory that the
-/// options name. That is made, with the size that the scheme wants, when it is not there and nothing of the volume's can be in it.
+/// options name. That is made, with the size that the scheme wants, when it is not there, or is an empty file, and nothing of the volume's can be in
+/// it; if no mount comes of it, it is as it was when the last of the media goes. When the options name none, and something of the volume's is in
+/// memory, it is looked for where the volume says that it was last.
 ///
 /// # Errors
 /// As [`open_device`].
@@ -62,21 +80,109 @@ pub fn open_media(
     read_only: bool,
 ) -> Result<Media, OpenError> {
     let home = open_device(path, options, read_only)?;
-    let Some(path) = &options.nvm else {
-        return Ok(home.into());
+    let found = Found::on(&*home, path, options)?;
+    if found.is_in_memory && found.options.scheme != options.scheme {
+        drop(home);
+        return Ok(open_device(path, &found.options, read_only)?.into());
+    }
+    let nvm = match &found.nvm {
+        None => None,
+        Some(nvm) => {
+            let may_make = found.may_make && !read_only;
+            Some(open_nvm(nvm, &found.options, read_only, may_make)?)
+        }
     };
-    // Whoever has lost the memory of a volume that needs it is not helped by an empty one.
-    let may_make = !read_only
-        && superblock::load(&*home).is_ok_and(|found| {
-            !found
-                .feature_incompat
-                .contains(FeatureIncompat::PRIVATE_LOG)
-        });
-    let nvm = open_nvm(path, options, read_only, may_make)?;
-    Ok(Media {
-        home,
-        nvm: Some(nvm),
-    })
+    Ok(Media { home, nvm })
+}
+
+/// What a volume is to be opened with.
+struct Found {
+    /// The options, with the scheme that is meant when none is named.
+    options: MountOptions,
+    /// The scheme has the whole volume in memory.
+    is_in_memory: bool,
+    /// The memory beside it.
+    nvm: Option<PathBuf>,
+    /// That may be made: whoever has lost the memory of a volume that needs it is not helped by an empty one.
+    may_make: bool,
+}
+
+impl Found {
+    fn on(home: &dyn BlockDev, path: &Path, options: &MountOptions) -> Result<Self, OpenError> {
+        let sb = superblock::load(home).ok();
+        let is_marked =
+            |sb: &Superblock| sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG);
+        let marked = sb.as_ref().filter(|sb| is_marked(sb));
+        let log = marked.and_then(|sb| Some((sb, journal_extents(home, sb).ok()?)));
+        let owner = match (&log, options.names_scheme()) {
+            (Some((sb, log)), false) => private_log_owner(home, sb, log).ok().flatten(),
+            _ => None,
+        };
+        let scheme = owner.unwrap_or_else(|| options.scheme.clone());
+        let nvm = match (&options.nvm, &log) {
+            (Some(nvm), _) => Some(nvm.clone()),
+            (None, Some((sb, log))) => match memory_record(home, sb, log).ok().flatten() {
+                Some(record) if record.scheme == scheme && !record.path.is_empty() => {
+                    let nvm = PathBuf::from(OsStr::from_bytes(&record.path));
+                    check_remembered(&nvm, &record, path)?;
+                    Some(nvm)
+                }
+                _ => None,
+            },
+            (None, None) => None,
+        };
+        Ok(Self {
+            is_in_memory: stetfs_journal::find(&scheme).is_ok_and(|s| s.about.needs_pmem),
+            options: MountOptions {
+                scheme,
+                ..options.clone()
+            },
+            nvm,
+            may_make: sb.is_some_and(|sb| !is_marked(&sb)),
+        })
+    }
+}
+
+/// Makes sure that what a volume says is its memory is that, before anything is opened for writing: the image may be a stranger's. It must be a
+/// regular file or a block device, of the image's owner, and begin with the header that the volume expects.
+fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(), OpenError> {
+    let refused = |why: String| {
+        Err(OpenError::Memory {
+            path: nvm.to_owned(),
+            why,
+        })
+    };
+    // Not even opened before it is known what it is: opening some devices does something.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = match rustix::fs::open(nvm, flags, Mode::empty()) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return refused("is not there".to_owned()),
+        Err(e) => return refused(format!("cannot be opened: {e}")),
+    };
+    let failed = |e: Errno| OpenError::Memory {
+        path: nvm.to_owned(),
+        why: format!("cannot be read: {e}"),
+    };
+    let stat = rustix::fs::fstat(&found).map_err(failed)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
+        return refused("is neither a file nor a block device".to_owned());
+    }
+    if rustix::fs::stat(image).is_ok_and(|image| image.st_uid != stat.st_uid) {
+        return refused("has another owner than the volume".to_owned());
+    }
+    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let file = rustix::fs::open(same, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let file = file.map_err(failed)?;
+    let mut raw = [0; RegionHeader::SIZE];
+    let len = rustix::io::pread(&file, &mut raw, 0).map_err(failed)?;
+    let is_its = RegionHeader::decode(&raw[..len]).is_ok_and(|header| {
+        (header.uuid, header.epoch) == (record.uuid, record.epoch) && header.scheme == record.scheme
+    });
+    match is_its {
+        true => Ok(()),
+        false => refused("is not what the volume had there last".to_owned()),
+    }
 }
 
 /// Opens the same for looking at it as a mount would find it after recovery: nothing is written, whatever the mount does stays in memory
@@ -85,13 +191,17 @@ pub fn open_media(
 /// # Errors
 /// As [`open_device`].
 pub fn open_overlay(path: &Path, options: &MountOptions) -> Result<Media, OpenError> {
+    let home = open_device(path, options, true)?;
+    let found = Found::on(&*home, path, options)?;
     let private = PmemOptions::default().private(true);
-    let scheme = stetfs_journal::find(&options.scheme);
-    let home: Arc<dyn BlockDev> = match scheme.is_ok_and(|scheme| scheme.about.needs_pmem) {
-        true => Arc::new(PmemDev::new(Arc::new(private.open(path)?))),
-        false => Arc::new(Overlay::new(open_device(path, options, true)?)),
+    let home: Arc<dyn BlockDev> = match found.is_in_memory {
+        true => {
+            drop(home);
+            Arc::new(PmemDev::new(Arc::new(private.open(path)?)))
+        }
+        false => Arc::new(Overlay::new(home)),
     };
-    let nvm: Option<Arc<dyn Pmem>> = match &options.nvm {
+    let nvm: Option<Arc<dyn Pmem>> = match &found.nvm {
         Some(nvm) => Some(Arc::new(private.open(nvm)?)),
         None => None,
     };
@@ -105,24 +215,95 @@ fn open_nvm(
     may_make: bool,
 ) -> Result<Arc<dyn Pmem>, MediaError> {
     let scheme = stetfs_journal::find(&options.scheme);
-    if let Some(size) = scheme.ok().and_then(|scheme| scheme.about.nvm)
-        && may_make
-    {
-        let failed = |e: std::io::Error| MediaError::Open {
-            path: path.to_owned(),
-            source: Errno::from_raw_os_error(e.raw_os_error().unwrap_or(0)),
-        };
-        match File::create_new(path) {
-            Ok(new) => new.set_len(size).map_err(failed)?,
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(failed(e)),
-        }
-    }
-    let pmem = PmemOptions::default()
+    let size = scheme.ok().and_then(|scheme| scheme.about.nvm);
+    let made = match size.filter(|_| may_make) {
+        Some(size) => make(path, size)?,
+        None => None,
+    };
+    let opened = PmemOptions::default()
         .survives(options.durability)
         .read_only(read_only)
-        .open(path)?;
-    Ok(Arc::new(pmem))
+        .open(path);
+    match (opened, made) {
+        (Ok(pmem), Some(made)) => Ok(Arc::new(MadePmem { pmem, made })),
+        (Ok(pmem), None) => Ok(Arc::new(pmem)),
+        (Err(e), made) => {
+            if let Some(made) = made {
+                made.take_back();
+            }
+            Err(e)
+        }
+    }
+}
+
+/// Makes a file of zeros, or one of an empty file; none if there is one already.
+fn make(path: &Path, size: u64) -> Result<Option<Made>, MediaError> {
+    let failed = |e: std::io::Error| MediaError::Open {
+        path: path.to_owned(),
+        source: Errno::from_raw_os_error(e.raw_os_error().unwrap_or(0)),
+    };
+    let (file, was_there) = match File::create_new(path) {
+        Ok(new) => (new, false),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            let is_empty = |m: Metadata| m.is_file() && m.len() == 0;
+            if !fs::metadata(path).is_ok_and(is_empty) {
+                return Ok(None);
+            }
+            let there = File::options().write(true).open(path).map_err(failed)?;
+            (there, true)
+        }
+        Err(e) => return Err(failed(e)),
+    };
+    let made = Made {
+        path: path.to_owned(),
+        was_there,
+    };
+    if let Err(e) = file.set_len(size) {
+        made.take_back();
+        return Err(failed(e));
+    }
+    Ok(Some(made))
+}
+
+/// A file that was made to become a region of memory.
+struct Made {
+    path: PathBuf,
+    /// It was there, and empty.
+    was_there: bool,
+}
+
+impl Made {
+    /// Nothing came of it.
+    fn take_back(&self) {
+        let _ = match self.was_there {
+            true => File::options()
+                .write(true)
+                .open(&self.path)
+                .and_then(|file| file.set_len(0)),
+            false => fs::remove_file(&self.path),
+        };
+    }
+}
+
+/// Memory in such a file, which is taken back unless a region was begun in it.
+struct MadePmem {
+    pmem: MappedPmem,
+    made: Made,
+}
+
+impl PmemLayer for MadePmem {
+    fn below(&self) -> &dyn Pmem {
+        &self.pmem
+    }
+}
+
+impl Drop for MadePmem {
+    fn drop(&mut self) {
+        let first = self.pmem.load_u64(0, Tag::read(Class::Journal));
+        if first.is_ok_and(|word| word == 0 || word == MAKING_WORD) {
+            self.made.take_back();
+        }
+    }
 }
 
 /// Opens the file or block device at `path` for a mount with these options: as memory if the scheme needs that, otherwise as a

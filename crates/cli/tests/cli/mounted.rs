@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, stetfs, tool};
+use crate::run::{Lab, Ran, STETFS, assert_clean, debugfs, json, sha256, stetfs, tool};
 
 /// Whether FUSE mounts can be made here.
 pub(crate) fn can_mount() -> bool {
@@ -168,8 +168,35 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     // A clean volume does not get what is somebody else's.
     let mounted = stetfs(&["mount", "-o", &options(&nvm), &copy, &m.dir]);
     mounted.fails(1, &["a copy of this one"]);
-    assert_ne!(stetfs(&["fsck", "-y", &m.image]).code, 0);
-    let said = stetfs(&["fsck", "-y", "--nvm", &nvm, &m.image]).ok();
+    // Where it was the volume knows; when it is elsewhere now, the name is told.
+    let moved = m.lab.str("moved");
+    fs::rename(&nvm, &moved).unwrap();
+    let ran = stetfs(&["fsck", "-y", &m.image]);
+    assert_ne!(ran.code, 0);
+    assert!(
+        ran.err.contains(&nvm) && ran.err.contains("is not there") && ran.err.contains("nvm=FILE"),
+        "{ran:?}"
+    );
+    fs::write(&nvm, "something else").unwrap();
+    stetfs(&["mount", &m.image, &m.dir]).fails(1, &[&nvm, "is not what the volume had there"]);
+    symlink(&moved, m.lab.str("link")).unwrap();
+    fs::rename(m.lab.str("link"), &nvm).unwrap();
+    stetfs(&["mount", &m.image, &m.dir]).fails(1, &[&nvm, "neither a file nor"]);
+    fs::rename(&moved, &nvm).unwrap();
+    let said = m.up(&[]);
+    assert!(said.contains("scheme dj"), "{said}");
+    assert_eq!(fs::read_to_string(m.file("file")).unwrap(), "29 times");
+    m.down();
+    // The same by fsck, after another crash.
+    m.up(&["-o", &options(&nvm)]);
+    fs::write(m.file("file"), "29 times").unwrap();
+    fs::File::open(m.file("file")).unwrap().sync_all().unwrap();
+    let stats = json(&stetfs(&["stats", "--json", &m.dir]).ok());
+    let server = stats["server"]["pid"].as_u64().unwrap().to_string();
+    assert_eq!(tool("kill", &["-9", &server]).code, 0);
+    stetfs(&["umount", "--lazy", &m.dir]);
+    sleep(Duration::from_millis(200));
+    let said = stetfs(&["fsck", "-y", &m.image]).ok();
     assert!(said.contains("recovered the journal"), "{said}");
     assert_eq!(debugfs(&m.image, "cat /file"), "29 times");
     assert_clean(&m.image);
@@ -212,7 +239,6 @@ fn a_cache_is_recovered_kept_and_drained() {
             0,
             "e2fsck takes it"
         );
-        stetfs(&["drain", &m.image]).fails(1, &["--nvm"]);
 
         m.up(&["-o", &format!("{options},keep-cache")]);
         assert_eq!(fs::read_to_string(m.file("file")).unwrap(), "the last");
@@ -241,10 +267,51 @@ fn a_cache_is_recovered_kept_and_drained() {
         m.up(&["-o", &format!("{options},keep-cache")]);
         write("drained later");
         stetfs(&["umount", &m.dir]).ok();
-        let drained = stetfs(&["drain", "--nvm", &nvm, &m.image]).ok();
+        let drained = stetfs(&["drain", &m.image]).ok();
         assert!(drained.contains("a plain ext4 image"), "{drained}");
         assert_eq!(debugfs(&m.image, "cat /file"), "drained later");
         assert_clean(&m.image);
+    }
+}
+
+/// Any file that was large enough became memory, whatever was in it.
+#[test]
+fn memory_is_made_of_nothing_that_somebody_may_want() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mount::new();
+    let file = m.lab.str("file");
+    let elsewhere = Lab::new();
+    let other = elsewhere.volume(&[]);
+    for scheme in ["dj", "ubj", "tinca", "spindle"] {
+        let options = format!("scheme={scheme},durability=process,nvm={file}");
+        let mount = |options: &str| stetfs(&["mount", "-o", options, &m.image, &m.dir]);
+        fs::copy(&other, &file).unwrap();
+        let before = (sha256(&file), sha256(&m.image));
+        mount(&options).fails(1, &[&file, "is not empty", "nvm-new"]);
+        // One byte at the end is something too.
+        let mut tail = vec![0; 16 << 20];
+        *tail.last_mut().unwrap() = 1;
+        assert_eq!((sha256(&file), sha256(&m.image)), before, "{scheme}");
+        fs::write(&file, &tail).unwrap();
+        mount(&options).fails(1, &["is not empty"]);
+        assert_eq!(fs::read(&file).unwrap(), tail);
+        m.up(&["-o", &format!("{options},nvm-new")]);
+        m.down();
+        m.up(&["-o", &options]);
+        m.down();
+        // A region that was closed is not another volume's without a word.
+        let mounted = stetfs(&["mount", "-o", &options, &other, &m.dir]);
+        mounted.fails(1, &["was the region of another volume"]);
+        // What was made for a mount that is refused is taken back.
+        fs::remove_file(&file).unwrap();
+        mount(&format!("{options},keep-cache=perhaps")).fails(1, &[]);
+        assert!(!Path::new(&file).exists(), "{scheme}");
+        fs::write(&file, "").unwrap();
+        mount(&format!("{options},threshold=0")).fails(1, &[]);
+        assert_eq!(fs::metadata(&file).unwrap().len(), 0, "{scheme}");
+        fs::remove_file(&file).unwrap();
     }
 }
 
