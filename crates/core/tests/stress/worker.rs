@@ -56,6 +56,19 @@ struct File {
 /// All names of the directory at one moment.
 type State = BTreeMap<Vec<u8>, File>;
 
+/// What is there after a mount: inode and content.
+type Found = BTreeMap<Vec<u8>, (InodeNo, Vec<u8>)>;
+
+/// What of a [`State`] is not as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    Names,
+    /// Of that inode, which had this length.
+    Length(InodeNo, usize),
+    /// Of that inode, from this byte on.
+    Byte(InodeNo, usize),
+}
+
 pub(crate) struct Worker {
     fs: Fs,
     c: Caller,
@@ -586,6 +599,49 @@ impl Worker {
         }
     }
 
+    /// How what was found is not that state: at best the first byte that differs, of which file.
+    fn differs(&self, state: &State, found: &Found) -> Option<Difference> {
+        let same_names = state.len() == found.len()
+            && state
+                .iter()
+                .zip(found)
+                .all(|((name, file), (other, (ino, _)))| name == other && file.ino == *ino);
+        if !same_names {
+            return Some(Difference::Names);
+        }
+        for (file, (ino, content)) in state.values().zip(found.values()) {
+            if file.content.len() != content.len() {
+                return Some(Difference::Length(*ino, file.content.len()));
+            }
+            let same = |(a, b): (&u8, &u8)| a == b;
+            if self.rules.atomic_data
+                && let Some(at) = file
+                    .content
+                    .iter()
+                    .zip(content)
+                    .position(|pair| !same(pair))
+            {
+                return Some(Difference::Byte(*ino, at));
+            }
+        }
+        None
+    }
+
+    /// The moments that what was found is most like, by their numbers, and the number from which on they count.
+    fn nearest(&self, possible: usize, found: &Found) -> String {
+        let differences = self.history.iter().map(|state| self.differs(state, found));
+        let all: Vec<_> = differences.enumerate().collect();
+        let best = all.iter().map(|(_, d)| *d).max_by_key(|d| match d {
+            None => (3, 0),
+            Some(Difference::Byte(_, at)) => (2, *at),
+            Some(Difference::Length(..)) => (1, 0),
+            Some(Difference::Names) => (0, 0),
+        });
+        let like = all.iter().filter(|(_, d)| Some(*d) == best).map(|(i, _)| i);
+        let like: Vec<_> = like.take(9).collect();
+        format!("from moment {possible} on it counts; most like {like:?}, but for {best:?}")
+    }
+
     /// Panics unless the directory is as it was at one moment after the last sync.
     pub(crate) fn check_cut(&self, fs: &Fs, what: &str) {
         let dir = fs.lookup(&self.c, fs.root(), &self.name).unwrap().ino;
@@ -597,28 +653,21 @@ impl Worker {
                 .unwrap_or_else(|e| panic!("{what}: inode {}: {e}", entry.ino));
             found.insert(name, (entry.ino, content));
         }
-        let moments = &self.history[self.possible.min(self.history.len() - 1)..];
-        let fits = moments.iter().any(|state| {
-            state.len() == found.len()
-                && state
-                    .iter()
-                    .zip(&found)
-                    .all(|((name, file), (other, (ino, content)))| {
-                        name == other
-                            && file.ino == *ino
-                            && file.content.len() == content.len()
-                            && (!self.rules.atomic_data || *file.content == *content)
-                    })
-        });
+        let possible = self.possible.min(self.history.len() - 1);
+        let moments = &self.history[possible..];
+        let fits = moments
+            .iter()
+            .any(|state| self.differs(state, &found).is_none());
         let summary: BTreeMap<_, _> = found
             .iter()
             .map(|(name, (ino, content))| (String::from_utf8_lossy(name), (ino.0, content.len())))
             .collect();
         assert!(
             fits,
-            "{what}: {} was never so in {} moments: {summary:?}; last {:?}",
+            "{what}: {} was never so in {} moments: {summary:?}; {}; last {:?}",
             String::from_utf8_lossy(&self.name),
             moments.len(),
+            self.nearest(possible, &found),
             self.files
                 .iter()
                 .map(|(n, f)| (String::from_utf8_lossy(n), (f.ino.0, f.content.len())))
