@@ -160,6 +160,8 @@ impl TestImage {
             memory: 64 << 20,
         };
         let (journal, _) = Journal::open(args, &config).expect("open the journal");
+        // Tests go on after the damage that they make.
+        journal.go_on();
         let alloc = Alloc::new(&sb, journal.clone(), dev.clone()).expect("read the descriptors");
         let alloc = Arc::new(alloc);
         let placer = Arc::new(Settles(alloc.clone()));

@@ -126,10 +126,12 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     assert!(bits(&fs) == 0o6777 && has_caps(&fs));
     fs.write(&alice, ino, 0, b"x").unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
-    // Without group execution the bit means mandatory locking and stays.
+    // Without group execution the bit means mandatory locking and stays, when a member of the group writes.
     arm(&fs, 0o6767);
-    fs.write(&alice, ino, 0, b"x").unwrap();
+    fs.write(&Caller::user(1000, 0), ino, 0, b"x").unwrap();
     assert_eq!(bits(&fs), 0o2767);
+    fs.write(&alice, ino, 0, b"x").unwrap();
+    assert_eq!(bits(&fs), 0o767);
     arm(&fs, 0o6777);
     fs.write_with(&root, ino, 0, b"x", WriteFlags::KILL_SUID)
         .unwrap();
