@@ -347,8 +347,10 @@ impl Source<'_> {
             number,
             offset,
             size,
-            // What cannot be read has no name.
-            holds: self.known(offset, size).ok().flatten().map(Box::new),
+            // What is not there or cannot be read has no name.
+            holds: (offset < self.size)
+                .then(|| self.known(offset, size).ok().flatten().map(Box::new))
+                .flatten(),
         };
         let partitions: Vec<Partition> = found.into_iter().map(partition).collect();
         let list: Vec<String> = partitions.iter().map(Partition::to_string).collect();

@@ -25,7 +25,7 @@ fn a_report_as_tables_as_json_and_as_plots() {
     let lab = Lab::new();
     let dir = lab.str("out");
     let shown = stetfs(&["lab", "shortcut-example", "--out", &dir]).ok();
-    for word in ["1224 bytes", "4 KB: four blocks", "holds", "written: "] {
+    for word in ["1224 bytes", "4 KB: four blocks", "reached", "written: "] {
         assert!(shown.contains(word), "no {word} in {shown}");
     }
     let kept = fs::read_to_string(lab.path("out/shortcut-example.json")).expect("the report");
