@@ -300,6 +300,11 @@ impl Journal {
         self.gate.stop(error);
     }
 
+    /// A metadata block that no operation has changed yet was changed at its home by somebody else: it is read again.
+    pub fn reread(&self, block: BlockNo) {
+        self.cache.remove(block);
+    }
+
     /// Operations that meet damage when they are half done do not stop the journal (`errors=continue`).
     pub fn go_on(&self) {
         self.goes_on.store(true, Ordering::Relaxed);

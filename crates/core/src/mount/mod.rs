@@ -258,6 +258,8 @@ fn mount_planned(
     check_root(&vol)?;
     if writes {
         mark_in_use(&*dev, about)?;
+        // A scheme that logs differences must know what they are applied to.
+        vol.journal.reread(super_place(vol.geo.block_bits).0);
         note_mount(&vol, &before, about, recovery.journal_errno)?;
     }
     let mut report = MountReport {
