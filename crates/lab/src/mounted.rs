@@ -68,7 +68,12 @@ impl Mounted {
             server.kill()?;
             server.wait()?;
         }
-        run("umount", &["--lazy".as_ref(), self.dir.as_os_str()]).map(drop)
+        // The companion of the server releases it too, and may be done.
+        let _ = run("umount", &["--lazy".as_ref(), self.dir.as_os_str()]);
+        let dir = self.dir.display();
+        let is_mounted = stetfs_fuse::mountinfo::mounted_on(&self.dir)?.is_some();
+        ensure!(!is_mounted, "the dead mount on {dir} was not released");
+        Ok(())
     }
 }
 

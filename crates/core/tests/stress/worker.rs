@@ -131,6 +131,8 @@ impl Worker {
                 false
             }
             Err(Error::Stale) if self.rules.unmounted => false,
+            // Once the journal has stopped, what is in memory is nobody's business any more.
+            Err(Error::Stale) if self.rules.cut && self.fs.sync().is_err() => false,
             Err(e) => panic!("{e} ({e:?})"),
         }
     }

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs_format::Tid;
 use stetfs_format::delta_log::{
-    DELTA_HEADER, DESCRIPTOR_SIZE, Record, Tag as BlockTag, TagFlags, descriptor_tags,
+    COMMITTED_OFFSET, DELTA_HEADER, DESCRIPTOR_SIZE, Record, Tag as BlockTag, TagFlags,
+    descriptor_tags,
 };
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Cause, Class, MediaError, Pmem, PmemLayer, Tag};
@@ -94,8 +95,9 @@ impl CountedPmem {
         self.counting.lock().count
     }
 
-    fn note(&self, data: &[u8], tag: Tag) {
-        if tag == Tag::new(Class::Journal, Cause::Log) {
+    fn note(&self, offset: u64, data: &[u8], tag: Tag) {
+        // The word that says what was durable is no part of a transaction.
+        if tag == Tag::new(Class::Journal, Cause::Log) && offset != COMMITTED_OFFSET {
             self.counting.lock().stored.extend_from_slice(data);
         }
     }
@@ -107,12 +109,12 @@ impl PmemLayer for CountedPmem {
     }
 
     fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
-        self.note(data, tag);
+        self.note(offset, data, tag);
         self.pmem.store(offset, data, tag)
     }
 
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
-        self.note(data, tag);
+        self.note(offset, data, tag);
         self.pmem.store_nt(offset, data, tag)
     }
 

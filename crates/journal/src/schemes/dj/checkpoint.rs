@@ -48,8 +48,12 @@ impl Dj {
         };
         homes.sort_unstable();
         let mut rest = &homes[..];
+        let mut has_begun = false;
         while !rest.is_empty() {
-            rest = &rest[self.bring_batch_home(rest)?..];
+            rest = &rest[self.bring_batch_home(rest, &mut has_begun)?..];
+        }
+        if has_begun {
+            self.pair.note_in_memory(Cause::Checkpoint)?;
         }
         self.drop_oldest()?;
         let is_all_home = self.held.load(Relaxed) == 0;
@@ -60,7 +64,7 @@ impl Dj {
 
     /// Brings the first of these blocks home, as many as can be in flight at once; how many they are. Those that do not rest on home do not count:
     /// nothing of them is kept.
-    fn bring_batch_home(&self, homes: &[BlockNo]) -> Result<usize> {
+    fn bring_batch_home(&self, homes: &[BlockNo], has_begun: &mut bool) -> Result<usize> {
         let mut taken = 0;
         let find = || {
             let index = self.index.read();
@@ -77,7 +81,7 @@ impl Dj {
             due
         };
         let due: Vec<Due> = self.in_flight.take_off(find, |due| due.home);
-        let landed = self.land(&due);
+        let landed = self.land(&due, has_begun);
         self.in_flight.land();
         landed?;
         self.are_home(&due);
@@ -85,7 +89,8 @@ impl Dj {
     }
 
     /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with a version that a replay can start from.
-    fn land(&self, due: &[Due]) -> Result<()> {
+    /// The first batch of a checkpoint has its number with it: a sector for each of many small batches would be most of what they cost.
+    fn land(&self, due: &[Due], has_begun: &mut bool) -> Result<()> {
         if due.is_empty() {
             return Ok(());
         }
@@ -110,11 +115,12 @@ impl Dj {
         });
         let (dev, size) = (&*self.area.dev, self.area.block_size);
         write_home(dev, size, Cause::Checkpoint, writes.collect())?;
-        self.pair.note_in_volume(Cause::Checkpoint)?;
+        if !std::mem::replace(has_begun, true) {
+            self.pair.note_in_volume(Cause::Checkpoint)?;
+        }
         if !is_planted(Bug::MissingCheckpointFlush) {
             dev.flush(Cause::Checkpoint)?;
         }
-        self.pair.note_in_memory(Cause::Checkpoint)?;
         if !is_planted(Bug::DeltaTwice) {
             self.region.note_home(due.iter().map(|due| due.tag))?;
         }
