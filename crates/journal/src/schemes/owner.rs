@@ -17,7 +17,8 @@
 //! | mark | of this volume and epoch, and of the same time | recovery | |
 //!
 //! Order of writes. Beginning: the region says that it is being made, fence; what is in it, fence; its first word, fence; the volume's record,
-//! flush; the mark. A checkpoint: the region's state, fence; homes and the volume's record, flush; the region's state, fence; then the region may give up what is home. Closing:
+//! flush; the mark. A checkpoint: the region's state, fence; homes and the volume's record, flush; the region's state, fence; then the region may give up what is home
+//! (dj does that with each batch of a checkpoint; the number is written with the first). Closing:
 //! everything home; the volume's record, flush; the region's state, fence; the mark. A commit that puts data home by itself: the data and the volume's
 //! record, flush; the commit.
 
