@@ -117,6 +117,11 @@ pub(crate) fn what(path: &Path) -> Result<Option<Holds>> {
     }))
 }
 
+/// [`what`] in words: `nothing` when it is empty.
+pub(crate) fn in_words(path: &Path) -> Result<String> {
+    Ok(what(path)?.map_or_else(|| "nothing".to_owned(), |holds| holds.to_string()))
+}
+
 /// What the device of an opened NAND part holds; `None` when its ends are all zeros.
 pub(crate) fn what_on(dev: &dyn BlockDev) -> Result<Option<Holds>> {
     let source = Source {

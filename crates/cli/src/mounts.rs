@@ -1,8 +1,6 @@
 //! Whether an image is in use: mounted, the backing file of a loop device, or locked by another process.
 
-use std::ffi::OsStr;
 use std::fs::{File, Metadata};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use stetfs_fuse::mountinfo::{self, MountEntry};
-use stetfs_media::FileOptions;
+use stetfs_media::{FileOptions, loop_backing_file};
 
 use crate::failure::{Explain, Failure, Result};
 
@@ -50,15 +48,13 @@ fn number(device: u64) -> String {
 
 /// The file that a loop device is of, all of it.
 fn backing_file(device: u64) -> Option<PathBuf> {
-    let dir = PathBuf::from(format!("/sys/dev/block/{}/loop", number(device)));
+    let dir = PathBuf::from(format!("/sys/dev/block/{}", number(device)));
     let is_zero =
         |name| std::fs::read_to_string(dir.join(name)).is_ok_and(|text| text.trim() == "0");
-    if !is_zero("offset") || !is_zero("sizelimit") {
+    if !is_zero("loop/offset") || !is_zero("loop/sizelimit") {
         return None;
     }
-    let text = std::fs::read(dir.join("backing_file")).ok()?;
-    let path = text.strip_suffix(b"\n").unwrap_or(&text);
-    Some(PathBuf::from(OsStr::from_bytes(path)))
+    loop_backing_file(&dir)
 }
 
 /// The directories in sysfs of the loop devices whose backing file is `image`.
@@ -70,8 +66,7 @@ fn loop_devices_of(image: &Path) -> impl Iterator<Item = PathBuf> {
         .and_then(|_| std::fs::read_dir("/sys/block").ok());
     let dirs = devices.into_iter().flatten().flatten().map(|e| e.path());
     dirs.filter(move |dir| {
-        let backing = std::fs::read_to_string(dir.join("loop/backing_file")).ok();
-        let backing = backing.and_then(|b| Path::new(b.trim_end_matches('\n')).metadata().ok());
+        let backing = loop_backing_file(dir).and_then(|file| file.metadata().ok());
         let both = backing.as_ref().zip(meta.as_ref());
         both.is_some_and(|(a, b)| same_file(a, b))
     })

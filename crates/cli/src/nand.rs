@@ -137,7 +137,7 @@ impl Part {
             return Ok(Self::real(MtdNand::open(file, true)?));
         }
         if file.metadata().is_ok_and(|m| m.is_file()) && !NandFile::is_at(file) {
-            let holds = holds::what(file)?.map_or_else(|| "nothing".to_owned(), |h| h.to_string());
+            let holds = holds::in_words(file)?;
             let what = format!("{} is no NAND part: it holds {holds}", file.display());
             return Err(Failure::new(what).advise("stetfs nand create makes one"));
         }
@@ -198,7 +198,7 @@ fn check_not_there(file: &Path) -> Result<()> {
         let what = format!("{shown} is there, and is neither a file nor an MTD device");
         return Err(Failure::new(what));
     }
-    let holds = holds::what(file)?.map_or_else(|| "nothing".to_owned(), |h| h.to_string());
+    let holds = holds::in_words(file)?;
     Err(
         Failure::new(format!("{shown} is there already, and holds {holds}"))
             .advise("give another name, or remove it first"),

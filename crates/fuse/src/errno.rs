@@ -15,8 +15,8 @@ pub(crate) fn errno(error: &Error) -> Errno {
     of_kind(kind)
 }
 
-/// The table.
-pub(crate) fn of_kind(kind: Kind) -> Errno {
+/// The errno of an answer.
+pub fn of_kind(kind: Kind) -> Errno {
     match kind {
         Kind::NotFound => Errno::NOENT,
         Kind::Exists => Errno::EXIST,

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use stetfs_media::loop_backing_file;
 use stetfs_sys::loop_ioctl;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -57,8 +58,5 @@ impl Label {
 /// The file that a loop device is attached to, if `device` is one.
 pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
     let name = device.strip_prefix("/dev").ok()?.to_str()?;
-    let file = Path::new("/sys/block").join(name).join("loop/backing_file");
-    let text = std::fs::read(file).ok()?;
-    let text = text.strip_suffix(b"\n").unwrap_or(&text);
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(text)))
+    loop_backing_file(&Path::new("/sys/block").join(name))
 }

@@ -19,7 +19,7 @@
 mod aside;
 mod attr;
 mod caller;
-mod errno;
+pub mod errno;
 mod export;
 mod files;
 mod fs;

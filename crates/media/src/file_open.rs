@@ -17,6 +17,7 @@
 //! A file that the kernel has mounted through a loop device is not locked by the kernel; that is
 //! looked up in sysfs.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -323,6 +324,13 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
+/// The file that a loop device is of, by the device's directory in sysfs (`/sys/block/loop3`); none when it is no loop device, or of nothing.
+pub fn loop_backing_file(sysfs: &Path) -> Option<PathBuf> {
+    let text = fs::read(sysfs.join("loop/backing_file")).ok()?;
+    let path = text.strip_suffix(b"\n").unwrap_or(&text);
+    Some(PathBuf::from(OsStr::from_bytes(path)))
+}
+
 /// What the block device of this number is on, if it is a loop device or a partition of one.
 fn backing_of(device: u64) -> Option<Backing> {
     let dir = fs::canonicalize(format!("/sys/dev/block/{}", device_number(device))).ok()?;
@@ -340,9 +348,7 @@ fn backing_of(device: u64) -> Option<Backing> {
         }
     };
     let name = whole.file_name()?.to_string_lossy().into_owned();
-    let text = fs::read(whole.join("loop/backing_file")).ok()?;
-    let path = text.strip_suffix(b"\n").unwrap_or(&text);
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(path));
+    let path = loop_backing_file(&whole)?;
     let device = format!("/dev/{name}");
     let asked = File::open(&device)
         .ok()
@@ -505,11 +511,10 @@ fn mounted_loop_device(stat: &Stat) -> Option<String> {
         .collect();
     for entry in fs::read_dir("/sys/block").ok()?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else {
+        let Some(backing) = loop_backing_file(&entry.path()) else {
             continue;
         };
-        let same = rustix::fs::stat(backing.trim_end_matches('\n'))
-            .is_ok_and(|other| (other.st_dev, other.st_ino) == (stat.st_dev, stat.st_ino));
+        let same = rustix::fs::stat(backing).is_ok_and(|other| identity(&other) == identity(stat));
         if !same {
             continue;
         }

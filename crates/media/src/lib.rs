@@ -40,6 +40,7 @@ pub use clock::Clock;
 pub use dev::{BlockDev, Run};
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
+pub use file_open::loop_backing_file;
 pub use image::Image;
 pub use layer::{Layer, PmemLayer, Uncached};
 pub use meter::{Meter, MeterSnapshot, Traffic};

@@ -153,11 +153,9 @@ impl Protection {
             loop {
                 let deadline = Instant::now() + Duration::from_secs(place.interval);
                 let mut is_over = ending.0.lock();
-                while !*is_over {
-                    if ending.1.wait_until(&mut is_over, deadline).timed_out() {
-                        break;
-                    }
-                }
+                ending
+                    .1
+                    .wait_while_until(&mut is_over, |is_over| !*is_over, deadline);
                 if *is_over {
                     return;
                 }

@@ -214,20 +214,13 @@ pub(crate) fn mount(media: Media, opts: MountOptions) -> Result<(Arc<Volume>, Mo
         false => None,
     };
     let mounted = mount_planned(media, opts, plan, &protection);
-    match (mounted, protection) {
-        (Ok((vol, report)), protection) => {
-            if let Some(protection) = protection {
-                let _ = vol.protection.set(protection);
-            }
-            Ok((vol, report))
-        }
-        (Err(e), protection) => {
-            if let Some(protection) = protection {
-                protection.undo();
-            }
-            Err(e)
+    if let Some(protection) = protection {
+        match &mounted {
+            Ok((vol, _)) => drop(vol.protection.set(protection)),
+            Err(_) => protection.undo(),
         }
     }
+    mounted
 }
 
 /// Mounts what may be mounted.

@@ -416,8 +416,8 @@ fn write_target(
     Ok(())
 }
 
-/// Adds the name and brings the directory's inode up to date.
-fn enter(
+/// Adds the name and brings the directory's inode up to date. `is_dir`: there is a subdirectory more.
+pub(super) fn enter(
     vol: &Volume,
     h: &Handle,
     dir: &Inode,

@@ -14,8 +14,8 @@ use std::thread;
 use parking_lot::RwLockWriteGuard;
 use stetfs_journal::Handle;
 
-use super::create::{Plan, WHITEOUT_MODE, unmake};
-use super::unlink::{change_entry, check_empty, drop_link, enter};
+use super::create::{Plan, WHITEOUT_MODE, enter, unmake};
+use super::unlink::{change_entry, check_empty, drop_link};
 use super::{
     ENTRY_CREDITS, add_dir_link, check_dir_links, check_name, check_project, entry_credits, find,
     is_same_or_above, named_child, remove_dir_link, with_space,
@@ -320,8 +320,9 @@ fn move_name(
         }
         whiteout = Some(inode);
     }
+    let moved = (&*ends.source, ends.source_mode);
     let entered = match &ends.target {
-        Some((_, at, _)) => replace(vol, &h, new.dir, at, &ends.source, ends.source_mode),
+        Some((_, at, _)) => change_entry(vol, &h, new.dir, at, Some(moved), false),
         None => {
             let source = Source::Free {
                 privileged: vol.alloc.may_use_root_blocks(c),
@@ -332,7 +333,7 @@ fn move_name(
                 mode: ends.source_mode,
                 source,
             };
-            enter(vol, &h, new.dir, place, entry)
+            enter(vol, &h, new.dir, place, entry, is_dir && cross)
         }
     };
     if let Err(error) = entered {
@@ -342,21 +343,16 @@ fn move_name(
         return Err(error);
     }
     // The new name may have moved the old one, or changed the record before it.
-    let moved = match (cross, &ends.target) {
+    let left = match (cross, &ends.target) {
         (false, None) => find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?,
         _ => ends.source_at,
     };
     // A directory less in the old one; within one directory only when another was replaced.
     let fewer = is_dir && (cross || ends.target.is_some());
     let instead = whiteout.as_ref().map(|inode| (&**inode, WHITEOUT_MODE));
-    change_entry(vol, &h, old.dir, &moved, instead, fewer)?;
+    change_entry(vol, &h, old.dir, &left, instead, fewer)?;
     if is_dir && cross {
         set_dotdot(vol, &h, &ends.source, new.dir)?;
-        if ends.target.is_none() {
-            let mut st = new.dir.state.write();
-            add_dir_link(vol, &mut st);
-            vol.store_inode(&h, new.dir, &st)?;
-        }
     }
     touch(vol, &h, &ends.source)?;
     let gone = match &ends.target {
@@ -368,18 +364,6 @@ fn move_name(
         Some((target, ..)) if !gone => evict::evict(vol, target),
         _ => Ok(()),
     }
-}
-
-/// Gives an entry another inode and brings the directory's own up to date.
-fn replace(
-    vol: &Volume,
-    h: &Handle,
-    dir: &Inode,
-    at: &Found,
-    inode: &Inode,
-    file_mode: u16,
-) -> Result<()> {
-    change_entry(vol, h, dir, at, Some((inode, file_mode)), false)
 }
 
 /// Tells a directory that its parent is `parent` now.
@@ -414,8 +398,9 @@ fn exchange_names(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Re
         check_dir_links(vol, &gains.state.read())?;
     }
     let h = vol.start(RENAME_CREDITS + ENTRY_CREDITS)?;
-    replace(vol, &h, new.dir, target_at, &ends.source, ends.source_mode)?;
-    replace(vol, &h, old.dir, &ends.source_at, target, *target_mode)?;
+    let (source, target_entry) = ((&*ends.source, ends.source_mode), (&**target, *target_mode));
+    change_entry(vol, &h, new.dir, target_at, Some(source), false)?;
+    change_entry(vol, &h, old.dir, &ends.source_at, Some(target_entry), false)?;
     if cross && source_is_dir {
         set_dotdot(vol, &h, &ends.source, new.dir)?;
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
 
+use super::create::enter;
 use super::{
     ENTRY_CREDITS, LINK_MAX, check_name, check_project, entry_credits, find, named_child,
     remove_dir_link, with_space,
@@ -181,7 +182,7 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
             privileged: vol.alloc.may_use_root_blocks(c),
         },
     };
-    enter(vol, &h, dir, place, entry)?;
+    enter(vol, &h, dir, place, entry, false)?;
     let mut st = inode.state.write();
     st.raw.links_count += 1;
     if st.raw.links_count == 1 {
@@ -207,23 +208,4 @@ fn check_linkable(st: &InodeState) -> Result<()> {
         return Err(Error::TooManyLinks);
     }
     Ok(())
-}
-
-/// Adds an entry and brings the directory's inode up to date.
-pub(super) fn enter(
-    vol: &Volume,
-    h: &Handle,
-    dir: &Inode,
-    place: dir::Place,
-    entry: NewEntry<'_>,
-) -> Result<()> {
-    let mut st = dir.state.write();
-    let entered = dir::insert(vol, h, dir, &mut st, place, entry);
-    if entered.is_ok() {
-        let now = vol.now();
-        (st.raw.mtime, st.raw.ctime) = (now, now);
-    }
-    // Also when there was no space: the tree may have grown before that was found.
-    vol.store_inode(h, dir, &st)?;
-    entered
 }

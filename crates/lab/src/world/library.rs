@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use rustix::io::Errno;
 use stetfs::Media;
 use stetfs::{
     Attr, Caller, Error, FallocateMode, Fs, Kind, MountOptions, MountReport, OpenFlags,
     RenameFlags, SetAttr, SetTime, SetXattr, Whence,
 };
 use stetfs_format::{InodeNo, Time};
+use stetfs_fuse::errno::of_kind;
 
 use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::PAGE;
@@ -25,38 +25,6 @@ const S_IFSOCK: u16 = 0o140_000;
 
 /// Files up to this length are read whole.
 const WHOLE: u64 = 64 << 20;
-
-/// The errno for an error of the library.
-pub fn errno(error: &Error) -> Errno {
-    match error.kind() {
-        Kind::NotFound => Errno::NOENT,
-        Kind::Exists => Errno::EXIST,
-        Kind::NotDirectory => Errno::NOTDIR,
-        Kind::IsDirectory => Errno::ISDIR,
-        Kind::NotEmpty => Errno::NOTEMPTY,
-        Kind::Access => Errno::ACCESS,
-        Kind::NotPermitted => Errno::PERM,
-        Kind::NoSpace => Errno::NOSPC,
-        Kind::ReadOnly => Errno::ROFS,
-        Kind::NameTooLong => Errno::NAMETOOLONG,
-        Kind::TooManyLinks => Errno::MLINK,
-        Kind::Loop => Errno::LOOP,
-        Kind::CrossDevice => Errno::XDEV,
-        Kind::Invalid => Errno::INVAL,
-        Kind::TooBig => Errno::FBIG,
-        Kind::NoData => Errno::NODATA,
-        Kind::Range => Errno::RANGE,
-        Kind::ArgTooBig => Errno::TOOBIG,
-        Kind::NotSupported => Errno::OPNOTSUPP,
-        Kind::Busy => Errno::BUSY,
-        Kind::NoSuchDevice => Errno::NXIO,
-        Kind::Stale => Errno::STALE,
-        Kind::Overflow => Errno::OVERFLOW,
-        Kind::BadFile => Errno::BADF,
-        Kind::Corrupted => Errno::UCLEAN,
-        Kind::ShutDown | Kind::Io => Errno::IO,
-    }
-}
 
 /// A volume mounted in this process.
 pub struct Library {
@@ -668,6 +636,6 @@ impl World for Library {
             Some(done) => done.map(|()| Reply::Done),
             None => self.other_op(op),
         };
-        done.map_err(|error| errno(&error))
+        done.map_err(|error| of_kind(error.kind()))
     }
 }
