@@ -100,6 +100,7 @@ pub const DELTA_HEADER: usize = 4;
 const MAGIC: u32 = 0x4a44_7473; // "stDJ"
 const TYPE_DESCRIPTOR: u32 = 1;
 const TYPE_COMMIT: u32 = 2;
+/// What a descriptor of a transaction with data at home was until 2026-11-22; it means the same.
 const TYPE_DESCRIPTOR_DATA: u32 = 3;
 const IN_FLIGHT_STATE: u32 = 0x4754_4c46; // "FLTG"
 /// Bits of a block number in a tag's first word; the flags are above.
@@ -281,16 +282,12 @@ impl Record {
         (body.next_multiple_of(8) + COMMIT_SIZE).next_multiple_of(64) as u64
     }
 
-    /// Begins one with so many tags, which are all zeros; `has_data`: it has put data home by itself.
-    pub fn begin(&mut self, sequence: Tid, tags: usize, has_data: bool) {
+    /// Begins one with so many tags, which are all zeros.
+    pub fn begin(&mut self, sequence: Tid, tags: usize) {
         self.0.clear();
         self.0.resize(DESCRIPTOR_SIZE + tags * TAG_SIZE, 0);
         D_MAGIC.put(&mut self.0, MAGIC);
-        let kind = match has_data {
-            true => TYPE_DESCRIPTOR_DATA,
-            false => TYPE_DESCRIPTOR,
-        };
-        D_TYPE.put(&mut self.0, kind);
+        D_TYPE.put(&mut self.0, TYPE_DESCRIPTOR);
         D_SEQUENCE.put(&mut self.0, sequence.0);
         D_TAGS.put(&mut self.0, tags as u32);
     }
@@ -322,21 +319,15 @@ impl Record {
     }
 }
 
-/// The tags of a descriptor that has the expected number: how many, when there can be so many in `most` bytes; and whether the transaction has put data
-/// home by itself.
-pub fn descriptor_tags(
-    raw: &[u8; DESCRIPTOR_SIZE],
-    sequence: Tid,
-    most: u64,
-) -> Option<(usize, bool)> {
+/// The tags of a descriptor that has the expected number: how many, when there can be so many in `most` bytes.
+pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) -> Option<usize> {
     let raw = &raw[..];
     let is_one = D_MAGIC.get(raw) == MAGIC
         && matches!(D_TYPE.get(raw), TYPE_DESCRIPTOR | TYPE_DESCRIPTOR_DATA)
         && D_SEQUENCE.get(raw) == sequence.0;
     let tags = D_TAGS.get(raw);
     let fits = u64::from(tags) * TAG_SIZE as u64 + (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 <= most;
-    let has_data = D_TYPE.get(raw) == TYPE_DESCRIPTOR_DATA;
-    (is_one && fits).then_some((tags as usize, has_data))
+    (is_one && fits).then_some(tags as usize)
 }
 
 /// Where the deltas that these tags name end, in bytes from the descriptor's start, and with it where the commit record begins; nothing when a tag

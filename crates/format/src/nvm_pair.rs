@@ -10,10 +10,9 @@
 //! So of a pair of one time it holds that
 //! 1. volume and memory have the same UUID, scheme and epoch;
 //! 2. the volume's number is the memory's, or one more in the middle of a checkpoint;
-//! 3. the memory has the transaction that the volume knows of;
-//! 4. the volume knows of the newest transaction in the memory that has put data home by itself.
+//! 3. the memory has the transaction that the volume knows of.
 //!
-//! An older volume breaks 2 or 4, an older memory 2 or 3: [`VolumeRecord::check`]. Of transactions that were committed after the last checkpoint the volume knows
+//! An older volume breaks 2, an older memory 2 or 3: [`VolumeRecord::check`]. Of transactions that were committed after the last checkpoint the volume knows
 //! nothing.
 //!
 //! All integers are little-endian.
@@ -60,7 +59,6 @@ layout! {
         0x40 Le64, V_COUNT = "v_count";
         0x48 Le64, V_SIZE = "v_size";
         0x50 Le32, V_SEQUENCE = "v_sequence";
-        0x54 Le32, V_DATA = "v_data";
         0x58 Le32, V_STATE = "v_state";
         0x5c Le16, V_PATH_LENGTH = "v_path_length";
         0x60 Bytes<416>, V_PATH = "v_path";
@@ -284,29 +282,12 @@ pub struct VolumeRecord {
     pub count: u64,
     /// The newest transaction that was durable when this was written.
     pub sequence: Tid,
-    /// The newest transaction that has data at home, written before it was durable.
-    pub data: Tid,
     /// Whether something is in the memory.
     pub state: PairState,
     /// Bytes of the memory.
     pub size: u64,
     /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It comes from an image, so whoever opens it makes sure what it is.
     pub path: Vec<u8>,
-}
-
-/// What is in a region that is not closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Newest {
-    /// The newest transaction that is durable.
-    pub newest: Tid,
-    /// The newest of those in it that have put data home by themselves.
-    pub data: Option<Tid>,
-}
-
-impl From<Tid> for Newest {
-    fn from(newest: Tid) -> Self {
-        Self { newest, data: None }
-    }
 }
 
 /// Why a volume and a memory are not of one time.
@@ -386,7 +367,6 @@ impl VolumeRecord {
             checkpoint: V_CHECKPOINT.get(raw),
             count: V_COUNT.get(raw),
             sequence: Tid(V_SEQUENCE.get(raw)),
-            data: Tid(V_DATA.get(raw)),
             state: PairState::from_word(V_STATE.get(raw))?,
             size: V_SIZE.get(raw),
             path: path.to_vec(),
@@ -407,7 +387,6 @@ impl VolumeRecord {
         V_CHECKPOINT.put(&mut raw, self.checkpoint);
         V_COUNT.put(&mut raw, self.count);
         V_SEQUENCE.put(&mut raw, self.sequence.0);
-        V_DATA.put(&mut raw, self.data.0);
         V_STATE.put(&mut raw, self.state.word());
         V_SIZE.put(&mut raw, self.size);
         V_PATH_LENGTH.put(&mut raw, self.path.len() as u16);
@@ -417,7 +396,7 @@ impl VolumeRecord {
         raw
     }
 
-    /// Whether a region of the same volume and epoch, with `newest` as its newest transactions, is of the same time.
+    /// Whether a region of the same volume and epoch, with `newest` as its newest transaction, is of the same time.
     ///
     /// | volume | memory | of one time if | since |
     /// |---|---|---|---|
@@ -430,11 +409,7 @@ impl VolumeRecord {
     ///
     /// # Errors
     /// Which of the two is older.
-    pub fn check(&self, region: &RegionState, newest: Newest) -> Result<(), Mismatch> {
-        let Newest { newest, data } = newest;
-        if data.is_some_and(|data| data.is_after(self.data)) {
-            return Err(Mismatch::OlderVolume);
-        }
+    pub fn check(&self, region: &RegionState, newest: Tid) -> Result<(), Mismatch> {
         let (volume, memory) = (self.checkpoint, region.checkpoint);
         let is_cut = volume == memory.wrapping_add(1);
         let is_one = match (self.state, region.state) {
@@ -475,7 +450,6 @@ mod tests {
             checkpoint,
             count: checkpoint,
             sequence: Tid(sequence),
-            data: Tid(sequence),
             state,
             size: 1 << 30,
             path: b"/var/lib/volume.nvm".to_vec(),
@@ -610,15 +584,8 @@ mod tests {
             (record(5, 9, Kept), region(6, Open), 9, Ok(())),
             (record(5, 9, Kept), region(6, Open), 10, Err(OlderVolume)),
         ] {
-            let found = volume.check(&memory, Tid(newest).into());
+            let found = volume.check(&memory, Tid(newest));
             assert_eq!(found, expected, "{volume:?} {memory:?} {newest}");
         }
-        let newest = |data| Newest {
-            newest: Tid(12),
-            data: Some(Tid(data)),
-        };
-        let (volume, memory) = (record(5, 9, Open), region(5, Open));
-        assert_eq!(volume.check(&memory, newest(9)), Ok(()));
-        assert_eq!(volume.check(&memory, newest(10)), Err(OlderVolume));
     }
 }

@@ -75,7 +75,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     wants_base: true,
     relocates: false,
-    cost: "16 bytes and a delta a changed block, a line and 1 fence, with data=ordered a sector for data; whole blocks and 1 flush where deltas are large; n blocks home at checkpoint",
+    cost: "16 bytes and a delta a changed block, a line and 1 fence; whole blocks and 1 flush where deltas are large; n blocks home at checkpoint",
     options: &[
         &THRESHOLD,
         &DECIDE,
@@ -339,11 +339,7 @@ impl Scheme for Dj {
             };
             (place, std::mem::take(&mut log.draft))
         };
-        let has_data = !on_device.is_empty();
-        if has_data {
-            self.pair.note_data(place.sequence)?;
-        }
-        draft.describe(&place, has_data, &self.rule, &self.area, &logged, &revoked);
+        draft.describe(&place, &self.rule, &self.area, &logged, &revoked);
         self.write(&place, &mut draft, on_device, txn.time)?;
         self.add(&place, draft, &logged, &txn.revoked);
         Ok(())

@@ -28,8 +28,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use stetfs_format::nvm_pair::{
-    MAKING_WORD, Mismatch, Newest, PairState, REGION_WORD, RegionHeader, RegionState,
-    STATE_OFFSETS, VolumeRecord,
+    MAKING_WORD, Mismatch, PairState, REGION_WORD, RegionHeader, RegionState, STATE_OFFSETS,
+    VolumeRecord,
 };
 use stetfs_format::private_log::{LogHeader, Tail};
 use stetfs_format::{Corrupt, Tid};
@@ -58,8 +58,8 @@ pub(super) enum Claim {
 
 /// What a scheme knows of what is in a region. Nothing is written.
 pub(super) trait Look {
-    /// The newest transactions in one that is not closed.
-    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Newest>;
+    /// The newest durable transaction in one that is not closed.
+    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid>;
 
     /// Whether home has not all of what is in one that is not closed.
     fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool>;
@@ -127,7 +127,7 @@ pub(super) fn claim(
         ));
     }
     let newest = match state.state {
-        PairState::Shut => needed.sequence.into(),
+        PairState::Shut => needed.sequence,
         _ => look.newest(&header, &state)?,
     };
     match needed.check(&state, newest) {
@@ -148,13 +148,7 @@ pub(super) fn claim(
     }
     let record = needed.clone();
     Ok(Claim::Left(Pair::left(
-        args,
-        area,
-        pmem,
-        header,
-        state,
-        record,
-        newest.newest,
+        args, area, pmem, header, state, record, newest,
     )?))
 }
 
@@ -187,8 +181,7 @@ fn check_usable(
                 (false, _) => Ok(true),
                 // The volume was closed and the region was not told: it may know nothing that the volume does not.
                 (true, Some(ours)) if ours.epoch == header.epoch => {
-                    let newest = look.newest(header, state)?.newest;
-                    Ok(newest.is_after(ours.sequence))
+                    Ok(look.newest(header, state)?.is_after(ours.sequence))
                 }
                 (true, _) => look.holds_any(header, state),
             };
@@ -307,7 +300,6 @@ impl Pair {
             // The record that counts until this one is there stays where it is.
             count: before.map_or(0, |before| before.count),
             sequence: Tid(0),
-            data: Tid(0),
             state: PairState::Open,
             size: 0,
             path: Vec::new(),
@@ -376,7 +368,7 @@ impl Pair {
         self.store_word(REGION_WORD)?;
         self.newest.store(newest.0, Relaxed);
         now.volume.checkpoint = now.region.checkpoint;
-        (now.volume.sequence, now.volume.data) = (newest, newest);
+        now.volume.sequence = newest;
         if is_marked {
             self.write_volume(&mut now.volume, Cause::Control)?;
             return Ok(self.dev.flush(Cause::Control)?);
@@ -418,14 +410,6 @@ impl Pair {
     /// A transaction is durable.
     pub(super) fn note_commit(&self, tid: Tid) {
         self.newest.store(tid.0, Relaxed);
-    }
-
-    /// A transaction has data at home, which a flush makes durable with this, and then the transaction itself.
-    pub(super) fn note_data(&self, tid: Tid) -> Result<()> {
-        let mut now = self.now.lock();
-        now.volume.sequence = Tid(self.newest.load(Relaxed));
-        now.volume.data = tid;
-        self.write_volume(&mut now.volume, Cause::Home)
     }
 
     /// Begins another checkpoint, in the region and then in the volume; there durable after a flush, which must be before the region hears that it has ended.

@@ -37,7 +37,7 @@ impl DeltaCount {
             return;
         };
         let sequence = Tid(u32::from_le_bytes([head[8], head[9], head[10], head[11]]));
-        let Some((tags, _)) = descriptor_tags(head, sequence, record.len() as u64) else {
+        let Some(tags) = descriptor_tags(head, sequence, record.len() as u64) else {
             return;
         };
         self.transactions += 1;

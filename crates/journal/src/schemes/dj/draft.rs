@@ -105,14 +105,13 @@ impl Draft {
     pub(super) fn describe(
         &mut self,
         place: &Place,
-        has_data: bool,
         rule: &Rule,
         area: &Area,
         logged: &[&LoggedBlock],
         revoked: &[BlockNo],
     ) {
         let count = logged.len() + revoked.len();
-        self.record.begin(place.sequence, count, has_data);
+        self.record.begin(place.sequence, count);
         self.tags.clear();
         self.wholes.clear();
         for block in logged {

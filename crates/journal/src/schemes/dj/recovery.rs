@@ -29,7 +29,7 @@ use stetfs_format::delta_log::{
     TagFlags, body_end, descriptor_tags, is_committed,
 };
 use stetfs_format::jbd2::unescape;
-use stetfs_format::nvm_pair::{Newest, RegionHeader, RegionState};
+use stetfs_format::nvm_pair::{RegionHeader, RegionState};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
@@ -133,7 +133,6 @@ impl Dj {
 struct Found {
     sequence: Tid,
     /// It has put data home by itself.
-    has_data: bool,
     /// Where it begins and the next one would.
     at: u64,
     end: u64,
@@ -241,20 +240,16 @@ pub(super) struct Contents {
 }
 
 impl Look for Contents {
-    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Newest> {
+    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid> {
         let region = Region::new(self.pmem.clone(), self.block_size, header)?;
         let (at, first) = (region.checked_position(state.tail)?, state.tail.sequence);
         let found = transactions(&region, at, first)?;
         let before = Tid(first.0.wrapping_sub(1));
-        let with_data = found.iter().rfind(|found| found.has_data);
-        Ok(Newest {
-            newest: found.last().map_or(before, |last| last.sequence),
-            data: with_data.map(|found| found.sequence),
-        })
+        Ok(found.last().map_or(before, |last| last.sequence))
     }
 
     fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool> {
-        let newest = self.newest(header, state)?.newest;
+        let newest = self.newest(header, state)?;
         Ok(newest.is_at_or_after(state.tail.sequence))
     }
 }
@@ -376,7 +371,6 @@ fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<F
         sequence = sequence.next();
         found.push(Found {
             sequence: candidate.sequence,
-            has_data: candidate.has_data,
             at: candidate.at,
             end: at,
             tags: candidate.tags,
@@ -394,7 +388,6 @@ fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<F
 struct Candidate {
     sequence: Tid,
     at: u64,
-    has_data: bool,
     tags: Vec<BlockTag>,
     /// All of it up to the end of the commit record.
     record: Vec<u8>,
@@ -410,7 +403,7 @@ impl Candidate {
             return Ok(None);
         }
         region.read(at, &mut descriptor)?;
-        let Some((count, has_data)) = descriptor_tags(&descriptor, sequence, most) else {
+        let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
             return Ok(None);
         };
         let mut raw = vec![0; count * TAG_SIZE];
@@ -424,7 +417,6 @@ impl Candidate {
         Ok(Some(Self {
             sequence,
             at,
-            has_data,
             tags,
             record,
             body,

@@ -23,7 +23,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as MapEntry;
 use parking_lot::{Mutex, RwLock};
 use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState};
-use stetfs_format::nvm_pair::{Newest, PairState, RegionHeader, RegionState};
+use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState};
 use stetfs_format::private_log::Tail;
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty as Body;
@@ -185,8 +185,8 @@ impl Contents<'_> {
 }
 
 impl Look for Contents<'_> {
-    fn newest(&self, header: &RegionHeader, _: &RegionState) -> Result<Newest> {
-        Ok((self.newest)(&self.region(header)?)?.into())
+    fn newest(&self, header: &RegionHeader, _: &RegionState) -> Result<Tid> {
+        (self.newest)(&self.region(header)?)
     }
 
     fn holds_any(&self, header: &RegionHeader, _: &RegionState) -> Result<bool> {
