@@ -27,7 +27,6 @@ demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fs
 
 test: ## Every test
 	@scripts/deps.sh test
-	@$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --no-default-features --target-dir $(TARGET)
 	@CARGO="$(CARGO)" scripts/test.sh
 
 test-mtd: ## NAND parts behind Linux's MTD layer: the kernel's nandsim in an emulated machine (minutes; not in `make test`)
@@ -82,7 +81,7 @@ planted: ## Whether the crash explorer finds every bug that can be planted (long
 ftl-long: ## The flash translation layer at length: ten million steps against the model, every power cut of longer runs
 	$(CARGO) test --release --locked -p stetfs-ftl -- --ignored --nocapture
 
-fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs a nightly toolchain and cargo-fuzz
+fuzz: ## Every fuzz target for a while (SECONDS_EACH=60); needs cargo-fuzz
 	@scripts/deps.sh fuzz
 	@scripts/fuzz.sh
 

@@ -2,6 +2,9 @@
 //!
 //! All are chained the kernel's way: the result of one call is the seed of the
 //! next, nothing is inverted at the start or the end.
+//!
+//! Under `cfg(fuzzing)`, which cargo-fuzz sets, every checksum is the same, so that a fuzzer gets to what lies behind them. What it finds
+//! there may then not show with the checksums; a careful attacker computes them.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -9,6 +12,9 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// checksum of `metadata_csum` and of JBD2's checksums v2 and v3.
 #[inline]
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    if cfg!(fuzzing) {
+        return 0x5a5a;
+    }
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, seed.into());
     digest.update(bytes);
     !(digest.finalize() as u32)
@@ -24,6 +30,9 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 /// When `old` and `new` differ in length.
 pub fn crc32c_change(old: &[u8], new: &[u8], behind: usize) -> u32 {
     assert_eq!(old.len(), new.len(), "a change of length");
+    if cfg!(fuzzing) {
+        return 0;
+    }
     let mut difference = 0;
     for (old, new) in old.chunks(64).zip(new.chunks(64)) {
         let mut bytes = [0; 64];
@@ -86,6 +95,9 @@ fn multiplied(a: u32, b: u32) -> u32 {
 /// `crc32_be(seed, ...)`: JBD2's checksum v1 of a whole transaction.
 #[inline]
 pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
+    if cfg!(fuzzing) {
+        return 0x5a5a;
+    }
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Mpeg2, seed.into());
     digest.update(bytes);
     digest.finalize() as u32
@@ -94,6 +106,9 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
 /// CRC-64 (the NVMe specification's polynomial): what stetfs's own logs are checked by.
 #[inline]
 pub fn crc64(seed: u64, bytes: &[u8]) -> u64 {
+    if cfg!(fuzzing) {
+        return 0x5a5a;
+    }
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, seed);
     digest.update(bytes);
     !digest.finalize()
@@ -102,6 +117,9 @@ pub fn crc64(seed: u64, bytes: &[u8]) -> u64 {
 /// CRC-16 (polynomial 0x8005 reflected) as the kernel's `crc16(seed, ...)`:
 /// the descriptor checksum of `gdt_csum`.
 pub fn crc16(seed: u16, bytes: &[u8]) -> u16 {
+    if cfg!(fuzzing) {
+        return 0x5a5a;
+    }
     bytes.iter().fold(seed, |crc, &byte| {
         (crc >> 8) ^ CRC16_TABLE[usize::from((crc ^ u16::from(byte)) & 0xff)]
     })

@@ -63,12 +63,3 @@ fn the_volumes_are_sound() {
         assert!(sb.check_features().can_write());
     }
 }
-
-/// Each decoder has its fuzz target.
-#[test]
-fn every_decoder_has_a_fuzz_target() {
-    let manifest = include_str!("../../../fuzz/Cargo.toml");
-    for (name, _) in DECODERS {
-        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
-    }
-}

@@ -10,13 +10,25 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use stetfs::{
-    Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, SetAttr, SetXattr, Whence,
+    Caller, FallocateMode, Fs, MountOptions, OnError, OpenFlags, RenameFlags, SetAttr, SetXattr,
+    Whence,
 };
-use stetfs_format::InodeNo;
+use stetfs_format::{InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::sim::{CrashImage, SimOptions};
-use stetfs_media::{BlockDev, Image};
+use stetfs_media::{BlockDev, Image, SimDev};
 
+use crate::crash::media::{Contents, Kind, Media};
+use crate::crash::target::Target;
 use crate::image::{EXT3_1K, Variety};
+
+/// Names in a directory: enough for a hash tree.
+const ENTRIES: u32 = 60;
+
+/// Inodes that are changed: a walk finds each kind among the first.
+const CHANGED: usize = 12;
+
+/// Bytes of the blocks that are damaged.
+const BLOCK: u64 = 1024;
 
 /// Inodes that a walk visits at most: damage may make the tree endless.
 const VISITS: usize = 400;
@@ -86,20 +98,19 @@ pub fn volumes_with_targets() -> Vec<(Image, Vec<u64>)> {
 /// Changes bytes of `image`: each four bytes of `damage` name a place and a value. Places are taken from the
 /// blocks in `targets`, so that little of the damage is wasted on empty ones.
 pub fn apply(image: &mut Image, targets: &[u64], damage: &[u8]) {
-    const BLOCK: usize = 1024;
     for hit in damage.as_chunks::<4>().0 {
         let block = targets[(usize::from(hit[0]) << 2 | usize::from(hit[1] >> 6)) % targets.len()];
-        let offset = (usize::from(hit[1] & 3) << 8 | usize::from(hit[2])) % BLOCK;
-        image.write(block * BLOCK as u64 + offset as u64, &hit[3..]);
+        let offset = u64::from(hit[1] & 3) << 8 | u64::from(hit[2]);
+        image.write(block * BLOCK + offset, &hit[3..]);
     }
 }
 
 /// The blocks of an image that hold anything: offsets in units of 1 KiB. The journal's own is left in.
 pub fn used_blocks(image: &Image) -> Vec<u64> {
-    let mut bytes = [0; 1024];
-    (0..image.size() / 1024)
+    let mut bytes = [0; BLOCK as usize];
+    (0..image.size() / BLOCK)
         .filter(|&block| {
-            image.read(block * 1024, &mut bytes);
+            image.read(block * BLOCK, &mut bytes);
             bytes.iter().any(|&b| b != 0)
         })
         .collect()
@@ -108,17 +119,132 @@ pub fn used_blocks(image: &Image) -> Vec<u64> {
 /// Mounts a damaged volume and uses all of it. Errors are expected; what must not happen happens by itself.
 pub fn survive(image: Image) {
     let dev = Arc::new(CrashImage::new(image, SimOptions::default()));
-    let Ok(fs) = mount(dev) else { return };
+    if let Ok(fs) = mount(dev) {
+        use_it(&fs, VISITS, CHANGED);
+        let _ = fill(&fs);
+        let _ = fs.sync();
+        let _ = fs.unmount();
+    }
+}
+
+/// What users do to a volume: so many of its inodes are looked at, and so many changed.
+fn use_it(fs: &Fs, seen: usize, changed: usize) {
     let c = Caller::root();
-    for ino in walk(&fs) {
-        look_at(&fs, &c, ino);
+    for ino in walk(fs).into_iter().take(seen) {
+        look_at(fs, &c, ino);
     }
-    for ino in walk(&fs) {
-        change(&fs, &c, ino);
+    for ino in walk(fs).into_iter().take(changed) {
+        change(fs, &c, ino);
     }
-    let _ = fill(&fs);
-    let _ = fs.sync();
-    let _ = fs.unmount();
+}
+
+/// All media of a scheme as the power going off leaves them, with a log that has to be recovered.
+pub struct Left {
+    target: Target,
+    contents: Contents,
+    /// Medium and offset of the blocks of 1 KiB that are damaged: the heads of the home medium, its log, and the memory beside it.
+    targets: Vec<(usize, u64)>,
+}
+
+impl Left {
+    /// Makes a volume, does all kinds of things on it, many of them confirmed, and lets the power go off.
+    ///
+    /// # Errors
+    /// What mke2fs, mounting or filling says.
+    pub fn of(target: &Target) -> Result<Self> {
+        let media = Media::new(&target.contents()?);
+        let fs = Fs::mount(media.shown()?, target.options())?.0;
+        fill(&fs)?;
+        fs.sync()?;
+        let c = Caller::root();
+        let ino = fs.lookup(&c, fs.root(), b"file")?.ino;
+        for n in 0..30u8 {
+            // Differences, whole blocks, and blocks that are freed.
+            fs.write(&c, ino, u64::from(n) * 1000, &[n; 700])?;
+            fs.write(&c, ino, 8 << 10, &[!n; 3000])?;
+            let name = format!("{}", n % 3);
+            let file = fs.create(&c, fs.root(), name.as_bytes(), 0o644, OpenFlags::WRITE)?;
+            fs.write(&c, file.ino, 0, &vec![n; 100 * usize::from(n)])?;
+            fs.fsync(ino, false)?;
+            fs.release(file.ino)?;
+            fs.unlink(&c, fs.root(), name.as_bytes())?;
+        }
+        fs.sync()?;
+        let contents = media.contents();
+        let left = Self {
+            target: target.clone(),
+            targets: read_by_recovery(&contents)?,
+            contents,
+        };
+        // Otherwise nothing would be told by what becomes of it when it is damaged.
+        left.mount().context("mounting it undamaged")?;
+        Ok(left)
+    }
+
+    /// The same with damage: each five bytes of `damage` name a place in two bytes, an offset in two, and a value.
+    pub fn damaged(&self, damage: &[u8]) -> Self {
+        let mut contents = self.contents.clone();
+        for [block, more, high, low, value] in damage.as_chunks::<5>().0 {
+            let block = usize::from(u16::from_be_bytes([*block, *more])) % self.targets.len();
+            let offset = u64::from(u16::from_be_bytes([*high, *low])) % BLOCK;
+            let (medium, at) = self.targets[block];
+            contents.write(medium, at + offset, &[*value]);
+        }
+        Self {
+            target: self.target.clone(),
+            targets: self.targets.clone(),
+            contents,
+        }
+    }
+
+    /// Mounts it and uses all of it. As [`survive`].
+    pub fn survive(&self) {
+        if let Ok(fs) = self.mount() {
+            // It is the recovery that is tried; the volume is used a little all the same.
+            use_it(&fs, 6, 1);
+            let _ = fs.unmount();
+        }
+    }
+
+    fn mount(&self) -> Result<Fs> {
+        let options = MountOptions {
+            errors: Some(OnError::Continue),
+            ..self.target.options()
+        };
+        Ok(Fs::mount(Media::try_new(&self.contents)?.shown()?, options)?.0)
+    }
+}
+
+/// The blocks in which what recovery reads lies, one in so many where there are too many to be hit.
+fn read_by_recovery(contents: &Contents) -> Result<Vec<(usize, u64)>> {
+    const MOST: usize = 1024;
+    let mut blocks = Vec::new();
+    for (medium, (kind, image)) in contents.media().enumerate() {
+        let used = used_blocks(image).into_iter().map(|block| block * BLOCK);
+        let in_log: Box<dyn Fn(u64) -> bool> = match (medium, kind) {
+            (0, Kind::Block | Kind::Pmem) => Box::new(in_log_or_heads(image)?),
+            _ => Box::new(|_| true),
+        };
+        let read: Vec<u64> = used.filter(|at| in_log(*at)).collect();
+        let every = read.len().div_ceil(MOST).max(1);
+        blocks.extend(read.into_iter().step_by(every).map(|at| (medium, at)));
+    }
+    Ok(blocks)
+}
+
+/// Whether an offset in a volume is in its journal area or among its first blocks.
+fn in_log_or_heads(volume: &Image) -> Result<impl Fn(u64) -> bool + use<>> {
+    const HEADS: u64 = 16 * BLOCK;
+    let dev = SimDev::new(volume.clone());
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    volume.read(SUPERBLOCK_OFFSET, &mut raw);
+    let sb = Superblock::decode(&raw)?;
+    let block = sb.block_size() as u64;
+    let log: Vec<_> = stetfs::journal_extents(&dev, &sb)?
+        .iter()
+        .map(|extent| extent.start.0 * block..(extent.start.0 + u64::from(extent.len)) * block)
+        .collect();
+    Ok(move |at| at < HEADS || log.iter().any(|extent| extent.contains(&at)))
 }
 
 fn mount(dev: Arc<dyn BlockDev>) -> Result<Fs> {
@@ -132,7 +258,7 @@ fn fill(fs: &Fs) -> stetfs::Result<()> {
     let c = Caller::root();
     let root = fs.root();
     let dir = fs.mkdir(&c, root, b"directory", 0o755)?.ino;
-    for i in 0..120 {
+    for i in 0..ENTRIES {
         let name = format!("entry-with-a-name-that-fills-blocks-{i:04}");
         fs.mknod(&c, dir, name.as_bytes(), 0o100_644, (0, 0))?;
     }
@@ -182,7 +308,7 @@ fn walk(fs: &Fs) -> Vec<InodeNo> {
 fn look_at(fs: &Fs, c: &Caller, ino: InodeNo) {
     let _ = fs.getattr(ino);
     let _ = fs.readlink(ino);
-    let _ = fs.lookup(c, ino, b"entry-with-a-name-that-fills-blocks-0077");
+    let _ = fs.lookup(c, ino, b"entry-with-a-name-that-fills-blocks-0037");
     let _ = fs.lookup(c, ino, b"missing");
     let mut out = vec![0; 128 << 10];
     let _ = fs.read(ino, 0, &mut out);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use stetfs_ftl::Ftl;
-use stetfs_media::nand::NandSim;
+use stetfs_media::nand::{NandError, NandSim};
 use stetfs_media::sim::{Rig, SimOptions, SimPmem, SimPmemOptions};
 use stetfs_media::{BlockDev, Image, Pmem, PmemDev, SimDev};
 
@@ -91,6 +91,16 @@ impl Contents {
         }
     }
 
+    /// The media with what each holds, the home device first.
+    pub fn media(&self) -> impl Iterator<Item = (Kind, &Image)> {
+        self.0.iter().map(|(kind, image)| (*kind, image))
+    }
+
+    /// Changes bytes of a medium, counted from the home device on. Panics when there is no such place.
+    pub fn write(&mut self, medium: usize, offset: u64, bytes: &[u8]) {
+        self.0[medium].1.write(offset, bytes);
+    }
+
     fn images(&self) -> impl Iterator<Item = &Image> {
         self.0.iter().map(|(_, image)| image)
     }
@@ -154,32 +164,46 @@ pub struct Media {
 
 impl Media {
     /// Media with these contents, all of it stable.
+    ///
+    /// # Panics
+    /// A NAND part's contents are not what a part has left.
     pub fn new(contents: &Contents) -> Self {
+        Self::try_new(contents).expect("what a part left is a part")
+    }
+
+    /// The same with contents of unknown origin.
+    ///
+    /// # Errors
+    /// What is wrong with those of a NAND part.
+    pub fn try_new(contents: &Contents) -> Result<Self, NandError> {
         let rig = Rig::default();
-        let make = |(kind, image): &(Kind, Image)| match kind {
-            Kind::Block => {
-                let dev = SimOptions::default().build_on(&rig, image.clone());
-                Medium::Block(Arc::new(dev))
-            }
-            Kind::Pmem => {
-                let pmem = SimPmemOptions::default().build_on(&rig, image.clone());
-                Medium::Pmem(Arc::new(pmem))
-            }
-            Kind::Nand => {
-                let nand = NandSim::from_image(&rig, image.clone());
-                Medium::Nand(Arc::new(nand.expect("what a part left is a part")))
-            }
+        let make = |(kind, image): &(Kind, Image)| {
+            Ok::<_, NandError>(match kind {
+                Kind::Block => {
+                    let dev = SimOptions::default().build_on(&rig, image.clone());
+                    Medium::Block(Arc::new(dev))
+                }
+                Kind::Pmem => {
+                    let pmem = SimPmemOptions::default().build_on(&rig, image.clone());
+                    Medium::Pmem(Arc::new(pmem))
+                }
+                Kind::Nand => Medium::Nand(Arc::new(NandSim::from_image(&rig, image.clone())?)),
+            })
         };
         let none = UnitSet::new(contents.units());
-        Self {
-            media: contents.0.iter().map(make).collect(),
+        Ok(Self {
+            media: contents
+                .0
+                .iter()
+                .map(make)
+                .collect::<Result<_, NandError>>()?,
             home_size: units_of(&contents.0[0].1) * UNIT,
             watched: Arc::new(Mutex::new(Watched {
                 read: none.clone(),
                 written: none,
             })),
             rig,
-        }
+        })
     }
 
     /// What a volume is mounted on, not watched. What was asked for before must not be in use any more.
