@@ -86,13 +86,21 @@ fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
     }
 }
 
-/// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too.
+/// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too. A directory that is below itself would be
+/// locked before one above it by another caller, and both would wait without end: only the directory that ".." names may have it.
 fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
     if found.ino == dir.ino {
         // Only "." may lead back to the directory.
         return Err(Inconsistent::NotBelowRoot(dir.ino).into());
     }
-    named_inode(vol, found)
+    let child = named_inode(vol, found)?;
+    let st = child.state.read();
+    if st.is_dir() {
+        // Whoever changes it holds the lock of `dir`.
+        check_dotdot(vol, &child, &st, dir.ino)?;
+    }
+    drop(st);
+    Ok(child)
 }
 
 /// Whether ".." of `dir` names `parent`.
@@ -103,7 +111,11 @@ pub(crate) fn check_parent(vol: &Volume, dir: &Inode, parent: InodeNo) -> Result
     let _shared = dir.lock.read();
     let st = dir.state.read();
     st.check_live()?;
-    let dotdot = dir::dotdot(Dir::open(vol, dir, &st)?)?.ino;
+    check_dotdot(vol, dir, &st, parent)
+}
+
+fn check_dotdot(vol: &Volume, dir: &Inode, st: &InodeState, parent: InodeNo) -> Result<()> {
+    let dotdot = dir::dotdot(Dir::open(vol, dir, st)?)?.ino;
     if dotdot == parent {
         return Ok(());
     }

@@ -308,6 +308,36 @@ fn entries_of_inodes_that_have_no_name() {
     }
 }
 
+/// A directory with an entry in one below it: whoever takes the locks from there downwards takes them in the other order than everybody
+/// else, so nobody does.
+#[test]
+fn a_directory_below_itself() {
+    let v = Volume::make(PLAIN, 32);
+    let c = Caller::root();
+    let a = v.fs.mkdir(&c, ROOT, b"a", 0o755).unwrap().ino;
+    let b = v.fs.mkdir(&c, a, b"b", 0o755).unwrap().ino;
+    let up = v.fs.create(&c, b, b"up", 0o644, OpenFlags::WRITE);
+    v.fs.release(up.unwrap().ino).unwrap();
+    let made = v.checked();
+    // The third record of the first block, behind "." and "..".
+    let at = physical_block(&made, "/a/b", 0) * 1024 + 24;
+    let v = Volume::again(patch(&made, at, &a.0.to_le_bytes()));
+    let results = [
+        v.fs.unlink(&c, b, b"up"),
+        v.fs.rmdir(&c, b, b"up"),
+        v.fs.rename(&c, b, b"up", ROOT, b"moved", RenameFlags::empty()),
+        v.fs.rename(&c, a, b"b", b, b"up", RenameFlags::EXCHANGE),
+    ];
+    for result in results {
+        let error = result.unwrap_err();
+        assert!(
+            format!("{error:?}").contains("DirectoryElsewhere"),
+            "{error:?}"
+        );
+    }
+    v.abandon();
+}
+
 /// Two directories, each of which says that it is below the other: the way up from them has no end.
 #[test]
 fn parents_in_a_circle() {
