@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stetfs::MountReport;
 use stetfs_fuse::background::{self, StartError};
-use stetfs_fuse::{Ended, FuseOptions, Options, Standing};
+use stetfs_fuse::{Ended, FuseOptions, Options, Standing, mountinfo};
 
 use crate::args::{Mount, MountHelper};
 use crate::failure::{Explain, Failure, Result};
@@ -64,12 +64,15 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
 
 /// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to change.
 fn remount(args: &MountHelper, options: &Options) -> Result<()> {
+    let entry = mountinfo::resolve(&args.dir).and_then(|dir| mountinfo::mounted_on(&dir));
+    let entry = entry.ok().flatten();
+    let is_so = |option: &str| entry.as_ref().is_some_and(|entry| entry.has(option));
     // mount(8) may have taken them from /etc/fstab, so they are no mistake.
     let fixed: Vec<&str> = args
         .options
         .iter()
         .map(String::as_str)
-        .filter(|option| !FuseOptions::can_change_live(option))
+        .filter(|option| !FuseOptions::can_change_live(option) && !is_so(option))
         .collect();
     if !fixed.is_empty() {
         eprintln!(

@@ -24,6 +24,8 @@ pub struct MountEntry {
     pub kind: String,
     /// The source: the image, or the device that stands for it.
     pub source: PathBuf,
+    /// What the file system was told: `rw,user_id=0,allow_other`.
+    pub options: String,
 }
 
 impl MountEntry {
@@ -32,9 +34,10 @@ impl MountEntry {
         [FS_TYPE, FS_TYPE_BLOCK].contains(&self.kind.as_str())
     }
 
-    /// Whether the mount has a flag.
+    /// Whether the mount has a flag, or the file system an option.
     pub fn has(&self, flag: &str) -> bool {
-        self.flags.split(',').any(|f| f == flag)
+        let all = self.flags.split(',').chain(self.options.split(','));
+        all.into_iter().any(|f| f == flag)
     }
 
     /// The image: the source, or the file that it is a loop device of.
@@ -118,12 +121,14 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let kind = String::from_utf8_lossy(rest.next()?).into_owned();
     let source = unescape(rest.next()?);
+    let options = String::from_utf8_lossy(rest.next()?).into_owned();
     Some(MountEntry {
         device,
         dir,
         flags,
         kind,
         source,
+        options,
     })
 }
 

@@ -490,6 +490,17 @@ fn as_mounts_helper() {
     .ok();
     assert!(m.is_mounted());
     fs::write(m.file("file"), "by the helper").unwrap();
+    // mount(8) hands in what the mount has; that it cannot change is no matter for a warning.
+    let remount = |options: &str| {
+        let args = [&m.image, &m.dir, "-o", options];
+        helper(&m.lab, "mount.fuse.stetfs", &args).err
+    };
+    let same = match rustix::process::geteuid().is_root() {
+        true => "rw,user_id=0,group_id=0,allow_other,default_permissions,remount,noexec",
+        false => "rw,remount,noexec",
+    };
+    assert_eq!(remount(same), "");
+    assert!(remount("remount,data=journal").contains("does not change data=journal"));
     helper(&m.lab, "umount.fuse.stetfs", &[&m.dir]).ok();
     assert!(!m.is_mounted());
     assert_eq!(debugfs(&m.image, "cat /file"), "by the helper");
