@@ -122,7 +122,7 @@ fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
     !in_a_group && perm_of(Tag::Other).unwrap_or(0) & want == want
 }
 
-/// Sets or removes a list, given as setxattr has it. The caller stores the inode.
+/// Sets or removes a list, given as setxattr has it; whether that changed anything. The caller stores the inode.
 ///
 /// # Errors
 /// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a directory, `Invalid` for a value that is
@@ -135,7 +135,7 @@ pub(crate) fn set(
     st: &mut InodeState,
     kind: Kind,
     value: Option<&[u8]>,
-) -> Result<()> {
+) -> Result<bool> {
     if st.is_lnk() {
         return Err(Error::NotSupported);
     }
@@ -150,10 +150,9 @@ pub(crate) fn set(
     match kind {
         Kind::Default => {
             if !st.is_dir() {
-                return if acl.is_some() {
-                    Err(Error::Access)
-                } else {
-                    Ok(())
+                return match acl {
+                    Some(_) => Err(Error::Access),
+                    None => Ok(false),
                 };
             }
             store(vol, h, inode, st, kind, acl.as_ref(), rooted)
@@ -163,20 +162,14 @@ pub(crate) fn set(
                 return store(vol, h, inode, st, kind, None, rooted);
             };
             let (bits, equivalent) = as_mode(&acl);
-            store(
-                vol,
-                h,
-                inode,
-                st,
-                kind,
-                (!equivalent).then_some(&acl),
-                rooted,
-            )?;
+            let listed = (!equivalent).then_some(&acl);
+            let changed = store(vol, h, inode, st, kind, listed, rooted)?;
+            let before = st.raw.mode;
             st.raw.mode = st.raw.mode & !0o777 | bits;
             if !c.privileged && !c.in_group(st.raw.gid) {
                 st.raw.mode &= !mode::S_ISGID;
             }
-            Ok(())
+            Ok(changed || st.raw.mode != before)
         }
     }
 }
@@ -201,15 +194,8 @@ pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState
         },
         ..entry
     });
-    store(
-        vol,
-        h,
-        inode,
-        st,
-        Kind::Access,
-        Some(&Acl::new(changed)?),
-        true,
-    )
+    let acl = Acl::new(changed)?;
+    store(vol, h, inode, st, Kind::Access, Some(&acl), true).map(drop)
 }
 
 /// The permission bits that a list means, and whether they say all that it says (`posix_acl_equiv_mode`).
@@ -240,7 +226,7 @@ fn store(
     kind: Kind,
     acl: Option<&Acl>,
     privileged: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let value = acl.map(Acl::encode_disk);
     let change = xattr::Change {
         index: kind.index(),

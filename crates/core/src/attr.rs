@@ -103,9 +103,9 @@ pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) ->
     let now = vol.now();
     if let Some(size) = set.size {
         truncate::set_size(vol, inode, size, |h, st| {
-            let resized = size != st.raw.size || set.through_handle;
             apply(vol, c, h, inode, st, set, now)?;
-            if resized && set.mtime.is_none() {
+            // Also when the size stays, as in the kernel.
+            if set.mtime.is_none() {
                 st.raw.mtime = now;
             }
             Ok(())

@@ -177,7 +177,8 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
 fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start >= size {
-        return Ok(());
+        let h = vol.start(file::INODE_CREDITS)?;
+        return store_changed(vol, &h, inode, &mut inode.state.write());
     }
     // To the end of the last block: what is behind the end of the file is zero, so the block can go.
     let end = match bytes.end >= size {

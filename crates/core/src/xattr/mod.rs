@@ -126,8 +126,8 @@ fn try_modify(
     let h = vol.start(CREDITS)?;
     let mut st = inode.state.write();
     st.check_live()?;
-    if let Some(kind) = acl::Kind::of_index(index) {
-        acl::set(vol, c, &h, inode, &mut st, kind, value)?;
+    let changed = if let Some(kind) = acl::Kind::of_index(index) {
+        acl::set(vol, c, &h, inode, &mut st, kind, value)?
     } else {
         change(
             vol,
@@ -141,7 +141,10 @@ fn try_modify(
                 how,
                 privileged: vol.alloc.may_use_root_blocks(c),
             },
-        )?;
+        )?
+    };
+    if !changed {
+        return Ok(());
     }
     inode.no_privileges.store(false, Ordering::Relaxed);
     st.raw.ctime = vol.now();
@@ -262,4 +265,5 @@ pub(crate) fn remove_capability(
             privileged: true,
         },
     )
+    .map(drop)
 }

@@ -103,7 +103,7 @@ fn take<'a>(list: &mut List<'a>, change: &Change<'_>) -> Option<&'a [u8]> {
     Some(list.remove(at).value)
 }
 
-/// Changes one attribute. The caller holds the inode's lock for writing, and stores the inode.
+/// Changes one attribute; whether it is another one now. The caller holds the inode's lock for writing, and stores the inode.
 ///
 /// # Errors
 /// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit or no block is free: nothing was changed then.
@@ -113,7 +113,7 @@ pub(crate) fn change(
     inode: &Inode,
     st: &mut InodeState,
     change: Change<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     let slot = vol.read_slot(inode)?;
     let area =
         XattrArea::in_inode(&slot, &st.raw, &vol.geo).map_err(|e| e.at(Place::Inode(inode.ino)))?;
@@ -133,7 +133,7 @@ pub(crate) fn change(
     match (change.how, old) {
         (SetXattr::Create, Some(_)) => return Err(Error::Exists),
         (SetXattr::Replace, None) => return Err(Error::NoData),
-        _ if old == change.value => return Ok(()),
+        _ if old == change.value => return Ok(false),
         _ => {}
     }
     let (mut inside_changed, mut outside_changed) = (was_inside.is_some(), was_outside.is_some());
@@ -164,7 +164,7 @@ pub(crate) fn change(
         })?;
     }
     inode.forget_acls();
-    Ok(())
+    Ok(true)
 }
 
 fn read_block(vol: &Volume, st: &InodeState) -> Result<Option<BlockRef>> {
