@@ -15,6 +15,8 @@ pub enum Clock {
     System,
     /// Nanoseconds since 1970, moved on by [`Clock::TICK_NS`] at each reading, so that runs repeat exactly.
     Manual(Arc<AtomicU64>),
+    /// Nanoseconds since 1970, moved by [`Clock::set`] alone, so that it is known what time each operation has seen.
+    Still(Arc<AtomicU64>),
 }
 
 impl Clock {
@@ -24,6 +26,18 @@ impl Clock {
     /// A clock of its own that starts at `seconds` since 1970.
     pub fn manual(seconds: u64) -> Self {
         Self::Manual(Arc::new(AtomicU64::new(seconds * 1_000_000_000)))
+    }
+
+    /// A clock of its own that stands still at `seconds` since 1970.
+    pub fn still(seconds: u64) -> Self {
+        Self::Still(Arc::new(AtomicU64::new(seconds * 1_000_000_000)))
+    }
+
+    /// Moves a clock that stands still. Others go as they go.
+    pub fn set(&self, nanoseconds: u64) {
+        if let Self::Still(ns) = self {
+            ns.store(nanoseconds, Ordering::Relaxed);
+        }
     }
 
     /// The time now.
@@ -36,18 +50,21 @@ impl Clock {
                     nsec: now.tv_nsec as u32,
                 }
             }
-            Self::Manual(ns) => {
-                let ns = ns.fetch_add(Self::TICK_NS, Ordering::Relaxed);
-                Time {
-                    sec: (ns / 1_000_000_000) as i64,
-                    nsec: (ns % 1_000_000_000) as u32,
-                }
-            }
+            Self::Manual(ns) => time_of(ns.fetch_add(Self::TICK_NS, Ordering::Relaxed)),
+            Self::Still(ns) => time_of(ns.load(Ordering::Relaxed)),
         }
     }
 
     /// Whole seconds since 1970 as superblock fields keep them.
     pub fn seconds(&self) -> u64 {
         self.now().sec.max(0) as u64
+    }
+}
+
+/// Nanoseconds since 1970 as a timestamp.
+fn time_of(ns: u64) -> Time {
+    Time {
+        sec: (ns / 1_000_000_000) as i64,
+        nsec: (ns % 1_000_000_000) as u32,
     }
 }

@@ -111,6 +111,7 @@ impl Variety {
         Rules {
             extents: self.extents,
             fine_times: self.inode > 128,
+            block: self.block.into(),
         }
     }
 

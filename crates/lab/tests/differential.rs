@@ -4,9 +4,14 @@
 //! `STETFS_LAB_SEED` replays one seed, `STETFS_LAB_STREAMS` sets how many are run.
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{EXT3_1K, EXT3_4K, EXT4_1K, EXT4_4K, EXT4_SMALL_INODES, Variety, check};
 use stetfs_lab::mounted::Mounted;
@@ -14,7 +19,7 @@ use stetfs_lab::skip_unless;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Op, stream};
 use stetfs_lab::world::posix::Posix;
-use stetfs_lab::world::{BASE, World, tree};
+use stetfs_lab::world::{BASE, Moment, World, moment, tree};
 
 /// Number of streams, from the environment.
 fn streams(default: u64) -> u64 {
@@ -93,6 +98,97 @@ fn the_model_agrees_with_the_kernel() {
     for seed in seeds(1, 3) {
         for variety in [EXT4_4K, EXT4_1K, EXT4_SMALL_INODES, EXT3_1K, EXT3_4K] {
             if let Err(error) = model_and_kernel(variety, seed) {
+                panic!("{} with STETFS_LAB_SEED={seed}: {error:#}", variety.name);
+            }
+        }
+    }
+}
+
+/// When file and content were last changed, and the bytes that it takes, by inode; the inode of each path.
+#[derive(Default)]
+struct Times {
+    of: BTreeMap<u64, (Moment, Moment, u64)>,
+    inodes: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Times {
+    fn below(top: &Path) -> Result<Self> {
+        let mut times = Self::default();
+        let mut todo = vec![Vec::new()];
+        while let Some(path) = todo.pop() {
+            let full = top.join(OsStr::from_bytes(&path));
+            let stat = full.symlink_metadata()?;
+            if stat.is_dir() {
+                for entry in std::fs::read_dir(&full)? {
+                    todo.push(tree::join(&path, entry?.file_name().as_bytes()));
+                }
+            }
+            let mtime = (stat.mtime(), stat.mtime_nsec() as u32);
+            let ctime = (stat.ctime(), stat.ctime_nsec() as u32);
+            let bytes = stat.blocks() * 512;
+            times.of.insert(stat.ino(), (mtime, ctime, bytes));
+            times.inodes.insert(path, stat.ino());
+        }
+        Ok(times)
+    }
+}
+
+/// The model's times and blocks: whether the kernel's change when they do.
+fn times_change_alike(variety: Variety, seed: u64) -> Result<()> {
+    let dir = scratch()?;
+    let (image, mnt) = (dir.path().join("image"), dir.path().join("mnt"));
+    std::fs::create_dir(&mnt)?;
+    variety.make(&image, 64, 4)?;
+    let mut model = Model::new(variety.rules());
+    let mut kernel = mount_kernel(&image, &mnt)?;
+    let mut before = Times::below(&mnt.join(BASE))?;
+    for (i, op) in stream(seed, 300, variety.profile()).iter().enumerate() {
+        // Longer than a tick, by which kernels before 6.13 count.
+        std::thread::sleep(Duration::from_millis(11));
+        model.set_time(moment(i));
+        let (x, y) = (model.apply(op), kernel.apply(op));
+        ensure!(x == y, "step {i} {op:?}: {x:?} {y:?}");
+        let after = Times::below(&mnt.join(BASE))?;
+        // The kernel notes a change before it finds that the file cannot be preallocated; in the model what fails changes nothing.
+        let paths = model.tree().into_iter().filter(|_| x.is_ok());
+        for (path, facts) in paths {
+            let ino = after.inodes.get(&path).context("a path of the model")?;
+            let (mtime, ctime, bytes) = after.of[ino];
+            let old = before.of.get(ino);
+            let shown = || format!("step {i} {op:?}: {}", path.escape_ascii());
+            for (what, now, then, model) in [
+                ("mtime", mtime, old.map(|old| old.0), facts.mtime),
+                ("ctime", ctime, old.map(|old| old.1), facts.ctime),
+            ] {
+                // What an operation has set changes when it is something else.
+                let by_hand = matches!(op, Op::Utimes { .. }) && what == "mtime";
+                let changes = model == Some(moment(i));
+                let changed = then != Some(now);
+                ensure!(
+                    changed == changes || by_hand,
+                    "{}: {what}: {changed}",
+                    shown()
+                );
+            }
+            if let Some(blocks) = &facts.blocks {
+                let least = blocks.iter().map(|(_, n)| n).sum::<u64>() * u64::from(variety.block);
+                // Beside them there are blocks of the map and of attributes.
+                let most = least + least / 8 + 8 * u64::from(variety.block);
+                let fits = (least..=most).contains(&bytes);
+                ensure!(fits, "{}: {bytes} bytes, {least} to {most}", shown());
+            }
+        }
+        before = after;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_model_changes_times_when_the_kernel_does() {
+    skip_unless!(needs(true, false, &["mke2fs"]));
+    for seed in seeds(20, 1) {
+        for variety in [EXT4_4K, EXT3_1K] {
+            if let Err(error) = times_change_alike(variety, seed) {
                 panic!("{} with STETFS_LAB_SEED={seed}: {error:#}", variety.name);
             }
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use stetfs::clock::Clock;
 use stetfs::{Media, MountOptions};
 use stetfs_ftl::{Ftl, FtlOptions};
 use stetfs_journal::find;
@@ -22,7 +23,7 @@ use stetfs_lab::system;
 use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Op, operation};
-use stetfs_lab::world::{BASE, World, tree};
+use stetfs_lab::world::{BASE, World, moment, tree};
 use stetfs_media::nand::{NandOptions, parts};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{BlockDev, Class, Image, Pmem, PmemDev, RamDev, Tag};
@@ -40,7 +41,10 @@ fn options(mode: &str) -> MountOptions {
         named if named.starts_with("scheme=") => format!("{named},noatime"),
         mode => format!("scheme=jbd2,data={mode},noatime"),
     };
-    MountOptions::parse(&list).expect("good options")
+    MountOptions {
+        clock: Clock::still(0),
+        ..MountOptions::parse(&list).expect("good options")
+    }
 }
 
 /// What the volume is on.
@@ -135,6 +139,8 @@ impl Bed {
         let (mut library, _) = Library::mount(medium.media(), options).context("mounting")?;
         let mut model = Model::new(self.variety.rules());
         for (i, op) in ops.iter().enumerate() {
+            model.set_time(moment(i));
+            library.set_time(moment(i));
             let (expected, found) = (model.apply(op), library.apply(op));
             ensure!(
                 expected == found,

@@ -12,9 +12,9 @@ use super::moment::Tapes;
 use super::oracle::Oracle;
 use super::target::Target;
 use super::workload::Workload;
-use crate::world::World;
 use crate::world::library::Library;
 use crate::world::model::Model;
+use crate::world::{World, moment};
 
 /// Something in front of the home device, through which the volume under test sees it: a liar, for tests of the judge.
 pub type Front<'a> = &'a (dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev> + Sync);
@@ -83,6 +83,7 @@ impl Record {
         let (mut library, _) = Library::mount(shown, target.options()).context("mounting")?;
         let promise = library.fs().data_promise();
         let mut model = Model::new(target.volume.rules());
+        model.set_time(moment(0));
         for (i, op) in workload.setup.iter().enumerate() {
             apply(&mut model, &mut library, i, op).context("in the setup")?;
         }
@@ -139,6 +140,9 @@ fn apply(
     number: usize,
     op: &crate::world::op::Op,
 ) -> Result<()> {
+    let now = moment(model.steps());
+    model.set_time(now);
+    library.set_time(now);
     let (expected, found) = (model.apply(op), library.apply(op));
     if expected != found {
         bail!(WrongAnswer {

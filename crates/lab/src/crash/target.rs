@@ -4,14 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use stetfs::{Caller, Fs, MountOptions, OpenFlags};
+use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_journal::{About, DataMode, SCHEMES, find};
 use stetfs_media::Image;
 
 use super::flash;
-use super::media::{Contents, Kind, Media};
+use super::media::{Contents, Kind as Medium, Media};
 use crate::image::Variety;
 use crate::world::library::Library;
 
@@ -30,7 +30,7 @@ pub struct Target {
     /// which the journal superblock says how long it is, fills and wraps early. None: as mke2fs made it.
     pub log_blocks: Option<u32>,
     /// What the volume is on.
-    pub home: Kind,
+    pub home: Medium,
 }
 
 /// A log of which a transaction may take enough for what one call of the workloads writes, so that each is one transaction, and that
@@ -95,11 +95,11 @@ impl Target {
     }
 
     /// What the scheme is for.
-    fn usual_home(scheme: &About) -> Kind {
+    fn usual_home(scheme: &About) -> Medium {
         match (scheme.needs_pmem, scheme.needs_remap) {
-            (true, _) => Kind::Pmem,
-            (_, true) => Kind::Nand,
-            _ => Kind::Block,
+            (true, _) => Medium::Pmem,
+            (_, true) => Medium::Nand,
+            _ => Medium::Block,
         }
     }
 
@@ -107,11 +107,11 @@ impl Target {
     ///
     /// # Errors
     /// The scheme cannot be on it.
-    pub fn on(self, home: Kind) -> Result<Self> {
+    pub fn on(self, home: Medium) -> Result<Self> {
         let scheme = self.scheme;
         for (needs, what, kind) in [
-            (scheme.needs_pmem, "byte-addressable memory", Kind::Pmem),
-            (scheme.needs_remap, "a device that remaps", Kind::Nand),
+            (scheme.needs_pmem, "byte-addressable memory", Medium::Pmem),
+            (scheme.needs_remap, "a device that remaps", Medium::Nand),
         ] {
             let (name, medium) = (scheme.name, kind.name());
             ensure!(
@@ -136,14 +136,15 @@ impl Target {
             scheme: self.scheme.name.to_owned(),
             data: self.data.map(|mode| mode.name().to_owned()),
             commit: Duration::MAX,
-            clock: stetfs::clock::Clock::manual(START),
+            clock: stetfs::clock::Clock::still(START),
             ..MountOptions::parse(&format!("noatime,memory=8M,{}", self.more.join(",")))
                 .expect("options that were parsed before")
         }
     }
 
     /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and little room to grow: the resize
-    /// inode's blocks would only be checked again and again. Nothing in it is drawn by chance.
+    /// inode's blocks would only be checked again and again. Free blocks hold what was in them before, so that it shows when it is taken for
+    /// content. Nothing in it is drawn by chance.
     ///
     /// # Errors
     /// mke2fs, or the first mount.
@@ -163,8 +164,8 @@ impl Target {
             shorten_log(&mut image, blocks).context("shortening the log")?;
         }
         let home = match self.home {
-            Kind::Block | Kind::Pmem => image,
-            Kind::Nand => flash::part_with(&image)?,
+            Medium::Block | Medium::Pmem => image,
+            Medium::Nand => flash::part_with(&image)?,
         };
         let mut contents = vec![(self.home, home)];
         if self.scheme.nvm.is_some() {
@@ -172,11 +173,12 @@ impl Target {
                 true => CACHE_BLOCKS * block,
                 false => NVM_BYTES,
             };
-            contents.push((Kind::Pmem, Image::new(bytes)));
+            contents.push((Medium::Pmem, Image::new(bytes)));
         }
         let media = Media::new(&Contents::new(contents));
         let (mut library, _) = Library::mount(media.shown()?, self.options())?;
         fill(library.fs()).context("filling the volume")?;
+        leave_stale_data(library.fs()).context("writing into free blocks")?;
         library.unmount()?;
         Ok(media.contents())
     }
@@ -199,6 +201,31 @@ fn fill(fs: &Fs) -> Result<()> {
         at += fs.write(&caller, ino, at, &some[..len])? as u64;
     }
     fs.release(ino)?;
+    Ok(())
+}
+
+/// Writes into every free block what no workload writes, and frees it again.
+fn leave_stale_data(fs: &Fs) -> Result<()> {
+    let (caller, name) = (Caller::root(), b"stale");
+    let file = fs.create(&caller, fs.root(), name, 0o600, OpenFlags::WRITE)?;
+    let piece: Vec<u8> = b"STALE DATA, OF A FILE DELETED\n."
+        .iter()
+        .copied()
+        .cycle()
+        .take(4096)
+        .collect();
+    let mut at = 0;
+    loop {
+        match fs.write(&caller, file.ino, at, &piece) {
+            Ok(n) => at += n as u64,
+            Err(error) if error.kind() == Kind::NoSpace => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    ensure!(at > 0, "there is no free block");
+    fs.sync()?;
+    fs.release(file.ino)?;
+    fs.unlink(&caller, fs.root(), name)?;
     Ok(())
 }
 

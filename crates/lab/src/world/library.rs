@@ -14,7 +14,7 @@ use stetfs_fuse::errno::of_kind;
 use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::PAGE;
 use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
-use super::{BASE, Outcome, Reply, Stat, World};
+use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
 const S_IFMT: u16 = 0o170_000;
 const S_IFIFO: u16 = 0o010_000;
@@ -78,6 +78,12 @@ impl Library {
     /// The mount.
     pub fn fs(&self) -> &Fs {
         &self.fs
+    }
+
+    /// Sets the mount's clock, when it is one that stands still.
+    pub fn set_time(&self, (sec, nsec): Moment) {
+        let ns = sec * 1_000_000_000 + i64::from(nsec);
+        self.options.clock.set(ns.max(0) as u64);
     }
 
     /// Closes the slots and unmounts.
@@ -581,7 +587,27 @@ impl Library {
             atime: time(attr.atime),
             mtime: time(attr.mtime),
             ctime: time(attr.ctime),
+            btime: time(attr.crtime).filter(|time| time.0 != 0),
+            blocks: match attr.mode & S_IFMT {
+                S_IFREG => Some(self.blocks(ino)?),
+                _ => None,
+            },
         })
+    }
+
+    /// Runs of blocks that a file has, or that wait for a place.
+    fn blocks(&self, ino: InodeNo) -> Result<Vec<(u64, u64)>> {
+        let block = u64::from(self.fs.statfs()?.block_size);
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        self.fs.fiemap(ino, 0, u64::MAX, &mut |extent| {
+            let (first, len) = (extent.logical / block, extent.length.div_ceil(block));
+            match runs.last_mut() {
+                Some((start, n)) if *start + *n == first => *n += len,
+                _ => runs.push((first, len)),
+            }
+            true
+        })?;
+        Ok(runs)
     }
 
     fn pages(&self, ino: InodeNo, size: u64) -> Result<Pages> {

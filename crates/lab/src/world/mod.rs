@@ -28,6 +28,16 @@ use crate::world::op::Op;
 /// The directory in the root of the volume that all paths start from.
 pub const BASE: &str = "t";
 
+/// Seconds and nanoseconds since 1970.
+pub type Moment = (i64, u32);
+
+/// The time at which the operation with this number is done, where somebody moves the clock: each has another one.
+pub fn moment(number: usize) -> Moment {
+    const START: i64 = 1_700_000_000;
+    let n = number as i64;
+    (START + n, (n * 123_456_789 % 1_000_000_000) as u32)
+}
+
 /// What a stat tells that does not depend on the implementation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {

@@ -6,7 +6,7 @@
 //!
 //! The model also knows at which step each file last changed: what an fsync of it vouches for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
@@ -14,7 +14,7 @@ use super::acl::Acl;
 use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::Sparse;
 use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
-use super::{BASE, Outcome, Reply, Stat, World};
+use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
 const S_IFIFO: u32 = 0o010_000;
 const S_IFCHR: u32 = 0o020_000;
@@ -34,8 +34,10 @@ const ACL_DEFAULT: &str = "system.posix_acl_default";
 pub struct Rules {
     /// Files are mapped by extents: without, only holes can be punched.
     pub extents: bool,
-    /// Inodes have room for nanoseconds and for times after 2038.
+    /// Inodes have room for nanoseconds, for times after 2038 and for when they were made.
     pub fine_times: bool,
+    /// Bytes of a block.
+    pub block: u64,
 }
 
 /// A file of the model, by a number of its own.
@@ -66,8 +68,13 @@ pub struct Node {
     xattrs: BTreeMap<String, Vec<u8>>,
     acl: Option<Acl>,
     default_acl: Option<Acl>,
-    atime: Option<(i64, u32)>,
-    mtime: Option<(i64, u32)>,
+    /// Times, as far as the clock is known.
+    atime: Option<Moment>,
+    mtime: Option<Moment>,
+    ctime: Option<Moment>,
+    btime: Option<Moment>,
+    /// Blocks that a regular file has, by their number in it: what was written or allocated.
+    blocks: BTreeSet<u64>,
     /// The step that changed it last, in content or attributes: what an fsync vouches for.
     changed: usize,
     /// The step that made it or changed its content last: what an fdatasync vouches for.
@@ -84,6 +91,8 @@ pub struct Model {
     rules: Rules,
     step: usize,
     vouched: usize,
+    /// What the clock says, when that is known.
+    now: Option<Moment>,
 }
 
 const ROOT: Id = 0;
@@ -99,6 +108,7 @@ impl Model {
             rules,
             step: 0,
             vouched: 0,
+            now: None,
         };
         let dir = |parent| Body::Dir {
             names: BTreeMap::new(),
@@ -108,6 +118,11 @@ impl Model {
         model.base = model.add(dir(ROOT), S_IFDIR, 0o755);
         model.insert(ROOT, BASE, model.base);
         model
+    }
+
+    /// What the clock says from now on. Files that were made or changed before it was known have times that nobody knows.
+    pub fn set_time(&mut self, (sec, nsec): Moment) {
+        self.now = Some((sec, if self.rules.fine_times { nsec } else { 0 }));
     }
 
     /// How many operations were applied.
@@ -135,8 +150,11 @@ impl Model {
             xattrs: BTreeMap::new(),
             acl: None,
             default_acl: None,
-            atime: None,
-            mtime: None,
+            atime: self.now,
+            mtime: self.now,
+            ctime: self.now,
+            btime: self.now.filter(|_| self.rules.fine_times),
+            blocks: BTreeSet::new(),
             changed: self.step,
             written: self.step,
         };
@@ -148,21 +166,22 @@ impl Model {
         &self.nodes[&id]
     }
 
-    /// For changes: notes the step.
+    /// For changes, which change ctime: notes the step.
     fn touch(&mut self, id: Id) -> &mut Node {
-        let step = self.step;
+        let (step, now) = (self.step, self.now);
         let node = self
             .nodes
             .get_mut(&id)
             .expect("a node that is linked or open");
         node.changed = step;
+        node.ctime = now;
         node
     }
 
     /// For changes of content, which also change mtime.
     fn modify(&mut self, id: Id) -> &mut Node {
         let node = self.touch(id);
-        node.mtime = None;
+        node.mtime = node.ctime;
         node.written = node.changed;
         node
     }
@@ -501,7 +520,13 @@ impl Model {
     }
 
     fn resize(&mut self, id: Id, size: u64) {
-        if let Body::File(content) = &mut self.modify(id).body {
+        let beyond = size.div_ceil(self.rules.block);
+        let node = self.modify(id);
+        if let Body::File(content) = &mut node.body {
+            // Preallocated blocks beyond the end go also when the size stays.
+            if size <= content.size() {
+                node.blocks.split_off(&beyond);
+            }
             content.resize(size);
         }
     }
@@ -517,11 +542,19 @@ impl Model {
         let id = self.slot(slot)?;
         if payload.len > 0 {
             let offset = offset.unwrap_or_else(|| self.content(id).size());
-            if let Body::File(content) = &mut self.modify(id).body {
+            let touched = self.blocks_of(offset, payload.len.into());
+            let node = self.modify(id);
+            node.blocks.extend(touched);
+            if let Body::File(content) = &mut node.body {
                 content.write(offset, &payload.bytes());
             }
         }
         Ok(Reply::Count(payload.len as usize))
+    }
+
+    /// The blocks that a range of bytes touches.
+    fn blocks_of(&self, offset: u64, len: u64) -> std::ops::Range<u64> {
+        offset / self.rules.block..(offset + len).div_ceil(self.rules.block)
     }
 
     fn fallocate(&mut self, slot: u8, how: Reserve, offset: u64, len: u64) -> Outcome {
@@ -538,7 +571,26 @@ impl Model {
             Reserve::KeepSize | Reserve::Punch | Reserve::ZeroKeepSize
         );
         let zero = matches!(how, Reserve::Punch | Reserve::Zero | Reserve::ZeroKeepSize);
-        if let Body::File(content) = &mut self.modify(id).body {
+        if how == Reserve::Punch && offset >= size {
+            self.modify(id);
+            return Ok(Reply::Done);
+        }
+        let block = self.rules.block;
+        let touched = self.blocks_of(offset, len);
+        let node = self.modify(id);
+        match how {
+            Reserve::Punch => {
+                // What is behind the end of the file in its last block is zero.
+                let end = match offset + len >= size {
+                    true => size.next_multiple_of(block),
+                    false => offset + len,
+                };
+                let whole = offset.div_ceil(block)..end / block;
+                node.blocks.retain(|n| !whole.contains(n));
+            }
+            _ => node.blocks.extend(touched),
+        }
+        if let Body::File(content) = &mut node.body {
             if zero {
                 content.zero(offset, len);
             }
@@ -580,7 +632,10 @@ impl Model {
             (XattrHow::Replace, false) => return Err(Errno::NODATA),
             _ => {}
         }
-        self.touch(id).xattrs.insert(name.to_owned(), value.bytes());
+        let value = value.bytes();
+        if self.node(id).xattrs.get(name) != Some(&value) {
+            self.touch(id).xattrs.insert(name.to_owned(), value);
+        }
         Ok(Reply::Done)
     }
 
@@ -613,15 +668,21 @@ impl Model {
                 Ok(Reply::Done)
             };
         }
-        let node = self.touch(id);
+        let node = self.node(id);
+        let before = (node.mode, node.acl.clone(), node.default_acl.clone());
+        let mut after = before.clone();
         if default {
-            node.default_acl = acl.cloned();
-            return Ok(Reply::Done);
+            after.2 = acl.cloned();
+        } else {
+            if let Some(acl) = acl {
+                after.0 = after.0 & !0o777 | acl.mode();
+            }
+            after.1 = acl.filter(|acl| !acl.is_mode_only()).cloned();
         }
-        if let Some(acl) = acl {
-            node.mode = node.mode & !0o777 | acl.mode();
+        if after != before {
+            let node = self.touch(id);
+            (node.mode, node.acl, node.default_acl) = after;
         }
-        node.acl = acl.filter(|acl| !acl.is_mode_only()).cloned();
         Ok(Reply::Done)
     }
 
@@ -647,7 +708,7 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    fn utimes(&mut self, path: &str, atime: (i64, u32), mtime: (i64, u32)) -> Outcome {
+    fn utimes(&mut self, path: &str, atime: Moment, mtime: Moment) -> Outcome {
         let id = self.at(path)?;
         let fine = self.rules.fine_times;
         let kept = |(sec, nsec)| if fine { (sec, nsec) } else { (sec, 0) };
@@ -801,9 +862,26 @@ impl Node {
             same_as: Vec::new(),
             atime: self.atime,
             mtime: self.mtime,
-            ctime: None,
+            ctime: self.ctime,
+            btime: self.btime,
+            blocks: match &self.body {
+                Body::File(_) => Some(runs(&self.blocks)),
+                _ => None,
+            },
         }
     }
+}
+
+/// The runs of numbers that follow each other: first and length.
+fn runs(numbers: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for n in numbers {
+        match runs.last_mut() {
+            Some((first, len)) if *first + *len == *n => *len += 1,
+            _ => runs.push((*n, 1)),
+        }
+    }
+    runs
 }
 
 impl World for Model {

@@ -42,6 +42,10 @@ pub struct Facts {
     pub mtime: Option<(i64, u32)>,
     /// Last change of the inode, when it is known.
     pub ctime: Option<(i64, u32)>,
+    /// When it was made, when that is known.
+    pub btime: Option<(i64, u32)>,
+    /// First block and length of each run of blocks that a regular file has, written or not, when that is known.
+    pub blocks: Option<Vec<(u64, u64)>>,
 }
 
 /// Files by path relative to the top; the top itself is the empty path.
@@ -180,10 +184,18 @@ fn differing(want: &Facts, have: &Facts) -> Vec<String> {
         ("atime", want.atime, have.atime),
         ("mtime", want.mtime, have.mtime),
         ("ctime", want.ctime, have.ctime),
+        ("btime", want.btime, have.btime),
     ] {
         if let (Some(a), Some(b)) = (a, b) {
             check(what, a == b, format!("{a:?}"), format!("{b:?}"));
         }
+    }
+    if let (Some(a), Some(b)) = (&want.blocks, &have.blocks) {
+        let runs = |runs: &[(u64, u64)]| {
+            let each = runs.iter().map(|(first, len)| format!("{first}+{len}"));
+            format!("[{}]", each.collect::<Vec<_>>().join(" "))
+        };
+        check("blocks", a == b, runs(a), runs(b));
     }
     out
 }
@@ -268,6 +280,8 @@ fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
         atime: Some((stat.atime(), stat.atime_nsec() as u32)),
         mtime: Some((stat.mtime(), stat.mtime_nsec() as u32)),
         ctime: Some((stat.ctime(), stat.ctime_nsec() as u32)),
+        btime: None,
+        blocks: None,
     })
 }
 
