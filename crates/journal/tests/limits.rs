@@ -1,5 +1,5 @@
-//! What the journal keeps in memory stays within its bound, however long the log is; and a panic above it stops it, without leaving
-//! anybody waiting.
+//! What the journal keeps in memory stays within its bound, however long the log is; a panic above it stops it, without leaving
+//! anybody waiting; and who writes home beside those who commit takes nothing from the log that is not home.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_journal::{
-    Config, DataMode, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer, SchemeOptions,
+    Config, DataMode, Goal, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer,
+    SchemeOptions,
 };
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 
@@ -61,6 +62,17 @@ fn open_on(
     superblock.encode_into(&mut raw);
     let tag = Tag::new(Class::Journal, Cause::Control);
     dev.write_at(log.start.0 * BLOCK as u64, &raw, tag).unwrap();
+    open_again(dev, memory, caches, log, commit_interval)
+}
+
+/// Recovers what is there.
+fn open_again(
+    dev: Arc<dyn BlockDev>,
+    memory: usize,
+    caches: usize,
+    log: LogExtent,
+    commit_interval: Option<Duration>,
+) -> Arc<Journal> {
     let args = OpenArgs {
         dev,
         nvm: None,
@@ -275,4 +287,53 @@ fn closing_waits_for_a_commit_in_the_background() {
     let (sender, closed) = channel();
     std::thread::spawn(move || sender.send(journal.close().is_ok()));
     assert_eq!(closed.recv_timeout(Duration::from_secs(120)), Ok(true));
+}
+
+/// Says that nobody is busy when dropped, in a panic too.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Somebody writes everything home all the time, as the thread in the background does now and then. Whatever was committed is in a copy that is made of
+/// the device then.
+#[test]
+fn a_checkpoint_beside_commits_forgets_nothing() {
+    const COMMITS: u64 = 1000;
+    const CHANGED: std::ops::Range<u64> = 5000..5400;
+    let (dev, journal) = open(1 << 20);
+    let is_busy = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while is_busy.load(Ordering::Relaxed) {
+                journal.checkpoint(Goal::All).unwrap();
+            }
+        });
+        let _ends = Ends(&is_busy);
+        for n in 0..COMMITS {
+            let handle = journal.start(CHANGED.count() as u32).unwrap();
+            for block in CHANGED {
+                let change = n.to_le_bytes();
+                handle
+                    .write(BlockNo(block), Class::Directory, 0, &change)
+                    .unwrap();
+            }
+            let tid = handle.tid();
+            drop(handle);
+            journal.commit(tid).unwrap();
+            // Not each time: the other one has nothing to do then.
+            if n % 2 == 0 {
+                continue;
+            }
+            let left = Arc::new(dev.fork());
+            let again = open_again(left, 1 << 20, 256 * BLOCK, LOG, None);
+            for block in CHANGED {
+                let content = again.read(BlockNo(block), Class::Directory).unwrap();
+                assert_eq!(content[..8], n.to_le_bytes(), "block {block}, commit {n}");
+            }
+        }
+    });
 }

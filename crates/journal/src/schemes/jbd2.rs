@@ -311,22 +311,14 @@ impl Jbd2 {
             content: b.content.clone(),
             at: records.place(n).map(|place| self.area.step(head, place)),
         });
-        {
-            let mut span = self.live.span.lock();
-            span.head = self.area.step(head, len);
-            span.free -= len;
-            span.sequence = sequence.next();
-        }
-        self.live.add(
-            Logged {
-                sequence,
-                start: head,
-                len,
-                homes,
-            },
-            versions,
-            &txn.revoked,
-        );
+        let logged = Logged {
+            sequence,
+            start: head,
+            len,
+            homes,
+        };
+        let head = self.area.step(head, len);
+        self.live.add(logged, head, versions, &txn.revoked);
         Ok(())
     }
 

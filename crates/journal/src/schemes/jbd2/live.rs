@@ -110,10 +110,11 @@ impl Live {
         self.index.read().contains_key(&block)
     }
 
-    /// Transaction `logged` is durable: its versions are the newest, what it revoked is gone.
+    /// Transaction `logged` is durable: its versions are the newest, what it revoked is gone, and the next one goes to `head`.
     pub(super) fn add(
         &self,
         logged: Logged,
+        head: u32,
         versions: impl Iterator<Item = Committed>,
         revoked: &[BlockNo],
     ) {
@@ -136,7 +137,12 @@ impl Live {
         }
         drop(index);
         self.held.fetch_add(held as usize, Relaxed);
-        self.span.lock().transactions.push_back(logged);
+        // All at once: to a checkpoint, a log whose end lies behind a transaction that is not listed has no need of it.
+        let mut span = self.span.lock();
+        span.head = head;
+        span.free -= logged.len;
+        span.sequence = logged.sequence.next();
+        span.transactions.push_back(logged);
     }
 
     /// What must be written home so that the first `n` transactions can leave the log: the newest version of each of their
