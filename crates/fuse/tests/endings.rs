@@ -172,14 +172,14 @@ fn unmounting_by_others_is_noticed() {
     let volume = Volume::new(64, &[]);
     let server = volume.mount("commit=300");
     fs::write(volume.path("f"), b"kept").unwrap();
-    run(Command::new("umount").arg(&volume.dir));
+    support::umount(&volume.dir);
     let (status, said) = server.wait();
     assert!(status.success(), "{said}");
     volume.check_clean();
     // At once again: the old server must not undo the new mount.
     for _ in 0..5 {
         let server = volume.mount("");
-        run(Command::new("umount").arg(&volume.dir));
+        support::umount(&volume.dir);
         let next = volume.mount("");
         assert!(server.wait().0.success());
         assert_eq!(fs::read(volume.path("f")).unwrap(), b"kept");

@@ -629,7 +629,7 @@ fn the_kernel_reads_what_was_written() {
         return;
     }
     let got = list(&kernel);
-    support::run(std::process::Command::new("umount").arg(&kernel));
+    support::umount(&kernel);
     for (got, want) in got.lines().zip(want.lines()) {
         assert_eq!(got, want);
     }
@@ -706,7 +706,7 @@ fn an_overlay_is_kept_here() {
         command.args(["-t", "overlay", "overlay", "-o", &layers]);
         command.arg(&merged).output().unwrap()
     };
-    let unmount = || support::run(std::process::Command::new("umount").arg(&merged));
+    let unmount = || support::umount(&merged);
     let first = mount();
     if !first.status.success()
         && !fs::read_to_string("/proc/filesystems")

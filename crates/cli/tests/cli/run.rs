@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// What a process said and how it ended.
 #[derive(Debug)]
@@ -75,6 +76,19 @@ pub(crate) fn has(program: &str) -> bool {
         eprintln!("SKIPPED: {program} is not installed");
     }
     found
+}
+
+/// umount(8), as soon as nobody looks into the mount.
+pub(crate) fn unmount(dir: &str) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        let ran = tool("umount", &[dir]);
+        if ran.code == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{ran:#?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// A directory for one test.

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use crate::mounted::can_mount;
-use crate::run::{Lab, Ran, assert_clean, dumpe2fs, stetfs, tool};
+use crate::run::{Lab, Ran, assert_clean, dumpe2fs, stetfs, tool, unmount};
 
 /// A loop device, detached at the end.
 struct Loop(String);
@@ -131,7 +131,7 @@ fn the_kernel_does_not_mount_what_we_have() {
     let ours = Mount::up(&lab, &image, "ours", "loop");
     let ran = tool("mount", &["-t", "ext4", "-o", "loop", &image, &kernel]);
     if ran.code == 0 {
-        tool("umount", &[&kernel]).ok();
+        unmount(&kernel);
     }
     assert_ne!(ran.code, 0, "{ran:#?}");
     drop(ours);
@@ -152,7 +152,7 @@ fn we_do_not_mount_what_the_kernel_has() {
     let info = stetfs(&["info", &image]);
     let ran = mount(&lab, &image, "ours", "rw");
     let listed = stetfs(&["ls", &image]);
-    tool("umount", &[&kernel]).ok();
+    unmount(&kernel);
     assert!(
         info.out.contains(&format!("mounted on {kernel} (ext4)")),
         "{info:#?}"
@@ -196,7 +196,7 @@ fn the_volume_itself_says_that_it_is_in_use() {
         (mounted.join().unwrap(), checked.join().unwrap())
     });
     if mounted.code == 0 {
-        tool("umount", &[&kernel]).ok();
+        unmount(&kernel);
     }
     assert_ne!(mounted.code, 0, "{mounted:#?}");
     assert_ne!(sequence(), first);

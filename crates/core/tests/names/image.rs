@@ -140,6 +140,15 @@ pub(crate) fn patch(image: &TempDir, offset: u64, bytes: &[u8]) -> TempDir {
     copy
 }
 
+/// A byte of an image.
+pub(crate) fn byte_at(image: &TempDir, offset: u64) -> u8 {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::open(image.path().join("image")).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    byte[0]
+}
+
 /// Where debugfs finds a block of a file.
 pub(crate) fn physical_block(image: &TempDir, path: &str, lblk: u32) -> u64 {
     let text = Volume::debugfs(image, &format!("bmap {path} {lblk}"));

@@ -266,6 +266,14 @@ pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
+/// umount(8), as soon as nobody looks into the mount.
+pub(crate) fn umount(dir: &Path) {
+    let unmounts = || Command::new("umount").arg(dir).output();
+    wait_until(&format!("{} is unmounted", dir.display()), || {
+        unmounts().is_ok_and(|out| out.status.success())
+    });
+}
+
 /// The errno of a failed call.
 pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()

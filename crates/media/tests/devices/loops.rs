@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use stetfs_media::{BlockDev, Cause, Errno, FileDev, MediaError, Op};
 
@@ -74,7 +75,14 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run("umount", &[path(&self.0)]).expect("it is unmounted");
+        // Somebody may be looking into it.
+        for _ in 0..1200 {
+            if run("umount", &[path(&self.0)]).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{} cannot be unmounted", self.0.display());
     }
 }
 
