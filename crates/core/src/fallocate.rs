@@ -68,26 +68,26 @@ pub(crate) fn fallocate(
     if !mode.contains(FallocateMode::ZERO_RANGE) {
         file::zero_past_end(vol, inode, offset)?;
     }
-    // Before anything that can be seen, so that a full volume is left as it was.
-    preallocate(vol, c, inode, offset..end)?;
     let grow = |st: &mut InodeState| {
         if !mode.contains(FallocateMode::KEEP_SIZE) && end > st.raw.size {
             st.raw.size = end;
         }
     };
-    if mode.contains(FallocateMode::ZERO_RANGE) {
-        return match vol.journal.about().relocates {
-            false => zero(vol, inode, offset..end, grow),
-            true => {
-                remove(vol, inode, offset..end, grow)?;
-                preallocate(vol, c, inode, offset..end)
-            }
-        };
+    if !mode.contains(FallocateMode::ZERO_RANGE) {
+        return preallocate(vol, c, inode, offset..end, |st| {
+            grow(st);
+            set_times(vol, st);
+        });
     }
-    let h = vol.start(file::INODE_CREDITS)?;
-    let mut st = inode.state.write();
-    grow(&mut st);
-    store_changed(vol, &h, inode, &mut st)
+    // Before anything that can be seen, so that a full volume is left as it was.
+    preallocate(vol, c, inode, offset..end, |_| ())?;
+    match vol.journal.about().relocates {
+        false => zero(vol, inode, offset..end, grow),
+        true => {
+            remove(vol, inode, offset..end, grow)?;
+            preallocate(vol, c, inode, offset..end, |_| ())
+        }
+    }
 }
 
 fn check_mode(mode: FallocateMode) -> Result<()> {
@@ -133,9 +133,13 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
 
 /// Stores an inode that was changed, with its times.
 fn store_changed(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
+    set_times(vol, st);
+    vol.store_inode(h, inode, st)
+}
+
+fn set_times(vol: &Volume, st: &mut InodeState) {
     st.raw.mtime = vol.now();
     st.raw.ctime = st.raw.mtime;
-    vol.store_inode(h, inode, st)
 }
 
 /// The blocks that lie wholly in a byte range.
@@ -273,14 +277,21 @@ fn zero(
     }
 }
 
-/// Gives every hole of the range unwritten blocks.
-fn preallocate(vol: &Volume, c: &Caller, inode: &Inode, bytes: Range<u64>) -> Result<()> {
+/// Gives every hole of the range unwritten blocks. With the last of them, in the handle that mostly is the only one, `change` makes the other changes of
+/// the inode.
+fn preallocate(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    bytes: Range<u64>,
+    change: impl Fn(&mut InodeState),
+) -> Result<()> {
     let first = (bytes.start >> vol.geo.block_bits) as u32;
     let end = vol.end_block(bytes.end).0;
     let mut at = LBlock(first);
     let mut tries = 0;
     while at.0 < end {
-        match preallocate_some(vol, c, inode, at, end) {
+        match preallocate_some(vol, c, inode, at, end, &change) {
             Ok(next) => at = next,
             Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
             Err(e) => return Err(e),
@@ -297,6 +308,7 @@ fn preallocate_some(
     inode: &Inode,
     at: LBlock,
     end: u32,
+    change: impl Fn(&mut InodeState),
 ) -> Result<LBlock> {
     let h = start_step(vol, inode, 0)?;
     let mut st = inode.state.write();
@@ -340,6 +352,9 @@ fn preallocate_some(
         st.reserved -= waiting;
         vol.alloc.release(waiting.into());
         at = at.plus(len);
+    }
+    if at.0 >= end {
+        change(&mut st);
     }
     vol.store_inode(&h, inode, &st)?;
     result.map(|()| at)
