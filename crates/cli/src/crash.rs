@@ -15,6 +15,7 @@ use stetfs_lab::crash::case::Case;
 use stetfs_lab::crash::report::{Report, Violation};
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::turns::Order;
 use stetfs_lab::crash::workload::Workload;
 use stetfs_lab::crash::workloads::sequences::Sample;
 use stetfs_lab::crash::workloads::{Choice, Chosen, script::Script};
@@ -89,7 +90,7 @@ fn explore(args: &Crash) -> Result<ExitCode> {
         let chosen = chosen(args, &target)?;
         if args.list {
             for workload in &chosen.workloads {
-                output::line(format_args!("{}: {workload}", workload.name))?;
+                output::line(format_args!("{}: {workload}", workload.title()))?;
             }
             return Ok(exit(false));
         }
@@ -168,6 +169,7 @@ fn chosen(args: &Crash, target: &Target) -> Result<Chosen> {
         sample,
         random: args.random,
         scripts: args.scripts,
+        orders: args.order.clone(),
     };
     let mut chosen = choice.workloads(&target.volume);
     for file in &args.workload {
@@ -180,7 +182,13 @@ fn chosen(args: &Crash, target: &Target) -> Result<Chosen> {
                 Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
             }
         };
-        chosen.workloads.push(workload);
+        // A workload that says in which order it is carried out is.
+        let orders = match workload.order == Order::default() {
+            true => &args.order[..],
+            false => &[workload.order],
+        };
+        let ordered = orders.iter().map(|o| workload.clone().in_order(*o));
+        chosen.workloads.extend(ordered);
     }
     Ok(chosen)
 }

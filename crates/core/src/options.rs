@@ -1,8 +1,10 @@
 //! Mount options: what they mean and how `-o` strings are read.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use stetfs_journal::Schedule;
 use stetfs_media::Survives;
 
 use crate::clock::Clock;
@@ -53,6 +55,8 @@ pub struct MountOptions {
     pub grpid: bool,
     /// Where the time comes from.
     pub clock: Clock,
+    /// Decides who goes on when several are at work (for tests).
+    pub schedule: Option<Arc<dyn Schedule>>,
     /// The scheme's own options and their values ([`stetfs_journal::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
 }
@@ -138,6 +142,7 @@ impl Default for MountOptions {
             noload: false,
             grpid: false,
             clock: Clock::System,
+            schedule: None,
             scheme_options: Vec::new(),
         }
     }

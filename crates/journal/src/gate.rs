@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use stetfs_format::Tid;
 
 use crate::error::{JournalError, Result};
+use crate::schedule::Schedule;
 use crate::sync::{self, Condvar, Mutex, MutexGuard};
 
 /// What a transaction collects while it runs (generic, so that the gate is tested alone).
@@ -52,6 +53,7 @@ impl Pace {
 
 pub(crate) struct Gate<T> {
     pace: Pace,
+    schedule: Option<Arc<dyn Schedule>>,
     state: Mutex<State<T>>,
     changed: Condvar,
     /// How often something has happened that somebody may wait for.
@@ -107,9 +109,10 @@ pub(crate) enum Begin<T> {
 }
 
 impl<T: Load> Gate<T> {
-    pub(crate) fn new(first: Tid, pace: Pace) -> Self {
+    pub(crate) fn new(first: Tid, pace: Pace, schedule: Option<Arc<dyn Schedule>>) -> Self {
         Self {
             pace,
+            schedule,
             turns: AtomicU32::new(0),
             state: Mutex::new(State {
                 running: first,
@@ -325,6 +328,9 @@ impl<T: Load> Gate<T> {
 
     /// Waits until something has happened, or for no reason.
     fn wait(&self, state: &mut MutexGuard<'_, State<T>>) {
+        if let Some(schedule) = &self.schedule {
+            return sync::unlocked(state, || schedule.wait());
+        }
         let turn = self.turns.load(Relaxed);
         let has_turned = || self.turns.load(Relaxed) != turn;
         let mut looks = 0..self.pace.looks;

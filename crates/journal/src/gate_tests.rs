@@ -63,7 +63,7 @@ struct World {
 impl World {
     fn new(fails: Option<Tid>, pace: Pace) -> Arc<Self> {
         Arc::new(Self {
-            gate: Gate::new(Tid(1), pace),
+            gate: Gate::new(Tid(1), pace, None),
             durable: Mutex::new(Vec::new()),
             busy: Mutex::new(None),
             fails,

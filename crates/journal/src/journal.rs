@@ -18,6 +18,7 @@ use crate::handle::{self, Handle};
 use crate::page::Page;
 use crate::ranges;
 use crate::registry;
+use crate::schedule::{Point, Schedule};
 use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
 use crate::stats::{CacheStats, Counters, JournalStats, count};
 
@@ -31,6 +32,8 @@ pub struct Config {
     pub commit_interval: Option<Duration>,
     /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
     pub memory: usize,
+    /// Decides who goes on when several are at work.
+    pub schedule: Option<Arc<dyn Schedule>>,
 }
 
 impl Default for Config {
@@ -39,6 +42,7 @@ impl Default for Config {
             scheme: "jbd2".to_owned(),
             commit_interval: Some(Duration::from_secs(5)),
             memory: 256 << 20,
+            schedule: None,
         }
     }
 }
@@ -58,6 +62,7 @@ pub struct Journal {
     cache: Cache,
     files: Files,
     gate: Gate<Transaction>,
+    schedule: Option<Arc<dyn Schedule>>,
     placer: OnceLock<Weak<dyn Placer>>,
     goes_on: AtomicBool,
     counters: Counters,
@@ -96,7 +101,8 @@ impl Journal {
             zero: Block::zeroed(block_size).into(),
             cache: Cache::new(),
             files: Files::new(),
-            gate: Gate::new(Tid(1), pace),
+            gate: Gate::new(Tid(1), pace, config.schedule.clone()),
+            schedule: config.schedule.clone(),
             placer: OnceLock::new(),
             goes_on: AtomicBool::new(false),
             counters: Counters::default(),
@@ -219,6 +225,9 @@ impl Journal {
             });
         }
         count(&self.counters.handles, 1);
+        if self.schedule.as_ref().is_some_and(|s| s.commits_first()) {
+            self.commit_running()?;
+        }
         loop {
             match self.gate.join(credits, self.limits)? {
                 Join::Joined { tid, load } => {
@@ -385,6 +394,13 @@ impl Journal {
 
     pub(crate) fn gate(&self) -> &Gate<Transaction> {
         &self.gate
+    }
+
+    /// A commit of the caller has come so far.
+    pub(crate) fn pass(&self, point: Point) {
+        if let Some(schedule) = &self.schedule {
+            schedule.pass(point);
+        }
     }
 
     pub(crate) fn counters(&self) -> &Counters {

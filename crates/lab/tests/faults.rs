@@ -57,13 +57,14 @@ fn run_with(
     let mut library = mounted(target, dev).context("mounting")?;
     dev.inject(fault);
     let mut model = Model::new(target.volume.rules());
+    let mut vouched = 0;
     for op in script.ops(target.volume.profile()) {
         if op == Op::Remount {
             continue;
         }
-        let before = model.vouched();
         let (expected, found) = (model.apply(&op), library.apply(&op));
         if expected == found {
+            vouched = vouched.max(model.vouched());
             continue;
         }
         let Err(errno) = found else {
@@ -74,9 +75,9 @@ fn run_with(
             "{op:?}: {errno} tells nobody that the device failed"
         );
         // A failed sync has vouched for nothing.
-        return Ok((before, model.steps(), Some(errno)));
+        return Ok((vouched, model.steps(), Some(errno)));
     }
-    Ok((model.vouched(), model.steps(), None))
+    Ok((vouched, model.steps(), None))
 }
 
 /// The model's states of the script without remounts.
@@ -105,7 +106,7 @@ fn each_request_fails(variety: Variety, mode: &'static str, script: Script) -> R
     let idle = Arc::new(SimOptions::default().build(image.clone()));
     let promise = mounted(target, &idle)?.fs().data_promise();
     let requests = requests_of(&dev).saturating_sub(requests_of(&idle));
-    let oracle = Oracle::new(states(target, script), promise);
+    let oracle = Oracle::new(states(target, script), &[], promise);
     let dir = scratch()?;
     let file = dir.path().join("left");
     let mut subject = Subject::new(target);

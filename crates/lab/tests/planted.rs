@@ -13,6 +13,7 @@ use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::report::Report;
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::turns::Order;
 use stetfs_lab::crash::workloads::Choice;
 use stetfs_lab::crash::workloads::sequences::Sample;
 use stetfs_lab::host::needs;
@@ -43,6 +44,7 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
         },
         random: RANDOM,
         scripts: true,
+        orders: vec![Order::InOrder, Order::EachHandle, Order::Overlap(1)],
     };
     let mut workloads = choice.workloads(&target.volume).workloads;
     // The long ones first, since most bugs need a log that is used; those that are written down before the random ones.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
+use stetfs_lab::crash::turns::Order;
 
 /// Explore power cuts: the states that a crash can leave, recovered and judged
 ///
@@ -48,6 +49,15 @@ pub(crate) struct Crash {
     /// Every long workload that is written down
     #[arg(long)]
     pub(crate) scripts: bool,
+    /// In which orders each workload is carried out: in-order; each-handle, with a commit between any two handles; overlapN,
+    /// operations while syncs are under way, drawn from the seed N
+    #[arg(
+        long,
+        value_name = "ORDER",
+        value_delimiter = ',',
+        default_value = "in-order,each-handle,overlap1"
+    )]
+    pub(crate) order: Vec<Order>,
     /// A workload as text in a file, or a script by its name; several times for several
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) workload: Vec<PathBuf>,

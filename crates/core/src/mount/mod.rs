@@ -241,6 +241,7 @@ fn mount_planned(
         scheme: about.name.to_owned(),
         commit_interval: (opts.commit < Duration::MAX).then_some(opts.commit),
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
+        schedule: opts.schedule.clone(),
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let (journal, recovery) = Journal::open(plan.args, &config)?;

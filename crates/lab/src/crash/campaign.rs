@@ -166,7 +166,7 @@ impl Campaign<'_> {
                 "a hang of more than {} s on {} in {}: {workload}",
                 HANGS_AFTER.as_secs(),
                 self.target,
-                workload.name
+                workload.title()
             );
             std::process::exit(1);
         }
@@ -205,7 +205,7 @@ impl Campaign<'_> {
                 why,
                 left: self.left(&case),
                 case: case.to_string(),
-                workload: workload.name.clone(),
+                workload: workload.title(),
                 minimized,
             });
         }

@@ -1,6 +1,6 @@
 //! One case by its name: what was run, where the power was cut, what was left. A failure prints it, and it replays.
 //!
-//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name or as text, a cut after so many changes and what of
+//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order if it is another than the usual, or as text, a cut after so many changes and what of
 //! the pending ones is there, and perhaps a second cut during the recovery from the first.
 
 use std::fmt;
@@ -15,6 +15,7 @@ use super::record::{Front, Record};
 use super::report::Fault;
 use super::subject::Subject;
 use super::target::Target;
+use super::turns::Order;
 use super::workload::Workload;
 use super::workloads::script::Script;
 
@@ -68,9 +69,10 @@ pub struct Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} | ", self.target)?;
+        let profile = self.target.volume.profile();
         match Script::parse(&self.workload.name) {
-            Some(script) if script.workload(self.target.volume.profile()) == self.workload => {
-                f.write_str(&self.workload.name)?;
+            Some(script) if self.workload.is_in_some_order(&script.workload(profile)) => {
+                f.write_str(&self.workload.title())?;
             }
             _ => write!(f, "{}", self.workload)?,
         }
@@ -91,9 +93,13 @@ impl FromStr for Case {
             "a case is a target, a workload and up to two cuts, with | between them"
         );
         let target: Target = parts[0].parse()?;
-        let workload = match Script::parse(parts[1]) {
-            Some(script) => script.workload(target.volume.profile()),
-            None => Workload::parse("replayed", parts[1]).context("the workload")?,
+        let (name, order) = match parts[1].split_once(' ') {
+            Some((name, order)) => (name, order.parse().ok()),
+            None => (parts[1], Some(Order::default())),
+        };
+        let workload = match (Script::parse(name), order) {
+            (Some(script), Some(order)) => script.workload(target.volume.profile()).in_order(order),
+            _ => Workload::parse("replayed", parts[1]).context("the workload")?,
         };
         let cut = |n: usize| parts.get(n).map(|text| text.parse()).transpose();
         Ok(Self {

@@ -34,6 +34,7 @@ pub mod report;
 pub mod states;
 pub mod subject;
 pub mod target;
+pub mod turns;
 pub mod watch;
 pub mod workload;
 pub mod workloads;

@@ -60,18 +60,42 @@ impl Observation {
 /// Knows the states that a run went through.
 pub struct Oracle {
     states: Vec<Model>,
-    trees: Vec<Tree>,
-    bare: Vec<Tree>,
+    /// What may be seen after so many operations: the state itself, and where the next operation takes several handles, those between them.
+    views: Vec<Vec<View>>,
     promise: DataPromise,
 }
 
-impl Oracle {
-    /// An oracle for these states in the order in which they were reached, and this promise.
-    pub fn new(states: Vec<Model>, promise: DataPromise) -> Self {
-        let trees: Vec<_> = states.iter().map(Model::tree).collect();
+/// What a state looks like.
+struct View {
+    tree: Tree,
+    bare: Tree,
+    is_halfway: bool,
+}
+
+impl View {
+    fn of(model: &Model, is_halfway: bool) -> Self {
+        let tree = model.tree();
         Self {
-            bare: trees.iter().map(without_data).collect(),
-            trees,
+            bare: without_data(&tree),
+            tree,
+            is_halfway,
+        }
+    }
+}
+
+impl Oracle {
+    /// An oracle for these states in the order in which they were reached, and this promise. Behind some of them those of `between` may be left too, before
+    /// the next is reached.
+    pub fn new(states: Vec<Model>, between: &[Vec<Model>], promise: DataPromise) -> Self {
+        let views = states.iter().enumerate().map(|(n, state)| {
+            let between = between.get(n).into_iter().flatten();
+            let halfway = between.map(|model| View::of(model, true));
+            std::iter::once(View::of(state, false))
+                .chain(halfway)
+                .collect()
+        });
+        Self {
+            views: views.collect(),
             states,
             promise,
         }
@@ -88,8 +112,13 @@ impl Oracle {
     /// It is none of them: how it differs from the nearest.
     pub fn judge(&self, seen: &Observation, allowed: &RangeInclusive<usize>) -> Result<usize> {
         let mut nearest: Option<(usize, Vec<String>)> = None;
-        for state in allowed.clone().rev() {
-            let wrong = self.wrong(seen, state, allowed)?;
+        let views = allowed.clone().rev().flat_map(|state| {
+            let is_allowed = move |view: &&View| !view.is_halfway || state < *allowed.end();
+            let views = self.views[state].iter().filter(is_allowed);
+            views.map(move |view| (state, view))
+        });
+        for (state, view) in views {
+            let wrong = self.wrong(seen, state, view, allowed)?;
             if wrong.is_empty() {
                 return Ok(state);
             }
@@ -111,18 +140,19 @@ impl Oracle {
         &self,
         seen: &Observation,
         state: usize,
+        view: &View,
         allowed: &RangeInclusive<usize>,
     ) -> Result<Vec<String>> {
         let Some((bare, pages)) = &seen.apart else {
-            return Ok(differences(&self.trees[state], &seen.tree));
+            return Ok(differences(&view.tree, &seen.tree));
         };
-        let wrong = differences(&self.bare[state], bare);
+        let wrong = differences(&view.bare, bare);
         if !wrong.is_empty() {
             return Ok(wrong);
         }
         let mut wrong = Vec::new();
         for (path, facts) in &seen.tree {
-            let expected = &self.trees[state][path];
+            let expected = &view.tree[path];
             let indices: BTreeSet<u64> = facts
                 .pages
                 .keys()

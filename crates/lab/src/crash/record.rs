@@ -2,8 +2,12 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
+use stetfs::MountOptions;
+use stetfs_fuse::errno::of_kind;
 use stetfs_media::BlockDev;
 
 use super::caught::caught;
@@ -11,10 +15,12 @@ use super::media::{Contents, Media};
 use super::moment::Tapes;
 use super::oracle::Oracle;
 use super::target::Target;
+use super::turns::{Order, Turns};
 use super::workload::Workload;
 use crate::world::library::Library;
 use crate::world::model::Model;
-use crate::world::{World, moment};
+use crate::world::op::Op;
+use crate::world::{Outcome, Reply, World, moment};
 
 /// Something in front of the home device, through which the volume under test sees it: a liar, for tests of the judge.
 pub type Front<'a> = &'a (dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev> + Sync);
@@ -31,10 +37,18 @@ pub struct Record {
     pub begin: u64,
     /// What may be found: state n is that after n operations.
     pub oracle: Oracle,
-    /// Of each operation, and of the unmount at the end: how many changes there had been when it began and when it returned.
-    marks: Vec<(u64, u64)>,
-    /// After so many operations, the newest state that was vouched for.
-    vouched: Vec<usize>,
+    /// Of each operation, and of the unmount at the end.
+    marks: Vec<Mark>,
+}
+
+/// An operation of a run.
+struct Mark {
+    /// How many changes of the media there had been when it began.
+    begun: u64,
+    /// And when it returned.
+    returned: u64,
+    /// The state that it vouches for when it has returned.
+    vouches: usize,
 }
 
 /// An answer that is not the model's.
@@ -80,12 +94,18 @@ impl Record {
         if let Some(front) = front {
             shown.home = front(shown.home);
         }
-        let (mut library, _) = Library::mount(shown, target.options()).context("mounting")?;
+        let turns = Turns::new(workload.order);
+        let options = MountOptions {
+            schedule: (workload.order != Order::InOrder).then(|| turns.clone() as Arc<_>),
+            ..target.options()
+        };
+        let (mut library, _) = Library::mount(shown, options).context("mounting")?;
         let promise = library.fs().data_promise();
         let mut model = Model::new(target.volume.rules());
         model.set_time(moment(0));
         for (i, op) in workload.setup.iter().enumerate() {
-            apply(&mut model, &mut library, i, op).context("in the setup")?;
+            let expected = foretell(&mut model, &library, op);
+            agree(i, op, expected, library.apply(op)).context("in the setup")?;
         }
         let (begin, start) = match workload.setup.is_empty() {
             true => (0, fresh.clone()),
@@ -94,38 +114,37 @@ impl Record {
                 (media.changes(), media.contents())
             }
         };
-        let done = model.steps();
-        let mut states = vec![model.clone()];
-        let (mut marks, mut vouched) = (Vec::new(), vec![0]);
-        for (i, op) in workload.ops.iter().enumerate() {
-            let before = media.changes();
-            apply(&mut model, &mut library, i, op)?;
-            marks.push((before, media.changes()));
-            vouched.push(model.vouched().saturating_sub(done));
-            states.push(model.clone());
-        }
-        let before = media.changes();
+        let (states, mut marks) = carry_out(workload, &turns, &media, &mut model, &mut library)?;
+        let relocates = target.scheme.relocates;
+        let between = states.iter().zip(&workload.ops);
+        let between: Vec<_> = between
+            .map(|(state, op)| state.between(op, relocates))
+            .collect();
+        let begun = media.changes();
         library.unmount().context("unmounting")?;
-        marks.push((before, media.changes()));
-        vouched.push(workload.ops.len());
+        marks.push(Mark {
+            begun,
+            returned: media.changes(),
+            vouches: workload.ops.len(),
+        });
         Ok(Self {
             target: target.clone(),
             tapes: media.tapes(),
             start,
             begin,
-            oracle: Oracle::new(states, promise),
+            oracle: Oracle::new(states, &between, promise),
             marks,
-            vouched,
         })
     }
 
     /// The states that a cut after `at` changes may leave: from the newest that was vouched for before it to
     /// that of the last operation that had begun.
     pub fn allowed(&self, at: u64) -> RangeInclusive<usize> {
-        let begun = self.marks.partition_point(|(before, _)| *before <= at);
-        let returned = self.marks.partition_point(|(_, after)| *after <= at);
+        let begun = self.marks.partition_point(|mark| mark.begun <= at);
+        let returned = self.marks.iter().filter(|mark| mark.returned <= at);
+        let vouched = returned.map(|mark| mark.vouches).max();
         // The last mark is the unmount's, which changes nothing that can be seen.
-        self.vouched[returned]..=begun.min(self.marks.len() - 1)
+        vouched.unwrap_or(0)..=begun.min(self.marks.len() - 1)
     }
 
     /// Moments from the end of the setup to the end of the unmount.
@@ -134,23 +153,96 @@ impl Record {
     }
 }
 
-fn apply(
+/// Syncs that are under way at once, beside the operation of the first thread.
+const SYNCS: usize = 2;
+
+/// Carries out the operations of a workload in its order; the states that they go through, and of each operation its mark.
+fn carry_out(
+    workload: &Workload,
+    turns: &Arc<Turns>,
+    media: &Media,
     model: &mut Model,
     library: &mut Library,
-    number: usize,
-    op: &crate::world::op::Op,
-) -> Result<()> {
+) -> Result<(Vec<Model>, Vec<Mark>)> {
+    let setup = model.steps();
+    let mut states = vec![model.clone()];
+    let mut marks: Vec<Mark> = Vec::new();
+    let returned = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let drive = turns.drive();
+        for (i, op) in workload.ops.iter().enumerate() {
+            let begun = media.changes();
+            let expected = foretell(model, library, op);
+            let mut mark = Mark {
+                begun,
+                returned: u64::MAX,
+                vouches: model.vouched().saturating_sub(setup),
+            };
+            states.push(model.clone());
+            match library.sync_op(op).filter(|_| turns.overlap()) {
+                Some(Ok(sync)) => {
+                    turns.until(SYNCS - 1);
+                    let (number, returned) = (turns.add(), &returned);
+                    scope.spawn(move || {
+                        let done = turns.run(number, || {
+                            let done = caught(|| sync.run());
+                            (done, media.changes())
+                        });
+                        returned.lock().push((i, done));
+                    });
+                    turns.stop(Some(number));
+                }
+                Some(Err(error)) => {
+                    let found = Err(of_kind(error.kind()));
+                    agree(i, op, expected, found)?;
+                    mark.returned = media.changes();
+                }
+                None => {
+                    if *op == Op::Remount {
+                        turns.until(0);
+                    }
+                    agree(i, op, expected, library.apply(op))?;
+                    mark.returned = media.changes();
+                }
+            }
+            marks.push(mark);
+            if turns.overlap() && turns.chance(50) {
+                turns.stop(None);
+            }
+        }
+        turns.until(0);
+        drop(drive);
+        Ok::<_, anyhow::Error>(())
+    })?;
+    for (i, (done, at)) in returned.into_inner() {
+        let found = done?.map_err(|error| of_kind(error.kind()));
+        agree(
+            i,
+            &workload.ops[i],
+            Ok(Reply::Done),
+            found.map(|()| Reply::Done),
+        )?;
+        marks[i].returned = at;
+    }
+    Ok((states, marks))
+}
+
+/// What the model says to an operation, which it and the library do at the same time.
+fn foretell(model: &mut Model, library: &Library, op: &Op) -> Outcome {
     let now = moment(model.steps());
     model.set_time(now);
     library.set_time(now);
-    let (expected, found) = (model.apply(op), library.apply(op));
-    if expected != found {
-        bail!(WrongAnswer {
-            number: number + 1,
-            line: op.to_string(),
-            found: format!("{found:?}"),
-            expected: format!("{expected:?}"),
-        });
+    model.apply(op)
+}
+
+fn agree(number: usize, op: &Op, expected: Outcome, found: Outcome) -> Result<()> {
+    if expected == found {
+        return Ok(());
     }
-    Ok(())
+    bail!(WrongAnswer {
+        number: number + 1,
+        line: op.to_string(),
+        found: format!("{found:?}"),
+        expected: format!("{expected:?}"),
+    })
 }

@@ -1,12 +1,14 @@
 //! What is done before the power goes off: a setup, which is synced and not cut, and the operations that are.
 //!
 //! As text: operations, one a line or separated by `;` (the verbs of [`crate::world::text`]), comments after `#`. Lines before
-//! `begin` are the setup; `setup standard` is that of the enumerated sequences. Without either, the power is cut from the mount on.
+//! `begin` are the setup; `setup standard` is that of the enumerated sequences. Without either, the power is cut from the mount on. `order each-handle`
+//! and `order overlap7` say in which order it is carried out ([`Order`]).
 
 use std::fmt;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::turns::Order;
 use super::workloads::vocabulary::standard_setup;
 use crate::world::op::Op;
 use crate::world::text::read_line;
@@ -20,9 +22,12 @@ pub struct Workload {
     pub setup: Vec<Op>,
     /// What the power is cut in.
     pub ops: Vec<Op>,
+    /// In which order that is carried out.
+    pub order: Order,
 }
 
 const BEGIN: &str = "begin";
+const ORDER: &str = "order ";
 const STANDARD: &str = "setup standard";
 
 /// Operations from which on a workload is long: not everything is looked at.
@@ -32,6 +37,24 @@ impl Workload {
     /// Whether it has so many operations that looking at everything would take too long.
     pub fn is_long(&self) -> bool {
         self.ops.len() >= LONG
+    }
+
+    /// The same, carried out in this order.
+    pub fn in_order(self, order: Order) -> Self {
+        Self { order, ..self }
+    }
+
+    /// Whether it is `other`, but perhaps for the order.
+    pub fn is_in_some_order(&self, other: &Self) -> bool {
+        (&self.setup, &self.ops) == (&other.setup, &other.ops)
+    }
+
+    /// Its name, and its order if it is another than the usual.
+    pub fn title(&self) -> String {
+        match self.order {
+            Order::InOrder => self.name.clone(),
+            order => format!("{} {order}", self.name),
+        }
     }
 
     /// How many of its operations do something to the volume.
@@ -59,6 +82,7 @@ impl Workload {
             name: name.to_owned(),
             setup: Vec::new(),
             ops: Vec::new(),
+            order: Order::default(),
         };
         let mut begun = false;
         for (number, line) in text.lines().enumerate() {
@@ -89,6 +113,7 @@ impl Workload {
                 *begun = true;
                 self.setup = standard_setup();
             }
+            _ if part.starts_with(ORDER) => self.order = part[ORDER.len()..].trim().parse()?,
             _ if is_begin => bail!("the only setup with a name is \"standard\""),
             _ => self.ops.extend(read_line(part)?),
         }
@@ -102,6 +127,9 @@ impl Workload {
 
     fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
+        if self.order != Order::default() {
+            lines.push(format!("{ORDER}{}", self.order));
+        }
         if self.setup == standard_setup() {
             lines.push(STANDARD.to_owned());
         } else if !self.setup.is_empty() {
@@ -129,8 +157,14 @@ mod tests {
         let text = "setup standard # as always\nwrite A/x 0 10; fsync A/x\n\nsync\n";
         let workload = Workload::parse("w", text).expect("a workload");
         assert_eq!(workload.ops.len(), 7);
-        for text in [workload.text(), workload.to_string()] {
-            assert_eq!(Workload::parse("w", &text).expect("its own text"), workload);
+        let overlapping = Workload {
+            order: Order::Overlap(7),
+            ..workload.clone()
+        };
+        for workload in [workload, overlapping] {
+            for text in [workload.text(), workload.to_string()] {
+                assert_eq!(Workload::parse("w", &text).expect("its own text"), workload);
+            }
         }
         let own = Workload::parse("w", "create f\nbegin\nunlink f").expect("a workload");
         assert_eq!((own.setup.len(), own.ops.len()), (1, 1));

@@ -36,6 +36,34 @@ pub struct Library {
     slots: [Option<InodeNo>; SLOTS as usize],
 }
 
+/// A sync of one file or directory, or of everything.
+pub enum SyncOp {
+    /// fsync and fdatasync.
+    File {
+        /// The mount.
+        fs: Fs,
+        /// Whose.
+        ino: InodeNo,
+        /// Only what is needed to read the content.
+        datasync: bool,
+    },
+    /// sync.
+    All(Fs),
+}
+
+impl SyncOp {
+    /// Returns when it is durable.
+    ///
+    /// # Errors
+    /// Of the commit.
+    pub fn run(self) -> Answer<()> {
+        match self {
+            Self::File { fs, ino, datasync } => fs.fsync(ino, datasync),
+            Self::All(fs) => fs.sync(),
+        }
+    }
+}
+
 type Answer<T> = std::result::Result<T, Error>;
 
 impl Library {
@@ -316,12 +344,30 @@ impl Library {
         Ok(Reply::Names(names))
     }
 
-    fn fsync_dir(&self, path: &str) -> Answer<()> {
+    /// What a sync is to do, so that it can be done in a thread of its own; none for other operations.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn sync_op(&self, op: &Op) -> Option<Answer<SyncOp>> {
+        let of = |ino: Answer<InodeNo>, datasync| {
+            let fs = self.fs.clone();
+            ino.map(|ino| SyncOp::File { fs, ino, datasync })
+        };
+        Some(match op {
+            Op::Fsync { slot } => of(self.slot(*slot), false),
+            Op::Fdatasync { slot } => of(self.slot(*slot), true),
+            Op::FsyncDir { path } => of(self.directory(path), false),
+            Op::Sync => Ok(SyncOp::All(self.fs.clone())),
+            _ => return None,
+        })
+    }
+
+    fn directory(&self, path: &str) -> Answer<InodeNo> {
         let attr = self.followed(path)?;
-        if !attr.is_dir() {
-            return Err(Error::NotDirectory);
+        match attr.is_dir() {
+            true => Ok(attr.ino),
+            false => Err(Error::NotDirectory),
         }
-        self.fs.fsync(attr.ino, false)
     }
 
     fn remount(&mut self) -> Answer<()> {
@@ -502,12 +548,11 @@ impl Library {
                 return Ok(Reply::Bytes(self.fs.readlink(self.at(path)?.ino)?));
             }
             Op::Readdir { path } => return self.readdir(path),
-            Op::Fsync { slot } => self.fs.fsync(self.slot(*slot)?, false),
-            Op::Fdatasync { slot } => self.fs.fsync(self.slot(*slot)?, true),
-            Op::FsyncDir { path } => self.fsync_dir(path),
-            Op::Sync => self.fs.sync(),
             Op::Remount => self.remount(),
-            _ => unreachable!("done by the caller"),
+            _ => match self.sync_op(op) {
+                Some(sync) => sync?.run(),
+                None => unreachable!("done by the caller"),
+            },
         };
         done.map(|()| Reply::Done)
     }

@@ -130,7 +130,7 @@ impl Model {
         self.step
     }
 
-    /// The newest step that the fsyncs and syncs so far vouch for: every state from there on is one that a crash may leave.
+    /// The newest step that the last operation vouches for, when it has returned: every state from there on is one that a crash may leave. 0: it is no sync.
     pub fn vouched(&self) -> usize {
         self.vouched
     }
@@ -601,6 +601,42 @@ impl Model {
         Ok(Reply::Done)
     }
 
+    /// The states that an operation goes through which takes several handles, as stetfs does it: with room for a range that is to become zeros before
+    /// anything else, so that a full volume is left as it was; and where the scheme gives a block that is written another place (`relocates`), without
+    /// the blocks that lie in it.
+    pub fn between(&self, op: &Op, relocates: bool) -> Vec<Self> {
+        let Op::Fallocate {
+            slot,
+            how: how @ (Reserve::Zero | Reserve::ZeroKeepSize),
+            offset,
+            len,
+        } = op
+        else {
+            return Vec::new();
+        };
+        let (Ok(id), end) = (self.slot(*slot), offset + len) else {
+            return Vec::new();
+        };
+        let with = |change: &dyn Fn(&mut Node)| {
+            let mut between = self.clone();
+            change(between.nodes.get_mut(&id).expect("it is open"));
+            between
+        };
+        let touched = self.blocks_of(*offset, *len);
+        let roomy = with(&|node| node.blocks.extend(touched.clone()));
+        if !relocates {
+            return vec![roomy];
+        }
+        let mut empty = roomy.clone();
+        if empty.fallocate(*slot, *how, *offset, *len).is_err() {
+            return Vec::new();
+        }
+        let whole = offset.div_ceil(self.rules.block)..end / self.rules.block;
+        let node = empty.nodes.get_mut(&id).expect("it is open");
+        node.blocks.retain(|n| !whole.contains(n));
+        vec![roomy, empty]
+    }
+
     fn truncate(&mut self, path: &str, size: u64) -> Outcome {
         let id = self.followed(path)?;
         match self.node(id).body {
@@ -760,14 +796,14 @@ impl Model {
 
     fn fsync(&mut self, slot: u8, of: impl FnOnce(&Node) -> usize) -> Outcome {
         let id = self.slot(slot)?;
-        self.vouched = self.vouched.max(of(self.node(id)));
+        self.vouched = of(self.node(id));
         Ok(Reply::Done)
     }
 
     fn fsync_dir(&mut self, path: &str) -> Outcome {
         let id = self.followed(path)?;
         self.names(id)?;
-        self.vouched = self.vouched.max(self.node(id).changed);
+        self.vouched = self.node(id).changed;
         Ok(Reply::Done)
     }
 
@@ -891,6 +927,7 @@ impl World for Model {
 
     fn apply(&mut self, op: &Op) -> Outcome {
         self.step += 1;
+        self.vouched = 0;
         match op {
             Op::Create {
                 path,

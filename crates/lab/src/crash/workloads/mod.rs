@@ -15,6 +15,7 @@ use crate::image::Variety;
 use script::Script;
 use sequences::{Sample, sequences};
 
+use super::turns::Order;
 use super::workload::Workload;
 
 /// Which workloads are run.
@@ -28,6 +29,8 @@ pub struct Choice {
     pub random: u64,
     /// Every script that is written down.
     pub scripts: bool,
+    /// Each of them is carried out in each of these orders.
+    pub orders: Vec<Order>,
 }
 
 /// Workloads, and what was not taken.
@@ -58,6 +61,10 @@ impl Choice {
             chosen.impossible += made.impossible;
             chosen.not_drawn += made.left_out;
         }
+        let workloads = chosen.workloads.into_iter();
+        chosen.workloads = workloads
+            .flat_map(|w| self.orders.iter().map(move |o| w.clone().in_order(*o)))
+            .collect();
         chosen
     }
 }

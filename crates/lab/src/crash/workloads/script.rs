@@ -1,6 +1,7 @@
 //! Long workloads by name: written down, drawn from a seed, or as programs write.
 
 use super::patterns;
+use crate::crash::turns::Order;
 use crate::crash::workload::Workload;
 use crate::rng::Rng;
 use crate::world::op::{Op, Payload, Profile, RenameHow, Reserve, stream};
@@ -90,6 +91,7 @@ impl Script {
             name: self.name(),
             setup: Vec::new(),
             ops: self.ops(profile),
+            order: Order::default(),
         }
     }
 }

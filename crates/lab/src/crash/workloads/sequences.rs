@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::vocabulary::{Persist, VOCABULARY, standard_setup};
+use crate::crash::turns::Order;
 use crate::crash::workload::Workload;
 use crate::rng::Rng;
 use crate::world::World;
@@ -125,6 +126,7 @@ impl Maker {
             name: String::new(),
             setup: standard_setup(),
             ops,
+            order: Order::default(),
         };
         let text = workload.to_string();
         if self.seen.insert(text) {
