@@ -224,6 +224,7 @@ fn campaign(args: &Crash, target: Target, workloads: Vec<Workload>) -> Result<Re
         enough: ENOUGH,
         minimized: MINIMIZED,
         front: None,
+        listener: Some(&|violation| bar.suspend(|| eprintln!("{}", found(violation)))),
     };
     let report = campaign.run(&|progress| tell(&bar, progress));
     bar.finish_and_clear();
@@ -299,6 +300,12 @@ fn table(explorations: &[Exploration]) -> Table {
         grouped(e.report.counts.nested)
     });
     row("  distinct", &|e| grouped(e.report.counts.nested_distinct));
+    row("runs that went on after a cut", &|e| {
+        grouped(e.report.counts.chains)
+    });
+    row("  states after a cut in them", &|e| {
+        grouped(e.report.counts.chained)
+    });
     row("recoveries", &|e| grouped(e.report.counts.recoveries));
     row("  cut at each moment", &|e| {
         grouped(e.report.counts.recoveries_cut)
@@ -362,6 +369,19 @@ fn shown(n: usize, violation: &Violation) -> String {
         text += &format!("  the smallest workload found:\n{}\n", indented(minimized));
     }
     text + &format!("  stetfs crash --replay '{case}'")
+}
+
+/// A violation as it was found, while the search for more goes on.
+fn found(violation: &Violation) -> String {
+    let Violation {
+        fault,
+        why,
+        case,
+        workload,
+        ..
+    } = violation;
+    let first = why.lines().next().unwrap_or_default();
+    format!("found {fault} in {workload}: {first}\n  stetfs crash --replay '{case}'")
 }
 
 /// The text form of workloads, for the help.

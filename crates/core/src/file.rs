@@ -388,8 +388,13 @@ pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
     if vol.journal.data_promise() != DataPromise::Atomic {
         return 0;
     }
-    let blocks = chunk_blocks(vol);
-    blocks.saturating_sub(1).max(1) << vol.geo.block_bits
+    let chunk = handle_write_max(vol);
+    (chunk - vol.geo.block_size() as u64).max(vol.geo.block_size() as u64)
+}
+
+/// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is several, each of so much.
+pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
+    chunk_blocks(vol) << vol.geo.block_bits
 }
 
 /// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written.

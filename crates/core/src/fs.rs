@@ -512,6 +512,11 @@ impl Fs {
         self.run(|vol| mount::shutdown(vol, how))
     }
 
+    /// A write that is longer than so many bytes from the beginning of a block on is several handles, each of so much: a crash may leave the first of them.
+    pub fn handle_write_max(&self) -> u64 {
+        file::handle_write_max(&self.0)
+    }
+
     /// What the volume is doing.
     pub fn stats(&self) -> Stats {
         let vol = &self.0;

@@ -55,6 +55,8 @@ pub struct MountOptions {
     pub grpid: bool,
     /// Where the time comes from.
     pub clock: Clock,
+    /// Inodes to keep in memory; none: as many as `memory` has room for.
+    pub inodes: Option<usize>,
     /// Decides who goes on when several are at work (for tests).
     pub schedule: Option<Arc<dyn Schedule>>,
     /// The scheme's own options and their values ([`stetfs_journal::OptionAbout`]).
@@ -142,6 +144,7 @@ impl Default for MountOptions {
             noload: false,
             grpid: false,
             clock: Clock::System,
+            inodes: None,
             schedule: None,
             scheme_options: Vec::new(),
         }

@@ -30,7 +30,7 @@ fn states() -> u64 {
     given.map_or(STATES, |n| n.parse().expect("a number of states"))
 }
 
-/// Explores with a bug until a violation, first the workloads that are written down, then the sequences of one operation, then random ones.
+/// Explores with a bug until a violation, first the workloads that are written down, then the sequences of one operation, then random ones, each in every order.
 fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
     let target = Target::new(scheme, Some(mode), EXT4_1K).expect("a target");
     // Without the bug, so that what it does is done to the workloads.
@@ -47,8 +47,8 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
         orders: vec![Order::InOrder, Order::EachHandle, Order::Overlap(1)],
     };
     let mut workloads = choice.workloads(&target.volume).workloads;
-    // The long ones first, since most bugs need a log that is used; those that are written down before the random ones.
-    workloads.sort_by_key(|w| (!w.is_long(), w.name.starts_with("random")));
+    // Those that are written down first, since most bugs need a log that is used; random ones last.
+    workloads.sort_by_key(|w| (w.name.starts_with("random"), !w.is_long()));
     let campaign = Campaign {
         target,
         fresh,
@@ -62,6 +62,7 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
         enough: 1,
         minimized: 0,
         front: None,
+        listener: None,
     };
     plant(Some(bug));
     let report = campaign.run(&|_| {}).expect("a campaign");

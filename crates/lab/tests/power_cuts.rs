@@ -15,6 +15,7 @@ use stetfs_lab::crash::record::Front;
 use stetfs_lab::crash::report::{Counts, Fault, Report};
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
+use stetfs_lab::crash::turns::Order;
 use stetfs_lab::crash::workload::Workload;
 use stetfs_lab::crash::workloads::script::Script;
 use stetfs_lab::crash::workloads::sequences::{Sample, sequences};
@@ -48,6 +49,7 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
         enough: 1,
         minimized: 1,
         front,
+        listener: None,
     };
     campaign
         .run(&|_| {})
@@ -79,9 +81,13 @@ fn assert_survives(target: &Target, workloads: Vec<Workload>) -> Counts {
     counts
 }
 
+/// One in each order, by turns.
 fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
-    let workload = |script: &Script| script.workload(volume.profile());
-    scripts.iter().map(workload).collect()
+    let orders = [Order::InOrder, Order::Overlap(1), Order::EachHandle];
+    let orders = orders.into_iter().cycle();
+    let workload =
+        |(script, order): (&Script, _)| script.workload(volume.profile()).in_order(order);
+    scripts.iter().zip(orders).map(workload).collect()
 }
 
 /// So many of the sequences of one operation and of two, spread over all of them.

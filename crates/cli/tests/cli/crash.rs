@@ -36,7 +36,7 @@ fn a_journal_survives() {
                 .as_u64()
                 .unwrap_or_else(|| panic!("{name}: {one}"))
         };
-        assert_eq!((count("workloads"), count("violations")), (1, 0), "{one}");
+        assert_eq!((count("workloads"), count("violations")), (3, 0), "{one}");
         assert!(count("states") > 100 && count("nested") > 1000, "{one}");
         assert!(count("recoveries") < count("states_distinct") + count("nested_distinct"));
         assert_eq!(count("e2fsck"), count("e2fsck_agreed"), "{one}");

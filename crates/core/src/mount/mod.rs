@@ -501,7 +501,8 @@ fn assemble(
         alloc.enable_discard();
     }
     // An inode in memory takes about 512 bytes; an eighth of the memory is theirs.
-    let inodes = (opts.memory / 8 / 512).min(1 << 20) as usize;
+    let most = (opts.memory / 8 / 512).min(1 << 20) as usize;
+    let inodes = opts.inodes.map_or(most, |inodes| inodes.min(most));
     let committed = journal.committed();
     let dirs = crate::dir::Dirs::new(&sb);
     let vol = Arc::new(Volume {

@@ -47,6 +47,8 @@ pub struct Campaign<'a> {
     pub minimized: usize,
     /// Something in front of the home device while workloads run.
     pub front: Option<Front<'a>>,
+    /// Who hears of each violation when it is found, as it was found; from several threads.
+    pub listener: Option<&'a (dyn Fn(&Violation) + Sync)>,
 }
 
 /// How far a campaign is.
@@ -138,7 +140,8 @@ impl Campaign<'_> {
             .saturating_sub(counts.workloads + counts.workloads_unfinished);
         // In the order of the workloads, whichever thread was faster.
         wrong.sort_by_key(|(n, _)| *n);
-        let violations = self.violations(wrong)?;
+        let end = self.budget.time.map(|most| shared.started + most);
+        let violations = self.violations(wrong, end)?;
         Ok(Report {
             scheme: self.target.scheme.name,
             data: self.target.data.map(DataMode::name),
@@ -172,28 +175,28 @@ impl Campaign<'_> {
         }
     }
 
-    /// Looks for small cases that show the first violations.
-    fn violations(&self, wrong: Vec<(usize, Wrong)>) -> Result<Vec<Violation>> {
+    /// Looks for small cases that show the first violations, until `end` at most.
+    fn violations(
+        &self,
+        wrong: Vec<(usize, Wrong)>,
+        end: Option<Instant>,
+    ) -> Result<Vec<Violation>> {
         let dir = crate::host::scratch()?;
         let scratch = dir.path().join("recovered");
         let mut violations = Vec::new();
         for (n, (index, wrong)) in wrong.into_iter().enumerate() {
             let workload = &self.workloads[index];
-            let mut case = Case {
-                target: self.target.clone(),
-                workload: workload.clone(),
-                cut: wrong.cut.clone(),
-                nested: wrong.nested.clone(),
-            };
+            let mut case = self.case(workload, &wrong);
             let (mut why, mut minimized) = (wrong.why, None);
-            if n < self.minimized {
+            if n < self.minimized && case.then.is_none() {
+                let due = Instant::now() + MINIMIZE_FOR;
                 let minimizer = Minimizer {
                     target: &self.target,
                     fresh: &self.fresh,
                     front: self.front,
                     effort: self.effort,
                     scratch: &scratch,
-                    deadline: Instant::now() + MINIMIZE_FOR,
+                    deadline: end.map_or(due, |end| end.min(due)),
                 };
                 if let Some((smaller, wrong)) = minimizer.minimize(workload, wrong.fault)? {
                     minimized = Some(smaller.workload.text());
@@ -210,6 +213,30 @@ impl Campaign<'_> {
             });
         }
         Ok(violations)
+    }
+
+    fn case(&self, workload: &Workload, wrong: &Wrong) -> Case {
+        Case {
+            target: self.target.clone(),
+            workload: workload.clone(),
+            cut: wrong.cut.clone(),
+            nested: wrong.nested.clone(),
+            then: wrong.then.clone(),
+        }
+    }
+
+    /// Tells of a violation as it was found.
+    fn tell_of(&self, workload: &Workload, wrong: &Wrong) {
+        if let Some(listener) = self.listener {
+            listener(&Violation {
+                fault: wrong.fault,
+                why: wrong.why.clone(),
+                case: self.case(workload, wrong).to_string(),
+                left: String::new(),
+                workload: workload.title(),
+                minimized: None,
+            });
+        }
     }
 
     /// What was there at a case's cut, in words.
@@ -245,6 +272,10 @@ impl Shared<'_> {
             let explored = self.explore(workload, &mut subject, &scratch, &mut go_on);
             let findings = explored.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
             self.done.fetch_add(1, Ordering::Relaxed);
+            findings
+                .wrong
+                .iter()
+                .for_each(|wrong| campaign.tell_of(workload, wrong));
             let mut found = self.found.lock();
             found.counts.workloads += u64::from(!findings.unfinished);
             found.counts.workloads_unfinished += u64::from(findings.unfinished);
@@ -291,7 +322,7 @@ impl Shared<'_> {
             told = *counts;
             go_on()
         };
-        let findings = explore(&record, effort, subject, scratch, &mut count)?;
+        let findings = explore(&record, workload, effort, subject, scratch, &mut count)?;
         self.found.lock().counts += findings.counts.since(&told);
         Ok(findings)
     }

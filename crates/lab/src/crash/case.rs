@@ -1,12 +1,12 @@
 //! One case by its name: what was run, where the power was cut, what was left. A failure prints it, and it replays.
 //!
 //! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order if it is another than the usual, or as text, a cut after so many changes and what of
-//! the pending ones is there, and perhaps a second cut during the recovery from the first.
+//! the pending ones is there, and perhaps a second cut during the recovery from the first, or with `| then OPERATIONS |` before it in what was done then.
 
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use stetfs_media::sim::Keep;
 
 use super::explore::Wrong;
@@ -18,6 +18,9 @@ use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
 use super::workloads::script::Script;
+
+/// Before what was done after the first cut.
+const THEN: &str = "then ";
 
 /// A moment and what of the pending changes got to the media.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,8 +65,10 @@ pub struct Case {
     pub workload: Workload,
     /// The cut; none for a workload that goes wrong without one.
     pub cut: Option<Cut>,
-    /// The cut during recovery.
+    /// The second cut: during recovery, or in what was done then.
     pub nested: Option<Cut>,
+    /// What was done after the first cut.
+    pub then: Option<Workload>,
 }
 
 impl fmt::Display for Case {
@@ -76,7 +81,13 @@ impl fmt::Display for Case {
             }
             _ => write!(f, "{}", self.workload)?,
         }
-        for cut in self.cut.iter().chain(&self.nested) {
+        if let Some(cut) = &self.cut {
+            write!(f, " | {cut}")?;
+        }
+        if let Some(then) = &self.then {
+            write!(f, " | {THEN}{then}")?;
+        }
+        if let Some(cut) = &self.nested {
             write!(f, " | {cut}")?;
         }
         Ok(())
@@ -87,7 +98,14 @@ impl FromStr for Case {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let parts: Vec<_> = text.split('|').map(str::trim).collect();
+        let mut parts: Vec<_> = text.split('|').map(str::trim).collect();
+        let then = match parts.get(3).and_then(|part| part.strip_prefix(THEN)) {
+            Some(ops) => {
+                parts.remove(3);
+                Some(Workload::parse("replayed", ops).context("what was done then")?)
+            }
+            None => None,
+        };
         ensure!(
             (2..=4).contains(&parts.len()),
             "a case is a target, a workload and up to two cuts, with | between them"
@@ -107,6 +125,7 @@ impl FromStr for Case {
             workload,
             cut: cut(2)?,
             nested: cut(3)?,
+            then,
         })
     }
 }
@@ -165,6 +184,9 @@ impl Case {
         let moment = record.tapes.moment(cut.at).ok_or_else(short)?;
         let mut left = vec![moment.describe(&cut.keep)];
         let mut contents: Contents = moment.contents(&cut.keep);
+        if let Some(then) = &self.then {
+            return self.replay_then(record, cut, then, left, &contents, subject);
+        }
         if let Some(nested) = &self.nested {
             let tapes = subject.recover(&contents).tapes;
             let short = || anyhow!("the recovery makes only {} changes", tapes.changes());
@@ -185,6 +207,58 @@ impl Case {
     }
 }
 
+impl Case {
+    /// Goes on after the first cut, and judges the second.
+    fn replay_then(
+        &self,
+        record: &Record,
+        cut: &Cut,
+        then: &Workload,
+        mut left: Vec<String>,
+        contents: &Contents,
+        subject: &mut Subject,
+    ) -> Result<Replayed> {
+        let first = subject.recover(contents).outcome;
+        let allowed = record.allowed(cut.at);
+        let state = match first.judge(&record.oracle, &allowed) {
+            Ok(state) => state,
+            Err(wrong) => {
+                return Ok(Replayed {
+                    wrong: Some(wrong),
+                    state: None,
+                    allowed,
+                    left,
+                });
+            }
+        };
+        let model = &record.oracle.states()[state];
+        let second = match Record::go_on(&self.target, contents, model, then) {
+            Ok(second) => second,
+            Err(error) => {
+                let Wrong { fault, why, .. } = Wrong::without_cut(&error);
+                return Ok(Replayed {
+                    wrong: Some((fault, why)),
+                    state: None,
+                    allowed,
+                    left,
+                });
+            }
+        };
+        let case = Self {
+            cut: self.nested.clone(),
+            nested: None,
+            then: None,
+            ..self.clone()
+        };
+        let Some(cut) = &case.cut else {
+            bail!("nothing says when the power was cut again");
+        };
+        let mut replayed = case.replay_on(&second, cut, subject)?;
+        left.append(&mut replayed.left);
+        Ok(Replayed { left, ..replayed })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +270,7 @@ mod tests {
             "jbd2 ordered ext3-1k | orphans | 4 all | 17 first:3",
             "jbd2 ordered ext4-1k:256 | log | 1 all",
             "null - ext4-4k | setup standard; unlink A/x; sync | 9 only:1,2",
+            "jbd2 journal ext4-1k | alike overlap3 | 9 all | then chmod a 600; sync | 7 none",
             "jbd2 journal,journal_async_commit ext4-1k | log | 1 all",
             "jbd2 writeback ext4-1k | create f 644; begin; unlink f",
         ] {

@@ -16,6 +16,7 @@ use super::record::Record;
 use super::report::{Counts, Fault};
 use super::states::{Effort, possible};
 use super::subject::{Outcome, Subject, second_opinion};
+use super::workload::Workload;
 use crate::rng::Rng;
 
 /// A state whose outcome is not allowed.
@@ -29,6 +30,8 @@ pub struct Wrong {
     pub cut: Option<Cut>,
     /// The cut during recovery.
     pub nested: Option<Cut>,
+    /// What was done after the first cut: then the second one falls there.
+    pub then: Option<Workload>,
 }
 
 impl Wrong {
@@ -44,6 +47,7 @@ impl Wrong {
             why: format!("{error:#}"),
             cut: None,
             nested: None,
+            then: None,
         }
     }
 }
@@ -58,6 +62,9 @@ pub struct Findings {
     /// Whether the budget ended before the workload.
     pub unfinished: bool,
 }
+
+/// Moments of what is done after a power cut.
+const CHAINED_MOMENTS: usize = 40;
 
 /// An outcome, with what is needed to use it for other states.
 struct Known {
@@ -86,6 +93,7 @@ impl Known {
 /// e2fsck cannot be run.
 pub fn explore(
     record: &Record,
+    workload: &Workload,
     effort: Effort,
     subject: &mut Subject,
     scratch: &Path,
@@ -110,8 +118,13 @@ pub fn explore(
         folded: 0,
         foldable: 0,
         found: Findings::default(),
+        drawn: Vec::new(),
+        seen: 0,
     };
     explorer.run()?;
+    if !explorer.stopped {
+        explorer.go_on_from_drawn(workload)?;
+    }
     Ok(explorer.found)
 }
 
@@ -137,6 +150,10 @@ struct Explorer<'a> {
     /// States of the workload that could be.
     foldable: u64,
     found: Findings,
+    /// States by chance that the run may go on from: the cut, and what is allowed.
+    drawn: Vec<(Cut, usize, RangeInclusive<usize>)>,
+    /// Out of so many.
+    seen: u64,
 }
 
 /// The power is cut in the workload, or once more in a recovery.
@@ -158,6 +175,7 @@ impl Explorer<'_> {
         for moment in record.tapes.moments(wanted) {
             let allowed = record.allowed(moment.at());
             for (outcome, keep) in self.look_at(&moment, Depth::Workload, &mut differ)? {
+                self.draw(outcome, &allowed, moment.at(), &keep);
                 self.judge(outcome, &allowed, moment.at(), keep);
             }
             looked_at += 1;
@@ -337,6 +355,97 @@ impl Explorer<'_> {
         Ok(())
     }
 
+    /// Draws the states to go on from, each with the same chance.
+    fn draw(&mut self, outcome: usize, allowed: &RangeInclusive<usize>, at: u64, keep: &Keep) {
+        self.seen += 1;
+        let most = self.effort.chains;
+        let place = match self.drawn.len() < most {
+            true => self.drawn.len(),
+            false => self.rng.below(self.seen) as usize,
+        };
+        if place < most {
+            let cut = Cut {
+                at,
+                keep: keep.clone(),
+            };
+            self.drawn.truncate(most);
+            match self.drawn.get_mut(place) {
+                Some(drawn) => *drawn = (cut, outcome, allowed.clone()),
+                None => self.drawn.push((cut, outcome, allowed.clone())),
+            }
+        }
+    }
+
+    /// Goes on from the states that were drawn, and cuts the power in what is done then.
+    fn go_on_from_drawn(&mut self, workload: &Workload) -> Result<()> {
+        for (cut, outcome, allowed) in std::mem::take(&mut self.drawn) {
+            let (outcome, oracle) = (&self.known[outcome].outcome, &self.record.oracle);
+            let (Ok(state), Some(moment)) = (
+                outcome.judge(oracle, &allowed),
+                self.record.tapes.moment(cut.at),
+            ) else {
+                continue;
+            };
+            // The model knows no other.
+            let is_exact = |seen| oracle.is_exactly(seen, state);
+            if !outcome.seen.as_ref().is_some_and(is_exact) {
+                continue;
+            }
+            let then = workload.continued(state);
+            if then.ops.is_empty() {
+                continue;
+            }
+            let (left, target) = (moment.contents(&cut.keep), &self.record.target);
+            let model = &self.record.oracle.states()[state];
+            self.found.counts.chains += 1;
+            let record = match Record::go_on(target, &left, model, &then) {
+                Ok(record) => record,
+                Err(error) => {
+                    self.found.counts.violations += 1;
+                    self.found.wrong.push(Wrong {
+                        cut: Some(cut),
+                        then: Some(then),
+                        ..Wrong::without_cut(&error)
+                    });
+                    continue;
+                }
+            };
+            let effort = Effort {
+                moments: self.effort.moments.min(CHAINED_MOMENTS),
+                nest_every: 0,
+                chains: 0,
+                ..self.effort
+            };
+            let (told, go_on) = (self.found.counts, &mut *self.go_on);
+            let mut count = |_: &Counts| go_on(&told);
+            let found = explore(
+                &record,
+                &then,
+                effort,
+                self.subject,
+                self.scratch,
+                &mut count,
+            )?;
+            self.found.counts.chained += found.counts.states;
+            self.found.counts.violations += found.counts.violations;
+            self.found.counts.recoveries += found.counts.recoveries;
+            for wrong in found.wrong {
+                self.found.wrong.push(Wrong {
+                    nested: wrong.cut,
+                    cut: Some(cut.clone()),
+                    then: Some(then.clone()),
+                    ..wrong
+                });
+            }
+            if found.unfinished {
+                self.stopped = true;
+                self.found.unfinished = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Judges an outcome, and those after a second cut, where these states are allowed.
     fn judge(&mut self, id: usize, allowed: &RangeInclusive<usize>, at: u64, keep: Keep) {
         let key = (id, allowed.clone());
@@ -374,6 +483,7 @@ impl Explorer<'_> {
                 why,
                 cut: Some(cut.clone()),
                 nested: nested.cloned(),
+                then: None,
             });
         }
     }

@@ -61,6 +61,7 @@ impl Minimizer<'_> {
             workload: best,
             cut: wrong.cut.clone(),
             nested: wrong.nested.clone(),
+            then: None,
         };
         let wrong = self.simplify_state(&mut case, wrong, &mut subject)?;
         Ok(Some((case, wrong)))
@@ -117,9 +118,13 @@ impl Minimizer<'_> {
                 return Ok((wrong.fault == fault).then_some(wrong));
             }
         };
-        let effort = self.effort.fitted(workload, self.target);
+        let effort = Effort {
+            chains: 0,
+            ..self.effort.fitted(workload, self.target)
+        };
         let go_on = &mut |_: &_| Instant::now() <= self.deadline;
-        let Findings { wrong, .. } = explore(&record, effort, subject, self.scratch, go_on)?;
+        let Findings { wrong, .. } =
+            explore(&record, workload, effort, subject, self.scratch, go_on)?;
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))
     }
 

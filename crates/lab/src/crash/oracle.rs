@@ -135,6 +135,12 @@ impl Oracle {
         )
     }
 
+    /// Whether it is just this state, its data too, and not one between it and the next.
+    pub fn is_exactly(&self, seen: &Observation, state: usize) -> bool {
+        let exact = self.views[state].iter().find(|view| !view.is_halfway);
+        exact.is_some_and(|view| differences(&view.tree, &seen.tree).is_empty())
+    }
+
     /// How what is seen differs from a state.
     fn wrong(
         &self,

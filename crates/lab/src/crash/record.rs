@@ -100,7 +100,6 @@ impl Record {
             ..target.options()
         };
         let (mut library, _) = Library::mount(shown, options).context("mounting")?;
-        let promise = library.fs().data_promise();
         let mut model = Model::new(target.volume.rules());
         model.set_time(moment(0));
         for (i, op) in workload.setup.iter().enumerate() {
@@ -114,12 +113,50 @@ impl Record {
                 (media.changes(), media.contents())
             }
         };
-        let (states, mut marks) = carry_out(workload, &turns, &media, &mut model, &mut library)?;
-        let relocates = target.scheme.relocates;
-        let between = states.iter().zip(&workload.ops);
-        let between: Vec<_> = between
-            .map(|(state, op)| state.between(op, relocates))
-            .collect();
+        let run = (&media, &mut library, &turns);
+        Self::finish(target, run, model, workload, begin, start)
+    }
+
+    /// Goes on after a power cut that left this, which holds a state of the model: mounts it and carries out the operations. The power is cut
+    /// from the end of the recovery on.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn go_on(
+        target: &Target,
+        left: &Contents,
+        state: &Model,
+        workload: &Workload,
+    ) -> Result<Self> {
+        caught(|| {
+            let media = Media::new(left);
+            let mounted = Library::mount_as_it_is(media.shown()?, target.options());
+            let (mut library, _) = mounted.context("mounting what was left")?;
+            let mut model = state.clone();
+            model.cut_off();
+            let (begin, start) = (media.changes(), media.contents());
+            let run = (&media, &mut library, &Turns::new(workload.order));
+            Self::finish(target, run, model, workload, begin, start)
+        })?
+    }
+
+    fn finish(
+        target: &Target,
+        (media, library, turns): (&Media, &mut Library, &Arc<Turns>),
+        mut model: Model,
+        workload: &Workload,
+        begin: u64,
+        start: Contents,
+    ) -> Result<Self> {
+        let promise = library.fs().data_promise();
+        let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
+        let (handle, relocates) = (library.fs().handle_write_max(), target.scheme.relocates);
+        let between = states.iter().zip(&workload.ops).map(|(state, op)| {
+            let mut before = state.clone();
+            before.set_time(moment(state.steps()));
+            before.between(op, handle, relocates)
+        });
+        let between: Vec<_> = between.collect();
         let begun = media.changes();
         library.unmount().context("unmounting")?;
         marks.push(Mark {

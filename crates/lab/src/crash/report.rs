@@ -90,6 +90,10 @@ counts! {
     nested,
     /// Among them, the distinct ones.
     nested_distinct,
+    /// Runs that went on after a power cut.
+    chains,
+    /// States after a cut in what was done then.
+    chained,
     /// Recoveries that were carried out. All other states hold the same bytes wherever one of these was read, so
     /// have its outcome.
     recoveries,

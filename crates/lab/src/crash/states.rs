@@ -43,6 +43,8 @@ pub struct Effort {
     pub e2fsck_every: usize,
     /// Of the states that were folded into another one, one in so many is recovered all the same. 0: none.
     pub audit_every: usize,
+    /// Of so many states of a workload the run goes on, to be cut once more.
+    pub chains: usize,
     /// Where chance comes from.
     pub seed: u64,
 }
@@ -60,6 +62,7 @@ impl Default for Effort {
             nest_folded: 32,
             e2fsck_every: 256,
             audit_every: 4096,
+            chains: 2,
             seed: 1,
         }
     }

@@ -44,6 +44,20 @@ impl Workload {
         Self { order, ..self }
     }
 
+    /// What is done when the power was cut in it and the volume holds the state after `state` operations: some of those that were to come, which may fail now,
+    /// because nothing is open.
+    pub fn continued(&self, state: usize) -> Self {
+        /// Operations.
+        const MOST: usize = 16;
+        let rest = self.ops.iter().skip(state).filter(|op| **op != Op::Remount);
+        Self {
+            name: format!("{} after a power cut", self.name),
+            setup: Vec::new(),
+            ops: rest.take(MOST).cloned().collect(),
+            order: Order::InOrder,
+        }
+    }
+
     /// Whether it is `other`, but perhaps for the order.
     pub fn is_in_some_order(&self, other: &Self) -> bool {
         (&self.setup, &self.ops) == (&other.setup, &other.ops)

@@ -539,17 +539,22 @@ impl Model {
     }
 
     fn write(&mut self, slot: u8, offset: Option<u64>, payload: Payload) -> Outcome {
+        self.write_bytes(slot, offset, &payload.bytes())?;
+        Ok(Reply::Count(payload.len as usize))
+    }
+
+    fn write_bytes(&mut self, slot: u8, offset: Option<u64>, bytes: &[u8]) -> Result<(), Errno> {
         let id = self.slot(slot)?;
-        if payload.len > 0 {
+        if !bytes.is_empty() {
             let offset = offset.unwrap_or_else(|| self.content(id).size());
-            let touched = self.blocks_of(offset, payload.len.into());
+            let touched = self.blocks_of(offset, bytes.len() as u64);
             let node = self.modify(id);
             node.blocks.extend(touched);
             if let Body::File(content) = &mut node.body {
-                content.write(offset, &payload.bytes());
+                content.write(offset, bytes);
             }
         }
-        Ok(Reply::Count(payload.len as usize))
+        Ok(())
     }
 
     /// The blocks that a range of bytes touches.
@@ -601,37 +606,65 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// The states that an operation goes through which takes several handles, as stetfs does it: with room for a range that is to become zeros before
-    /// anything else, so that a full volume is left as it was; and where the scheme gives a block that is written another place (`relocates`), without
-    /// the blocks that lie in it.
-    pub fn between(&self, op: &Op, relocates: bool) -> Vec<Self> {
-        let Op::Fallocate {
-            slot,
-            how: how @ (Reserve::Zero | Reserve::ZeroKeepSize),
-            offset,
-            len,
-        } = op
-        else {
+    /// The states that an operation goes through which takes several handles, as stetfs does it: a write in pieces that end where `handle` bytes are full, from
+    /// the beginning of a block on; a range that is to become zeros with room for it before anything else, so that a full volume is left as it was; and
+    /// where the scheme gives a block that is written another place (`relocates`), without the blocks that lie in it.
+    pub fn between(&self, op: &Op, handle: u64, relocates: bool) -> Vec<Self> {
+        match op {
+            Op::Write {
+                slot,
+                offset,
+                payload,
+            } => self.parts_of_write(*slot, *offset, *payload, handle),
+            Op::Append { slot, payload } => match self.slot(*slot) {
+                Ok(id) => self.parts_of_write(*slot, self.content(id).size(), *payload, handle),
+                Err(_) => Vec::new(),
+            },
+            Op::Fallocate {
+                slot,
+                how: how @ (Reserve::Zero | Reserve::ZeroKeepSize),
+                offset,
+                len,
+            } => self.parts_of_zeroing(*slot, *how, *offset..*offset + *len, relocates),
+            _ => Vec::new(),
+        }
+    }
+
+    fn parts_of_write(&self, slot: u8, offset: u64, payload: Payload, handle: u64) -> Vec<Self> {
+        let first = offset - offset % self.rules.block;
+        let end = offset + u64::from(payload.len);
+        let ends = (1..).map(|n| first + n * handle).take_while(|at| *at < end);
+        let bytes = payload.bytes();
+        let part = |at: u64| {
+            let mut part = self.clone();
+            let written = part.write_bytes(slot, Some(offset), &bytes[..(at - offset) as usize]);
+            written.is_ok().then_some(part)
+        };
+        ends.filter_map(part).collect()
+    }
+
+    fn parts_of_zeroing(
+        &self,
+        slot: u8,
+        how: Reserve,
+        range: std::ops::Range<u64>,
+        relocates: bool,
+    ) -> Vec<Self> {
+        let (len, block) = (range.end - range.start, self.rules.block);
+        let (Ok(id), touched) = (self.slot(slot), self.blocks_of(range.start, len)) else {
             return Vec::new();
         };
-        let (Ok(id), end) = (self.slot(*slot), offset + len) else {
-            return Vec::new();
-        };
-        let with = |change: &dyn Fn(&mut Node)| {
-            let mut between = self.clone();
-            change(between.nodes.get_mut(&id).expect("it is open"));
-            between
-        };
-        let touched = self.blocks_of(*offset, *len);
-        let roomy = with(&|node| node.blocks.extend(touched.clone()));
+        let mut roomy = self.clone();
+        let node = roomy.nodes.get_mut(&id).expect("it is open");
+        node.blocks.extend(touched);
         if !relocates {
             return vec![roomy];
         }
         let mut empty = roomy.clone();
-        if empty.fallocate(*slot, *how, *offset, *len).is_err() {
+        if empty.fallocate(slot, how, range.start, len).is_err() {
             return Vec::new();
         }
-        let whole = offset.div_ceil(self.rules.block)..end / self.rules.block;
+        let whole = range.start.div_ceil(block)..range.end / block;
         let node = empty.nodes.get_mut(&id).expect("it is open");
         node.blocks.retain(|n| !whole.contains(n));
         vec![roomy, empty]
@@ -808,11 +841,16 @@ impl Model {
     }
 
     fn remount(&mut self) -> Outcome {
+        self.cut_off();
+        self.vouched = self.step;
+        Ok(Reply::Done)
+    }
+
+    /// What a power cut leaves of it: nothing is open.
+    pub fn cut_off(&mut self) {
         for slot in 0..SLOTS {
             self.close(slot);
         }
-        self.vouched = self.step;
-        Ok(Reply::Done)
     }
 
     /// The tree below the base directory.

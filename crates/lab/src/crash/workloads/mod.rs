@@ -4,8 +4,10 @@
 //!   Ponnapalli, Raju, Chidambaram, OSDI 2018).
 //! - [`sequences`]: all sequences of one operation, of two, samples of three.
 //! - [`script`]: long workloads by their names.
+//! - `corners`: those among them that have a mistake in mind.
 //! - [`patterns`]: how postmark and SQLite write.
 
+mod corners;
 pub mod patterns;
 pub mod script;
 pub mod sequences;

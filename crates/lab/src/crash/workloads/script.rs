@@ -1,6 +1,6 @@
 //! Long workloads by name: written down, drawn from a seed, or as programs write.
 
-use super::patterns;
+use super::{corners, patterns};
 use crate::crash::turns::Order;
 use crate::crash::workload::Workload;
 use crate::rng::Rng;
@@ -21,6 +21,18 @@ pub enum Script {
     Overwrites,
     /// Blocks that change their role from metadata to data and back: what revoke records are for.
     Revokes,
+    /// Blocks that are allocated before they are written.
+    Preallocated,
+    /// Three orphans at once, which end in any order.
+    OrphanList,
+    /// Large attributes, shared and given up.
+    Attributes,
+    /// More inodes than are kept in memory.
+    Inodes,
+    /// Transactions of the same length.
+    Alike,
+    /// Operations on the blocks that a sync is making durable.
+    Neighbours,
     /// Postmark's pool of small files, from a seed.
     Postmark(u64),
     /// A SQLite database with a rollback journal.
@@ -31,12 +43,18 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 8] = [
+    pub const WRITTEN: [Self; 14] = [
         Self::LogAndReplace,
         Self::Directory,
         Self::Orphans,
         Self::Overwrites,
         Self::Revokes,
+        Self::Preallocated,
+        Self::OrphanList,
+        Self::Attributes,
+        Self::Inodes,
+        Self::Alike,
+        Self::Neighbours,
         Self::Postmark(1),
         Self::SqliteRollback,
         Self::SqliteWal,
@@ -51,6 +69,12 @@ impl Script {
             Self::Orphans => "orphans".to_owned(),
             Self::Overwrites => "overwrites".to_owned(),
             Self::Revokes => "revokes".to_owned(),
+            Self::Preallocated => "preallocated".to_owned(),
+            Self::OrphanList => "orphan-list".to_owned(),
+            Self::Attributes => "attributes".to_owned(),
+            Self::Inodes => "inodes".to_owned(),
+            Self::Alike => "alike".to_owned(),
+            Self::Neighbours => "neighbours".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
             Self::SqliteWal => "sqlite-wal".to_owned(),
@@ -79,6 +103,12 @@ impl Script {
             Self::Orphans => orphans(),
             Self::Overwrites => overwrites(),
             Self::Revokes => revokes(),
+            Self::Preallocated => corners::preallocated(),
+            Self::OrphanList => corners::orphan_list(),
+            Self::Attributes => corners::attributes(),
+            Self::Inodes => corners::inodes(),
+            Self::Alike => corners::alike(),
+            Self::Neighbours => corners::neighbours(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),
             Self::SqliteWal => patterns::sqlite_wal(),
