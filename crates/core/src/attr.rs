@@ -290,7 +290,7 @@ fn set_atime(vol: &Volume, inode: &Inode, now: Time) -> Result<()> {
     let tid = inode.wanted_tid(true);
     vol.store_inode(&h, inode, &st)?;
     // fdatasync need not wait for it.
-    inode.restore_datasync(tid);
+    inode.restore_tid(tid, true);
     Ok(())
 }
 

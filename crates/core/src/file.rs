@@ -10,6 +10,7 @@
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
+use stetfs_journal::planted::{Bug, is_planted};
 use stetfs_journal::{DataPromise, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 
@@ -586,7 +587,7 @@ fn finish_write(
     }
     if !flags.contains(WriteFlags::CACHED) {
         let now = vol.now();
-        changed |= st.raw.mtime != now || st.raw.ctime != now;
+        changed |= (st.raw.mtime != now || st.raw.ctime != now) && !is_planted(Bug::UnstoredTimes);
         st.raw.mtime = now;
         st.raw.ctime = now;
     }

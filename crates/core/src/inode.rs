@@ -148,9 +148,13 @@ impl Inode {
         self.acls.store(0, Ordering::Relaxed);
     }
 
-    /// Takes back what a change that `fdatasync` need not wait for has noted.
-    pub(crate) fn restore_datasync(&self, tid: Tid) {
-        self.datasync_tid.store(tid.0, Ordering::Relaxed);
+    /// Takes back what a change has noted that `fsync` (or `fdatasync`) need not wait for.
+    pub(crate) fn restore_tid(&self, tid: Tid, datasync: bool) {
+        let noted = match datasync {
+            true => &self.datasync_tid,
+            false => &self.sync_tid,
+        };
+        noted.store(tid.0, Ordering::Relaxed);
     }
 
     /// The transaction that `fsync` (or `fdatasync`) waits for.

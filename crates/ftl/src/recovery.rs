@@ -36,6 +36,7 @@ use stetfs_format::ftl::{
 };
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_media::nand::{Nand, NandError};
+use stetfs_media::planted::{Bug, is_planted};
 use stetfs_media::{Cause, Class, Tag};
 
 use crate::blocks::Use;
@@ -531,7 +532,9 @@ impl Core {
             }
         }
         // Changes with the same number are those of one record, which stay in their order.
-        scan.changes.sort_by_key(|change| change.seq);
+        if !is_planted(Bug::UnsortedChanges) {
+            scan.changes.sort_by_key(|change| change.seq);
+        }
         let (logical_pages, pages) = (self.shape.logical_pages, self.geometry().pages());
         let mut redo = BTreeMap::new();
         for Change { run, by_newest, .. } in &scan.changes {
@@ -631,6 +634,7 @@ impl Core {
     fn secure(&mut self, newest: &Newest, mut redo: BTreeMap<u32, u32>) -> Result<(), Stop> {
         let FtlSpare { kind, index, .. } = newest.record;
         match kind {
+            _ if is_planted(Bug::UnsecuredPage) => {}
             PageKind::Data | PageKind::Lost => {
                 let page = self.program(Stream::Moved, kind, index, &newest.data, GC_TAG)?;
                 redo.insert(index, page.0);

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use stetfs_format::Tid;
 
 use crate::error::{JournalError, Result};
+use crate::planted::{Bug, is_planted};
 use crate::schedule::Schedule;
 use crate::sync::{self, Condvar, Mutex, MutexGuard};
 
@@ -321,7 +322,11 @@ impl<T: Load> Gate<T> {
     pub(crate) fn newest(&self) -> Tid {
         let state = self.state.lock();
         match state.closing.or(state.committing) {
-            Some(tid) if state.open == 0 && state.load.is_empty() => tid,
+            Some(tid)
+                if state.open == 0 && state.load.is_empty() || is_planted(Bug::OlderNewest) =>
+            {
+                tid
+            }
             _ => state.running,
         }
     }

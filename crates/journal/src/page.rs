@@ -4,6 +4,7 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::Result;
+use crate::planted::{Bug, is_planted};
 use crate::ranges::Ranges;
 use crate::scheme::{Scheme, Spot};
 
@@ -115,7 +116,7 @@ impl Page {
 
     /// Transaction `tid` is durable.
     pub(crate) fn committed(&mut self, tid: Tid) {
-        if self.tid == Some(tid) {
+        if self.tid == Some(tid) || is_planted(Bug::CleanedNext) {
             self.tid = None;
             self.base = None;
         }

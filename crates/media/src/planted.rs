@@ -68,6 +68,36 @@ pub enum Bug {
     EvictedDirty,
     /// Recovery says that a transaction is undone before it is.
     EarlyHead,
+    /// When preallocated blocks are written, four more count as written too.
+    ConvertedBeyond,
+    /// `fsync` does not know that blocks beyond the end were allocated.
+    UnnotedAllocation,
+    /// Times are not stored with a write that leaves the size.
+    UnstoredTimes,
+    /// A commit takes pages for clean that the next transaction has changed.
+    CleanedNext,
+    /// While a transaction commits, what runs beside it is not taken for newer.
+    OlderNewest,
+    /// An orphan that leaves the middle of the list takes those behind it along.
+    BrokenChain,
+    /// A rename makes the new name in one transaction and drops the old one in another.
+    SplitRename,
+    /// Freed attribute blocks are not revoked.
+    UnrevokedXattr,
+    /// A file that is cut in several transactions is not in the orphan list.
+    UnlistedTruncate,
+    /// After recovery sequence numbers begin again with that of the oldest transaction in the log.
+    ReusedSequence,
+    /// No fence between a slot of the ring and the change that it can undo.
+    MissingRingFence,
+    /// Places of the cache are used again before it is durable that nothing names them.
+    EarlyRoom,
+    /// `fsync` does not know what transaction changed an inode that has left the cache.
+    ForgottenInode,
+    /// Recovery makes the changes of the map in the order in which it finds them.
+    UnsortedChanges,
+    /// Recovery goes on from the newest page without programming it again.
+    UnsecuredPage,
 }
 
 /// A bug, and where it shows.
@@ -127,6 +157,21 @@ bugs! {
     EarlySubBlock "early-sub-block" "part of a block changed in place before its log copy is durable": "spindle" "-", "ubj" "-,cow=range";
     EvictedDirty "evicted-dirty" "block evicted from the cache before home has it": "ubj" "-", "tinca" "-", "spindle" "-";
     EarlyHead "early-head" "recovery done before what it undoes is durable": "tinca" "-", "spindle" "-";
+    ConvertedBeyond "converted-beyond" "four preallocated blocks too many count as written": "jbd2" "journal";
+    UnnotedAllocation "unnoted-allocation" "allocation beyond the end not noted for fsync": "jbd2" "journal";
+    UnstoredTimes "unstored-times" "times of a write that leaves the size not stored": "jbd2" "journal";
+    CleanedNext "cleaned-next" "commit takes pages of the next transaction for clean": "jbd2" "journal";
+    OlderNewest "older-newest" "sync during a commit leaves out what runs beside it": "jbd2" "journal";
+    BrokenChain "broken-chain" "removing a middle orphan breaks the list": "jbd2" "journal";
+    SplitRename "split-rename" "rename in two transactions": "jbd2" "journal";
+    UnrevokedXattr "unrevoked-xattr" "freed attribute blocks not revoked": "jbd2" "ordered";
+    UnlistedTruncate "unlisted-truncate" "cut in several transactions without an orphan": "jbd2" "journal";
+    ReusedSequence "reused-sequence" "sequence numbers used again after recovery": "jbd2" "journal", "dj" "journal";
+    MissingRingFence "missing-ring-fence" "no fence behind slots of the ring": "spindle" "-";
+    EarlyRoom "early-room" "place of an evicted block used again too early": "tinca" "-";
+    ForgottenInode "forgotten-inode" "fsync forgets inodes that left the cache": "jbd2" "journal";
+    UnsortedChanges "unsorted-changes" "changes of the map not in order at recovery": "jftl" "journal";
+    UnsecuredPage "unsecured-page" "newest page not programmed again at recovery": "jftl" "journal";
 }
 
 /// The bug called `name`.

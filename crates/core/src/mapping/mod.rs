@@ -23,6 +23,7 @@ use stetfs_format::extent::{ExtentNodeMut, MAX_BLOCKS};
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Geometry, Inode as RawInode, InodeNo, LBlock};
 use stetfs_journal::Handle;
+use stetfs_journal::planted::{Bug, is_planted};
 use stetfs_media::Class;
 
 use crate::alloc::{Alloc, Source};
@@ -204,6 +205,13 @@ pub(crate) fn convert(
     len: u32,
 ) -> Result<()> {
     st.map_changes = st.map_changes.wrapping_add(1);
+    let len = match is_planted(Bug::ConvertedBeyond) {
+        true => match lookup(vol, inode, st, lblk.plus(len), 4)? {
+            run if run.state == MapState::Unwritten => len + run.len.min(4),
+            _ => len,
+        },
+        false => len,
+    };
     convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, false)
 }
 

@@ -13,6 +13,7 @@ use std::thread;
 
 use parking_lot::RwLockWriteGuard;
 use stetfs_journal::Handle;
+use stetfs_journal::planted::{Bug, is_planted};
 
 use super::create::{Plan, WHITEOUT_MODE, enter, unmake};
 use super::unlink::{change_entry, check_empty, drop_link};
@@ -342,6 +343,13 @@ fn move_name(
         }
         return Err(error);
     }
+    let h = match is_planted(Bug::SplitRename) {
+        true => {
+            drop(h);
+            vol.start(RENAME_CREDITS + credits)?
+        }
+        false => h,
+    };
     // The new name may have moved the old one, or changed the record before it.
     let left = match (cross, &ends.target) {
         (false, None) => find(vol, old.dir, old.name)?.ok_or(Error::NotFound)?,

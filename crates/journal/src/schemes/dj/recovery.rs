@@ -64,7 +64,9 @@ impl Dj {
             let mut log = self.log.lock();
             log.head = last.end;
             // The next one skips a number, so that remains of an incomplete one are never taken for it.
-            log.sequence = last.sequence.next();
+            if !is_planted(Bug::ReusedSequence) {
+                log.sequence = last.sequence.next();
+            }
         }
         // All of it is found whole before anything is written.
         self.take_over(&left)?;
@@ -72,7 +74,9 @@ impl Dj {
         self.land_kept(&left)?;
         self.bring_home()?;
         let mut log = self.log.lock();
-        log.sequence = log.sequence.next();
+        if !is_planted(Bug::ReusedSequence) {
+            log.sequence = log.sequence.next();
+        }
         (log.next, log.free) = (self.area.first, self.area.capacity());
         let (head, sequence) = (log.head, log.sequence);
         log.tail = head;

@@ -140,7 +140,11 @@ fn replay(
     if !is_planted(Bug::MissingReplayFlush) {
         area.dev.flush(Cause::Recovery)?;
     }
-    area.write_record(0, superblock.update(0, next.next()), Cause::Recovery)
+    let next = match is_planted(Bug::ReusedSequence) {
+        true => superblock.fields.sequence,
+        false => next.next(),
+    };
+    area.write_record(0, superblock.update(0, next), Cause::Recovery)
 }
 
 /// A complete transaction in the log.

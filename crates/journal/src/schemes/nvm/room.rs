@@ -122,7 +122,9 @@ impl Cache {
                 self.pair.note_in_memory(Cause::Checkpoint)?;
             }
             // What an entry before one of these said must not outlive it.
-            self.settle_limbo()?;
+            if !is_planted(Bug::EarlyRoom) {
+                self.settle_limbo()?;
+            }
             gone += self.are_home(&due, then)?;
         }
         Ok(gone)
