@@ -47,15 +47,17 @@ pub(super) fn orphan_list() -> Vec<Op> {
 
 /// Attribute blocks: large ones, shared ones, ones that are freed and become data before the log has forgotten what they were.
 pub(super) fn attributes() -> Vec<Op> {
-    let rounds = (0..4).map(|n| {
+    let rounds = (0..3).map(|n| {
         let each = |what: &dyn Fn(u32) -> String| (0..8).map(what).collect::<Vec<_>>().join("; ");
         let made = each(&|i| format!("create x{i}; setxattr x{i} user.large 700 {}", i / 2 + 1));
         let less = each(&|i| format!("removexattr x{i} user.large"));
         let gone = each(&|i| format!("unlink x{i}"));
-        let data = each(&|i| format!("write @0 {} 20000 {}", i * 20_000, n * 10 + i + 1));
+        // So much that it comes by all free blocks before the log has forgotten what they were.
+        let data = |i: u32| format!("write @0 {} 20000 {}", i * 20_000, n * 30 + i + 1);
+        let data = (0..22).map(data).collect::<Vec<_>>().join("; ");
         format!(
             "{made}; sync; setxattr x1 user.large 600 77; setxattr x1 user.more 100 5; sync; {less}; sync; \
-             create data; open @0 data; {data}; {data}; fsync @0; close @0; unlink data; {gone}; sync"
+             create data; open @0 data; {data}; fsync @0; close @0; unlink data; {gone}; sync"
         )
     });
     ops(rounds)
