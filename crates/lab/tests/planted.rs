@@ -2,6 +2,7 @@
 //! `make planted`.
 //!
 //! - `STETFS_LAB_BUG=NAME` plants only that one, `STETFS_LAB_SCHEME=NAME` only in that scheme.
+//! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload alone.
 //! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
 //! - `STETFS_LAB_WRITE=1` writes the table of docs/TESTING.md anew.
 #![forbid(unsafe_code)]
@@ -48,6 +49,9 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
     };
     let mut workloads = choice.workloads(&target.volume).workloads;
     // Those that are written down first, since most bugs need a log that is used; random ones last.
+    if let Ok(name) = std::env::var("STETFS_LAB_WORKLOAD") {
+        workloads.retain(|w| w.name == name);
+    }
     workloads.sort_by_key(|w| (w.name.starts_with("random"), !w.is_long()));
     let campaign = Campaign {
         target,

@@ -60,7 +60,9 @@ pub(super) fn attributes() -> Vec<Op> {
              create data; open @0 data; {data}; fsync @0; close @0; unlink data; {gone}; sync"
         )
     });
-    ops(rounds)
+    // Blocks that are in nobody's way, so that few others are free.
+    let begin = "create filler; fallocate filler 0 330000 keep-size".to_owned();
+    ops(std::iter::once(begin).chain(rounds))
 }
 
 /// More inodes than are kept in memory, changed and not synced, of which some are synced when they had to be read again.
