@@ -17,6 +17,7 @@
 //! | `handle` | the changes of one operation |
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `commit` | from the running transaction to the scheme |
+//! | `schedule` | who goes on when several are at work, decided by a test |
 //! | `scheme`, `registry`, `schemes/` | what a scheme is, which there are, one file each |
 #![forbid(unsafe_code)]
 

@@ -5,6 +5,7 @@
 //! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or drawn.
 //! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut; [`watch`]: what is read from them;
 //!   [`flash`]: volumes on a NAND part.
+//! - [`turns`]: in which order it is done, and who goes on when several are at work.
 //! - [`record`]: one run: the tapes, and the model's states between which a cut falls.
 //! - [`states`]: which of the states at a moment are looked at; [`fold`]: which of them need no recovery of their own.
 //! - [`subject`]: recovers a state, looks at it, checks it, writes to it.
