@@ -15,7 +15,6 @@ use stetfs_lab::crash::case::Case;
 use stetfs_lab::crash::report::{Report, Violation};
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
-use stetfs_lab::crash::turns::Order;
 use stetfs_lab::crash::workload::Workload;
 use stetfs_lab::crash::workloads::sequences::Sample;
 use stetfs_lab::crash::workloads::{Choice, Chosen, script::Script};
@@ -182,13 +181,7 @@ fn chosen(args: &Crash, target: &Target) -> Result<Chosen> {
                 Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
             }
         };
-        // A workload that says in which order it is carried out is.
-        let orders = match workload.order == Order::default() {
-            true => &args.order[..],
-            false => &[workload.order],
-        };
-        let ordered = orders.iter().map(|o| workload.clone().in_order(*o));
-        chosen.workloads.extend(ordered);
+        chosen.workloads.extend(workload.in_each(&args.order));
     }
     Ok(chosen)
 }

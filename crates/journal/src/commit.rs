@@ -25,7 +25,6 @@ use crate::handle::Handle;
 use crate::journal::Journal;
 use crate::page::Page;
 use crate::planted::{Bug, is_planted};
-use crate::schedule::Point;
 use crate::scheme::{LoggedBlock, Snapshot};
 use crate::stats::count;
 
@@ -138,14 +137,14 @@ impl Journal {
         let buffers = std::mem::take(&mut *txn.meta.lock());
         let (snapshot, owners) = self.snapshot(tid, &txn, &buffers, &files);
         self.gate().switch();
-        self.pass(Point::Switched);
+        self.gate().pass();
         self.gate().take_turn()?;
-        self.pass(Point::Begun);
+        self.gate().pass();
         if !(snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty()) {
             self.account(&snapshot);
             self.scheme().commit(&snapshot)?;
         }
-        self.pass(Point::Durable);
+        self.gate().pass();
         for buffer in &buffers {
             if let Some(page) = buffer.page.lock().as_mut() {
                 page.committed(tid);
@@ -158,7 +157,7 @@ impl Journal {
             let blocks = its.iter().filter_map(|b| b.owner).map(|(_, l)| l);
             file.committed(tid, blocks, |home| self.keeps_clean(home));
         }
-        self.pass(Point::Clean);
+        self.gate().pass();
         Ok(())
     }
 

@@ -331,6 +331,18 @@ impl<T: Load> Gate<T> {
         }
     }
 
+    /// Whether what runs is committed before another handle joins.
+    pub(crate) fn commits_first(&self) -> bool {
+        self.schedule.as_ref().is_some_and(|s| s.commits_first())
+    }
+
+    /// The caller commits and holds no lock: others may go on first.
+    pub(crate) fn pass(&self) {
+        if let Some(schedule) = &self.schedule {
+            schedule.pass();
+        }
+    }
+
     /// Waits until something has happened, or for no reason.
     fn wait(&self, state: &mut MutexGuard<'_, State<T>>) {
         if let Some(schedule) = &self.schedule {

@@ -18,7 +18,7 @@ use crate::handle::{self, Handle};
 use crate::page::Page;
 use crate::ranges;
 use crate::registry;
-use crate::schedule::{Point, Schedule};
+use crate::schedule::Schedule;
 use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
 use crate::stats::{CacheStats, Counters, JournalStats, count};
 
@@ -62,7 +62,6 @@ pub struct Journal {
     cache: Cache,
     files: Files,
     gate: Gate<Transaction>,
-    schedule: Option<Arc<dyn Schedule>>,
     placer: OnceLock<Weak<dyn Placer>>,
     goes_on: AtomicBool,
     counters: Counters,
@@ -102,7 +101,6 @@ impl Journal {
             cache: Cache::new(),
             files: Files::new(),
             gate: Gate::new(Tid(1), pace, config.schedule.clone()),
-            schedule: config.schedule.clone(),
             placer: OnceLock::new(),
             goes_on: AtomicBool::new(false),
             counters: Counters::default(),
@@ -225,7 +223,7 @@ impl Journal {
             });
         }
         count(&self.counters.handles, 1);
-        if self.schedule.as_ref().is_some_and(|s| s.commits_first()) {
+        if self.gate.commits_first() {
             self.commit_running()?;
         }
         loop {
@@ -394,13 +392,6 @@ impl Journal {
 
     pub(crate) fn gate(&self) -> &Gate<Transaction> {
         &self.gate
-    }
-
-    /// A commit of the caller has come so far.
-    pub(crate) fn pass(&self, point: Point) {
-        if let Some(schedule) = &self.schedule {
-            schedule.pass(point);
-        }
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -47,7 +47,7 @@ pub use handle::{Broken, Handle, Old, note_broken};
 pub use journal::{Config, Journal};
 pub use ranges::Ranges;
 pub use registry::{Opened, Registration, SCHEMES, find, find_option};
-pub use schedule::{Point, Schedule};
+pub use schedule::Schedule;
 pub use scheme::{
     About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
     OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,

@@ -27,18 +27,13 @@ fn open(memory: usize) -> (Arc<RamDev>, Arc<Journal>) {
 }
 
 fn open_with(memory: usize, caches: usize, log: LogExtent) -> (Arc<RamDev>, Arc<Journal>) {
-    let dev = Arc::new(RamDev::new(BLOCKS * BLOCK as u64));
+    let dev = Arc::new(formatted(log));
     let journal = open_on(dev.clone(), memory, caches, log, None);
     (dev, journal)
 }
 
-fn open_on(
-    dev: Arc<dyn BlockDev>,
-    memory: usize,
-    caches: usize,
-    log: LogExtent,
-    commit_interval: Option<Duration>,
-) -> Arc<Journal> {
+/// A device with an empty log.
+fn formatted(log: LogExtent) -> RamDev {
     let mut raw = vec![0; BLOCK];
     let superblock = JournalSuperblock {
         is_v2: true,
@@ -61,12 +56,13 @@ fn open_on(
     };
     superblock.encode_into(&mut raw);
     let tag = Tag::new(Class::Journal, Cause::Control);
+    let dev = RamDev::new(BLOCKS * BLOCK as u64);
     dev.write_at(log.start.0 * BLOCK as u64, &raw, tag).unwrap();
-    open_again(dev, memory, caches, log, commit_interval)
+    dev
 }
 
 /// Recovers what is there.
-fn open_again(
+fn open_on(
     dev: Arc<dyn BlockDev>,
     memory: usize,
     caches: usize,
@@ -236,8 +232,7 @@ struct Slow(RamDev, AtomicBool);
 
 impl Slow {
     fn new() -> Arc<Self> {
-        let dev = RamDev::new(BLOCKS * BLOCK as u64);
-        Arc::new(Self(dev, AtomicBool::new(false)))
+        Arc::new(Self(formatted(LOG), AtomicBool::new(false)))
     }
 }
 
@@ -298,8 +293,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Somebody writes everything home all the time, as the thread in the background does now and then. Whatever was committed is in a copy that is made of
-/// the device then.
+/// Somebody writes everything home all the time, as the thread in the background does now and then. Whatever was committed is in a copy
+/// that is made of the device then.
 #[test]
 fn a_checkpoint_beside_commits_forgets_nothing() {
     const COMMITS: u64 = 1000;
@@ -329,7 +324,7 @@ fn a_checkpoint_beside_commits_forgets_nothing() {
                 continue;
             }
             let left = Arc::new(dev.fork());
-            let again = open_again(left, 1 << 20, 256 * BLOCK, LOG, None);
+            let again = open_on(left, 1 << 20, 256 * BLOCK, LOG, None);
             for block in CHANGED {
                 let content = again.read(BlockNo(block), Class::Directory).unwrap();
                 assert_eq!(content[..8], n.to_le_bytes(), "block {block}, commit {n}");

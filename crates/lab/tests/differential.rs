@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -66,13 +66,18 @@ fn mount_kernel(image: &Path, dir: &Path) -> Result<Posix> {
     Ok(Posix::new("kernel", dir, Box::new(remount))?)
 }
 
-fn model_and_kernel(variety: Variety, seed: u64) -> Result<()> {
-    let dir = scratch()?;
-    let (image, mnt) = (dir.path().join("image"), dir.path().join("mnt"));
+/// A fresh volume in `dir` that the kernel has mounted: the image, where it is mounted, and the model beside it.
+fn model_beside_kernel(variety: Variety, dir: &Path) -> Result<((PathBuf, PathBuf), Model, Posix)> {
+    let (image, mnt) = (dir.join("image"), dir.join("mnt"));
     std::fs::create_dir(&mnt)?;
     variety.make(&image, 64, 4)?;
-    let mut model = Model::new(variety.rules());
-    let mut kernel = mount_kernel(&image, &mnt)?;
+    let kernel = mount_kernel(&image, &mnt)?;
+    Ok(((image, mnt), Model::new(variety.rules()), kernel))
+}
+
+fn model_and_kernel(variety: Variety, seed: u64) -> Result<()> {
+    let dir = scratch()?;
+    let ((image, mnt), mut model, mut kernel) = model_beside_kernel(variety, dir.path())?;
     in_step(
         &mut model,
         &mut kernel,
@@ -136,11 +141,7 @@ impl Times {
 /// The model's times and blocks: whether the kernel's change when they do.
 fn times_change_alike(variety: Variety, seed: u64) -> Result<()> {
     let dir = scratch()?;
-    let (image, mnt) = (dir.path().join("image"), dir.path().join("mnt"));
-    std::fs::create_dir(&mnt)?;
-    variety.make(&image, 64, 4)?;
-    let mut model = Model::new(variety.rules());
-    let mut kernel = mount_kernel(&image, &mnt)?;
+    let ((_, mnt), mut model, mut kernel) = model_beside_kernel(variety, dir.path())?;
     let mut before = Times::below(&mnt.join(BASE))?;
     for (i, op) in stream(seed, 300, variety.profile()).iter().enumerate() {
         // Longer than a tick, by which kernels before 6.13 count.

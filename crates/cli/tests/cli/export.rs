@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FallocateFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool};
+use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
 
 /// Runs a program for a minute at most.
 fn bounded(program: &str, args: &[&str]) -> Ran {
@@ -325,14 +325,6 @@ fn a_signal_waits_for_the_last_user() {
     let server = export.pid();
     kill_process(server, Signal::INT).unwrap();
     wait_until("the part is free", || info().code == 0);
-}
-
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// A server in the foreground, ended when the test ends.

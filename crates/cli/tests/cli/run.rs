@@ -80,14 +80,17 @@ pub(crate) fn has(program: &str) -> bool {
 
 /// umount(8), as soon as nobody looks into the mount.
 pub(crate) fn unmount(dir: &str) {
+    wait_until(&format!("{dir} is unmounted"), || {
+        tool("umount", &[dir]).code == 0
+    });
+}
+
+/// Waits, two minutes at most.
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    loop {
-        let ran = tool("umount", &[dir]);
-        if ran.code == 0 {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{ran:#?}");
-        std::thread::sleep(Duration::from_millis(50));
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

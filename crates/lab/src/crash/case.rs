@@ -1,7 +1,8 @@
 //! One case by its name: what was run, where the power was cut, what was left. A failure prints it, and it replays.
 //!
-//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order if it is another than the usual, or as text, a cut after so many changes and what of
-//! the pending ones is there, and perhaps a second cut during the recovery from the first, or with `| then OPERATIONS |` before it in what was done then.
+//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order if it is another than the usual, or as
+//! text, a cut after so many changes and what of the pending ones is there, and perhaps a second cut during the recovery from the first,
+//! or with `| then OPERATIONS |` before it in what was done then.
 
 use std::fmt;
 use std::str::FromStr;
@@ -143,6 +144,21 @@ pub struct Replayed {
     pub left: Vec<String>,
 }
 
+impl Replayed {
+    fn of_wrong(
+        wrong: (Fault, String),
+        allowed: std::ops::RangeInclusive<usize>,
+        left: Vec<String>,
+    ) -> Self {
+        Self {
+            wrong: Some(wrong),
+            state: None,
+            allowed,
+            left,
+        }
+    }
+}
+
 impl Case {
     /// Carries it out and judges it again, e2fsck included.
     ///
@@ -154,12 +170,7 @@ impl Case {
             Ok(record) => record,
             Err(error) => {
                 let Wrong { fault, why, .. } = Wrong::without_cut(&error);
-                return Ok(Replayed {
-                    wrong: Some((fault, why)),
-                    state: None,
-                    allowed: 0..=0,
-                    left: Vec::new(),
-                });
+                return Ok(Replayed::of_wrong((fault, why), 0..=0, Vec::new()));
             }
         };
         match &self.cut {
@@ -205,9 +216,7 @@ impl Case {
             left,
         })
     }
-}
 
-impl Case {
     /// Goes on after the first cut, and judges the second.
     fn replay_then(
         &self,
@@ -222,26 +231,14 @@ impl Case {
         let allowed = record.allowed(cut.at);
         let state = match first.judge(&record.oracle, &allowed) {
             Ok(state) => state,
-            Err(wrong) => {
-                return Ok(Replayed {
-                    wrong: Some(wrong),
-                    state: None,
-                    allowed,
-                    left,
-                });
-            }
+            Err(wrong) => return Ok(Replayed::of_wrong(wrong, allowed, left)),
         };
         let model = &record.oracle.states()[state];
         let second = match Record::go_on(&self.target, contents, model, then) {
             Ok(second) => second,
             Err(error) => {
                 let Wrong { fault, why, .. } = Wrong::without_cut(&error);
-                return Ok(Replayed {
-                    wrong: Some((fault, why)),
-                    state: None,
-                    allowed,
-                    left,
-                });
+                return Ok(Replayed::of_wrong((fault, why), allowed, left));
             }
         };
         let case = Self {

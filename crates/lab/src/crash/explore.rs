@@ -368,7 +368,6 @@ impl Explorer<'_> {
                 at,
                 keep: keep.clone(),
             };
-            self.drawn.truncate(most);
             match self.drawn.get_mut(place) {
                 Some(drawn) => *drawn = (cut, outcome, allowed.clone()),
                 None => self.drawn.push((cut, outcome, allowed.clone())),

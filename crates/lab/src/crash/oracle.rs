@@ -60,7 +60,8 @@ impl Observation {
 /// Knows the states that a run went through.
 pub struct Oracle {
     states: Vec<Model>,
-    /// What may be seen after so many operations: the state itself, and where the next operation takes several handles, those between them.
+    /// What may be seen after so many operations: first the state itself, then, where the next operation takes several handles, those
+    /// between them.
     views: Vec<Vec<View>>,
     promise: DataPromise,
 }
@@ -69,30 +70,26 @@ pub struct Oracle {
 struct View {
     tree: Tree,
     bare: Tree,
-    is_halfway: bool,
 }
 
 impl View {
-    fn of(model: &Model, is_halfway: bool) -> Self {
+    fn of(model: &Model) -> Self {
         let tree = model.tree();
         Self {
             bare: without_data(&tree),
             tree,
-            is_halfway,
         }
     }
 }
 
 impl Oracle {
-    /// An oracle for these states in the order in which they were reached, and this promise. Behind some of them those of `between` may be left too, before
-    /// the next is reached.
+    /// An oracle for these states in the order in which they were reached, and this promise. Behind some of them those of `between` may be
+    /// left too, before the next is reached.
     pub fn new(states: Vec<Model>, between: &[Vec<Model>], promise: DataPromise) -> Self {
         let views = states.iter().enumerate().map(|(n, state)| {
             let between = between.get(n).into_iter().flatten();
-            let halfway = between.map(|model| View::of(model, true));
-            std::iter::once(View::of(state, false))
-                .chain(halfway)
-                .collect()
+            let models = std::iter::once(state).chain(between);
+            models.map(View::of).collect()
         });
         Self {
             views: views.collect(),
@@ -113,8 +110,12 @@ impl Oracle {
     pub fn judge(&self, seen: &Observation, allowed: &RangeInclusive<usize>) -> Result<usize> {
         let mut nearest: Option<(usize, Vec<String>)> = None;
         let views = allowed.clone().rev().flat_map(|state| {
-            let is_allowed = move |view: &&View| !view.is_halfway || state < *allowed.end();
-            let views = self.views[state].iter().filter(is_allowed);
+            // What is between it and the next only when that may have begun.
+            let most = match state < *allowed.end() {
+                true => usize::MAX,
+                false => 1,
+            };
+            let views = self.views[state].iter().take(most);
             views.map(move |view| (state, view))
         });
         for (state, view) in views {
@@ -137,8 +138,7 @@ impl Oracle {
 
     /// Whether it is just this state, its data too, and not one between it and the next.
     pub fn is_exactly(&self, seen: &Observation, state: usize) -> bool {
-        let exact = self.views[state].iter().find(|view| !view.is_halfway);
-        exact.is_some_and(|view| differences(&view.tree, &seen.tree).is_empty())
+        differences(&self.views[state][0].tree, &seen.tree).is_empty()
     }
 
     /// How what is seen differs from a state.

@@ -1,8 +1,8 @@
 //! Who goes on when several are at work: one thread at a time, chosen by a seed, so that a run happens again in the same order.
 //!
 //! The operations of a workload are the first thread's. A sync that begins while others are to go on has a thread of its own; it hands the turn on
-//! where its commit holds no lock, and where it waits for another commit. Whoever sleeps on a lock all the same, because one who has handed on holds it, loses
-//! the turn: from there to his next stop two are at work, and the order is not told by the seed alone.
+//! where its commit holds no lock, and where it waits for another commit. Whoever sleeps on a lock all the same, because one who has handed on
+//! holds it, loses the turn: from there to his next stop two are at work, and the order is not told by the seed alone.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use stetfs::{Point, Schedule};
+use stetfs::Schedule;
 
 use crate::rng::Rng;
 
@@ -282,7 +282,7 @@ impl Schedule for Turns {
         }
     }
 
-    fn pass(&self, _: Point) {
+    fn pass(&self) {
         if ME.get().is_some() && self.overlap() && self.chance(60) {
             self.stop(None);
         }

@@ -44,8 +44,8 @@ impl Workload {
         Self { order, ..self }
     }
 
-    /// What is done when the power was cut in it and the volume holds the state after `state` operations: some of those that were to come, which may fail now,
-    /// because nothing is open.
+    /// What is done when the power was cut in it and the volume holds the state after `state` operations: some of those that were to come,
+    /// which may fail now, because nothing is open.
     pub fn continued(&self, state: usize) -> Self {
         /// Operations.
         const MOST: usize = 16;
@@ -55,6 +55,14 @@ impl Workload {
             setup: Vec::new(),
             ops: rest.take(MOST).cloned().collect(),
             order: Order::InOrder,
+        }
+    }
+
+    /// The same in each of these orders; one that says in which it is carried out in that alone.
+    pub fn in_each(self, orders: &[Order]) -> Vec<Self> {
+        match self.order == Order::default() {
+            true => orders.iter().map(|o| self.clone().in_order(*o)).collect(),
+            false => vec![self],
         }
     }
 

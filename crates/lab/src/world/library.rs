@@ -13,7 +13,7 @@ use stetfs_fuse::errno::of_kind;
 
 use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::PAGE;
-use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
+use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
 const S_IFMT: u16 = 0o170_000;
@@ -643,13 +643,10 @@ impl Library {
     /// Runs of blocks that a file has, or that wait for a place.
     fn blocks(&self, ino: InodeNo) -> Result<Vec<(u64, u64)>> {
         let block = u64::from(self.fs.statfs()?.block_size);
-        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut runs = Vec::new();
         self.fs.fiemap(ino, 0, u64::MAX, &mut |extent| {
             let (first, len) = (extent.logical / block, extent.length.div_ceil(block));
-            match runs.last_mut() {
-                Some((start, n)) if *start + *n == first => *n += len,
-                _ => runs.push((first, len)),
-            }
+            add_run(&mut runs, first, len);
             true
         })?;
         Ok(runs)

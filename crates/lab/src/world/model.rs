@@ -6,6 +6,8 @@
 //!
 //! The model also knows at which step each file last changed: what an fsync of it vouches for.
 
+mod between;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
@@ -13,7 +15,7 @@ use rustix::io::Errno;
 use super::acl::Acl;
 use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::Sparse;
-use super::tree::{Facts, Pages, Tree, join, name_links, note_pages};
+use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
 const S_IFIFO: u32 = 0o010_000;
@@ -606,70 +608,6 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// The states that an operation goes through which takes several handles, as stetfs does it: a write in pieces that end where `handle` bytes are full, from
-    /// the beginning of a block on; a range that is to become zeros with room for it before anything else, so that a full volume is left as it was; and
-    /// where the scheme gives a block that is written another place (`relocates`), without the blocks that lie in it.
-    pub fn between(&self, op: &Op, handle: u64, relocates: bool) -> Vec<Self> {
-        match op {
-            Op::Write {
-                slot,
-                offset,
-                payload,
-            } => self.parts_of_write(*slot, *offset, *payload, handle),
-            Op::Append { slot, payload } => match self.slot(*slot) {
-                Ok(id) => self.parts_of_write(*slot, self.content(id).size(), *payload, handle),
-                Err(_) => Vec::new(),
-            },
-            Op::Fallocate {
-                slot,
-                how: how @ (Reserve::Zero | Reserve::ZeroKeepSize),
-                offset,
-                len,
-            } => self.parts_of_zeroing(*slot, *how, *offset..*offset + *len, relocates),
-            _ => Vec::new(),
-        }
-    }
-
-    fn parts_of_write(&self, slot: u8, offset: u64, payload: Payload, handle: u64) -> Vec<Self> {
-        let first = offset - offset % self.rules.block;
-        let end = offset + u64::from(payload.len);
-        let ends = (1..).map(|n| first + n * handle).take_while(|at| *at < end);
-        let bytes = payload.bytes();
-        let part = |at: u64| {
-            let mut part = self.clone();
-            let written = part.write_bytes(slot, Some(offset), &bytes[..(at - offset) as usize]);
-            written.is_ok().then_some(part)
-        };
-        ends.filter_map(part).collect()
-    }
-
-    fn parts_of_zeroing(
-        &self,
-        slot: u8,
-        how: Reserve,
-        range: std::ops::Range<u64>,
-        relocates: bool,
-    ) -> Vec<Self> {
-        let (len, block) = (range.end - range.start, self.rules.block);
-        let (Ok(id), touched) = (self.slot(slot), self.blocks_of(range.start, len)) else {
-            return Vec::new();
-        };
-        let mut roomy = self.clone();
-        let node = roomy.nodes.get_mut(&id).expect("it is open");
-        node.blocks.extend(touched);
-        if !relocates {
-            return vec![roomy];
-        }
-        let mut empty = roomy.clone();
-        if empty.fallocate(slot, how, range.start, len).is_err() {
-            return Vec::new();
-        }
-        let whole = range.start.div_ceil(block)..range.end / block;
-        let node = empty.nodes.get_mut(&id).expect("it is open");
-        node.blocks.retain(|n| !whole.contains(n));
-        vec![roomy, empty]
-    }
-
     fn truncate(&mut self, path: &str, size: u64) -> Outcome {
         let id = self.followed(path)?;
         match self.node(id).body {
@@ -939,23 +877,15 @@ impl Node {
             ctime: self.ctime,
             btime: self.btime,
             blocks: match &self.body {
-                Body::File(_) => Some(runs(&self.blocks)),
+                Body::File(_) => {
+                    let mut runs = Vec::new();
+                    self.blocks.iter().for_each(|n| add_run(&mut runs, *n, 1));
+                    Some(runs)
+                }
                 _ => None,
             },
         }
     }
-}
-
-/// The runs of numbers that follow each other: first and length.
-fn runs(numbers: &BTreeSet<u64>) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for n in numbers {
-        match runs.last_mut() {
-            Some((first, len)) if *first + *len == *n => *len += 1,
-            _ => runs.push((*n, 1)),
-        }
-    }
-    runs
 }
 
 impl World for Model {

@@ -48,6 +48,14 @@ pub struct Facts {
     pub blocks: Option<Vec<(u64, u64)>>,
 }
 
+/// Adds a run of blocks, first and length, behind the others: to the last one where it goes on.
+pub(super) fn add_run(runs: &mut Vec<(u64, u64)>, first: u64, len: u64) {
+    match runs.last_mut() {
+        Some((start, n)) if *start + *n == first => *n += len,
+        _ => runs.push((first, len)),
+    }
+}
+
 /// Files by path relative to the top; the top itself is the empty path.
 pub type Tree = BTreeMap<Vec<u8>, Facts>;
 

@@ -64,9 +64,7 @@ impl Choice {
             chosen.not_drawn += made.left_out;
         }
         let workloads = chosen.workloads.into_iter();
-        chosen.workloads = workloads
-            .flat_map(|w| self.orders.iter().map(move |o| w.clone().in_order(*o)))
-            .collect();
+        chosen.workloads = workloads.flat_map(|w| w.in_each(&self.orders)).collect();
         chosen
     }
 }
