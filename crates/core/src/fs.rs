@@ -4,6 +4,7 @@
 //! ([`Fs::open`], [`Fs::create`], [`Fs::release`]); after that an operation on it answers [`Error::Stale`], or another file
 //! has it, with another generation.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,9 +31,26 @@ use crate::{
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
 ///
 /// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing that was confirmed is lost, the next
-/// mount recovers.
+/// mount recovers. Nothing is written any more when that has returned.
 #[derive(Clone)]
-pub struct Fs(Arc<Volume>);
+pub struct Fs(Arc<Mounted>);
+
+/// What all clones share.
+struct Mounted(Arc<Volume>);
+
+impl Deref for Mounted {
+    type Target = Volume;
+
+    fn deref(&self) -> &Volume {
+        &self.0
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.0.journal.end_background();
+    }
+}
 
 /// What the persistent memory beside a volume is, and has done.
 #[derive(Debug, Clone, Serialize)]
@@ -88,7 +106,7 @@ impl Fs {
     /// [`Error::Mount`] with the reason, [`Error::Corrupt`] for a record that fails a check, or an error of the device or journal.
     pub fn mount(media: impl Into<Media>, options: MountOptions) -> Result<(Self, MountReport)> {
         let (vol, report) = mount::mount(media.into(), options)?;
-        Ok((Self(vol), report))
+        Ok((Self(Arc::new(Mounted(vol))), report))
     }
 
     /// Commits everything and leaves a clean ext4 image. Every later operation answers [`Error::ShutDown`].

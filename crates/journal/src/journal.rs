@@ -370,6 +370,11 @@ impl Journal {
         }
     }
 
+    /// Nothing is done in the background any more when it returns.
+    pub fn end_background(&self) {
+        self.background.end();
+    }
+
     /// What was done so far.
     pub fn stats(&self) -> JournalStats {
         let block = self.block_size as u64;

@@ -14,6 +14,7 @@ mod damaged;
 mod faults;
 mod forgotten;
 mod full;
+mod left;
 mod memory;
 mod volume;
 mod worker;
