@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::HashSet;
-use parking_lot::Mutex;
 use stetfs_format::InodeNo;
+use stetfs_journal::sync::Mutex;
 
 use crate::error::Result;
 use crate::inode::{Inode, InodeState};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use stetfs_format::{InodeNo, Tid};
 use stetfs_journal::planted::{Bug, is_planted};
+use stetfs_journal::sync::Mutex;
 
 use crate::error::Result;
 use crate::inode::Inode;

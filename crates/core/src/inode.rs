@@ -10,9 +10,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
 use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid, Time};
+use stetfs_journal::sync::RwLock;
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::{BlockRef, Class};
 

@@ -62,5 +62,5 @@ pub use mount::{
     MountError, MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
 };
 pub use options::{Atime, MountOptions, OnError, OptionError};
-pub use stetfs_journal::Schedule;
+pub use stetfs_journal::{Schedule, Scheduled};
 pub use types::*;

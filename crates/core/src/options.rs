@@ -1,10 +1,8 @@
 //! Mount options: what they mean and how `-o` strings are read.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use stetfs_journal::Schedule;
 use stetfs_media::Survives;
 
 use crate::clock::Clock;
@@ -57,8 +55,6 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Inodes to keep in memory; none: as many as `memory` has room for.
     pub inodes: Option<usize>,
-    /// Decides who goes on when several are at work (for tests).
-    pub schedule: Option<Arc<dyn Schedule>>,
     /// The scheme's own options and their values ([`stetfs_journal::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
 }
@@ -145,7 +141,6 @@ impl Default for MountOptions {
             grpid: false,
             clock: Clock::System,
             inodes: None,
-            schedule: None,
             scheme_options: Vec::new(),
         }
     }

@@ -13,13 +13,13 @@
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use parking_lot::Mutex;
 use stetfs_format::error::Place;
 use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
 use stetfs_format::orphan::{OrphanBlock, set_orphan};
 use stetfs_format::{InodeNo, LBlock};
 use stetfs_journal::Handle;
 use stetfs_journal::planted::{Bug, is_planted};
+use stetfs_journal::sync::Mutex;
 use stetfs_media::Class;
 
 use crate::error::{Inconsistent, Result};

@@ -11,10 +11,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
+use stetfs_journal::sync::RwLock;
 use stetfs_journal::{Handle, Journal};
 use stetfs_media::{BlockDev, Class, Pmem};
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
-use parking_lot::{Mutex, RwLock};
 use stetfs_format::BlockNo;
 
 use crate::page::Page;
+use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
 

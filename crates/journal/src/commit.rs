@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashSet;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::Class;
@@ -27,6 +26,7 @@ use crate::page::Page;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{LoggedBlock, Snapshot};
 use crate::stats::count;
+use crate::sync::Mutex;
 
 /// What a transaction collects while it runs.
 #[derive(Default)]
@@ -137,14 +137,11 @@ impl Journal {
         let buffers = std::mem::take(&mut *txn.meta.lock());
         let (snapshot, owners) = self.snapshot(tid, &txn, &buffers, &files);
         self.gate().switch();
-        self.gate().pass();
         self.gate().take_turn()?;
-        self.gate().pass();
         if !(snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty()) {
             self.account(&snapshot);
             self.scheme().commit(&snapshot)?;
         }
-        self.gate().pass();
         for buffer in &buffers {
             if let Some(page) = buffer.page.lock().as_mut() {
                 page.committed(tid);
@@ -157,7 +154,6 @@ impl Journal {
             let blocks = its.iter().filter_map(|b| b.owner).map(|(_, l)| l);
             file.committed(tid, blocks, |home| self.keeps_clean(home));
         }
-        self.gate().pass();
         Ok(())
     }
 

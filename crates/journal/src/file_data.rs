@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::{BlockRef, Class};
@@ -20,6 +19,7 @@ use stetfs_media::{BlockRef, Class};
 use crate::error::Result;
 use crate::page::Page;
 use crate::scheme::{DirtyBlock, PlaceReq, Placement, Scheme};
+use crate::sync::Mutex;
 
 /// What a write of file data found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

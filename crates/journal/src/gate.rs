@@ -21,9 +21,8 @@ use std::time::{Duration, Instant};
 use stetfs_format::Tid;
 
 use crate::error::{JournalError, Result};
+use crate::gate_sync::{self, Condvar, Mutex, MutexGuard};
 use crate::planted::{Bug, is_planted};
-use crate::schedule::Schedule;
-use crate::sync::{self, Condvar, Mutex, MutexGuard};
 
 /// What a transaction collects while it runs (generic, so that the gate is tested alone).
 pub(crate) trait Load: Default {
@@ -54,7 +53,6 @@ impl Pace {
 
 pub(crate) struct Gate<T> {
     pace: Pace,
-    schedule: Option<Arc<dyn Schedule>>,
     state: Mutex<State<T>>,
     changed: Condvar,
     /// How often something has happened that somebody may wait for.
@@ -110,10 +108,9 @@ pub(crate) enum Begin<T> {
 }
 
 impl<T: Load> Gate<T> {
-    pub(crate) fn new(first: Tid, pace: Pace, schedule: Option<Arc<dyn Schedule>>) -> Self {
+    pub(crate) fn new(first: Tid, pace: Pace) -> Self {
         Self {
             pace,
-            schedule,
             turns: AtomicU32::new(0),
             state: Mutex::new(State {
                 running: first,
@@ -141,7 +138,7 @@ impl<T: Load> Gate<T> {
             if !state.locked {
                 break;
             }
-            self.wait(&mut state);
+            state = self.wait(state);
         }
         let used = state.load.blocks().saturating_add(state.granted);
         let too_many = used > 0 && used.saturating_add(credits) > limits.blocks;
@@ -206,7 +203,7 @@ impl<T: Load> Gate<T> {
                 break;
             }
             waited = true;
-            self.wait(&mut state);
+            state = self.wait(state);
         }
         if state.running != tid || (state.open == 0 && state.load.is_empty()) {
             // A transaction that is yet to come, or an empty one: nothing to make durable.
@@ -215,7 +212,7 @@ impl<T: Load> Gate<T> {
         state.closing = Some(tid);
         state.locked = true;
         while state.open > 0 {
-            self.wait(&mut state);
+            state = self.wait(state);
         }
         if let Err(error) = state.check() {
             // The operation that was waited for may have stopped it, because it is half done.
@@ -244,7 +241,7 @@ impl<T: Load> Gate<T> {
     pub(crate) fn take_turn(&self) -> Result<()> {
         let mut state = self.state.lock();
         while state.committing.is_some() {
-            self.wait(&mut state);
+            state = self.wait(state);
         }
         state.check()?;
         state.committing = state.closing.take();
@@ -331,38 +328,24 @@ impl<T: Load> Gate<T> {
         }
     }
 
-    /// Whether what runs is committed before another handle joins.
-    pub(crate) fn commits_first(&self) -> bool {
-        self.schedule.as_ref().is_some_and(|s| s.commits_first())
-    }
-
-    /// The caller commits and holds no lock: others may go on first.
-    pub(crate) fn pass(&self) {
-        if let Some(schedule) = &self.schedule {
-            schedule.pass();
-        }
-    }
-
     /// Waits until something has happened, or for no reason.
-    fn wait(&self, state: &mut MutexGuard<'_, State<T>>) {
-        if let Some(schedule) = &self.schedule {
-            return sync::unlocked(state, || schedule.wait());
-        }
+    fn wait<'a>(&self, state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
         let turn = self.turns.load(Relaxed);
         let has_turned = || self.turns.load(Relaxed) != turn;
         let mut looks = 0..self.pace.looks;
-        sync::unlocked(state, || {
+        let mut state = gate_sync::unlocked(state, || {
             looks.any(|_| {
                 std::hint::spin_loop();
                 has_turned()
             });
         });
         if has_turned() {
-            return;
+            return state;
         }
         state.waiters += 1;
-        self.changed.wait(state);
+        let mut state = self.changed.wait(state);
         state.waiters -= 1;
+        state
     }
 
     fn notify(&self, state: &State<T>) {

@@ -10,7 +10,7 @@ use stetfs_format::Tid;
 
 use crate::error::JournalError;
 use crate::gate::{Begin, Gate, Join, Limits, Load, Pace};
-use crate::sync::Mutex;
+use crate::gate_sync::Mutex;
 
 #[cfg(shuttle)]
 use shuttle::thread;
@@ -63,7 +63,7 @@ struct World {
 impl World {
     fn new(fails: Option<Tid>, pace: Pace) -> Arc<Self> {
         Arc::new(Self {
-            gate: Gate::new(Tid(1), pace, None),
+            gate: Gate::new(Tid(1), pace),
             durable: Mutex::new(Vec::new()),
             busy: Mutex::new(None),
             fails,

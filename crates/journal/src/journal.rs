@@ -18,7 +18,7 @@ use crate::handle::{self, Handle};
 use crate::page::Page;
 use crate::ranges;
 use crate::registry;
-use crate::schedule::Schedule;
+use crate::schedule;
 use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
 use crate::stats::{CacheStats, Counters, JournalStats, count};
 
@@ -32,8 +32,6 @@ pub struct Config {
     pub commit_interval: Option<Duration>,
     /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
     pub memory: usize,
-    /// Decides who goes on when several are at work.
-    pub schedule: Option<Arc<dyn Schedule>>,
 }
 
 impl Default for Config {
@@ -42,7 +40,6 @@ impl Default for Config {
             scheme: "jbd2".to_owned(),
             commit_interval: Some(Duration::from_secs(5)),
             memory: 256 << 20,
-            schedule: None,
         }
     }
 }
@@ -100,7 +97,7 @@ impl Journal {
             zero: Block::zeroed(block_size).into(),
             cache: Cache::new(),
             files: Files::new(),
-            gate: Gate::new(Tid(1), pace, config.schedule.clone()),
+            gate: Gate::new(Tid(1), pace),
             placer: OnceLock::new(),
             goes_on: AtomicBool::new(false),
             counters: Counters::default(),
@@ -223,7 +220,7 @@ impl Journal {
             });
         }
         count(&self.counters.handles, 1);
-        if self.gate.commits_first() {
+        if schedule::ask(|schedule| schedule.commits_first()) == Some(true) {
             self.commit_running()?;
         }
         loop {

@@ -28,6 +28,7 @@ pub mod delta;
 mod error;
 mod file_data;
 mod gate;
+mod gate_sync;
 #[cfg(test)]
 mod gate_tests;
 mod handle;
@@ -39,7 +40,7 @@ mod schedule;
 mod scheme;
 mod schemes;
 mod stats;
-mod sync;
+pub mod sync;
 
 pub use error::{JournalError, Result};
 pub use file_data::{FileData, Wrote};
@@ -47,7 +48,7 @@ pub use handle::{Broken, Handle, Old, note_broken};
 pub use journal::{Config, Journal};
 pub use ranges::Ranges;
 pub use registry::{Opened, Registration, SCHEMES, find, find_option};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, Scheduled};
 pub use scheme::{
     About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
     OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,

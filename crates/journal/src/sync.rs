@@ -1,69 +1,118 @@
-//! The locks of the join/commit path: parking_lot's, or shuttle's when its scheduler explores the path
-//! (`--cfg shuttle`).
+//! The locks of the journal and of the file system above it: parking_lot's. A thread that is scheduled says when it wants one and when it has to
+//! wait, and never sleeps on it.
 
-#[cfg(not(shuttle))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// Lets go of the lock while `wait` runs.
-#[cfg(not(shuttle))]
-pub(crate) fn unlocked<T>(guard: &mut MutexGuard<'_, T>, wait: impl FnOnce()) {
-    MutexGuard::unlocked(guard, wait);
+use crate::schedule;
+
+/// [`parking_lot::Mutex`].
+#[derive(Debug, Default)]
+pub struct Mutex<T>(parking_lot::Mutex<T>);
+
+/// [`parking_lot::RwLock`].
+#[derive(Debug, Default)]
+pub struct RwLock<T>(parking_lot::RwLock<T>);
+
+/// [`parking_lot::Condvar`].
+#[derive(Debug, Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+/// Takes a lock: by `attempts` when the thread is scheduled, else by `lock`.
+#[inline]
+fn take<G>(attempt: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
+    let scheduled = schedule::ask(|schedule| {
+        schedule.pass();
+        loop {
+            match attempt() {
+                Some(guard) => return guard,
+                None => schedule.wait(),
+            }
+        }
+    });
+    scheduled.unwrap_or_else(lock)
 }
 
-#[cfg(shuttle)]
-pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, unlocked};
+/// Looks whether a lock can be had at once.
+#[inline]
+fn look<G>(attempt: impl FnOnce() -> Option<G>) -> Option<G> {
+    schedule::ask(|schedule| schedule.pass());
+    attempt()
+}
 
-#[cfg(shuttle)]
-mod with_shuttle {
-    //! shuttle's locks under parking_lot's signatures.
-    pub(crate) use shuttle::sync::MutexGuard as Inner;
-    use std::ops::{Deref, DerefMut};
+/// Lets go of the lock while `wait` runs.
+pub(crate) fn unlocked<'a, T>(guard: MutexGuard<'a, T>, wait: impl FnOnce()) -> MutexGuard<'a, T> {
+    let mutex = MutexGuard::mutex(&guard);
+    drop(guard);
+    wait();
+    take(|| mutex.try_lock(), || mutex.lock())
+}
 
-    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
-    pub(crate) struct MutexGuard<'a, T>(Option<Inner<'a, T>>);
-    #[derive(Default)]
-    pub(crate) struct Condvar(shuttle::sync::Condvar);
-
-    /// Waiting is the scheduler's part.
-    pub(crate) fn unlocked<T>(_: &mut MutexGuard<'_, T>, _: impl FnOnce()) {}
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(shuttle::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            MutexGuard(Some(
-                self.0.lock().expect("no thread panics under the lock"),
-            ))
-        }
+impl<T> Mutex<T> {
+    /// A mutex around a value.
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::const_mutex(value))
     }
 
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-        fn deref(&self) -> &T {
-            self.0.as_ref().expect("held")
-        }
+    /// Waits for the lock.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        take(|| self.0.try_lock(), || self.0.lock())
     }
 
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            self.0.as_mut().expect("held")
-        }
+    /// What nobody else can hold.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+impl<T> RwLock<T> {
+    /// A lock around a value.
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::const_rwlock(value))
     }
 
-    impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(shuttle::sync::Condvar::new())
-        }
+    /// Waits until nobody writes.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        take(|| self.0.try_read(), || self.0.read())
+    }
 
-        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-            let inner = guard.0.take().expect("held");
-            guard.0 = Some(self.0.wait(inner).expect("no thread panics under the lock"));
-        }
+    /// Waits until nobody reads or writes.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        take(|| self.0.try_write(), || self.0.write())
+    }
 
-        pub(crate) fn notify_all(&self) {
-            self.0.notify_all();
+    /// The lock for reading, if nobody writes or waits to.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        look(|| self.0.try_read())
+    }
+
+    /// The lock for writing, if nobody has it.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        look(|| self.0.try_write())
+    }
+}
+
+impl Condvar {
+    /// A condition that nobody waits for.
+    pub const fn new() -> Self {
+        Self(parking_lot::Condvar::new())
+    }
+
+    /// Lets go of the lock until somebody notifies, or for no reason.
+    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        if !schedule::is_mine() {
+            self.0.wait(&mut guard);
+            return guard;
         }
+        unlocked(guard, || {
+            schedule::ask(|schedule| schedule.wait());
+        })
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
     }
 }

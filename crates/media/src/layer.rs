@@ -6,12 +6,13 @@ use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::MediaError;
 use crate::meter::Meter;
 use crate::pmem::{Pmem, Survives};
+use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
 
 /// A block device in front of another one, which does whatever the layer does not do itself.
 ///
 /// Requests of several parts come to the layer as the single ones that they consist of, so none passes it by. For the same reason
-/// [`BlockDev::pmem`] and [`BlockDev::remap`] of the device behind are not offered.
+/// [`BlockDev::pmem`] of the device behind is not offered, and [`BlockDev::remap`] only by a layer that says so.
 pub trait Layer: Send + Sync {
     /// The device behind.
     fn below(&self) -> &dyn BlockDev;
@@ -55,6 +56,11 @@ pub trait Layer: Send + Sync {
     /// [`BlockDev::discard`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         self.below().discard(offset, len)
+    }
+
+    /// [`BlockDev::remap`]: none, since it would pass the layer by.
+    fn remap(&self) -> Option<&dyn Remap> {
+        None
     }
 
     /// [`BlockDev::write_zeros`]: by the layer's own writes.
@@ -122,6 +128,10 @@ impl<L: Layer + ?Sized> BlockDev for L {
 
     fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
         Layer::write_zeros(self, offset, len, tag)
+    }
+
+    fn remap(&self) -> Option<&dyn Remap> {
+        Layer::remap(self)
     }
 
     fn meter(&self) -> &Meter {

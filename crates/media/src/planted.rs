@@ -98,6 +98,8 @@ pub enum Bug {
     UnsortedChanges,
     /// Recovery goes on from the newest page without programming it again.
     UnsecuredPage,
+    /// The log's end moves behind a transaction before that is listed: a checkpoint in between forgets it.
+    LateListing,
 }
 
 /// A bug, and where it shows.
@@ -172,6 +174,7 @@ bugs! {
     ForgottenInode "forgotten-inode" "fsync forgets inodes that left the cache": "jbd2" "journal";
     UnsortedChanges "unsorted-changes" "changes of the map not in order at recovery": "jftl" "journal";
     UnsecuredPage "unsecured-page" "newest page not programmed again at recovery": "jftl" "journal";
+    LateListing "late-listing" "log's end moves before the transaction is listed": "jbd2" "journal";
 }
 
 /// The bug called `name`.

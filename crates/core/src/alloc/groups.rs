@@ -15,11 +15,11 @@
 
 use std::ops::Range;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use stetfs_format::group::{GroupDesc, GroupFlags, init_inode_bitmap};
 use stetfs_format::{BlockNo, GroupNo, checksum};
 use stetfs_journal::Handle;
+use stetfs_journal::sync::Mutex;
 use stetfs_media::{Block, BlockRef, Class};
 
 use super::bits::{self, View};

@@ -37,9 +37,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use stetfs_format::{BlockNo, FeatureIncompat, Geometry, GroupNo, InodeNo, Superblock, Tid};
 use stetfs_journal::Journal;
+use stetfs_journal::sync::Mutex;
 use stetfs_media::BlockDev;
 
 use crate::error::{Error, Inconsistent, Result};

@@ -11,7 +11,7 @@
 //! - *the pool*: 2 % of the volume, at most 4,096 blocks, none on volumes without extents, as `s_resv_clusters` in the kernel
 //!   (`ext4_set_resv_clusters`); never given to an ordinary request, so that the last writers' maps find room.
 
-use parking_lot::Mutex;
+use stetfs_journal::sync::Mutex;
 
 /// Blocks of the map that placing one data block can need at worst.
 const MAP_BLOCKS_PER_DATA: u64 = 3;

@@ -158,7 +158,6 @@ impl TestImage {
             scheme: "null".into(),
             commit_interval: None,
             memory: 64 << 20,
-            ..Config::default()
         };
         let (journal, _) = Journal::open(args, &config).expect("open the journal");
         // Tests go on after the damage that they make.

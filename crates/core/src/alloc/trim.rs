@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use parking_lot::Mutex;
 use stetfs_format::{BlockNo, GroupNo, Tid};
+use stetfs_journal::sync::Mutex;
 
 use super::bits::View;
 use super::pins::Pins;

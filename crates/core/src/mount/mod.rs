@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use parking_lot::RwLock;
 use serde::Serialize;
 use stetfs_format::features;
 use stetfs_format::superblock::State;
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
+use stetfs_journal::sync::RwLock;
 use stetfs_journal::{
     About, Config, DataMode, Journal, JournalError, Mark, OpenArgs, RecoveryReport, SchemeOptions,
 };
@@ -241,7 +241,6 @@ fn mount_planned(
         scheme: about.name.to_owned(),
         commit_interval: (opts.commit < Duration::MAX).then_some(opts.commit),
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
-        schedule: opts.schedule.clone(),
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let (journal, recovery) = Journal::open(plan.args, &config)?;

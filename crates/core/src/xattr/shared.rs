@@ -5,8 +5,9 @@
 //! to writing it, inside a handle and inside `Inode::state`.
 
 use hashbrown::HashMap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use stetfs_format::BlockNo;
+use stetfs_journal::sync::Mutex;
 
 /// How many blocks are remembered.
 const BLOCKS_MAX: usize = 1024;

@@ -38,7 +38,6 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
-use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use stetfs_format::delta_log::{Record, TagFlags};
 use stetfs_format::jbd2::JournalSuperblock;
@@ -59,6 +58,7 @@ use crate::scheme::{
     About, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     RecoveryReport, Scheme, Snapshot,
 };
+use crate::sync::{Mutex, RwLock};
 
 pub(crate) static ABOUT: About = About {
     name: "dj",

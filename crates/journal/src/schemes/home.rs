@@ -1,12 +1,12 @@
 //! Writing blocks to their homes: in ascending order, neighbours in one request, all requests at once.
 
 use hashbrown::HashSet;
-use parking_lot::{Condvar, Mutex};
 use stetfs_format::BlockNo;
 use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, MediaError, Run, Tag};
 
 use crate::error::Result;
 use crate::scheme::LoggedBlock;
+use crate::sync::{Condvar, Mutex};
 
 /// Bytes of one request at most: enough to hide its cost, small enough not to keep others waiting.
 const MOST: usize = 1 << 20;
@@ -68,7 +68,7 @@ impl InFlight {
         {
             let mut homes = self.homes.lock();
             while !homes.is_empty() && data.iter().any(|b| homes.contains(&b.home)) {
-                self.landed.wait(&mut homes);
+                homes = self.landed.wait(homes);
             }
         }
         let writes = data.iter().map(|b| Write {

@@ -31,7 +31,6 @@ mod live;
 mod record;
 mod recovery;
 
-use parking_lot::Mutex;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Cause, Class, Dirty, Remap, Tag};
 
@@ -45,6 +44,7 @@ use crate::scheme::{
     About, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     RecoveryReport, Scheme, Snapshot,
 };
+use crate::sync::Mutex;
 
 pub(crate) static ABOUT: About = About {
     name: "jbd2",

@@ -26,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use stetfs_format::nvm_pair::{
     MAKING_WORD, Mismatch, PairState, REGION_WORD, RegionHeader, RegionState, STATE_OFFSETS,
     VolumeRecord,
@@ -38,6 +37,7 @@ use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
 use super::jbd2::area::Area;
 use crate::error::{JournalError, Result};
 use crate::scheme::{About, OpenArgs};
+use crate::sync::Mutex;
 
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);

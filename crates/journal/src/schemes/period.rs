@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::error::Result;
 use crate::scheme::{About, OptionAbout, SchemeOptions};
+use crate::sync::Mutex;
 
 pub(super) static CHECKPOINT_INTERVAL: OptionAbout = OptionAbout {
     name: "checkpoint",

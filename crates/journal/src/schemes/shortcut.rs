@@ -40,7 +40,6 @@ mod recovery;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
-use parking_lot::{Mutex, RwLock};
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::{Dirty, WORD};
@@ -56,6 +55,7 @@ use crate::scheme::{
     About, DataPromise, DirtyBlock, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     Placement, RecoveryReport, Scheme, Snapshot,
 };
+use crate::sync::{Mutex, RwLock};
 
 pub(crate) static ABOUT: About = About {
     name: "shortcut",

@@ -37,7 +37,6 @@
 //! later transaction. Until then a second cut finds the same and does the same again.
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use stetfs_format::nvm_cache::{
     CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot,
     SUB_BLOCK_HEADER_SIZE, SubBlock, TAIL_OFFSET,
@@ -53,6 +52,7 @@ use crate::ranges::Ranges;
 use crate::scheme::{
     About, LoggedBlock, Mark, OpenArgs, OptionAbout, RecoveryReport, Scheme, Snapshot,
 };
+use crate::sync::Mutex;
 
 pub(crate) static ABOUT: About = About {
     name: "spindle",

@@ -31,7 +31,6 @@
 //! that finds the same ring and does the same again.
 
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use stetfs_format::nvm_cache::{
     CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot, TAIL_OFFSET,
 };
@@ -43,6 +42,7 @@ use super::nvm::{Cache, Changed, KEEP_CACHE, OnCache, Pinned, Place, Pool, Regio
 use crate::error::Result;
 use crate::planted::{Bug, is_planted};
 use crate::scheme::{About, LoggedBlock, Mark, OpenArgs, RecoveryReport, Scheme, Snapshot};
+use crate::sync::Mutex;
 
 pub(crate) static ABOUT: About = About {
     name: "tinca",

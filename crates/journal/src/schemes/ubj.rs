@@ -42,7 +42,6 @@
 use std::time::Instant;
 
 use hashbrown::{HashMap, HashSet};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use stetfs_format::nvm_cache::{
     CachePlan, Change, ChangeLog, Entry, EntryState, HEAD_OFFSET, RingEnd,
@@ -58,6 +57,7 @@ use crate::planted::{Bug, is_planted};
 use crate::scheme::{
     About, Goal, LoggedBlock, Mark, OpenArgs, OptionAbout, RecoveryReport, Scheme, Snapshot, Spot,
 };
+use crate::sync::Mutex;
 
 pub(crate) static ABOUT: About = About {
     name: "ubj",

@@ -19,7 +19,9 @@ use stetfs_media::sim::{Rig, SimOptions, SimPmem, SimPmemOptions};
 use stetfs_media::{BlockDev, Image, Pmem, PmemDev, SimDev};
 
 use super::flash;
+use super::handing::{HandingDev, HandingPmem};
 use super::moment::{TapeOf, Tapes};
+use super::turns::Turns;
 use super::watch::{UnitSet, Watch, Watched, WatchedDev, WatchedNand, WatchedPmem};
 
 /// Bytes of a unit.
@@ -217,6 +219,28 @@ impl Media {
             Medium::Nand(nand) => Arc::new(mount(nand.clone())?),
         };
         let nvm = self.nvm().map(|pmem| pmem.clone() as Arc<dyn Pmem>);
+        Ok(stetfs::Media { home, nvm })
+    }
+
+    /// The same; who changes it may hand the turn on first.
+    ///
+    /// # Errors
+    /// As [`shown`](Self::shown).
+    pub(super) fn shown_to(&self, turns: &Arc<Turns>) -> Result<stetfs::Media> {
+        let memory = |pmem: &Arc<SimPmem>| -> Arc<dyn Pmem> {
+            Arc::new(HandingPmem {
+                pmem: pmem.clone(),
+                turns: turns.clone(),
+            })
+        };
+        let home: Arc<dyn BlockDev> = match &self.media[0] {
+            Medium::Pmem(pmem) => Arc::new(PmemDev::new(memory(pmem))),
+            Medium::Block(_) | Medium::Nand(_) => Arc::new(HandingDev {
+                dev: self.shown()?.home,
+                turns: turns.clone(),
+            }),
+        };
+        let nvm = self.nvm().map(memory);
         Ok(stetfs::Media { home, nvm })
     }
 

@@ -25,6 +25,7 @@ pub mod caught;
 pub mod explore;
 pub mod flash;
 pub mod fold;
+mod handing;
 pub mod lies;
 pub mod media;
 pub mod minimize;

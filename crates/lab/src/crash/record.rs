@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
-use stetfs::MountOptions;
+use rustix::io::Errno;
 use stetfs_fuse::errno::of_kind;
 use stetfs_media::BlockDev;
 
@@ -90,16 +90,16 @@ impl Record {
         front: Option<Front<'_>>,
     ) -> Result<Self> {
         let media = Media::new(fresh);
-        let mut shown = media.shown()?;
+        let turns = Turns::new(workload.order);
+        let mut shown = match workload.order {
+            Order::InOrder => media.shown()?,
+            Order::EachHandle | Order::Overlap(_) => media.shown_to(&turns)?,
+        };
         if let Some(front) = front {
             shown.home = front(shown.home);
         }
-        let turns = Turns::new(workload.order);
-        let options = MountOptions {
-            schedule: (workload.order != Order::InOrder).then(|| turns.clone() as Arc<_>),
-            ..target.options()
-        };
-        let (mut library, _) = Library::mount(shown, options).context("mounting")?;
+        let mounted = Library::mount(shown, target.options());
+        let (mut library, _) = mounted.context("mounting")?;
         let mut model = Model::new(target.volume.rules());
         model.set_time(moment(0));
         for (i, op) in workload.setup.iter().enumerate() {
@@ -184,6 +184,18 @@ impl Record {
         vouched.unwrap_or(0)..=begun.min(self.marks.len() - 1)
     }
 
+    /// The moments at which somebody was told that what he had done is durable.
+    pub fn told(&self) -> impl Iterator<Item = u64> {
+        let more = |&(before, mark): &(&Mark, &Mark)| mark.vouches > before.vouches;
+        let pairs = self
+            .marks
+            .iter()
+            .zip(self.marks.iter().skip(1))
+            .filter(more);
+        let told = pairs.map(|(_, mark)| mark.returned);
+        told.filter(|at| (self.begin..=self.tapes.changes()).contains(at))
+    }
+
     /// Moments from the end of the setup to the end of the unmount.
     pub fn moments(&self) -> u64 {
         self.tapes.changes() - self.begin + 1
@@ -191,7 +203,7 @@ impl Record {
 }
 
 /// Syncs that are under way at once, beside the operation of the first thread.
-const SYNCS: usize = 2;
+const SYNCS: usize = 3;
 
 /// Carries out the operations of a workload in its order; the states that they go through, and of each operation its mark.
 fn carry_out(
@@ -205,9 +217,20 @@ fn carry_out(
     let mut states = vec![model.clone()];
     let mut marks: Vec<Mark> = Vec::new();
     let returned = Mutex::new(Vec::new());
+    let drained = Mutex::new(Vec::new());
     thread::scope(|scope| {
         let drive = turns.drive();
         for (i, op) in workload.ops.iter().enumerate() {
+            if turns.overlap() && turns.chance(15) {
+                turns.until(SYNCS - 1);
+                let (number, drained) = (turns.add(), &drained);
+                let drain = library.drain();
+                scope.spawn(move || {
+                    let done = turns.run(number, || caught(|| drain.run()));
+                    drained.lock().push(done);
+                });
+                turns.stop(Some(number));
+            }
             let begun = media.changes();
             let expected = foretell(model, library, op);
             let mut mark = Mark {
@@ -247,8 +270,15 @@ fn carry_out(
         drop(drive);
         Ok::<_, anyhow::Error>(())
     })?;
+    for done in drained.into_inner() {
+        done?.context("committing and writing home in the background")?;
+    }
     for (i, (done, at)) in returned.into_inner() {
         let found = done?.map_err(|error| of_kind(error.kind()));
+        if found == Err(Errno::STALE) {
+            // What it was to sync was removed meanwhile, which nobody has told the library it is still used. It vouches for nothing.
+            continue;
+        }
         agree(
             i,
             &workload.ops[i],

@@ -1,21 +1,17 @@
 //! Who goes on when several are at work: one thread at a time, chosen by a seed, so that a run happens again in the same order.
 //!
-//! The operations of a workload are the first thread's. A sync that begins while others are to go on has a thread of its own; it hands the turn on
-//! where its commit holds no lock, and where it waits for another commit. Whoever sleeps on a lock all the same, because one who has handed on
-//! holds it, loses the turn: from there to his next stop two are at work, and the order is not told by the seed alone.
+//! The operations of a workload are the first thread's. A sync that begins while others are to go on has a thread of its own, and now and then
+//! one more commits and writes home, as a mount does in the background. Any of them may hand the turn on wherever another could see what it does:
+//! when it wants a lock, and when it changes a medium. Who cannot have a lock hands it on too, so nobody ever sleeps with it.
 
 use std::cell::Cell;
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use stetfs::Schedule;
+use stetfs::{Schedule, Scheduled};
 
 use crate::rng::Rng;
 
@@ -74,26 +70,19 @@ pub(super) struct Turns {
 struct State {
     rng: Rng,
     holder: usize,
+    /// Who has the turn hands it on at the so manieth place where it can.
+    steps: u32,
     threads: Vec<Thread>,
     /// Everybody goes on as he can.
     over: bool,
 }
 
-#[derive(Debug)]
-struct Thread {
-    status: Status,
-    /// Where the kernel says what it does.
-    stat: Option<PathBuf>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    /// It can go on.
-    Ready,
+enum Thread {
+    /// It can go on, and does not before the turn was handed on so often, if others can.
+    Ready(u32),
     /// Somebody else must have done something first.
     Waits,
-    /// It sleeps on a lock, and has lost its turn.
-    Sleeps,
     Done,
 }
 
@@ -108,6 +97,7 @@ impl Turns {
             state: Mutex::new(State {
                 rng: Rng::new(seed ^ 0x7_0235),
                 holder: 0,
+                steps: 1,
                 threads: Vec::new(),
                 over: false,
             }),
@@ -122,37 +112,36 @@ impl Turns {
 
     /// The calling thread is the first, and has the turn, until what is given back is dropped: then all go on as they can.
     pub(super) fn drive(self: &Arc<Self>) -> Drive {
-        self.state.lock().threads.push(Thread::of_caller());
+        self.state.lock().threads.push(Thread::Ready(0));
         ME.set(Some(0));
-        Drive(Arc::clone(self))
+        Drive {
+            _scheduled: (self.order != Order::InOrder).then(|| Scheduled::by(self.clone())),
+            turns: Arc::clone(self),
+        }
     }
 
     /// The number of a new thread, which has the turn as soon as the first one calls [`stop`](Self::stop).
     pub(super) fn add(&self) -> usize {
         let mut state = self.state.lock();
-        state.threads.push(Thread {
-            status: Status::Ready,
-            stat: None,
-        });
+        state.threads.push(Thread::Ready(0));
         state.threads.len() - 1
     }
 
     /// What thread `number` does, in its turns.
-    pub(super) fn run<T>(&self, number: usize, work: impl FnOnce() -> T) -> T {
+    pub(super) fn run<T>(self: &Arc<Self>, number: usize, work: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
-        state.threads[number] = Thread::of_caller();
         self.until_turn(&mut state, number);
         drop(state);
         ME.set(Some(number));
+        let scheduled = Scheduled::by(self.clone());
         let done = work();
+        drop(scheduled);
         ME.set(None);
         let mut state = self.state.lock();
-        state.threads[number].status = Status::Done;
+        state.threads[number] = Thread::Done;
         state.wake();
-        if state.holder == number {
-            state.hand_on(None);
-            self.turned.notify_all();
-        }
+        state.hand_on(None);
+        self.turned.notify_all();
         done
     }
 
@@ -161,7 +150,12 @@ impl Turns {
         if let Some(me) = ME.get() {
             let mut state = self.state.lock();
             state.wake();
-            self.hand_on(&mut state, me, Status::Ready, to);
+            // One who was held up for long lets others do a lot.
+            let rest = match to {
+                Some(_) => 0,
+                None => (1 << state.rng.below(6)) - 1,
+            };
+            self.hand_on(&mut state, me, Thread::Ready(rest), to);
         }
     }
 
@@ -176,7 +170,7 @@ impl Turns {
     fn others(&self) -> usize {
         let state = self.state.lock();
         let others = state.threads.iter().skip(1);
-        others.filter(|t| t.status != Status::Done).count()
+        others.filter(|t| **t != Thread::Done).count()
     }
 
     /// Whether something that happens so often, in per cent, happens now.
@@ -188,39 +182,19 @@ impl Turns {
         &self,
         state: &mut MutexGuard<'_, State>,
         me: usize,
-        status: Status,
+        status: Thread,
         to: Option<usize>,
     ) {
-        state.threads[me].status = status;
-        if state.holder == me {
-            state.hand_on(to);
-            self.turned.notify_all();
-        }
+        state.threads[me] = status;
+        state.hand_on(to);
+        self.turned.notify_all();
         self.until_turn(state, me);
-        state.threads[me].status = Status::Ready;
+        state.threads[me] = Thread::Ready(0);
     }
 
     fn until_turn(&self, state: &mut MutexGuard<'_, State>, me: usize) {
-        /// How often a thread that has the turn is looked at, and in how many looks it must be asleep.
-        const LOOK_EVERY: Duration = Duration::from_millis(4);
-        const LOOKS: u32 = 4;
-        let mut asleep = 0;
         while state.holder != me && !state.over {
-            if !self.turned.wait_for(state, LOOK_EVERY).timed_out() {
-                asleep = 0;
-                continue;
-            }
-            let holder = state.holder;
-            asleep = match state.threads[holder].is_asleep() {
-                true => asleep + 1,
-                false => 0,
-            };
-            if asleep == LOOKS {
-                state.threads[holder].status = Status::Sleeps;
-                state.hand_on(None);
-                self.turned.notify_all();
-                asleep = 0;
-            }
+            self.turned.wait(state);
         }
     }
 }
@@ -229,47 +203,35 @@ impl State {
     /// Something was done that somebody may have waited for.
     fn wake(&mut self) {
         for thread in &mut self.threads {
-            if thread.status == Status::Waits {
-                thread.status = Status::Ready;
+            if *thread == Thread::Waits {
+                *thread = Thread::Ready(0);
             }
         }
     }
 
     /// Gives the turn to `to`, or to one by chance who can go on; when nobody can, to one who waits, who looks again.
     fn hand_on(&mut self, to: Option<usize>) {
-        let those = |status| {
-            let threads = self.threads.iter().enumerate();
-            let those = threads.filter(move |(_, thread)| thread.status == status);
-            those.map(|(n, _)| n).collect::<Vec<_>>()
+        let rank = |thread: &Thread| match thread {
+            Thread::Ready(0) => Some(0),
+            Thread::Ready(_) => Some(1),
+            Thread::Waits => Some(2),
+            Thread::Done => None,
         };
-        let ready = those(Status::Ready);
-        let next = match ready.is_empty() {
-            true => those(Status::Waits),
-            false => ready,
-        };
+        let best = self.threads.iter().filter_map(rank).min();
+        let those = self.threads.iter().enumerate();
+        let those = those.filter(|(_, thread)| best.is_some() && rank(thread) == best);
+        let next: Vec<_> = those.map(|(n, _)| n).collect();
+        for thread in &mut self.threads {
+            if let Thread::Ready(rest) = thread {
+                *rest = rest.saturating_sub(1);
+            }
+        }
         if let Some(last) = next.len().checked_sub(1) {
             let nth = self.rng.below(last as u64 + 1) as usize;
             self.holder = to.unwrap_or(next[nth]);
+            // A moment, an operation, a whole commit: each as often.
+            self.steps = 1 << self.rng.below(11);
         }
-    }
-}
-
-impl Thread {
-    fn of_caller() -> Self {
-        let stat = fs::read_link("/proc/thread-self");
-        Self {
-            status: Status::Ready,
-            stat: stat
-                .ok()
-                .map(|own| PathBuf::from("/proc").join(own).join("stat")),
-        }
-    }
-
-    fn is_asleep(&self) -> bool {
-        let stat = self.stat.as_ref().and_then(|p| fs::read_to_string(p).ok());
-        // Behind the name, which is in parentheses.
-        let state = stat.as_deref().and_then(|s| s.rsplit_once(") "));
-        state.is_some_and(|(_, rest)| rest.starts_with('S'))
     }
 }
 
@@ -283,32 +245,44 @@ impl Schedule for Turns {
     }
 
     fn pass(&self) {
-        if ME.get().is_some() && self.overlap() && self.chance(60) {
+        if !self.overlap() || self.others() == 0 {
+            return;
+        }
+        let is_over = {
+            let mut state = self.state.lock();
+            state.steps = state.steps.saturating_sub(1);
+            state.steps == 0
+        };
+        if is_over {
             self.stop(None);
         }
     }
 
     fn wait(&self) {
-        match ME.get() {
-            Some(me) => self.hand_on(&mut self.state.lock(), me, Status::Waits, None),
-            None => thread::yield_now(),
+        if let Some(me) = ME.get() {
+            self.hand_on(&mut self.state.lock(), me, Thread::Waits, None);
         }
     }
 }
 
 /// While it lives threads take turns.
-pub(super) struct Drive(Arc<Turns>);
+pub(super) struct Drive {
+    _scheduled: Option<Scheduled>,
+    turns: Arc<Turns>,
+}
 
 impl Drop for Drive {
     fn drop(&mut self) {
         ME.set(None);
-        self.0.state.lock().over = true;
-        self.0.turned.notify_all();
+        self.turns.state.lock().over = true;
+        self.turns.turned.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// The order in which three threads come through, each with stops on its way.
@@ -347,20 +321,30 @@ mod tests {
         assert!(different.len() > 15, "{different:?}");
     }
 
+    /// Two who want one lock of the file system's, and hand the turn on with it.
     #[test]
-    fn who_sleeps_on_a_lock_loses_the_turn() {
-        let turns = Turns::new(Order::Overlap(1));
-        let lock = Mutex::new(());
-        thread::scope(|scope| {
-            let drive = turns.drive();
-            let number = turns.add();
-            let held = lock.lock();
-            let (turns, lock) = (&turns, &lock);
-            scope.spawn(move || turns.run(number, || drop(lock.lock())));
-            turns.stop(Some(number));
-            drop(held);
-            turns.until(0);
-            drop(drive);
-        });
+    fn nobody_sleeps_on_a_lock() {
+        for seed in 0..50 {
+            let turns = Turns::new(Order::Overlap(seed));
+            let lock = stetfs_journal::sync::Mutex::new(0);
+            thread::scope(|scope| {
+                let drive = turns.drive();
+                let (number, turns, lock) = (turns.add(), &turns, &lock);
+                let add = || {
+                    for _ in 0..20 {
+                        let mut held = lock.lock();
+                        let before = *held;
+                        turns.stop(None);
+                        *held = before + 1;
+                    }
+                };
+                scope.spawn(move || turns.run(number, add));
+                turns.stop(Some(number));
+                add();
+                turns.until(0);
+                drop(drive);
+            });
+            assert_eq!(*lock.lock(), 40);
+        }
     }
 }

@@ -36,7 +36,7 @@ pub struct Library {
     slots: [Option<InodeNo>; SLOTS as usize],
 }
 
-/// A sync of one file or directory, or of everything.
+/// A sync of one file or directory, or of everything, which another thread may do.
 pub enum SyncOp {
     /// fsync and fdatasync.
     File {
@@ -49,6 +49,8 @@ pub enum SyncOp {
     },
     /// sync.
     All(Fs),
+    /// A commit, and everything home that can be.
+    Drain(Fs),
 }
 
 impl SyncOp {
@@ -60,6 +62,7 @@ impl SyncOp {
         match self {
             Self::File { fs, ino, datasync } => fs.fsync(ino, datasync),
             Self::All(fs) => fs.sync(),
+            Self::Drain(fs) => fs.drain_some().map(drop),
         }
     }
 }
@@ -360,6 +363,11 @@ impl Library {
             Op::Sync => Ok(SyncOp::All(self.fs.clone())),
             _ => return None,
         })
+    }
+
+    /// What a mount does in the background now and then.
+    pub fn drain(&self) -> SyncOp {
+        SyncOp::Drain(self.fs.clone())
     }
 
     fn directory(&self, path: &str) -> Answer<InodeNo> {

@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
-use parking_lot::{Mutex, RwLock};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Class};
+
+use crate::planted::{Bug, is_planted};
+use crate::sync::{Mutex, RwLock};
 
 /// A committed transaction in the log.
 pub(super) struct Logged {
@@ -142,6 +144,10 @@ impl Live {
         span.head = head;
         span.free -= logged.len;
         span.sequence = logged.sequence.next();
+        if is_planted(Bug::LateListing) {
+            drop(span);
+            span = self.span.lock();
+        }
         span.transactions.push_back(logged);
     }
 

@@ -21,7 +21,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as MapEntry;
-use parking_lot::{Mutex, RwLock};
 use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState};
 use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState};
 use stetfs_format::private_log::Tail;
@@ -36,6 +35,7 @@ use super::owner::{self, Claim, Look, Pair};
 use crate::error::{JournalError, Result};
 use crate::scheme::{About, Goal, Held, OpenArgs, OptionAbout, RecoveryReport};
 use crate::stats::CacheStats;
+use crate::sync::{Mutex, RwLock};
 
 pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
     name: "keep-cache",

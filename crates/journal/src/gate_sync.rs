@@ -1,0 +1,48 @@
+//! The locks of the join/commit path: ours, or shuttle's when its scheduler explores the path (`--cfg shuttle`).
+
+#[cfg(not(shuttle))]
+pub(crate) use {
+    crate::sync::Condvar, crate::sync::Mutex, crate::sync::unlocked, parking_lot::MutexGuard,
+};
+
+#[cfg(shuttle)]
+pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, unlocked};
+
+#[cfg(shuttle)]
+mod with_shuttle {
+    //! shuttle's locks under the names and signatures of ours.
+    pub(crate) use shuttle::sync::MutexGuard;
+
+    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+    #[derive(Default)]
+    pub(crate) struct Condvar(shuttle::sync::Condvar);
+
+    /// Waiting is the scheduler's part.
+    pub(crate) fn unlocked<T>(guard: MutexGuard<'_, T>, _: impl FnOnce()) -> MutexGuard<'_, T> {
+        guard
+    }
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("no thread panics under the lock")
+        }
+    }
+
+    impl Condvar {
+        pub(crate) fn new() -> Self {
+            Self(shuttle::sync::Condvar::new())
+        }
+
+        pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+            self.0.wait(guard).expect("no thread panics under the lock")
+        }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
+    }
+}
