@@ -272,6 +272,9 @@ fn table(explorations: &[Exploration]) -> Table {
         let c = &e.report.counts;
         of(c.workloads, c.workloads + c.workloads_unfinished)
     });
+    row("orders looked at besides", &|e| {
+        grouped(e.report.counts.orders)
+    });
     row("sequences not drawn", &|e| grouped(e.sequences_not_drawn));
     row("moments", &|e| {
         let c = &e.report.counts;

@@ -3,6 +3,7 @@
 //!
 //! - `STETFS_LAB_BUG=NAME` plants only that one, `STETFS_LAB_SCHEME=NAME` only in that scheme.
 //! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload alone.
+//! - `STETFS_LAB_ORDERS=ORDER,...` carries the workloads out in these orders alone.
 //! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
 //! - `STETFS_LAB_WRITE=1` writes the table of docs/TESTING.md anew.
 #![forbid(unsafe_code)]
@@ -35,6 +36,13 @@ fn only_workload() -> Option<String> {
     std::env::var("STETFS_LAB_WORKLOAD").ok()
 }
 
+fn orders() -> Vec<Order> {
+    let given = std::env::var("STETFS_LAB_ORDERS").ok();
+    let given = given.unwrap_or_else(|| "in-order,each-handle,overlap1".to_owned());
+    let parse = |order: &str| order.parse().expect("an order");
+    given.split(',').map(parse).collect()
+}
+
 /// Explores with a bug until a violation, first the workloads that are written down, then the sequences of one operation, then random ones,
 /// each in every order.
 fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
@@ -50,7 +58,7 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
         },
         random: RANDOM,
         scripts: true,
-        orders: vec![Order::InOrder, Order::EachHandle, Order::Overlap(1)],
+        orders: orders(),
     };
     let mut workloads = choice.workloads(&target.volume).workloads;
     // Those that are written down first, since most bugs need a log that is used; random ones last.
@@ -94,7 +102,7 @@ fn row(about: &BugAbout, scheme: &str, mode: &str) -> Option<String> {
         "| `{}` | {} | {scheme} {mode} | {states} | {} | {} |",
         about.name, about.what, violation.workload, violation.fault
     );
-    println!("{row}");
+    println!("{row}\n  {}\n  {}", violation.why, violation.case);
     Some(row)
 }
 
@@ -121,7 +129,10 @@ fn every_planted_bug_is_found() {
         }
     }
     assert!(missed.is_empty(), "not found: {}", missed.join(", "));
-    let is_whole = only.is_none() && only_in.is_none() && only_workload().is_none();
+    let is_whole = only.is_none()
+        && only_in.is_none()
+        && only_workload().is_none()
+        && std::env::var_os("STETFS_LAB_ORDERS").is_none();
     if is_whole && std::env::var_os("STETFS_LAB_WRITE").is_some() {
         write_table(&table);
     }

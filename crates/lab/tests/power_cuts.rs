@@ -42,6 +42,7 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
             moments: cuts(),
             e2fsck_every: 64,
             audit_every: 256,
+            orders: 4,
             ..Effort::default()
         },
         budget: Budget::default(),

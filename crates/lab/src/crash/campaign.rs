@@ -16,6 +16,7 @@ use super::report::{Counts, Report, Violation};
 use super::states::Effort;
 use super::subject::Subject;
 use super::target::Target;
+use super::turns::Order;
 use super::workload::Workload;
 
 /// When to stop, whatever is left.
@@ -95,7 +96,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 #[derive(Default)]
 struct Found {
     counts: Counts,
-    wrong: Vec<(usize, Wrong)>,
+    /// With the number of the workload, and in which order it was carried out.
+    wrong: Vec<(usize, Order, Wrong)>,
 }
 
 impl Campaign<'_> {
@@ -139,7 +141,7 @@ impl Campaign<'_> {
         counts.workloads_unfinished += (self.workloads.len() as u64)
             .saturating_sub(counts.workloads + counts.workloads_unfinished);
         // In the order of the workloads, whichever thread was faster.
-        wrong.sort_by_key(|(n, _)| *n);
+        wrong.sort_by_key(|(n, ..)| *n);
         let end = self.budget.time.map(|most| shared.started + most);
         let violations = self.violations(wrong, end)?;
         Ok(Report {
@@ -178,14 +180,14 @@ impl Campaign<'_> {
     /// Looks for small cases that show the first violations, until `end` at most.
     fn violations(
         &self,
-        wrong: Vec<(usize, Wrong)>,
+        wrong: Vec<(usize, Order, Wrong)>,
         end: Option<Instant>,
     ) -> Result<Vec<Violation>> {
         let dir = crate::host::scratch()?;
         let scratch = dir.path().join("recovered");
         let mut violations = Vec::new();
-        for (n, (index, wrong)) in wrong.into_iter().enumerate() {
-            let workload = &self.workloads[index];
+        for (n, (index, order, wrong)) in wrong.into_iter().enumerate() {
+            let workload = &self.workloads[index].clone().in_order(order);
             let mut case = self.case(workload, &wrong);
             let (mut why, mut minimized) = (wrong.why, None);
             if n < self.minimized && case.then.is_none() {
@@ -269,19 +271,27 @@ impl Shared<'_> {
                 self.tell(watch);
                 self.is_within_budget()
             };
-            let explored = self.explore(workload, &mut subject, &scratch, &mut go_on);
-            let findings = explored.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
+            let mut unfinished = false;
+            let looks = campaign.effort.looks(workload, &campaign.target);
+            for (n, (workload, effort)) in looks.into_iter().enumerate() {
+                let explored = self.explore(&workload, effort, &mut subject, &scratch, &mut go_on);
+                let findings =
+                    explored.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
+                unfinished |= findings.unfinished;
+                let mut found = self.found.lock();
+                found.counts.orders += u64::from(n > 0);
+                for wrong in findings.wrong {
+                    campaign.tell_of(&workload, &wrong);
+                    found.wrong.push((index, workload.order, wrong));
+                }
+                if unfinished || found.wrong.iter().any(|(n, ..)| *n == index) {
+                    break;
+                }
+            }
             self.done.fetch_add(1, Ordering::Relaxed);
-            findings
-                .wrong
-                .iter()
-                .for_each(|wrong| campaign.tell_of(workload, wrong));
             let mut found = self.found.lock();
-            found.counts.workloads += u64::from(!findings.unfinished);
-            found.counts.workloads_unfinished += u64::from(findings.unfinished);
-            found
-                .wrong
-                .extend(findings.wrong.into_iter().map(|wrong| (index, wrong)));
+            found.counts.workloads += u64::from(!unfinished);
+            found.counts.workloads_unfinished += u64::from(unfinished);
             if found.wrong.len() >= campaign.enough {
                 self.stop.store(true, Ordering::Relaxed);
             }
@@ -294,6 +304,7 @@ impl Shared<'_> {
     fn explore(
         &self,
         workload: &Workload,
+        effort: Effort,
         subject: &mut Subject,
         scratch: &std::path::Path,
         go_on: &mut dyn FnMut() -> bool,
@@ -315,7 +326,6 @@ impl Shared<'_> {
                 });
             }
         };
-        let effort = campaign.effort.fitted(workload, &campaign.target);
         let mut told = Counts::default();
         let mut count = |counts: &Counts| {
             self.found.lock().counts += counts.since(&told);

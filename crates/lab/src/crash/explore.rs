@@ -168,7 +168,11 @@ impl Explorer<'_> {
         let record = self.record;
         let all = record.begin..record.tapes.changes() + 1;
         let most = self.effort.moments;
-        let wanted = Effort::spread(all, &record.tapes.brims(), most, &mut self.rng);
+        let mut wanted = Effort::spread(all, &record.tapes.brims(), most, &mut self.rng);
+        // Little is pending then, and nothing that was promised may be missing.
+        wanted.extend(record.told());
+        wanted.sort_unstable();
+        wanted.dedup();
         let (moments, chosen) = (record.moments() as usize, wanted.len());
         let mut differ = Differ::new(record.start.clone());
         let mut looked_at = 0;

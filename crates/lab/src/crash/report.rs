@@ -72,6 +72,8 @@ counts! {
     workloads,
     /// Workloads that the budget cut short or left out.
     workloads_unfinished,
+    /// Orders of workloads that were looked at besides, only where a sync had returned.
+    orders,
     /// Moments looked at.
     moments,
     /// Moments of the workloads that were passed over.

@@ -1,7 +1,7 @@
 //! Which of the states that a power cut can leave are looked at.
 //!
 //! Of moments, where there are too many, those just before a flush or fence are taken first; in what may be left then, everything is included
-//! that could be left since the one before.
+//! that could be left since the one before. Those at which a sync has returned are taken besides, all of them.
 //!
 //! At a moment n atoms are pending that make a difference: 2^n states. With up to [`Effort::exhaustive`] atoms every one is
 //! taken. With more: none, all, up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order; those that end
@@ -17,6 +17,7 @@ use stetfs_media::sim::Keep;
 use super::media::Kind;
 use super::moment::AtomOf;
 use super::target::Target;
+use super::turns::Order;
 use super::workload::Workload;
 use crate::rng::Rng;
 
@@ -45,6 +46,9 @@ pub struct Effort {
     pub audit_every: usize,
     /// Of so many states of a workload the run goes on, to be cut once more.
     pub chains: usize,
+    /// Of a workload whose operations overlap so many more orders are looked at, only where somebody was told that something is durable: most of
+    /// what goes wrong between threads shows there, if it is their order.
+    pub orders: u64,
     /// Where chance comes from.
     pub seed: u64,
 }
@@ -63,6 +67,7 @@ impl Default for Effort {
             e2fsck_every: 256,
             audit_every: 4096,
             chains: 2,
+            orders: 32,
             seed: 1,
         }
     }
@@ -74,8 +79,9 @@ impl Effort {
     /// the others in what recovery reads.
     pub fn fitted(self, workload: &Workload, target: &Target) -> Self {
         let mut fitted = self;
-        if workload.is_long() {
-            fitted.moments = fitted.moments.min(160);
+        match workload.is_long() {
+            true => fitted.moments = fitted.moments.min(160),
+            false => fitted.orders = fitted.orders.min(2),
         }
         if workload.operations() > 1 {
             fitted.nest_every *= 4;
@@ -102,6 +108,35 @@ impl Effort {
             fitted.nest_folded = 0;
         }
         fitted
+    }
+
+    /// Each order in which a workload is carried out, with what is looked at in it: first its own.
+    pub fn looks(self, workload: &Workload, target: &Target) -> Vec<(Workload, Self)> {
+        let fitted = self.fitted(workload, target);
+        let mut looks = vec![(workload.clone(), fitted)];
+        if let Order::Overlap(seed) = workload.order {
+            let others = (1..=fitted.orders).map(|n| Order::Overlap(seed + 1000 * n));
+            looks.extend(others.map(|o| (workload.clone().in_order(o), fitted.brief())));
+        }
+        looks
+    }
+
+    /// All or nothing of what is pending, and only where somebody was told something.
+    fn brief(self) -> Self {
+        Self {
+            exhaustive: 0,
+            prefixes: 0,
+            singles: 0,
+            random: 0,
+            moments: 0,
+            nest_every: 0,
+            nest_folded: 0,
+            e2fsck_every: 0,
+            audit_every: 0,
+            chains: 0,
+            orders: 0,
+            ..self
+        }
     }
 
     /// Moments of `all`, at most so many: first of `brims`, the moments just before something settles, then others; both evenly spread.
