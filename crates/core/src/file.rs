@@ -424,8 +424,9 @@ fn write_chunk(
     } else {
         0
     };
-    let places = found.new > 0 || found.converts;
-    let credits = INODE_CREDITS + logged + if places { RUN_CREDITS } else { 0 };
+    // All that it can come to, so that the write is not cut short by a commit that lets nobody have more.
+    let credits = INODE_CREDITS + logged + RUN_CREDITS * found.places;
+    let credits = credits.min(vol.journal.max_credits());
     let mut copied = Copied {
         bytes: 0,
         reserved: 0,
@@ -470,6 +471,8 @@ struct Found {
     new: u32,
     /// Some are unwritten and become written.
     converts: bool,
+    /// In how many pieces the blocks lie that will wait for a place and do not yet.
+    places: u32,
     /// The first run, and [`InodeState::map_changes`] as long as which it is there.
     run: Run,
     map_changes: u32,
@@ -478,19 +481,29 @@ struct Found {
 fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let st = inode.state.read();
     let runs = runs_of(vol, inode, &st, first, count)?;
-    let (mut new, mut converts) = (0, false);
-    for run in &runs {
-        match run.state {
-            MapState::Hole => {
-                new += run.len - waiting_in(vol, inode, &st, run.lblk, run.lblk.plus(run.len));
+    let (mut new, mut converts, mut places) = (0, false, 0);
+    let data = inode.data(vol);
+    // Where the piece before ends.
+    let mut behind = None;
+    for run in runs.iter().filter(|run| run.state != MapState::Written) {
+        converts |= run.state == MapState::Unwritten;
+        let (mut at, end) = (run.lblk, run.lblk.plus(run.len));
+        while at < end {
+            let (waiting, len) = data.dirty_in(at, Some(end)).unwrap_or((end, 0));
+            if at < waiting {
+                places += u32::from(behind != Some(at));
+                behind = Some(waiting);
+                if run.state == MapState::Hole {
+                    new += waiting.0 - at.0;
+                }
             }
-            MapState::Unwritten => converts = true,
-            MapState::Written => {}
+            at = waiting.plus(len);
         }
     }
     Ok(Found {
         new,
         converts,
+        places,
         run: runs[0],
         map_changes: st.map_changes,
     })
@@ -524,7 +537,7 @@ struct Copied {
     reserved: u32,
 }
 
-/// Copies into the file's blocks until `bytes` or the credits are used up.
+/// Copies into the file's blocks.
 fn copy_in(
     vol: &Volume,
     h: &Handle,
@@ -536,7 +549,6 @@ fn copy_in(
 ) -> Result<()> {
     let size = vol.geo.block_size();
     let data = inode.data(vol);
-    let logged = u32::from(vol.journal.journals_data());
     let mut skip = skip;
     let mut lblk = first;
     while copied.bytes < bytes.len() {
@@ -548,11 +560,7 @@ fn copy_in(
                 false => mapping::lookup(vol, inode, &st, lblk, left)?,
             }
         };
-        let count = run.len.min(left);
-        if copied.bytes > 0 && !h.has_credits(INODE_CREDITS + RUN_CREDITS + logged * count) {
-            break;
-        }
-        for i in 0..count {
+        for i in 0..run.len.min(left) {
             let n = (size - skip).min(bytes.len() - copied.bytes);
             let part = &bytes[copied.bytes..copied.bytes + n];
             let old = match run.state {

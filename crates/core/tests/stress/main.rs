@@ -17,6 +17,7 @@ mod full;
 mod left;
 mod memory;
 mod volume;
+mod whole;
 mod worker;
 
 use std::sync::Arc;
