@@ -7,18 +7,19 @@ use std::num::NonZero;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use stetfs_lab::crash::campaign::{Budget, Campaign, MINIMIZED, Progress};
 use stetfs_lab::crash::case::Case;
-use stetfs_lab::crash::report::{Report, Violation};
+use stetfs_lab::crash::report::Report;
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
 use stetfs_lab::crash::workload::Workload;
 use stetfs_lab::crash::workloads::sequences::Sample;
 use stetfs_lab::crash::workloads::{Choice, Chosen, script::Script};
 use stetfs_lab::world::text::VERBS;
+
+mod shown;
 
 use crate::args::{Crash, Limit};
 use crate::failure::{Failure, Result};
@@ -117,11 +118,11 @@ fn explore(args: &Crash) -> Result<ExitCode> {
             explorations: &explorations,
         })?;
     } else {
-        output::line(table(&explorations).trim_fmt())?;
+        output::line(shown::table(&explorations))?;
         for exploration in &explorations {
             let violations = &exploration.report.violations;
             for (n, violation) in violations.iter().enumerate() {
-                output::line(shown(n + 1, violation))?;
+                output::line(shown::violation(n + 1, violation))?;
             }
         }
     }
@@ -217,7 +218,7 @@ fn campaign(args: &Crash, target: Target, workloads: Vec<Workload>) -> Result<Re
         enough: ENOUGH,
         minimized: MINIMIZED,
         front: None,
-        listener: Some(&|violation| bar.suspend(|| eprintln!("{}", found(violation)))),
+        listener: Some(&|violation| bar.suspend(|| eprintln!("{}", shown::found(violation)))),
     };
     let report = campaign.run(&|progress| tell(&bar, progress));
     bar.finish_and_clear();
@@ -250,134 +251,9 @@ fn tell(bar: &ProgressBar, progress: Progress) {
     ));
 }
 
-/// The numbers, a column an exploration.
-fn table(explorations: &[Exploration]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    let names = explorations.iter().map(|e| {
-        let Report {
-            scheme,
-            data,
-            volume,
-            ..
-        } = &e.report;
-        format!("{scheme} {} {volume}", data.unwrap_or("-"))
-    });
-    table.set_header(std::iter::once(String::new()).chain(names));
-    let mut row = |name: &str, number: &dyn Fn(&Exploration) -> String| {
-        table.add_row(std::iter::once(name.to_owned()).chain(explorations.iter().map(number)));
-    };
-    let of = |a: u64, b: u64| format!("{} of {}", grouped(a), grouped(b));
-    row("workloads", &|e| {
-        let c = &e.report.counts;
-        of(c.workloads, c.workloads + c.workloads_unfinished)
-    });
-    row("orders looked at besides", &|e| {
-        grouped(e.report.counts.orders)
-    });
-    row("sequences not drawn", &|e| grouped(e.sequences_not_drawn));
-    row("moments", &|e| {
-        let c = &e.report.counts;
-        of(c.moments, c.moments + c.moments_left_out)
-    });
-    row("states judged", &|e| grouped(e.report.counts.states));
-    row("  distinct", &|e| grouped(e.report.counts.states_distinct));
-    row("states left out", &|e| {
-        grouped(e.report.counts.states_left_out)
-    });
-    row("moments of recoveries", &|e| {
-        let c = &e.report.counts;
-        of(
-            c.nested_moments,
-            c.nested_moments + c.nested_moments_left_out,
-        )
-    });
-    row("states after a second cut", &|e| {
-        grouped(e.report.counts.nested)
-    });
-    row("  distinct", &|e| grouped(e.report.counts.nested_distinct));
-    row("runs that went on after a cut", &|e| {
-        grouped(e.report.counts.chains)
-    });
-    row("  states after a cut in them", &|e| {
-        grouped(e.report.counts.chained)
-    });
-    row("recoveries", &|e| grouped(e.report.counts.recoveries));
-    row("  cut at each moment", &|e| {
-        grouped(e.report.counts.recoveries_cut)
-    });
-    row("  to audit the folding", &|e| {
-        grouped(e.report.counts.audits)
-    });
-    row("  shown to e2fsck", &|e| grouped(e.report.counts.e2fsck));
-    row("    which agreed", &|e| {
-        grouped(e.report.counts.e2fsck_agreed)
-    });
-    row("seconds", &|e| format!("{:.1}", e.report.seconds));
-    row("states a second", &|e| grouped(e.states_a_second as u64));
-    row("violations", &|e| grouped(e.report.counts.violations));
-    for column in 1..=explorations.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-/// A number with its thousands apart.
-fn grouped(n: u64) -> String {
-    if n == u64::MAX {
-        return "more than 2^64".to_owned();
-    }
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 fn indented(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
     lines.join("\n")
-}
-
-fn shown(n: usize, violation: &Violation) -> String {
-    let Violation {
-        fault,
-        why,
-        case,
-        left,
-        workload,
-        minimized,
-    } = violation;
-    let mut text = format!(
-        "\nviolation {n}, {fault}, in {workload}:\n{}\n",
-        indented(why)
-    );
-    if !left.is_empty() {
-        text += &format!("  at the cut, {left}\n");
-    }
-    if let Some(minimized) = minimized {
-        text += &format!("  the smallest workload found:\n{}\n", indented(minimized));
-    }
-    text + &format!("  stetfs crash --replay '{case}'")
-}
-
-/// A violation as it was found, while the search for more goes on.
-fn found(violation: &Violation) -> String {
-    let Violation {
-        fault,
-        why,
-        case,
-        workload,
-        ..
-    } = violation;
-    let first = why.lines().next().unwrap_or_default();
-    format!("found {fault} in {workload}: {first}\n  stetfs crash --replay '{case}'")
 }
 
 /// The text form of workloads, for the help.
@@ -414,19 +290,4 @@ Examples:
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn thousands_are_apart() {
-        for (n, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1_234_567, "1,234,567"),
-        ] {
-            assert_eq!(super::grouped(n), text);
-        }
-    }
 }

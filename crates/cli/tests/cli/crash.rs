@@ -22,6 +22,7 @@ fn workload(lab: &Lab) -> String {
 fn a_journal_survives() {
     let lab = Lab::new();
     let file = workload(&lab);
+    let mut chains = 0;
     for mode in ["journal", "ordered", "writeback"] {
         let report = stetfs(&["crash", "--data", mode, "--workload", &file, "--json", "-"]).ok();
         let report = json(&report);
@@ -40,12 +41,26 @@ fn a_journal_survives() {
         assert!(count("states") > 100 && count("nested") > 1000, "{one}");
         assert!(count("recoveries") < count("states_distinct") + count("nested_distinct"));
         assert_eq!(count("e2fsck"), count("e2fsck_agreed"), "{one}");
+        // Two states of each workload, from which not every run can go on.
+        assert!(count("chains_drawn") == 6 && count("chains") <= 6, "{one}");
+        assert!(
+            count("chained") >= count("chained_moments")
+                && count("chained_moments") >= count("chains")
+        );
+        chains += count("chains");
     }
+    assert!(chains > 0);
     let table = stetfs(&["crash", "--workload", "log", "--budget", "2000"]).ok();
     assert!(
         table.contains("jbd2 journal ext4-1k") && table.contains("violations"),
         "{table}"
     );
+    // What was not looked at stands beside the zeros.
+    let (_, not) = table.split_once("NOT LOOKED AT").expect("what was not");
+    let unfinished = not.lines().find(|line| line.contains("unfinished"));
+    let unfinished = unfinished.and_then(|line| line.split_whitespace().last());
+    assert_eq!(unfinished, Some("3"), "{table}");
+    assert!(not.contains("Not compared: inode numbers"), "{table}");
 }
 
 #[test]

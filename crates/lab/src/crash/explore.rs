@@ -203,14 +203,13 @@ impl Explorer<'_> {
         let relevant = moment.relevant();
         let choices = self.effort.choices(&relevant, &mut self.rng);
         let counts = &mut self.found.counts;
-        match depth {
-            Depth::Workload => {
-                counts.states += choices.len() as u64;
-                let left_out = possible(&relevant).saturating_sub(choices.len() as u64);
-                counts.states_left_out = counts.states_left_out.saturating_add(left_out);
-            }
-            Depth::Recovery => counts.nested += choices.len() as u64,
-        }
+        let (states, left_out) = match depth {
+            Depth::Workload => (&mut counts.states, &mut counts.states_left_out),
+            Depth::Recovery => (&mut counts.nested, &mut counts.nested_left_out),
+        };
+        let chosen = choices.len() as u64;
+        *states += chosen;
+        *left_out = left_out.saturating_add(possible(&relevant).saturating_sub(chosen));
         let mut outcomes = Vec::with_capacity(choices.len());
         if let Some(states) = States::of(moment, &relevant, differ) {
             let mut view = self.folds.look_at(&states);
@@ -381,6 +380,7 @@ impl Explorer<'_> {
 
     /// Goes on from the states that were drawn, and cuts the power in what is done then.
     fn go_on_from_drawn(&mut self, workload: &Workload) -> Result<()> {
+        self.found.counts.chains_drawn = self.drawn.len() as u64;
         for (cut, outcome, allowed) in std::mem::take(&mut self.drawn) {
             let (outcome, oracle) = (&self.known[outcome].outcome, &self.record.oracle);
             let (Ok(state), Some(moment)) = (
@@ -429,9 +429,7 @@ impl Explorer<'_> {
                 self.scratch,
                 &mut count,
             )?;
-            self.found.counts.chained += found.counts.states;
-            self.found.counts.violations += found.counts.violations;
-            self.found.counts.recoveries += found.counts.recoveries;
+            self.found.counts += found.counts.of_chain();
             for wrong in found.wrong {
                 self.found.wrong.push(Wrong {
                     nested: wrong.cut,

@@ -17,6 +17,17 @@ use crate::world::tree::{Facts, Tree, differences};
 
 const SECTOR: usize = 512;
 
+/// What no state is compared in. The checkers see whether the structure of these is sound, not whether it is what it should be.
+pub const NOT_COMPARED: [&str; 7] = [
+    "inode numbers, generations, flags, project ids and versions",
+    "device numbers",
+    "access times that reading sets (mounts are noatime)",
+    "where on the medium a file's blocks are, and which of them are preallocated",
+    "blocks of directories, symbolic links and attributes, and the order of names",
+    "times and free counts of the superblock",
+    "contents of files outside the workload's directory",
+];
+
 /// Pages by the path of their file and their number in it.
 type PagesOf = BTreeMap<(Vec<u8>, u64), Vec<u8>>;
 

@@ -92,14 +92,25 @@ counts! {
     nested,
     /// Among them, the distinct ones.
     nested_distinct,
-    /// Runs that went on after a power cut.
+    /// States that there would have been at those moments beyond those that were judged.
+    nested_left_out,
+    /// States that were drawn for the run to go on from.
+    chains_drawn,
+    /// Runs that went on from one. From the others they could not: the volume holds what is allowed, and not just a state of the model, or
+    /// nothing was left to do.
     chains,
-    /// States after a cut in what was done then.
+    /// Moments looked at in what was done then.
+    chained_moments,
+    /// Moments of that which were passed over.
+    chained_moments_left_out,
+    /// States after a cut there.
     chained,
+    /// States that there would have been at those moments beyond those that were judged.
+    chained_left_out,
     /// Recoveries that were carried out. All other states hold the same bytes wherever one of these was read, so
     /// have its outcome.
     recoveries,
-    /// Recoveries of which each moment was cut again.
+    /// Recoveries that were cut again.
     recoveries_cut,
     /// Folded states that were recovered all the same, to see that they have the outcome foretold.
     audits,
@@ -109,6 +120,24 @@ counts! {
     e2fsck_agreed,
     /// States whose outcome is not allowed, and workloads that answered wrongly.
     violations,
+}
+
+impl Counts {
+    /// What a run that went on after a power cut adds to the numbers of its workload, where these are its own.
+    pub(super) fn of_chain(&self) -> Self {
+        Self {
+            chained_moments: self.moments,
+            chained_moments_left_out: self.moments_left_out,
+            chained: self.states,
+            chained_left_out: self.states_left_out,
+            recoveries: self.recoveries,
+            audits: self.audits,
+            e2fsck: self.e2fsck,
+            e2fsck_agreed: self.e2fsck_agreed,
+            violations: self.violations,
+            ..Self::default()
+        }
+    }
 }
 
 /// A violation.

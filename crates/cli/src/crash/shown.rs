@@ -1,0 +1,159 @@
+//! What an exploration gave, for people.
+
+use comfy_table::{CellAlignment, Table, presets};
+use stetfs_lab::crash::oracle::NOT_COMPARED;
+use stetfs_lab::crash::report::{Counts, Report, Violation};
+
+use super::{Exploration, indented};
+
+/// The numbers, a column an exploration: what was looked at, what was found, and what was not looked at.
+pub(super) fn table(explorations: &[Exploration]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let names = explorations.iter().map(|e| {
+        let Report {
+            scheme,
+            data,
+            volume,
+            ..
+        } = &e.report;
+        format!("{scheme} {} {volume}", data.unwrap_or("-"))
+    });
+    table.set_header(std::iter::once(String::new()).chain(names));
+    let mut row = |name: &str, number: &dyn Fn(&Exploration) -> String| {
+        table.add_row(std::iter::once(name.to_owned()).chain(explorations.iter().map(number)));
+    };
+    for (name, number) in LOOKED_AT {
+        row(name, &|e| grouped(number(&e.report.counts)));
+    }
+    row("seconds", &|e| format!("{:.1}", e.report.seconds));
+    row("states a second", &|e| grouped(e.states_a_second as u64));
+    row("violations", &|e| grouped(e.report.counts.violations));
+    row("", &|_| String::new());
+    row("NOT LOOKED AT", &|_| String::new());
+    row("sequences that were not drawn", &|e| {
+        grouped(e.sequences_not_drawn)
+    });
+    for (name, number) in NOT_LOOKED_AT {
+        row(name, &|e| grouped(number(&e.report.counts)));
+    }
+    for column in 1..=explorations.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    format!(
+        "{}\n\nNot compared: {}.",
+        table.trim_fmt(),
+        NOT_COMPARED.join("; ")
+    )
+}
+
+type Line = (&'static str, fn(&Counts) -> u64);
+
+const LOOKED_AT: [Line; 17] = [
+    ("workloads", |c| c.workloads),
+    ("  in orders besides", |c| c.orders),
+    ("moments", |c| c.moments),
+    ("states judged", |c| c.states),
+    ("  distinct", |c| c.states_distinct),
+    ("moments of recoveries", |c| c.nested_moments),
+    ("states after a second cut", |c| c.nested),
+    ("  distinct", |c| c.nested_distinct),
+    ("states drawn to go on from", |c| c.chains_drawn),
+    ("runs that went on from them", |c| c.chains),
+    ("  moments in them", |c| c.chained_moments),
+    ("  states after a cut in them", |c| c.chained),
+    ("recoveries", |c| c.recoveries),
+    ("  cut again", |c| c.recoveries_cut),
+    ("  to audit the folding", |c| c.audits),
+    ("  shown to e2fsck", |c| c.e2fsck),
+    ("    which agreed", |c| c.e2fsck_agreed),
+];
+
+const NOT_LOOKED_AT: [Line; 9] = [
+    ("workloads, unfinished or not begun", |c| {
+        c.workloads_unfinished
+    }),
+    ("moments", |c| c.moments_left_out),
+    ("states at the moments looked at", |c| c.states_left_out),
+    ("recoveries that were not cut again", |c| {
+        c.recoveries.saturating_sub(c.recoveries_cut)
+    }),
+    ("moments of those that were", |c| c.nested_moments_left_out),
+    ("states at the moments of recoveries", |c| c.nested_left_out),
+    ("states that no run went on from", |c| {
+        c.states.saturating_sub(c.chains)
+    }),
+    ("moments of the runs that went on", |c| {
+        c.chained_moments_left_out
+    }),
+    ("states at the moments of those", |c| c.chained_left_out),
+];
+
+/// A number with its thousands apart.
+fn grouped(n: u64) -> String {
+    if n == u64::MAX {
+        return "more than 2^64".to_owned();
+    }
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A violation, and what replays it.
+pub(super) fn violation(n: usize, violation: &Violation) -> String {
+    let Violation {
+        fault,
+        why,
+        case,
+        left,
+        workload,
+        minimized,
+    } = violation;
+    let mut text = format!(
+        "\nviolation {n}, {fault}, in {workload}:\n{}\n",
+        indented(why)
+    );
+    if !left.is_empty() {
+        text += &format!("  at the cut, {left}\n");
+    }
+    if let Some(minimized) = minimized {
+        text += &format!("  the smallest workload found:\n{}\n", indented(minimized));
+    }
+    text + &format!("  stetfs crash --replay '{case}'")
+}
+
+/// A violation as it was found, while the search for more goes on.
+pub(super) fn found(violation: &Violation) -> String {
+    let Violation {
+        fault,
+        why,
+        case,
+        workload,
+        ..
+    } = violation;
+    let first = why.lines().next().unwrap_or_default();
+    format!("found {fault} in {workload}: {first}\n  stetfs crash --replay '{case}'")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_apart() {
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(super::grouped(n), text);
+        }
+    }
+}
