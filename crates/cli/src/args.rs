@@ -18,7 +18,7 @@ use crate::place::Place;
 use crate::size::Size;
 
 #[cfg(feature = "crash")]
-pub(crate) use crash::{Crash, Limit};
+pub(crate) use crash::{Crash, CrashCommand, CrashMerge};
 pub(crate) use export::NandExport;
 #[cfg(feature = "lab")]
 pub(crate) use lab::Lab;
@@ -76,7 +76,7 @@ pub(crate) enum Command {
     Schemes(Schemes),
     Nand(Nand),
     #[cfg(feature = "crash")]
-    Crash(Crash),
+    Crash(Box<Crash>),
     #[cfg(feature = "lab")]
     Lab(Lab),
     #[command(hide = true)]

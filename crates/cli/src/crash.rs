@@ -4,24 +4,25 @@
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::num::NonZero;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
-use stetfs_lab::crash::campaign::{Budget, Campaign, MINIMIZED, Progress};
+use stetfs_lab::crash::campaign::{Campaign, MINIMIZED, Progress};
 use stetfs_lab::crash::case::Case;
 use stetfs_lab::crash::report::Report;
 use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
 use stetfs_lab::crash::workload::Workload;
 use stetfs_lab::crash::workloads::sequences::Sample;
-use stetfs_lab::crash::workloads::{Choice, Chosen, script::Script};
+use stetfs_lab::crash::workloads::{Choice, script::Script};
+use stetfs_lab::exploration::{Explorations, Plan, Shard};
 use stetfs_lab::world::text::VERBS;
 
 mod shown;
 
-use crate::args::{Crash, Limit};
+use crate::args::{Crash, CrashCommand, CrashMerge};
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -34,9 +35,10 @@ const EXIT_NOT_RUN: u8 = 2;
 const ENOUGH: usize = 10;
 
 pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
-    let done = match &args.replay {
-        Some(case) => replay(case),
-        None => explore(args),
+    let done = match (&args.command, &args.replay) {
+        (Some(CrashCommand::Merge(args)), _) => merge(args),
+        (None, Some(case)) => replay(case),
+        (None, None) => explore(args),
     };
     done.map_err(|failure| failure.exit(EXIT_NOT_RUN))
 }
@@ -72,54 +74,39 @@ fn replay(case: &str) -> Result<ExitCode> {
     Ok(exit(replayed.wrong.is_some()))
 }
 
-/// An exploration, and the choice of its workloads.
-#[derive(Serialize)]
-struct Exploration {
-    #[serde(flatten)]
-    report: Report,
-    /// Sequences that cannot be done: an operation fails.
-    sequences_impossible: u64,
-    /// Sequences that were not drawn.
-    sequences_not_drawn: u64,
-    states_a_second: f64,
+fn explore(args: &Crash) -> Result<ExitCode> {
+    let plans: Vec<Plan> = targets(args)?
+        .into_iter()
+        .map(|target| plan(args, target))
+        .collect::<Result<_>>()?;
+    if args.list {
+        // The modes of a scheme have the same.
+        for workload in plans.first().iter().flat_map(|plan| &plan.workloads) {
+            output::line(format_args!("{}: {workload}", workload.title()))?;
+        }
+        return Ok(exit(false));
+    }
+    let explorations = plans
+        .iter()
+        .map(|plan| Ok(plan.found(campaign(args, plan)?)))
+        .collect::<Result<_>>()?;
+    show(&Explorations::new(explorations), args.json.as_deref())
 }
 
-fn explore(args: &Crash) -> Result<ExitCode> {
-    let mut explorations = Vec::new();
-    for target in targets(args)? {
-        let chosen = chosen(args, &target)?;
-        if args.list {
-            for workload in &chosen.workloads {
-                output::line(format_args!("{}: {workload}", workload.title()))?;
-            }
-            return Ok(exit(false));
-        }
-        let (impossible, not_drawn) = (chosen.impossible, chosen.not_drawn);
-        let report = campaign(args, target, chosen.workloads)?;
-        explorations.push(Exploration {
-            sequences_impossible: impossible,
-            sequences_not_drawn: not_drawn,
-            states_a_second: report.states_a_second(),
-            report,
-        });
+fn merge(args: &CrashMerge) -> Result<ExitCode> {
+    let merged = Explorations::merge(&args.files).map_err(|e| told(&e))?;
+    show(&merged, args.json.as_deref())
+}
+
+/// Shows explorations, or writes them as JSON; the exit code.
+fn show(all: &Explorations, json: Option<&Path>) -> Result<ExitCode> {
+    if let Some(path) = json {
+        output::json_to(path, all)?;
     }
-    let to_stdout = args
-        .json
-        .as_ref()
-        .is_some_and(|path| path.as_os_str() == "-");
-    if let Some(path) = args.json.as_ref().filter(|_| !to_stdout) {
-        let text = serde_json::to_string_pretty(&All {
-            explorations: &explorations,
-        })?;
-        fs::write(path, text + "\n").map_err(|e| Failure::from(e).context(path.display()))?;
-    }
-    if to_stdout {
-        output::json(&All {
-            explorations: &explorations,
-        })?;
-    } else {
-        output::line(shown::table(&explorations))?;
-        for exploration in &explorations {
+    let explorations = &all.explorations;
+    if json.is_none_or(|path| path.as_os_str() != "-") {
+        output::line(shown::table(explorations))?;
+        for exploration in explorations {
             let violations = &exploration.report.violations;
             for (n, violation) in violations.iter().enumerate() {
                 output::line(shown::violation(n + 1, violation))?;
@@ -129,11 +116,6 @@ fn explore(args: &Crash) -> Result<ExitCode> {
     Ok(exit(
         explorations.iter().any(|e| e.report.counts.violations > 0),
     ))
-}
-
-#[derive(Serialize)]
-struct All<'a> {
-    explorations: &'a [Exploration],
 }
 
 /// The scheme in each mode that was asked for.
@@ -156,7 +138,7 @@ fn targets(args: &Crash) -> Result<Vec<Target>> {
 }
 
 /// The workloads that were asked for; without any wish, all sequences of one operation.
-fn chosen(args: &Crash, target: &Target) -> Result<Chosen> {
+fn plan(args: &Crash, target: Target) -> Result<Plan> {
     let sample = Sample {
         pairs: args.share,
         triples: args.triples,
@@ -171,46 +153,39 @@ fn chosen(args: &Crash, target: &Target) -> Result<Chosen> {
         scripts: args.scripts,
         orders: args.order.clone(),
     };
-    let mut chosen = choice.workloads(&target.volume);
-    for file in &args.workload {
-        let name = file.display().to_string();
-        let script = Script::parse(&name).filter(|_| !file.exists());
-        let workload = match script {
-            Some(script) => script.workload(target.volume.profile()),
-            None => {
-                let text = fs::read_to_string(file).map_err(|e| Failure::from(e).context(&name))?;
-                Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
-            }
-        };
-        chosen.workloads.extend(workload.in_each(&args.order));
-    }
-    Ok(chosen)
+    let effort = Effort {
+        seed: args.seed,
+        ..Effort::default()
+    };
+    let own = args.workload.iter().map(|file| workload(file, &target));
+    let own = own.collect::<Result<_>>()?;
+    let shard = args.shard.unwrap_or(Shard::WHOLE);
+    Ok(Plan::new(target, effort, choice, own, shard))
 }
 
-fn campaign(args: &Crash, target: Target, workloads: Vec<Workload>) -> Result<Report> {
-    let name = target.to_string();
-    let bar = bar(&name, workloads.len() as u64);
-    let budget = match args.budget {
-        None => Budget::default(),
-        Some(Limit::States(states)) => Budget {
-            states: Some(states),
-            ..Budget::default()
-        },
-        Some(Limit::Time(time)) => Budget {
-            time: Some(time),
-            ..Budget::default()
-        },
-    };
-    let fresh = target.contents();
+/// A workload in a file, or a script by its name.
+fn workload(file: &Path, target: &Target) -> Result<Workload> {
+    let name = file.display().to_string();
+    let script = Script::parse(&name).filter(|_| !file.exists());
+    match script {
+        Some(script) => Ok(script.workload(target.volume.profile())),
+        None => {
+            let text = fs::read_to_string(file).map_err(|e| Failure::from(e).context(&name))?;
+            Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))
+        }
+    }
+}
+
+fn campaign(args: &Crash, plan: &Plan) -> Result<Report> {
+    let name = plan.target.to_string();
+    let bar = bar(&name, plan.workloads.len() as u64);
+    let fresh = plan.target.contents();
     let campaign = Campaign {
         fresh: fresh.map_err(|e| told(&e).context(format!("making a volume for {name}")))?,
-        target,
-        workloads,
-        effort: Effort {
-            seed: args.seed,
-            ..Effort::default()
-        },
-        budget,
+        target: plan.target.clone(),
+        workloads: plan.workloads.clone(),
+        effort: plan.effort(),
+        budget: args.budget,
         jobs: args
             .jobs
             .or_else(|| std::thread::available_parallelism().ok())
@@ -286,7 +261,9 @@ Examples:
   stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
   stetfs crash --scheme null --ops 1               what it finds without a journal
-  stetfs crash --workload mine.txt --json -        a workload of your own",
+  stetfs crash --workload mine.txt --json -        a workload of your own
+  stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
+  stetfs crash merge [1-4].json                    what the four of them found",
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
     )

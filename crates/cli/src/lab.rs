@@ -44,8 +44,7 @@ pub(crate) fn run(args: &Lab) -> Result<()> {
     }
     match &args.json {
         None => Ok(()),
-        Some(_) if to_stdout => output::json(&All { reports: &reports }),
-        Some(path) => write_json(path, &All { reports: &reports }),
+        Some(path) => output::json_to(path, &All { reports: &reports }),
     }
 }
 
@@ -73,10 +72,7 @@ fn list(args: &Lab) -> Result<()> {
     };
     if let Some(path) = &args.json {
         let all: Vec<_> = EXPERIMENTS.iter().map(listed).collect();
-        return match path.as_os_str() == "-" {
-            true => output::json(&all),
-            false => write_json(path, &all),
-        };
+        return output::json_to(path, &all);
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -196,18 +192,13 @@ fn numbers(table: &report::Table) -> Table {
 /// Writes a report and its plots; says where.
 fn keep(report: &Report, dir: &Path) -> Result<String> {
     let file = dir.join(format!("{}.json", report.experiment));
-    write_json(&file, report)?;
+    output::json_to(&file, report)?;
     let plots = plot::write_all(report, dir).map_err(|e| Failure::new(format!("{e:#}")))?;
     let files: Vec<_> = std::iter::once(file)
         .chain(plots)
         .map(|f| f.display().to_string())
         .collect();
     Ok(format!("written: {}", files.join(" ")))
-}
-
-fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)?;
-    fs::write(path, text + "\n").during(|| path.display().to_string())
 }
 
 /// The experiments and examples, for the help.

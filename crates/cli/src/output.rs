@@ -1,11 +1,13 @@
 //! Standard output: text and JSON. A reader that goes away (`| head`) ends the command quietly.
 
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process;
 
 use serde::Serialize;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Explain, Failure, Result};
 
 /// Writes bytes.
 pub(crate) fn write_all(bytes: &[u8]) -> Result<()> {
@@ -20,6 +22,15 @@ pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
 /// Writes a value as indented JSON.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value)?)
+}
+
+/// Writes a value as indented JSON to a file, or to standard output where that is `-`.
+pub(crate) fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
+    if path.as_os_str() == "-" {
+        return json(value);
+    }
+    let text = serde_json::to_string_pretty(value)?;
+    fs::write(path, text + "\n").during(|| path.display().to_string())
 }
 
 /// Writes a value as JSON in one line.

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod crash;
 pub mod damage;
 pub mod experiment;
+pub mod exploration;
 pub mod floor;
 pub mod host;
 pub mod image;

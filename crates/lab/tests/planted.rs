@@ -13,7 +13,6 @@ use std::fmt::Write;
 use stetfs_journal::planted::{BUGS, Bug, BugAbout, plant};
 use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::report::Report;
-use stetfs_lab::crash::states::Effort;
 use stetfs_lab::crash::target::Target;
 use stetfs_lab::crash::turns::Order;
 use stetfs_lab::crash::workloads::Choice;
@@ -67,19 +66,13 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
     }
     workloads.sort_by_key(|w| (w.name.starts_with("random"), !w.is_long()));
     let campaign = Campaign {
-        target,
-        fresh,
-        workloads,
-        effort: Effort::default(),
         budget: Budget {
             states: Some(states()),
             time: None,
         },
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
         enough: 1,
-        minimized: 0,
-        front: None,
-        listener: None,
+        ..Campaign::new(target, fresh, workloads)
     };
     plant(Some(bug));
     let report = campaign.run(&|_| {}).expect("a campaign");

@@ -8,7 +8,7 @@
 use std::num::NonZero;
 use std::sync::Arc;
 
-use stetfs_lab::crash::campaign::{Budget, Campaign};
+use stetfs_lab::crash::campaign::Campaign;
 use stetfs_lab::crash::lies::{Liar, Lie};
 use stetfs_lab::crash::media::Kind;
 use stetfs_lab::crash::record::Front;
@@ -34,10 +34,8 @@ fn cuts() -> usize {
 }
 
 fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>) -> Report {
+    let fresh = target.contents().expect("a volume");
     let campaign = Campaign {
-        target: target.clone(),
-        fresh: target.contents().expect("a volume"),
-        workloads,
         effort: Effort {
             moments: cuts(),
             e2fsck_every: 64,
@@ -45,12 +43,11 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
             orders: 4,
             ..Effort::default()
         },
-        budget: Budget::default(),
         jobs: std::thread::available_parallelism().map_or(1, NonZero::get),
         enough: 1,
         minimized: 1,
         front,
-        listener: None,
+        ..Campaign::new(target.clone(), fresh, workloads)
     };
     campaign
         .run(&|_| {})

@@ -2,11 +2,11 @@
 
 use std::num::NonZero;
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::{Args, Subcommand, ValueHint};
+use stetfs_lab::crash::campaign::Budget;
 use stetfs_lab::crash::turns::Order;
+use stetfs_lab::exploration::Shard;
 
 /// Explore power cuts: the states that a crash can leave, recovered and judged
 ///
@@ -15,8 +15,10 @@ use stetfs_lab::crash::turns::Order;
 /// cut again during its recovery, checked by e2fsck and by a checker of its own, and compared with what the scheme
 /// promises. A failure is made as small as it gets and printed with the command that replays it.
 #[derive(Debug, Args)]
-#[command(after_long_help = crate::crash::help())]
+#[command(after_long_help = crate::crash::help(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Crash {
+    #[command(subcommand)]
+    pub(crate) command: Option<CrashCommand>,
     /// The journaling scheme, see `stetfs schemes`
     #[arg(long, default_value = "jbd2")]
     pub(crate) scheme: String,
@@ -65,8 +67,17 @@ pub(crate) struct Crash {
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Stop after so many states, or so long: 1000000, 90s, 10m, 2h
-    #[arg(long, value_name = "STATES|TIME")]
-    pub(crate) budget: Option<Limit>,
+    #[arg(
+        long,
+        value_name = "STATES|TIME",
+        default_value = "none",
+        hide_default_value = true
+    )]
+    pub(crate) budget: Budget,
+    /// Run the I-th of N parts of the workloads; which part one belongs to is told by its name, text and order, so that N
+    /// machines with the same command run each once, and `stetfs crash merge` adds up what they found
+    #[arg(long, value_name = "I/N")]
+    pub(crate) shard: Option<Shard>,
     /// Threads (default: one a processor)
     #[arg(short, long, value_name = "N")]
     pub(crate) jobs: Option<NonZero<usize>>,
@@ -81,36 +92,24 @@ pub(crate) struct Crash {
     pub(crate) list: bool,
 }
 
-/// When an exploration stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// After so many states.
-    States(u64),
-    /// After so long.
-    Time(Duration),
+/// What can be done beside exploring.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CrashCommand {
+    Merge(CrashMerge),
 }
 
-impl FromStr for Limit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is no number of states and no time such as 90s, 10m or 2h");
-        let end = text
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len());
-        let (number, unit) = text.split_at(end);
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        let seconds = match unit {
-            "" => return Ok(Self::States(number)),
-            "s" => 1,
-            "m" => 60,
-            "h" => 3600,
-            _ => return Err(wrong()),
-        };
-        let seconds = number.checked_mul(seconds).ok_or_else(wrong)?;
-        Ok(Self::Time(Duration::from_secs(seconds)))
-    }
+/// Add up what the shards of an exploration found
+///
+/// Reads what `stetfs crash --shard I/N --json FILE` wrote and shows the sum as one exploration. The reports must be of the same version of stetfs, target,
+/// effort and choice of workloads, and of different shards; those that are missing are named.
+#[derive(Debug, Args)]
+pub(crate) struct CrashMerge {
+    /// Reports
+    #[arg(required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Write the sum as JSON, to a file or to - (standard output, in place of the table)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
 }
 
 fn parse_length(text: &str) -> Result<usize, String> {
@@ -118,25 +117,4 @@ fn parse_length(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|n| (1..=3).contains(n))
         .ok_or_else(|| "1, 2 or 3".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budgets_are_states_or_times() {
-        assert_eq!("1000".parse(), Ok(Limit::States(1000)));
-        assert_eq!("10m".parse(), Ok(Limit::Time(Duration::from_secs(600))));
-        for wrong in [
-            "",
-            "m",
-            "-1",
-            "10d",
-            "99999999999999999999",
-            "9999999999999999999h",
-        ] {
-            assert!(wrong.parse::<Limit>().is_err(), "{wrong}");
-        }
-    }
 }

@@ -2,27 +2,23 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use stetfs_lab::crash::oracle::NOT_COMPARED;
-use stetfs_lab::crash::report::{Counts, Report, Violation};
+use stetfs_lab::crash::report::{Counts, Violation};
+use stetfs_lab::exploration::{Exploration, grouped, listed};
 
-use super::{Exploration, indented};
+use super::indented;
 
 /// The numbers, a column an exploration: what was looked at, what was found, and what was not looked at.
 pub(super) fn table(explorations: &[Exploration]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    let names = explorations.iter().map(|e| {
-        let Report {
-            scheme,
-            data,
-            volume,
-            ..
-        } = &e.report;
-        format!("{scheme} {} {volume}", data.unwrap_or("-"))
-    });
+    let names = explorations.iter().map(|e| e.asked.target.clone());
     table.set_header(std::iter::once(String::new()).chain(names));
     let mut row = |name: &str, number: &dyn Fn(&Exploration) -> String| {
         table.add_row(std::iter::once(name.to_owned()).chain(explorations.iter().map(number)));
     };
+    if explorations.iter().any(|e| e.shards.of > 1) {
+        row("shards", &|e| e.shards.to_string());
+    }
     for (name, number) in LOOKED_AT {
         row(name, &|e| grouped(number(&e.report.counts)));
     }
@@ -31,8 +27,20 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     row("violations", &|e| grouped(e.report.counts.violations));
     row("", &|_| String::new());
     row("NOT LOOKED AT", &|_| String::new());
+    if explorations.iter().any(|e| e.shards.of > 1) {
+        row("shards that are missing", &|e| {
+            listed(e.shards.missing().iter())
+        });
+        row("  workloads in them", &|e| grouped(e.elsewhere()));
+    }
     row("sequences that were not drawn", &|e| {
         grouped(e.sequences_not_drawn)
+    });
+    row("orders that overlap: seeds drawn, of 2^64", &|e| {
+        grouped(e.orders.overlap_seeds)
+    });
+    row("workloads in some kinds of orders only", &|e| {
+        grouped(e.orders.in_some_only)
     });
     for (name, number) in NOT_LOOKED_AT {
         row(name, &|e| grouped(number(&e.report.counts)));
@@ -91,22 +99,6 @@ const NOT_LOOKED_AT: [Line; 9] = [
     ("states at the moments of those", |c| c.chained_left_out),
 ];
 
-/// A number with its thousands apart.
-fn grouped(n: u64) -> String {
-    if n == u64::MAX {
-        return "more than 2^64".to_owned();
-    }
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 /// A violation, and what replays it.
 pub(super) fn violation(n: usize, violation: &Violation) -> String {
     let Violation {
@@ -141,19 +133,4 @@ pub(super) fn found(violation: &Violation) -> String {
     } = violation;
     let first = why.lines().next().unwrap_or_default();
     format!("found {fault} in {workload}: {first}\n  stetfs crash --replay '{case}'")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn thousands_are_apart() {
-        for (n, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1_234_567, "1,234,567"),
-        ] {
-            assert_eq!(super::grouped(n), text);
-        }
-    }
 }

@@ -17,5 +17,7 @@ mod mistakes;
 mod mkfs;
 mod mounted;
 mod nand;
+#[cfg(feature = "crash")]
+mod parts;
 mod run;
 mod twice;

@@ -1,11 +1,11 @@
 //! Explores many workloads on several threads, within a budget.
 
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use parking_lot::Mutex;
-use stetfs_journal::DataMode;
 
 use super::case::Case;
 use super::explore::{Findings, Wrong, explore};
@@ -19,13 +19,47 @@ use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
 
-/// When to stop, whatever is left.
-#[derive(Clone, Copy, Debug, Default)]
+/// When to stop, whatever is left. As text: a number of states, a time as `90s`, `10m` or `2h`, or `none`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     /// After so many states, nested ones included.
     pub states: Option<u64>,
     /// After so long.
     pub time: Option<Duration>,
+}
+
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is no number of states and no time such as 90s, 10m or 2h");
+        if text == "none" {
+            return Ok(Self::default());
+        }
+        let end = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(end);
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let seconds = match unit {
+            "" => {
+                return Ok(Self {
+                    states: Some(number),
+                    time: None,
+                });
+            }
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            _ => return Err(wrong()),
+        };
+        let seconds = number.checked_mul(seconds).ok_or_else(wrong)?;
+        Ok(Self {
+            states: None,
+            time: Some(Duration::from_secs(seconds)),
+        })
+    }
 }
 
 /// What is to be explored.
@@ -50,6 +84,24 @@ pub struct Campaign<'a> {
     pub front: Option<Front<'a>>,
     /// Who hears of each violation when it is found, as it was found; from several threads.
     pub listener: Option<&'a (dyn Fn(&Violation) + Sync)>,
+}
+
+impl Campaign<'_> {
+    /// All of these workloads from the start to the end, whatever is found, on one thread.
+    pub fn new(target: Target, fresh: Contents, workloads: Vec<Workload>) -> Self {
+        Self {
+            target,
+            fresh,
+            workloads,
+            effort: Effort::default(),
+            budget: Budget::default(),
+            jobs: 1,
+            enough: usize::MAX,
+            minimized: 0,
+            front: None,
+            listener: None,
+        }
+    }
 }
 
 /// How far a campaign is.
@@ -145,10 +197,6 @@ impl Campaign<'_> {
         let end = self.budget.time.map(|most| shared.started + most);
         let violations = self.violations(wrong, end)?;
         Ok(Report {
-            scheme: self.target.scheme.name,
-            data: self.target.data.map(DataMode::name),
-            volume: self.target.volume.name,
-            effort: self.effort,
             counts,
             seconds,
             jobs: self.jobs,
@@ -355,5 +403,35 @@ impl Shared<'_> {
             self.stop.store(true, Ordering::Relaxed);
         }
         within
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_states_or_times() {
+        let states = |n| Budget {
+            states: Some(n),
+            time: None,
+        };
+        let time = |seconds| Budget {
+            states: None,
+            time: Some(Duration::from_secs(seconds)),
+        };
+        assert_eq!("1000".parse(), Ok(states(1000)));
+        assert_eq!("10m".parse(), Ok(time(600)));
+        assert_eq!("none".parse(), Ok(Budget::default()));
+        for wrong in [
+            "",
+            "m",
+            "-1",
+            "10d",
+            "99999999999999999999",
+            "9999999999999999999h",
+        ] {
+            assert!(wrong.parse::<Budget>().is_err(), "{wrong}");
+        }
     }
 }

@@ -3,12 +3,10 @@
 use std::fmt;
 use std::ops::AddAssign;
 
-use serde::Serialize;
-
-use super::states::Effort;
+use serde::{Deserialize, Serialize};
 
 /// A kind of violation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fault {
     /// What a power cut left cannot be mounted, read or unmounted.
@@ -47,7 +45,7 @@ impl fmt::Display for Fault {
 macro_rules! counts {
     ($($(#[$about:meta])* $name:ident,)*) => {
         /// Numbers of an exploration. They saturate.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Counts {
             $($(#[$about])* pub $name: u64,)*
         }
@@ -141,7 +139,7 @@ impl Counts {
 }
 
 /// A violation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// What kind.
     pub fault: Fault,
@@ -157,20 +155,12 @@ pub struct Violation {
     pub minimized: Option<String>,
 }
 
-/// An exploration.
-#[derive(Clone, Debug, Serialize)]
+/// What an exploration gave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// The scheme.
-    pub scheme: &'static str,
-    /// Its mode.
-    pub data: Option<&'static str>,
-    /// The volume.
-    pub volume: &'static str,
-    /// How much was looked at; longer workloads with less.
-    pub effort: Effort,
     /// The numbers.
     pub counts: Counts,
-    /// Seconds that it took.
+    /// Seconds that it took; of several one after the other.
     pub seconds: f64,
     /// Threads that worked.
     pub jobs: usize,

@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
 use stetfs_media::sim::Keep;
 
 use super::media::Kind;
@@ -22,7 +23,7 @@ use super::workload::Workload;
 use crate::rng::Rng;
 
 /// How much is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effort {
     /// Up to so many atoms, every subset.
     pub exhaustive: usize,

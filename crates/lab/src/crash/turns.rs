@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 use stetfs::{Schedule, Scheduled};
 
 use crate::rng::Rng;
 
 /// In which order the operations of a workload and their commits are carried out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Order {
     /// One operation after the other; a commit when one asks for it, or when the transaction is full.
     #[default]
@@ -50,6 +52,20 @@ impl FromStr for Order {
             }
             _ => bail!("no order \"{text}\": in-order, each-handle, overlap and a seed"),
         })
+    }
+}
+
+impl From<Order> for String {
+    fn from(order: Order) -> Self {
+        order.to_string()
+    }
+}
+
+impl TryFrom<String> for Order {
+    type Error = anyhow::Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
     }
 }
 

@@ -12,6 +12,7 @@ use super::turns::Order;
 use super::workloads::vocabulary::standard_setup;
 use crate::world::op::Op;
 use crate::world::text::read_line;
+use crate::world::tree::hash;
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,11 @@ impl Workload {
             Order::InOrder => self.name.clone(),
             order => format!("{} {order}", self.name),
         }
+    }
+
+    /// Tells it from others: by its name, its text and its order.
+    pub fn key(&self) -> u64 {
+        hash(format!("{}: {self}", self.title()).as_bytes())
     }
 
     /// How many of its operations do something to the volume.

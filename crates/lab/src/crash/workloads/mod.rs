@@ -13,6 +13,8 @@ pub mod script;
 pub mod sequences;
 pub mod vocabulary;
 
+use serde::{Deserialize, Serialize};
+
 use crate::image::Variety;
 use script::Script;
 use sequences::{Sample, sequences};
@@ -21,7 +23,7 @@ use super::turns::Order;
 use super::workload::Workload;
 
 /// Which workloads are run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Sequences of so many actions (1, 2, 3).
     pub lengths: Vec<usize>,

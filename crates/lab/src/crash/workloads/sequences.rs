@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use super::vocabulary::{Persist, VOCABULARY, standard_setup};
 use crate::crash::turns::Order;
 use crate::crash::workload::Workload;
@@ -11,7 +13,7 @@ use crate::world::model::{Model, Rules};
 use crate::world::op::Op;
 
 /// Which sequences of two or three actions are run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Of the sequences of two actions that are not all of the core: one in so many. 0: none of them.
     pub pairs: u64,

@@ -1,0 +1,154 @@
+//! `stetfs crash` in parts: shards that several machines explore, and their sum.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use crate::run::{Lab, json, stetfs};
+
+const WORKLOADS: [&str; 5] = [
+    "create f; fsync f",
+    "mkdir d; sync",
+    "create f; begin; append f 700; fsync f",
+    "create f; begin; rename f g; sync",
+    "create f; begin; truncate f 3000; sync; unlink f",
+];
+
+/// The arguments that explore these workloads on a scheme, in orders that are the same each time.
+fn exploration(lab: &Lab, scheme: &str, workloads: &[&str]) -> Vec<String> {
+    let start = [
+        "crash",
+        "--scheme",
+        scheme,
+        "--order",
+        "in-order,each-handle",
+        "--jobs",
+        "1",
+    ];
+    let mut args: Vec<String> = start.map(str::to_owned).into();
+    for (n, text) in workloads.iter().enumerate() {
+        let name = format!("w{n}");
+        fs::write(lab.path(&name), text).expect("a workload");
+        args.extend(["--workload".to_owned(), lab.str(&name)]);
+    }
+    args
+}
+
+fn with(args: &[String], more: &[&str]) -> Vec<String> {
+    let more = more.iter().map(|arg| (*arg).to_owned());
+    args.iter().cloned().chain(more).collect()
+}
+
+/// The report with the seconds taken out.
+fn report(args: &[String], code: i32) -> serde_json::Value {
+    let ran = stetfs(&with(args, &["--json", "-"]));
+    assert_eq!(ran.code, code, "{ran:#?}");
+    let mut one = json(&ran.out)["explorations"][0].take();
+    one["seconds"] = 0.into();
+    one["states_a_second"] = 0.into();
+    one
+}
+
+#[test]
+fn shards_are_all_workloads_once() {
+    let list = |more: &[&str]| -> Vec<String> {
+        let args = [&["crash", "--ops", "1", "--scripts", "--list"], more].concat();
+        stetfs(&args).ok().lines().map(str::to_owned).collect()
+    };
+    let whole = list(&[]);
+    let mut together = Vec::new();
+    for shard in ["1/4", "2/4", "3/4", "4/4"] {
+        let part = list(&["--shard", shard]);
+        assert!(part.len() > whole.len() / 6, "{shard}: {}", part.len());
+        together.extend(part);
+    }
+    let distinct: BTreeSet<_> = whole.iter().collect();
+    assert_eq!((together.len(), distinct.len()), (whole.len(), whole.len()));
+    assert_eq!(together.iter().collect::<BTreeSet<_>>(), distinct);
+    // By what a workload is, wherever it stands in the list.
+    let of_more = list(&["--random", "3", "--shard", "2/4"]);
+    assert!(
+        list(&["--shard", "2/4"])
+            .iter()
+            .all(|w| of_more.contains(w))
+    );
+    for wrong in ["0/4", "5/4", "1", "1/0", "a/b", "1/99999999999"] {
+        stetfs(&["crash", "--shard", wrong]).fails(2, &["--shard", "I from 1 to N"]);
+    }
+}
+
+#[test]
+fn the_sum_of_shards_is_the_whole() {
+    let lab = Lab::new();
+    let args = exploration(&lab, "jbd2", &WORKLOADS);
+    let whole = report(&args, 0);
+    assert_eq!(whole["counts"]["workloads"], 10, "{whole}");
+    let files = ["1", "2", "3"].map(|n| lab.str(n));
+    for (n, file) in files.iter().enumerate() {
+        let shard = format!("{}/3", n + 1);
+        stetfs(&with(&args, &["--shard", &shard, "--json", file])).ok();
+    }
+    let merge = |files: &[&String]| {
+        let start = ["crash", "merge"].map(str::to_owned);
+        start
+            .iter()
+            .chain(files.iter().copied())
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let [first, second, third] = &files;
+    let sum = report(&merge(&[third, first, second]), 0);
+    assert_eq!(sum["counts"], whole["counts"]);
+    assert_eq!(sum["checksum"], whole["checksum"]);
+    // What was merged is merged again.
+    let two = lab.str("two");
+    stetfs(&with(&merge(&[first, third]), &["--json", &two])).ok();
+    assert_eq!(
+        report(&merge(&[second, &two]), 0)["counts"],
+        whole["counts"]
+    );
+    let table = stetfs(&merge(&[&two])).ok();
+    let missing = table.lines().find(|line| line.contains("missing"));
+    let missing = missing.and_then(|line| line.split_whitespace().last());
+    assert_eq!(missing, Some("2"), "{table}");
+
+    let fails = |file: &String, words: &[&str]| {
+        let words: Vec<_> = words.iter().copied().chain([file.as_str()]).collect();
+        stetfs(&merge(&[first, file])).fails(2, &words);
+    };
+    fails(&two, &["shard 1 of 3 is in another report too"]);
+    let other = |more: &[&str]| {
+        let file = lab.str("other");
+        stetfs(&with(
+            &args,
+            &[more, &["--budget", "1", "--json", &file]].concat(),
+        ))
+        .ok();
+        file
+    };
+    fails(
+        &other(&["--shard", "2/3", "--seed", "7"]),
+        &["effort.seed is 7, and not 1"],
+    );
+    fails(
+        &other(&["--shard", "2/3", "--share", "7"]),
+        &["choice.sample.pairs is 7, and not 100"],
+    );
+    fails(
+        &other(&["--shard", "2/3", "--workload", "log"]),
+        &["its own is"],
+    );
+    fails(&other(&["--shard", "2/4"]), &["shard 2/4", "shards of 3"]);
+    fails(&other(&["--data", "ordered"]), &["jbd2 ordered ext4-1k"]);
+    let text = fs::read_to_string(first).expect("a report");
+    let altered = |from: &str, to: &str| {
+        assert!(text.contains(from), "{text}");
+        fs::write(lab.path("other"), text.replace(from, to)).expect("a report");
+        lab.str("other")
+    };
+    fails(&altered("\"version\": 2", "\"version\": 1"), &["version 1"]);
+    fails(&altered("\"build\": \"", "\"build\": \"9"), &["build"]);
+    fails(&altered("\"of\": 3", "\"of\": 9999999999"), &["cannot be"]);
+    fails(&altered("{", "["), &["no report of stetfs crash"]);
+    fails(&lab.str("nowhere"), &["No such file"]);
+    stetfs(&["crash", "merge"]).fails(2, &["FILE"]);
+}
