@@ -6,10 +6,14 @@ use std::io::{self, IsTerminal};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use stetfs_lab::crash::campaign::{Campaign, MINIMIZED, Progress};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use stetfs_lab::crash::campaign::{Campaign, Done, MINIMIZED, Progress};
 use stetfs_lab::crash::case::Case;
 use stetfs_lab::crash::report::Report;
 use stetfs_lab::crash::states::Effort;
@@ -17,7 +21,7 @@ use stetfs_lab::crash::target::Target;
 use stetfs_lab::crash::workload::Workload;
 use stetfs_lab::crash::workloads::sequences::Sample;
 use stetfs_lab::crash::workloads::{Choice, script::Script};
-use stetfs_lab::exploration::{Explorations, Plan, Shard};
+use stetfs_lab::exploration::{Explorations, Plan, Resumed, Shard};
 use stetfs_lab::world::text::VERBS;
 
 mod shown;
@@ -30,6 +34,8 @@ use crate::output;
 const EXIT_VIOLATIONS: u8 = 1;
 /// It could not be run.
 const EXIT_NOT_RUN: u8 = 2;
+/// It was interrupted, by a signal whose number is added.
+const EXIT_INTERRUPTED: u8 = 128;
 
 /// Workloads with violations after which a run ends.
 const ENOUGH: usize = 10;
@@ -86,12 +92,25 @@ fn explore(args: &Crash) -> Result<ExitCode> {
         }
         return Ok(exit(false));
     }
+    let resumed = args
+        .resume
+        .as_ref()
+        .map(|file| Resumed::open(file, &plans).map_err(|e| told(&e).advise(ANOTHER_FILE)))
+        .transpose()?;
+    let interrupt = Interrupt::listen()?;
     let explorations = plans
         .iter()
-        .map(|plan| Ok(plan.found(campaign(args, plan)?)))
+        .map(|plan| Ok(plan.found(campaign(args, plan, resumed.as_ref(), &interrupt)?)))
         .collect::<Result<_>>()?;
-    show(&Explorations::new(explorations), args.json.as_deref())
+    let code = show(&Explorations::new(explorations), args.json.as_deref())?;
+    Ok(match interrupt.signal() {
+        Some(signal) if code == exit(false) => ExitCode::from(EXIT_INTERRUPTED + signal),
+        _ => code,
+    })
 }
+
+/// What can be done where a file is of another exploration.
+const ANOTHER_FILE: &str = "go on with the command that the file is of, or name another file";
 
 fn merge(args: &CrashMerge) -> Result<ExitCode> {
     let merged = Explorations::merge(&args.files).map_err(|e| told(&e))?;
@@ -176,10 +195,16 @@ fn workload(file: &Path, target: &Target) -> Result<Workload> {
     }
 }
 
-fn campaign(args: &Crash, plan: &Plan) -> Result<Report> {
+fn campaign(
+    args: &Crash,
+    plan: &Plan,
+    resumed: Option<&Resumed>,
+    interrupt: &Interrupt,
+) -> Result<Report> {
     let name = plan.target.to_string();
     let bar = bar(&name, plan.workloads.len() as u64);
     let fresh = plan.target.contents();
+    let keep = |done: &Done| resumed.map_or(Ok(()), |resumed| resumed.keep(plan, done));
     let campaign = Campaign {
         fresh: fresh.map_err(|e| told(&e).context(format!("making a volume for {name}")))?,
         target: plan.target.clone(),
@@ -194,10 +219,38 @@ fn campaign(args: &Crash, plan: &Plan) -> Result<Report> {
         minimized: MINIMIZED,
         front: None,
         listener: Some(&|violation| bar.suspend(|| eprintln!("{}", shown::found(violation)))),
+        done: resumed
+            .map(|resumed| resumed.done(plan))
+            .unwrap_or_default(),
+        keeper: Some(&keep),
+        stop: Some(&interrupt.stop),
     };
     let report = campaign.run(&|progress| tell(&bar, progress));
     bar.finish_and_clear();
     report.map_err(|e| told(&e).context(name))
+}
+
+/// The first SIGINT or SIGTERM ends an exploration when what is at hand is kept, the second at once.
+struct Interrupt {
+    stop: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+impl Interrupt {
+    fn listen() -> Result<Self> {
+        let (stop, signal) = (Arc::default(), Arc::default());
+        for number in [SIGINT, SIGTERM] {
+            flag::register_conditional_default(number, Arc::clone(&stop))?;
+            flag::register(number, Arc::clone(&stop))?;
+            flag::register_usize(number, Arc::clone(&signal), number as usize)?;
+        }
+        Ok(Self { stop, signal })
+    }
+
+    fn signal(&self) -> Option<u8> {
+        let signal = self.signal.load(Ordering::SeqCst);
+        u8::try_from(signal).ok().filter(|signal| *signal > 0)
+    }
 }
 
 fn bar(name: &str, workloads: u64) -> ProgressBar {
@@ -254,7 +307,7 @@ Workloads as text, an operation a line or separated by semicolons; # begins a co
 
 Scripts: {}, randomN, postmarkN.
 
-Exit codes: 0 nothing is wrong; 1 violations; 2 it could not be run.
+Exit codes: 0 nothing is wrong; 1 violations; 2 it could not be run; 130 and 143 it was interrupted by SIGINT or SIGTERM, and nothing was wrong until then.
 
 Examples:
   stetfs crash                                     all sequences of one operation
@@ -262,6 +315,7 @@ Examples:
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
   stetfs crash --scheme null --ops 1               what it finds without a journal
   stetfs crash --workload mine.txt --json -        a workload of your own
+  stetfs crash --ops 2 --resume pairs.state        Ctrl-C, and the same again goes on
   stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
   stetfs crash merge [1-4].json                    what the four of them found",
         verbs.collect::<Vec<_>>().join("\n"),

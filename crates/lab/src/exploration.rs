@@ -1,17 +1,21 @@
 //! Explorations of power cuts with what was asked of them: so that several machines share one ([`Shard`]), what they found is added up
-//! ([`Exploration::add`]), and a report says of what it is.
+//! ([`Exploration::add`]), one that was interrupted goes on ([`Resumed`]), and a report says of what it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stetfs_journal::DataMode;
 
+use crate::crash::campaign::Done;
 use crate::crash::oracle::NOT_COMPARED;
 use crate::crash::report::Report;
 use crate::crash::states::Effort;
@@ -20,7 +24,7 @@ use crate::crash::turns::Order;
 use crate::crash::workload::Workload;
 use crate::crash::workloads::Choice;
 
-/// The form of a report.
+/// The form of a report, and of what is kept to go on.
 pub const VERSION: u32 = 2;
 
 /// The code that is judged and that judges: its version, and a checksum of its sources.
@@ -448,6 +452,124 @@ fn check_version(text: &[u8]) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// A file that says what of some explorations is done, so that the same command goes on with the rest.
+pub struct Resumed {
+    path: PathBuf,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    explorations: Vec<Begun>,
+}
+
+/// An exploration that was begun.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begun {
+    #[serde(flatten)]
+    asked: Asked,
+    shards: Shards,
+    done: Done,
+}
+
+impl Begun {
+    fn check(&self, plan: &Plan) -> Result<()> {
+        plan.asked.check_same(&self.asked)?;
+        ensure!(
+            self.shards == plan.shards,
+            "it is of shard {}, and not of {}",
+            self.shards,
+            plan.shards
+        );
+        let keys: BTreeSet<u64> = plan.workloads.iter().map(Workload::key).collect();
+        ensure!(
+            self.done.workloads.is_subset(&keys),
+            "it is damaged: it names workloads that do not belong to it"
+        );
+        Ok(())
+    }
+}
+
+impl Resumed {
+    /// What the file says of the explorations that are planned; nothing when there is no such file, which is made then.
+    ///
+    /// # Errors
+    /// The file is of another exploration, or none such, and stays as it is; it cannot be read or written.
+    pub fn open(path: &Path, plans: &[Plan]) -> Result<Self> {
+        let kept = Self::read(path, plans).with_context(|| path.display().to_string())?;
+        let resumed = Self {
+            path: path.to_owned(),
+            kept: Mutex::new(kept),
+        };
+        resumed.write(&resumed.kept.lock())?;
+        Ok(resumed)
+    }
+
+    fn read(path: &Path, plans: &[Plan]) -> Result<Kept> {
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
+            Err(error) => return Err(error.into()),
+        };
+        check_version(&text)?;
+        let kept: Kept = serde_json::from_slice(&text).context("it does not say what is done")?;
+        for begun in &kept.explorations {
+            let target = &begun.asked.target;
+            let plan = plans.iter().find(|plan| plan.asked.target == *target);
+            let plan = plan.with_context(|| format!("it is of {target}"));
+            let checked = plan.and_then(|plan| begun.check(plan));
+            checked.context("it is not of this exploration")?;
+        }
+        Ok(kept)
+    }
+
+    /// What is done of an exploration.
+    pub fn done(&self, plan: &Plan) -> Done {
+        let kept = self.kept.lock();
+        let begun = kept
+            .explorations
+            .iter()
+            .find(|begun| begun.asked == plan.asked);
+        begun.map_or_else(Done::default, |begun| begun.done.clone())
+    }
+
+    /// Keeps what is done of an exploration.
+    ///
+    /// # Errors
+    /// The file cannot be written; what it said before, it still says.
+    pub fn keep(&self, plan: &Plan, done: &Done) -> Result<()> {
+        let mut kept = self.kept.lock();
+        kept.explorations.retain(|begun| begun.asked != plan.asked);
+        kept.explorations.push(Begun {
+            asked: plan.asked.clone(),
+            shards: plan.shards.clone(),
+            done: done.clone(),
+        });
+        self.write(&kept)
+    }
+
+    /// Beside it first, and in its place when that is durable.
+    fn write(&self, kept: &Kept) -> Result<()> {
+        let written = || {
+            let dir = match self.path.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => dir,
+                _ => Path::new("."),
+            };
+            // As any file that a user makes.
+            let mode = fs::Permissions::from_mode(0o666);
+            let mut beside = tempfile::Builder::new()
+                .permissions(mode)
+                .tempfile_in(dir)?;
+            beside.write_all(&serde_json::to_vec(kept)?)?;
+            beside.as_file().sync_all()?;
+            beside.persist(&self.path)?;
+            fs::File::open(dir)?.sync_all()?;
+            Ok::<_, anyhow::Error>(())
+        };
+        written().with_context(|| self.path.display().to_string())
+    }
 }
 
 #[cfg(test)]

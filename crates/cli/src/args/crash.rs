@@ -78,6 +78,10 @@ pub(crate) struct Crash {
     /// machines with the same command run each once, and `stetfs crash merge` adds up what they found
     #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<Shard>,
+    /// Keep in this file which workloads are done, and go on from there when it is there: the same command again runs the others.
+    /// What was half done when it was interrupted or the budget ended is done again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) resume: Option<PathBuf>,
     /// Threads (default: one a processor)
     #[arg(short, long, value_name = "N")]
     pub(crate) jobs: Option<NonZero<usize>>,

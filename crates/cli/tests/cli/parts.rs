@@ -1,9 +1,11 @@
-//! `stetfs crash` in parts: shards that several machines explore, and their sum.
+//! `stetfs crash` in parts: shards that several machines explore and their sum, and an exploration that is interrupted and goes on.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use crate::run::{Lab, json, stetfs};
+use crate::run::{Lab, STETFS, json, stetfs, tool, wait_until};
 
 const WORKLOADS: [&str; 5] = [
     "create f; fsync f",
@@ -151,4 +153,88 @@ fn the_sum_of_shards_is_the_whole() {
     fails(&altered("{", "["), &["no report of stetfs crash"]);
     fails(&lab.str("nowhere"), &["No such file"]);
     stetfs(&["crash", "merge"]).fails(2, &["FILE"]);
+}
+
+#[test]
+fn what_was_interrupted_goes_on() {
+    let lab = Lab::new();
+    // What is wrong is made smaller, which takes its time.
+    for (scheme, workloads, code) in [("jbd2", &WORKLOADS[..], 0), ("null", &WORKLOADS[..2], 1)] {
+        let args = exploration(&lab, scheme, workloads);
+        let whole = report(&args, code);
+        let count = |report: &serde_json::Value, name: &str| report["counts"][name].as_u64();
+        // A quarter of the states at a time.
+        let states = count(&whole, "states").zip(count(&whole, "nested"));
+        let states = states
+            .map(|(a, b)| (a + b) / 4)
+            .expect("states")
+            .to_string();
+        let file = lab.str(scheme);
+        let resumed = with(&args, &["--resume", &file]);
+        let ran = stetfs(&with(&resumed, &["--budget", &states, "--json", "-"]));
+        let part = json(&ran.out)["explorations"][0].take();
+        assert!(count(&part, "workloads_unfinished") > Some(0), "{part}");
+        assert!(count(&part, "workloads") > Some(0), "{part}");
+        for _ in 0..2 {
+            let now = report(&resumed, code);
+            assert_eq!(now["counts"], whole["counts"], "{scheme}");
+            assert_eq!(now["violations"], whole["violations"], "{scheme}");
+        }
+        // A second run of the same finds nothing to do, and another is refused.
+        let kept = fs::read(&file).expect("what is done");
+        for (more, words) in [
+            (["--seed", "7"], "its effort.seed is 1, and not 7"),
+            (
+                ["--triples", "7"],
+                "its choice.sample.triples is 1000, and not 7",
+            ),
+            (["--shard", "1/2"], "it is of shard 1/1, and not of 1/2"),
+            (["--volume", "ext4-4k"], "not of this exploration: it is of"),
+        ] {
+            stetfs(&with(&resumed, &more)).fails(2, &[&file, words, "another file"]);
+        }
+        assert_eq!(fs::read(&file).expect("what is done"), kept);
+    }
+    fs::write(lab.path("photo"), "not a state").expect("a file");
+    let photo = with(
+        &exploration(&lab, "jbd2", &WORKLOADS),
+        &["--resume", &lab.str("photo")],
+    );
+    stetfs(&photo).fails(2, &["photo", "no report of stetfs crash"]);
+    assert_eq!(fs::read(lab.path("photo")).expect("it"), b"not a state");
+}
+
+#[test]
+fn a_signal_ends_it_and_keeps_what_is_done() {
+    let lab = Lab::new();
+    let file = lab.str("state");
+    let args = ["crash", "--ops", "1", "--jobs", "1", "--resume", &file];
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let child = Command::new(STETFS)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("stetfs");
+        wait_until("the exploration begins", || lab.path("state").exists());
+        std::thread::sleep(Duration::from_secs(4));
+        tool("kill", &[signal, &child.id().to_string()]).ok();
+        let ran = child.wait_with_output().expect("its end");
+        assert_eq!(ran.status.code(), Some(code), "{ran:?}");
+        let table = String::from_utf8_lossy(&ran.stdout);
+        assert!(table.contains("NOT LOOKED AT"), "{ran:?}");
+    }
+    let state = json(&fs::read_to_string(&file).expect("the state"));
+    let done = &state["explorations"][0]["done"];
+    let workloads = done["workloads"].as_array().map(Vec::len);
+    assert!(workloads > Some(0), "{state}");
+    assert_eq!(
+        done["counts"]["workloads"].as_u64().map(|n| n as usize),
+        workloads
+    );
+    // No other file is left beside it.
+    assert_eq!(
+        fs::read_dir(lab.path("")).expect("the directory").count(),
+        1
+    );
 }

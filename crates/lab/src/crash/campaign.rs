@@ -1,11 +1,13 @@
 //! Explores many workloads on several threads, within a budget.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::case::Case;
 use super::explore::{Findings, Wrong, explore};
@@ -62,6 +64,22 @@ impl FromStr for Budget {
     }
 }
 
+/// What of a campaign is done: workloads as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// By their [keys](Workload::key).
+    pub workloads: BTreeSet<u64>,
+    /// The numbers of these.
+    pub counts: Counts,
+    /// Their violations as they were found, with the workload's key.
+    pub violations: Vec<(u64, Violation)>,
+    /// Seconds that it took, with those for what was not done.
+    pub seconds: f64,
+}
+
+/// Who keeps what is done.
+pub type Keeper<'a> = &'a (dyn Fn(&Done) -> Result<()> + Sync);
+
 /// What is to be explored.
 pub struct Campaign<'a> {
     /// What is judged.
@@ -84,6 +102,12 @@ pub struct Campaign<'a> {
     pub front: Option<Front<'a>>,
     /// Who hears of each violation when it is found, as it was found; from several threads.
     pub listener: Option<&'a (dyn Fn(&Violation) + Sync)>,
+    /// What was done before, and is not done again.
+    pub done: Done,
+    /// Who keeps what is done, every [`KEEP_EVERY`] and at the end.
+    pub keeper: Option<Keeper<'a>>,
+    /// Says that it is to end soon.
+    pub stop: Option<&'a AtomicBool>,
 }
 
 impl Campaign<'_> {
@@ -100,6 +124,9 @@ impl Campaign<'_> {
             minimized: 0,
             front: None,
             listener: None,
+            done: Done::default(),
+            keeper: None,
+            stop: None,
         }
     }
 }
@@ -120,8 +147,13 @@ const MINIMIZE_FOR: Duration = Duration::from_secs(30);
 /// [`Campaign::minimized`] where nobody says otherwise.
 pub const MINIMIZED: usize = 3;
 
+/// How often what is done is kept.
+pub const KEEP_EVERY: Duration = Duration::from_secs(10);
+
 struct Shared<'a> {
     campaign: &'a Campaign<'a>,
+    /// The workloads that are not done.
+    todo: Vec<usize>,
     next: AtomicUsize,
     done: AtomicUsize,
     stop: AtomicBool,
@@ -145,11 +177,23 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// process is stopped.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
-#[derive(Default)]
 struct Found {
+    /// The numbers so far, those of workloads that are under way too.
     counts: Counts,
+    /// Workloads that are done, and their numbers.
+    done: BTreeSet<u64>,
+    done_counts: Counts,
     /// With the number of the workload, and in which order it was carried out.
     wrong: Vec<(usize, Order, Wrong)>,
+}
+
+/// What exploring a workload in its orders gave.
+#[derive(Default)]
+struct Looked {
+    counts: Counts,
+    wrong: Vec<(Order, Wrong)>,
+    /// The budget ended before.
+    unfinished: bool,
 }
 
 impl Campaign<'_> {
@@ -158,25 +202,22 @@ impl Campaign<'_> {
     /// # Errors
     /// The volume cannot be made, or e2fsck not be run.
     pub fn run(&self, watch: &(dyn Fn(Progress) + Sync)) -> Result<Report> {
-        let shared = Shared {
-            campaign: self,
-            next: AtomicUsize::new(0),
-            done: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            found: Mutex::default(),
-            started: Instant::now(),
-            beats: (0..self.jobs.max(1)).map(|_| Beat::default()).collect(),
-        };
-        std::thread::scope(|scope| {
+        let shared = Shared::new(self)?;
+        let ran = std::thread::scope(|scope| {
             let shared = &shared;
             let spawn = |beat| scope.spawn(move || shared.work(beat, watch));
             let workers: Vec<_> = shared.beats.iter().map(spawn).collect();
             let mut seen: Vec<_> = workers.iter().map(|_| (0, 0)).collect();
+            let mut kept = Instant::now();
             while !workers.iter().all(|worker| worker.is_finished()) {
                 std::thread::sleep(LOOK_EVERY);
                 let running = workers.iter().zip(&shared.beats).zip(&mut seen);
                 for ((_, beat), seen) in running.filter(|((worker, _), _)| !worker.is_finished()) {
                     self.check_life(beat, seen);
+                }
+                if kept.elapsed() >= KEEP_EVERY {
+                    shared.keep()?;
+                    kept = Instant::now();
                 }
             }
             workers.into_iter().try_for_each(|worker| {
@@ -184,11 +225,13 @@ impl Campaign<'_> {
                     .join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })
-        })?;
-        let seconds = shared.started.elapsed().as_secs_f64();
+        });
+        shared.keep().and(ran)?;
+        let seconds = shared.seconds();
         let Found {
             mut counts,
             mut wrong,
+            ..
         } = shared.found.into_inner();
         counts.workloads_unfinished += (self.workloads.len() as u64)
             .saturating_sub(counts.workloads + counts.workloads_unfinished);
@@ -238,7 +281,7 @@ impl Campaign<'_> {
             let workload = &self.workloads[index].clone().in_order(order);
             let mut case = self.case(workload, &wrong);
             let (mut why, mut minimized) = (wrong.why, None);
-            if n < self.minimized && case.then.is_none() {
+            if n < self.minimized && !self.is_stopped() && case.then.is_none() {
                 let due = Instant::now() + MINIMIZE_FOR;
                 let minimizer = Minimizer {
                     target: &self.target,
@@ -275,18 +318,20 @@ impl Campaign<'_> {
         }
     }
 
-    /// Tells of a violation as it was found.
-    fn tell_of(&self, workload: &Workload, wrong: &Wrong) {
-        if let Some(listener) = self.listener {
-            listener(&Violation {
-                fault: wrong.fault,
-                why: wrong.why.clone(),
-                case: self.case(workload, wrong).to_string(),
-                left: String::new(),
-                workload: workload.title(),
-                minimized: None,
-            });
+    /// A violation as it was found.
+    fn as_found(&self, workload: &Workload, wrong: &Wrong) -> Violation {
+        Violation {
+            fault: wrong.fault,
+            why: wrong.why.clone(),
+            case: self.case(workload, wrong).to_string(),
+            left: String::new(),
+            workload: workload.title(),
+            minimized: None,
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// What was there at a case's cut, in words.
@@ -302,44 +347,100 @@ impl Campaign<'_> {
     }
 }
 
-impl Shared<'_> {
+impl<'a> Shared<'a> {
+    fn new(campaign: &'a Campaign<'a>) -> Result<Self> {
+        let Done {
+            workloads: done,
+            counts,
+            violations,
+            ..
+        } = campaign.done.clone();
+        let keys: Vec<_> = campaign.workloads.iter().map(Workload::key).collect();
+        let mut wrong = Vec::new();
+        for (key, violation) in &violations {
+            if let Some(index) = keys.iter().position(|k| k == key) {
+                let (order, found) = Wrong::as_found(violation)?;
+                wrong.push((index, order, found));
+            }
+        }
+        let todo = (0..keys.len()).filter(|index| !done.contains(&keys[*index]));
+        Ok(Self {
+            campaign,
+            todo: todo.collect(),
+            next: AtomicUsize::new(0),
+            done: AtomicUsize::new(done.len()),
+            stop: AtomicBool::new(wrong.len() >= campaign.enough),
+            found: Mutex::new(Found {
+                counts,
+                done,
+                done_counts: counts,
+                wrong,
+            }),
+            started: Instant::now(),
+            beats: (0..campaign.jobs.max(1)).map(|_| Beat::default()).collect(),
+        })
+    }
+
+    /// Since the start, with those before.
+    fn seconds(&self) -> f64 {
+        self.campaign.done.seconds + self.started.elapsed().as_secs_f64()
+    }
+
+    /// Lets what is done be kept.
+    fn keep(&self) -> Result<()> {
+        let campaign = self.campaign;
+        let Some(keeper) = campaign.keeper else {
+            return Ok(());
+        };
+        let found = self.found.lock();
+        let violations = found.wrong.iter().filter_map(|(index, order, wrong)| {
+            let workload = &campaign.workloads[*index];
+            let key = workload.key();
+            let is_done = found.done.contains(&key);
+            let workload = workload.clone().in_order(*order);
+            is_done.then(|| (key, campaign.as_found(&workload, wrong)))
+        });
+        let done = Done {
+            violations: violations.collect(),
+            workloads: found.done.clone(),
+            counts: found.done_counts,
+            seconds: self.seconds(),
+        };
+        drop(found);
+        keeper(&done).inspect_err(|_| self.stop.store(true, Ordering::Relaxed))
+    }
+
     fn work(&self, beat: &Beat, watch: &(dyn Fn(Progress) + Sync)) -> Result<()> {
         let campaign = self.campaign;
         let dir = crate::host::scratch()?;
         let scratch = dir.path().join("recovered");
         let mut subject = Subject::new(&campaign.target);
         while !self.stop.load(Ordering::Relaxed) {
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(workload) = campaign.workloads.get(index) else {
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(index) = self.todo.get(next).copied() else {
                 break;
             };
+            let workload = &campaign.workloads[index];
             beat.workload.store(index, Ordering::Relaxed);
             let mut go_on = || {
                 beat.count.fetch_add(1, Ordering::Relaxed);
                 self.tell(watch);
                 self.is_within_budget()
             };
-            let mut unfinished = false;
-            let looks = campaign.effort.looks(workload, &campaign.target);
-            for (n, (workload, effort)) in looks.into_iter().enumerate() {
-                let explored = self.explore(&workload, effort, &mut subject, &scratch, &mut go_on);
-                let findings =
-                    explored.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
-                unfinished |= findings.unfinished;
-                let mut found = self.found.lock();
-                found.counts.orders += u64::from(n > 0);
-                for wrong in findings.wrong {
-                    campaign.tell_of(&workload, &wrong);
-                    found.wrong.push((index, workload.order, wrong));
-                }
-                if unfinished || found.wrong.iter().any(|(n, ..)| *n == index) {
-                    break;
-                }
-            }
+            let looked = self.look_at(workload, &mut subject, &scratch, &mut go_on);
+            let looked = looked.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
             self.done.fetch_add(1, Ordering::Relaxed);
             let mut found = self.found.lock();
-            found.counts.workloads += u64::from(!unfinished);
-            found.counts.workloads_unfinished += u64::from(unfinished);
+            if looked.unfinished {
+                found.counts.workloads_unfinished += 1;
+            } else {
+                found.counts.workloads += 1;
+                found.done_counts += looked.counts;
+                found.done_counts.workloads += 1;
+                found.done.insert(workload.key());
+            }
+            let wrong = looked.wrong.into_iter();
+            found.wrong.extend(wrong.map(|(o, w)| (index, o, w)));
             if found.wrong.len() >= campaign.enough {
                 self.stop.store(true, Ordering::Relaxed);
             }
@@ -347,6 +448,40 @@ impl Shared<'_> {
             self.tell(watch);
         }
         Ok(())
+    }
+
+    /// Explores a workload in each order in which it is carried out, until one shows something.
+    fn look_at(
+        &self,
+        workload: &Workload,
+        subject: &mut Subject,
+        scratch: &std::path::Path,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Looked> {
+        let campaign = self.campaign;
+        let mut looked = Looked::default();
+        let looks = campaign.effort.looks(workload, &campaign.target);
+        for (n, (workload, effort)) in looks.into_iter().enumerate() {
+            let findings = self.explore(&workload, effort, subject, scratch, go_on)?;
+            let besides = Counts {
+                orders: u64::from(n > 0),
+                ..Counts::default()
+            };
+            self.found.lock().counts += besides;
+            looked.counts += findings.counts;
+            looked.counts += besides;
+            for wrong in findings.wrong {
+                if let Some(listener) = campaign.listener {
+                    listener(&campaign.as_found(&workload, &wrong));
+                }
+                looked.wrong.push((workload.order, wrong));
+            }
+            looked.unfinished = findings.unfinished;
+            if looked.unfinished || !looked.wrong.is_empty() {
+                break;
+            }
+        }
+        Ok(looked)
     }
 
     fn explore(
@@ -397,7 +532,9 @@ impl Shared<'_> {
     fn is_within_budget(&self) -> bool {
         let Budget { states, time } = self.campaign.budget;
         let counts = self.found.lock().counts;
-        let within = states.is_none_or(|most| counts.states + counts.nested < most)
+        let counts = counts.since(&self.campaign.done.counts);
+        let within = !self.campaign.is_stopped()
+            && states.is_none_or(|most| counts.states + counts.nested < most)
             && time.is_none_or(|most| self.started.elapsed() < most);
         if !within {
             self.stop.store(true, Ordering::Relaxed);

@@ -7,15 +7,16 @@ use anyhow::{Context, Result};
 use hashbrown::{HashMap, HashSet};
 use stetfs_media::sim::Keep;
 
-use super::case::Cut;
+use super::case::{Case, Cut};
 use super::caught::Panicked;
 use super::fold::{Differ, Folds, State, States, View};
 use super::media::Contents;
 use super::moment::{Moment, Tapes};
 use super::record::Record;
-use super::report::{Counts, Fault};
+use super::report::{Counts, Fault, Violation};
 use super::states::{Effort, possible};
 use super::subject::{Outcome, Subject, second_opinion};
+use super::turns::Order;
 use super::workload::Workload;
 use crate::rng::Rng;
 
@@ -35,6 +36,22 @@ pub struct Wrong {
 }
 
 impl Wrong {
+    /// What a report says of it, as it was found.
+    ///
+    /// # Errors
+    /// Its case is none.
+    pub(super) fn as_found(violation: &Violation) -> Result<(Order, Self)> {
+        let case: Case = violation.case.parse().context("a violation")?;
+        let wrong = Self {
+            fault: violation.fault,
+            why: violation.why.clone(),
+            cut: case.cut,
+            nested: case.nested,
+            then: case.then,
+        };
+        Ok((case.workload.order, wrong))
+    }
+
     /// A workload that went wrong without a power cut.
     pub(super) fn without_cut(error: &anyhow::Error) -> Self {
         let panicked = error.downcast_ref::<Panicked>().is_some();
