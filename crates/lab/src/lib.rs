@@ -5,8 +5,10 @@
 pub mod bench;
 pub mod crash;
 pub mod damage;
+pub mod document;
 pub mod experiment;
 pub mod exploration;
+pub mod explored;
 pub mod floor;
 pub mod host;
 pub mod image;

@@ -17,6 +17,7 @@ use stetfs_lab::crash::target::Target;
 use stetfs_lab::crash::turns::Order;
 use stetfs_lab::crash::workloads::Choice;
 use stetfs_lab::crash::workloads::sequences::Sample;
+use stetfs_lab::document;
 use stetfs_lab::host::needs;
 use stetfs_lab::image::EXT4_1K;
 use stetfs_lab::skip_unless;
@@ -131,14 +132,10 @@ fn every_planted_bug_is_found() {
     }
 }
 
-/// Between the two marks in docs/TESTING.md.
+/// Behind its mark in docs/TESTING.md.
 fn write_table(table: &str) {
-    const BEGIN: &str = "<!-- planted bugs: made by STETFS_LAB_WRITE=1 make planted -->\n";
-    const END: &str = "<!-- end of planted bugs -->";
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/TESTING.md");
     let text = std::fs::read_to_string(path).expect("docs/TESTING.md");
-    let (before, rest) = text.split_once(BEGIN).expect("the mark");
-    let (_, after) = rest.split_once(END).expect("the end mark");
-    let text = format!("{before}{BEGIN}\n{table}\n{END}{after}");
-    std::fs::write(path, text).expect("docs/TESTING.md");
+    let text = document::render(&text, "<!-- planted bugs: ", |_| Ok(table.to_owned()));
+    std::fs::write(path, text.expect("the mark")).expect("docs/TESTING.md");
 }

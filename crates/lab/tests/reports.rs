@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::Path;
 
+use stetfs_lab::document;
 use stetfs_lab::experiment::find;
 use stetfs_lab::experiment::stored::{Store, Stored, places};
 
@@ -45,14 +46,12 @@ fn tables_are_those_of_the_reports() {
     let (document, store) = places(Path::new(ROOT));
     let text = fs::read_to_string(document).expect("docs/LAB.md");
     let made = store.render(&text).expect("tables");
-    let lines = text.lines().zip(made.lines()).enumerate();
-    if let Some((n, (is, should))) = lines.clone().find(|(_, (a, b))| a != b) {
-        panic!(
-            "docs/LAB.md, line {}: {is:?} and not {should:?}; make lab-tables",
-            n + 1
-        );
-    }
-    assert_eq!(text, made, "make lab-tables");
+    let wrong = document::difference("docs/LAB.md", &text, &made);
+    assert!(
+        wrong.is_none(),
+        "{}; make lab-tables",
+        wrong.unwrap_or_default()
+    );
     for experiment in Store::experiments() {
         let id = experiment.id;
         assert!(kept(&text).contains(&id), "docs/LAB.md: {id} needs a table");

@@ -23,6 +23,7 @@ use stetfs_format::checksum::crc32c;
 
 use super::report::{Check, Report, Table, VERSION};
 use super::{EXPERIMENTS, Experiment, Setting};
+use crate::document;
 
 /// What of a report is kept: all but the runs and what is drawn from them.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -132,27 +133,7 @@ impl Store {
     /// # Errors
     /// A marker that is not understood or not ended; a report, a table, a row, a claim that is not there.
     pub fn render(&self, document: &str) -> Result<String> {
-        let mut out = String::new();
-        let mut lines = document.lines().enumerate();
-        while let Some((n, line)) = lines.next() {
-            out.push_str(line);
-            out.push('\n');
-            let Some(marker) = line.strip_prefix("<!-- report ") else {
-                continue;
-            };
-            let shown = marker
-                .strip_suffix(" -->")
-                .context("it has no end")
-                .and_then(|marker| self.show(marker));
-            let shown = shown.with_context(|| format!("line {}: {line}", n + 1))?;
-            write!(out, "\n{shown}\n{END}\n")?;
-            ensure!(
-                lines.any(|(_, line)| line == END),
-                "line {}: no {END} follows",
-                n + 1
-            );
-        }
-        Ok(out)
+        document::render(document, "<!-- report ", |marker| self.show(marker))
     }
 
     fn show(&self, marker: &str) -> Result<String> {
@@ -166,8 +147,6 @@ impl Store {
         }
     }
 }
-
-const END: &str = "<!-- end -->";
 
 /// The first thing in quotation marks, and what follows.
 fn quoted(text: &str) -> Result<Option<(&str, &str)>> {
