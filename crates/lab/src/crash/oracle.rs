@@ -13,7 +13,7 @@ use stetfs_journal::DataPromise;
 use crate::world::library::Library;
 use crate::world::model::Model;
 use crate::world::sparse::PAGE;
-use crate::world::tree::{Facts, Tree, differences};
+use crate::world::tree::{Facts, Tree, are_alike, differences};
 
 const SECTOR: usize = 512;
 
@@ -119,26 +119,15 @@ impl Oracle {
     /// # Errors
     /// It is none of them: how it differs from the nearest.
     pub fn judge(&self, seen: &Observation, allowed: &RangeInclusive<usize>) -> Result<usize> {
-        let mut nearest: Option<(usize, Vec<String>)> = None;
-        let views = allowed.clone().rev().flat_map(|state| {
-            // What is between it and the next only when that may have begun.
-            let most = match state < *allowed.end() {
-                true => usize::MAX,
-                false => 1,
-            };
-            let views = self.views[state].iter().take(most);
-            views.map(move |view| (state, view))
-        });
-        for (state, view) in views {
-            let wrong = self.wrong(seen, state, view, allowed)?;
-            if wrong.is_empty() {
+        let views = || self.views_in(allowed);
+        for (state, view) in views() {
+            if self.is_right(seen, state, view, allowed)? {
                 return Ok(state);
             }
-            let is_nearer = |(_, least): &(usize, Vec<String>)| wrong.len() < least.len();
-            if nearest.as_ref().is_none_or(is_nearer) {
-                nearest = Some((state, wrong));
-            }
         }
+        let described = |(state, view)| Ok((state, self.wrong(seen, state, view, allowed)?));
+        let described: Vec<(usize, Vec<String>)> = views().map(described).collect::<Result<_>>()?;
+        let nearest = described.into_iter().min_by_key(|(_, wrong)| wrong.len());
         let (state, wrong) = nearest.context("no state is allowed")?;
         let (first, last) = (allowed.start(), allowed.end());
         bail!(
@@ -147,9 +136,39 @@ impl Oracle {
         )
     }
 
+    /// What may be seen where these states are allowed, the newest first.
+    fn views_in(&self, allowed: &RangeInclusive<usize>) -> impl Iterator<Item = (usize, &View)> {
+        let last = *allowed.end();
+        allowed.clone().rev().flat_map(move |state| {
+            // What is between it and the next only when that may have begun.
+            let most = match state < last {
+                true => usize::MAX,
+                false => 1,
+            };
+            let views = self.views[state].iter().take(most);
+            views.map(move |view| (state, view))
+        })
+    }
+
     /// Whether it is just this state, its data too, and not one between it and the next.
     pub fn is_exactly(&self, seen: &Observation, state: usize) -> bool {
-        differences(&self.views[state][0].tree, &seen.tree).is_empty()
+        are_alike(&self.views[state][0].tree, &seen.tree)
+    }
+
+    /// Whether [`wrong`](Self::wrong) would find nothing.
+    fn is_right(
+        &self,
+        seen: &Observation,
+        state: usize,
+        view: &View,
+        allowed: &RangeInclusive<usize>,
+    ) -> Result<bool> {
+        Ok(match &seen.apart {
+            None => are_alike(&view.tree, &seen.tree),
+            Some((bare, _)) => {
+                are_alike(&view.bare, bare) && self.wrong(seen, state, view, allowed)?.is_empty()
+            }
+        })
     }
 
     /// How what is seen differs from a state.
