@@ -221,7 +221,7 @@ fn carry_out(
     thread::scope(|scope| {
         let drive = turns.drive();
         for (i, op) in workload.ops.iter().enumerate() {
-            if turns.overlap() && turns.chance(15) {
+            if turns.overlap() && turns.chance(30) {
                 turns.until(SYNCS - 1);
                 let (number, drained) = (turns.add(), &drained);
                 let drain = library.drain();

@@ -245,8 +245,9 @@ impl State {
         if let Some(last) = next.len().checked_sub(1) {
             let nth = self.rng.below(last as u64 + 1) as usize;
             self.holder = to.unwrap_or(next[nth]);
-            // A moment, an operation, a whole commit: each as often.
-            self.steps = 1 << self.rng.below(11);
+            // As long as a moment, an operation or a whole commit, each as often, and ending anywhere.
+            let most = 1 << self.rng.below(11);
+            self.steps = 1 + self.rng.below(most) as u32;
         }
     }
 }
