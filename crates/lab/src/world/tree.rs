@@ -95,10 +95,10 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// Whether [`differences`] would find none, which takes a fraction of the time.
 pub fn are_alike(expected: &Tree, found: &Tree) -> bool {
-    let alike = |((path, want), (found, have)): ((&Vec<u8>, &Facts), (&Vec<u8>, &Facts))| {
-        path == found && FIELDS.iter().all(|field| (field.same)(want, have))
-    };
-    expected.len() == found.len() && expected.iter().zip(found).all(alike)
+    let same = |want, have| FIELDS.iter().all(|field| (field.same)(want, have));
+    expected.len() == found.len()
+        && std::iter::zip(expected, found)
+            .all(|((path, want), (at, have))| path == at && same(want, have))
 }
 
 /// How `found` differs from `expected`, a line each; nothing when equal. Times are compared where both know them.
