@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
 use stetfs_journal::planted::{Bug, is_planted};
-use stetfs_journal::{DataPromise, Handle, Old, Wrote};
+use stetfs_journal::{DataPromise, FileData, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::{Error, Inconsistent, Result};
@@ -487,17 +487,12 @@ fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Fou
     let mut behind = None;
     for run in runs.iter().filter(|run| run.state != MapState::Written) {
         converts |= run.state == MapState::Unwritten;
-        let (mut at, end) = (run.lblk, run.lblk.plus(run.len));
-        while at < end {
-            let (waiting, len) = data.dirty_in(at, Some(end)).unwrap_or((end, 0));
-            if at < waiting {
-                places += u32::from(behind != Some(at));
-                behind = Some(waiting);
-                if run.state == MapState::Hole {
-                    new += waiting.0 - at.0;
-                }
+        for (start, len) in not_waiting_in(data, run.lblk, run.lblk.plus(run.len)) {
+            places += u32::from(behind != Some(start));
+            behind = Some(start.plus(len));
+            if run.state == MapState::Hole {
+                new += len;
             }
-            at = waiting.plus(len);
         }
     }
     Ok(Found {
@@ -520,14 +515,26 @@ pub(crate) fn waiting_in(
     if st.reserved == 0 {
         return 0;
     }
-    let data = inode.data(vol);
-    let mut waiting = 0;
+    let others = not_waiting_in(inode.data(vol), from, to);
+    to.0 - from.0 - others.map(|(_, len)| len).sum::<u32>()
+}
+
+/// The pieces of `[from, to)` that do not wait for a place: first block and length.
+fn not_waiting_in(
+    data: &FileData,
+    from: LBlock,
+    to: LBlock,
+) -> impl Iterator<Item = (LBlock, u32)> {
     let mut at = from;
-    while let Some((start, len)) = data.dirty_in(at, Some(to)) {
-        waiting += len;
-        at = start.plus(len);
-    }
-    waiting
+    let pieces = std::iter::from_fn(move || {
+        (at < to).then(|| {
+            let start = at;
+            let (waiting, len) = data.dirty_in(at, Some(to)).unwrap_or((to, 0));
+            at = waiting.plus(len);
+            (start, waiting.0 - start.0)
+        })
+    });
+    pieces.filter(|(_, len)| *len > 0)
 }
 
 /// What one handle wrote.
