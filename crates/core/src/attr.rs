@@ -209,9 +209,13 @@ fn apply(
         st.raw.mode = st.raw.mode & mode::S_IFMT | bits;
         acl::chmod(vol, h, inode, st)?;
     }
+    let given = |t: Time| {
+        vol.clock.seen(t);
+        vol.kept(t)
+    };
     let time = |t: SetTime| match t {
         SetTime::Now => now,
-        SetTime::At(t) => vol.kept(t),
+        SetTime::At(t) => given(t),
     };
     if let Some(t) = set.atime {
         st.raw.atime = time(t);
@@ -219,7 +223,7 @@ fn apply(
     if let Some(t) = set.mtime {
         st.raw.mtime = time(t);
     }
-    st.raw.ctime = set.ctime.map_or(now, |t| vol.kept(t));
+    st.raw.ctime = set.ctime.map_or(now, given);
     inode.no_privileges.store(false, Ordering::Relaxed);
     Ok(())
 }

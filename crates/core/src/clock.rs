@@ -44,14 +44,22 @@ impl Clock {
     pub fn now(&self) -> Time {
         match self {
             Self::System => {
-                let now = clock_gettime(ClockId::RealtimeCoarse);
-                Time {
-                    sec: now.tv_sec,
-                    nsec: now.tv_nsec as u32,
-                }
+                let (now, newest) = (last_tick(), NEWEST.load(Ordering::Relaxed));
+                time_of(if is_in_tick(newest, now) { newest } else { now })
             }
             Self::Manual(ns) => time_of(ns.fetch_add(Self::TICK_NS, Ordering::Relaxed)),
             Self::Still(ns) => time_of(ns.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Somebody else's clock, perhaps a finer one, has given this time. If it is of the tick that this clock is in, no
+    /// earlier one is given after it. (From Linux 6.13 on the kernel's file systems look more closely when
+    /// somebody has asked for a time in between, and its FUSE keeps times itself: what changes next would become older again.)
+    pub fn seen(&self, time: Time) {
+        if let (Self::System, Some(ns)) = (self, ns_of(time))
+            && is_in_tick(ns, last_tick())
+        {
+            NEWEST.fetch_max(ns, Ordering::Relaxed);
         }
     }
 
@@ -61,10 +69,56 @@ impl Clock {
     }
 }
 
+/// The longest that a tick of the kernel's lasts (CONFIG_HZ=100), in nanoseconds.
+const LONGEST_TICK_NS: u64 = 10_000_000;
+
+/// The newest time that was [`seen`](Clock::seen), for the whole process, as the machine's clock is.
+static NEWEST: AtomicU64 = AtomicU64::new(0);
+
+/// Nanoseconds since 1970, as of the machine's last tick.
+fn last_tick() -> u64 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    let now = Time {
+        sec: now.tv_sec,
+        nsec: now.tv_nsec as u32,
+    };
+    ns_of(now).unwrap_or(0)
+}
+
+/// Whether a time lies between a tick and the next.
+fn is_in_tick(time: u64, tick: u64) -> bool {
+    (tick..tick + LONGEST_TICK_NS).contains(&time)
+}
+
+/// A timestamp as nanoseconds since 1970; none before that, and from 2554 on.
+fn ns_of(time: Time) -> Option<u64> {
+    let sec = u64::try_from(time.sec).ok()?;
+    sec.checked_mul(1_000_000_000)?
+        .checked_add(time.nsec.into())
+}
+
 /// Nanoseconds since 1970 as a timestamp.
 fn time_of(ns: u64) -> Time {
     Time {
         sec: (ns / 1_000_000_000) as i64,
         nsec: (ns % 1_000_000_000) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finer_clock_is_followed_within_a_tick() {
+        let clock = Clock::System;
+        let far = |ns: u64| time_of(last_tick() + ns);
+        clock.seen(far(3_600_000_000_000));
+        assert!(clock.now() < far(1_000_000_000), "an hour ahead");
+        let finer = far(LONGEST_TICK_NS / 2);
+        clock.seen(finer);
+        let now = clock.now();
+        assert!(now >= finer, "{now:?} is before {finer:?}");
+        assert!(now < far(2 * LONGEST_TICK_NS), "{now:?}");
     }
 }
