@@ -25,6 +25,7 @@ pub(crate) fn evict_in(
     st: &mut InodeState,
 ) -> Result<bool> {
     forget(vol, h, inode, st, LBlock(0), None)?;
+    h.allow_split();
     if has_blocks(st) && !mapping::remove(vol, h, inode, st, LBlock(0), None)? {
         orphan::add(vol, h, inode, st)?;
         vol.store_inode(h, inode, st)?;

@@ -91,6 +91,7 @@ pub(crate) fn start_removal_and(vol: &Volume, inode: &Inode, more: u32) -> Resul
 fn cut(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<bool> {
     let from = vol.end_block(st.raw.size);
     forget(vol, h, inode, st, from, None)?;
+    h.allow_split();
     mapping::remove(vol, h, inode, st, from, None)
 }
 

@@ -16,6 +16,7 @@ use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Wrote};
 use crate::journal::Journal;
 use crate::page::Page;
+use crate::schedule::ask;
 use crate::stats::count;
 
 /// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent or indirect block,
@@ -77,6 +78,8 @@ pub struct Handle {
     of_commit: bool,
     /// It has changed something.
     changed: Cell<bool>,
+    /// What it does may end at any step, and go on in another handle.
+    splits: Cell<bool>,
     /// It stays in its thread, where [`is_half_done`] looks.
     here: PhantomData<*const ()>,
 }
@@ -97,6 +100,7 @@ impl Handle {
             used,
             of_commit: false,
             changed: Cell::new(false),
+            splits: Cell::new(false),
             here: PhantomData,
         }
     }
@@ -111,6 +115,7 @@ impl Handle {
             used,
             of_commit: true,
             changed: Cell::new(false),
+            splits: Cell::new(false),
             here: PhantomData,
         }
     }
@@ -268,6 +273,9 @@ impl Handle {
     /// The handle has, or could still get, room for `n` more blocks. When not, the operation must go on
     /// in a new handle.
     pub fn has_credits(&self, n: u32) -> bool {
+        if self.splits.get() && ask(|s| s.splits()) == Some(true) {
+            return false;
+        }
         let more = (self.used.get().saturating_add(n)).saturating_sub(self.credits.get());
         if more == 0 {
             return true;
@@ -277,6 +285,12 @@ impl Handle {
             self.credits.set(self.credits.get() + more);
         }
         extended
+    }
+
+    /// A crash between any two steps of what this handle does leaves what the caller wants, so it need not be the handle that ends it: a
+    /// scheduler may have [`has_credits`](Self::has_credits) say that it is full.
+    pub fn allow_split(&self) {
+        self.splits.set(true);
     }
 
     /// The error that was met is none of what this handle has changed, which is whole as it is.

@@ -13,6 +13,9 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     /// A handle is about to join: whether what was done before it is committed first.
     fn commits_first(&self) -> bool;
 
+    /// What the caller's handle does could go on in another one, whether this one is full or not: whether it does.
+    fn splits(&self) -> bool;
+
     /// The caller is about to do something that others may see. They may do so before.
     fn pass(&self);
 

@@ -28,6 +28,10 @@ impl Schedule for CommitAt {
         false
     }
 
+    fn splits(&self) -> bool {
+        false
+    }
+
     fn pass(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.begin.send(()).unwrap();

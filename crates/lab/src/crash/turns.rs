@@ -261,6 +261,14 @@ impl Schedule for Turns {
         }
     }
 
+    fn splits(&self) -> bool {
+        match (ME.get(), self.order) {
+            (Some(_), Order::EachHandle) => self.chance(50),
+            (Some(_), Order::Overlap(_)) => self.chance(10),
+            _ => false,
+        }
+    }
+
     fn pass(&self) {
         if !self.overlap() || self.others() == 0 {
             return;
