@@ -236,7 +236,7 @@ macro_rules! number {
     };
 }
 
-const GAVE: [Column; 12] = [
+const GAVE: [Column; 14] = [
     ("commit", |kept| match kept.is_old() {
         true => format!("{}, {OLD}", kept.commit),
         false => kept.commit.clone(),
@@ -250,6 +250,8 @@ const GAVE: [Column; 12] = [
     number!("recoveries", |c| c.recoveries),
     number!("shown to e2fsck", |c| c.e2fsck),
     number!("which agreed", |c| c.e2fsck_agreed),
+    number!("replayed by e2fsck too", |c| c.replayed),
+    number!("to the same", |c| c.replayed_alike),
     ("seconds", |kept| {
         format!("{:.0}", kept.exploration.report.seconds)
     }),

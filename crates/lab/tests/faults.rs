@@ -25,7 +25,7 @@ use stetfs_lab::skip_unless;
 use stetfs_lab::world::World;
 use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
-use stetfs_lab::world::op::Op;
+use stetfs_lab::world::op::{Durable, Op};
 use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
 use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
 
@@ -337,6 +337,7 @@ fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
                 slot: 0,
                 offset: written,
                 payload,
+                durable: Durable::No,
             }) {
                 Ok(stetfs_lab::world::Reply::Count(10_000)) => written += 10_000,
                 // A short write: what is left does not fit, which the next call will say.
@@ -383,6 +384,7 @@ fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
                 slot: 0,
                 offset: 0,
                 payload,
+                durable: Durable::No,
             })
             .expect("there is room again");
         library

@@ -59,7 +59,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
 
 type Line = (&'static str, fn(&Counts) -> u64);
 
-const LOOKED_AT: [Line; 17] = [
+const LOOKED_AT: [Line; 19] = [
     ("workloads", |c| c.workloads),
     ("  in orders besides", |c| c.orders),
     ("moments", |c| c.moments),
@@ -77,6 +77,8 @@ const LOOKED_AT: [Line; 17] = [
     ("  to audit the folding", |c| c.audits),
     ("  shown to e2fsck", |c| c.e2fsck),
     ("    which agreed", |c| c.e2fsck_agreed),
+    ("  with the journal replayed by e2fsck", |c| c.replayed),
+    ("    to the same", |c| c.replayed_alike),
 ];
 
 const NOT_LOOKED_AT: [Line; 9] = [

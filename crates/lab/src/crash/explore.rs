@@ -15,7 +15,7 @@ use super::moment::{Moment, Tapes};
 use super::record::Record;
 use super::report::{Counts, Fault, Violation};
 use super::states::{Effort, possible};
-use super::subject::{Outcome, Subject, second_opinion};
+use super::subject::{Outcome, Subject, second_opinion, second_replay};
 use super::turns::Order;
 use super::workload::Workload;
 use crate::rng::Rng;
@@ -88,8 +88,8 @@ struct Known {
     outcome: Outcome,
     /// Where the state was: one of a recovery was not cut again.
     depth: Depth,
-    /// Where our checker and e2fsck do not agree.
-    disagreement: Option<String>,
+    /// Where e2fsck does not agree: with our checker, or with our replay.
+    disagreement: Option<(Fault, String)>,
     /// The outcomes after a second cut, each once, with a cut that leads there.
     nested: Vec<(usize, Cut)>,
 }
@@ -97,10 +97,7 @@ struct Known {
 impl Known {
     /// Why it is wrong, whatever the volume should hold.
     fn broken(&self) -> Option<(Fault, String)> {
-        match &self.disagreement {
-            Some(why) => Some((Fault::Disagreement, why.clone())),
-            None => self.outcome.broken(),
-        }
+        self.disagreement.clone().or_else(|| self.outcome.broken())
     }
 }
 
@@ -314,19 +311,26 @@ impl Explorer<'_> {
         let recovery = self.subject.recover(left);
         let counts = &mut self.found.counts;
         counts.recoveries += 1;
-        let disagreement = match (&recovery.recovered, &recovery.outcome.structure) {
-            (Some(recovered), Some(ours))
-                if ours.is_err()
-                    || is_due(self.phase + counts.recoveries, self.effort.e2fsck_every) =>
-            {
-                let opinion =
-                    second_opinion(recovered, ours, self.scratch).context("e2fsck's opinion")?;
-                counts.e2fsck += 1;
-                counts.e2fsck_agreed += u64::from(opinion.is_ok());
-                opinion.err()
-            }
-            _ => None,
-        };
+        let is_asked = is_due(self.phase + counts.recoveries, self.effort.e2fsck_every);
+        let mut disagreement = None;
+        if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
+            && (ours.is_err() || is_asked)
+        {
+            let opinion =
+                second_opinion(recovered, ours, self.scratch).context("e2fsck's opinion")?;
+            counts.e2fsck += 1;
+            counts.e2fsck_agreed += u64::from(opinion.is_ok());
+            disagreement = opinion.err().map(|why| (Fault::Disagreement, why));
+        }
+        if let (None, Some(seen)) = (&recovery.outcome.broken, &recovery.outcome.seen)
+            && is_asked
+            && let Some(same) = second_replay(&self.record.target, left, seen, self.scratch)
+                .context("e2fsck's replay")?
+        {
+            counts.replayed += 1;
+            counts.replayed_alike += u64::from(same.is_ok());
+            disagreement = disagreement.or(same.err().map(|why| (Fault::Replay, why)));
+        }
         let id = self.known.len();
         self.folds.add(view, state, &recovery.watched.read, id);
         self.known.push(Known {

@@ -15,6 +15,8 @@ pub enum Fault {
     Structure,
     /// Our checker and e2fsck do not agree about the recovered volume.
     Disagreement,
+    /// e2fsck replays the journal to something else than we do.
+    Replay,
     /// The volume holds what it may not hold, or lacks what it must hold.
     Contents,
     /// The recovered volume does not take writes, or is damaged by them.
@@ -33,6 +35,7 @@ impl fmt::Display for Fault {
             Self::Recovery => "recovery",
             Self::Structure => "structure",
             Self::Disagreement => "disagreement of the checkers",
+            Self::Replay => "replay by e2fsck",
             Self::Contents => "contents",
             Self::Use => "use after recovery",
             Self::Panic => "panic",
@@ -116,6 +119,10 @@ counts! {
     e2fsck,
     /// Among them, those about which our checker and e2fsck agreed.
     e2fsck_agreed,
+    /// States whose journal was replayed by e2fsck too.
+    replayed,
+    /// Among them, those that held the same then.
+    replayed_alike,
     /// States whose outcome is not allowed, and workloads that answered wrongly.
     violations,
 }
@@ -132,6 +139,8 @@ impl Counts {
             audits: self.audits,
             e2fsck: self.e2fsck,
             e2fsck_agreed: self.e2fsck_agreed,
+            replayed: self.replayed,
+            replayed_alike: self.replayed_alike,
             violations: self.violations,
             ..Self::default()
         }

@@ -6,17 +6,18 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
-use stetfs_media::{BlockDev, Class, Tag};
+use stetfs_journal::Mark;
+use stetfs_media::{BlockDev, Class, Image, Tag};
 
 use super::caught::caught;
-use super::media::{Contents, Media};
+use super::media::{Contents, Kind, Media};
 use super::moment::Tapes;
 use super::oracle::{Observation, Oracle};
 use super::report::Fault;
 use super::target::Target;
 use super::watch::Watched;
 use crate::world::library::Library;
-use crate::world::op::{Op, Payload};
+use crate::world::op::{Durable, Op, Payload};
 use crate::world::{Reply, World};
 
 /// What became of a state. It depends only on what was read of it.
@@ -125,6 +126,11 @@ impl Subject {
         {
             return Ok(Err((Fault::Disagreement, why)));
         }
+        if let (None, Some(seen)) = (&recovery.outcome.broken, &recovery.outcome.seen)
+            && let Some(Err(why)) = second_replay(&self.target, left, seen, scratch)?
+        {
+            return Ok(Err((Fault::Replay, why)));
+        }
         Ok(recovery.outcome.judge(oracle, allowed))
     }
 
@@ -220,6 +226,7 @@ fn uses() -> Vec<Op> {
             slot: 0,
             offset: 100,
             payload: PAYLOAD,
+            durable: Durable::No,
         },
         Op::Fsync { slot: 0 },
         create("g"),
@@ -238,6 +245,50 @@ fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
         true => Ok(()),
         false => Err(report.to_string()),
     }
+}
+
+/// Replays the journal of what a power cut left by e2fsck, and says how the volume then differs from `ours`, to which it was recovered by
+/// us. Orphans are left to our mount in both. None: e2fsck cannot replay it, being no plain volume with JBD2's journal, or one of
+/// which the superblock is torn.
+///
+/// # Errors
+/// The file cannot be written or read, or e2fsck not be run.
+pub fn second_replay(
+    target: &Target,
+    left: &Contents,
+    ours: &Observation,
+    file: &Path,
+) -> Result<Option<Result<(), String>>> {
+    if target.scheme.mark != Mark::NeedsRecovery || target.home != Kind::Block {
+        return Ok(None);
+    }
+    let volume = left.volume()?;
+    if crate::image::superblock_is_torn(&volume) {
+        return Ok(None);
+    }
+    volume.to_file(file).context("an image for e2fsck")?;
+    if let Err(error) = crate::image::replay(file) {
+        return Ok(Some(Err(format!("{error:#}"))));
+    }
+    let replayed = Contents::of_block_device(Image::from_file(file)?);
+    Ok(Some(
+        compare(target, &replayed, ours).map_err(|error| format!("{error:#}")),
+    ))
+}
+
+/// Mounts what e2fsck has replayed.
+fn compare(target: &Target, replayed: &Contents, ours: &Observation) -> Result<()> {
+    let shown = Media::new(replayed).shown()?;
+    let (library, _) = Library::mount_as_it_is(shown, target.options())
+        .context("mounting what e2fsck has replayed")?;
+    let seen = Observation::of(&library)?;
+    let differ = seen.differences_from(ours);
+    ensure!(
+        differ.is_empty(),
+        "where e2fsck has replayed the journal, and expected as we have replayed it:\n{}",
+        differ.join("\n")
+    );
+    Ok(())
 }
 
 /// What e2fsck says of a volume, and where it differs from `ours`, what our checker said of it.

@@ -6,22 +6,20 @@ use anyhow::{Context, Result};
 use stetfs::Media;
 use stetfs::{
     Attr, Caller, Error, FallocateMode, Fs, Kind, MountOptions, MountReport, OpenFlags,
-    RenameFlags, SetAttr, SetTime, SetXattr, Whence,
+    RenameFlags, SetAttr, SetTime, SetXattr, Whence, WriteFlags,
 };
 use stetfs_format::{InodeNo, Time};
 use stetfs_fuse::errno::of_kind;
 
-use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::PAGE;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
 const S_IFMT: u16 = 0o170_000;
-const S_IFIFO: u16 = 0o010_000;
 const S_IFDIR: u16 = 0o040_000;
 const S_IFREG: u16 = 0o100_000;
 const S_IFLNK: u16 = 0o120_000;
-const S_IFSOCK: u16 = 0o140_000;
 
 /// Files up to this length are read whole.
 const WHOLE: u64 = 64 << 20;
@@ -257,14 +255,18 @@ impl Library {
         Ok(())
     }
 
-    fn write(&self, slot: u8, offset: u64, payload: Payload) -> Answer<Reply> {
+    fn write(&self, slot: u8, offset: u64, payload: Payload, durable: Durable) -> Answer<Reply> {
         let ino = self.slot(slot)?;
-        Ok(Reply::Count(self.fs.write(
-            &self.caller,
-            ino,
-            offset,
-            &payload.bytes(),
-        )?))
+        let flags = match durable {
+            Durable::No => WriteFlags::empty(),
+            Durable::Data => WriteFlags::DATASYNC,
+            Durable::All => WriteFlags::SYNC,
+        };
+        let bytes = payload.bytes();
+        let (_, n) = self
+            .fs
+            .write_with(&self.caller, ino, offset, &bytes, flags)?;
+        Ok(Reply::Count(n))
     }
 
     fn read(&self, slot: u8, offset: u64, len: u32) -> Answer<Reply> {
@@ -394,10 +396,14 @@ impl Library {
             Op::Mkdir { path, mode } => self
                 .place(path)
                 .and_then(|(dir, name)| self.fs.mkdir(&self.caller, dir, &name, *mode).map(drop)),
-            Op::Mknod { path, mode, socket } => self.place(path).and_then(|(dir, name)| {
-                let kind = if *socket { S_IFSOCK } else { S_IFIFO };
+            Op::Mknod {
+                path,
+                mode,
+                special,
+            } => self.place(path).and_then(|(dir, name)| {
+                let mode = special.kind() as u16 | mode;
                 self.fs
-                    .mknod(&self.caller, dir, &name, kind | mode, (0, 0))
+                    .mknod(&self.caller, dir, &name, mode, special.device())
                     .map(drop)
             }),
             Op::Symlink { target, path } => self.place(path).and_then(|(dir, name)| {
@@ -519,7 +525,8 @@ impl Library {
                 slot,
                 offset,
                 payload,
-            } => return self.write(*slot, *offset, *payload),
+                durable,
+            } => return self.write(*slot, *offset, *payload, *durable),
             Op::Append { slot, payload } => {
                 let ino = self.slot(*slot)?;
                 return Ok(Reply::Count(
@@ -624,6 +631,7 @@ impl Library {
             uid: seen.uid,
             gid: seen.gid,
             nlink: seen.nlink,
+            device: attr.rdev,
             size: seen.size,
             target: if attr.mode & S_IFMT == S_IFLNK {
                 Some(self.fs.readlink(ino)?)

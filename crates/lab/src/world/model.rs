@@ -13,17 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use super::acl::Acl;
-use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::Sparse;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
 
-const S_IFIFO: u32 = 0o010_000;
 const S_IFCHR: u32 = 0o020_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
-const S_IFSOCK: u32 = 0o140_000;
 
 /// Symbolic links on one path (MAXSYMLINKS).
 const LINKS_MAX: u32 = 40;
@@ -53,7 +51,8 @@ enum Body {
     },
     File(Sparse),
     Link(String),
-    Special,
+    /// Of devices major and minor number, else zeros.
+    Special(u32, u32),
 }
 
 /// A file of the model.
@@ -485,7 +484,7 @@ impl Model {
             None => {}
         }
         if how == RenameHow::Whiteout {
-            self.make(old_dir, old_name, Body::Special, S_IFCHR, 0);
+            self.make(old_dir, old_name, Body::Special(0, 0), S_IFCHR, 0);
         }
         Ok(Reply::Done)
     }
@@ -863,6 +862,10 @@ impl Node {
             uid: self.uid,
             gid: self.gid,
             nlink: self.nlink,
+            device: match self.body {
+                Body::Special(major, minor) => (major, minor),
+                _ => (0, 0),
+            },
             size: self.size(),
             target: if let Body::Link(target) = &self.body {
                 Some(target.clone().into_bytes())
@@ -916,15 +919,15 @@ impl World for Model {
                 );
                 Ok(Reply::Done)
             }
-            Op::Mknod { path, mode, socket } => {
+            Op::Mknod {
+                path,
+                mode,
+                special,
+            } => {
                 let (dir, name) = self.fresh(path)?;
-                self.make(
-                    dir,
-                    name,
-                    Body::Special,
-                    if *socket { S_IFSOCK } else { S_IFIFO },
-                    *mode,
-                );
+                let (major, minor) = special.device();
+                let body = Body::Special(major, minor);
+                self.make(dir, name, body, special.kind(), *mode);
                 Ok(Reply::Done)
             }
             Op::Symlink { target, path } => {
@@ -948,7 +951,16 @@ impl World for Model {
                 slot,
                 offset,
                 payload,
-            } => self.write(*slot, Some(*offset), *payload),
+                durable,
+            } => {
+                let reply = self.write(*slot, Some(*offset), *payload)?;
+                match durable {
+                    Durable::No => {}
+                    Durable::Data => drop(self.fsync(*slot, |node| node.written)?),
+                    Durable::All => drop(self.fsync(*slot, |node| node.changed)?),
+                }
+                Ok(reply)
+            }
             Op::Append { slot, payload } => self.write(*slot, None, *payload),
             Op::Read { slot, offset, len } => {
                 let id = self.slot(*slot)?;

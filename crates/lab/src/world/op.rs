@@ -78,6 +78,50 @@ pub enum XattrHow {
     Replace,
 }
 
+/// What mknod makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// S_IFIFO.
+    Fifo,
+    /// S_IFSOCK.
+    Socket,
+    /// S_IFCHR, with major and minor number.
+    Char(u32, u32),
+    /// S_IFBLK, with major and minor number.
+    Block(u32, u32),
+}
+
+impl Special {
+    /// The type, as in `st_mode`.
+    pub fn kind(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::Char(..) => 0o020_000,
+            Self::Block(..) => 0o060_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// Major and minor number: zeros where there is no device.
+    pub fn device(self) -> (u32, u32) {
+        match self {
+            Self::Fifo | Self::Socket => (0, 0),
+            Self::Char(major, minor) | Self::Block(major, minor) => (major, minor),
+        }
+    }
+}
+
+/// What a write makes durable before it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// Nothing.
+    No,
+    /// Data and what is needed to read it (RWF_DSYNC).
+    Data,
+    /// All of the file (RWF_SYNC).
+    All,
+}
+
 /// One call, as the superuser with umask 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are the calls' arguments
@@ -92,11 +136,10 @@ pub enum Op {
         path: Path,
         mode: u16,
     },
-    /// A FIFO, or a socket.
     Mknod {
         path: Path,
         mode: u16,
-        socket: bool,
+        special: Special,
     },
     Symlink {
         target: String,
@@ -141,6 +184,7 @@ pub enum Op {
         slot: u8,
         offset: u64,
         payload: Payload,
+        durable: Durable,
     },
     /// At the end of the file (O_APPEND).
     Append {
@@ -303,6 +347,26 @@ fn mode() -> impl Strategy<Value = u16> {
     prop_oneof![4 => select(vec![0o644u16, 0o755, 0o600, 0o777]), 1 => 0..0o10000u16]
 }
 
+/// Devices that no machine has, in both of ext4's encodings: somebody may open what a test has made.
+fn special() -> impl Strategy<Value = Special> {
+    select(vec![
+        Special::Fifo,
+        Special::Socket,
+        Special::Char(240, 200),
+        Special::Char(4000, 1_000_000),
+        Special::Block(240, 201),
+        Special::Block(4001, 300),
+    ])
+}
+
+fn durable() -> impl Strategy<Value = Durable> {
+    prop_oneof![
+        12 => Just(Durable::No),
+        1 => Just(Durable::Data),
+        1 => Just(Durable::All),
+    ]
+}
+
 fn acl() -> impl Strategy<Value = Acl> {
     let perm = || 0..8u8;
     let named = |max| {
@@ -367,7 +431,7 @@ fn names_op() -> BoxedStrategy<Op> {
     prop_oneof![
         6 => (path(), mode(), any::<bool>()).prop_map(|(path, mode, exclusive)| Op::Create { path, mode, exclusive }),
         5 => (path(), mode()).prop_map(|(path, mode)| Op::Mkdir { path, mode: mode & 0o1777 }),
-        1 => (path(), mode(), any::<bool>()).prop_map(|(path, mode, socket)| Op::Mknod { path, mode, socket }),
+        1 => (path(), mode(), special()).prop_map(|(path, mode, special)| Op::Mknod { path, mode, special }),
         2 => (select(&TARGETS[..]), path()).prop_map(|(t, path)| Op::Symlink { target: t.to_owned(), path }),
         2 => (path(), path()).prop_map(|(old, new)| Op::Link { old, new }),
         1 => (slot(), path(), mode()).prop_map(|(slot, path, mode)| Op::Tmpfile { slot, path, mode }),
@@ -392,8 +456,8 @@ fn content_op(p: Profile) -> BoxedStrategy<Op> {
     prop_oneof![
         5 => (slot(), path(), any::<bool>()).prop_map(|(slot, path, t)| Op::Open { slot, path, truncate: t }),
         1 => slot().prop_map(|slot| Op::Close { slot }),
-        8 => (slot(), offset(huge), payload(p.write_max))
-            .prop_map(|(slot, offset, payload)| Op::Write { slot, offset, payload }),
+        8 => (slot(), offset(huge), payload(p.write_max), durable())
+            .prop_map(|(slot, offset, payload, durable)| Op::Write { slot, offset, payload, durable }),
         3 => (slot(), payload(p.write_max)).prop_map(|(slot, payload)| Op::Append { slot, payload }),
         2 => (path(), offset(huge)).prop_map(|(path, size)| Op::Truncate { path, size }),
         2 => (slot(), offset(huge)).prop_map(|(slot, size)| Op::Ftruncate { slot, size }),

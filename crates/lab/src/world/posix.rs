@@ -1,7 +1,7 @@
 //! The operations as system calls below a mounted directory, as the superuser with umask 0.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirEntryExt, FileExt, FileTypeExt, MetadataExt};
@@ -11,9 +11,9 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
     Uid, XattrFlags,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
-use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::{BASE, Outcome, Reply, Stat, World};
 
 /// Called to remount: unmounts and mounts again.
@@ -65,8 +65,10 @@ impl Posix {
 
     fn open_at(&self, path: &str, flags: OFlags, mode: u16) -> Result<OwnedFd, Errno> {
         let path = self.base.join(path);
-        // FIFOs, sockets and whiteouts are left to the model's rule.
-        let special = |t: fs::FileType| t.is_fifo() || t.is_socket() || t.is_char_device();
+        // What mknod makes is left to the model's rule.
+        let special = |t: fs::FileType| {
+            t.is_fifo() || t.is_socket() || t.is_char_device() || t.is_block_device()
+        };
         let exclusive = flags.contains(OFlags::EXCL);
         if !exclusive && fs::metadata(&path).is_ok_and(|stat| special(stat.file_type())) {
             return Err(Errno::NXIO);
@@ -94,15 +96,27 @@ impl Posix {
         Ok(Reply::Done)
     }
 
-    fn write(&self, slot: u8, offset: u64, payload: Payload) -> Outcome {
+    fn write(&self, slot: u8, offset: u64, payload: Payload, durable: Durable) -> Outcome {
         let file = self.slot(slot)?;
-        file.write_all_at(&payload.bytes(), offset).map_err(errno)?;
-        Ok(Reply::Count(payload.len as usize))
+        let flags = match durable {
+            Durable::No => ReadWriteFlags::empty(),
+            Durable::Data => ReadWriteFlags::DSYNC,
+            Durable::All => ReadWriteFlags::SYNC,
+        };
+        let (bytes, mut done) = (payload.bytes(), 0);
+        while done < bytes.len() {
+            let rest = [IoSlice::new(&bytes[done..])];
+            match rustix::io::pwritev2(file, &rest, offset + done as u64, flags)? {
+                0 => return Err(Errno::IO),
+                n => done += n,
+            }
+        }
+        Ok(Reply::Count(done))
     }
 
     fn append(&self, slot: u8, payload: Payload) -> Outcome {
         let size = self.slot(slot)?.metadata().map_err(errno)?.len();
-        self.write(slot, size, payload)
+        self.write(slot, size, payload, Durable::No)
     }
 
     fn read(&self, slot: u8, offset: u64, len: u32) -> Outcome {
@@ -206,13 +220,15 @@ impl Posix {
                 self.open_at(path, flags, *mode).map(drop)
             }
             Op::Mkdir { path, mode } => rustix::fs::mkdir(at(path), bits(mode)),
-            Op::Mknod { path, mode, socket } => {
-                let kind = if *socket {
-                    FileType::Socket
-                } else {
-                    FileType::Fifo
-                };
-                rustix::fs::mknodat(CWD, at(path), kind, bits(mode), 0)
+            Op::Mknod {
+                path,
+                mode,
+                special,
+            } => {
+                let kind = FileType::from_raw_mode(special.kind());
+                let (major, minor) = special.device();
+                let device = rustix::fs::makedev(major, minor);
+                rustix::fs::mknodat(CWD, at(path), kind, bits(mode), device)
             }
             Op::Symlink { target, path } => rustix::fs::symlink(target.as_str(), at(path)),
             Op::Link { old, new } => rustix::fs::link(at(old), at(new)),
@@ -324,7 +340,8 @@ impl World for Posix {
                 slot,
                 offset,
                 payload,
-            } => return self.write(*slot, *offset, *payload),
+                durable,
+            } => return self.write(*slot, *offset, *payload, *durable),
             Op::Append { slot, payload } => return self.append(*slot, *payload),
             Op::Read { slot, offset, len } => return self.read(*slot, *offset, *len),
             Op::Truncate { path, size } => truncate(&self.base.join(path), *size),

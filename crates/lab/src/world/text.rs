@@ -10,7 +10,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::acl::Acl;
-use super::op::{Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, Special, XattrHow};
 
 /// A verb, its words, and what it does.
 pub struct Verb {
@@ -27,11 +27,13 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 35] = [
+pub const VERBS: [Verb; 37] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
     verb("mksocket", "PATH [MODE]", ""),
+    verb("mkchar", "PATH MAJOR MINOR [MODE]", "mknod of a device"),
+    verb("mkblock", "PATH MAJOR MINOR [MODE]", ""),
     verb("symlink", "TARGET PATH", ""),
     verb("link", "OLD|@SLOT NEW", ""),
     verb("unlink", "PATH", ""),
@@ -135,9 +137,22 @@ impl fmt::Display for Op {
                 write!(f, "create {} {mode:o}{excl}", Word(path))
             }
             Op::Mkdir { path, mode } => write!(f, "mkdir {} {mode:o}", Word(path)),
-            Op::Mknod { path, mode, socket } => {
-                let verb = if *socket { "mksocket" } else { "mkfifo" };
-                write!(f, "{verb} {} {mode:o}", Word(path))
+            Op::Mknod {
+                path,
+                mode,
+                special,
+            } => {
+                let path = Word(path);
+                match special {
+                    Special::Fifo => write!(f, "mkfifo {path} {mode:o}"),
+                    Special::Socket => write!(f, "mksocket {path} {mode:o}"),
+                    Special::Char(major, minor) => {
+                        write!(f, "mkchar {path} {major} {minor} {mode:o}")
+                    }
+                    Special::Block(major, minor) => {
+                        write!(f, "mkblock {path} {major} {minor} {mode:o}")
+                    }
+                }
             }
             Op::Symlink { target, path } => write!(f, "symlink {} {}", Word(target), Word(path)),
             Op::Link { old, new } => write!(f, "link {} {}", Word(old), Word(new)),
@@ -169,7 +184,15 @@ impl fmt::Display for Op {
                 slot,
                 offset,
                 payload: Payload { seed, len },
-            } => write!(f, "write @{slot} {offset} {len} {seed}"),
+                durable,
+            } => {
+                let durable = match durable {
+                    Durable::No => "",
+                    Durable::Data => " dsync",
+                    Durable::All => " sync",
+                };
+                write!(f, "write @{slot} {offset} {len} {seed}{durable}")
+            }
             Op::Append {
                 slot,
                 payload: Payload { seed, len },
@@ -440,11 +463,27 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
             path: words.path()?,
             mode: words.mode_or(0o755)?,
         },
-        "mkfifo" | "mksocket" => Op::Mknod {
-            path: words.path()?,
-            mode: words.mode_or(0o644)?,
-            socket: name == "mksocket",
-        },
+        "mkfifo" | "mksocket" | "mkchar" | "mkblock" => {
+            let path = words.path()?;
+            let special = match name {
+                "mkfifo" => Special::Fifo,
+                "mksocket" => Special::Socket,
+                "mkchar" => Special::Char(
+                    words.number("the major number")?,
+                    words.number("the minor number")?,
+                ),
+                _ => Special::Block(
+                    words.number("the major number")?,
+                    words.number("the minor number")?,
+                ),
+            };
+            let mode = words.mode_or(0o644)?;
+            Op::Mknod {
+                path,
+                mode,
+                special,
+            }
+        }
         "symlink" => Op::Symlink {
             target: read_word(words.next("the target")?)?,
             path: words.path()?,
@@ -571,6 +610,11 @@ fn read_file_op(name: &str, slot: u8, words: &mut Words<'_>) -> Result<Op> {
             slot,
             offset: words.number(at)?,
             payload: words.payload()?,
+            durable: match (words.flag("dsync"), words.flag("sync")) {
+                (true, _) => Durable::Data,
+                (_, true) => Durable::All,
+                _ => Durable::No,
+            },
         },
         "append" => Op::Append {
             slot,

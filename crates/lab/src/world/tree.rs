@@ -26,6 +26,8 @@ pub struct Facts {
     pub gid: u32,
     /// Links.
     pub nlink: u64,
+    /// Major and minor number of a device, else zeros.
+    pub device: (u32, u32),
     /// Length; 0 for directories, whose length is the implementation's business.
     pub size: u64,
     /// The target of a symbolic link.
@@ -146,7 +148,7 @@ const fn field(
     Field { name, same, show }
 }
 
-const FIELDS: [Field; 13] = [
+const FIELDS: [Field; 14] = [
     field(
         "mode",
         |a, b| a.mode == b.mode,
@@ -161,6 +163,11 @@ const FIELDS: [Field; 13] = [
         "links",
         |a, b| a.nlink == b.nlink,
         |f, _| f.nlink.to_string(),
+    ),
+    field(
+        "device",
+        |a, b| a.device == b.device,
+        |f, _| format!("{}:{}", f.device.0, f.device.1),
     ),
     field("size", |a, b| a.size == b.size, |f, _| f.size.to_string()),
     field(
@@ -301,6 +308,10 @@ fn facts_of(full: &Path, stat: &fs::Metadata) -> Result<Facts> {
         uid: stat.uid(),
         gid: stat.gid(),
         nlink: stat.nlink(),
+        device: (
+            rustix::fs::major(stat.rdev()),
+            rustix::fs::minor(stat.rdev()),
+        ),
         size: if kind.is_file() || kind.is_symlink() {
             stat.size()
         } else {

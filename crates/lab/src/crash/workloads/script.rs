@@ -4,7 +4,7 @@ use super::{corners, patterns};
 use crate::crash::turns::Order;
 use crate::crash::workload::Workload;
 use crate::rng::Rng;
-use crate::world::op::{Op, Payload, Profile, RenameHow, Reserve, stream};
+use crate::world::op::{Durable, Op, Payload, Profile, RenameHow, Reserve, stream};
 
 /// What is done before the power goes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,7 @@ pub(super) fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
         slot,
         offset,
         payload: Payload { seed, len },
+        durable: Durable::No,
     }
 }
 

@@ -76,7 +76,7 @@ const N: Object = File("A/n");
 
 /// The vocabulary. An action that does not apply after another fails in the model, and the sequence is left out: `A/n` and
 /// `B/n` do not exist at first.
-pub const VOCABULARY: [Action; 56] = [
+pub const VOCABULARY: [Action; 59] = [
     // Names.
     action(C, "create A/n excl", N, A),
     action(O, "create B/n excl", File("B/n"), B),
@@ -90,6 +90,7 @@ pub const VOCABULARY: [Action; 56] = [
         Nothing,
         B,
     ),
+    action(O, "mkchar A/n 4000 1000000", Nothing, A),
     action(C, "link A/x A/n", N, A),
     action(C, "link A/x B/n", File("B/n"), B),
     action(O, "link B/y A/n", N, A),
@@ -122,6 +123,8 @@ pub const VOCABULARY: [Action; 56] = [
     action(C, "write A/x 20000 1500 25", X, A),
     action(C, "write A/n 0 3000 26", N, A),
     action(O, "write B/y 2000 2000 27", Y, B),
+    action(O, "write A/x 700 100 35 dsync", X, A),
+    action(O, "write A/x 4800 3000 36 sync", X, A),
     action(C, "append A/x 3000 28", X, A),
     action(O, "append A/x 30000 29", X, A),
     action(C, "append B/y 700 30", Y, B),

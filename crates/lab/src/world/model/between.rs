@@ -15,6 +15,7 @@ impl Model {
                 slot,
                 offset,
                 payload,
+                ..
             } => self.parts_of_write(*slot, *offset, *payload, handle),
             Op::Append { slot, payload } => match self.slot(*slot) {
                 Ok(id) => self.parts_of_write(*slot, self.content(id).size(), *payload, handle),
