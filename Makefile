@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-snoop lab-tables lab-check stress-export planted explored ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-snoop lab-tables lab-check stress-export planted explored mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ planted: ## Whether the crash explorer finds every bug that can be planted (long
 explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before, BUDGET=10m each (go on by the same again)
 	@scripts/deps.sh test
 	$(CARGO) run --release --locked -q -p stetfs-lab --bin explored -- --resume $(TARGET)/explored $(if $(BUDGET),--budget $(BUDGET)) $(if $(JOBS),--jobs $(JOBS)) $(ROWS)
+
+mutants: ## Whether the tests and the explorer notice changes of the code, made by the thousand (a day; SHARD=1/8 for a part); needs cargo-gamma
+	@scripts/deps.sh test
+	@CARGO="$(CARGO)" scripts/mutants.sh $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 
 ftl-long: ## The flash translation layer at length: ten million steps against the model, every power cut of longer runs
 	$(CARGO) test --release --locked -p stetfs-ftl -- --ignored --nocapture
