@@ -300,7 +300,11 @@ pub fn second_opinion(
     ours: &Result<(), String>,
     file: &Path,
 ) -> Result<Result<(), String>> {
-    let volume = recovered.volume()?;
+    let volume = match recovered.volume() {
+        Ok(volume) => volume,
+        // As on a part where a page has vanished that nobody has read so far.
+        Err(error) => return Ok(Err(format!("the recovered volume cannot be read: {error:#}"))),
+    };
     volume.to_file(file).context("an image for e2fsck")?;
     let theirs = crate::image::check(file).map_err(|error| format!("{error:#}"));
     Ok(match (ours, theirs) {
