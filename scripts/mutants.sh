@@ -5,7 +5,8 @@
 #
 #   scripts/mutants.sh [--shard I/N] [ARGUMENT OF cargo gamma run...]
 #
-#   STETFS_LAB_CUTS=N     how much of each workload the explorer looks at (10 unless set)
+#   STETFS_LAB_CUTS=N      how much of each workload the explorer looks at (10 unless set)
+#   STETFS_MUTANT_JOBS=N   mutants at a time (as many as there are processors unless set)
 #
 # What came of it is below target/cargo-gamma: gamma-report.json, and the same to be looked at. `cargo gamma merge` adds up shards.
 set -euo pipefail
@@ -30,4 +31,5 @@ fi
 # It resolves the dependencies of every platform without a look at the network.
 "$cargo" fetch --locked --quiet
 export STETFS_LAB_CUTS=${STETFS_LAB_CUTS:-10}
-exec "$cargo" gamma run --jobs "$(nproc)" "${shard[@]}" "$@"
+# Without systemd there is no memory control to be had, which it would try to get by starting itself anew.
+exec "$cargo" gamma run --no-relaunch --jobs "${STETFS_MUTANT_JOBS:-$(nproc)}" "${shard[@]}" "$@"
