@@ -15,6 +15,8 @@ mod lock;
 #[cfg(target_os = "linux")]
 pub mod loop_ioctl;
 #[cfg(target_os = "linux")]
+mod lost_pages;
+#[cfg(target_os = "linux")]
 pub mod mapping;
 #[cfg(target_os = "linux")]
 pub mod mtd;

@@ -4,7 +4,8 @@
 //!   elsewhere, and other threads here, see each word old or new; a store of part of a word leaves the rest
 //!   as it is, whoever changes it at the same time.
 //! - The memory is never handed out, neither as a slice nor as a pointer. Ranges are checked; one that is outside panics.
-//! - When somebody cuts the file off under a mapping, an access beyond the new end raises SIGBUS and ends the process.
+//! - Memory that has gone bad, and what lies beyond the new end of a file that somebody has cut off, is EIO: what was loaded then is nothing, and
+//!   what was stored is lost. It stays so until the file is mapped anew.
 //! - On x86-64 lines go to the medium by `clwb`, `clflushopt` or `clflush`, whichever the processor has. Elsewhere there
 //!   is only [`Mapping::sync`], and a mapping says so ([`Mapping::write_back_instruction`]).
 
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
 use crate::cache_line::{self, WriteBack};
+use crate::lost_pages::Watched;
 
 /// Bytes of a word: what is never torn.
 const WORD: usize = 8;
@@ -31,6 +33,7 @@ pub struct Mapping {
     mapped: usize,
     is_synchronous: bool,
     write_back: WriteBack,
+    watched: &'static Watched,
 }
 
 // SAFETY: the memory belongs to the mapping until it is dropped and is accessed through atomics only (and by
@@ -70,12 +73,18 @@ impl Mapping {
         };
         // SAFETY: without an address the kernel chooses one that nothing else uses.
         let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
+        let start = base as usize;
+        let watched = Watched::begin(start..start + len).inspect_err(|_| {
+            // SAFETY: it was mapped just now, and nobody knows of it.
+            let _ = unsafe { munmap(base, len) };
+        })?;
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or(Errno::FAULT)?,
             words: len / WORD,
             mapped: len,
             is_synchronous: access == Access::Synchronous,
             write_back,
+            watched,
         })
     }
 
@@ -100,7 +109,7 @@ impl Mapping {
     }
 
     /// Copies bytes out.
-    pub fn load(&self, offset: usize, out: &mut [u8]) {
+    pub fn load(&self, offset: usize, out: &mut [u8]) -> Result<(), Errno> {
         let range = self.checked(offset, out.len());
         let (head, rest) = out.split_at_mut(head_len(&range));
         let (whole, tail) = rest.as_chunks_mut::<WORD>();
@@ -116,10 +125,11 @@ impl Mapping {
                 .to_ne_bytes();
             tail.copy_from_slice(&bytes[..tail.len()]);
         }
+        self.check(&range)
     }
 
     /// Copies bytes in, through the processor's cache.
-    pub fn store(&self, offset: usize, data: &[u8]) {
+    pub fn store(&self, offset: usize, data: &[u8]) -> Result<(), Errno> {
         let range = self.checked(offset, data.len());
         let (head, rest) = data.split_at(head_len(&range));
         let (whole, tail) = rest.as_chunks::<WORD>();
@@ -133,11 +143,12 @@ impl Mapping {
         if !tail.is_empty() {
             store_part(&self.words()[first + whole.len()], 0, tail);
         }
+        self.check(&range)
     }
 
     /// Copies whole words in, past the cache: on their way to the medium at once, but visible to other threads no sooner than
     /// after [`store_fence`](crate::store_fence) or the release of a lock. Panics unless offset and length are in words.
-    pub fn store_past_cache(&self, offset: usize, data: &[u8]) {
+    pub fn store_past_cache(&self, offset: usize, data: &[u8]) -> Result<(), Errno> {
         let range = self.checked(offset, data.len());
         let (chunks, rest) = data.as_chunks::<WORD>();
         assert!(
@@ -147,32 +158,35 @@ impl Mapping {
         );
         let first = range.start / WORD;
         cache_line::store_past_cache(&self.words()[first..first + chunks.len()], chunks);
+        self.check(&range)
     }
 
     /// One word. Panics unless `offset` is a multiple of 8. Sees everything that was stored before the
     /// [`store_u64`](Self::store_u64) whose value it sees.
-    pub fn load_u64(&self, offset: usize) -> u64 {
-        self.word(offset).load(Acquire)
+    pub fn load_u64(&self, offset: usize) -> Result<u64, Errno> {
+        let value = self.word(offset).load(Acquire);
+        self.check(&(offset..offset + WORD)).map(|()| value)
     }
 
     /// One word, in one piece. Panics unless `offset` is a multiple of 8.
-    pub fn store_u64(&self, offset: usize, value: u64) {
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), Errno> {
         self.word(offset).store(value, Release);
+        self.check(&(offset..offset + WORD))
     }
 
     /// Begins to write the lines of a range back to the medium; done after [`store_fence`](crate::store_fence). Returns
     /// how many lines of 64 bytes the range touches.
-    pub fn write_back(&self, offset: usize, len: usize) -> usize {
+    pub fn write_back(&self, offset: usize, len: usize) -> Result<usize, Errno> {
         let range = self.checked(offset, len);
         if range.is_empty() {
-            return 0;
+            return Ok(0);
         }
         let lines = range.start / cache_line::LINE..range.end.div_ceil(cache_line::LINE);
         for line in lines.clone() {
             self.write_back
                 .line(&self.words()[line * cache_line::LINE / WORD]);
         }
-        lines.len()
+        self.check(&range).map(|()| lines.len())
     }
 
     /// Writes the pages of a range to the file's device and waits until they are there, as fsync does.
@@ -187,7 +201,15 @@ impl Mapping {
         unsafe {
             let at = self.base.as_ptr().cast::<u8>().add(start);
             msync(at.cast(), range.end - start, MsyncFlags::SYNC)
-        }
+        }?;
+        self.check(&range)
+    }
+
+    /// EIO when a page of the range was lost.
+    #[inline]
+    fn check(&self, range: &Range<usize>) -> Result<(), Errno> {
+        let base = self.base.as_ptr() as usize;
+        self.watched.check(|| base + range.start..base + range.end)
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -214,6 +236,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        self.watched.end();
         // SAFETY: nothing refers to the memory any more: it was never handed out. It fails for arguments only that no
         // mapping has.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
@@ -274,21 +297,23 @@ mod tests {
                 let at = 64 * 25 + start;
                 byte = byte.wrapping_add(1);
                 let data: Vec<u8> = (0..len as u8).map(|i| i.wrapping_mul(7) ^ byte).collect();
-                mapping.store(at, &data);
+                mapping.store(at, &data).expect("a store");
                 model[at..at + len].copy_from_slice(&data);
                 let (mut read, mut loaded) = (vec![0; LEN], vec![0; len + 5]);
                 file.read_exact_at(&mut read, 0).expect("the file");
                 assert!(read == model, "{len} bytes at {at}");
-                mapping.load(at - 3, &mut loaded);
+                mapping.load(at - 3, &mut loaded).expect("a load");
                 assert_eq!(loaded, model[at - 3..at + len + 2]);
             }
         }
-        mapping.store_past_cache(4096, &[9; 1024]);
+        mapping.store_past_cache(4096, &[9; 1024]).expect("a store");
         crate::store_fence();
         model[4096..5120].fill(9);
-        mapping.store_u64(8184, 0x0102_0304_0506_0708);
+        mapping
+            .store_u64(8184, 0x0102_0304_0506_0708)
+            .expect("a store");
         model[8184..].copy_from_slice(&0x0102_0304_0506_0708u64.to_ne_bytes());
-        assert_eq!(mapping.load_u64(8184), 0x0102_0304_0506_0708);
+        assert_eq!(mapping.load_u64(8184), Ok(0x0102_0304_0506_0708));
         let mut read = vec![0; LEN];
         file.read_exact_at(&mut read, 0).expect("the file");
         assert!(read == model);
@@ -308,7 +333,11 @@ mod tests {
             (8191, 1, 1),
         ];
         for (offset, len, lines) in cases {
-            assert_eq!(mapping.write_back(offset, len), lines, "{len} at {offset}");
+            assert_eq!(
+                mapping.write_back(offset, len),
+                Ok(lines),
+                "{len} at {offset}"
+            );
         }
     }
 
@@ -321,9 +350,9 @@ mod tests {
                 let mapping = &mapping;
                 scope.spawn(move || {
                     for n in 0..=255 {
-                        mapping.store(100 + i * 3, &[n, !n, n]);
+                        mapping.store(100 + i * 3, &[n, !n, n]).expect("a store");
                         let mut mine = [0; 3];
-                        mapping.load(100 + i * 3, &mut mine);
+                        mapping.load(100 + i * 3, &mut mine).expect("a load");
                         assert_eq!(mine, [n, !n, n]);
                     }
                 });
@@ -337,22 +366,94 @@ mod tests {
         let panics =
             |f: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err();
         for offset in [LEN, LEN - 7, usize::MAX - 3] {
-            assert!(panics(&|| mapping.load(offset, &mut [0; 8])), "{offset}");
-            assert!(panics(&|| mapping.store(offset, &[0; 8])), "{offset}");
-            assert!(panics(&|| mapping.store_past_cache(offset, &[0; 8])));
+            assert!(
+                panics(&|| _ = mapping.load(offset, &mut [0; 8])),
+                "{offset}"
+            );
+            assert!(panics(&|| _ = mapping.store(offset, &[0; 8])), "{offset}");
+            assert!(panics(&|| _ = mapping.store_past_cache(offset, &[0; 8])));
             assert!(panics(&|| _ = mapping.write_back(offset, 8)));
             assert!(panics(&|| _ = mapping.sync(offset, 8)));
             assert!(panics(&|| _ = mapping.load_u64(offset)));
-            assert!(panics(&|| mapping.store_u64(offset, 1)));
+            assert!(panics(&|| _ = mapping.store_u64(offset, 1)));
         }
         assert!(panics(&|| _ = mapping.load_u64(4)));
-        assert!(panics(&|| mapping.store_past_cache(4, &[0; 8])));
-        assert!(panics(&|| mapping.store_past_cache(8, &[0; 4])));
+        assert!(panics(&|| _ = mapping.store_past_cache(4, &[0; 8])));
+        assert!(panics(&|| _ = mapping.store_past_cache(8, &[0; 4])));
         let synchronous = Mapping::new(&file, LEN, Access::Synchronous);
         assert_eq!(synchronous.expect_err("no DAX here"), Errno::OPNOTSUPP);
         assert_eq!(
             Mapping::new(&file, 0, Access::ReadOnly).expect_err("nothing"),
             Errno::INVAL
         );
+    }
+
+    /// What is behind the new end of a file that was cut off is an error, for whoever touches it and however; what is before it is there.
+    #[test]
+    fn what_was_cut_off_is_an_error() {
+        let page = rustix::param::page_size();
+        let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).expect("a memory file"));
+        let pages = 100;
+        file.set_len((pages * page) as u64).expect("a size");
+        let mapping = Mapping::new(&file, pages * page, Access::ReadWrite).expect("a mapping");
+        let (_, other) = memory();
+        let at = |n: usize| n * page;
+        (0..pages).for_each(|n| mapping.store(at(n), &[n as u8]).expect("a store"));
+        file.set_len(at(2) as u64).expect("a size");
+        let mut byte = [7];
+        let lost = Err(Errno::IO);
+        assert_eq!(mapping.load(at(5), &mut byte), lost);
+        assert_eq!(
+            mapping.load(at(5) + 100, &mut byte),
+            lost,
+            "the second time"
+        );
+        assert_eq!(
+            mapping.load(at(4) - 1, &mut [0; 8192]),
+            lost,
+            "with what is not"
+        );
+        assert_eq!(mapping.store(at(6), &[1; 3]), lost);
+        assert_eq!(mapping.store_past_cache(at(7), &[1; 8]), lost);
+        assert_eq!(mapping.load_u64(at(8)), Err(Errno::IO));
+        assert_eq!(mapping.store_u64(at(9), 1), lost);
+        assert_eq!(mapping.write_back(at(10), 64), Err(Errno::IO));
+        assert_eq!(mapping.sync(at(5), 1), lost);
+        for n in 0..2 {
+            mapping.load(at(n), &mut byte).expect("it is still there");
+            assert_eq!(byte, [n as u8]);
+        }
+        other.store(0, &[1]).expect("another mapping");
+        // More of them than are noted.
+        assert!((2..pages).all(|n| mapping.load(at(n), &mut byte) == lost));
+        assert_eq!(mapping.load(0, &mut byte), lost, "all of it counts as lost");
+        drop(mapping);
+        let again = Mapping::new(&file, at(2), Access::ReadWrite).expect("a mapping");
+        again.load(at(1), &mut byte).expect("mapped anew");
+        assert_eq!(byte, [1]);
+    }
+
+    /// Nobody takes the zeros for what was there, whoever lost the page.
+    #[test]
+    fn threads_see_content_or_an_error() {
+        let page = rustix::param::page_size();
+        for _ in 0..20 {
+            let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).expect("a file"));
+            file.set_len(8 * page as u64).expect("a size");
+            let mapping = Mapping::new(&file, 8 * page, Access::ReadWrite).expect("a mapping");
+            mapping.store(0, &vec![5; 8 * page]).expect("a store");
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        for n in (0..2000).map(|n| n % 8) {
+                            let mut bytes = [0; 64];
+                            let loaded = mapping.load(n * page, &mut bytes);
+                            assert!(loaded.is_err() || bytes == [5; 64], "{bytes:?}");
+                        }
+                    });
+                }
+                scope.spawn(|| file.set_len(0).expect("a size"));
+            });
+        }
     }
 }

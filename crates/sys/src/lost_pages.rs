@@ -1,0 +1,213 @@
+//! Pages of mappings that are not there any more: an access raises SIGBUS, and should be an error instead of the end of the process.
+//!
+//! The kernel sends SIGBUS for memory that has gone bad (a line of persistent memory that its controller could not correct: `memory_failure`,
+//! Documentation/mm/hwpoison.rst), and for a page beyond the end of a file that was cut off. The handler notes the page as lost and puts a
+//! page of zeros in its place, so that the instruction ends. Whoever has touched memory asks afterwards whether a page of his was lost meanwhile:
+//! then what he has read is not what is stored, and what he has stored is nowhere. A page that was lost stays lost until it is mapped anew.
+//!
+//! Faults at other addresses go to whoever handled SIGBUS before.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, fence};
+
+use rustix::io::Errno;
+
+/// Pages that a mapping may lose before all of it counts as lost.
+const PAGES: usize = 64;
+
+/// A range of memory whose lost pages are noted. It is never freed, because the handler may be walking the list of them; when its
+/// mapping is gone the next one takes it.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// The first address; 0 while nobody has it.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// How many pages were lost.
+    lost: AtomicUsize,
+    /// Their addresses, as far as there is room; 0: none yet.
+    pages: [AtomicUsize; PAGES],
+    next: AtomicPtr<Watched>,
+}
+
+/// All that there are.
+static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(ptr::null_mut());
+
+/// Marks one that is being taken.
+const TAKEN: usize = usize::MAX;
+
+impl Watched {
+    /// Watches `range`, which is the caller's until [`end`](Self::end).
+    pub(crate) fn begin(range: Range<usize>) -> Result<&'static Self, Errno> {
+        install()?;
+        let watched =
+            match all().find(|w| w.start.compare_exchange(0, TAKEN, Acquire, Relaxed) == Ok(0)) {
+                Some(free) => free,
+                None => add(),
+            };
+        watched.pages.iter().for_each(|page| page.store(0, Relaxed));
+        watched.lost.store(0, Relaxed);
+        watched.end.store(range.end, Relaxed);
+        watched.start.store(range.start, SeqCst);
+        Ok(watched)
+    }
+
+    /// Nobody touches the memory any more.
+    pub(crate) fn end(&self) {
+        self.end.store(0, SeqCst);
+        self.start.store(0, SeqCst);
+    }
+
+    /// Whether no page of `range` (addresses) was lost in what the caller did before.
+    #[inline]
+    pub(crate) fn check(&self, range: impl FnOnce() -> Range<usize>) -> Result<(), Errno> {
+        // What was loaded before was loaded before this asks. A store to a page that another thread has lost meanwhile came after the page was noted: the
+        // kernel interrupts every processor that could still reach the old one.
+        fence(Acquire);
+        match self.lost.load(Relaxed) {
+            0 => Ok(()),
+            n => self.look(n, range()),
+        }
+    }
+
+    #[cold]
+    fn look(&self, lost: usize, range: Range<usize>) -> Result<(), Errno> {
+        let touches = |page: usize| page < range.end && range.start < page + page_size();
+        let hit = |page: &AtomicUsize| match page.load(Acquire) {
+            // Counted and not written down yet.
+            0 => true,
+            page => touches(page),
+        };
+        match lost > PAGES || self.pages.iter().take(lost).any(hit) {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        }
+    }
+
+    fn has(&self, address: usize) -> bool {
+        // In this order: one that is being taken has no end that counts.
+        let end = self.end.load(SeqCst);
+        (self.start.load(SeqCst)..end).contains(&address)
+    }
+
+    /// Notes a page. Called by the handler: nothing but atomics.
+    fn note(&self, page: usize) {
+        let number = self.lost.fetch_add(1, SeqCst);
+        if let Some(place) = self.pages.get(number) {
+            place.store(page, Release);
+        }
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Watched> {
+    let at = |next: &AtomicPtr<Watched>| {
+        // SAFETY: null, or one that `add` has leaked.
+        unsafe { next.load(Acquire).as_ref() }
+    };
+    std::iter::successors(at(&WATCHED), move |watched| at(&watched.next))
+}
+
+/// One more, which is taken.
+fn add() -> &'static Watched {
+    let new = Box::leak(Box::new(Watched {
+        start: AtomicUsize::new(TAKEN),
+        end: AtomicUsize::new(0),
+        lost: AtomicUsize::new(0),
+        pages: [const { AtomicUsize::new(0) }; PAGES],
+        next: AtomicPtr::new(ptr::null_mut()),
+    }));
+    let mut head = WATCHED.load(Acquire);
+    loop {
+        new.next.store(head, Relaxed);
+        match WATCHED.compare_exchange_weak(head, new, SeqCst, Acquire) {
+            Ok(_) => return new,
+            Err(other) => head = other,
+        }
+    }
+}
+
+fn page_size() -> usize {
+    // A number that rustix has from the kernel before the program begins.
+    rustix::param::page_size()
+}
+
+/// Who handled SIGBUS before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Installs the handler, once.
+fn install() -> Result<(), Errno> {
+    static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    *INSTALLED.get_or_init(|| {
+        page_size();
+        // SAFETY: a sigaction of zeros is one: the default action.
+        let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: both are what sigaction(2) wants; with no new action it only says which one there is.
+        if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
+            return Err(errno());
+        }
+        // Before the handler is there: it must not wait for it.
+        let _ = BEFORE.set(before);
+        // SAFETY: as above.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handle as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: `handle` has the signature that SA_SIGINFO asks for and does only what a handler may: atomics, mmap(2), sigaction(2).
+        match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
+    })
+}
+
+fn errno() -> Errno {
+    let error = std::io::Error::last_os_error();
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// The handler of SIGBUS.
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a siginfo_t that says at which address it was.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if let Some(watched) = all().find(|watched| watched.has(address)) {
+        let page = address - address % page_size();
+        // First: who sees the zeros sees this too.
+        watched.note(page);
+        if put_zeros(page) {
+            return;
+        }
+    }
+    hand_on(signal, info, context);
+}
+
+/// Puts a page of zeros where a page was lost.
+fn put_zeros(page: usize) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: it replaces a page of a mapping that is watched, which is its owner's until he has called `end`. He accesses it by atomics
+    // and whole words only, builds nothing on what it holds before he has asked whether it was lost, and unmaps it with the rest.
+    let mapped = unsafe { libc::mmap(page as *mut c_void, page_size(), protection, flags, -1, 0) };
+    mapped != libc::MAP_FAILED
+}
+
+/// To whoever was there before: his handler, or the default, which ends the process when the instruction is tried again.
+fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(before) = BEFORE.get() else {
+        return;
+    };
+    if before.sa_sigaction == libc::SIG_DFL || before.sa_sigaction == libc::SIG_IGN {
+        // SAFETY: it is what sigaction(2) has given.
+        unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+    } else if before.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: whoever has set SA_SIGINFO has given a function of three arguments.
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+            unsafe { std::mem::transmute(before.sa_sigaction) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: whoever has not, one of one argument.
+        let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(before.sa_sigaction) };
+        handler(signal);
+    }
+}
