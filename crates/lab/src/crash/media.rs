@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use stetfs_ftl::Ftl;
 use stetfs_media::nand::{NandError, NandSim};
-use stetfs_media::sim::{Rig, SimOptions, SimPmem, SimPmemOptions};
+use stetfs_media::sim::{Fault, Rig, SimOptions, SimPmem, SimPmemOptions};
 use stetfs_media::{BlockDev, Image, Pmem, PmemDev, SimDev};
 
 use super::flash;
@@ -275,6 +275,37 @@ impl Media {
             Medium::Pmem(pmem) => Some(pmem),
             Medium::Block(_) | Medium::Nand(_) => None,
         })
+    }
+
+    /// Plans an error on a medium, counted from the home device on.
+    ///
+    /// # Panics
+    /// There is no such medium.
+    pub fn inject(&self, medium: usize, fault: Fault) {
+        match &self.media[medium] {
+            Medium::Block(dev) => dev.inject(fault),
+            Medium::Pmem(pmem) => pmem.inject(fault),
+            Medium::Nand(nand) => nand.inject(fault),
+        }
+    }
+
+    /// Forgets all planned errors.
+    pub fn heal(&self) {
+        self.media.iter().for_each(|medium| match medium {
+            Medium::Block(dev) => dev.heal(),
+            Medium::Pmem(pmem) => pmem.heal(),
+            Medium::Nand(nand) => nand.heal(),
+        });
+    }
+
+    /// How many planned errors have struck, of how many requests that could have failed, for each medium.
+    pub fn struck(&self) -> Vec<(u64, u64)> {
+        let of = |medium: &Medium| match medium {
+            Medium::Block(dev) => (dev.faults_struck(), dev.requests()),
+            Medium::Pmem(pmem) => (pmem.faults_struck(), pmem.requests()),
+            Medium::Nand(nand) => (nand.faults_struck(), nand.requests()),
+        };
+        self.media.iter().map(of).collect()
     }
 
     /// Changes on all media so far.

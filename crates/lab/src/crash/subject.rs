@@ -303,7 +303,11 @@ pub fn second_opinion(
     let volume = match recovered.volume() {
         Ok(volume) => volume,
         // As on a part where a page has vanished that nobody has read so far.
-        Err(error) => return Ok(Err(format!("the recovered volume cannot be read: {error:#}"))),
+        Err(error) => {
+            return Ok(Err(format!(
+                "the recovered volume cannot be read: {error:#}"
+            )));
+        }
     };
     volume.to_file(file).context("an image for e2fsck")?;
     let theirs = crate::image::check(file).map_err(|error| format!("{error:#}"));

@@ -93,12 +93,17 @@ impl<S: Store> NandDev<S> {
 
     /// Forgets all planned errors.
     pub fn heal(&self) {
-        self.state.lock().faults = FaultPlan::default();
+        self.state.lock().faults.heal();
     }
 
     /// How many planned errors have struck.
     pub fn faults_struck(&self) -> u64 {
         self.state.lock().faults.struck()
+    }
+
+    /// Requests so far that could have failed.
+    pub fn requests(&self) -> u64 {
+        self.state.lock().faults.requests()
     }
 
     /// The state of a block, as nobody can ask a real part: for reports on wear and for tests. It works without power.

@@ -158,12 +158,17 @@ impl SimDev {
 
     /// Forgets all planned errors.
     pub fn heal(&self) {
-        self.state.lock().faults = FaultPlan::default();
+        self.state.lock().faults.heal();
     }
 
     /// How many planned errors have struck.
     pub fn faults_struck(&self) -> u64 {
         self.state.lock().faults.struck()
+    }
+
+    /// Requests so far that could have failed.
+    pub fn requests(&self) -> u64 {
+        self.state.lock().faults.requests()
     }
 
     /// The newest content: what reads give.
@@ -220,12 +225,7 @@ impl SimDev {
             if let Some(remains) = request.after(failure, self.options.sector) {
                 state.medium.carry_out(&mut supply, remains);
             }
-            return Err(MediaError::Io {
-                op,
-                offset,
-                len,
-                source: failure.errno(),
-            });
+            return Err(failure.of(op, offset, len));
         }
         let busy_ns = state.let_time_pass(&self.rig.clock, request.timed());
         state.medium.carry_out(&mut supply, request);
@@ -303,12 +303,7 @@ impl BlockDev for SimDev {
             return Err(MediaError::PowerLost { op, offset, len });
         }
         if let Some(failure) = state.faults.strike(op, offset, len) {
-            return Err(MediaError::Io {
-                op,
-                offset,
-                len,
-                source: failure.errno(),
-            });
+            return Err(failure.of(op, offset, len));
         }
         state.medium.read(offset, out);
         let busy_ns = state.let_time_pass(&self.rig.clock, Request::Read { offset, len });

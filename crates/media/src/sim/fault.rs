@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-use crate::error::Op;
+use crate::error::{MediaError, Op};
 
 /// A planned error. `Fault::nth(Op::Write, 3)` lets the fourth write from now fail, once, with EIO.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +30,17 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn errno(self) -> Errno {
-        match self {
+    /// What the request says.
+    pub(crate) fn of(self, op: Op, offset: u64, len: u64) -> MediaError {
+        let source = match self {
             Self::Error(errno) => errno,
             Self::Torn { .. } => Errno::IO,
+        };
+        MediaError::Io {
+            op,
+            offset,
+            len,
+            source,
         }
     }
 }
@@ -110,6 +117,7 @@ impl Fault {
 pub(crate) struct FaultPlan {
     faults: Vec<Fault>,
     struck: u64,
+    requests: u64,
 }
 
 impl FaultPlan {
@@ -121,8 +129,19 @@ impl FaultPlan {
         self.struck
     }
 
+    /// Requests that could have failed.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// No error is planned any more.
+    pub(crate) fn heal(&mut self) {
+        self.faults.clear();
+    }
+
     /// Every fault counts the request; the first whose turn it is decides.
     pub(crate) fn strike(&mut self, op: Op, offset: u64, len: u64) -> Option<Failure> {
+        self.requests += 1;
         let concerned = self
             .faults
             .iter_mut()

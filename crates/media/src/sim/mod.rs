@@ -1,4 +1,4 @@
-//! Simulated media whose power can be cut and, on block devices, whose requests can fail.
+//! Simulated media whose power can be cut and whose requests can fail.
 //!
 //! A medium holds two contents: the *newest*, which reads give, and the *stable* one, which is all that a power
 //! cut leaves for certain. In between are the pending changes, in the order in which they were made. What settles them

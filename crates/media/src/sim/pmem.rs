@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::meter::Meter;
 use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
 use crate::sim::medium::{Kind, Medium};
-use crate::sim::{CrashPoint, Entry, Rig, Tape};
+use crate::sim::{CrashPoint, Entry, Fault, FaultPlan, Rig, Tape};
 use crate::tag::{Cause, Tag};
 
 /// How long persistent memory takes for each cache line that is loaded, and for each that is flushed or stored past the
@@ -115,7 +115,11 @@ impl SimPmemOptions {
             size,
             meter: Meter::new(),
             rig: rig.clone(),
-            medium: Mutex::new(Medium::new(image, Kind::Pmem, self.record)),
+            state: Mutex::new(State {
+                medium: Medium::new(image, Kind::Pmem, self.record),
+                faults: FaultPlan::default(),
+                writes_lost: false,
+            }),
         }
     }
 }
@@ -126,7 +130,14 @@ pub struct SimPmem {
     size: u64,
     meter: Meter,
     rig: Rig,
-    medium: Mutex<Medium>,
+    state: Mutex<State>,
+}
+
+struct State {
+    medium: Medium,
+    faults: FaultPlan,
+    /// A fence has failed: none will succeed any more.
+    writes_lost: bool,
 }
 
 impl SimPmem {
@@ -142,7 +153,27 @@ impl SimPmem {
 
     /// Stores, flushes and fences carried out so far in this memory: with a tape, its length.
     pub fn changes(&self) -> u64 {
-        self.medium.lock().changes()
+        self.state.lock().medium.changes()
+    }
+
+    /// Plans an error: `Fault::nth(Op::Read, 0).within(line).for_good()` is a line that has gone bad. A fence is a flush of no bytes.
+    pub fn inject(&self, fault: Fault) {
+        self.state.lock().faults.add(fault);
+    }
+
+    /// Forgets all planned errors.
+    pub fn heal(&self) {
+        self.state.lock().faults.heal();
+    }
+
+    /// How many planned errors have struck.
+    pub fn faults_struck(&self) -> u64 {
+        self.state.lock().faults.struck()
+    }
+
+    /// Requests so far that could have failed.
+    pub fn requests(&self) -> u64 {
+        self.state.lock().faults.requests()
     }
 
     /// The machine that it is part of, whose power can be cut.
@@ -152,23 +183,23 @@ impl SimPmem {
 
     /// The newest content: what loads give.
     pub fn newest(&self) -> Image {
-        self.medium.lock().newest()
+        self.state.lock().medium.newest()
     }
 
     /// The content that is safe from a power cut.
     pub fn stable(&self) -> Image {
-        self.medium.lock().stable()
+        self.state.lock().medium.stable()
     }
 
     /// What a power cut now, or the one that has been, can leave.
     pub fn crash_point(&self) -> CrashPoint {
         let supply = self.rig.power.lock();
-        self.medium.lock().crash_point(&supply)
+        self.state.lock().medium.crash_point(&supply)
     }
 
     /// The record so far. Panics when the memory was made without one.
     pub fn tape(&self) -> Tape {
-        self.medium.lock().tape()
+        self.state.lock().medium.tape()
     }
 
     /// Panics when the access is one that no caller may make.
@@ -179,25 +210,38 @@ impl SimPmem {
         }
     }
 
-    /// Carries out a change that takes `busy_ns`, unless the power is against it.
+    /// Carries out a change that takes `busy_ns`, unless the power or the plan of errors is against it.
     fn change(&self, change: Entry, busy_ns: u64) -> Result<(), MediaError> {
+        let (op, offset, len) = change.range();
         let mut supply = self.rig.power.lock();
-        let mut medium = self.medium.lock();
-        medium.admit(&mut supply, &change)?;
-        medium.carry_out(&mut supply, change);
+        let mut state = self.state.lock();
+        state.medium.admit(&mut supply, &change)?;
+        let is_fence = matches!(change, Entry::Fence { .. });
+        if is_fence && state.writes_lost {
+            return Err(MediaError::WritesLost);
+        }
+        if let Some(failure) = state.faults.strike(op, offset, len) {
+            state.writes_lost |= is_fence;
+            return Err(failure.of(op, offset, len));
+        }
+        state.medium.carry_out(&mut supply, change);
         self.rig.clock.advance(busy_ns);
         Ok(())
     }
 
-    /// Copies out, unless the power is against it.
+    /// Copies out, unless the power or the plan of errors is against it.
     fn read(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let len = out.len() as u64;
+        let (op, len) = (Op::Read, out.len() as u64);
         let supply = self.rig.power.lock();
         if supply.is_off() {
-            let op = Op::Read;
             return Err(MediaError::PowerLost { op, offset, len });
         }
-        self.medium.lock().read(offset, out);
+        let mut state = self.state.lock();
+        if let Some(failure) = state.faults.strike(op, offset, len) {
+            return Err(failure.of(op, offset, len));
+        }
+        state.medium.read(offset, out);
+        drop(state);
         let busy_ns = lines_touched(offset, len) * self.options.timing.load_ns();
         self.rig.clock.advance(busy_ns);
         self.meter.count_read(tag, len);
