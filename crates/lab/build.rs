@@ -1,4 +1,5 @@
-//! A checksum of what explorations of power cuts judge and of what judges them, so that a report says of which code it is: `STETFS_SOURCES`.
+//! A checksum of what explorations of power cuts judge and of what judges them, so that a report
+//! says of which code it is: `STETFS_SOURCES`.
 
 use std::fs;
 use std::io;

@@ -1,8 +1,8 @@
-//! What is fuzzed: every decoder, and whole volumes with the memory beside them. A panic, a hang and memory in proportion to a number that was read
-//! are the only failures.
+//! What is fuzzed: every decoder, and whole volumes with the memory beside them. A panic, a hang
+//! and memory in proportion to a number that was read are the only failures.
 //!
-//! One program serves all targets; `STETFS_FUZZ=NAME` chooses. `scripts/fuzz.sh` runs them for a while each, and the tests here run each on a
-//! few hundred inputs, so that none rots.
+//! One program serves all targets; `STETFS_FUZZ=NAME` chooses. `scripts/fuzz.sh` runs them for a
+//! while each, and the tests here run each on a few hundred inputs, so that none rots.
 #![forbid(unsafe_code)]
 
 use std::sync::LazyLock;
@@ -90,7 +90,8 @@ fn volume(which: u8, hits: &[u8]) -> Image {
     image
 }
 
-/// Whole volumes: a mke2fs image with one of everything, damaged as the input says, mounted, walked and written.
+/// Whole volumes: a mke2fs image with one of everything, damaged as the input says, mounted, walked
+/// and written.
 fn image(data: &[u8]) {
     if let Some((which, hits)) = data.split_first() {
         damage::survive(volume(*which, hits));
@@ -117,7 +118,8 @@ fn check(data: &[u8]) {
     }
 }
 
-/// What a scheme left when the power went off, damaged where its recovery reads: its log, or the memory beside the volume.
+/// What a scheme left when the power went off, damaged where its recovery reads: its log, or the
+/// memory beside the volume.
 fn log(scheme: &'static str, mode: Option<&'static str>) -> Target {
     let left = LazyLock::new(move || {
         let subject = Subject::new(scheme, mode, BARE_EXT4).expect("a scheme of the registry");

@@ -1,4 +1,5 @@
-//! With the feature `libfuzzer` the program that cargo-fuzz drives; without it one that replays the inputs in the files that it is given.
+//! With the feature `libfuzzer` the program that cargo-fuzz drives; without it one that replays the
+//! inputs in the files that it is given.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 #![cfg_attr(not(feature = "libfuzzer"), forbid(unsafe_code))]
 

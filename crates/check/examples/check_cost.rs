@@ -1,7 +1,8 @@
 //! What a check costs, beside e2fsck's.
 //!
-//! `check_cost` makes a small volume and a large one and measures both. `check_cost IMAGE...` measures these, and says
-//! what is wrong with them. Times are the best of several; e2fsck's contains the start of its process.
+//! `check_cost` makes a small volume and a large one and measures both. `check_cost IMAGE...`
+//! measures these, and says what is wrong with them. Times are the best of several; e2fsck's
+//! contains the start of its process.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The bitmaps and the counts of free things, against what the inodes and directories were found to use.
+//! The bitmaps and the counts of free things, against what the inodes and directories were found to
+//! use.
 
 use stetfs_format::group::init_block_bitmap;
 use stetfs_format::{BlockNo, GroupFlags, GroupNo, InodeNo, Place};

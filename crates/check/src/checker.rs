@@ -1,8 +1,9 @@
 //! The buffers, and the order of a check.
 //!
-//! Each step leaves for the next what it must know: the superblock the shape; the descriptors where bitmaps and tables
-//! lie; the inodes their links, types, blocks and directories; the directories how often each inode is named. A step
-//! that fails so badly that the next would only guess ends the check: what is wrong has been named.
+//! Each step leaves for the next what it must know: the superblock the shape; the descriptors where
+//! bitmaps and tables lie; the inodes their links, types, blocks and directories; the directories
+//! how often each inode is named. A step that fails so badly that the next would only guess ends
+//! the check: what is wrong has been named.
 
 use std::io::ErrorKind;
 
@@ -219,7 +220,8 @@ impl Check<'_> {
         report.blocks = self.s.claims.claimed();
     }
 
-    /// Fills `out`, whole blocks, from `block` on; false when the source cannot, which is then a finding.
+    /// Fills `out`, whole blocks, from `block` on; false when the source cannot, which is then a
+    /// finding.
     pub(crate) fn read(&mut self, block: BlockNo, out: &mut [u8]) -> bool {
         let count = (out.len() >> self.g.block_bits) as u64;
         let is_inside = block
@@ -240,7 +242,8 @@ impl Check<'_> {
         self.found.push(place, fault);
     }
 
-    /// Claims blocks that lie inside the volume; false, and a finding, when somebody had claimed one of them.
+    /// Claims blocks that lie inside the volume; false, and a finding, when somebody had claimed
+    /// one of them.
     pub(crate) fn claim(&mut self, place: Place, start: BlockNo, count: u64) -> bool {
         let was_overwhelmed = self.s.claims.overwhelmed();
         let Some(repeated) = self.s.claims.claim(start, count) else {
@@ -254,7 +257,8 @@ impl Check<'_> {
         false
     }
 
-    /// What is known of an inode; `None` when the number does not exist or its group says that it was never used.
+    /// What is known of an inode; `None` when the number does not exist or its group says that it
+    /// was never used.
     pub(crate) fn record(&mut self, ino: InodeNo) -> Option<&mut Record> {
         if !self.g.is_valid_inode(ino) {
             return None;

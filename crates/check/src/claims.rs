@@ -1,5 +1,5 @@
-//! Which blocks are in use by whom has been seen so far: the union must be what the block bitmaps say, and
-//! no block may be claimed twice.
+//! Which blocks are in use by whom has been seen so far: the union must be what the block bitmaps
+//! say, and no block may be claimed twice.
 
 use stetfs_format::{BlockNo, Geometry};
 
@@ -35,7 +35,8 @@ impl Claims {
         self.claimed
     }
 
-    /// So many claims were repeated that no more are taken: damage must not cost more than the volume's size.
+    /// So many claims were repeated that no more are taken: damage must not cost more than the
+    /// volume's size.
     pub(crate) fn overwhelmed(&self) -> bool {
         self.repeated > self.blocks
     }

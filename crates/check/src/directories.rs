@@ -1,6 +1,7 @@
 //! Every entry of every directory: its form, its name, its inode.
 //!
-//! Counts how often each inode is named and notes who names each directory, for [`tree`](crate::tree).
+//! Counts how often each inode is named and notes who names each directory, for
+//! [`tree`](crate::tree).
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::inode::ROOT_INO;

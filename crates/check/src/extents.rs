@@ -1,8 +1,8 @@
 //! The walk over an extent tree.
 //!
-//! Beside what the decoder demands of each node, the rules of e2fsck about nodes and each other: an extent lies inside
-//! the range of the index above it, which for the last one ends with the file (only unwritten extents may go
-//! beyond), and a directory has neither holes nor unwritten blocks.
+//! Beside what the decoder demands of each node, the rules of e2fsck about nodes and each other: an
+//! extent lies inside the range of the index above it, which for the last one ends with the file
+//! (only unwritten extents may go beyond), and a directory has neither holes nor unwritten blocks.
 
 use stetfs_format::extent::{Expected, ExtentNode, max_entries};
 use stetfs_format::{
@@ -25,7 +25,8 @@ struct Walk {
     mapped: Mapped,
     /// The last logical block of the file by its size; all ones when it has none.
     eof_block: u64,
-    /// Of a directory, when its size is bounded: the logical block behind the last that it may have.
+    /// Of a directory, when its size is bounded: the logical block behind the last that it may
+    /// have.
     too_large: Option<u64>,
 }
 
@@ -91,7 +92,8 @@ impl Check<'_> {
             } else {
                 node.lblk(i + 1).0.into()
             };
-            // In 32 and 64 bits as e2fsck calculates: a file that ends before its last index bounds nothing.
+            // In 32 and 64 bits as e2fsck calculates: a file that ends before its last index bounds
+            // nothing.
             let len = next.wrapping_sub(index.lblk.0.into()) as u32;
             let last = (u64::from(index.lblk.0) + u64::from(len)).wrapping_sub(1);
             if bounds.last.is_some_and(|limit| limit != 0 && last > limit) {
@@ -178,7 +180,8 @@ impl Check<'_> {
         }
     }
 
-    /// Claims a run of a file's blocks, as long as nobody else has any of them keeps it, and counts it.
+    /// Claims a run of a file's blocks, as long as nobody else has any of them keeps it, and counts
+    /// it.
     pub(crate) fn take_run(
         &mut self,
         ino: InodeNo,

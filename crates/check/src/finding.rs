@@ -1,7 +1,7 @@
 //! What a check can find: one variant for each check, in the words of the field.
 //!
-//! What is wrong with a record by itself is a [`Corrupt`] of the format; the other variants are what records say
-//! about each other, and the rules that e2fsck has beyond the decoders'.
+//! What is wrong with a record by itself is a [`Corrupt`] of the format; the other variants are
+//! what records say about each other, and the rules that e2fsck has beyond the decoders'.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -16,7 +16,8 @@ pub struct Finding {
     pub place: Place,
     /// What.
     pub fault: Fault,
-    /// The path of the inode that it is about, where there is one; of several the first that was met.
+    /// The path of the inode that it is about, where there is one; of several the first that was
+    /// met.
     pub path: Option<Name>,
 }
 
@@ -115,7 +116,8 @@ pub enum Fault {
     /// Something else that it does not understand.
     #[error("{0} is not supported")]
     Unsupported(&'static str),
-    /// The journal holds transactions that are not in their places: nothing else can be judged for sure.
+    /// The journal holds transactions that are not in their places: nothing else can be judged for
+    /// sure.
     #[error("needs recovery of its journal")]
     NeedsRecovery,
     /// Claims of blocks were repeated more often than there are blocks; counting them was given up.

@@ -74,8 +74,8 @@ impl Check<'_> {
         true
     }
 
-    /// Claims what the groups themselves take. Returns false when they lie on each other: what one reads there
-    /// would be another's.
+    /// Claims what the groups themselves take. Returns false when they lie on each other: what one
+    /// reads there would be another's.
     pub(crate) fn claim_metadata(&mut self) -> bool {
         let mut apart = true;
         for g in (0..self.g.groups_count).map(GroupNo) {
@@ -124,7 +124,8 @@ impl Check<'_> {
     }
 }
 
-/// The volume as it would be without checksums: for a second look at a record whose checksum is wrong.
+/// The volume as it would be without checksums: for a second look at a record whose checksum is
+/// wrong.
 pub(crate) fn without_checksums(geometry: &Geometry) -> Geometry {
     Geometry {
         metadata_csum: false,

@@ -1,5 +1,5 @@
-//! Hash trees: every block of an indexed directory is named by exactly one pair, at the depth that the root says, and its
-//! names have hashes in the range that the pairs above give it.
+//! Hash trees: every block of an indexed directory is named by exactly one pair, at the depth that
+//! the root says, and its names have hashes in the range that the pairs above give it.
 
 use stetfs_format::bytes::read_u16le;
 use stetfs_format::{Corrupt, DxBlock, Hasher, LBlock, Place, SuperFlags, htree};

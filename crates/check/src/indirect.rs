@@ -49,7 +49,8 @@ impl Check<'_> {
         walk.mapped
     }
 
-    /// `pointers` to blocks with `level` levels of pointers below each, the first for logical block `lblk`.
+    /// `pointers` to blocks with `level` levels of pointers below each, the first for logical block
+    /// `lblk`.
     fn walk_level(
         &mut self,
         walk: &mut Walk,
@@ -94,7 +95,8 @@ impl Check<'_> {
     fn walk_pointer_block(&mut self, walk: &mut Walk, block: BlockNo, level: u32, lblk: u64) {
         let place = Place::InodeBlock(walk.ino, block);
         walk.mapped.blocks += 1;
-        // The resize inode's lower pointer blocks are the reserved descriptor blocks, which are claimed already.
+        // The resize inode's lower pointer blocks are the reserved descriptor blocks, which are
+        // claimed already.
         let is_claimed = walk.ino == RESIZE_INO && level == 1;
         if !is_claimed && !self.claim(place, block, 1) {
             return;

@@ -258,8 +258,8 @@ impl Check<'_> {
         mapped
     }
 
-    /// The rules of e2fsck: a directory is as long as its blocks; another file has no written blocks behind its end
-    /// but perhaps one, and no more bytes than its map can reach.
+    /// The rules of e2fsck: a directory is as long as its blocks; another file has no written
+    /// blocks behind its end but perhaps one, and no more bytes than its map can reach.
     fn check_size(&mut self, ino: InodeNo, inode: &Inode, mapped: &Mapped) {
         let place = Place::Inode(ino);
         let bits = self.g.block_bits;

@@ -1,7 +1,9 @@
-//! The scan of the inode tables: which inodes are in use, and which of the rules for special numbers they fall under.
+//! The scan of the inode tables: which inodes are in use, and which of the rules for special
+//! numbers they fall under.
 //!
-//! Only the part of a table that was ever used is read. An inode is in use when its link count is not zero; the reserved ones
-//! always are. What is not in use must still have a right checksum and a deletion time.
+//! Only the part of a table that was ever used is read. An inode is in use when its link count is
+//! not zero; the reserved ones always are. What is not in use must still have a right checksum and
+//! a deletion time.
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
@@ -23,7 +25,8 @@ const QUOTA_INOS: [InodeNo; 2] = [InodeNo(3), InodeNo(4)];
 /// Bytes of a table that are read at once, at most.
 const CHUNK: usize = 64 << 10;
 
-/// Where the fields of an inode that no decoder needs lie (kernel `Documentation/filesystems/ext4/inodes.rst`).
+/// Where the fields of an inode that no decoder needs lie (kernel
+/// `Documentation/filesystems/ext4/inodes.rst`).
 mod offset {
     pub(super) const MODE: usize = 0x00;
     pub(super) const DTIME: usize = 0x14;
@@ -59,8 +62,8 @@ impl Check<'_> {
         self.s.records.resize(total as usize, Record::default());
     }
 
-    /// A deletion time below the number of inodes is the next inode of an orphan list, unless the volume's own times
-    /// are as low: then its clock was wrong (as in e2fsck).
+    /// A deletion time below the number of inodes is the next inode of an orphan list, unless the
+    /// volume's own times are as low: then its clock was wrong (as in e2fsck).
     fn low_dtimes_are_orphans(&self) -> bool {
         let inodes = u64::from(self.g.inodes_count);
         [self.sb.wtime, self.sb.mtime, self.sb.mkfs_time]

@@ -1,15 +1,17 @@
 //! A read-only judge of ext4 and ext3 volumes.
 //!
-//! [`Checker::check`] looks at every structure of a volume and says what is wrong with it: each failed check is a
-//! [`Finding`] with its place. It finds what `e2fsck -fn` finds (the tests hold one against the other), and
-//! besides that what the kernel refuses and e2fsck lets pass; those cases are listed in `tests/agreement`. What it
-//! cannot judge it names too. It writes nothing and knows nothing of the file system whose work it judges: the decoders of
-//! `stetfs_format` are all that it shares with it.
+//! [`Checker::check`] looks at every structure of a volume and says what is wrong with it: each
+//! failed check is a [`Finding`] with its place. It finds what `e2fsck -fn` finds (the tests hold
+//! one against the other), and besides that what the kernel refuses and e2fsck lets pass; those
+//! cases are listed in `tests/agreement`. What it cannot judge it names too. It writes nothing and
+//! knows nothing of the file system whose work it judges: the decoders of `stetfs_format` are all
+//! that it shares with it.
 //!
-//! It is made to be asked often: a [`Checker`] keeps its buffers, reads only what is in use, and needs some
-//! microseconds for a volume of a few MiB. Memory is a bit a block, eight bytes an inode that was ever used, and
-//! sixteen bytes a run of directory blocks. Damage costs no more than the volume's size: what is claimed twice is followed
-//! once, and numbers are checked before they are believed.
+//! It is made to be asked often: a [`Checker`] keeps its buffers, reads only what is in use, and
+//! needs some microseconds for a volume of a few MiB. Memory is a bit a block, eight bytes an inode
+//! that was ever used, and sixteen bytes a run of directory blocks. Damage costs no more than the
+//! volume's size: what is claimed twice is followed once, and numbers are checked before they are
+//! believed.
 //!
 //! A tour, in the order of a check:
 //! - `source.rs`, `finding.rs`, `report.rs`: what goes in and out.

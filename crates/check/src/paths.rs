@@ -1,5 +1,5 @@
-//! Paths for the inodes in findings: looked for only when there are findings, by reading the directories once more for the
-//! inodes themselves and once more for the directories above them.
+//! Paths for the inodes in findings: looked for only when there are findings, by reading the
+//! directories once more for the inodes themselves and once more for the directories above them.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};

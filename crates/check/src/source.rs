@@ -1,4 +1,5 @@
-//! Where the bytes of a volume come from: memory, a file, a device, anything that fills a buffer from an offset.
+//! Where the bytes of a volume come from: memory, a file, a device, anything that fills a buffer
+//! from an offset.
 
 use std::fs::File;
 use std::io::{self, Error, ErrorKind};

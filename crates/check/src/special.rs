@@ -125,8 +125,9 @@ impl Check<'_> {
         }
     }
 
-    /// The resize inode maps by its double indirect block every reserved descriptor block, which as a pointer block
-    /// maps the copies of itself in the groups with a superblock (kernel `fs/ext4/resize.c`, `verify_reserved_gdb`).
+    /// The resize inode maps by its double indirect block every reserved descriptor block, which as
+    /// a pointer block maps the copies of itself in the groups with a superblock (kernel
+    /// `fs/ext4/resize.c`, `verify_reserved_gdb`).
     fn check_resize_inode(&mut self) {
         let place = Place::Inode(RESIZE_INO);
         let Some(inode) = self.read_inode(RESIZE_INO) else {
@@ -265,8 +266,8 @@ impl Check<'_> {
         }
     }
 
-    /// An inode as the table has it, checksum or not; what is wrong with it the scan has said. `None` where the
-    /// table was never used.
+    /// An inode as the table has it, checksum or not; what is wrong with it the scan has said.
+    /// `None` where the table was never used.
     fn read_inode(&mut self, ino: InodeNo) -> Option<Inode> {
         self.record(ino)?;
         let (group, index) = self.g.group_of_inode(ino);

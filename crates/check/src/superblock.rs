@@ -9,7 +9,8 @@ use crate::checker::{Check, Found};
 use crate::finding::Fault;
 use crate::source::Source;
 
-/// Compatible features that e2fsprogs and the kernel know; others may mean structures that nobody here knows.
+/// Compatible features that e2fsprogs and the kernel know; others may mean structures that nobody
+/// here knows.
 const COMPAT: FeatureCompat = FeatureCompat::DIR_PREALLOC
     .union(FeatureCompat::IMAGIC_INODES)
     .union(FeatureCompat::HAS_JOURNAL)
@@ -44,15 +45,16 @@ const RO_COMPAT: FeatureRoCompat = FeatureRoCompat::SPARSE_SUPER
 /// `s_creator_os`.
 const HURD: u32 = 1;
 
-/// Read-only-compatible features that change where things lie or whose they are: without knowing them, nothing
-/// that follows can be judged.
+/// Read-only-compatible features that change where things lie or whose they are: without knowing
+/// them, nothing that follows can be judged.
 const OPAQUE_RO_COMPAT: FeatureRoCompat = FeatureRoCompat::BIGALLOC
     .union(FeatureRoCompat::SHARED_BLOCKS)
     .union(FeatureRoCompat::BTREE_DIR)
     .union(FeatureRoCompat::HAS_SNAPSHOT)
     .union(FeatureRoCompat::REPLICA);
 
-/// Reads the superblock; `None`, and a finding, when there is none that says what the volume looks like.
+/// Reads the superblock; `None`, and a finding, when there is none that says what the volume looks
+/// like.
 pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock> {
     let mut raw = [0; SUPERBLOCK_SIZE];
     let size = match source.size() {

@@ -1,4 +1,5 @@
-//! The tree: every directory is reached from the root and knows its parent, every inode is named as often as it says.
+//! The tree: every directory is reached from the root and knows its parent, every inode is named as
+//! often as it says.
 
 use stetfs_format::inode::ROOT_INO;
 use stetfs_format::{GroupNo, InodeNo, Place};

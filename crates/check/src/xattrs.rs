@@ -1,7 +1,8 @@
 //! Extended attributes, in inodes and in blocks.
 //!
-//! The decoder demands what the kernel does; beyond that e2fsck demands that nothing in a place overlaps and that hashes
-//! fit. Blocks are looked at once, when all inodes that refer to them are known.
+//! The decoder demands what the kernel does; beyond that e2fsck demands that nothing in a place
+//! overlaps and that hashes fit. Blocks are looked at once, when all inodes that refer to them are
+//! known.
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
@@ -112,7 +113,8 @@ impl Check<'_> {
         self.s.block = raw;
     }
 
-    /// The entries of `area` from `first` on, which the decoder has accepted; values count from `base`.
+    /// The entries of `area` from `first` on, which the decoder has accepted; values count from
+    /// `base`.
     fn check_entries(&mut self, place: Place, area: &[u8], first: usize, base: usize) {
         let in_block = base == 0;
         let mut taken = Taken::new(area.len());
@@ -153,7 +155,8 @@ impl Check<'_> {
         }
     }
 
-    /// Characters of the name are taken as unsigned or, as on x86 once, as signed; the value with its padding.
+    /// Characters of the name are taken as unsigned or, as on x86 once, as signed; the value with
+    /// its padding.
     fn check_hash(&mut self, place: Place, offset: usize, stored: u32, xattr: &Xattr<'_>) {
         let hash = |character: fn(u8) -> u32| {
             let name = xattr

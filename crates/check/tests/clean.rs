@@ -94,7 +94,8 @@ fn volumes_by_mke2fs_are_clean() {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
 }
 
-/// Whatever `mke2fs -d` copies: deep and large directories, hard links, symbolic links of every length, holes, devices.
+/// Whatever `mke2fs -d` copies: deep and large directories, hard links, symbolic links of every
+/// length, holes, devices.
 fn plant(root: &Path) {
     let mut deep = root.to_owned();
     for i in 0..80 {

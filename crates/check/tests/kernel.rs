@@ -1,5 +1,5 @@
-//! What the kernel's ext4 leaves after an unmount, in which other tools have no part. A process of its own: programs that
-//! other tests start can keep the mount busy for a moment.
+//! What the kernel's ext4 leaves after an unmount, in which other tools have no part. A process of
+//! its own: programs that other tests start can keep the mount busy for a moment.
 
 #[path = "../../format/tests/image/mod.rs"]
 mod image;

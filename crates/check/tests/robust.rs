@@ -1,5 +1,5 @@
-//! Whatever a volume holds and whatever a device says, a check ends with findings: no panic, no endless loop, no memory
-//! in proportion to a number that was read.
+//! Whatever a volume holds and whatever a device says, a check ends with findings: no panic, no
+//! endless loop, no memory in proportion to a number that was read.
 
 #[path = "../../format/tests/image/mod.rs"]
 mod image;

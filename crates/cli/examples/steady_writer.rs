@@ -1,10 +1,13 @@
-//! Writes small files through the library, without a mount, until it is killed; and checks afterwards that they are there.
+//! Writes small files through the library, without a mount, until it is killed; and checks
+//! afterwards that they are there.
 //!
 //! `make demo` uses it where there is no /dev/fuse.
 //!
-//! - `steady_writer write IMAGE NAME STATS` makes a directory of that name in the image and files in it, and prints the path of each once
-//!   an fsync has confirmed it. STATS gets the volume's counters as JSON.
-//! - `steady_writer check DIR` reads such paths from standard input, looks for each below DIR, and prints how many there were.
+//! - `steady_writer write IMAGE NAME STATS` makes a directory of that name in the image and files
+//!   in it, and prints the path of each once an fsync has confirmed it. STATS gets the volume's
+//!   counters as JSON.
+//! - `steady_writer check DIR` reads such paths from standard input, looks for each below DIR, and
+//!   prints how many there were.
 
 use std::error::Error;
 use std::io::{self, BufRead, Write};
@@ -67,7 +70,8 @@ fn write(image: &str, name: &str, stats: &str) -> Result<(), Box<dyn Error>> {
 fn check(dir: &Path) -> Result<(), Box<dyn Error>> {
     let mut found = 0;
     for line in io::stdin().lock().split(b'\n') {
-        // The writer may have been killed within a line: that file was not told yet, or is told by a shorter name that is there too.
+        // The writer may have been killed within a line: that file was not told yet, or is told by
+        // a shorter name that is there too.
         let line = String::from_utf8(line?)?;
         let Some(n) = line.rsplit('/').next().and_then(|n| n.parse().ok()) else {
             continue;

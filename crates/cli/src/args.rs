@@ -35,9 +35,9 @@ Examples:
 
 /// A journaling file system in user space, on the ext4 format.
 ///
-/// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read what stetfs wrote, and stetfs
-/// reads what they wrote. IMAGE is a file, a block device or a NAND part. PLACE is a path on this machine, or a path in an image that is not
-/// mounted, written image.img:/path.
+/// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read what stetfs wrote, and
+/// stetfs reads what they wrote. IMAGE is a file, a block device or a NAND part. PLACE is a path on
+/// this machine, or a path in an image that is not mounted, written image.img:/path.
 #[derive(Debug, Parser)]
 #[command(
     name = "stetfs",
@@ -87,9 +87,10 @@ pub(crate) enum Command {
 
 /// Make an ext4 volume (runs mke2fs)
 ///
-/// Drives mke2fs with defaults that suit full data journaling: 4 KiB blocks and 256-byte inodes also on small volumes, and a
-/// journal of a sixteenth of the volume (4 MiB to 256 MiB). An image file is made sparse. What is already there is
-/// overwritten only with --force, and never while it is mounted or open elsewhere.
+/// Drives mke2fs with defaults that suit full data journaling: 4 KiB blocks and 256-byte inodes
+/// also on small volumes, and a journal of a sixteenth of the volume (4 MiB to 256 MiB). An image
+/// file is made sparse. What is already there is overwritten only with --force, and never while it
+/// is mounted or open elsewhere.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -102,7 +103,8 @@ pub(crate) struct Mkfs {
     /// File (made when it is not there), block device or NAND part
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// Size of the volume: 512M, 1G, 1.5T (powers of 1024). May be left out when IMAGE has a size already
+    /// Size of the volume: 512M, 1G, 1.5T (powers of 1024). May be left out when IMAGE has a size
+    /// already
     #[arg(short, long)]
     pub(crate) size: Option<Size>,
     /// Name of the volume, at most 16 bytes
@@ -115,7 +117,13 @@ pub(crate) struct Mkfs {
     #[arg(short, long, value_name = "SIZE", default_value = "4K")]
     pub(crate) block_size: Size,
     /// ext4, or ext3: indirect blocks, no checksums
-    #[arg(short, long = "type", value_name = "TYPE", value_parser = ["ext4", "ext3"], default_value = "ext4")]
+    #[arg(
+        short,
+        long = "type",
+        value_name = "TYPE",
+        value_parser = ["ext4", "ext3"],
+        default_value = "ext4",
+    )]
     pub(crate) kind: String,
     /// Overwrite what IMAGE holds
     #[arg(short, long)]
@@ -130,33 +138,43 @@ pub(crate) struct Mkfs {
 
 /// Mount a volume (FUSE)
 ///
-/// Goes to the background when the mount stands. The journal is recovered first when the volume was not cleanly unmounted.
-/// The server logs to the system log, or to the file given by --log.
+/// Goes to the background when the mount stands. The journal is recovered first when the volume was
+/// not cleanly unmounted. The server logs to the system log, or to the file given by --log.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Mount options, for -o (name or name=value, separated by commas):
-  ro, rw                              read-only: nothing is written, what needs recovery is recovered in memory; read-write
-  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: jbd2, or the one that a volume was
+  ro, rw                              read-only: nothing is written, what needs recovery is \
+  recovered in memory; read-write
+  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: jbd2, or \
+  the one that a volume was
                                       left in use by, if only that can read its log
-  data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else journal)
+  data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else \
+  journal)
   commit=SECONDS                      how long a change may wait for its commit (default 5)
-  memory=SIZE                         bound of all caches together (default 256M); the process takes some 30M more
+  memory=SIZE                         bound of all caches together (default 256M); the process \
+  takes some 30M more
   errors=remount-ro|continue|panic    what an error does (default: the volume's setting)
   noatime, relatime, strictatime      when reading changes access times (default relatime)
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
   journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
-  durability=power|process            what memory (scheme shortcut) or a NAND part in a file survives (default power)
-  nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca, spindle);
-                                      made when it is not there or empty; default: where the volume had it last
+  durability=power|process            what memory (scheme shortcut) or a NAND part in a file \
+  survives (default power)
+  nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca, \
+  spindle);
+                                      made when it is not there or empty; default: where the \
+                                      volume had it last
   nvm-new                             overwrite what is in that file, unless a volume needs it
   noload                              with ro: leave the journal alone
-  loop, noloop                        (root) attach a loop device that stands for the image, so that sync(2)
+  loop, noloop                        (root) attach a loop device that stands for the image, so \
+  that sync(2)
                                       reaches the mount (Linux 6.18); default: if it can be
   nowriteback                         no writeback cache: each write(2) goes to the volume by itself
   allow_other, default_permissions    who may use the mount, and who checks
-  suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work (default: only
-                                      when root mounts an image that root owns and nobody else may write)
+  suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work \
+  (default: only
+                                      when root mounts an image that root owns and nobody else may \
+                                      write)
 
 In /etc/fstab:
   /srv/disk.img  /mnt/disk  fuse.stetfs  data=journal,noatime  0  0
@@ -164,7 +182,8 @@ In /etc/fstab:
 Examples:
   stetfs mount disk.img mnt
   stetfs mount -o ro,noatime disk.img mnt
-  stetfs mount -o scheme=jftl disk.img mnt   a file on XFS or Btrfs: logged blocks go home by reflink
+  stetfs mount -o scheme=jftl disk.img mnt   a file on XFS or Btrfs: logged blocks go home by \
+  reflink
   stetfs mount -f -v disk.img mnt        stay in front, say what happens
   mount -t fuse.stetfs disk.img mnt      after `make install`")]
 pub(crate) struct Mount {
@@ -211,8 +230,9 @@ pub(crate) struct Umount {
 
 /// Write home what a cache in persistent memory has (schemes ubj, tinca, spindle)
 ///
-/// Of an image that is not mounted, also one that was left with a warm cache (-o keep-cache) or by a crash: afterwards it is a plain
-/// ext4 volume, and the memory is not needed any more. A mounted one stays mounted, and its cache goes on filling.
+/// Of an image that is not mounted, also one that was left with a warm cache (-o keep-cache) or by
+/// a crash: afterwards it is a plain ext4 volume, and the memory is not needed any more. A mounted
+/// one stays mounted, and its cache goes on filling.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -239,7 +259,8 @@ Exit codes, as fsck(8); their sum when several apply:
 Examples:
   stetfs fsck disk.img        repair, asking first (without a terminal: as -p)
   stetfs fsck -n disk.img     change nothing, only look
-  stetfs fsck --nvm FILE disk.img          the memory that scheme dj, ubj, tinca or spindle has beside it was moved
+  stetfs fsck --nvm FILE disk.img          the memory that scheme dj, ubj, tinca or spindle has \
+  beside it was moved
   stetfs fsck -y --forget-log disk.img     that memory is lost: repair what is home
   stetfs fsck -y disk.img -- -D    further options for e2fsck")]
 pub(crate) struct Fsck {
@@ -255,10 +276,12 @@ pub(crate) struct Fsck {
     /// Repair what is safe without asking, stop at the rest
     #[arg(short, long)]
     pub(crate) preen: bool,
-    /// The file of the memory that the volume's scheme has beside it, if it is not where the volume had it last
+    /// The file of the memory that the volume's scheme has beside it, if it is not where the volume
+    /// had it last
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
-    /// Give up what only the volume's scheme can read, if it cannot be recovered: what was written last is LOST
+    /// Give up what only the volume's scheme can read, if it cannot be recovered: what was written
+    /// last is LOST
     #[arg(long, conflicts_with = "no_change")]
     pub(crate) forget_log: bool,
     /// Further arguments for e2fsck
@@ -279,8 +302,9 @@ pub(crate) struct Info {
 
 /// Show the journal's transactions in words
 ///
-/// Each record in the order of the log: descriptors with the home of each block and what lives there, revokes, commit records
-/// with their times; and whether recovery would replay it. Reads only.
+/// Each record in the order of the log: descriptors with the home of each block and what lives
+/// there, revokes, commit records with their times; and whether recovery would replay it. Reads
+/// only.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -312,7 +336,12 @@ pub(crate) struct Stats {
     #[arg(value_hint = ValueHint::DirPath, required_unless_present_any = ["from", "watch"])]
     pub(crate) dir: Option<PathBuf>,
     /// Show counters that --json has printed earlier
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "watch"], value_hint = ValueHint::FilePath)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["dir", "watch"],
+        value_hint = ValueHint::FilePath,
+    )]
     pub(crate) from: Option<PathBuf>,
     /// Print as JSON (with --watch one object a line)
     #[arg(long)]
@@ -325,7 +354,8 @@ pub(crate) struct Stats {
 
 /// List files of an image that is not mounted
 ///
-/// What cannot be printed of a name is shown as by ls -b (\n, \033), except that spaces stay; --json has the names as they are.
+/// What cannot be printed of a name is shown as by ls -b (\n, \033), except that spaces stay;
+/// --json has the names as they are.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -366,8 +396,9 @@ pub(crate) struct Cat {
 
 /// Copy files into, out of or between images that are not mounted
 ///
-/// A place in an image is written IMAGE:/PATH; IMAGE must exist, anything else is a path on this machine. Holes in sparse files stay
-/// holes. Everything that is copied into one image is on the device when the command returns.
+/// A place in an image is written IMAGE:/PATH; IMAGE must exist, anything else is a path on this
+/// machine. Holes in sparse files stay holes. Everything that is copied into one image is on the
+/// device when the command returns.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -433,8 +464,8 @@ pub(crate) struct Schemes {
 
 /// Make and inspect NAND flash: a simulated part in a file, with a flash translation layer
 ///
-/// The layer makes a block device of the part, whose journal can become home without being copied. Parts have bad blocks, wrong
-/// bits and wear, by chance that depends on --seed alone.
+/// The layer makes a block device of the part, whose journal can become home without being copied.
+/// Parts have bad blocks, wrong bits and wear, by chance that depends on --seed alone.
 #[derive(Debug, Args)]
 #[command(
     disable_help_subcommand = true,
@@ -444,7 +475,8 @@ Examples:
   stetfs nand create flash.nand --part mlc --size 1G  pages of 8 KiB, 3,000 erases
   stetfs nand info flash.nand
   stetfs nand check flash.nand                        reads everything
-  stetfs nand create /dev/mtd0                        a real part: NAND with 16 free out-of-band bytes a page
+  stetfs nand create /dev/mtd0                        a real part: NAND with 16 free out-of-band \
+  bytes a page
   stetfs nand wear --json flash.nand | jq .life_left
   stetfs nand export flash.nand dev                   dev/device, for losetup and the like"
 )]
@@ -455,7 +487,8 @@ pub(crate) struct Nand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NandCommand {
-    /// Make a part with an empty layer, in a file that is not there yet; or a layer on a real part (/dev/mtdN)
+    /// Make a part with an empty layer, in a file that is not there yet; or a layer on a real part
+    /// (/dev/mtdN)
     Create(NandCreate),
     /// Show what part and layer are
     Info(NandFileArgs),
@@ -471,13 +504,15 @@ pub(crate) struct NandCreate {
     /// File to be made, or the node of a real part (/dev/mtdN)
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// jftl (the default): pages of 512 bytes, 100,000 erases, 128 MiB; mlc: pages of 8 KiB, 3,000 erases, 8 GiB
+    /// jftl (the default): pages of 512 bytes, 100,000 erases, 128 MiB; mlc: pages of 8 KiB, 3,000
+    /// erases, 8 GiB
     #[arg(short, long, value_parser = ["jftl", "mlc"])]
     pub(crate) part: Option<String>,
     /// Another size than the part's own, rounded down to whole erase blocks
     #[arg(short, long)]
     pub(crate) size: Option<Size>,
-    /// Percent of the pages that are not offered, from 1 to 90: more of them make garbage collection cheaper
+    /// Percent of the pages that are not offered, from 1 to 90: more of them make garbage
+    /// collection cheaper
     #[arg(short, long, value_name = "PERCENT", default_value_t = 7)]
     pub(crate) over_provisioning: u32,
     /// No bad blocks, no wrong bits, no wear
@@ -519,8 +554,9 @@ pub(crate) struct Man {
 
 /// Mount a stetfs volume, called by mount(8)
 ///
-/// mount(8) runs this for the type fuse.stetfs; the options are those of `stetfs mount -o`. Options that only mount(8), systemd
-/// or fstab(5) know (auto, nofail, user, x-...) are accepted and ignored.
+/// mount(8) runs this for the type fuse.stetfs; the options are those of `stetfs mount -o`. Options
+/// that only mount(8), systemd or fstab(5) know (auto, nofail, user, x-...) are accepted and
+/// ignored.
 #[derive(Debug, Parser)]
 #[command(
     name = "mount.fuse.stetfs",
@@ -559,7 +595,8 @@ pub(crate) struct MountHelper {
 
 /// Unmount a stetfs volume, called by umount(8)
 ///
-/// umount(8) runs this for mounts of the type fuse.stetfs. Returns when the image is released and clean.
+/// umount(8) runs this for mounts of the type fuse.stetfs. Returns when the image is released and
+/// clean.
 #[derive(Debug, Parser)]
 #[command(name = "umount.fuse.stetfs", version)]
 pub(crate) struct UmountHelper {

@@ -14,7 +14,8 @@ pub(crate) fn utc(seconds: i64) -> String {
 
 /// Year, month and day in the Gregorian calendar of a number of days since 1970-01-01.
 ///
-/// Counts from 1 March of year 0, so that the leap day is the last of its year; an era is 400 years.
+/// Counts from 1 March of year 0, so that the leap day is the last of its year; an era is 400
+/// years.
 fn civil(days: i64) -> (i64, i64, i64) {
     const DAYS_TO_1970: i64 = 719_468;
     const DAYS_OF_ERA: i64 = 146_097;

@@ -1,5 +1,5 @@
-//! `stetfs crash`: the lab's exploration of power cuts with a command line. Exit codes: 0 nothing is wrong, 1 violations,
-//! 2 it could not be run.
+//! `stetfs crash`: the lab's exploration of power cuts with a command line. Exit codes: 0 nothing
+//! is wrong, 1 violations, 2 it could not be run.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -230,7 +230,8 @@ fn campaign(
     report.map_err(|e| told(&e).context(name))
 }
 
-/// The first SIGINT or SIGTERM ends an exploration when what is at hand is kept, the second at once.
+/// The first SIGINT or SIGTERM ends an exploration when what is at hand is kept, the second at
+/// once.
 struct Interrupt {
     stop: Arc<AtomicBool>,
     signal: Arc<AtomicUsize>,
@@ -307,7 +308,8 @@ Workloads as text, an operation a line or separated by semicolons; # begins a co
 
 Scripts: {}, randomN, postmarkN.
 
-Exit codes: 0 nothing is wrong; 1 violations; 2 it could not be run; 130 and 143 it was interrupted by SIGINT or SIGTERM, and nothing was wrong until then.
+Exit codes: 0 nothing is wrong; 1 violations; 2 it could not be run; 130 and 143 it was \
+interrupted by SIGINT or SIGTERM, and nothing was wrong until then.
 
 Examples:
   stetfs crash                                     all sequences of one operation

@@ -1,6 +1,7 @@
 //! Looking at a volume's blocks directly, without mounting it: for `info` and `journal`.
 //!
-//! Reads only and takes no lock, so that a mounted volume can be looked at; what is found then may be a moment old.
+//! Reads only and takes no lock, so that a mounted volume can be looked at; what is found then may
+//! be a moment old.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,7 +61,8 @@ impl Disk {
     }
 }
 
-/// Opens what the volume is on for reading only. A NAND part cannot be looked at while it is in use: what is where is in its user's memory.
+/// Opens what the volume is on for reading only. A NAND part cannot be looked at while it is in
+/// use: what is where is in its user's memory.
 pub(crate) fn look_at(image: &Path) -> Result<Arc<dyn BlockDev>> {
     if NandFile::is_at(image) {
         return Ok(stetfs::open_device(image, &MountOptions::default(), true)?);
@@ -69,7 +71,8 @@ pub(crate) fn look_at(image: &Path) -> Result<Arc<dyn BlockDev>> {
     Ok(Arc::new(file.open(image)?))
 }
 
-/// Reads the superblock; again when its checksum fails, since a mounted one may just be being written.
+/// Reads the superblock; again when its checksum fails, since a mounted one may just be being
+/// written.
 fn read_superblock(dev: &dyn BlockDev) -> Result<Superblock> {
     const TRIES: usize = 3;
     let mut raw = [0; SUPERBLOCK_SIZE];

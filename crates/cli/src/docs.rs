@@ -70,7 +70,8 @@ fn render(command: Command, name: &str, section: &str, out: &mut Vec<u8>) -> io:
     Ok(())
 }
 
-/// A paragraph of the text below the options: `Heading, more: rest` and indented lines, which stay as they are.
+/// A paragraph of the text below the options: `Heading, more: rest` and indented lines, which stay
+/// as they are.
 fn render_paragraph(paragraph: &str, out: &mut Vec<u8>) -> io::Result<()> {
     let (heading, body) = paragraph
         .split_once([',', ':', ';'])
@@ -93,7 +94,8 @@ fn render_paragraph(paragraph: &str, out: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// As roff(7) wants text: backslashes and dashes spelled out, no dot or quote at the start of a line.
+/// As roff(7) wants text: backslashes and dashes spelled out, no dot or quote at the start of a
+/// line.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     match text.starts_with(['.', '\'']) {

@@ -69,7 +69,8 @@ impl Left {
     }
 }
 
-/// Brings home what is in the cache of a mounted volume, as much as is in it now: others may go on writing. Shows how far it is.
+/// Brings home what is in the cache of a mounted volume, as much as is in it now: others may go on
+/// writing. Shows how far it is.
 pub(crate) fn mounted(dir: &Path, left: Left) -> Result<u64> {
     let bar = bar(left.blocks);
     let mut now = Some(left);

@@ -1,6 +1,7 @@
 //! `stetfs nand export`: a part's logical device for other programs.
 //!
-//! With `--nbd` the file is in a directory of our own, and nbdkit's file plugin serves it: see `nbd.rs`.
+//! With `--nbd` the file is in a directory of our own, and nbdkit's file plugin serves it: see
+//! `nbd.rs`.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -21,8 +22,8 @@ use crate::logging::Log;
 use crate::mount::{RELEASE_WAIT, check, launch, open_log};
 use crate::nbd::Nbd;
 
-/// The allocator takes addresses in large pieces, all of which would be locked in memory if they could be used at once. It reads this when the
-/// process starts.
+/// The allocator takes addresses in large pieces, all of which would be locked in memory if they
+/// could be used at once. It reads this when the process starts.
 const ARENA: (&str, &str) = ("MIMALLOC_ARENA_EAGER_COMMIT", "0");
 
 pub(crate) fn run(args: &NandExport, verbose: u8) -> Result<()> {

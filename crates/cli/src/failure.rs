@@ -1,7 +1,7 @@
 //! How a command fails: what went wrong, what the user can do, and the exit code.
 //!
-//! The codes are one table for all commands ([`EXIT_CODES`]), but for those that other programs call by a convention of their own: `fsck` has
-//! those of fsck(8), the helpers those of mount(8).
+//! The codes are one table for all commands ([`EXIT_CODES`]), but for those that other programs
+//! call by a convention of their own: `fsck` has those of fsck(8), the helpers those of mount(8).
 
 use std::any::Any;
 use std::error::Error;
@@ -21,10 +21,12 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes, of every command but those below:
   0  done
-  1  it failed, the reason is on standard error; of several things (ls, cat, cp, rm, mkdir) at least one
+  1  it failed, the reason is on standard error; of several things (ls, cat, cp, rm, mkdir) at \
+  least one
   2  the command line is wrong: an unknown option, scheme, mount option or value; nothing was done
   `stetfs fsck` has those of fsck(8), their sum when several apply:
-  0  no errors; 1 errors were corrected; 4 errors were left; 8 it could not be done; 16 the command line is wrong; 32 cancelled
+  0  no errors; 1 errors were corrected; 4 errors were left; 8 it could not be done; 16 the \
+  command line is wrong; 32 cancelled
   mount.fuse.stetfs and umount.fuse.stetfs have those of mount(8):
   0  done; 1 the command line is wrong; 32 it failed";
 
@@ -91,8 +93,8 @@ impl Display for Failure {
     }
 }
 
-/// Everything that is an error; its sources are told too, unless it repeats them itself. What the volume answers comes with
-/// what can be done about it.
+/// Everything that is an error; its sources are told too, unless it repeats them itself. What the
+/// volume answers comes with what can be done about it.
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         let any = &error as &dyn Any;
@@ -156,7 +158,8 @@ fn advice(error: &stetfs::Error) -> Option<&'static str> {
 }
 
 /// What can be done about an image that ends before its volume does.
-pub(crate) const TRUNCATED: &str = "the image is not whole (a copy that was cut?): get all of it; a repair would throw away what is \
+pub(crate) const TRUNCATED: &str = "the image is not whole (a copy that was cut?): get all of it; \
+    a repair would throw away what is \
                                     missing";
 
 fn media_advice(error: &MediaError) -> Option<&'static str> {
@@ -170,7 +173,8 @@ fn media_advice(error: &MediaError) -> Option<&'static str> {
             ..
         } => "the image would become larger than its file system or `ulimit -f` lets a file be",
         MediaError::Io { .. } | MediaError::WritesLost => {
-            "the device fails; copy what can still be read, and look at the kernel's messages (dmesg)"
+            "the device fails; copy what can still be read, and look at the kernel's messages \
+                (dmesg)"
         }
         MediaError::Truncated { .. } | MediaError::Cut { .. } => TRUNCATED,
         _ => return None,

@@ -59,7 +59,8 @@ pub(crate) fn run(args: &Fsck) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// An image that was cut is not repaired: that would make the loss final. Looking is another matter.
+/// An image that was cut is not repaired: that would make the loss final. Looking is another
+/// matter.
 fn check_whole(args: &Fsck) -> Result<()> {
     let missing = Disk::open(&args.image).map_or(0, |disk| disk.missing());
     if missing == 0 {
@@ -77,7 +78,8 @@ fn check_whole(args: &Fsck) -> Result<()> {
     Err(Failure::new(what).advise(TRUNCATED))
 }
 
-/// The option that tells e2fsck whom to ask. It asks on a terminal only; elsewhere it repairs what is safe.
+/// The option that tells e2fsck whom to ask. It asks on a terminal only; elsewhere it repairs what
+/// is safe.
 fn how_to_repair(args: &Fsck) -> Option<&'static str> {
     if args.no_change {
         Some("-n")
@@ -90,8 +92,8 @@ fn how_to_repair(args: &Fsck) -> Option<&'static str> {
     }
 }
 
-/// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck, which refuses a log that it does not know
-/// unless the user has that given up.
+/// Replays the journal and finishes orphans. What cannot be recovered is told and left to e2fsck,
+/// which refuses a log that it does not know unless the user has that given up.
 fn recover(args: &Fsck) -> Result<()> {
     let image = &args.image;
     let Ok(before) = VolumeInfo::read(image) else {
@@ -132,11 +134,13 @@ fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
     let scheme = owner.as_deref().unwrap_or("(unknown)");
     eprintln!("stetfs: {shown}: GIVEN UP: what scheme {scheme} had committed and not brought home");
     eprintln!(
-        "stetfs: LOST is what was written last, also what fsync has confirmed: whole files, names, and parts of files, which then \
+        "stetfs: LOST is what was written last, also what fsync has confirmed: whole files, names, \
+            and parts of files, which then \
          have old content, or old and new"
     );
     eprintln!(
-        "stetfs: e2fsck repairs the structure of what is left, and cannot tell which files these are"
+        "stetfs: e2fsck repairs the structure of what is left, and cannot tell which files these \
+            are"
     );
     Ok(())
 }

@@ -1,7 +1,9 @@
-//! What a file or device holds, in words: so that nothing is overwritten unawares, and what is no volume is called what it is.
+//! What a file or device holds, in words: so that nothing is overwritten unawares, and what is no
+//! volume is called what it is.
 //!
-//! The common formats are told by their magic numbers, which are those of file(1) and libblkid: the same on every machine, also
-//! where no util-linux is. For the rest blkid(8) is asked, if it is there. Nothing is written.
+//! The common formats are told by their magic numbers, which are those of file(1) and libblkid: the
+//! same on every machine, also where no util-linux is. For the rest blkid(8) is asked, if it is
+//! there. Nothing is written.
 
 use std::fmt::{self, Display};
 use std::fs::File;
@@ -461,7 +463,10 @@ pub(crate) fn check_new(path: &Path) -> Result<()> {
     let list = std::fs::read_to_string("/proc/mtd").unwrap_or_default();
     Err(failure.advise(match list.lines().nth(1) {
         Some(_) => "the NAND parts of this machine are in /proc/mtd",
-        None => "the kernel has no MTD device (its driver is not loaded?); for a simulated part give a file elsewhere",
+        None => {
+            "the kernel has no MTD device (its driver is not loaded?); for a simulated part \
+            give a file elsewhere"
+        }
     }))
 }
 
@@ -483,19 +488,20 @@ pub(crate) fn advice(path: &Path, holds: &Holds) -> Option<String> {
             match is_block {
                 true => format!("use the partition's own device (lsblk {shown} lists them)"),
                 false => format!(
-                    "use the partition through a loop device: losetup -f --show -o {} --sizelimit {} {shown}, then \
+                    "use the partition through a loop device: losetup -f --show -o {} --sizelimit \
+                        {} {shown}, then \
                      stetfs mount /dev/loopN DIR",
                     p.offset, p.size
                 ),
             }
         }
         Kind::JournalDevice => {
-            "a volume with such a journal has the feature has_journal and no journal inode; give the volume itself".to_owned()
+            "a volume with such a journal has the feature has_journal and no journal inode; give \
+                the volume itself"
+                .to_owned()
         }
         Kind::Region => "give the volume, and this as its memory: -o nvm=FILE".to_owned(),
-        Kind::ExtOfBlocks(_) => {
-            "a kernel whose memory pages are that large mounts it".to_owned()
-        }
+        Kind::ExtOfBlocks(_) => "a kernel whose memory pages are that large mounts it".to_owned(),
         Kind::Ext | Kind::NandPart | Kind::Foreign | Kind::Text | Kind::Data => return None,
     })
 }

@@ -1,4 +1,5 @@
-//! Volumes that this process mounts itself: opening the device, and an unmounted image as a file tree.
+//! Volumes that this process mounts itself: opening the device, and an unmounted image as a file
+//! tree.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -20,8 +21,8 @@ use crate::place;
 use crate::shown::shown;
 use crate::tree::{FileKind, Item, Meta, Source, Stamp, Tree, check_part};
 
-/// Mounts the volume in `image`; the caller decides who sees it. Read-only means that nothing is written: what needs recovery is
-/// recovered in memory, and the report says so in its warnings.
+/// Mounts the volume in `image`; the caller decides who sees it. Read-only means that nothing is
+/// written: what needs recovery is recovered in memory, and the report says so in its warnings.
 pub(crate) fn mount(image: &Path, options: MountOptions) -> Result<(Fs, MountReport)> {
     let in_memory = options.read_only && !options.noload && needs_recovery(image);
     let media = open_media(image, &options, in_memory)?;
@@ -99,11 +100,13 @@ fn failed(image: &Path, error: Error) -> Failure {
     let advice = match &error {
         Error::Mount(why) => match &**why {
             MountError::NoJournal { .. } => Some(format!(
-                "to read it: -o ro; to write without a journal, so that a crash needs e2fsck: -o scheme=null; to give it one: \
+                "to read it: -o ro; to write without a journal, so that a crash needs e2fsck: -o \
+                    scheme=null; to give it one: \
                  tune2fs -j {shown}"
             )),
             MountError::NeedsRecovery { .. } => Some(format!(
-                "make {shown} writable for a moment, or look at it as it would be after recovery: -o ro"
+                "make {shown} writable for a moment, or look at it as it would be after recovery: \
+                    -o ro"
             )),
             _ => None,
         },
@@ -113,7 +116,8 @@ fn failed(image: &Path, error: Error) -> Failure {
     advice.into_iter().fold(failure, Failure::advise)
 }
 
-/// Recovers the journal, by the scheme that wrote it, and finishes what was left open, and leaves the volume clean.
+/// Recovers the journal, by the scheme that wrote it, and finishes what was left open, and leaves
+/// the volume clean.
 pub(crate) fn recover(image: &Path, nvm: Option<&Path>) -> Result<MountReport> {
     let mut options = MountOptions {
         nvm: nvm.map(Path::to_owned),
@@ -461,7 +465,8 @@ impl Item for File<'_> {
         let set = fs.setxattr(caller, self.ino, name, value, SetXattr::Any);
         set.map_err(|e| match e {
             Error::NoSpace => Failure::new(format!(
-                "attribute {} of {} bytes: no space left on device: all attributes of a file share what is free in its inode and one block, which takes a free one",
+                "attribute {} of {} bytes: no space left on device: all attributes of a file share \
+                    what is free in its inode and one block, which takes a free one",
                 shown(name),
                 value.len()
             )),

@@ -38,7 +38,8 @@ pub(crate) struct VolumeInfo {
     pub(crate) inodes_free: u32,
     pub(crate) inode_size: u16,
     pub(crate) features: Vec<String>,
-    /// The state in a word: `mounted`, `clean`, `needs recovery`, `errors`, `not cleanly unmounted`.
+    /// The state in a word: `mounted`, `clean`, `needs recovery`, `errors`,
+    /// `not cleanly unmounted`.
     pub(crate) state: &'static str,
     pub(crate) needs_recovery: bool,
     /// The first of the inodes that were deleted while open, or 0.
@@ -318,7 +319,8 @@ fn journal_rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
     match &v.journal {
         None => vec![(
             "journal",
-            "none: it can be mounted with -o ro, or without a journal with -o scheme=null; tune2fs -j makes one".to_owned(),
+            "none: it can be mounted with -o ro, or without a journal with -o scheme=null; tune2fs \
+                -j makes one".to_owned(),
         )],
         Some(JournalInfo::Unreadable { unreadable }) => {
             vec![("journal", format!("cannot be read: {unreadable}"))]
@@ -358,9 +360,15 @@ fn journal_rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
             rows.push((
                 "log",
                 match start {
-                    _ if *is_private => format!("open: only scheme {scheme} can read what is in it"),
+                    _ if *is_private => format!(
+                        "open: only scheme {scheme} can read what is in \
+                        it"
+                    ),
                     0 => format!("empty, the next transaction is {sequence}"),
-                    _ => format!("begins at journal block {start} with transaction {sequence}; see `stetfs journal`"),
+                    _ => format!(
+                        "begins at journal block {start} with transaction {sequence}; see \
+                        `stetfs journal`"
+                    ),
                 },
             ));
             if *error != 0 {
@@ -450,7 +458,8 @@ fn journal(disk: &Disk) -> Option<JournalInfo> {
     })
 }
 
-/// What the server of a mounted volume says of itself; none when it does not answer, as the kernel's.
+/// What the server of a mounted volume says of itself; none when it does not answer, as the
+/// kernel's.
 fn server_says(dir: &Path, what: &str) -> Option<String> {
     let stats = stetfs_fuse::query_stats(dir).ok()?;
     let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
@@ -488,7 +497,8 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     out
 }
 
-/// What has no superblock that can be decoded, by the name of what it is instead, with what the user can do.
+/// What has no superblock that can be decoded, by the name of what it is instead, with what the
+/// user can do.
 pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
     let shown = image.display();
     let unlike = |what: String| Failure::new(format!("{shown}: {what}"));
@@ -506,7 +516,8 @@ pub(crate) fn not_a_volume(image: &Path, why: impl Into<Failure>) -> Failure {
     };
     let fsck = || {
         format!(
-            "if this is an ext4 volume, e2fsck may find a copy of its superblock: stetfs fsck {shown}"
+            "if this is an ext4 volume, e2fsck may find a copy of its superblock: stetfs fsck \
+                {shown}"
         )
     };
     match holds.kind {

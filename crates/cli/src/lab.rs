@@ -1,5 +1,5 @@
-//! `stetfs lab`: the papers' experiments with a command line. It fails when an experiment could not be run; what does not hold of a
-//! paper's claims is a result like any other.
+//! `stetfs lab`: the papers' experiments with a command line. It fails when an experiment could not
+//! be run; what does not hold of a paper's claims is a result like any other.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -213,8 +213,10 @@ pub(crate) fn help() -> String {
 Experiments:
 {}
 
-Each claim is reached, short of the paper's figure, or overshot: better by more than the tolerance (10 % where nothing else is said), which means that
-something else was measured than in the paper. \"Fitted\" is what was chosen so that it fits the figure that it is compared with.
+Each claim is reached, short of the paper's figure, or overshot: better by more than the tolerance \
+(10 % where nothing else is said), which means that
+something else was measured than in the paper. \"Fitted\" is what was chosen so that it fits the \
+figure that it is compared with.
 
 Exit codes: 0 it was run, whether the paper's claims are reached or not; 1 it could not be run.
 

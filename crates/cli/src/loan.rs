@@ -1,8 +1,9 @@
 //! A volume on a NAND part, lent to tools that work on files.
 //!
-//! mke2fs and e2fsck know nothing of flash. They get a sparse copy in the directory for temporary files, and what they
-//! have changed is written back, page by page. Should that be cut short, the volume is as it is when such a tool is cut short: the beginning, with
-//! the superblock, is written last.
+//! mke2fs and e2fsck know nothing of flash. They get a sparse copy in the directory for temporary
+//! files, and what they have changed is written back, page by page. Should that be cut short, the
+//! volume is as it is when such a tool is cut short: the beginning, with the superblock, is written
+//! last.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -41,10 +42,11 @@ impl Loan {
         Ok(Some(loan))
     }
 
-    /// Lends an empty file of the size of the part in `image`, nothing when that is no file of a part. What is on the part stays there until
-    /// the loan is given back.
+    /// Lends an empty file of the size of the part in `image`, nothing when that is no file of a
+    /// part. What is on the part stays there until the loan is given back.
     pub(crate) fn blank(image: &Path) -> Result<Option<Self>> {
-        // Whoever makes a volume begins again after a crash: no page has to wait for the host's medium.
+        // Whoever makes a volume begins again after a crash: no page has to wait for the host's
+        // medium.
         Self::open(image, false, Survives::ProcessCrash)
     }
 

@@ -1,4 +1,5 @@
-//! Where the program's own messages go: standard error, and for a server in the background a file or the system log.
+//! Where the program's own messages go: standard error, and for a server in the background a file
+//! or the system log.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -35,7 +36,8 @@ impl Log {
         log
     }
 
-    /// The server has left its terminal: from now on messages go to the system log, unless standard error is a file now.
+    /// The server has left its terminal: from now on messages go to the system log, unless standard
+    /// error is a file now.
     pub(crate) fn detach(&self, has_file: bool) {
         self.to_system_log.store(!has_file, Ordering::Relaxed);
     }
@@ -67,7 +69,8 @@ impl Log {
     }
 }
 
-/// One message, which comes in one write: to the system log with a severity, else to standard error.
+/// One message, which comes in one write: to the system log with a severity, else to standard
+/// error.
 pub(crate) struct Line(Option<Severity>);
 
 impl Write for Line {

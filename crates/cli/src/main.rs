@@ -1,7 +1,8 @@
 //! The `stetfs` command.
 //!
-//! `args.rs` is the definition of the command line; each command is a module of its name. One program goes by several names:
-//! called as `mount.fuse.stetfs` or `umount.fuse.stetfs` (or `fuseblk` for `fuse`) it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
+//! `args.rs` is the definition of the command line; each command is a module of its name. One
+//! program goes by several names: called as `mount.fuse.stetfs` or `umount.fuse.stetfs` (or
+//! `fuseblk` for `fuse`) it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
 //! is how mount.fuse3 calls it for the type fuse.stetfs.
 #![forbid(unsafe_code)]
 
@@ -50,7 +51,8 @@ use args::{Cli, Command, MountHelper, Nand, NandCommand, UmountHelper};
 use failure::{Failure, Result};
 use logging::Log;
 
-/// Block contents come and go by the thousand; this allocator takes a fifth of the processor time from that.
+/// Block contents come and go by the thousand; this allocator takes a fifth of the processor time
+/// from that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -85,7 +87,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `stetfs IMAGE DIR [-o OPTIONS]`: the first word is not a command, and the first two are what can be mounted where.
+/// `stetfs IMAGE DIR [-o OPTIONS]`: the first word is not a command, and the first two are what can
+/// be mounted where.
 fn is_mount_fuse_call(arguments: &[OsString]) -> bool {
     let [_, image, dir, ..] = arguments else {
         return false;

@@ -1,7 +1,7 @@
 //! `stetfs mkfs`: makes a volume with mke2fs.
 //!
-//! The formatter is mke2fs alone; what is here chooses the arguments, sets the size of an image file, and refuses to
-//! destroy what is there already.
+//! The formatter is mke2fs alone; what is here chooses the arguments, sets the size of an image
+//! file, and refuses to destroy what is there already.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileTypeExt;
@@ -62,7 +62,8 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
         Ok(volume) => output::line(format_args!("made {shown}: {}", volume.summary())),
         Err(e) => {
             if !existed {
-                // What was begun is no volume; an error here changes nothing about the failure that is told.
+                // What was begun is no volume; an error here changes nothing about the failure that
+                // is told.
                 let _ = fs::remove_file(image);
             }
             Err(e)
@@ -164,7 +165,8 @@ fn wanted_size(args: &Mkfs, existed: bool, part: Option<&Loan>) -> Result<u64> {
 fn set_size(args: &Mkfs, existed: bool, size: u64) -> Result<()> {
     let image = &args.image;
     if args.size.is_some() && (!existed || image.metadata()?.is_file()) {
-        // Cut to nothing first, so that what is left of an older volume cannot be found in the new one.
+        // Cut to nothing first, so that what is left of an older volume cannot be found in the new
+        // one.
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -184,7 +186,8 @@ fn capacity(image: &Path, part: Option<&Loan>) -> Result<u64> {
     Ok(File::open(image)?.seek(SeekFrom::End(0))?)
 }
 
-/// A sixteenth of the volume: every byte goes through the journal, and a checkpoint must not follow each few commits.
+/// A sixteenth of the volume: every byte goes through the journal, and a checkpoint must not follow
+/// each few commits.
 fn journal_size(volume: u64, block: u64) -> u64 {
     (volume / 16).clamp(JOURNAL_BLOCKS_MIN * block, JOURNAL_MAX)
 }

@@ -1,7 +1,7 @@
 //! `stetfs mount` and the helper `mount.fuse.stetfs`.
 //!
-//! In the background there are two processes: the one that the user called starts this program again with `--server` and
-//! waits until the mount stands; that one mounts and serves.
+//! In the background there are two processes: the one that the user called starts this program
+//! again with `--server` and waits until the mount stands; that one mounts and serves.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -22,7 +22,8 @@ pub(crate) const EXIT_USAGE: u8 = 1;
 /// mount(8): the mount failed.
 pub(crate) const EXIT_MOUNT_FAILED: u8 = 32;
 
-/// How long a mount waits for the server of an earlier one that has been unmounted and still commits.
+/// How long a mount waits for the server of an earlier one that has been unmounted and still
+/// commits.
 pub(crate) const RELEASE_WAIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(args: &Mount, verbose: u8) -> Result<()> {
@@ -62,7 +63,8 @@ pub(crate) fn run_helper(args: &MountHelper) -> Result<()> {
     start_server(&mount, args.verbose).map_err(|f| f.exit(EXIT_MOUNT_FAILED))
 }
 
-/// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to change.
+/// mount(8) hands in the options that the mount has, those of /etc/fstab, and those that are to
+/// change.
 fn remount(args: &MountHelper, options: &Options) -> Result<()> {
     let entry = mountinfo::resolve(&args.dir).and_then(|dir| mountinfo::mounted_on(&dir));
     let entry = entry.ok().flatten();
@@ -113,7 +115,8 @@ fn known(options: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// What can be said before a server is started. The mount point is looked at by the server, which may find a dead mount on it.
+/// What can be said before a server is started. The mount point is looked at by the server, which
+/// may find a dead mount on it.
 pub(crate) fn check(image: &Path, dir: &Path) -> Result<()> {
     image.metadata().during(|| image.display().to_string())?;
     match dir.metadata() {
@@ -177,7 +180,8 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     let ready = |standing: Standing| {
         if !standing.hears_syncs && !args.quiet && !options.fuse.read_only {
             eprintln!(
-                "stetfs: sync(1) does not reach this mount: what must be durable needs fsync (`sync FILE`); {}",
+                "stetfs: sync(1) does not reach this mount: what must be durable needs fsync \
+                    (`sync FILE`); {}",
                 if options.fuse.commit_given {
                     "the rest is committed as `commit=` says"
                 } else {

@@ -1,4 +1,5 @@
-//! Whether an image is in use: mounted, the backing file of a loop device, or locked by another process.
+//! Whether an image is in use: mounted, the backing file of a loop device, or locked by another
+//! process.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,7 +18,8 @@ pub(crate) fn resolved(path: &Path) -> PathBuf {
     mountinfo::resolve(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The mount whose volume is `image`: by its path, for a block device by its number, and through loop devices in both directions.
+/// The mount whose volume is `image`: by its path, for a block device by its number, and through
+/// loop devices in both directions.
 pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
     let real = resolved(image);
     let meta = real.metadata().ok();
@@ -104,8 +106,8 @@ pub(crate) fn check_unused(image: &Path) -> Result<()> {
         .or_advise(|| "see who uses it: fuser -v".to_owned())
 }
 
-/// The loop device whose backing file is `image`. One that goes away by itself when its last user has gone, as a mount's does, is
-/// given a moment to do so.
+/// The loop device whose backing file is `image`. One that goes away by itself when its last user
+/// has gone, as a mount's does, is given a moment to do so.
 fn lasting_loop_device_of(image: &Path) -> Option<String> {
     const MOMENT: Duration = Duration::from_secs(2);
     let deadline = Instant::now() + MOMENT;

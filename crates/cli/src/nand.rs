@@ -1,5 +1,5 @@
-//! `stetfs nand`: makes and inspects a flash translation layer on a NAND part, a simulated one in a file or a real one behind `/dev/mtdN`. All
-//! but `create` only read; `export` is in `export.rs`.
+//! `stetfs nand`: makes and inspects a flash translation layer on a NAND part, a simulated one in a
+//! file or a real one behind `/dev/mtdN`. All but `create` only read; `export` is in `export.rs`.
 
 use std::fs::File;
 use std::io::Read;
@@ -107,7 +107,8 @@ struct WearInfo {
     endurance_erases: Option<u32>,
     write_amplification: Option<f64>,
     written: u64,
-    /// Bytes that can be written in the part's whole life, and yet; none when it never wears out or nothing has been written.
+    /// Bytes that can be written in the part's whole life, and yet; none when it never wears out or
+    /// nothing has been written.
     life: Option<u64>,
     life_left: Option<u64>,
 }
@@ -188,7 +189,8 @@ fn create(args: &NandCreate) -> Result<()> {
     show(&args.file, args.json)
 }
 
-/// A simulated part is made in a file of its own: what is there is named, and nothing overwrites it.
+/// A simulated part is made in a file of its own: what is there is named, and nothing overwrites
+/// it.
 fn check_not_there(file: &Path) -> Result<()> {
     let Ok(meta) = file.metadata() else {
         return Ok(());
@@ -533,7 +535,8 @@ fn histogram(wear: &Wear) -> Vec<Bin> {
 
 fn wear_in_words(info: &WearInfo) -> String {
     let mut lines = vec![format!(
-        "{}: {} erase blocks, erased {:.1} times on average, from {} to {} (deviation {:.1}); {} bad, {} more may go bad",
+        "{}: {} erase blocks, erased {:.1} times on average, from {} to {} (deviation {:.1}); {} \
+            bad, {} more may go bad",
         info.file,
         info.blocks,
         info.mean,

@@ -1,7 +1,8 @@
 //! A device for NBD clients: nbdkit with its file plugin, on the file that we export.
 //!
-//! nbdkit speaks the whole protocol (trim, zeroing, forced unit access, several connections), and its file plugin turns each request
-//! into the system call that the exported file understands. The process is our child, ends when we do, and tells us when it ends.
+//! nbdkit speaks the whole protocol (trim, zeroing, forced unit access, several connections), and
+//! its file plugin turns each request into the system call that the exported file understands. The
+//! process is our child, ends when we do, and tells us when it ends.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read};
@@ -31,7 +32,8 @@ pub(crate) struct Nbd {
 }
 
 impl Nbd {
-    /// Makes the directory. Nothing may be at `socket`, except what a server that was killed has left.
+    /// Makes the directory. Nothing may be at `socket`, except what a server that was killed has
+    /// left.
     pub(crate) fn new(socket: &Path) -> Result<Self> {
         let shown = || socket.display().to_string();
         match socket.symlink_metadata() {

@@ -9,8 +9,9 @@ use crate::shown::shown;
 
 /// A place given on the command line.
 ///
-/// An argument is a place in an image if and only if it has a `:` that stands at its end or before a `/`, and what stands before
-/// the first such colon is an existing file that is not a directory. Everything else is a path on this machine.
+/// An argument is a place in an image if and only if it has a `:` that stands at its end or before
+/// a `/`, and what stands before the first such colon is an existing file that is not a directory.
+/// Everything else is a path on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A path on this machine.
@@ -42,7 +43,8 @@ impl Place {
         Self::Host(PathBuf::from(text))
     }
 
-    /// The place in an image; a bare path is an image whose root is meant. For commands that work on images only.
+    /// The place in an image; a bare path is an image whose root is meant. For commands that work
+    /// on images only.
     pub(crate) fn in_image(&self) -> (&Path, &[u8]) {
         match self {
             Self::Host(image) => (image, b"/"),
@@ -78,7 +80,8 @@ pub(crate) fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// A path and its last part: `/a/b/` is (`/a`, `b`); `None` for the root and for what ends in `.` or `..`.
+/// A path and its last part: `/a/b/` is (`/a`, `b`); `None` for the root and for what ends in `.`
+/// or `..`.
 pub(crate) fn split_last(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let path = Path::new(OsStr::from_bytes(path));
     let name = path.file_name()?.as_bytes().to_vec();

@@ -1,7 +1,8 @@
 //! Names as they are shown: what an image calls its files must not reach a terminal as commands.
 
-/// A name or path, as `ls -b` shows it but for spaces: what cannot be printed is `\n`, `\t`, ... or octal (`\033`), and a backslash is
-/// doubled. Letters of all scripts stay; what is not UTF-8 is shown byte by byte.
+/// A name or path, as `ls -b` shows it but for spaces: what cannot be printed is `\n`, `\t`, ... or
+/// octal (`\033`), and a backslash is doubled. Letters of all scripts stay; what is not UTF-8 is
+/// shown byte by byte.
 pub(crate) fn shown(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -27,7 +28,8 @@ fn is_printable(c: char) -> bool {
     !c.is_control()
         && !matches!(
             c,
-            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}'
         )
 }
 

@@ -10,7 +10,8 @@ pub(crate) struct Size(pub(crate) u64);
 impl FromStr for Size {
     type Err = String;
 
-    /// `4096`, `4K`, `1.5G`, `64MiB`, `64MB`: powers of 1024 whatever the spelling, as mke2fs and lvcreate do.
+    /// `4096`, `4K`, `1.5G`, `64MiB`, `64MB`: powers of 1024 whatever the spelling, as mke2fs and
+    /// lvcreate do.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(

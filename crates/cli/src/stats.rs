@@ -1,7 +1,8 @@
 //! `stetfs stats`: the live counters of a mounted volume.
 //!
-//! The server gives them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`. Only what is
-//! worth a table of its own is known by name here; the other counters are shown under the names that they have.
+//! The server gives them as JSON (`stetfs_fuse::query_stats`): the core's `Stats`, and `server`.
+//! Only what is worth a table of its own is known by name here; the other counters are shown under
+//! the names that they have.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -76,7 +77,8 @@ pub(crate) fn run(args: &Stats) -> Result<()> {
     }
 }
 
-/// `--watch mnt` and `--watch 2 mnt`: what follows the option is the number of seconds if it is a number, else the mount point.
+/// `--watch mnt` and `--watch 2 mnt`: what follows the option is the number of seconds if it is a
+/// number, else the mount point.
 fn pause_and_dir(args: &Stats) -> Result<(Option<f64>, Option<&Path>)> {
     let dir = args.dir.as_deref();
     let Some(word) = args.watch.as_deref() else {
@@ -240,7 +242,8 @@ fn summary(counters: &Counters) -> String {
         format!(" ({:.2} times)", device.write_bytes as f64 / user as f64)
     };
     format!(
-        "programs wrote {}, the device received {}{ratio} in {} writes and {} flushes\nprograms read {}, the device delivered {}",
+        "programs wrote {}, the device received {}{ratio} in {} writes and {} flushes\nprograms \
+            read {}, the device delivered {}",
         Size(user),
         Size(device.write_bytes),
         device.writes,
@@ -264,7 +267,9 @@ fn in_cache(cache: &Cache, traffic: &MeterSnapshot, commits: u64) -> String {
     let fences = traffic.fences(Cause::Log) + traffic.fences(Cause::CommitRecord);
     let a_commit = |n: u64| n as f64 / commits.max(1) as f64;
     format!(
-        "its cache: {} of {} blocks in use, {dirty} ({}) not home; hit rate {} ({} of the hits on such blocks); {} evicted, {} written home, {} copied to be changed\na commit: {:.1} cache lines, {:.1} fences",
+        "its cache: {} of {} blocks in use, {dirty} ({}) not home; hit rate {} ({} of the hits on \
+            such blocks); {} evicted, {} written home, {} copied to be changed\na commit: {:.1} \
+            cache lines, {:.1} fences",
         cache.cached,
         cache.blocks,
         share(dirty, cache.cached),
@@ -344,7 +349,8 @@ fn watch(source: &Source<'_>, json: bool, seconds: f64) -> Result<()> {
     for i in 0u32.. {
         if i % HEADER_EVERY == 0 {
             output::line(
-                "   commits/s   flushes/s   written/s         log  checkpoint        home   all writes   (bytes a second)",
+                "   commits/s   flushes/s   written/s         log  checkpoint        home   all \
+                    writes   (bytes a second)",
             )?;
         }
         sleep(pause);

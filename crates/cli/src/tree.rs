@@ -1,4 +1,5 @@
-//! What walking and copying need of a file tree, so that a host directory and an unmounted image are alike to them.
+//! What walking and copying need of a file tree, so that a host directory and an unmounted image
+//! are alike to them.
 
 use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
@@ -80,7 +81,8 @@ pub(crate) struct Meta {
 
 /// A file that is read.
 pub(crate) trait Source {
-    /// The next range that may hold data, at or after `from`: start and end. `None` when only a hole is left.
+    /// The next range that may hold data, at or after `from`: start and end. `None` when only a
+    /// hole is left.
     fn next_data(&mut self, from: u64) -> Result<Option<(u64, u64)>>;
     /// Reads at `offset`; 0 at the end.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize>;
@@ -90,8 +92,8 @@ pub(crate) trait Source {
 pub(crate) trait Tree {
     /// How a path is shown in messages.
     fn shown(&self, path: &[u8]) -> String;
-    /// What is at a path that the user gave; `None` when nothing is. A symbolic link at its end is followed if `follow`, those before
-    /// it always are: the words are the user's, not the image's.
+    /// What is at a path that the user gave; `None` when nothing is. A symbolic link at its end is
+    /// followed if `follow`, those before it always are: the words are the user's, not the image's.
     fn at(&self, path: &[u8], follow: bool) -> Result<Option<Box<dyn Item + '_>>>;
     /// It is one that damage, or malice, may have brought into any state.
     fn is_image(&self) -> bool;
@@ -99,11 +101,12 @@ pub(crate) trait Tree {
     fn capacity(&self) -> Result<u64>;
 }
 
-/// A file of any kind, held by a handle and not by its path: what is done with it happens to this file, whatever becomes of its
-/// names.
+/// A file of any kind, held by a handle and not by its path: what is done with it happens to this
+/// file, whatever becomes of its names.
 ///
-/// Names are single parts of a path ([`check_part`]), looked for in this directory only, and no symbolic link is followed. So nothing that
-/// an image says leads out of the directory that the user named.
+/// Names are single parts of a path ([`check_part`]), looked for in this directory only, and no
+/// symbolic link is followed. So nothing that an image says leads out of the directory that the
+/// user named.
 pub(crate) trait Item {
     /// How it is shown in messages.
     fn shown(&self) -> String;
@@ -120,7 +123,8 @@ pub(crate) trait Item {
     /// Its descriptor, on this machine.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Makes an empty file, which is open for writing; the name must be free, as for all that follow.
+    /// Makes an empty file, which is open for writing; the name must be free, as for all that
+    /// follow.
     fn make_file(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>>;
     fn make_dir(&self, name: &[u8], mode: u16) -> Result<Box<dyn Item + '_>>;
     fn make_symlink(&self, name: &[u8], target: &[u8]) -> Result<Box<dyn Item + '_>>;
@@ -178,7 +182,8 @@ pub(crate) fn shown_below(dir: &dyn Item, name: &[u8]) -> String {
     }
 }
 
-/// Whether `name` is one part of a path, which names something in a directory and nothing elsewhere.
+/// Whether `name` is one part of a path, which names something in a directory and nothing
+/// elsewhere.
 pub(crate) fn check_part(name: &[u8]) -> Result<&[u8]> {
     let leads_on = name.iter().any(|byte| matches!(byte, b'/' | 0));
     if name.is_empty() || leads_on || matches!(name, b"." | b"..") {
@@ -193,8 +198,8 @@ pub(crate) fn check_part(name: &[u8]) -> Result<&[u8]> {
 /// Directories below each other, at most: the longest path (PATH_MAX) has no more.
 const DEPTH_MAX: usize = 2048;
 
-/// The directories that a walk through a tree has entered. A damaged image may have a directory under several names, one of them
-/// below itself: a walk that went on there would not end.
+/// The directories that a walk through a tree has entered. A damaged image may have a directory
+/// under several names, one of them below itself: a walk that went on there would not end.
 pub(crate) struct Walk {
     /// Of an image: all of them. A directory of this machine may be mounted in two places.
     entered: HashSet<(u64, u64)>,

@@ -26,8 +26,9 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     };
     let is_kept = left.is_some_and(|left| left.is_kept);
     if let Some(left) = left.filter(|left| !left.is_kept) {
-        // So that it is seen how far it is, and nobody waits with a mount point that is gone. The rest goes with the unmount, and so does all of
-        // it for those who may not give the server commands.
+        // So that it is seen how far it is, and nobody waits with a mount point that is gone. The
+        // rest goes with the unmount, and so does all of it for those who may not give the server
+        // commands.
         let _ = drain::mounted(&args.dir, left);
     }
     let unmounted = stetfs_fuse::umount(&args.dir, args.lazy, timeout)
@@ -55,7 +56,8 @@ pub(crate) fn run(args: &Umount) -> Result<()> {
     if is_kept {
         let shown = image.display();
         eprintln!(
-            "stetfs: the newest content of {shown} stays in its cache (keep-cache): mount it again, or: stetfs drain {shown}"
+            "stetfs: the newest content of {shown} stays in its cache (keep-cache): mount it \
+                again, or: stetfs drain {shown}"
         );
         return Ok(());
     }
@@ -71,7 +73,8 @@ pub(crate) fn run_helper(args: &UmountHelper) -> Result<()> {
     })
 }
 
-/// Waits until nobody holds the image: the server's process may not be visible from here (another PID namespace).
+/// Waits until nobody holds the image: the server's process may not be visible from here (another
+/// PID namespace).
 fn wait_released(image: &Path, timeout: Duration) -> Result<()> {
     let started = Instant::now();
     let shown = image.display();
@@ -88,7 +91,8 @@ fn wait_released(image: &Path, timeout: Duration) -> Result<()> {
                 )));
             }
             Ok(true) => sleep(POLL),
-            // Someone else's image, or one that is gone: there is nothing more to find out about it.
+            // Someone else's image, or one that is gone: there is nothing more to find out about
+            // it.
             Err(Errno::ACCESS | Errno::PERM | Errno::NOENT) => return Ok(()),
             Err(e) => return Err(Failure::from(e).context(shown)),
         }

@@ -1,4 +1,5 @@
-//! What Delta Journaling costs the processor: comparing and compressing a block, and a durable overwrite. `--help` says how to run it.
+//! What Delta Journaling costs the processor: comparing and compressing a block, and a durable
+//! overwrite. `--help` says how to run it.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -19,15 +20,20 @@ What Delta Journaling costs the processor.
 
     delta_speed [--file FILE] [--rounds N] [--options OPTIONS]
 
-    --file FILE        16 MiB for NVRAM, made and removed; should lie in memory (/dev/shm/delta-speed)
+    --file FILE        16 MiB for NVRAM, made and removed; should lie in memory \
+    (/dev/shm/delta-speed)
     --rounds N         the quickest of so many rounds counts (200)
     --options OPTIONS  mount options (scheme=dj,data=journal,durability=process)
 
-The first rows take a block of 4 KiB and what it was before, which differ in 10 % of the bits: in one run of bytes that were inverted, in many
-pieces of 8 to 64 such bytes, or in pieces with new values. Commits overwrite a block of a file with the second kind of difference and make it
-durable (Fs::write, Fs::fsync with datasync), on a volume in the process's memory with NVRAM in FILE; of these 64 commits make a round.
+The first rows take a block of 4 KiB and what it was before, which differ in 10 % of the bits: in \
+one run of bytes that were inverted, in many
+pieces of 8 to 64 such bytes, or in pieces with new values. Commits overwrite a block of a file \
+with the second kind of difference and make it
+durable (Fs::write, Fs::fsync with datasync), on a volume in the process's memory with NVRAM in \
+FILE; of these 64 commits make a round.
 
-Columns: nanoseconds in the quickest round, and on average over all of them, of processor time. For a commit also its blocks, the bytes that it
+Columns: nanoseconds in the quickest round, and on average over all of them, of processor time. \
+For a commit also its blocks, the bytes that it
 stores in NVRAM, and what it wrote to the volume, checkpoints included.
 
 What is aimed at: 150 ns to compare, 2,000 ns to compare and compress, 5,000 ns for a commit.
@@ -230,7 +236,8 @@ fn commit(args: &Args) {
         nvm.unwrap_or(0)
     };
     let more = format!(
-        "{:.2} blocks, {:.0} bytes of NVRAM, {:.0} of the volume; of the time {changes:.0} ns are the caller's change",
+        "{:.2} blocks, {:.0} bytes of NVRAM, {:.0} of the volume; of the time {changes:.0} ns are \
+            the caller's change",
         each(blocks(&after) - blocks(&before)),
         each(nvm_bytes(&after) - nvm_bytes(&before)),
         each(after.device.total().write_bytes - before.device.total().write_bytes),

@@ -1,4 +1,5 @@
-//! What a durable overwrite and a cached read cost on a volume in memory, or with a cache in memory beside it, next to the bare loop of stores. `--help` says how to run it.
+//! What a durable overwrite and a cached read cost on a volume in memory, or with a cache in memory
+//! beside it, next to the bare loop of stores. `--help` says how to run it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,22 +24,32 @@ What a durable overwrite and a read cost on a volume in memory, or with a cache 
     --rounds N         how often all rows run (5)
     --options OPTIONS  mount options (scheme=shortcut,durability=process)
     --only ROW         that row alone
-    --warm             instead: how long a mount with a warm cache of two million blocks takes, as many as 8 GiB have
+    --warm             instead: how long a mount with a warm cache of two million blocks takes, as \
+    many as 8 GiB have
 
-With a scheme that has memory beside the volume (scheme=ubj, tinca, spindle), its file is FILE.nvm with 1 GiB, and what the medium saw is what that saw.
+With a scheme that has memory beside the volume (scheme=ubj, tinca, spindle), its file is FILE.nvm \
+with 1 GiB, and what the medium saw is what that saw.
 
-Each operation overwrites a random place of a file of 64 MiB, with words that differ everywhere, and makes it durable
-(Fs::write, Fs::fsync with datasync), or reads one (Fs::read). The bare loops store the same bytes past the cache into the same file, and fence: no
-file system can be faster. All blocks of the files have been moved before, so each lies somewhere else and their maps are as long as can be.
+Each operation overwrites a random place of a file of 64 MiB, with words that differ everywhere, \
+and makes it durable
+(Fs::write, Fs::fsync with datasync), or reads one (Fs::read). The bare loops store the same bytes \
+past the cache into the same file, and fence: no
+file system can be faster. All blocks of the files have been moved before, so each lies somewhere \
+else and their maps are as long as can be.
 
-Columns: operations a second, the best round; that as a share of the bare loop of the same size; nanoseconds for one operation
-in the quickest 256 in a row of any thread, and of processor time on average over the best round; what the medium saw for one, checkpoints
+Columns: operations a second, the best round; that as a share of the bare loop of the same size; \
+nanoseconds for one operation
+in the quickest 256 in a row of any thread, and of processor time on average over the best round; \
+what the medium saw for one, checkpoints
 included. Of two threads, the factor over one is in the last column.
 
-With a cache it is aimed at 200,000 overwrites of 4 KiB and 1,500,000 reads a second, two threads at 1.6 times one, and a warm mount in 3 s.
+With a cache it is aimed at 200,000 overwrites of 4 KiB and 1,500,000 reads a second, two threads \
+at 1.6 times one, and a warm mount in 3 s.
 
-What is aimed at with scheme shortcut: 400,000 overwrites of 4 KiB a second, 800,000 of 64 B, two threads at 1.6 times one, and at most 4,352 bytes for 4 KiB.
-What two cores of a Zen 5 gave, with nothing else on them: 215,000, 398,000, 1.13 times, and 4,326 bytes. Other work
+What is aimed at with scheme shortcut: 400,000 overwrites of 4 KiB a second, 800,000 of 64 B, two \
+threads at 1.6 times one, and at most 4,352 bytes for 4 KiB.
+What two cores of a Zen 5 gave, with nothing else on them: 215,000, 398,000, 1.13 times, and 4,326 \
+bytes. Other work
 on the machine shows in the rates at once, and least in the quickest 256.
 ";
 

@@ -1,9 +1,12 @@
-//! What journaling costs the host of an image file: scheme `jftl`, which remaps by reflink, against copying and against `jbd2`.
+//! What journaling costs the host of an image file: scheme `jftl`, which remaps by reflink, against
+//! copying and against `jbd2`.
 //!
-//! `cargo run --release -p stetfs --example reflink -- DIR [ROUNDS [OPTIONS...]]`, where DIR is on XFS or Btrfs with nothing else going on:
-//! everything that its block device gets to write is counted (`/sys/dev/block/*/stat`). OPTIONS, as for `-o`, are configurations of
-//! one's own instead of those below. The configurations take turns in every round, each on a new image; what is printed
-//! are medians over the rounds. The unmount is in all numbers, since some leave work to it.
+//! `cargo run --release -p stetfs --example reflink -- DIR [ROUNDS
+//! [OPTIONS...]]`, where DIR is on XFS or Btrfs with nothing else going on: everything that its
+//! block device gets to write is counted (`/sys/dev/block/*/stat`). OPTIONS, as for `-o`, are
+//! configurations of one's own instead of those below. The configurations take turns in every
+//! round, each on a new image; what is printed are medians over the rounds. The unmount is in all
+//! numbers, since some leave work to it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -199,7 +202,8 @@ fn device_stat(dir: &Path) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"))
 }
 
-/// Bytes that the device has written (Documentation/admin-guide/iostats.rst: field 7, in sectors of 512 bytes).
+/// Bytes that the device has written (Documentation/admin-guide/iostats.rst: field 7, in sectors of
+/// 512 bytes).
 fn written(stat: &Path) -> u64 {
     let text = std::fs::read_to_string(stat).expect("the device's statistics");
     let sectors = text.split_whitespace().nth(6).expect("seven fields");

@@ -1,7 +1,9 @@
-//! What the library's common paths cost on a volume in memory, one thread: operations a second, and processor time of this
-//! thread for each, which says more on a busy machine (the journal's own thread is not in it).
+//! What the library's common paths cost on a volume in memory, one thread: operations a second, and
+//! processor time of this thread for each, which says more on a busy machine (the journal's own
+//! thread is not in it).
 //!
-//! `cargo run --release -p stetfs --features testing --example speed [options] [row]`, where options are as for `-o`.
+//! `cargo run --release -p stetfs --features testing --example speed [options]
+//! [row]`, where options are as for `-o`.
 
 use std::time::{Duration, Instant};
 

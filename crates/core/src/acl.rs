@@ -1,7 +1,8 @@
 //! POSIX access control lists: storing them, what they permit, what new files inherit.
 //!
-//! A file's mode and its access list always say the same: setting one changes the other. A list that says no more than nine
-//! permission bits can say is kept as the mode alone. The rules are the kernel's `fs/posix_acl.c`.
+//! A file's mode and its access list always say the same: setting one changes the other. A list
+//! that says no more than nine permission bits can say is kept as the mode alone. The rules are the
+//! kernel's `fs/posix_acl.c`.
 
 use std::sync::atomic::Ordering;
 
@@ -80,8 +81,9 @@ pub(crate) fn load(
     }
 }
 
-/// What the file's access list says to a caller who is not the owner; `None` when there is no list that counts, and the mode
-/// decides. As in the kernel, no list counts when the group bits are all off.
+/// What the file's access list says to a caller who is not the owner; `None` when there is no list
+/// that counts, and the mode decides. As in the kernel, no list counts when the group bits are all
+/// off.
 pub(crate) fn permits(
     vol: &Volume,
     c: &Caller,
@@ -99,8 +101,9 @@ pub(crate) fn permits(
         .map(|acl| evaluate(&acl, c, st.raw.gid, want.bits() as u8)))
 }
 
-/// `posix_acl_permission`, for a caller who is not the owner: an entry for the user decides; else any one entry for one of its
-/// groups that grants everything wanted; else, if no group matched, the others.
+/// `posix_acl_permission`, for a caller who is not the owner: an entry for the user decides; else
+/// any one entry for one of its groups that grants everything wanted; else, if no group matched,
+/// the others.
 fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
     let perm_of = |tag| acl.entries().iter().find(|e| e.tag == tag).map(|e| e.perm);
     let mask = perm_of(Tag::Mask).unwrap_or(7);
@@ -122,11 +125,12 @@ fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
     !in_a_group && perm_of(Tag::Other).unwrap_or(0) & want == want
 }
 
-/// Sets or removes a list, given as setxattr has it; whether that changed anything. The caller stores the inode.
+/// Sets or removes a list, given as setxattr has it; whether that changed anything. The caller
+/// stores the inode.
 ///
 /// # Errors
-/// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a directory, `Invalid` for a value that is
-/// no list, `NotSupported` for symbolic links.
+/// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a
+/// directory, `Invalid` for a value that is no list, `NotSupported` for symbolic links.
 pub(crate) fn set(
     vol: &Volume,
     c: &Caller,
@@ -174,7 +178,8 @@ pub(crate) fn set(
     }
 }
 
-/// Brings the access list in line with a mode that was just set (`posix_acl_chmod`). The caller stores the inode.
+/// Brings the access list in line with a mode that was just set (`posix_acl_chmod`). The caller
+/// stores the inode.
 pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     if !vol.opts.acl || st.is_lnk() {
         return Ok(());
@@ -198,7 +203,8 @@ pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState
     store(vol, h, inode, st, Kind::Access, Some(&acl), true).map(drop)
 }
 
-/// The permission bits that a list means, and whether they say all that it says (`posix_acl_equiv_mode`).
+/// The permission bits that a list means, and whether they say all that it says
+/// (`posix_acl_equiv_mode`).
 fn as_mode(acl: &Acl) -> (u16, bool) {
     let (mut bits, mut equivalent) = (0, true);
     for entry in acl.entries() {
@@ -285,7 +291,8 @@ pub(crate) fn inherit(vol: &Volume, c: &Caller, dir: &Inode, file_mode: u16) -> 
     })
 }
 
-/// The list and the mode when each takes away what the other does not grant (`posix_acl_create_masq`).
+/// The list and the mode when each takes away what the other does not grant
+/// (`posix_acl_create_masq`).
 fn masked_by(default: &Acl, file_mode: u16) -> Result<(Acl, u16)> {
     let has_mask = default.entries().iter().any(|e| e.tag == Tag::Mask);
     let mut bits = file_mode;

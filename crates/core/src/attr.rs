@@ -1,7 +1,8 @@
 //! Attributes: stat, chmod, chown, times, size, and the flags of chattr.
 //!
-//! One call is one handle (a large truncate goes on in further ones). The rules of who may change what are the kernel's
-//! `setattr_prepare` and `may_setattr`; set-user-ID and set-group-ID go where the kernel clears them.
+//! One call is one handle (a large truncate goes on in further ones). The rules of who may change
+//! what are the kernel's `setattr_prepare` and `may_setattr`; set-user-ID and set-group-ID go where
+//! the kernel clears them.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +20,8 @@ use crate::{acl, truncate, xattr};
 /// The credits of changing an inode and its attribute block.
 const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
 
-/// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something here.
+/// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something
+/// here.
 pub(crate) const USER_MODIFIABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::UNRM)
     .union(InodeFlags::COMPR)
@@ -122,7 +124,8 @@ pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) ->
 /// What depends on flags and ownership only.
 fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
     let explicit_time = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
-    // Times of earlier writes, which a page cache above hands in late, are no change that flags could forbid.
+    // Times of earlier writes, which a page cache above hands in late, are no change that flags
+    // could forbid.
     let late =
         set.ctime.is_some() && set.atime.is_none() && set.size.is_none() && set.mode.is_none();
     // Such a cache gives its own time for both to be set to now, too.
@@ -168,7 +171,8 @@ fn check_setattr(c: &Caller, st: &InodeState, set: &SetAttr) -> Result<()> {
     Ok(())
 }
 
-/// What needs write permission: a size that is not set through an open file, and "now" by somebody else than the owner.
+/// What needs write permission: a size that is not set through an open file, and "now" by somebody
+/// else than the owner.
 fn check_access(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     let touches =
         matches!(set.atime, Some(SetTime::Now)) || matches!(set.mtime, Some(SetTime::Now));
@@ -228,8 +232,8 @@ fn apply(
     Ok(())
 }
 
-/// The mode after a change of content or owner: set-user-ID goes, set-group-ID where it means execution, and where the caller is not in
-/// the group (`setattr_should_drop_sgid`).
+/// The mode after a change of content or owner: set-user-ID goes, set-group-ID where it means
+/// execution, and where the caller is not in the group (`setattr_should_drop_sgid`).
 fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
     let is_foreign = !c.privileged && !c.in_group(st.raw.gid);
     let gone = match is_foreign || st.raw.mode & mode::S_IXGRP != 0 {
@@ -239,8 +243,9 @@ fn without_privileges(c: &Caller, st: &InodeState) -> u16 {
     st.raw.mode & !gone
 }
 
-/// Clears set-user-ID, set-group-ID and file capabilities before content changes (`file_remove_privs`). Who calls this holds the inode's
-/// lock for writing. Cheap when there was nothing to clear last time.
+/// Clears set-user-ID, set-group-ID and file capabilities before content changes
+/// (`file_remove_privs`). Who calls this holds the inode's lock for writing. Cheap when there was
+/// nothing to clear last time.
 pub(crate) fn strip_privileges(vol: &Volume, c: &Caller, inode: &Inode) -> Result<()> {
     if inode.no_privileges.load(Ordering::Relaxed) {
         return Ok(());
@@ -298,7 +303,8 @@ fn set_atime(vol: &Volume, inode: &Inode, now: Time) -> Result<()> {
     Ok(())
 }
 
-/// Whether reading now changes `atime`: always, or as `relatime` has it, when it is not later than the last change, or a day old.
+/// Whether reading now changes `atime`: always, or as `relatime` has it, when it is not later than
+/// the last change, or a day old.
 fn wants_atime(rule: Atime, st: &InodeState, now: Time) -> bool {
     const DAY_S: i64 = 24 * 60 * 60;
     let t = st.raw.atime;
@@ -319,8 +325,8 @@ pub(crate) fn get_flags(inode: &Inode) -> Result<InodeFlags> {
 /// Sets the flags that chattr may change; others must be as they are (`ext4_ioctl_setflags`).
 ///
 /// # Errors
-/// `NotPermitted` for somebody else's file, and for the immutable and append-only flags without privilege;
-/// `NotSupported` for a change of any other flag.
+/// `NotPermitted` for somebody else's file, and for the immutable and append-only flags without
+/// privilege; `NotSupported` for a change of any other flag.
 pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFlags) -> Result<()> {
     let _guard = inode.lock.write();
     vol.check_writable()?;
@@ -351,7 +357,8 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
     vol.store_inode(&h, inode, &st)
 }
 
-/// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds checksums.
+/// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds
+/// checksums.
 pub(crate) fn set_generation(
     vol: &Volume,
     c: &Caller,

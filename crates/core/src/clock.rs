@@ -9,13 +9,15 @@ use stetfs_format::Time;
 /// A source of timestamps. Cheap to clone; clones of a manual clock tick together.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// The machine's wall clock as of its last tick, which is where the kernel's file systems take their timestamps from.
-    /// Through FUSE it also saves requests: the kernel sees that a file just made has the time it would give it, and need not
-    /// send it.
+    /// The machine's wall clock as of its last tick, which is where the kernel's file systems take
+    /// their timestamps from. Through FUSE it also saves requests: the kernel sees that a file just
+    /// made has the time it would give it, and need not send it.
     System,
-    /// Nanoseconds since 1970, moved on by [`Clock::TICK_NS`] at each reading, so that runs repeat exactly.
+    /// Nanoseconds since 1970, moved on by [`Clock::TICK_NS`] at each reading, so that runs repeat
+    /// exactly.
     Manual(Arc<AtomicU64>),
-    /// Nanoseconds since 1970, moved by [`Clock::set`] alone, so that it is known what time each operation has seen.
+    /// Nanoseconds since 1970, moved by [`Clock::set`] alone, so that it is known what time each
+    /// operation has seen.
     Still(Arc<AtomicU64>),
 }
 
@@ -52,9 +54,10 @@ impl Clock {
         }
     }
 
-    /// Somebody else's clock, perhaps a finer one, has given this time. If it is of the tick that this clock is in, no
-    /// earlier one is given after it. (From Linux 6.13 on the kernel's file systems look more closely when
-    /// somebody has asked for a time in between, and its FUSE keeps times itself: what changes next would become older again.)
+    /// Somebody else's clock, perhaps a finer one, has given this time. If it is of the tick that
+    /// this clock is in, no earlier one is given after it. (From Linux 6.13 on the kernel's file
+    /// systems look more closely when somebody has asked for a time in between, and its FUSE keeps
+    /// times itself: what changes next would become older again.)
     pub fn seen(&self, time: Time) {
         if let (Self::System, Some(ns)) = (self, ns_of(time))
             && is_in_tick(ns, last_tick())
@@ -72,7 +75,8 @@ impl Clock {
 /// The longest that a tick of the kernel's lasts (CONFIG_HZ=100), in nanoseconds.
 const LONGEST_TICK_NS: u64 = 10_000_000;
 
-/// The newest time that was [`seen`](Clock::seen), for the whole process, as the machine's clock is.
+/// The newest time that was [`seen`](Clock::seen), for the whole process, as the machine's clock
+/// is.
 static NEWEST: AtomicU64 = AtomicU64::new(0);
 
 /// Nanoseconds since 1970, as of the machine's last tick.

@@ -10,8 +10,8 @@ use crate::volume::Volume;
 /// How much is in memory at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Copies up to `len` bytes; gives how many there were. Holes of the source are skipped where the target
-/// has nothing either.
+/// Copies up to `len` bytes; gives how many there were. Holes of the source are skipped where the
+/// target has nothing either.
 ///
 /// # Errors
 /// `Invalid` for overlapping ranges of one file, `IsDirectory`, and those of reading and writing.

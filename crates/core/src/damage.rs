@@ -1,8 +1,9 @@
 //! What happens when damage is found in operation (`ext4_handle_error`).
 //!
-//! The volume is marked: `s_state` says that it has errors, and the first and the latest are described in the superblock, so that
-//! the next e2fsck looks. Then `errors=` decides. Going on keeps the journal running. Read-only stops it: the operation that
-//! met the damage may be half done, and must not become durable.
+//! The volume is marked: `s_state` says that it has errors, and the first and the latest are
+//! described in the superblock, so that the next e2fsck looks. Then `errors=` decides. Going on
+//! keeps the journal running. Read-only stops it: the operation that met the damage may be half
+//! done, and must not become durable.
 
 use std::panic::Location;
 use std::sync::atomic::Ordering;

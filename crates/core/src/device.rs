@@ -29,7 +29,8 @@ pub enum OpenError {
     #[error(transparent)]
     Media(#[from] MediaError),
     /// The persistent memory that the volume remembers.
-    #[error("the memory that the volume had beside it last, {}, {why}: name it with nvm=FILE", path.display())]
+    #[error("the memory that the volume had beside it last, {}, {why}: name it with \
+        nvm=FILE", path.display())]
     Memory {
         /// Where it was.
         path: PathBuf,
@@ -67,10 +68,12 @@ impl<D: BlockDev + 'static> From<Arc<D>> for Media {
     }
 }
 
-/// Opens what a mount with these options needs: the file or block device at `path` ([`open_device`]), and the persistent memory that the
-/// options name. That is made, with the size that the scheme wants, when it is not there, or is an empty file, and nothing of the volume's can be in
-/// it; if no mount comes of it, it is as it was when the last of the media goes. When the options name none, and something of the volume's is in
-/// memory, it is looked for where the volume says that it was last.
+/// Opens what a mount with these options needs: the file or block device at `path`
+/// ([`open_device`]), and the persistent memory that the options name. That is made, with the size
+/// that the scheme wants, when it is not there, or is an empty file, and nothing of the volume's
+/// can be in it; if no mount comes of it, it is as it was when the last of the media goes. When the
+/// options name none, and something of the volume's is in memory, it is looked for where the volume
+/// says that it was last.
 ///
 /// # Errors
 /// As [`open_device`].
@@ -103,7 +106,8 @@ struct Found {
     is_in_memory: bool,
     /// The memory beside it.
     nvm: Option<PathBuf>,
-    /// That may be made: whoever has lost the memory of a volume that needs it is not helped by an empty one.
+    /// That may be made: whoever has lost the memory of a volume that needs it is not helped by an
+    /// empty one.
     may_make: bool,
 }
 
@@ -143,8 +147,9 @@ impl Found {
     }
 }
 
-/// Makes sure that what a volume says is its memory is that, before anything is opened for writing: the image may be a stranger's. It must be a
-/// regular file or a block device, of the image's owner, and begin with the header that the volume expects.
+/// Makes sure that what a volume says is its memory is that, before anything is opened for writing:
+/// the image may be a stranger's. It must be a regular file or a block device, of the image's
+/// owner, and begin with the header that the volume expects.
 fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(), OpenError> {
     let refused = |why: String| {
         Err(OpenError::Memory {
@@ -185,8 +190,8 @@ fn check_remembered(nvm: &Path, record: &VolumeRecord, image: &Path) -> Result<(
     }
 }
 
-/// Opens the same for looking at it as a mount would find it after recovery: nothing is written, whatever the mount does stays in memory
-/// and is forgotten with it.
+/// Opens the same for looking at it as a mount would find it after recovery: nothing is written,
+/// whatever the mount does stays in memory and is forgotten with it.
 ///
 /// # Errors
 /// As [`open_device`].
@@ -306,14 +311,16 @@ impl Drop for MadePmem {
     }
 }
 
-/// Opens the file or block device at `path` for a mount with these options: as memory if the scheme needs that, otherwise as a
-/// block device. The file of a NAND part (`stetfs nand create`) is opened with the flash translation layer on it. It is locked as long as the
-/// device lives.
+/// Opens the file or block device at `path` for a mount with these options: as memory if the scheme
+/// needs that, otherwise as a block device. The file of a NAND part (`stetfs nand create`) is
+/// opened with the flash translation layer on it. It is locked as long as the device lives.
 ///
-/// An unknown scheme is no error here, but one of the mount; so is a scheme whose needs the medium does not meet.
+/// An unknown scheme is no error here, but one of the mount; so is a scheme whose needs the medium
+/// does not meet.
 ///
 /// # Errors
-/// Whatever opening it says: [`MediaError::Busy`], [`MediaError::Open`], and what is wrong with a NAND part.
+/// Whatever opening it says: [`MediaError::Busy`], [`MediaError::Open`], and what is wrong with a
+/// NAND part.
 pub fn open_device(
     path: &Path,
     options: &MountOptions,

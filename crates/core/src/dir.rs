@@ -1,15 +1,16 @@
 //! Directories: finding, adding, changing and removing a name, whichever way the directory is kept.
 //!
-//! A directory is *linear* (its blocks are searched one after the other) or *indexed* (block 0 holds the root of a tree
-//! by hash, `htree.rs`); the blocks with entries look alike (`leaf.rs`). As in the kernel, a directory starts with one
-//! linear block and is turned into an indexed one when that block is full, if the volume has `dir_index`.
+//! A directory is *linear* (its blocks are searched one after the other) or *indexed* (block 0
+//! holds the root of a tree by hash, `htree.rs`); the blocks with entries look alike (`leaf.rs`).
+//! As in the kernel, a directory starts with one linear block and is turned into an indexed one
+//! when that block is full, if the volume has `dir_index`.
 //!
 //! Invariants:
-//! 1. Whoever calls holds the directory's `lock`: shared to search, alone to change. A [`Place`] is good as long as
-//!    that lock is held and the directory is not changed otherwise.
+//! 1. Whoever calls holds the directory's `lock`: shared to search, alone to change. A [`Place`] is
+//!    good as long as that lock is held and the directory is not changed otherwise.
 //! 2. A name is at most once in a directory: [`place`] has looked before [`insert`] is called.
-//! 3. Every change writes the bytes that differ and the block's checksum in one handle. A block that is read
-//!    is let go before it is written, so that the write need not copy it.
+//! 3. Every change writes the bytes that differ and the block's checksum in one handle. A block
+//!    that is read is let go before it is written, so that the write need not copy it.
 //! 4. A new block is allocated before anything else is changed, so that "no space" changes nothing.
 
 use std::hash::{BuildHasher, RandomState};
@@ -76,7 +77,8 @@ impl Dirs {
         self.hasher(HashVersion::of_code(self.default_version).unwrap_or(HashVersion::HalfMd4))
     }
 
-    /// A number that the next inode of some number will not have again soon: counted, stirred with the time (splitmix64).
+    /// A number that the next inode of some number will not have again soon: counted, stirred with
+    /// the time (splitmix64).
     pub(crate) fn new_generation(&self, now: Time) -> u32 {
         let count = self.generations.fetch_add(1, Ordering::Relaxed);
         let time = (now.sec as u64) << 30 ^ u64::from(now.nsec);
@@ -87,7 +89,8 @@ impl Dirs {
     }
 }
 
-/// What a block of a directory was checked as: a block that the map has in several places must pass for each.
+/// What a block of a directory was checked as: a block that the map has in several places must pass
+/// for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CheckedAs {
     /// The first block of a linear directory.
@@ -98,8 +101,8 @@ enum CheckedAs {
     Index,
 }
 
-/// Which directory blocks have passed their whole check since the mount: a fixed table, where a collision costs another
-/// check and nothing else. The searches stay inside a block without it.
+/// Which directory blocks have passed their whole check since the mount: a fixed table, where a
+/// collision costs another check and nothing else. The searches stay inside a block without it.
 struct Checked {
     slots: Box<[AtomicU64]>,
     /// So that no image can be made in which a block has the key of another one.
@@ -205,7 +208,8 @@ impl<'a> Dir<'a> {
         }
         let blocks = u32::try_from(size >> bits).ok().filter(|&n| n > 0);
         match blocks {
-            // None has more blocks than the volume: a map that says so leads to the same ones again and again.
+            // None has more blocks than the volume: a map that says so leads to the same ones again
+            // and again.
             Some(blocks)
                 if u64::from(blocks) << bits == size
                     && u64::from(blocks) <= vol.geo.blocks_count =>
@@ -419,7 +423,8 @@ pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     Ok(place)
 }
 
-/// Adds a name at a place that [`place`] has found. The caller stores the inode of the directory, which may have grown.
+/// Adds a name at a place that [`place`] has found. The caller stores the inode of the directory,
+/// which may have grown.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -429,7 +434,8 @@ pub(crate) fn insert(
     entry: NewEntry<'_>,
 ) -> Result<()> {
     if !vol.geo.dir_index {
-        // An index that is not kept up would hide the new name from who trusts it (`ext4_update_dx_flag`).
+        // An index that is not kept up would hide the new name from who trusts it
+        // (`ext4_update_dx_flag`).
         st.raw.flags.remove(InodeFlags::INDEX);
     }
     match place {
@@ -475,7 +481,8 @@ fn grow(
     append(vol, h, inode, st, &block, entry.source).map(|_| ())
 }
 
-/// The file type that an entry of this volume holds for an inode of mode `mode`: 0 without `filetype`.
+/// The file type that an entry of this volume holds for an inode of mode `mode`: 0 without
+/// `filetype`.
 pub(crate) fn file_type(vol: &Volume, mode: u16) -> u8 {
     if !vol.geo.filetype {
         return 0;
@@ -510,7 +517,8 @@ pub(crate) fn replace(
     let block = vol.journal.read(found.pblk, Class::Directory)?;
     let changes = leaf::replace(&block, found.hit.offset, ino, file_type(vol, mode));
     if found.lblk == LBlock(0) && dir.is_indexed() {
-        // Only ".." of an indexed directory is changed here: the block ends with an index, not with a dirent tail.
+        // Only ".." of an indexed directory is changed here: the block ends with an index, not with
+        // a dirent tail.
         return htree::apply(dir, h, found.pblk, block, &changes);
     }
     apply(dir, h, found.pblk, block, &changes)
@@ -551,7 +559,8 @@ pub(crate) fn init(
     append(vol, h, inode, st, &block, source).map(|_| ())
 }
 
-/// Adds a block with this content at the directory's end. Nothing is changed when there is no space.
+/// Adds a block with this content at the directory's end. Nothing is changed when there is no
+/// space.
 pub(crate) fn append(
     vol: &Volume,
     h: &Handle,

@@ -1,9 +1,10 @@
 //! What can go wrong, as callers see it.
 //!
-//! Three kinds of answer: what POSIX lets a call say (`NotFound`, `NoSpace`, ...), damage found on the volume
-//! ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that contradict each other), and
-//! failures of what lies below (media, journal). [`Error::kind`] maps each to exactly one [`Kind`], which the `fuse`
-//! and `ffi` crates translate to an errno; nothing in this crate knows an errno.
+//! Three kinds of answer: what POSIX lets a call say (`NotFound`, `NoSpace`, ...), damage found on
+//! the volume ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that
+//! contradict each other), and failures of what lies below (media, journal). [`Error::kind`] maps
+//! each to exactly one [`Kind`], which the `fuse` and `ffi` crates translate to an errno; nothing
+//! in this crate knows an errno.
 
 use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
 use stetfs_journal::{Broken, JournalError, note_broken};
@@ -22,8 +23,8 @@ macro_rules! answers {
         #[derive(Debug, Clone, thiserror::Error)]
         pub enum Error {
             $($(#[$doc])* #[error($text)] $name,)*
-            /// A record on the volume fails one of its checks, which says where it is (EUCLEAN, which ext4 calls
-            /// EFSCORRUPTED).
+            /// A record on the volume fails one of its checks, which says where it is (EUCLEAN,
+            /// which ext4 calls EFSCORRUPTED).
             #[error("{0}")]
             Corrupt(Box<Corrupt>),
             /// The same, with the place.
@@ -58,7 +59,9 @@ macro_rules! answers {
             pub fn kind(&self) -> Kind {
                 match self {
                     $(Self::$name => Kind::$name,)*
-                    Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => Kind::Corrupted,
+                    Self::Corrupt(_) | Self::CorruptAt(_) | Self::Inconsistent(_) => {
+                        Kind::Corrupted
+                    }
                     Self::Media(_) => Kind::Io,
                     Self::Journal(e) => journal_kind(e),
                     Self::Mount(e) => e.kind(),
@@ -183,7 +186,8 @@ pub enum Inconsistent {
     NotBelowRoot(InodeNo),
     /// A directory is named in one directory, and its ".." names another one.
     #[error(
-        "directory inode {ino} is named in directory inode {parent}, and its \"..\" is inode {dotdot}"
+        "directory inode {ino} is named in directory inode {parent}, and its \"..\" is inode \
+            {dotdot}"
     )]
     DirectoryElsewhere {
         /// The directory.

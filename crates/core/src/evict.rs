@@ -1,7 +1,8 @@
 //! Freeing inodes whose last link and last open are gone.
 //!
-//! A small file goes in the very handle that removed its last name ([`evict_in`]), without a trace in the orphan list. A large one is
-//! on that list until its last block is free. What was never committed is simply forgotten.
+//! A small file goes in the very handle that removed its last name ([`evict_in`]), without a trace
+//! in the orphan list. A large one is on that list until its last block is free. What was never
+//! committed is simply forgotten.
 
 use stetfs_journal::Handle;
 
@@ -16,8 +17,9 @@ use stetfs_format::LBlock;
 /// Credits that a caller of [`evict_in`] adds to its own.
 pub(crate) const EVICT_CREDITS: u32 = 20;
 
-/// Frees the inode in `h`, or begins to: false means that it is on the orphan list now and the caller must call
-/// [`evict`] when it has closed `h`. The caller holds the inode's lock for writing.
+/// Frees the inode in `h`, or begins to: false means that it is on the orphan list now and the
+/// caller must call [`evict`] when it has closed `h`. The caller holds the inode's lock for
+/// writing.
 pub(crate) fn evict_in(
     vol: &Volume,
     h: &Handle,
@@ -44,7 +46,8 @@ pub(crate) fn evict_in(
     Ok(true)
 }
 
-/// Frees the inode in as many handles as it takes. The caller holds its lock for writing and no handle.
+/// Frees the inode in as many handles as it takes. The caller holds its lock for writing and no
+/// handle.
 pub(crate) fn evict(vol: &Volume, inode: &Inode) -> Result<()> {
     loop {
         let h = truncate::start_removal(vol, inode)?;

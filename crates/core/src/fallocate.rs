@@ -1,9 +1,10 @@
 //! Preallocation, holes and zeroed ranges.
 //!
-//! Preallocated blocks are unwritten extents: they read as zeros until data is placed in them. Each handle allocates or frees what
-//! its credits allow and leaves a valid file, so a crash in between shows a shorter preallocation or a smaller hole, and
-//! nothing needs the orphan list. Files with ext3's block pointers cannot say "unwritten"; in them only holes can be
-//! punched, as in the kernel.
+//! Preallocated blocks are unwritten extents: they read as zeros until data is placed in them. Each
+//! handle allocates or frees what its credits allow and leaves a valid file, so a crash in between
+//! shows a shorter preallocation or a smaller hole, and nothing needs the orphan list. Files with
+//! ext3's block pointers cannot say "unwritten"; in them only holes can be punched, as in the
+//! kernel.
 
 use std::ops::Range;
 
@@ -25,7 +26,8 @@ use crate::volume::Volume;
 /// The most blocks that one handle allocates: a full unwritten extent (`EXT_UNWRITTEN_MAX_LEN`).
 const RUN_MAX: u32 = 32_767;
 
-/// Credits for zeroing the edges of a range and what is behind the old end of the file: three blocks and the superblock.
+/// Credits for zeroing the edges of a range and what is behind the old end of the file: three
+/// blocks and the superblock.
 const EDGE_CREDITS: u32 = 4;
 
 /// Credits for allocating or changing one run, and for storing the inode.
@@ -43,7 +45,8 @@ fn start_step(vol: &Volume, inode: &Inode, more: u32) -> Result<Handle> {
 /// Does what `mode` says to `[offset, offset + len)`.
 ///
 /// # Errors
-/// `Invalid` for an empty range, `NotSupported` for modes and files that cannot, `TooBig`, `NoSpace`.
+/// `Invalid` for an empty range, `NotSupported` for modes and files that cannot, `TooBig`,
+/// `NoSpace`.
 pub(crate) fn fallocate(
     vol: &Volume,
     c: &Caller,
@@ -157,8 +160,8 @@ fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
     first..end.max(first)
 }
 
-/// Zeroes what the range covers of blocks that it does not cover wholly and, where it begins beyond the end of the file, what is
-/// behind that in the last block.
+/// Zeroes what the range covers of blocks that it does not cover wholly and, where it begins beyond
+/// the end of the file, what is behind that in the last block.
 fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Result<()> {
     let size = inode.state.read().raw.size;
     if bytes.start > size {
@@ -192,7 +195,8 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
         let h = vol.start(file::INODE_CREDITS)?;
         return store_changed(vol, &h, inode, &mut inode.state.write());
     }
-    // To the end of the last block: what is behind the end of the file is zero, so the block can go.
+    // To the end of the last block: what is behind the end of the file is zero, so the block can
+    // go.
     let end = match bytes.end >= size {
         true => size.next_multiple_of(vol.geo.block_size() as u64),
         false => bytes.end,
@@ -200,10 +204,12 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     remove(vol, inode, bytes.start..end, |_| ())
 }
 
-/// Makes the range read as zeros: the edges are written, whole blocks go. At last `change` makes the other changes of the inode.
+/// Makes the range read as zeros: the edges are written, whole blocks go. At last `change` makes
+/// the other changes of the inode.
 ///
-/// Also for ZERO_RANGE where a scheme writes new blocks to their places before the commit: unwritten blocks in the same places would be
-/// taken for new while what is committed still has their content.
+/// Also for ZERO_RANGE where a scheme writes new blocks to their places before the commit:
+/// unwritten blocks in the same places would be taken for new while what is committed still has
+/// their content.
 fn remove(
     vol: &Volume,
     inode: &Inode,
@@ -216,7 +222,8 @@ fn remove(
         let more = if is_begun { 0 } else { EDGE_CREDITS };
         let h = truncate::start_removal_and(vol, inode, more)?;
         if !is_begun {
-            // In the handle that frees blocks, which mostly is the only one: then a crash leaves the whole hole or none of it.
+            // In the handle that frees blocks, which mostly is the only one: then a crash leaves
+            // the whole hole or none of it.
             zero_edges(vol, &h, inode, &bytes)?;
             is_begun = true;
         }
@@ -236,8 +243,8 @@ fn remove(
     }
 }
 
-/// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they are. At last `change`
-/// makes the other changes of the inode.
+/// Makes the range read as zeros: the edges are written, whole blocks become unwritten where they
+/// are. At last `change` makes the other changes of the inode.
 fn zero(
     vol: &Volume,
     inode: &Inode,
@@ -252,7 +259,8 @@ fn zero(
         let more = if is_begun { 0 } else { EDGE_CREDITS };
         let h = start_step(vol, inode, more)?;
         if !is_begun {
-            // In the handle of the first blocks, which mostly is the only one: then a crash leaves all of it or nothing.
+            // In the handle of the first blocks, which mostly is the only one: then a crash leaves
+            // all of it or nothing.
             zero_edges(vol, &h, inode, &bytes)?;
             is_begun = true;
         }
@@ -285,8 +293,8 @@ fn zero(
     }
 }
 
-/// Gives every hole of the range unwritten blocks. With the last of them, in the handle that mostly is the only one, `change` makes the other changes of
-/// the inode.
+/// Gives every hole of the range unwritten blocks. With the last of them, in the handle that mostly
+/// is the only one, `change` makes the other changes of the inode.
 fn preallocate(
     vol: &Volume,
     c: &Caller,
@@ -308,8 +316,8 @@ fn preallocate(
     Ok(())
 }
 
-/// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks that hold data waiting
-/// for a place give up their reservation, because they have a place now.
+/// Fills the first holes from `at` on in one handle; returns where it stopped. Blocks that hold
+/// data waiting for a place give up their reservation, because they have a place now.
 fn preallocate_some(
     vol: &Volume,
     c: &Caller,

@@ -1,11 +1,13 @@
 //! Reading and writing file contents.
 //!
-//! Reading asks the file's cached blocks first and the mapping second: a block leaves the cache only after the mapping
-//! shows where it went, so what is in neither is a hole. Everything else goes from home straight into the caller's memory.
+//! Reading asks the file's cached blocks first and the mapping second: a block leaves the cache
+//! only after the mapping shows where it went, so what is in neither is a hole. Everything else
+//! goes from home straight into the caller's memory.
 //!
-//! Writing allocates nothing. Each block that has no place yet takes one reserved block ([`InodeState::reserved`]) and gets its
-//! place when the transaction commits (`place.rs`); unwritten extents have theirs already. A write is one handle, unless it is larger
-//! than a quarter of what a transaction can hold.
+//! Writing allocates nothing. Each block that has no place yet takes one reserved block
+//! ([`InodeState::reserved`]) and gets its place when the transaction commits (`place.rs`);
+//! unwritten extents have theirs already. A write is one handle, unless it is larger than a quarter
+//! of what a transaction can hold.
 
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
@@ -105,7 +107,8 @@ fn read_part<'a>(
     Ok(rest)
 }
 
-/// Reads blocks that are not cached: `out` begins `skip` bytes into `lblk` and ends in the last of `count` blocks.
+/// Reads blocks that are not cached: `out` begins `skip` bytes into `lblk` and ends in the last of
+/// `count` blocks.
 fn read_gap(
     vol: &Volume,
     inode: &Inode,
@@ -116,7 +119,8 @@ fn read_gap(
 ) -> Result<()> {
     let is_cached = vol.dev.host_cached() || vol.journal.about().is_buffer_cache;
     let keep = !is_cached && out.len() <= CACHED_READ_MAX;
-    // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those are cached.
+    // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those
+    // are cached.
     let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;
     let size = vol.geo.block_size();
     let mut skip = skip;
@@ -303,7 +307,8 @@ fn check_write(vol: &Volume, inode: &Inode, offset: u64, flags: WriteFlags) -> R
     Ok((offset, limit - offset))
 }
 
-/// The largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`, `s_bitmap_maxbytes`).
+/// The largest size that the inode's kind of mapping allows, in bytes (`s_maxbytes`,
+/// `s_bitmap_maxbytes`).
 pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     let bits = vol.geo.block_bits;
     if st.raw.flags.contains(InodeFlags::EXTENTS) {
@@ -321,7 +326,8 @@ pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     pointers.min(counted - meta).min(u64::from(u32::MAX)) << bits
 }
 
-/// When a write leaves a gap behind the end of the file, what the last block holds beyond the end must be zeros.
+/// When a write leaves a gap behind the end of the file, what the last block holds beyond the end
+/// must be zeros.
 pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<()> {
     let size = inode.state.read().raw.size;
     if offset <= size || size & (vol.geo.block_size() as u64 - 1) == 0 {
@@ -331,7 +337,8 @@ pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<
     zero_to_block_end(vol, &h, inode, size)
 }
 
-/// Writes zeros from byte `from` to the end of its block, unless the block reads as zeros there already.
+/// Writes zeros from byte `from` to the end of its block, unless the block reads as zeros there
+/// already.
 pub(crate) fn zero_to_block_end(vol: &Volume, h: &Handle, inode: &Inode, from: u64) -> Result<()> {
     let size = vol.geo.block_size();
     let at = from as usize & (size - 1);
@@ -384,7 +391,8 @@ fn chunk_blocks(vol: &Volume) -> u64 {
     u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX)
 }
 
-/// How long a write may be that is one handle, wherever in a block it begins; 0 when its data is not part of the transaction.
+/// How long a write may be that is one handle, wherever in a block it begins; 0 when its data is
+/// not part of the transaction.
 pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
     if vol.journal.data_promise() != DataPromise::Atomic {
         return 0;
@@ -393,7 +401,8 @@ pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
     (chunk - vol.geo.block_size() as u64).max(vol.geo.block_size() as u64)
 }
 
-/// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is several, each of so much.
+/// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
+/// several, each of so much.
 pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
     chunk_blocks(vol) << vol.geo.block_bits
 }
@@ -424,7 +433,8 @@ fn write_chunk(
     } else {
         0
     };
-    // All that it can come to, so that the write is not cut short by a commit that lets nobody have more.
+    // All that it can come to, so that the write is not cut short by a commit that lets nobody have
+    // more.
     let credits = INODE_CREDITS + logged + RUN_CREDITS * found.places;
     let credits = credits.min(vol.journal.max_credits());
     let mut copied = Copied {
@@ -466,8 +476,9 @@ fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -
 
 /// What a write finds where it goes.
 struct Found {
-    /// How many of the blocks need a reserved block: those in holes that are not waiting for a place already. This holds until
-    /// the inode's lock is released, because commits place only blocks that are waiting.
+    /// How many of the blocks need a reserved block: those in holes that are not waiting for a
+    /// place already. This holds until the inode's lock is released, because commits place only
+    /// blocks that are waiting.
     new: u32,
     /// Some are unwritten and become written.
     converts: bool,

@@ -1,8 +1,9 @@
-//! The public operations. Each checks that the volume is up, calls the module that does the work, and reports damage.
+//! The public operations. Each checks that the volume is up, calls the module that does the work,
+//! and reports damage.
 //!
-//! Files are named by inode number. A number stays a file's own as long as the file has a name or is open
-//! ([`Fs::open`], [`Fs::create`], [`Fs::release`]); after that an operation on it answers [`Error::Stale`], or another file
-//! has it, with another generation.
+//! Files are named by inode number. A number stays a file's own as long as the file has a name or
+//! is open ([`Fs::open`], [`Fs::create`], [`Fs::release`]); after that an operation on it answers
+//! [`Error::Stale`], or another file has it, with another generation.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ use crate::{
 
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
 ///
-/// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing that was confirmed is lost, the next
-/// mount recovers. Nothing is written any more when that has returned.
+/// Dropping the last clone without [`unmount`](Self::unmount) is a crash: nothing that was
+/// confirmed is lost, the next mount recovers. Nothing is written any more when that has returned.
 #[derive(Clone)]
 pub struct Fs(Arc<Mounted>);
 
@@ -75,7 +76,8 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
     pub bytes_written: u64,
-    /// One write of at most so many bytes is there entirely or not at all after a crash; 0 when file data is not journaled.
+    /// One write of at most so many bytes is there entirely or not at all after a crash; 0 when
+    /// file data is not journaled.
     pub atomic_write_max: u64,
     /// What the device below has done.
     pub device: MeterSnapshot,
@@ -103,13 +105,15 @@ impl Fs {
     /// Mounts the ext4 (or ext3) volume on a device, recovering it first if need be.
     ///
     /// # Errors
-    /// [`Error::Mount`] with the reason, [`Error::Corrupt`] for a record that fails a check, or an error of the device or journal.
+    /// [`Error::Mount`] with the reason, [`Error::Corrupt`] for a record that fails a check, or an
+    /// error of the device or journal.
     pub fn mount(media: impl Into<Media>, options: MountOptions) -> Result<(Self, MountReport)> {
         let (vol, report) = mount::mount(media.into(), options)?;
         Ok((Self(Arc::new(Mounted(vol))), report))
     }
 
-    /// Commits everything and leaves a clean ext4 image. Every later operation answers [`Error::ShutDown`].
+    /// Commits everything and leaves a clean ext4 image. Every later operation answers
+    /// [`Error::ShutDown`].
     ///
     /// # Errors
     /// Of the journal or the device; the image then needs recovery, and nothing confirmed is lost.
@@ -145,7 +149,8 @@ impl Fs {
         self.run(|vol| file::readlink(vol, &*vol.iget(ino)?))
     }
 
-    /// Makes a regular file and opens it, or opens the one that is there (unless [`OpenFlags::EXCLUSIVE`]).
+    /// Makes a regular file and opens it, or opens the one that is there (unless
+    /// [`OpenFlags::EXCLUSIVE`]).
     pub fn create(
         &self,
         c: &Caller,
@@ -166,8 +171,9 @@ impl Fs {
         })
     }
 
-    /// Makes a regular file without a name in the file system of directory `parent` and opens it (O_TMPFILE). It is gone when it is closed or after a crash,
-    /// unless [`link`](Self::link) gave it a name, which it cannot with [`OpenFlags::EXCLUSIVE`].
+    /// Makes a regular file without a name in the file system of directory `parent` and opens it
+    /// (O_TMPFILE). It is gone when it is closed or after a crash, unless [`link`](Self::link) gave
+    /// it a name, which it cannot with [`OpenFlags::EXCLUSIVE`].
     pub fn create_unnamed(
         &self,
         c: &Caller,
@@ -260,8 +266,9 @@ impl Fs {
         })
     }
 
-    /// Hands out entries from `cookie` on (0: from the start, then [`DirEntry::next`]) until `each` returns false, which means that it
-    /// did not take the entry. A cookie stays good while entries come and go.
+    /// Hands out entries from `cookie` on (0: from the start, then [`DirEntry::next`]) until `each`
+    /// returns false, which means that it did not take the entry. A cookie stays good while entries
+    /// come and go.
     pub fn readdir(
         &self,
         ino: InodeNo,
@@ -281,13 +288,15 @@ impl Fs {
         self.run(|vol| path::resolve(vol, c, ROOT_INO, path, follow))
     }
 
-    /// Walks to the directory that holds the last name of `path`; gives that directory and the name.
+    /// Walks to the directory that holds the last name of `path`; gives that directory and the
+    /// name.
     pub fn resolve_parent<'p>(&self, c: &Caller, path: &'p [u8]) -> Result<(Entry, &'p [u8])> {
         self.run(|vol| path::resolve_parent(vol, c, ROOT_INO, path))
     }
 
-    /// Fails when the directory `ino`, which was found in the directory `parent`, says by its ".." that it is in another one. For
-    /// who walks a tree: one that has no such directory and none that two names lead to has no circle either.
+    /// Fails when the directory `ino`, which was found in the directory `parent`, says by its ".."
+    /// that it is in another one. For who walks a tree: one that has no such directory and none
+    /// that two names lead to has no circle either.
     pub fn check_parent(&self, ino: InodeNo, parent: InodeNo) -> Result<()> {
         self.run(|vol| namei::check_parent(vol, &*vol.iget(ino)?, parent))
     }
@@ -334,7 +343,8 @@ impl Fs {
         self.run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name))
     }
 
-    /// Sets an extended attribute. POSIX ACLs (`system.posix_acl_access`, `..._default`) change the mode with them.
+    /// Sets an extended attribute. POSIX ACLs (`system.posix_acl_access`, `..._default`) change the
+    /// mode with them.
     pub fn setxattr(
         &self,
         c: &Caller,
@@ -358,8 +368,8 @@ impl Fs {
 
     // -- contents --
 
-    /// Opens a file or directory: checks permission and keeps the inode, even when its last name goes, until
-    /// [`release`](Self::release).
+    /// Opens a file or directory: checks permission and keeps the inode, even when its last name
+    /// goes, until [`release`](Self::release).
     pub fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<Attr> {
         self.run(|vol| open::open(vol, c, ino, flags))
     }
@@ -369,8 +379,9 @@ impl Fs {
         self.run(|vol| open::release(vol, ino))
     }
 
-    /// From now on an inode that loses its last name, and is no regular file or symbolic link, keeps its number and attributes until
-    /// [`forget`](Self::forget): for a cache above this one that knows inodes by their numbers.
+    /// From now on an inode that loses its last name, and is no regular file or symbolic link,
+    /// keeps its number and attributes until [`forget`](Self::forget): for a cache above this one
+    /// that knows inodes by their numbers.
     pub fn hold_removed(&self) {
         self.0.held.begin();
     }
@@ -452,8 +463,8 @@ impl Fs {
         self.run(|vol| seek::fiemap(vol, &*vol.iget(ino)?, offset, len, each))
     }
 
-    /// Copies up to `len` bytes from one file to another (or within one, not overlapping); gives how many.
-    /// Holes of the source become holes where the target ends.
+    /// Copies up to `len` bytes from one file to another (or within one, not overlapping); gives
+    /// how many. Holes of the source become holes where the target ends.
     pub fn copy_range(
         &self,
         c: &Caller,
@@ -472,7 +483,8 @@ impl Fs {
         })
     }
 
-    /// Returns when the file's changes are durable; with `datasync` only those that reading it back needs.
+    /// Returns when the file's changes are durable; with `datasync` only those that reading it back
+    /// needs.
     pub fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
         self.run(|vol| open::fsync(vol, &*vol.iget(ino)?, datasync))
     }
@@ -482,7 +494,8 @@ impl Fs {
     /// Returns when everything done before is durable.
     pub fn sync(&self) -> Result<()> {
         self.run(|vol| {
-            // Opened for reading only, there is nothing; made read-only by an error, something may be lost.
+            // Opened for reading only, there is nothing; made read-only by an error, something may
+            // be lost.
             if matches!(vol.journal.stopped(), Some(JournalError::ReadOnly)) {
                 return Ok(());
             }
@@ -498,23 +511,26 @@ impl Fs {
         self.run(|vol| Ok(open::statfs(vol)))
     }
 
-    /// Bytes of new data for which the caller can still be promised a place. A write of less may fail all the same: reservations also keep
-    /// room for the maps of what they are for.
+    /// Bytes of new data for which the caller can still be promised a place. A write of less may
+    /// fail all the same: reservations also keep room for the maps of what they are for.
     pub fn room(&self, c: &Caller) -> u64 {
         let vol = &self.0;
         vol.alloc.room(vol.alloc.may_use_root_blocks(c)) << vol.geo.block_bits
     }
 
-    /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives the bytes discarded.
+    /// Discards free blocks in `[offset, offset + len)` bytes, in runs of at least `min_len`; gives
+    /// the bytes discarded.
     ///
     /// # Errors
-    /// `NotPermitted` without privilege; `Invalid` for a range beyond the volume or shorter than a block, or a `min_len` longer than a block group.
+    /// `NotPermitted` without privilege; `Invalid` for a range beyond the volume or shorter than a
+    /// block, or a `min_len` longer than a block group.
     pub fn trim(&self, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
         self.run(|vol| open::trim(vol, c, offset, len, min_len))
     }
 
-    /// Commits everything, and brings home some of what a scheme's cache in persistent memory has: as much as takes a moment. How many of its
-    /// blocks are not home then; 0 for a scheme without such a cache, which has brought home everything.
+    /// Commits everything, and brings home some of what a scheme's cache in persistent memory has:
+    /// as much as takes a moment. How many of its blocks are not home then; 0 for a scheme without
+    /// such a cache, which has brought home everything.
     ///
     /// # Errors
     /// Of the journal or the device.
@@ -530,7 +546,8 @@ impl Fs {
         self.run(|vol| mount::shutdown(vol, how))
     }
 
-    /// A write that is longer than so many bytes from the beginning of a block on is several handles, each of so much: a crash may leave the first of them.
+    /// A write that is longer than so many bytes from the beginning of a block on is several
+    /// handles, each of so much: a crash may leave the first of them.
     pub fn handle_write_max(&self) -> u64 {
         file::handle_write_max(&self.0)
     }
@@ -571,7 +588,8 @@ impl Fs {
         self.0.journal.data_promise()
     }
 
-    /// The step of the timestamps that inodes of this volume hold: a nanosecond, or a second with 128-byte inodes.
+    /// The step of the timestamps that inodes of this volume hold: a nanosecond, or a second with
+    /// 128-byte inodes.
     pub fn time_step(&self) -> Duration {
         if self.has_birth_times() {
             Duration::from_nanos(1)

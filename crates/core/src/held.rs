@@ -1,8 +1,9 @@
-//! Removed inodes that a cache above this one still knows by number: a directory that is somebody's working directory, a pipe that is
-//! open without this layer being told.
+//! Removed inodes that a cache above this one still knows by number: a directory that is somebody's
+//! working directory, a pipe that is open without this layer being told.
 //!
-//! Such a cache says that it wants this ([`Held::begin`]) and when it has forgotten an inode. Until then a removed one counts as open. Regular files
-//! are opened and closed here in any case, and symbolic links are looked at by their names.
+//! Such a cache says that it wants this ([`Held::begin`]) and when it has forgotten an inode. Until
+//! then a removed one counts as open. Regular files are opened and closed here in any case, and
+//! symbolic links are looked at by their names.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -30,7 +31,8 @@ impl Held {
         self.is_wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Holds an inode that has just lost its last name, if that is wanted. The caller has its lock for writing.
+    /// Holds an inode that has just lost its last name, if that is wanted. The caller has its lock
+    /// for writing.
     pub(crate) fn hold(&self, inode: &Inode, st: &InodeState) -> bool {
         if !self.is_wanted.load(Ordering::Relaxed) || st.is_reg() || st.is_lnk() {
             return false;

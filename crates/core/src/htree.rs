@@ -1,13 +1,16 @@
-//! Indexed directories: a tree by hash over blocks of entries (`Documentation/filesystems/ext4/directory.rst`, "Hash Tree
-//! Directories"; the kernel's `fs/ext4/namei.c`).
+//! Indexed directories: a tree by hash over blocks of entries
+//! (`Documentation/filesystems/ext4/directory.rst`, "Hash Tree Directories"; the kernel's
+//! `fs/ext4/namei.c`).
 //!
-//! Block 0 is the root: it begins with "." and ".." so that it looks like a block of entries to who knows no index. Each
-//! index block holds pairs of a hash and a block, sorted; a pair's block has the names whose hashes lie from the pair's hash up
-//! to the next pair's. When names of one hash are spread over several leaves, the later leaves' hashes have
-//! bit 0 set ([`CONTINUED`]), and a search goes on while that is so.
+//! Block 0 is the root: it begins with "." and ".." so that it looks like a block of entries to who
+//! knows no index. Each index block holds pairs of a hash and a block, sorted; a pair's block has
+//! the names whose hashes lie from the pair's hash up to the next pair's. When names of one hash
+//! are spread over several leaves, the later leaves' hashes have bit 0 set ([`CONTINUED`]), and a
+//! search goes on while that is so.
 //!
-//! Neighbours: `dir.rs` decides whether a directory is indexed and reads its blocks; `htree/split.rs` lets the tree grow;
-//! `readdir.rs` walks it in the order of hashes; the bytes are `stetfs_format::htree`'s.
+//! Neighbours: `dir.rs` decides whether a directory is indexed and reads its blocks;
+//! `htree/split.rs` lets the tree grow; `readdir.rs` walks it in the order of hashes; the bytes are
+//! `stetfs_format::htree`'s.
 
 use smallvec::SmallVec;
 use stetfs_format::{Corrupt, DirHash, DxBlock, DxInfo, Hasher, LBlock};
@@ -189,7 +192,8 @@ fn read_node(dir: Dir<'_>, lblk: LBlock) -> Result<DirBlock> {
     })
 }
 
-/// The checks that are made once: checksum and order. Blocks beyond the directory's end are noticed when they are read.
+/// The checks that are made once: checksum and order. Blocks beyond the directory's end are noticed
+/// when they are read.
 fn check(dir: Dir<'_>, pairs: DxBlock<'_>) -> Result<(), Corrupt> {
     pairs.check_checksum(dir.seed(), &dir.vol.geo)?;
     pairs.check_order()
@@ -219,7 +223,8 @@ pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     }
 }
 
-/// Where `name`, which must not exist, can be put: into the first leaf for its hash, if there is room.
+/// Where `name`, which must not exist, can be put: into the first leaf for its hash, if there is
+/// room.
 pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {
     let (mut leaves, hash) = leaves_for(dir, name)?;
     let block = leaves.read()?;

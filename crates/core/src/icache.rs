@@ -1,9 +1,10 @@
 //! Inodes in memory, bounded.
 //!
-//! Sixteen shards by number. Each keeps its inodes in a map and a ring over which a hand moves (second chance): an inode
-//! that nobody holds, that is not open, has no reserved blocks and was not used since the last pass is dropped when the shard is full.
-//! A number that is loaded again gets the newest transaction of any dropped inode as its own, so that
-//! `fsync` never waits for less than it must.
+//! Sixteen shards by number. Each keeps its inodes in a map and a ring over which a hand moves
+//! (second chance): an inode that nobody holds, that is not open, has no reserved blocks and was
+//! not used since the last pass is dropped when the shard is full. A number that is loaded again
+//! gets the newest transaction of any dropped inode as its own, so that `fsync` never waits for
+//! less than it must.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -64,8 +65,9 @@ impl InodeCache {
         Some(inode.clone())
     }
 
-    /// The inode, loaded when it is not in memory: without a lock, so that reading its block delays nobody. What was loaded is
-    /// good if no inode has left the shard meanwhile; otherwise it may have changed in between, and is loaded again under the lock.
+    /// The inode, loaded when it is not in memory: without a lock, so that reading its block delays
+    /// nobody. What was loaded is good if no inode has left the shard meanwhile; otherwise it may
+    /// have changed in between, and is loaded again under the lock.
     pub(crate) fn get_or_load(
         &self,
         ino: InodeNo,
@@ -130,7 +132,8 @@ impl InodeCache {
         shard.ring.push(inode);
     }
 
-    /// Moves the hand until there is room, for a while; the shard grows when all are in use, and shrinks again later.
+    /// Moves the hand until there is room, for a while; the shard grows when all are in use, and
+    /// shrinks again later.
     fn make_room(&self, shard: &mut Shard) {
         for _ in 0..(2 * shard.ring.len()).min(64) {
             if shard.ring.len() < self.capacity {

@@ -1,8 +1,9 @@
 //! Inodes in memory: reading and storing a slot of the inode table.
 //!
 //! Invariants:
-//! 1. The slot on the volume, seen through the journal, is what `InodeState::raw` says whenever nobody holds `state`
-//!    for writing: whoever changes `raw` calls [`Volume::store_inode`] in the same handle before letting go.
+//! 1. The slot on the volume, seen through the journal, is what `InodeState::raw` says whenever
+//!    nobody holds `state` for writing: whoever changes `raw` calls [`Volume::store_inode`] in the
+//!    same handle before letting go.
 //! 2. The same number is the same `Arc<Inode>` as long as anybody holds it (`icache.rs`).
 //! 3. A freed inode has `gone` set, under its `lock`; who comes later answers `Stale`.
 
@@ -39,7 +40,8 @@ pub(crate) struct Inode {
     datasync_tid: AtomicU32,
     /// The file's data blocks; made at first use.
     data: OnceLock<Arc<FileData>>,
-    /// Nothing for a write to strip: no set-user-ID, no set-group-ID, no file capabilities (`S_NOSEC`).
+    /// Nothing for a write to strip: no set-user-ID, no set-group-ID, no file capabilities
+    /// (`S_NOSEC`).
     pub(crate) no_privileges: AtomicBool,
     /// Which ACLs the inode has, as far as somebody has looked (`acl.rs`).
     pub(crate) acls: AtomicU8,
@@ -52,13 +54,15 @@ pub(crate) struct Inode {
 /// The changing part of an [`Inode`].
 #[derive(Debug, Clone)]
 pub(crate) struct InodeState {
-    /// The slot, typed. `raw.block` holds the extent root, the block pointers or a fast symlink's target.
+    /// The slot, typed. `raw.block` holds the extent root, the block pointers or a fast symlink's
+    /// target.
     pub(crate) raw: stetfs_format::Inode,
     /// Freed: nothing may be done with it any more.
     pub(crate) gone: bool,
     /// Reserved blocks: as many as blocks in holes wait for a place.
     pub(crate) reserved: u32,
-    /// How often the map was changed: who has looked something up in it need not do it again when this is still the same.
+    /// How often the map was changed: who has looked something up in it need not do it again when
+    /// this is still the same.
     pub(crate) map_changes: u32,
     /// Made without a name, which `link` may give it (`I_LINKABLE`).
     pub(crate) nameable: bool,
@@ -134,7 +138,8 @@ impl Inode {
         }
     }
 
-    /// Notes that `h` changed the inode; `data` when `fdatasync` must wait for it too (size, mapping, content).
+    /// Notes that `h` changed the inode; `data` when `fdatasync` must wait for it too (size,
+    /// mapping, content).
     pub(crate) fn note_change(&self, h: &Handle, data: bool) {
         let tid = h.tid().0;
         self.sync_tid.store(tid, Ordering::Relaxed);
@@ -172,13 +177,14 @@ impl Volume {
     /// The inode `ino`, which an entry or a caller names.
     ///
     /// # Errors
-    /// `Inconsistent::InodeNumber` out of range; `Stale` when it is not in use; what decoding finds.
+    /// `Inconsistent::InodeNumber` out of range; `Stale` when it is not in use; what decoding
+    /// finds.
     pub(crate) fn iget(&self, ino: InodeNo) -> Result<Arc<Inode>> {
         self.icache.get_or_load(ino, || self.load_inode(ino))
     }
 
-    /// A new inode in memory, in place of whatever the cache held for the number. The caller, which has allocated the
-    /// number in `h`, writes its slot.
+    /// A new inode in memory, in place of whatever the cache held for the number. The caller, which
+    /// has allocated the number in `h`, writes its slot.
     pub(crate) fn inode_created(
         &self,
         ino: InodeNo,
@@ -215,7 +221,8 @@ impl Volume {
         ))
     }
 
-    /// Writes what changed of `state` into the inode table and notes the transaction. Every change of an inode ends here.
+    /// Writes what changed of `state` into the inode table and notes the transaction. Every change
+    /// of an inode ends here.
     pub(crate) fn store_inode(&self, h: &Handle, inode: &Inode, state: &InodeState) -> Result<()> {
         if state.raw.size > LARGE_FILE_MIN {
             self.need_large_file(h)?;
@@ -267,8 +274,8 @@ impl Volume {
 /// The largest size without the feature `large_file`.
 const LARGE_FILE_MIN: u64 = 0x7fff_ffff;
 
-/// Writes what differs between `new` and what the block at `place` has from byte `at` on, which `old` is: all at once, so that nobody reads one
-/// part without the others.
+/// Writes what differs between `new` and what the block at `place` has from byte `at` on, which
+/// `old` is: all at once, so that nobody reads one part without the others.
 pub(crate) fn write_changed(
     h: &Handle,
     (block, class): (BlockNo, Class),
@@ -283,8 +290,8 @@ pub(crate) fn write_changed(
     Ok(h.write_parts(block, class, parts)?)
 }
 
-/// The ranges in which two byte strings of one length differ; differences less than 32 bytes apart are one range, because
-/// a range costs more than the bytes between.
+/// The ranges in which two byte strings of one length differ; differences less than 32 bytes apart
+/// are one range, because a range costs more than the bytes between.
 pub(crate) fn changed_ranges(old: &[u8], new: &[u8]) -> SmallVec<[Range<usize>; 4]> {
     const GAP: usize = 32;
     debug_assert_eq!(old.len(), new.len());

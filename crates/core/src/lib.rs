@@ -1,12 +1,14 @@
 //! stetfs: a journaling file system on the ext4 on-disk format, in the process that uses it.
 //!
-//! [`Fs::mount`] takes a device with an ext4 (or ext3) volume and gives back an [`Fs`], whose methods are the POSIX
-//! operations by inode number. Every change goes through a handle of the journal (`stetfs_journal`), which
-//! makes each operation happen entirely or not at all, whatever the journaling scheme.
+//! [`Fs::mount`] takes a device with an ext4 (or ext3) volume and gives back an [`Fs`], whose
+//! methods are the POSIX operations by inode number. Every change goes through a handle of the
+//! journal (`stetfs_journal`), which makes each operation happen entirely or not at all, whatever
+//! the journaling scheme.
 //!
 //! A tour, from the outside in:
 //! - `fs.rs`, `open.rs`: the public operations; each is a few lines that call a module below.
-//! - `mount/`, `options.rs`, `damage.rs`: bringing a volume up and down, and what happens when it is found damaged.
+//! - `mount/`, `options.rs`, `damage.rs`: bringing a volume up and down, and what happens when it
+//!   is found damaged.
 //! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
 //! - `file.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
 //! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.

@@ -1,11 +1,12 @@
 //! Operations on names: what a call may do, in which order, and what else changes with it.
 //!
-//! Every operation has the same steps: check the names; take the inodes' locks (parents before children); look; check
-//! permissions in the kernel's order; open one handle; change; let go. So each is in one transaction, entirely or not at all.
-//! Only the blocks of a large file that lost its last name are freed in further handles (`evict.rs`).
+//! Every operation has the same steps: check the names; take the inodes' locks (parents before
+//! children); look; check permissions in the kernel's order; open one handle; change; let go. So
+//! each is in one transaction, entirely or not at all. Only the blocks of a large file that lost
+//! its last name are freed in further handles (`evict.rs`).
 //!
-//! When there is no space, the operation leaves nothing behind, lets go of its handle, and is tried again
-//! after a commit that may have freed some ([`Alloc::retry_after_commit`]).
+//! When there is no space, the operation leaves nothing behind, lets go of its handle, and is tried
+//! again after a commit that may have freed some ([`Alloc::retry_after_commit`]).
 //!
 //! No two inodes' `state` are held at once, except that of an inode nobody else can know yet.
 //!
@@ -43,8 +44,9 @@ const LINK_MAX: u16 = 65_000;
 /// Blocks that changing an existing directory block takes: the block and the directory's inode.
 const ENTRY_CREDITS: u32 = 2;
 
-/// Blocks that adding a name takes when the directory must grow: at worst a new leaf and three new index blocks, each with
-/// its bitmap, descriptor and two blocks of the map; the old ones; the directory's inode.
+/// Blocks that adding a name takes when the directory must grow: at worst a new leaf and three new
+/// index blocks, each with its bitmap, descriptor and two blocks of the map; the old ones; the
+/// directory's inode.
 const GROW_CREDITS: u32 = 32;
 
 /// The credits for adding a name at `place`.
@@ -86,8 +88,9 @@ fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
     }
 }
 
-/// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too. A directory that is below itself would be
-/// locked before one above it by another caller, and both would wait without end: only the directory that ".." names may have it.
+/// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too. A
+/// directory that is below itself would be locked before one above it by another caller, and both
+/// would wait without end: only the directory that ".." names may have it.
 fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
     if found.ino == dir.ino {
         // Only "." may lead back to the directory.
@@ -196,7 +199,8 @@ fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
     }
 }
 
-/// Whether the directory "above" is above or the same as `below`. The caller holds the rename lock, so no directory moves.
+/// Whether the directory "above" is above or the same as `below`. The caller holds the rename lock,
+/// so no directory moves.
 fn is_same_or_above(vol: &Volume, above: InodeNo, below: InodeNo) -> Result<bool> {
     let mut at = below;
     // A way that leads in a circle comes to a marked directory again (Brent's algorithm).

@@ -117,7 +117,8 @@ pub(crate) fn statfs(vol: &Volume) -> StatFs {
     }
 }
 
-/// Discards free blocks; see [`crate::Fs::trim`]. What can trim nothing is refused as `ext4_trim_fs` does.
+/// Discards free blocks; see [`crate::Fs::trim`]. What can trim nothing is refused as
+/// `ext4_trim_fs` does.
 pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64> {
     if !c.privileged {
         return Err(Error::NotPermitted);

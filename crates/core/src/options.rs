@@ -14,13 +14,14 @@ pub struct MountOptions {
     pub read_only: bool,
     /// The journaling scheme by its registry name (`scheme=`).
     pub scheme: String,
-    /// `scheme=` was given. Otherwise, unless [`scheme`](Self::scheme) is another one than the default, a volume whose newest content only one scheme
-    /// can read is mounted with that.
+    /// `scheme=` was given. Otherwise, unless [`scheme`](Self::scheme) is another one than the
+    /// default, a volume whose newest content only one scheme can read is mounted with that.
     pub scheme_named: bool,
     /// The scheme's mode (`data=`); none means the volume's default, or else the scheme's.
     pub data: Option<String>,
-    /// How often the running transaction is committed (`commit=` seconds, 0 meaning 5). With `Duration::MAX`, which only a program
-    /// can set, nothing happens by the clock and no thread works in the background: everything happens in one order.
+    /// How often the running transaction is committed (`commit=` seconds, 0 meaning 5). With
+    /// `Duration::MAX`, which only a program can set, nothing happens by the clock and no thread
+    /// works in the background: everything happens in one order.
     pub commit: Duration,
     /// What happens when damage is found (`errors=`); none means the volume's own setting.
     pub errors: Option<OnError>,
@@ -36,12 +37,14 @@ pub struct MountOptions {
     pub user_xattr: bool,
     /// Bound of all caches together, in bytes (`memory=`, with K, M or G).
     pub memory: u64,
-    /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None: where that is cheaper, which is
-    /// on block devices.
+    /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None:
+    /// where that is cheaper, which is on block devices.
     pub direct: Option<bool>,
-    /// What a volume in memory or on a NAND part in an ordinary file survives (`durability=power|process`); for whoever opens the device.
+    /// What a volume in memory or on a NAND part in an ordinary file survives
+    /// (`durability=power|process`); for whoever opens the device.
     pub durability: Survives,
-    /// The file of the persistent memory that the scheme has beside the volume (`nvm=FILE`); for whoever opens the device.
+    /// The file of the persistent memory that the scheme has beside the volume (`nvm=FILE`); for
+    /// whoever opens the device.
     pub nvm: Option<PathBuf>,
     /// Whatever is in that memory may be overwritten, unless a volume needs it (`nvm-new`).
     pub nvm_new: bool,

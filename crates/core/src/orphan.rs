@@ -1,12 +1,15 @@
-//! Orphans: files without a name that are still open, and files whose truncate is spread over several transactions.
+//! Orphans: files without a name that are still open, and files whose truncate is spread over
+//! several transactions.
 //!
-//! The superblock's `s_last_orphan` names the newest, each orphan's `i_dtime` the next older one, 0 ends the chain. In
-//! memory the same chain is doubly linked, so that an orphan leaves it at the cost of one write wherever it is. At mount
-//! each is deleted (no links) or cut at its size (links). The chain is always a legal place for an orphan; the
-//! orphan file of the feature `orphan_file` is read at mount, its entries move to the chain, and it stays empty.
+//! The superblock's `s_last_orphan` names the newest, each orphan's `i_dtime` the next older one, 0
+//! ends the chain. In memory the same chain is doubly linked, so that an orphan leaves it at the
+//! cost of one write wherever it is. At mount each is deleted (no links) or cut at its size
+//! (links). The chain is always a legal place for an orphan; the orphan file of the feature
+//! `orphan_file` is read at mount, its entries move to the chain, and it stays empty.
 //!
-//! Locks: an orphan's own `state`, then `list`. Leaving the chain changes the newer neighbour's inode, so its `state` is
-//! taken too; never while `list` is held, and always from an older orphan to a newer one, so nobody waits in a circle.
+//! Locks: an orphan's own `state`, then `list`. Leaving the chain changes the newer neighbour's
+//! inode, so its `state` is taken too; never while `list` is held, and always from an older orphan
+//! to a newer one, so nobody waits in a circle.
 //!
 //! Order of writes, in one handle: the new orphan's `i_dtime`, then `s_last_orphan`.
 
@@ -100,8 +103,8 @@ pub(crate) fn add(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
     Ok(())
 }
 
-/// Makes `inode` an ordinary inode again, or one that can be freed: its `i_dtime` becomes 0. Nothing happens when it is no
-/// orphan. The caller stores the inode in the same handle.
+/// Makes `inode` an ordinary inode again, or one that can be freed: its `i_dtime` becomes 0.
+/// Nothing happens when it is no orphan. The caller stores the inode in the same handle.
 pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     loop {
         let mut list = vol.orphans.list.lock();
@@ -113,7 +116,8 @@ pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
             list.remove(inode.ino);
             break;
         };
-        // In memory, because it is open or somebody is at work on it; or it has links and can be loaded.
+        // In memory, because it is open or somebody is at work on it; or it has links and can be
+        // loaded.
         drop(list);
         let newer = vol.iget(newer)?;
         let mut newer_st = newer.state.write();
@@ -136,12 +140,12 @@ pub(crate) fn del(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) 
     Ok(())
 }
 
-/// Finishes what the last mount left: deletes or truncates every orphan. Runs once, at a mount that may write, before anybody
-/// else uses the volume.
+/// Finishes what the last mount left: deletes or truncates every orphan. Runs once, at a mount that
+/// may write, before anybody else uses the volume.
 ///
 /// # Errors
-/// [`Inconsistent::OrphanLoop`], [`Inconsistent::UnusedInode`] and others for a damaged list, of which nothing was changed then; and
-/// whatever goes wrong in deleting.
+/// [`Inconsistent::OrphanLoop`], [`Inconsistent::UnusedInode`] and others for a damaged list, of
+/// which nothing was changed then; and whatever goes wrong in deleting.
 pub(crate) fn process(vol: &Volume) -> Result<OrphanReport> {
     load_chain(vol)?;
     load_file(vol)?;
@@ -225,7 +229,8 @@ fn load_file(vol: &Volume) -> Result<()> {
     })
 }
 
-/// Moves the entries of one block of the orphan file, a handful in each handle: onto the chain and out of the block at once.
+/// Moves the entries of one block of the orphan file, a handful in each handle: onto the chain and
+/// out of the block at once.
 fn load_file_block(vol: &Volume, file: &Inode, lblk: LBlock) -> Result<()> {
     let (run, seed) = {
         let st = file.state.read();

@@ -15,8 +15,8 @@ const LINKS_MAX: u32 = 40;
 /// The longest path in bytes, with its end (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
-/// Walks `path` from `start`; a path that begins with `/` starts at the root. The last symbolic link is followed if `follow`, or
-/// if the path ends in `/`.
+/// Walks `path` from `start`; a path that begins with `/` starts at the root. The last symbolic
+/// link is followed if `follow`, or if the path ends in `/`.
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`, `Access`, `Loop`, `NameTooLong`.

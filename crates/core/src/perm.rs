@@ -1,10 +1,11 @@
-//! Who may do what: permission bits, ACLs, the sticky bit, immutable and append-only files, and what a new file
-//! inherits from its directory.
+//! Who may do what: permission bits, ACLs, the sticky bit, immutable and append-only files, and
+//! what a new file inherits from its directory.
 //!
-//! The rules are those of the kernel's `fs/namei.c` (`inode_permission`, `may_create`, `may_delete`) and
-//! `inode_init_owner`. [`Caller::checks`] switches off only what the FUSE mount option `default_permissions` has
-//! checked already: bits, ACLs, the sticky bit, and which set-group-ID bits stay (it knows all groups of the caller). Inode
-//! flags are always honoured, because nobody above knows them.
+//! The rules are those of the kernel's `fs/namei.c` (`inode_permission`, `may_create`,
+//! `may_delete`) and `inode_init_owner`. [`Caller::checks`] switches off only what the FUSE mount
+//! option `default_permissions` has checked already: bits, ACLs, the sticky bit, and which
+//! set-group-ID bits stay (it knows all groups of the caller). Inode flags are always honoured,
+//! because nobody above knows them.
 
 use stetfs_format::inode::InodeFlags;
 
@@ -17,8 +18,9 @@ use crate::volume::Volume;
 /// Whether the caller may use the file as `want` says.
 ///
 /// # Errors
-/// [`Error::NotPermitted`] for writing to an immutable file, [`Error::ReadOnly`] for writing to anything but a
-/// device or a pipe on a read-only mount, [`Error::Access`] when bits or ACL deny it.
+/// [`Error::NotPermitted`] for writing to an immutable file, [`Error::ReadOnly`] for writing to
+/// anything but a device or a pipe on a read-only mount, [`Error::Access`] when bits or ACL deny
+/// it.
 pub(crate) fn permission(vol: &Volume, c: &Caller, inode: &Inode, want: Access) -> Result<()> {
     let (file_mode, owner, group) = {
         let st = inode.state.read();
@@ -59,7 +61,8 @@ fn check_writable(vol: &Volume, st: &InodeState) -> Result<()> {
     Ok(())
 }
 
-/// CAP_DAC_OVERRIDE: everything on a directory, reading and writing of files, running what anybody may run.
+/// CAP_DAC_OVERRIDE: everything on a directory, reading and writing of files, running what anybody
+/// may run.
 fn privileged_may(c: &Caller, file_mode: u16, want: Access) -> bool {
     c.privileged
         && (mode::is_dir(file_mode) || !want.contains(Access::EXEC) || file_mode & 0o111 != 0)
@@ -87,12 +90,12 @@ pub(crate) fn may_create(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
     permission(vol, c, dir, Access::WRITE | Access::EXEC)
 }
 
-/// Whether the caller may remove `victim`'s entry from `dir` (the kernel's `may_delete`, without its checks of the
-/// file type).
+/// Whether the caller may remove `victim`'s entry from `dir` (the kernel's `may_delete`, without
+/// its checks of the file type).
 ///
 /// # Errors
-/// [`Error::NotPermitted`] when the directory or the victim is append-only, the victim is immutable, or a sticky
-/// directory protects it; or those of [`permission`].
+/// [`Error::NotPermitted`] when the directory or the victim is append-only, the victim is
+/// immutable, or a sticky directory protects it; or those of [`permission`].
 pub(crate) fn may_delete(vol: &Volume, c: &Caller, dir: &Inode, victim: &Inode) -> Result<()> {
     permission(vol, c, dir, Access::WRITE | Access::EXEC)?;
     let (dir_mode, dir_owner, dir_flags) = {
@@ -114,8 +117,8 @@ pub(crate) fn may_delete(vol: &Volume, c: &Caller, dir: &Inode, victim: &Inode) 
     Ok(())
 }
 
-/// The group of a new file in `dir`, and its mode with the set-group-ID bit as the directory and the caller's
-/// rights make it (the kernel's `inode_init_owner` and `mode_strip_sgid`).
+/// The group of a new file in `dir`, and its mode with the set-group-ID bit as the directory and
+/// the caller's rights make it (the kernel's `inode_init_owner` and `mode_strip_sgid`).
 pub(crate) fn inherit_group(
     vol: &Volume,
     c: &Caller,
@@ -143,7 +146,8 @@ pub(crate) fn inherit_group(
     }
 }
 
-/// The flags that a new file of mode `file_mode` takes over from its directory (EXT4_FL_INHERITED, `ext4_mask_flags`).
+/// The flags that a new file of mode `file_mode` takes over from its directory (EXT4_FL_INHERITED,
+/// `ext4_mask_flags`).
 pub(crate) fn inherit_flags(dir: InodeFlags, file_mode: u16) -> InodeFlags {
     let inherited = dir
         & (InodeFlags::SECRM

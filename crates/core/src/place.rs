@@ -1,9 +1,10 @@
 //! Places for dirty data at commit: the file system's side of delayed allocation.
 //!
-//! A run of blocks in a hole gets one contiguous run if there is one, after the file's previous extent or else near its inode, from
-//! the blocks that were reserved when the data was written. A run in an unwritten extent becomes written where it is. A block that
-//! the scheme wants relocated moves to a new block when one is at hand, and stays otherwise. All of it is
-//! part of the committing transaction. No handle is open then, so nobody holds `Inode::state` across a wait.
+//! A run of blocks in a hole gets one contiguous run if there is one, after the file's previous
+//! extent or else near its inode, from the blocks that were reserved when the data was written. A
+//! run in an unwritten extent becomes written where it is. A block that the scheme wants relocated
+//! moves to a new block when one is at hand, and stays otherwise. All of it is part of the
+//! committing transaction. No handle is open then, so nobody holds `Inode::state` across a wait.
 
 use std::sync::{Arc, Weak};
 
@@ -147,8 +148,8 @@ fn place_run(
     Ok(())
 }
 
-/// Moves blocks that follow each other in the file to new ones, the first of which is sought near `near`, as far as there is free space;
-/// the others stay.
+/// Moves blocks that follow each other in the file to new ones, the first of which is sought near
+/// `near`, as far as there is free space; the others stay.
 fn relocate_run(
     vol: &Volume,
     h: &Handle,

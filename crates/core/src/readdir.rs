@@ -1,19 +1,23 @@
 //! Listing a directory.
 //!
-//! A call starts at a *cookie* and hands out entries with the cookie behind each. Names that exist from the first call to the
-//! last come exactly once, whatever else is added or removed in between:
+//! A call starts at a *cookie* and hands out entries with the cookie behind each. Names that exist
+//! from the first call to the last come exactly once, whatever else is added or removed in between:
 //!
-//! - A linear directory of several blocks is listed in the order of bytes; a cookie is a byte offset. An entry never moves.
-//! - An indexed directory is listed in the order of hashes, as the kernel does it; a cookie is the hash of the next
-//!   entry (`hash2pos`: the major hash halved in the upper 32 bits, the minor in the lower), so splitting a leaf does not matter.
-//!   A linear directory of one block is listed that way too, if the volume has `dir_index`, because the next name may
-//!   turn it into an indexed one. "." counts as hash 0 and ".." as hash 2.
+//! - A linear directory of several blocks is listed in the order of bytes; a cookie is a byte
+//!   offset. An entry never moves.
+//! - An indexed directory is listed in the order of hashes, as the kernel does it; a cookie is the
+//!   hash of the next entry (`hash2pos`: the major hash halved in the upper 32 bits, the minor in
+//!   the lower), so splitting a leaf does not matter. A linear directory of one block is listed
+//!   that way too, if the volume has `dir_index`, because the next name may turn it into an indexed
+//!   one. "." counts as hash 0 and ".." as hash 2.
 //!
-//! Names with the same 63 bits of hash share a cookie: if a listing stops between two of them, the first ones come again. (The
-//! "legacy" hash has no minor half, so there the checksum of the name takes its place.)
+//! Names with the same 63 bits of hash share a cookie: if a listing stops between two of them, the
+//! first ones come again. (The "legacy" hash has no minor half, so there the checksum of the name
+//! takes its place.)
 //!
-//! One call looks at the leaves from which it hands out entries and at the way to them, nothing else. The entries are gathered
-//! leaf by leaf under the directory's lock and handed out without it.
+//! One call looks at the leaves from which it hands out entries and at the way to them, nothing
+//! else. The entries are gathered leaf by leaf under the directory's lock and handed out without
+//! it.
 
 use smallvec::SmallVec;
 use stetfs_format::checksum::crc32c;
@@ -33,7 +37,8 @@ const END: u64 = 0x7fff_ffff_ffff_ffff;
 /// The cookie of "..".
 const DOTDOT: u64 = 1 << 32;
 
-/// The most leaves over which the names of one hash may be spread. A leaf holds at least three names.
+/// The most leaves over which the names of one hash may be spread. A leaf holds at least three
+/// names.
 const CONTINUED_MAX: usize = 1024;
 
 /// The entries of a leaf that are yet to be handed out, in order.
@@ -56,8 +61,8 @@ struct Item {
     file_type: u8,
 }
 
-/// Hands out the entries from `cookie` on (0: all) until `sink` answers false, which means that it did not take the
-/// entry. `sink` may call back into the volume.
+/// Hands out the entries from `cookie` on (0: all) until `sink` answers false, which means that it
+/// did not take the entry. `sink` may call back into the volume.
 ///
 /// # Errors
 /// `NotDirectory`; `NotFound` when the directory was removed; damage found in a block.
@@ -147,8 +152,8 @@ impl Batch {
             if record.ino == 0 {
                 continue;
             }
-            // Once more for each name that goes out: a file that has this block too may have been written since it was
-            // checked.
+            // Once more for each name that goes out: a file that has this block too may have been
+            // written since it was checked.
             let name = record.name(&block.bytes);
             check_name(name, record.offset).map_err(|e| dir.corrupt(block.lblk, e))?;
             let Some(cookie) = cookie_of(&record, name).filter(|&c| c >= from) else {

@@ -1,7 +1,7 @@
 //! Where a file has data and where it has holes: SEEK_DATA, SEEK_HOLE and FIEMAP.
 //!
-//! Data is what is mapped and written, and what waits for a place. Unwritten extents are holes to a seek unless data
-//! waits in them, as in the kernel.
+//! Data is what is mapped and written, and what waits for a place. Unwritten extents are holes to a
+//! seek unless data waits in them, as in the kernel.
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
@@ -93,7 +93,8 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
     }
 }
 
-/// Tells the mapped and waiting ranges that touch `[offset, offset + len)` until `each` returns false.
+/// Tells the mapped and waiting ranges that touch `[offset, offset + len)` until `each` returns
+/// false.
 pub(crate) fn fiemap(
     vol: &Volume,
     inode: &Inode,

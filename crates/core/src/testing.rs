@@ -1,4 +1,5 @@
-//! For tests: images made by mke2fs, in memory, and judges that are not our code: e2fsck, debugfs, the kernel.
+//! For tests: images made by mke2fs, in memory, and judges that are not our code: e2fsck, debugfs,
+//! the kernel.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -130,8 +131,8 @@ impl Image {
         self.with_file(|path| run(Command::new("debugfs").args(["-R", command]).arg(path)))
     }
 
-    /// Runs `look` on a mount of the image by the kernel, read-only with `options` added. `None`, and a loud line, where
-    /// that is not possible (not root, no loop device).
+    /// Runs `look` on a mount of the image by the kernel, read-only with `options` added. `None`,
+    /// and a loud line, where that is not possible (not root, no loop device).
     pub fn on_kernel<T>(&self, options: &str, look: impl FnOnce(&Path) -> T) -> Option<T> {
         self.with_file(|path| {
             let dir = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,9 @@
 //! Cutting files, and growing them without data.
 //!
-//! Order: the first handle sets the new size, zeroes what the last block holds beyond it, forgets cached blocks
-//! and unmaps as much as its credits allow. If blocks remain, the same handle puts the inode on the orphan list, and further
-//! handles go on until the last takes it off. A crash in between leaves an orphan whose blocks beyond its size are freed at mount.
+//! Order: the first handle sets the new size, zeroes what the last block holds beyond it, forgets
+//! cached blocks and unmaps as much as its credits allow. If blocks remain, the same handle puts
+//! the inode on the orphan list, and further handles go on until the last takes it off. A crash in
+//! between leaves an orphan whose blocks beyond its size are freed at mount.
 
 use stetfs_format::LBlock;
 use stetfs_journal::Handle;
@@ -14,12 +15,14 @@ use crate::inode::{Inode, InodeState};
 use crate::mapping;
 use crate::volume::Volume;
 
-/// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the orphan list, the last block and the
-/// attribute block, and what freeing a handful of extents changes. It gets more on the way when it needs more.
+/// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the
+/// orphan list, the last block and the attribute block, and what freeing a handful of extents
+/// changes. It gets more on the way when it needs more.
 const TRUNCATE_CREDITS: u32 = 40;
 
-/// Sets the file's size. `change` makes the other changes of the inode that belong to the same operation. The caller holds
-/// the inode's lock for writing and has checked everything but the limit.
+/// Sets the file's size. `change` makes the other changes of the inode that belong to the same
+/// operation. The caller holds the inode's lock for writing and has checked everything but the
+/// limit.
 ///
 /// # Errors
 /// `TooBig`; what the journal or the mapping says.
@@ -59,8 +62,8 @@ pub(crate) fn set_size(
     Ok(())
 }
 
-/// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the orphan list. The caller
-/// holds the inode's lock for writing, or nobody else is there yet.
+/// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the
+/// orphan list. The caller holds the inode's lock for writing, or nobody else is there yet.
 pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
     loop {
         let h = start_removal(vol, inode)?;

@@ -14,11 +14,14 @@ pub struct Caller {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: SmallVec<[u32; 8]>,
-    /// The file creation mask, applied when the directory has no default ACL. 0 when the mode is masked already.
+    /// The file creation mask, applied when the directory has no default ACL. 0 when the mode is
+    /// masked already.
     pub umask: u16,
-    /// May do what root may (CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_SYS_RESOURCE, CAP_SYS_ADMIN).
+    /// May do what root may (CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_CHOWN, CAP_FSETID, CAP_SYS_RESOURCE,
+    /// CAP_SYS_ADMIN).
     pub privileged: bool,
-    /// Whether permissions are checked here. False when the FUSE mount's `default_permissions` has done it.
+    /// Whether permissions are checked here. False when the FUSE mount's `default_permissions` has
+    /// done it.
     pub checks: bool,
 }
 
@@ -113,7 +116,8 @@ pub enum SetTime {
     At(Time),
 }
 
-/// What `setattr` is to change. All of it happens in one handle, except that a large truncate goes on in further ones.
+/// What `setattr` is to change. All of it happens in one handle, except that a large truncate goes
+/// on in further ones.
 #[derive(Debug, Clone, Default)]
 pub struct SetAttr {
     /// Permission bits; type bits are ignored.
@@ -130,9 +134,11 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change of the inode, when a writeback cache above keeps it.
     pub ctime: Option<Time>,
-    /// The size is set through a file open for writing (`ftruncate`): permission was checked at open.
+    /// The size is set through a file open for writing (`ftruncate`): permission was checked at
+    /// open.
     pub through_handle: bool,
-    /// Clear set-user-ID and set-group-ID as a write by this caller would (FUSE_HANDLE_KILLPRIV_V2).
+    /// Clear set-user-ID and set-group-ID as a write by this caller would
+    /// (FUSE_HANDLE_KILLPRIV_V2).
     pub kill_suid: bool,
 }
 
@@ -214,7 +220,8 @@ bitflags! {
         const SYNC = 4;
         /// From a page cache above: no permission, time or set-ID change is due (FUSE_WRITE_CACHE).
         const CACHED = 8;
-        /// Clear set-user-ID and set-group-ID even for a privileged caller (FUSE_WRITE_KILL_SUIDGID).
+        /// Clear set-user-ID and set-group-ID even for a privileged caller
+        /// (FUSE_WRITE_KILL_SUIDGID).
         const KILL_SUID = 16;
     }
 }

@@ -1,12 +1,13 @@
 //! The mounted volume: what every operation reaches for.
 //!
-//! Lock order: `rename_lock`, then `Inode::lock` (a parent before its child, two of a kind by ascending number), then a
-//! handle, then `Inode::state`, then what `Alloc` and the journal lock inside. `Inode::state` is never held across the
-//! start of a handle or a commit; no `Inode::lock` is taken while a handle is open, except of an inode that nobody else
-//! can know yet.
+//! Lock order: `rename_lock`, then `Inode::lock` (a parent before its child, two of a kind by
+//! ascending number), then a handle, then `Inode::state`, then what `Alloc` and the journal lock
+//! inside. `Inode::state` is never held across the start of a handle or a commit; no `Inode::lock`
+//! is taken while a handle is open, except of an inode that nobody else can know yet.
 //!
-//! The superblock changes in two ways. While the journal runs, through a handle ([`Volume::update_super`]); at mount,
-//! at unmount and after the journal has failed, directly on the device (`mount.rs`), when nothing of it is in flight.
+//! The superblock changes in two ways. While the journal runs, through a handle
+//! ([`Volume::update_super`]); at mount, at unmount and after the journal has failed, directly on
+//! the device (`mount.rs`), when nothing of it is in flight.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,8 +52,8 @@ pub(crate) struct Volume {
     pub(crate) clock: Clock,
     /// Unlinked inodes that are still to be freed, and truncates in progress.
     pub(crate) orphans: crate::orphan::Orphans,
-    /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they change a directory's
-    /// parent, shared when they do not.
+    /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they
+    /// change a directory's parent, shared when they do not.
     pub(crate) rename_lock: RwLock<()>,
     /// Attribute blocks that inodes can share.
     pub(crate) shared_xattrs: crate::xattr::SharedBlocks,
@@ -135,8 +136,8 @@ impl Volume {
         self.state.load(Ordering::Relaxed) & VolumeState::READ_ONLY != 0
     }
 
-    /// Opens a handle for up to `credits` metadata blocks, on a volume that may be changed. This, not
-    /// `journal.start`, is how every operation begins.
+    /// Opens a handle for up to `credits` metadata blocks, on a volume that may be changed. This,
+    /// not `journal.start`, is how every operation begins.
     pub(crate) fn start(&self, credits: u32) -> Result<Handle> {
         self.check_writable()?;
         self.alloc.discard_freed();
@@ -179,7 +180,8 @@ impl Volume {
         bytes.div_ceil(self.geo.block_size() as u64)
     }
 
-    /// The first block of a file that `bytes` bytes do not reach; the last there can be, for a size that cannot be.
+    /// The first block of a file that `bytes` bytes do not reach; the last there can be, for a size
+    /// that cannot be.
     pub(crate) fn end_block(&self, bytes: u64) -> LBlock {
         LBlock(self.blocks_for(bytes).min(u32::MAX.into()) as u32)
     }
@@ -187,7 +189,8 @@ impl Volume {
     /// What `errors=` asks for: the option, else what the superblock says.
     pub(crate) fn on_error(&self) -> OnError {
         self.opts.errors.unwrap_or(match self.sb.read().errors {
-            // 3 asks the kernel to panic. An image must not end the process that looks at it; only its owner may ask for that.
+            // 3 asks the kernel to panic. An image must not end the process that looks at it; only
+            // its owner may ask for that.
             2 | 3 => OnError::RemountReadOnly,
             _ => OnError::Continue,
         })

@@ -1,7 +1,8 @@
 //! A device with sectors as a file without: a request may begin and end anywhere.
 //!
-//! The parts of sectors at both ends of a write are read, changed and written back. One lock is held for that, so that two
-//! requests that share a sector do not undo each other. Memory is taken when the device is wrapped, and none later.
+//! The parts of sectors at both ends of a write are read, changed and written back. One lock is
+//! held for that, so that two requests that share a sector do not undo each other. Memory is taken
+//! when the device is wrapped, and none later.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Op, Tag};
 const READ: Tag = Tag::read(Class::Data);
 const WRITE: Tag = Tag::new(Class::Data, Cause::Home);
 
-/// A device that takes requests of any alignment. What was discarded must read as zeros, as on a flash translation layer.
+/// A device that takes requests of any alignment. What was discarded must read as zeros, as on a
+/// flash translation layer.
 pub struct ByteDev {
     dev: Arc<dyn BlockDev>,
     size: u64,
@@ -195,7 +197,8 @@ mod tests {
 
     use super::*;
 
-    /// Random requests against a plain list of bytes; the device in memory refuses what is not in whole sectors.
+    /// Random requests against a plain list of bytes; the device in memory refuses what is not in
+    /// whole sectors.
     #[test]
     fn any_range_is_as_in_a_plain_file() {
         const SIZE: u64 = 1 << 15;

@@ -1,4 +1,5 @@
-//! What stands between a block device of ours and stock systems that use it: the kernel's ext4 on a loop device, QEMU, NBD clients.
+//! What stands between a block device of ours and stock systems that use it: the kernel's ext4 on a
+//! loop device, QEMU, NBD clients.
 //!
 //! - [`ByteDev`]: requests of any alignment, as files and NBD have them, on a device with sectors;
 //! - [`Snoop`]: reads the kernel's journal as it passes and remaps home what was logged.

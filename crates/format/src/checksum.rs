@@ -3,8 +3,9 @@
 //! All are chained the kernel's way: the result of one call is the seed of the
 //! next, nothing is inverted at the start or the end.
 //!
-//! Under `cfg(fuzzing)`, which cargo-fuzz sets, every checksum is the same, so that a fuzzer gets to what lies behind them. What it finds
-//! there may then not show with the checksums; a careful attacker computes them.
+//! Under `cfg(fuzzing)`, which cargo-fuzz sets, every checksum is the same, so that a fuzzer gets
+//! to what lies behind them. What it finds there may then not show with the checksums; a careful
+//! attacker computes them.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -20,11 +21,12 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !(digest.finalize() as u32)
 }
 
-/// What a change of content does to its [`crc32c`], to be XORed with it: a part that was `old` is `new`, and `behind` bytes follow it.
+/// What a change of content does to its [`crc32c`], to be XORed with it: a part that was `old` is
+/// `new`, and `behind` bytes follow it.
 ///
-/// The checksum is linear: of two contents that differ in a part, the checksums differ by that of the difference with zeros
-/// behind it, whatever the rest is. Zeros multiply it by a power of x. That takes 30 ns; 4 KiB that are not in the processor's
-/// cache take ten times as long.
+/// The checksum is linear: of two contents that differ in a part, the checksums differ by that of
+/// the difference with zeros behind it, whatever the rest is. Zeros multiply it by a power of x.
+/// That takes 30 ns; 4 KiB that are not in the processor's cache take ten times as long.
 ///
 /// # Panics
 /// When `old` and `new` differ in length.
@@ -52,7 +54,8 @@ pub fn crc32c_change(old: &[u8], new: &[u8], behind: usize) -> u32 {
     multiplied(difference, X_SHORT[behind % POWERS])
 }
 
-/// The Castagnoli polynomial, reflected as its checksums are: the highest bit is the coefficient of 1.
+/// The Castagnoli polynomial, reflected as its checksums are: the highest bit is the coefficient
+/// of 1.
 const CASTAGNOLI: u32 = 0x82f6_3b78;
 /// Powers of x in each of two tables.
 const POWERS: usize = 64;

@@ -1,16 +1,19 @@
-//! The NVRAM region of Delta Journaling: the records of Kim, Min, Eom, IEEE Trans. Consumer Electronics
-//! 60(2), 2014, section III.D and figure 6, and what closes the paper's hole.
+//! The NVRAM region of Delta Journaling: the records of Kim, Min, Eom, IEEE Trans. Consumer
+//! Electronics 60(2), 2014, section III.D and figure 6, and what closes the paper's hole.
 //!
-//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks
-//! in flight follow from byte [`IN_FLIGHT_OFFSET`] on: an [`InFlightHeader`], an [`InFlightEntry`] for each block, then, from a multiple of 64 on, the
-//! blocks. The rest is the delta journal, a ring of transactions, each at a multiple of 64 from its start and around its end:
+//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte
+//! [`GEOMETRY_OFFSET`], a [`RegionGeometry`]. The blocks in flight follow from byte
+//! [`IN_FLIGHT_OFFSET`] on: an [`InFlightHeader`], an [`InFlightEntry`] for each block, then, from
+//! a multiple of 64 on, the blocks. The rest is the delta journal, a ring of transactions, each at
+//! a multiple of 64 from its start and around its end:
 //!
 //! 1. a journal descriptor (JD): [`DESCRIPTOR_SIZE`] bytes, then its [`Tag`]s;
 //! 2. the deltas, each begun with the CRC-32C of the block that it leads to, 4 bytes;
 //! 3. at the next multiple of 8, the journal commit record (JC), [`COMMIT_SIZE`] bytes.
 //!
-//! A transaction is valid if and only if descriptor and commit record have the expected sequence number and the commit record has the checksum of
-//! everything before it, which begins with [`seed`](crate::private_log::seed) and takes no tag for [`TagFlags::HOME`].
+//! A transaction is valid if and only if descriptor and commit record have the expected sequence
+//! number and the commit record has the checksum of everything before it, which begins with
+//! [`seed`](crate::private_log::seed) and takes no tag for [`TagFlags::HOME`].
 //!
 //! All integers are little-endian.
 
@@ -123,7 +126,8 @@ impl RegionGeometry {
     /// The smallest region that there can be, in blocks.
     pub const LEAST_BLOCKS: u64 = 16;
 
-    /// How a region of so many bytes is divided: an eighth for blocks in flight, at most 1,024 of them.
+    /// How a region of so many bytes is divided: an eighth for blocks in flight, at most 1,024 of
+    /// them.
     ///
     /// # Errors
     /// [`Corrupt::DeltaJournal`]: it is too small.
@@ -200,10 +204,12 @@ bitflags! {
         const NON_DELTA = 1;
         /// The block was freed: what earlier transactions logged of it must not be replayed.
         const REVOKE = 2;
-        /// Home has this version: nothing of this tag and of earlier ones of the block is needed. Set later, in one store.
-        /// Three bits, none of which is set without the others: no checksum is over them.
+        /// Home has this version: nothing of this tag and of earlier ones of the block is needed.
+        /// Set later, in one store. Three bits, none of which is set without the others: no
+        /// checksum is over them.
         const HOME = 0x34;
-        /// The block begins with the magic number of JBD2, and the device's journal has zeros in its place.
+        /// The block begins with the magic number of JBD2, and the device's journal has zeros in
+        /// its place.
         const ESCAPE = 8;
         /// The compressor.
         const COMPRESSOR = 0xff00;
@@ -217,7 +223,8 @@ pub struct Tag {
     pub home: BlockNo,
     /// What it is.
     pub flags: TagFlags,
-    /// TYPE_DELTA: where the delta begins, in bytes from the descriptor's start. TYPE_NON_DELTA: the journal's block.
+    /// TYPE_DELTA: where the delta begins, in bytes from the descriptor's start. TYPE_NON_DELTA:
+    /// the journal's block.
     pub place: u32,
     /// TYPE_DELTA: bytes of the delta. TYPE_NON_DELTA: the CRC-32C of the block.
     pub length: u32,
@@ -319,7 +326,8 @@ impl Record {
     }
 }
 
-/// The tags of a descriptor that has the expected number: how many, when there can be so many in `most` bytes.
+/// The tags of a descriptor that has the expected number: how many, when there can be so many in
+/// `most` bytes.
 pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) -> Option<usize> {
     let raw = &raw[..];
     let is_one = D_MAGIC.get(raw) == MAGIC
@@ -330,8 +338,8 @@ pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) ->
     (is_one && fits).then_some(tags as usize)
 }
 
-/// Where the deltas that these tags name end, in bytes from the descriptor's start, and with it where the commit record begins; nothing when a tag
-/// names what cannot be within `most` bytes.
+/// Where the deltas that these tags name end, in bytes from the descriptor's start, and with it
+/// where the commit record begins; nothing when a tag names what cannot be within `most` bytes.
 pub fn body_end(tags: &[Tag], most: u64) -> Option<usize> {
     let first = (DESCRIPTOR_SIZE + tags.len() * TAG_SIZE) as u64;
     let mut end = first;
@@ -349,7 +357,8 @@ pub fn body_end(tags: &[Tag], most: u64) -> Option<usize> {
     (end + COMMIT_SIZE as u64 <= most).then_some(end as usize)
 }
 
-/// Whether the commit record at `end` of `record` is that of the transaction, and vouches for what is before it.
+/// Whether the commit record at `end` of `record` is that of the transaction, and vouches for what
+/// is before it.
 pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed: u64) -> bool {
     let commit = &record[end..end + COMMIT_SIZE];
     if C_MAGIC.get(commit) != MAGIC
@@ -366,8 +375,9 @@ pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed:
     C_CHECKSUM.get(commit) == crc64(seed, &as_written)
 }
 
-/// The number of a transaction that is durable, with a checksum in the upper half: what is stored in one piece, after the transaction and with no fence of
-/// its own. So a power cut may leave an older one, and never one that is not there.
+/// The number of a transaction that is durable, with a checksum in the upper half: what is stored
+/// in one piece, after the transaction and with no fence of its own. So a power cut may leave an
+/// older one, and never one that is not there.
 pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
     let crc = crc32c(seed, &sequence.0.to_le_bytes());
     u64::from(sequence.0) | u64::from(crc) << 32
@@ -398,7 +408,8 @@ pub struct InFlightEntry {
     pub checksum: u32,
 }
 
-/// What is in flight: the table, as bytes from [`IN_FLIGHT_OFFSET`] on but for the state word, which is stored later, in one store.
+/// What is in flight: the table, as bytes from [`IN_FLIGHT_OFFSET`] on but for the state word,
+/// which is stored later, in one store.
 pub fn encode_in_flight(entries: &[InFlightEntry], seed: u64) -> Vec<u8> {
     let size = DJ_IN_FLIGHT_ENTRY_LAYOUT.size;
     let mut raw = vec![0; DJ_IN_FLIGHT_LAYOUT.size + entries.len() * size];

@@ -354,7 +354,8 @@ pub enum Corrupt {
         /// Where the entry begins.
         offset: usize,
     },
-    /// An entry in use whose name has a `/` or a zero in it: no file can have it, and as part of a path it leads elsewhere.
+    /// An entry in use whose name has a `/` or a zero in it: no file can have it, and as part of a
+    /// path it leads elsewhere.
     #[error("directory entry at {offset}: a slash or a zero byte in its name")]
     DirentName {
         /// Where the entry begins.
@@ -557,7 +558,8 @@ pub enum Corrupt {
     NvmPair(&'static str),
     /// Volume and memory were last used by another version.
     #[error(
-        "memory beside the volume: format {0}, not 2: unmount the volume with the version of stetfs that used it last"
+        "memory beside the volume: format {0}, not 2: unmount the volume with the version of \
+            stetfs that used it last"
     )]
     NvmPairVersion(u32),
     /// A record of Delta Journaling's NVRAM region that no writer makes.

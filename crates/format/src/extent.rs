@@ -315,7 +315,8 @@ impl<'a> ExtentNode<'a> {
         })
     }
 
-    /// What changes in this node, a leaf that is a block, when `extent` takes the place of extent `n`. The node's checksum is right.
+    /// What changes in this node, a leaf that is a block, when `extent` takes the place of extent
+    /// `n`. The node's checksum is right.
     ///
     /// # Panics
     /// When there is no extent `n`.

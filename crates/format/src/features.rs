@@ -79,8 +79,8 @@ bitflags! {
         const ENCRYPT = 0x10000;
         /// Directories whose names are compared without regard to case.
         const CASEFOLD = 0x20000;
-        /// stetfs's own: the newest content is in a log or a memory that only the scheme which wrote it can
-        /// read. e2fsprogs calls it FEATURE_I31. A clean unmount takes it away.
+        /// stetfs's own: the newest content is in a log or a memory that only the scheme which
+        /// wrote it can read. e2fsprogs calls it FEATURE_I31. A clean unmount takes it away.
         const PRIVATE_LOG = 0x8000_0000;
     }
 }

@@ -108,8 +108,9 @@ impl GroupDesc {
         Ok(desc)
     }
 
-    /// Reads a descriptor some of whose words may be older than others, as a power cut leaves it in memory before a log is
-    /// replayed. Where bitmaps and inode table lie never changes, so that is checked and holds; nothing else does.
+    /// Reads a descriptor some of whose words may be older than others, as a power cut leaves it in
+    /// memory before a log is replayed. Where bitmaps and inode table lie never changes, so that is
+    /// checked and holds; nothing else does.
     ///
     /// # Errors
     /// [`Corrupt::TooShort`], and what [`decode`](Self::decode) says of these blocks.

@@ -453,9 +453,9 @@ impl<'a> DxBlockMut<'a> {
         COUNT.put(&mut self.raw[self.pairs..], count + 1);
     }
 
-    /// Moves the pairs from `index` (at least 1) on into `to`, a fresh node whose one pair
-    /// they replace. Returns the hash of the first of them, which `to` does not store: it belongs to
-    /// the pair above that will name `to`.
+    /// Moves the pairs from `index` (at least 1) on into `to`, a fresh node whose one pair they
+    /// replace. Returns the hash of the first of them, which `to` does not store: it belongs to the
+    /// pair above that will name `to`.
     ///
     /// # Panics
     /// When `index` is 0 or beyond the last pair.

@@ -1,9 +1,11 @@
 //! The block of multiple-mount protection (`mmp`): who uses the volume, and that he is alive.
 //!
-//! Whoever has the volume read-write writes another number into it every few seconds. Who wants it reads the number, waits
-//! for longer than that, and reads again: a number that has changed is somebody alive, one that has not is left from a crash.
+//! Whoever has the volume read-write writes another number into it every few seconds. Who wants it
+//! reads the number, waits for longer than that, and reads again: a number that has changed is
+//! somebody alive, one that has not is left from a crash.
 //!
-//! Source: kernel `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`; e2fsprogs `lib/ext2fs/mmp.c`.
+//! Source: kernel `Documentation/filesystems/ext4/mmp.rst`, `fs/ext4/mmp.c`; e2fsprogs
+//! `lib/ext2fs/mmp.c`.
 
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
@@ -96,7 +98,8 @@ impl Mmp {
         })
     }
 
-    /// Writes it into the first [`SIZE`](Self::SIZE) bytes of a block; bytes that are no field stay.
+    /// Writes it into the first [`SIZE`](Self::SIZE) bytes of a block; bytes that are no field
+    /// stay.
     ///
     /// # Panics
     /// When `raw` is shorter.

@@ -1,10 +1,11 @@
-//! The region of a cache in persistent memory that is the journal too: of UBJ (Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling
-//! Layers with Non-volatile Memory", FAST 2013), Tinca (Wei and others, SC 2017, as Spindle's paper tells it) and Spindle (Yan, Huang,
-//! Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System", NPC 2019, figure 3).
+//! The region of a cache in persistent memory that is the journal too: of UBJ (Lee, Bahn, Noh,
+//! "Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory", FAST 2013), Tinca
+//! (Wei and others, SC 2017, as Spindle's paper tells it) and Spindle (Yan, Huang, Huang, "Spindle:
+//! A Write-Optimized NVM Cache for Journaling File System", NPC 2019, figure 3).
 //!
-//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words
-//! that schemes change by themselves lie each in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`]. Then, each at a
-//! multiple of 64:
+//! The region begins as each beside a volume ([`nvm_pair`](crate::nvm_pair)) and has, at byte
+//! [`GEOMETRY_OFFSET`], a [`CacheGeometry`]. The words that schemes change by themselves lie each
+//! in a cache line of its own: [`HEAD_OFFSET`], [`TAIL_OFFSET`]. Then, each at a multiple of 64:
 //!
 //! 1. the ring ([`RingSlot`]), as many slots as the largest transaction has blocks;
 //! 2. the metadata log: its headers ([`SubBlock`]), then as many sub-blocks;
@@ -12,8 +13,9 @@
 //! 4. the [`Entry`]s, as many as there are blocks;
 //! 5. at a multiple of 4,096, the blocks: those for data, then those for metadata.
 //!
-//! All integers are little-endian. A word of 8 bytes is what a power cut never tears, so everything that must be there or not as one lies in one
-//! word, and what takes two words says in both to which transaction it belongs.
+//! All integers are little-endian. A word of 8 bytes is what a power cut never tears, so everything
+//! that must be there or not as one lies in one word, and what takes two words says in both to
+//! which transaction it belongs.
 
 use crate::checksum::crc32c;
 use crate::error::Corrupt;
@@ -102,8 +104,8 @@ const SLOT_MASK: u32 = (1 << 24) - 1;
 const CHECK_SHIFT: u32 = 24;
 const DIRTY: u32 = 1 << 31;
 
-/// CRC-7 (x^7 + x^3 + 1, as MMC has it), of which a word of 64 bits with its checksum in it is short enough that every change of one or two bits
-/// shows.
+/// CRC-7 (x^7 + x^3 + 1, as MMC has it), of which a word of 64 bits with its checksum in it is
+/// short enough that every change of one or two bits shows.
 fn crc7(start: u8, bytes: &[u8]) -> u8 {
     const TABLE: [u8; 256] = {
         let mut table = [0; 256];
@@ -166,7 +168,8 @@ pub struct CacheGeometry {
 pub struct CachePlan {
     /// A ring.
     pub ring: bool,
-    /// A cache for metadata and a log of sub-blocks of so many bytes, in so many thousandths of the region.
+    /// A cache for metadata and a log of sub-blocks of so many bytes, in so many thousandths of the
+    /// region.
     pub meta: Option<(u32, u32)>,
     /// A log of changed bytes.
     pub changes: bool,
@@ -181,8 +184,9 @@ impl CacheGeometry {
     const CHANGES_SHARE: u64 = 256;
     const MOST_CHANGES: u64 = 64 << 20;
 
-    /// How a region of so many bytes is divided. A transaction has at most a quarter of the blocks, so that there are always others that can
-    /// make room; the metadata log takes an eighth of what is for metadata.
+    /// How a region of so many bytes is divided. A transaction has at most a quarter of the blocks,
+    /// so that there are always others that can make room; the metadata log takes an eighth of what
+    /// is for metadata.
     ///
     /// # Errors
     /// [`Corrupt::NvmCache`]: it is too small, or too large.
@@ -269,7 +273,8 @@ impl CacheGeometry {
         RING_OFFSET + u64::from(self.ring) * RING_SLOT_SIZE
     }
 
-    /// Where the half of the log of changed bytes begins that is for that transaction: they take turns.
+    /// Where the half of the log of changed bytes begins that is for that transaction: they take
+    /// turns.
     pub fn changes_at(&self, sequence: Tid) -> u64 {
         self.change_log() + u64::from(sequence.0 % 2) * u64::from(self.changes)
     }
@@ -346,7 +351,8 @@ impl CacheGeometry {
     }
 }
 
-/// The word of an entry that changes by itself: which block of the cache it is, whether home has other content, and what the scheme adds.
+/// The word of an entry that changes by itself: which block of the cache it is, whether home has
+/// other content, and what the scheme adds.
 ///
 /// | bits | what |
 /// |---|---|
@@ -374,7 +380,8 @@ impl EntryState {
         }
     }
 
-    /// As the word that is stored in one piece; `None` is a free entry. `key` is the entry's ([`key`]).
+    /// As the word that is stored in one piece; `None` is a free entry. `key` is the entry's
+    /// ([`key`]).
     pub fn to_word(state: Option<Self>, key: u32) -> u64 {
         let word = state.map_or(0, |state| {
             u64::from(state.low()) | u64::from(state.high) << 32
@@ -439,7 +446,8 @@ impl Entry {
         }
     }
 
-    /// A free one: each of its words is whole by itself, as the next ones may not become durable together.
+    /// A free one: each of its words is whole by itself, as the next ones may not become durable
+    /// together.
     pub fn free(key: u32) -> [u8; ENTRY_SIZE as usize] {
         let mut raw = [0; ENTRY_SIZE as usize];
         E_HOME.put(&mut raw, Self::home_word(BlockNo(0), key));
@@ -460,8 +468,9 @@ impl Entry {
     pub const STATE_OFFSET: u64 = E_STATE.0 as u64;
 }
 
-/// A block that a transaction changes, and what its entry was before (none: it was not in the cache). Both words say to which transaction they belong:
-/// a slot of an earlier one, or half of one, is none. The second one has, as an entry's, a CRC-7, which is of both.
+/// A block that a transaction changes, and what its entry was before (none: it was not in the
+/// cache). Both words say to which transaction they belong: a slot of an earlier one, or half of
+/// one, is none. The second one has, as an entry's, a CRC-7, which is of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSlot {
     /// The block of the volume.
@@ -508,7 +517,8 @@ impl RingSlot {
     }
 }
 
-/// Where a ring begins or ends, and the last transaction that is done: what is stored in one piece, with a checksum of 16 bits.
+/// Where a ring begins or ends, and the last transaction that is done: what is stored in one piece,
+/// with a checksum of 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingEnd {
     /// The position, counted without end.
@@ -580,10 +590,11 @@ impl SubBlock {
     }
 }
 
-/// The log of changed bytes of a transaction, while it is being written or read: a header, then changes, each with a header of its own and
-/// filled up to a multiple of 8 bytes.
+/// The log of changed bytes of a transaction, while it is being written or read: a header, then
+/// changes, each with a header of its own and filled up to a multiple of 8 bytes.
 ///
-/// A transaction's is complete before the word that says that it is durable. Its half is used again by the transaction after the next one.
+/// A transaction's is complete before the word that says that it is durable. Its half is used again
+/// by the transaction after the next one.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeLog {
     raw: Vec<u8>,

@@ -1,19 +1,22 @@
-//! What a volume and the persistent memory beside it say of each other, so that neither is used with one that is not of its time.
+//! What a volume and the persistent memory beside it say of each other, so that neither is used
+//! with one that is not of its time.
 //!
-//! The memory begins with a [`RegionHeader`] and has two slots for a [`RegionState`] at [`STATE_OFFSETS`]; block 1 of the volume's journal
-//! area has two for a [`VolumeRecord`], [`VolumeRecord::SIZE`] bytes each. In either place the newest slot that is whole counts, and the other one is
-//! written next, so that a torn slot is as if it had not been written.
+//! The memory begins with a [`RegionHeader`] and has two slots for a [`RegionState`] at
+//! [`STATE_OFFSETS`]; block 1 of the volume's journal area has two for a [`VolumeRecord`],
+//! [`VolumeRecord::SIZE`] bytes each. In either place the newest slot that is whole counts, and the
+//! other one is written next, so that a torn slot is as if it had not been written.
 //!
-//! Both know a number of the newest *checkpoint*, which grows whenever something is brought home (and when the volume is mounted or closed), the
-//! volume also the newest transaction of that time. That a checkpoint begins is durable in the memory first, then the volume's number, then the memory's, and
-//! after that the memory gives up what is home.
-//! So of a pair of one time it holds that
+//! Both know a number of the newest *checkpoint*, which grows whenever something is brought home
+//! (and when the volume is mounted or closed), the volume also the newest transaction of that time.
+//! That a checkpoint begins is durable in the memory first, then the volume's number, then the
+//! memory's, and after that the memory gives up what is home. So of a pair of one time it holds
+//! that
 //! 1. volume and memory have the same UUID, scheme and epoch;
 //! 2. the volume's number is the memory's, or one more in the middle of a checkpoint;
 //! 3. the memory has the transaction that the volume knows of.
 //!
-//! An older volume breaks 2, an older memory 2 or 3: [`VolumeRecord::check`]. Of transactions that were committed after the last checkpoint the volume knows
-//! nothing.
+//! An older volume breaks 2, an older memory 2 or 3: [`VolumeRecord::check`]. Of transactions that
+//! were committed after the last checkpoint the volume knows nothing.
 //!
 //! All integers are little-endian.
 
@@ -286,7 +289,8 @@ pub struct VolumeRecord {
     pub state: PairState,
     /// Bytes of the memory.
     pub size: u64,
-    /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It comes from an image, so whoever opens it makes sure what it is.
+    /// Where it was last, an absolute path; empty if that is nowhere or has too long a name. It
+    /// comes from an image, so whoever opens it makes sure what it is.
     pub path: Vec<u8>,
 }
 
@@ -322,7 +326,8 @@ impl VolumeRecord {
     /// The newest in the block.
     ///
     /// # Errors
-    /// What is wrong with both: [`Corrupt::TooShort`], [`Corrupt::NvmPair`], [`Corrupt::NvmPairVersion`].
+    /// What is wrong with both: [`Corrupt::TooShort`], [`Corrupt::NvmPair`],
+    /// [`Corrupt::NvmPairVersion`].
     pub fn newest(block: &[u8]) -> Result<Self, Corrupt> {
         if block.len() < 2 * Self::SIZE {
             let name = VOLUME_RECORD_LAYOUT.name;
@@ -376,7 +381,8 @@ impl VolumeRecord {
     /// As bytes.
     ///
     /// # Panics
-    /// When the scheme's name is longer than 16 bytes or the path than [`MOST_PATH`](Self::MOST_PATH).
+    /// When the scheme's name is longer than 16 bytes or the path than
+    /// [`MOST_PATH`](Self::MOST_PATH).
     pub fn encode(&self) -> [u8; VOLUME_RECORD_LAYOUT.size] {
         let mut raw = [0; VOLUME_RECORD_LAYOUT.size];
         V_MAGIC.put(&mut raw, &VOLUME_MAGIC);
@@ -396,7 +402,8 @@ impl VolumeRecord {
         raw
     }
 
-    /// Whether a region of the same volume and epoch, with `newest` as its newest transaction, is of the same time.
+    /// Whether a region of the same volume and epoch, with `newest` as its newest transaction, is
+    /// of the same time.
     ///
     /// | volume | memory | of one time if | since |
     /// |---|---|---|---|

@@ -1,16 +1,20 @@
-//! The logs of schemes that the kernel does not know: who owns a log, and the records of a byte-addressable one.
+//! The logs of schemes that the kernel does not know: who owns a log, and the records of a
+//! byte-addressable one.
 //!
-//! A volume in use by such a scheme has the incompatible feature [`PRIVATE_LOG`](crate::FeatureIncompat::PRIVATE_LOG), which
-//! neither the kernel nor e2fsck knows: both refuse it. Its journal area is that of JBD2; block 0, JBD2's superblock, stays as it
-//! is, block 1 begins with the [`LogHeader`], the rest is the scheme's.
+//! A volume in use by such a scheme has the incompatible feature
+//! [`PRIVATE_LOG`](crate::FeatureIncompat::PRIVATE_LOG), which neither the kernel nor e2fsck knows:
+//! both refuse it. Its journal area is that of JBD2; block 0, JBD2's superblock, stays as it is,
+//! block 1 begins with the [`LogHeader`], the rest is the scheme's.
 //!
-//! A byte-addressable log holds transactions one behind the other, each at a multiple of 64 bytes from the log's start and around
-//! its end: a [`Transaction`] header of one cache line, then chunks, then zeros up to the next multiple of 64. A
-//! transaction is valid if and only if:
+//! A byte-addressable log holds transactions one behind the other, each at a multiple of 64 bytes
+//! from the log's start and around its end: a [`Transaction`] header of one cache line, then
+//! chunks, then zeros up to the next multiple of 64. A transaction is valid if and only if:
 //! 1. its state word has the state [`COMMIT`] or [`CHECKPOINT`] and the expected sequence number;
 //! 2. its epoch is the log's, and its length a multiple of 64 that the log can hold;
-//! 3. its checksum is that of everything behind the state word, begun with the volume's UUID and the transaction's position;
-//! 4. if it is the last in the log: each block that it says was written in place has the content whose checksum is there.
+//! 3. its checksum is that of everything behind the state word, begun with the volume's UUID and
+//!    the transaction's position;
+//! 4. if it is the last in the log: each block that it says was written in place has the content
+//!    whose checksum is there.
 //!
 //! All integers are little-endian.
 
@@ -63,7 +67,8 @@ pub const TRANSACTION_SIZE: usize = 64;
 /// Bytes of a chunk's header.
 pub const CHUNK_SIZE: usize = 16;
 
-/// Where in the log header the word lies that says whether the log is open; it changes by itself, in one store.
+/// Where in the log header the word lies that says whether the log is open; it changes by itself,
+/// in one store.
 pub const LOG_STATE_OFFSET: usize = STATE.0;
 /// The same of the word that says where the log begins.
 pub const TAIL_OFFSET: usize = TAIL.0;
@@ -225,7 +230,8 @@ pub fn state_of(word: u64) -> (u32, Tid) {
 }
 
 impl Transaction {
-    /// Reads the header of a transaction; whether the transaction is valid is [`is_intact`](Self::is_intact)'s.
+    /// Reads the header of a transaction; whether the transaction is valid is
+    /// [`is_intact`](Self::is_intact)'s.
     pub fn decode(header: &[u8; TRANSACTION_SIZE]) -> (u64, Self) {
         let header = &header[..];
         let transaction = Self {
@@ -237,8 +243,8 @@ impl Transaction {
         (T_STATE.get(header), transaction)
     }
 
-    /// Writes the header, with the state word `state`, at the start of a transaction whose chunks are there already, and seals it.
-    /// `seed` is that of its position ([`seed`]).
+    /// Writes the header, with the state word `state`, at the start of a transaction whose chunks
+    /// are there already, and seals it. `seed` is that of its position ([`seed`]).
     pub fn encode(&self, state: u64, seed: u64, record: &mut [u8]) {
         record[..TRANSACTION_SIZE].fill(0);
         T_STATE.put(record, state);
@@ -257,7 +263,8 @@ impl Transaction {
     }
 }
 
-/// What checksums of a transaction begin with: the volume, the epoch, the place in the log and the number.
+/// What checksums of a transaction begin with: the volume, the epoch, the place in the log and the
+/// number.
 pub fn seed(uuid: &[u8; 16], epoch: u64, line: u32, sequence: Tid) -> u64 {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(uuid);
@@ -285,7 +292,8 @@ pub enum ChunkKind {
     Inodes = 3,
     /// A block that was written in place: the CRC-64 of its content.
     InPlace = 4,
-    /// `c_count` block numbers, freed: what this or an earlier transaction logged of them must not be replayed.
+    /// `c_count` block numbers, freed: what this or an earlier transaction logged of them must not
+    /// be replayed.
     Revoke = 5,
 }
 

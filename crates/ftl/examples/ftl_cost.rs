@@ -1,5 +1,6 @@
-//! What the layer costs: `ftl_cost`. Time of the processor for a write, a read, a remap and a mount, on a part that is nothing but
-//! memory; write amplification with the device full, by how much of the part that is; and what a mount of a 128 MiB part reads.
+//! What the layer costs: `ftl_cost`. Time of the processor for a write, a read, a remap and a
+//! mount, on a part that is nothing but memory; write amplification with the device full, by how
+//! much of the part that is; and what a mount of a 128 MiB part reads.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -14,8 +15,8 @@ use stetfs_media::{BlockDev, Cause, Class, JournalCopy, MediaError, Meter, Remap
 
 const TAG: Tag = Tag::new(Class::Data, Cause::Home);
 
-/// A part that keeps pages in memory and does nothing else: no checks, no states, no time. Of a page whose bytes are all the same it
-/// keeps one, so that a part can be larger than the memory.
+/// A part that keeps pages in memory and does nothing else: no checks, no states, no time. Of a
+/// page whose bytes are all the same it keeps one, so that a part can be larger than the memory.
 struct Memory {
     geometry: NandGeometry,
     cells: Mutex<Cells>,
@@ -195,8 +196,9 @@ fn measure_all(divisor: u32, large_divisor: u32, requests: u64) -> Result<(), Fa
     mount_speed(large_divisor)
 }
 
-/// Nanoseconds that this thread has had the processor, so that it does not matter what else runs on the machine: the first number of
-/// schedstat (Documentation/scheduler/sched-stats.rst). Where there is none, those that have passed.
+/// Nanoseconds that this thread has had the processor, so that it does not matter what else runs on
+/// the machine: the first number of schedstat (Documentation/scheduler/sched-stats.rst). Where
+/// there is none, those that have passed.
 fn processor_ns() -> u64 {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -262,7 +264,8 @@ fn speed(divisor: u32, requests: u64) -> Result<(), Failure> {
     let (program_alone, read_alone) = bare(&nand, requests)?;
     let copies = amplification - 1.0;
     println!(
-        "4 KiB in memory, {} MiB: write {write_ns:.0} ns, of which the part itself takes {:.0} for {amplification:.2} programs and {copies:.2} reads; \
+        "4 KiB in memory, {} MiB: write {write_ns:.0} ns, of which the part itself takes {:.0} for \
+            {amplification:.2} programs and {copies:.2} reads; \
          read {read_ns:.0} ns, of which {read_alone:.0}; remap of 256 pairs {:.1} us",
         geometry.data_bytes() >> 20,
         amplification * program_alone + copies * read_alone,
@@ -271,7 +274,8 @@ fn speed(divisor: u32, requests: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the part takes for a program and for a read, at random places, without a layer. It is not used any more then.
+/// What the part takes for a program and for a read, at random places, without a layer. It is not
+/// used any more then.
 fn bare(nand: &Memory, requests: u64) -> Result<(f64, f64), NandError> {
     let geometry = nand.geometry();
     let mut data = vec![7; geometry.page_bytes as usize];
@@ -291,8 +295,8 @@ fn bare(nand: &Memory, requests: u64) -> Result<(f64, f64), NandError> {
     Ok((program_ns, ns_each(began, requests)))
 }
 
-/// JFTL's part, with what is exported being that share of all of it, overwritten at random; with hot data, a share of the
-/// pages gets a share of the writes.
+/// JFTL's part, with what is exported being that share of all of it, overwritten at random; with
+/// hot data, a share of the pages gets a share of the writes.
 fn amplification(divisor: u32, share: u32, hot: Option<(u64, u64)>) -> Result<(), Failure> {
     let part = parts::JFTL.flawless().with_blocks(8192 / divisor);
     let create = |percent| {
@@ -350,7 +354,8 @@ fn amplification(divisor: u32, share: u32, hot: Option<(u64, u64)>) -> Result<()
     let wear = ftl.wear();
     let (least, most) = wear.range();
     println!(
-        "{} MiB, {:.1} % exported, {kind}: write amplification {:.2} (moved {gc:.2}, map {map:.2}); erases {:.1} on average, {least} to {most}",
+        "{} MiB, {:.1} % exported, {kind}: write amplification {:.2} (moved {gc:.2}, map \
+            {map:.2}); erases {:.1} on average, {least} to {most}",
         part.geometry.data_bytes() >> 20,
         100.0 * ftl.size() as f64 / part.geometry.data_bytes() as f64,
         1.0 + gc + map,
@@ -389,7 +394,8 @@ fn mount_reads(divisor: u32) -> Result<(), Failure> {
     let clean = Ftl::mount(nand.clone(), MountOptions::default())?;
     let ms = (nand.rig().clock.now_ns() - began) as f64 / 1e6;
     println!(
-        "mount of {} MiB, random overwrites: {} of {} pages read on average, {most} at most; after a checkpoint {} in {ms:.0} ms of the part's time",
+        "mount of {} MiB, random overwrites: {} of {} pages read on average, {most} at most; after \
+            a checkpoint {} in {ms:.0} ms of the part's time",
         part.geometry.data_bytes() >> 20,
         sum / moments,
         part.geometry.pages(),
@@ -398,7 +404,8 @@ fn mount_reads(divisor: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// 64 GiB in pages of 8 KiB: a map of eight million pages, mounted after a checkpoint and as late after it as can be.
+/// 64 GiB in pages of 8 KiB: a map of eight million pages, mounted after a checkpoint and as late
+/// after it as can be.
 fn mount_speed(divisor: u32) -> Result<(), Failure> {
     let geometry = NandGeometry {
         page_bytes: 8192,

@@ -1,8 +1,10 @@
-//! Anchors: two slots, each a ring of blocks of the anchors' region, in which an anchor is written behind the one before it.
+//! Anchors: two slots, each a ring of blocks of the anchors' region, in which an anchor is written
+//! behind the one before it.
 //!
-//! Every anchor is in both slots, the first one first, and counts for what is freed when both have it; so bit errors in one
-//! are no loss, and a cut leaves the old anchor in the second slot while the first is written. After a mount
-//! each slot begins with another block, because a page of the present one may be half programmed and look erased.
+//! Every anchor is in both slots, the first one first, and counts for what is freed when both have
+//! it; so bit errors in one are no loss, and a cut leaves the old anchor in the second slot while
+//! the first is written. After a mount each slot begins with another block, because a page of the
+//! present one may be half programmed and look erased.
 
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_media::nand::NandGeometry;
@@ -47,7 +49,8 @@ impl Anchors {
 }
 
 impl Slot {
-    /// The page to be programmed next, or the block to be erased before; none when all have gone bad.
+    /// The page to be programmed next, or the block to be erased before; none when all have gone
+    /// bad.
     pub(crate) fn next(&self, geometry: &NandGeometry) -> Option<Next> {
         let block = *self.ring.get(self.current)?;
         if self.next < geometry.pages_per_block {

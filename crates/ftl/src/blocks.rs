@@ -1,7 +1,8 @@
 //! Erase blocks: what each is used for, how many live pages it has, how often it was erased.
 //!
-//! Full blocks of data stand in lists, one for each number of live pages, the one whose pages died longest ago first. So the best victim
-//! of each number is the first of its list, whatever the size of the part.
+//! Full blocks of data stand in lists, one for each number of live pages, the one whose pages died
+//! longest ago first. So the best victim of each number is the first of its list, whatever the size
+//! of the part.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +54,8 @@ pub(crate) struct Blocks {
     lists: Vec<(u32, u32)>,
     /// Free ones by wear.
     free: BTreeSet<(u32, BlockAddr)>,
-    /// Sum of the erase counts of blocks that are neither bad nor the anchors', and how many those are.
+    /// Sum of the erase counts of blocks that are neither bad nor the anchors', and how many those
+    /// are.
     erases: u64,
     good: u32,
 }
@@ -193,7 +195,8 @@ impl Blocks {
         }
     }
 
-    /// The free blocks to be used next: the least worn, and, for what will stay long where it is, of four one of the most worn.
+    /// The free blocks to be used next: the least worn, and, for what will stay long where it is,
+    /// of four one of the most worn.
     pub(crate) fn next_free(&self, count: usize) -> Vec<BlockAddr> {
         let count = count.min(self.free.len());
         let worn = self.free.iter().rev().take(count / 4);
@@ -201,8 +204,9 @@ impl Blocks {
         fresh.chain(worn).map(|(_, block)| *block).collect()
     }
 
-    /// The block whose collection pays best: cost-benefit, age * (1 - u) / 2u with the share u of live pages (Kawaguchi, Nishioka, Motoda,
-    /// USENIX 1995). None when every page of every full block lives.
+    /// The block whose collection pays best: cost-benefit, age * (1 - u) / 2u with the share u of
+    /// live pages (Kawaguchi, Nishioka, Motoda, USENIX 1995). None when every page of every full
+    /// block lives.
     pub(crate) fn victim(&self, now: u64) -> Option<BlockAddr> {
         let pages = self.lists.len() - 1;
         let mut best = None;

@@ -1,19 +1,20 @@
 //! Checkpoints: the map on the part.
 //!
-//! The map is an array of numbers (places of logical pages, then erase counts of blocks) in map pages. A checkpoint programs those
-//! that changed, the directory that says where all of them lie, and in the end the anchor with the place of the directory. Until the anchor is
-//! durable the old checkpoint counts, whose pages are still there:
+//! The map is an array of numbers (places of logical pages, then erase counts of blocks) in map
+//! pages. A checkpoint programs those that changed, the directory that says where all of them lie,
+//! and in the end the anchor with the place of the directory. Until the anchor is durable the old
+//! checkpoint counts, whose pages are still there:
 //!
 //! 1. map pages, erase counts last, because opening blocks for the map changes them
 //! 2. directory
 //! 3. anchor, in both slots (`anchors.rs`)
 //! 4. blocks of the old map and log that hold nothing of the new map are free
 //!
-//! Map pages that did not change stay where they are, in blocks that hold fewer and fewer that count. When such blocks become too many, the
-//! emptiest are rewritten with the next checkpoint.
+//! Map pages that did not change stay where they are, in blocks that hold fewer and fewer that
+//! count. When such blocks become too many, the emptiest are rewritten with the next checkpoint.
 //!
-//! A checkpoint is due when sixteen times as many pages were programmed as it would take, so it costs little, and a mount reads at most so
-//! many pages behind it; or when the log is long.
+//! A checkpoint is due when sixteen times as many pages were programmed as it would take, so it
+//! costs little, and a mount reads at most so many pages behind it; or when the log is long.
 
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::ftl::{FtlAnchor, FtlSpare, NO_PAGE, PageKind, put_entry};
@@ -68,7 +69,8 @@ impl Core {
     pub(crate) fn is_checkpoint_due(&self) -> bool {
         let anchors = self.anchors.slots.len() as u32;
         let pages = self.table.dirty_count + self.shape.directories + anchors;
-        // Otherwise a few map pages that change all the time would wear out the anchors' blocks before the others.
+        // Otherwise a few map pages that change all the time would wear out the anchors' blocks
+        // before the others.
         let least = u64::from(self.geometry().pages() / 64);
         self.table.checkpoint_now
             || self.log.pages >= self.shape.log_pages / 2
@@ -216,7 +218,8 @@ impl Core {
         live
     }
 
-    /// Has map pages rewritten that lie in bad blocks, or in the emptiest when the map takes too many.
+    /// Has map pages rewritten that lie in bad blocks, or in the emptiest when the map takes too
+    /// many.
     fn touch_scattered(&mut self) {
         let live = self.live_map_pages();
         let mut blocks: Vec<(u32, BlockAddr)> = live.iter().map(|(b, n)| (*n, *b)).collect();

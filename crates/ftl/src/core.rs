@@ -1,4 +1,5 @@
-//! The state of a mounted layer, and how a page is programmed: streams, the pool, blocks that go bad.
+//! The state of a mounted layer, and how a page is programmed: streams, the pool, blocks that go
+//! bad.
 
 use stetfs_format::ftl::{FtlSpare, NO_PAGE, PageKind, pool};
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -219,7 +220,8 @@ impl Core {
         (open.next < geometry.pages_per_block).then(|| geometry.page_at(open.block, open.next))
     }
 
-    /// Erases a block of the pool and opens it: the most worn for what will stay, the least worn otherwise.
+    /// Erases a block of the pool and opens it: the most worn for what will stay, the least worn
+    /// otherwise.
     fn open(&mut self, stream: Stream) -> Result<(), Stop> {
         loop {
             let by_wear = |at: &usize| self.blocks.get(self.pool[*at]).erases;
@@ -271,8 +273,9 @@ impl Core {
         Ok(())
     }
 
-    /// A program has failed in the open block of a stream: nothing more is programmed there. What is in it is
-    /// saved by the next [`make_room`](Self::make_room), what is of the map by the next checkpoint.
+    /// A program has failed in the open block of a stream: nothing more is programmed there. What
+    /// is in it is saved by the next [`make_room`](Self::make_room), what is of the map by the next
+    /// checkpoint.
     fn retire_open(&mut self, stream: Stream) -> Result<(), Stop> {
         let open = self.streams[stream as usize].take();
         let block = open.expect("a page of it was programmed").block;
@@ -285,8 +288,9 @@ impl Core {
         Ok(())
     }
 
-    /// Lists the blocks that are opened next, so that a mount finds them. Everything that made them free is durable before the list
-    /// is: so no block is erased that an older state of the map needs.
+    /// Lists the blocks that are opened next, so that a mount finds them. Everything that made them
+    /// free is durable before the list is: so no block is erased that an older state of the map
+    /// needs.
     fn refill_pool(&mut self) -> Result<(), Stop> {
         self.flush_log()?;
         let blocks = self.next_free();

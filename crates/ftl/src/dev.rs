@@ -1,11 +1,13 @@
 //! The layer as a block device that can remap: sectors are logical pages.
 //!
-//! Without a write buffer every write is durable when it returns, and a flush has only trims to write. With one
-//! ([`MountOptions::write_buffer_pages`]), pages that are written again before the next flush are programmed once; they are written in
-//! the order of their addresses, and a remap writes them first. A power cut loses what is in it.
+//! Without a write buffer every write is durable when it returns, and a flush has only trims to
+//! write. With one ([`MountOptions::write_buffer_pages`]), pages that are written again before the
+//! next flush are programmed once; they are written in the order of their addresses, and a remap
+//! writes them first. A power cut loses what is in it.
 //!
-//! Everything is counted by the meter of the part: pages under the cause that the caller gives, what is moved under [`Cause::Gc`], map, log and
-//! anchors under [`Cause::Map`]. Flushes and discards are not requests to the part and not counted.
+//! Everything is counted by the meter of the part: pages under the cause that the caller gives,
+//! what is moved under [`Cause::Gc`], map, log and anchors under [`Cause::Map`]. Flushes and
+//! discards are not requests to the part and not counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,12 +34,14 @@ use crate::wear::Wear;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct MountOptions {
-    /// Pages that are kept in memory until a flush or until there are more; 0 for none, so that every write is durable when it returns.
+    /// Pages that are kept in memory until a flush or until there are more; 0 for none, so that
+    /// every write is durable when it returns.
     pub write_buffer_pages: usize,
-    /// Whether nothing is changed on the part. What a power cut has left behind stays, and reads work all the same.
+    /// Whether nothing is changed on the part. What a power cut has left behind stays, and reads
+    /// work all the same.
     pub read_only: bool,
-    /// Whether dropping the layer writes a checkpoint: it keeps the counts of what has been done, and the next mount has nothing to scan.
-    /// When that fails, the next mount scans.
+    /// Whether dropping the layer writes a checkpoint: it keeps the counts of what has been done,
+    /// and the next mount has nothing to scan. When that fails, the next mount scans.
     pub checkpoint_at_end: bool,
 }
 
@@ -59,8 +63,8 @@ struct State {
 }
 
 impl Ftl {
-    /// Makes a layer on a part, over whatever is there, and mounts it. `uuid` must be a new one: it tells the layer's pages from those of
-    /// an earlier one.
+    /// Makes a layer on a part, over whatever is there, and mounts it. `uuid` must be a new one: it
+    /// tells the layer's pages from those of an earlier one.
     pub fn create(
         nand: Arc<dyn Nand>,
         uuid: [u8; 16],
@@ -75,7 +79,8 @@ impl Ftl {
         let flash = Flash::new(Arc::clone(&nand), &uuid);
         core = Core::new(flash, shape, uuid)?;
         core.forget_anchors()?;
-        // No list of them has to be durable: before the first anchor there is nothing that a block could be needed for.
+        // No list of them has to be durable: before the first anchor there is nothing that a block
+        // could be needed for.
         let blocks = core.next_free();
         core.add_to_pool(blocks);
         core.stats.mounts = 1;
@@ -145,7 +150,8 @@ impl Ftl {
         done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
     }
 
-    /// First logical page and number of logical pages of a range in whole sectors within the device.
+    /// First logical page and number of logical pages of a range in whole sectors within the
+    /// device.
     fn pages(&self, op: Op, offset: u64, len: u64) -> Result<(u32, u32), MediaError> {
         let sector = u64::from(self.sector);
         if !offset.is_multiple_of(sector) || !len.is_multiple_of(sector) {
@@ -199,7 +205,8 @@ impl State {
         Ok(())
     }
 
-    /// Fills `out` with a logical page; false when it cannot be read any more. Notes the page if it should be moved.
+    /// Fills `out` with a logical page; false when it cannot be read any more. Notes the page if it
+    /// should be moved.
     fn read(
         &mut self,
         logical: u32,
@@ -276,7 +283,8 @@ impl BlockDev for Ftl {
             }
         }
         for page in weak {
-            // What was read is right all the same; whether anything can be written is told to who writes.
+            // What was read is right all the same; whether anything can be written is told to who
+            // writes.
             let room = state.core.make_room();
             let _ = room.and_then(|()| state.core.move_page(page));
         }
@@ -328,7 +336,8 @@ impl BlockDev for Ftl {
         done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
     }
 
-    /// Until it is written, it reads as zeros; after a power cut before the next flush perhaps as before.
+    /// Until it is written, it reads as zeros; after a power cut before the next flush perhaps as
+    /// before.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         self.clear(Op::Discard, offset, len, false)
     }
@@ -418,7 +427,8 @@ impl Remap for Ftl {
 }
 
 impl Core {
-    /// What a remap changes: the homes in order of the list, then the journal's pages that are released.
+    /// What a remap changes: the homes in order of the list, then the journal's pages that are
+    /// released.
     fn changes_of(&self, list: &[(u32, u32)], journal: JournalCopy) -> Vec<(u32, u32)> {
         let mut homes = HashSet::with_capacity(list.len());
         let mut changes = Vec::with_capacity(2 * list.len());
@@ -438,7 +448,8 @@ impl Core {
         changes
     }
 
-    /// Makes changes durable as a whole, and only then in memory: the journal's pages count as needed until then.
+    /// Makes changes durable as a whole, and only then in memory: the journal's pages count as
+    /// needed until then.
     fn remap(
         &mut self,
         changes: Vec<(u32, u32)>,

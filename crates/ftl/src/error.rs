@@ -74,7 +74,8 @@ pub enum FtlError {
     /// A page that fails a check of its own.
     #[error(transparent)]
     Corrupt(#[from] FtlCorrupt),
-    /// Every block in which an anchor can lie has gone bad, or there is no free block left: it cannot be written to.
+    /// Every block in which an anchor can lie has gone bad, or there is no free block left: it
+    /// cannot be written to.
     #[error("the part is worn out: too many erase blocks have gone bad")]
     WornOut,
     /// The part failed.

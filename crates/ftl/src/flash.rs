@@ -45,7 +45,8 @@ impl Flash {
         let strength = nand.ecc().strength_bits;
         Self {
             codec: SpareCodec::new(uuid, geometry.bad_mark),
-            // Three quarters of what is corrected: a strength of one bit says nothing before it is used up.
+            // Three quarters of what is corrected: a strength of one bit says nothing before it is
+            // used up.
             move_bits: if strength == 0 {
                 u32::MAX
             } else {

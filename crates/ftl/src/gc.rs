@@ -1,13 +1,15 @@
 //! Garbage collection: live pages of a block go elsewhere, and the block is free.
 //!
-//! - Victims are chosen by cost-benefit (`blocks.rs`), and collected as long as fewer blocks are free than a checkpoint, a log and the
-//!   moving itself may need. As what is exported leaves dead pages in full blocks (`shape.rs`), there is always a victim.
-//! - Hot and cold data lie in different blocks. Moved pages have blocks of their own. A page that the host overwrites goes to the hot ones when
-//!   the old version did not live longer than blocks of hot data do on average, as its block tells (Wang and others,
-//!   FAST 2022).
-//! - A page that cannot be read any more is not forgotten: a page that says so takes its place, and reading it stays an error.
-//! - A moved page names its first owner in its spare area. The further ones are noted in the log, and so is
-//!   nothing else: a copy is newer than whatever said before where its owner lies.
+//! - Victims are chosen by cost-benefit (`blocks.rs`), and collected as long as fewer blocks are
+//!   free than a checkpoint, a log and the moving itself may need. As what is exported leaves dead
+//!   pages in full blocks (`shape.rs`), there is always a victim.
+//! - Hot and cold data lie in different blocks. Moved pages have blocks of their own. A page that
+//!   the host overwrites goes to the hot ones when the old version did not live longer than blocks
+//!   of hot data do on average, as its block tells (Wang and others, FAST 2022).
+//! - A page that cannot be read any more is not forgotten: a page that says so takes its place, and
+//!   reading it stays an error.
+//! - A moved page names its first owner in its spare area. The further ones are noted in the log,
+//!   and so is nothing else: a copy is newer than whatever said before where its owner lies.
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -17,7 +19,8 @@ use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, Stream};
 use crate::error::Stop;
 
-/// How long blocks of hot data live, in pages that the host writes: a moving average over about 16 of them. Before the first, forever.
+/// How long blocks of hot data live, in pages that the host writes: a moving average over about 16
+/// of them. Before the first, forever.
 #[derive(Clone, Copy)]
 pub(crate) struct Lifespan(u64);
 
@@ -50,7 +53,8 @@ impl Core {
         }
     }
 
-    /// Does what is due before something is written: saves what is in bad blocks, frees blocks, makes a checkpoint, levels wear.
+    /// Does what is due before something is written: saves what is in bad blocks, frees blocks,
+    /// makes a checkpoint, levels wear.
     pub(crate) fn make_room(&mut self) -> Result<(), Stop> {
         if let Some(stop) = &self.stopped {
             return Err(stop.clone());

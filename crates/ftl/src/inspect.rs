@@ -47,7 +47,8 @@ pub struct FtlCheck {
     pub foreign: Vec<u32>,
     /// Logical pages whose page was written for another one, as it is after a remap.
     pub remapped: u64,
-    /// Pages that should be moved, because they had nearly as many wrong bits as are corrected: a mount and a read do it.
+    /// Pages that should be moved, because they had nearly as many wrong bits as are corrected: a
+    /// mount and a read do it.
     pub weak: u64,
 }
 

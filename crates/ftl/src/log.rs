@@ -1,8 +1,9 @@
 //! The map log: changes of the map that no spare area tells, in records that count as a whole.
 //!
-//! A remap is a record of its own and durable before anything else is done about it. What nobody waits for is collected, each
-//! change with the sequence number of when it happened: trims, and the further owners of a page that was moved (its spare area
-//! names the first one). It is written when a page is full, at a flush, and before any block may be erased that it made free.
+//! A remap is a record of its own and durable before anything else is done about it. What nobody
+//! waits for is collected, each change with the sequence number of when it happened: trims, and the
+//! further owners of a page that was moved (its spare area names the first one). It is written when
+//! a page is full, at a flush, and before any block may be erased that it made free.
 
 use stetfs_format::ftl::{FtlLog, FtlRun, NO_PAGE, PageKind};
 
@@ -85,7 +86,8 @@ impl Core {
             count: change.count,
             age: (seq - change.seq) as u32,
         });
-        // They stay in the list until they are written: opening a block for them may list free blocks, which needs them too.
+        // They stay in the list until they are written: opening a block for them may list free
+        // blocks, which needs them too.
         let runs: Vec<FtlRun> = runs.collect();
         self.write_record(seq, &runs)?;
         self.log.pending.clear();
@@ -111,7 +113,8 @@ impl Core {
         Ok(())
     }
 
-    /// Lets logical pages lie nowhere: they read as zeros, durably after [`flush_log`](Self::flush_log).
+    /// Lets logical pages lie nowhere: they read as zeros, durably after
+    /// [`flush_log`](Self::flush_log).
     pub(crate) fn trim(&mut self, first: u32, count: u32) -> Result<(), Stop> {
         self.make_room()?;
         let end = first + count;

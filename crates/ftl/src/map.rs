@@ -1,8 +1,10 @@
 //! The map in memory: where each logical page lies, and the reverse: whose each page is.
 //!
-//! - A page has no owner, one, or, after a remap that kept the journal's copy, several. It is *live* while it has one.
-//! - The reverse map, not the spare area, says whose a page is. The two differ after a remap: the spare area still names the
-//!   journal's address. The spare area is right again when the page has been moved.
+//! - A page has no owner, one, or, after a remap that kept the journal's copy, several. It is
+//!   *live* while it has one.
+//! - The reverse map, not the spare area, says whose a page is. The two differ after a remap: the
+//!   spare area still names the journal's address. The spare area is right again when the page has
+//!   been moved.
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -45,7 +47,8 @@ impl Map {
         self.places[logical as usize]
     }
 
-    /// Sets a place and leaves the reverse map alone, which [`build_owners`](Self::build_owners) makes in the end.
+    /// Sets a place and leaves the reverse map alone, which [`build_owners`](Self::build_owners)
+    /// makes in the end.
     pub(crate) fn load_place(&mut self, logical: u32, page: u32) {
         self.places[logical as usize] = page;
     }
@@ -73,7 +76,8 @@ impl Map {
         self.owners[page.0 as usize] != NO_PAGE
     }
 
-    /// All owners of a page; the first is the one that a spare area names when the page is programmed.
+    /// All owners of a page; the first is the one that a spare area names when the page is
+    /// programmed.
     pub(crate) fn owners(&self, page: PageNo) -> Owners {
         let first = self.owners[page.0 as usize];
         let mut all = Owners::new();
@@ -120,8 +124,8 @@ impl Map {
         false
     }
 
-    /// Gives `logical` the place `page`, in addition to the old one, which [`leave`](Self::leave) takes away. Returns
-    /// the old one, and whether the new one became live.
+    /// Gives `logical` the place `page`, in addition to the old one, which [`leave`](Self::leave)
+    /// takes away. Returns the old one, and whether the new one became live.
     pub(crate) fn enter(&mut self, logical: u32, page: u32) -> (u32, bool) {
         let old = std::mem::replace(&mut self.places[logical as usize], page);
         let is_new = page != NO_PAGE && self.add_owner(PageNo(page), logical);

@@ -1,8 +1,8 @@
 //! Mounting: from what is on the part to the state in memory.
 //!
-//! Every mount is a recovery, because a clean one cannot be told: the last page may be the one that was in flight.
-//! What is found (first column) becomes a list of changes, each with its sequence number; in order, they are made to the map of the
-//! checkpoint.
+//! Every mount is a recovery, because a clean one cannot be told: the last page may be the one that
+//! was in flight. What is found (first column) becomes a list of changes, each with its sequence
+//! number; in order, they are made to the map of the checkpoint.
 //!
 //! | found | done | why that is right |
 //! |---|---|---|
@@ -20,12 +20,14 @@
 //! | the newest page of all | left out at first; programmed again elsewhere, then its change is made as if it were new | it may be the one that was in flight and be unreadable the next time; it may also be an old one that was durable. Until the second copy is durable no block is opened that is needed with it or without it |
 //! | a block that is marked bad and has live pages | they are saved | its program has failed, and what was there before stays readable |
 //!
-//! Then, in this order: the anchor again, with a higher sequence number to begin with (so that no number is given twice,
-//! whatever could not be read); the newest page again; a checkpoint. A cut in between finds the same or less of
-//! what was in flight, and nothing else has changed. Only then is anything freed or shown.
+//! Then, in this order: the anchor again, with a higher sequence number to begin with (so that no
+//! number is given twice, whatever could not be read); the newest page again; a checkpoint. A cut
+//! in between finds the same or less of what was in flight, and nothing else has changed. Only then
+//! is anything freed or shown.
 //!
-//! Read are the anchors' blocks (first pages, and the newest block of each slot), the map, and what was programmed since the checkpoint: at
-//! most as much as is due before the next (`checkpoint.rs`).
+//! Read are the anchors' blocks (first pages, and the newest block of each slot), the map, and what
+//! was programmed since the checkpoint: at most as much as is due before the next
+//! (`checkpoint.rs`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +48,8 @@ use crate::flash::{Flash, Found};
 use crate::shape::{ANCHOR_BLOCKS, Shape};
 
 const TAG: Tag = Tag::new(Class::Mapping, Cause::Recovery);
-/// Sequence numbers that a mount leaves out: more than can have been given without a trace. There are enough for 2^27 mounts.
+/// Sequence numbers that a mount leaves out: more than can have been given without a trace. There
+/// are enough for 2^27 mounts.
 const SEQ_GAP: u64 = 1 << 20;
 /// Where the layer's life ends: a part is worn out long before 2^47 pages were programmed.
 const SEQ_END: u64 = 1 << 47;
@@ -97,7 +100,8 @@ struct Scan {
     newest: Option<Newest>,
     /// Blocks that were looked into, and how often each was listed.
     listed: HashMap<BlockAddr, u32>,
-    /// Those of them in which something newer than the checkpoint was found, and those in which it was log or pool.
+    /// Those of them in which something newer than the checkpoint was found, and those in which it
+    /// was log or pool.
     used: HashSet<BlockAddr>,
     logs: HashSet<BlockAddr>,
     last_seq: u64,
@@ -498,7 +502,8 @@ impl Core {
         Ok(listed)
     }
 
-    /// Makes the changes that are newer than the checkpoint, in order. Returns those that the newest page makes.
+    /// Makes the changes that are newer than the checkpoint, in order. Returns those that the
+    /// newest page makes.
     fn replay(&mut self, checkpoint: u64, scan: &mut Scan) -> Result<BTreeMap<u32, u32>, FtlError> {
         let mut newest_log = None;
         match &scan.newest {
@@ -562,8 +567,8 @@ impl Core {
         Ok(redo)
     }
 
-    /// Finds out what each block is used for. Returns those that are needed only with the changes of the newest page: neither free nor to be
-    /// collected until these are made.
+    /// Finds out what each block is used for. Returns those that are needed only with the changes
+    /// of the newest page: neither free nor to be collected until these are made.
     fn sort_blocks(
         &mut self,
         anchor: &FtlAnchor,
@@ -630,7 +635,8 @@ impl Core {
         Ok(kept)
     }
 
-    /// Programs the newest page again, because it may be one that cannot be read a second time; then makes its changes.
+    /// Programs the newest page again, because it may be one that cannot be read a second time;
+    /// then makes its changes.
     fn secure(&mut self, newest: &Newest, mut redo: BTreeMap<u32, u32>) -> Result<(), Stop> {
         let FtlSpare { kind, index, .. } = newest.record;
         match kind {

@@ -1,8 +1,9 @@
 //! How much of a part is exported, and what the rest is for.
 //!
-//! Blocks are kept back, beside the anchors' region, so that the layer can always go on: free ones for a checkpoint, for a log and for moving pages
-//! before anything can be freed, those that the map of two checkpoints takes, and a share for blocks that go bad. Of
-//! what remains, over-provisioning is not exported: the dead pages that let garbage collection find victims.
+//! Blocks are kept back, beside the anchors' region, so that the layer can always go on: free ones
+//! for a checkpoint, for a log and for moving pages before anything can be freed, those that the
+//! map of two checkpoints takes, and a share for blocks that go bad. Of what remains,
+//! over-provisioning is not exported: the dead pages that let garbage collection find victims.
 
 use stetfs_format::ftl::{FtlAnchor, FtlLog, SpareCodec, entries_of, pool};
 use stetfs_media::nand::NandGeometry;
@@ -13,21 +14,23 @@ use crate::error::FtlError;
 pub(crate) const ANCHOR_BLOCKS: u32 = 8;
 /// Blocks that are open for programming at the same time, one a stream.
 pub(crate) const STREAMS: usize = 4;
-/// When so many are left in the pool, others are listed: enough for those that are opened, or found bad, until the list is durable.
+/// When so many are left in the pool, others are listed: enough for those that are opened, or found
+/// bad, until the list is durable.
 pub(crate) const POOL_LOW: usize = 4;
 const POOL_MAX: u32 = 64;
-/// How many pages are programmed for each page that the next checkpoint would take: a checkpoint costs a sixteenth at most.
+/// How many pages are programmed for each page that the next checkpoint would take: a checkpoint
+/// costs a sixteenth at most.
 pub(crate) const PROGRAMS_A_CHECKPOINT_PAGE: u64 = 16;
 
 /// What a new layer is to be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct FtlOptions {
-    /// Share of the pages for data that are not exported, in percent, from 1 to 90. More of it makes garbage collection
-    /// cheaper.
+    /// Share of the pages for data that are not exported, in percent, from 1 to 90. More of it
+    /// makes garbage collection cheaper.
     pub over_provisioning_percent: u32,
-    /// Share of all blocks that may go bad before the layer can no longer be written to, in percent, beside those that
-    /// are bad already.
+    /// Share of all blocks that may go bad before the layer can no longer be written to, in
+    /// percent, beside those that are bad already.
     pub bad_blocks_percent: u32,
 }
 
@@ -109,7 +112,8 @@ impl Shape {
         })
     }
 
-    /// The shape of a new layer on a part of which `good` blocks outside the anchors' region are good.
+    /// The shape of a new layer on a part of which `good` blocks outside the anchors' region are
+    /// good.
     pub(crate) fn of_new(
         geometry: NandGeometry,
         good: u32,
@@ -130,7 +134,8 @@ impl Shape {
         Self::new(geometry, logical as u32)
     }
 
-    /// Blocks that hold no data that was exported, so that garbage collection goes on when everything else is full.
+    /// Blocks that hold no data that was exported, so that garbage collection goes on when
+    /// everything else is full.
     fn reserved_blocks(&self) -> u32 {
         self.low_blocks + STREAMS as u32 + self.map_blocks + 2
     }

@@ -1,9 +1,10 @@
 //! Wear levelling, and what a part has gone through.
 //!
-//! Dynamic: free blocks that were erased least are opened first, for moved pages those that were erased most (`core.rs`,
-//! `blocks.rs`). Static: a block that keeps its data is not erased while the others are; once it is behind the mean by a limit, its data goes to a
-//! worn block, and it takes its share. One block at most for each 16 that are erased, so that levelling never costs more than a fifteenth
-//! of the erases.
+//! Dynamic: free blocks that were erased least are opened first, for moved pages those that were
+//! erased most (`core.rs`, `blocks.rs`). Static: a block that keeps its data is not erased while
+//! the others are; once it is behind the mean by a limit, its data goes to a worn block, and it
+//! takes its share. One block at most for each 16 that are erased, so that levelling never costs
+//! more than a fifteenth of the erases.
 
 use stetfs_format::num::BlockAddr;
 
@@ -36,8 +37,8 @@ impl Core {
     }
 }
 
-/// How the erases are spread over a part. Erase counts are those of the layer's own book, which after a power cut can be one too low for
-/// a block whose erase was under way.
+/// How the erases are spread over a part. Erase counts are those of the layer's own book, which
+/// after a power cut can be one too low for a block whose erase was under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wear {
     /// Blocks that are not bad, the anchors' included.
@@ -46,7 +47,8 @@ pub struct Wear {
     pub bad_blocks: u32,
     /// Blocks that may yet go bad before the layer cannot be written to any more.
     pub spare_blocks: u32,
-    /// Blocks that hold data, live or dead, or are being filled with it. What else is good is free or holds the map and its log.
+    /// Blocks that hold data, live or dead, or are being filled with it. What else is good is free
+    /// or holds the map and its log.
     pub data_blocks: u32,
     /// Erases of the blocks that are neither bad nor the anchors', ascending.
     pub erases: Vec<u32>,

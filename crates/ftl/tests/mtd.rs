@@ -1,7 +1,9 @@
-//! The layer on a real part behind Linux's MTD layer. `STETFS_MTD=/dev/mtdN` names one, **whose content is lost**; without it these tests say that they
-//! are left out. `make test-mtd` runs them in a virtual machine on parts of the kernel's own nandsim, in order, in one thread.
+//! The layer on a real part behind Linux's MTD layer. `STETFS_MTD=/dev/mtdN` names one, **whose
+//! content is lost**; without it these tests say that they are left out. `make test-mtd` runs them
+//! in a virtual machine on parts of the kernel's own nandsim, in order, in one thread.
 //!
-//! What nandsim was told about its part comes in `STETFS_MTD_BAD`, an erase block that is bad, and `STETFS_MTD_FLIPS`, when it flips bits.
+//! What nandsim was told about its part comes in `STETFS_MTD_BAD`, an erase block that is bad, and
+//! `STETFS_MTD_FLIPS`, when it flips bits.
 
 #[path = "ftl/chance.rs"]
 mod chance;

@@ -1,4 +1,5 @@
-//! What cannot be done by a worker: waiting for the kernel to write or drop its pages of a file, for which it needs workers.
+//! What cannot be done by a worker: waiting for the kernel to write or drop its pages of a file,
+//! for which it needs workers.
 //!
 //! One thread, started when it is first needed. A request that waits here is answered by it.
 

@@ -1,8 +1,8 @@
 //! Translation between the core's attributes and FUSE's: numbers, times, file types.
 //!
-//! FUSE calls the root directory node 1, ext4 calls it inode 2; every other number is the same on both sides
-//! (inode 1 holds bad blocks and can never be looked up). Attributes carry the volume's own numbers, so that `stat` on the
-//! mount point says 2 as on a kernel mount.
+//! FUSE calls the root directory node 1, ext4 calls it inode 2; every other number is the same on
+//! both sides (inode 1 holds bad blocks and can never be looked up). Attributes carry the volume's
+//! own numbers, so that `stat` on the mount point says 2 as on a kernel mount.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub(crate) const ROOT: InodeNo = InodeNo(2);
 /// FUSE's number for it (FUSE_ROOT_ID).
 pub(crate) const ROOT_NODE: u64 = 1;
 
-/// The inode that a FUSE node is. A number that cannot be an inode becomes 0, which the core refuses.
+/// The inode that a FUSE node is. A number that cannot be an inode becomes 0, which the core
+/// refuses.
 pub(crate) fn inode(node: u64) -> InodeNo {
     if node == ROOT_NODE {
         return ROOT;
@@ -74,7 +75,8 @@ pub(crate) fn no_entry(keep: Duration) -> abi::EntryOut {
     }
 }
 
-/// What statx(2) tells beyond the attributes: the time of birth, where the volume has it (STATX_BASIC_STATS, STATX_BTIME).
+/// What statx(2) tells beyond the attributes: the time of birth, where the volume has it
+/// (STATX_BASIC_STATS, STATX_BTIME).
 pub(crate) fn statx(a: &Attr, birth: bool) -> abi::StatX {
     const BASIC_STATS: u32 = 0x7ff;
     const BTIME: u32 = 0x800;
@@ -132,7 +134,8 @@ fn time(sec: i64, nsec: u32) -> Time {
     Time { sec, nsec }
 }
 
-/// A device number in the form of the FUSE protocol (the kernel's `new_encode_dev`: minor 7-0, major 11-0, minor 19-8).
+/// A device number in the form of the FUSE protocol (the kernel's `new_encode_dev`: minor 7-0,
+/// major 11-0, minor 19-8).
 fn encode_rdev((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
 }

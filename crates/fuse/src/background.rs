@@ -1,8 +1,10 @@
-//! Going to the background: the command that the user typed starts the server as a second process, waits until the mount
-//! stands, and returns; the server says its errors on the same terminal until then and is on its own afterwards.
+//! Going to the background: the command that the user typed starts the server as a second process,
+//! waits until the mount stands, and returns; the server says its errors on the same terminal until
+//! then and is on its own afterwards.
 //!
-//! The two talk over the server's standard output: one line, [`STANDING`], means that the mount stands. The end of
-//! the pipe without that line means that it never will; the server has then said why and its exit code is passed on.
+//! The two talk over the server's standard output: one line, [`STANDING`], means that the mount
+//! stands. The end of the pipe without that line means that it never will; the server has then said
+//! why and its exit code is passed on.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -47,8 +49,8 @@ pub fn start(mut server: Command) -> Result<(), StartError> {
     })
 }
 
-/// In the server, once the mount stands: leaves the terminal's session and the working directory, sends further
-/// output to `log` or nowhere, and lets the waiting command return.
+/// In the server, once the mount stands: leaves the terminal's session and the working directory,
+/// sends further output to `log` or nowhere, and lets the waiting command return.
 ///
 /// # Errors
 /// `/dev/null` cannot be opened.

@@ -1,8 +1,8 @@
 //! Who makes a request, in the core's terms.
 //!
-//! The kernel has checked permissions already (`default_permissions`), so a caller needs its user, its group and its
-//! file creation mask, which come with the request. Supplementary groups matter for one request only, setting an ACL, and
-//! are looked up in `/proc` then.
+//! The kernel has checked permissions already (`default_permissions`), so a caller needs its user,
+//! its group and its file creation mask, which come with the request. Supplementary groups matter
+//! for one request only, setting an ACL, and are looked up in `/proc` then.
 
 use smallvec::SmallVec;
 use stetfs::Caller;
@@ -29,7 +29,8 @@ pub(crate) fn creator(from: &InHeader, umask: u32) -> Caller {
     }
 }
 
-/// The caller with its supplementary groups; without them when the process cannot be seen from here.
+/// The caller with its supplementary groups; without them when the process cannot be seen from
+/// here.
 pub(crate) fn caller_with_groups(from: &InHeader) -> Caller {
     let mut caller = caller(from);
     if from.pid != 0

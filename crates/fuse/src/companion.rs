@@ -1,16 +1,19 @@
 //! The companion: a small process beside the server that touches the mount from outside.
 //!
-//! *When the server dies.* Without it a killed server leaves a mount point on which every call fails with "Transport endpoint is
-//! not connected". The companion reads from a pipe whose other end only the server holds, so that it learns of any
-//! death; when the server has not said good-bye, it detaches the mount and says so on the terminal (if there is one) and in
-//! the system log.
+//! *When the server dies.* Without it a killed server leaves a mount point on which every call
+//! fails with "Transport endpoint is not connected". The companion reads from a pipe whose other
+//! end only the server holds, so that it learns of any death; when the server has not said
+//! good-bye, it detaches the mount and says so on the terminal (if there is one) and in the system
+//! log.
 //!
-//! *For the server.* A server that unmounts or syncs its own mount waits in the kernel for its own answer. Killed just then, it never ends:
-//! the thread that waits keeps `/dev/fuse` open, so the kernel goes on waiting for it. So the companion does that when it is asked to.
+//! *For the server.* A server that unmounts or syncs its own mount waits in the kernel for its own
+//! answer. Killed just then, it never ends: the thread that waits keeps `/dev/fuse` open, so the
+//! kernel goes on waiting for it. So the companion does that when it is asked to.
 //!
-//! The pipe carries lines. The server says `mounted DEVICE`, `log PATH`, `leave` (release nothing), `done`; and it asks `sync`, `unmount`,
-//! `unmount lazy`, each answered by `ok`, `busy` or `failed REASON`. The companion holds neither the image nor `/dev/fuse`, so it delays
-//! nothing. It is this program run again: `main` must call [`run_if_asked`] before anything else.
+//! The pipe carries lines. The server says `mounted DEVICE`, `log PATH`, `leave` (release nothing),
+//! `done`; and it asks `sync`, `unmount`, `unmount lazy`, each answered by `ok`, `busy` or
+//! `failed REASON`. The companion holds neither the image nor `/dev/fuse`, so it delays nothing. It
+//! is this program run again: `main` must call [`run_if_asked`] before anything else.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
@@ -31,7 +34,8 @@ use crate::system_log::{self, Severity};
 /// Set in the companion's environment.
 const ASKED: &str = "STETFS_COMPANION";
 
-/// Whether this program knows how to be a companion: run again without that it would do who knows what.
+/// Whether this program knows how to be a companion: run again without that it would do who knows
+/// what.
 static KNOWN: AtomicBool = AtomicBool::new(false);
 
 /// The server's end.
@@ -48,7 +52,8 @@ struct Pipe {
 }
 
 impl Companion {
-    /// Starts the companion. It must be done before the mount, so that it cannot inherit anything of it.
+    /// Starts the companion. It must be done before the mount, so that it cannot inherit anything
+    /// of it.
     pub(crate) fn start(image: &Path, dir: &Path) -> io::Result<Self> {
         if !KNOWN.load(Ordering::Relaxed) {
             return Err(io::Error::other("this program does not call run_if_asked"));
@@ -121,8 +126,8 @@ impl Companion {
         self.say(&format!("mounted {}\n", mounted.device));
     }
 
-    /// Tells it where else to say what happened: the file that the server's messages go to, if it is one. To be called when the
-    /// server has gone to the background.
+    /// Tells it where else to say what happened: the file that the server's messages go to, if it
+    /// is one. To be called when the server has gone to the background.
     pub(crate) fn log_as_we_do(&mut self) {
         let is_file = rustix::fs::fstat(io::stderr())
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
@@ -145,7 +150,8 @@ impl Companion {
             .map(|pipe| pipe.to.write_all(line.as_bytes()))
         {
             tracing::warn!(
-                "the companion process is gone ({e}): a crash of the server will leave the mount point behind"
+                "the companion process is gone ({e}): a crash of the server will leave the mount \
+                    point behind"
             );
             self.pipe = None;
         }
@@ -222,7 +228,8 @@ fn sync(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(dir)?)?)
 }
 
-/// Survives what ends the server: signals to its process group, to its terminal, and to everything of its name.
+/// Survives what ends the server: signals to its process group, to its terminal, and to everything
+/// of its name.
 fn stay() {
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
@@ -233,7 +240,8 @@ fn stay() {
     }
 }
 
-/// Detaches the mount and says what happened. When something else is mounted on top of it, waits until that is gone.
+/// Detaches the mount and says what happened. When something else is mounted on top of it, waits
+/// until that is gone.
 fn release(mounted: &Mounted, image: &Path, pid: &str, tell: &dyn Fn(&str)) {
     let (shown, dir) = (image.display(), mounted.dir.display());
     let what = format!("the server (process {pid}) of {shown} on {dir} died");
@@ -259,7 +267,8 @@ fn release(mounted: &Mounted, image: &Path, pid: &str, tell: &dyn Fn(&str)) {
         if !has_told {
             has_told = true;
             tell(&format!(
-                "{what}; its mount point is released when what is mounted on top of it is gone; {advice}"
+                "{what}; its mount point is released when what is mounted on top of it is gone; \
+                    {advice}"
             ));
         }
         let Ok(changes) = &changes else { return };

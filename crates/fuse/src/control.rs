@@ -1,11 +1,14 @@
-//! Talking to the server of a mounted volume through the mount itself: two extended attributes that no file has.
+//! Talking to the server of a mounted volume through the mount itself: two extended attributes that
+//! no file has.
 //!
 //! | name | how | what |
 //! |---|---|---|
 //! | `system.stetfs.stats` | `getxattr` on any file of the mount | live counters and facts about the server, JSON |
 //! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two |
 //!
-//! They are for root and the server's own user, need no socket, work through every mount namespace, and are never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`, `shutdown nologflush`.
+//! They are for root and the server's own user, need no socket, work through every mount namespace,
+//! and are never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`,
+//! `shutdown nologflush`.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +29,8 @@ const VALUE_MAX: usize = 65_536;
 pub enum Command {
     /// Commit the running transaction: everything done before is durable when the command returns.
     Commit,
-    /// Commit, and bring home some of what the scheme's cache has ([`stetfs::Fs::drain_some`]); the counters tell what is left.
+    /// Commit, and bring home some of what the scheme's cache has ([`stetfs::Fs::drain_some`]); the
+    /// counters tell what is left.
     Drain,
     /// Stop serving, as FS_IOC_SHUTDOWN does.
     Shutdown(Shutdown),
@@ -77,7 +81,8 @@ pub fn query_stats(path: &Path) -> io::Result<String> {
 /// Gives the server of the mounted volume that `path` is on a command, and waits until it is done.
 ///
 /// # Errors
-/// `Unsupported` when the path is on no stetfs mount, `PermissionDenied` for strangers; else what the command met.
+/// `Unsupported` when the path is on no stetfs mount, `PermissionDenied` for strangers; else what
+/// the command met.
 pub fn command(path: &Path, command: Command) -> io::Result<()> {
     match rustix::fs::setxattr(
         path,

@@ -1,7 +1,7 @@
 //! The one table from what an operation answered to the errno that the kernel hands to the caller.
 //!
-//! The core knows no errno. Every [`Kind`] has exactly one here, the one that the kernel's ext4 gives for the
-//! same reason; the compiler refuses a table with a kind missing.
+//! The core knows no errno. Every [`Kind`] has exactly one here, the one that the kernel's ext4
+//! gives for the same reason; the compiler refuses a table with a kind missing.
 
 use rustix::io::Errno;
 use stetfs::{Error, Kind};

@@ -13,7 +13,8 @@ use crate::opens::How;
 use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
 
-/// What the kernel may do with every open file: keep its pages, and write directly from several threads.
+/// What the kernel may do with every open file: keep its pages, and write directly from several
+/// threads.
 const OPENED: Opened = Opened::KEEP_CACHE.union(Opened::PARALLEL_DIRECT_WRITES);
 
 /// Set in the flags of an open for execution (the kernel's `__FMODE_EXEC`).
@@ -38,9 +39,9 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
 
 /// How a write is to be done.
 ///
-/// With a writeback cache the kernel holds the file's length and times: it has chosen the offset of an append, and the
-/// core must take it as it is. Without one the core appends by itself. `O_SYNC` of pages from the cache is none of the write's
-/// business: the kernel sends an FSYNC after them.
+/// With a writeback cache the kernel holds the file's length and times: it has chosen the offset of
+/// an append, and the core must take it as it is. Without one the core appends by itself. `O_SYNC`
+/// of pages from the cache is none of the write's business: the kernel sends an FSYNC after them.
 fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     let mut out = WriteFlags::empty();
     if kind.contains(WriteKind::CACHE) {
@@ -71,8 +72,9 @@ impl StetFs {
         self.fs.getattr(ino).map_err(|e| errno(&e))
     }
 
-    /// Attributes that are asked for through an open file: by a read at the end of a file, by a seek from there, and, when they may
-    /// not be kept, by each write(2) into the page cache. So this is where a writer is told that there is no place (`room.rs`).
+    /// Attributes that are asked for through an open file: by a read at the end of a file, by a
+    /// seek from there, and, when they may not be kept, by each write(2) into the page cache. So
+    /// this is where a writer is told that there is no place (`room.rs`).
     pub(crate) fn attributes_for_handle(
         &self,
         c: &Caller,
@@ -98,9 +100,9 @@ impl StetFs {
         })
     }
 
-    /// Changes attributes. The kernel has checked who may; it also sends times of its own here, when it has cached
-    /// writes: none comes back for those of a file that has just lost its last name. There is nothing left to keep them
-    /// in, and an error would come out of the next syncfs.
+    /// Changes attributes. The kernel has checked who may; it also sends times of its own here,
+    /// when it has cached writes: none comes back for those of a file that has just lost its last
+    /// name. There is nothing left to keep them in, and an error would come out of the next syncfs.
     pub(crate) fn set_attributes(
         &self,
         c: &Caller,
@@ -143,7 +145,8 @@ impl StetFs {
         how.set(How::WRITES, flags & libc::O_ACCMODE != libc::O_RDONLY);
         how.set(How::DIRECT, flags & libc::O_DIRECT != 0);
         let mut opened = OPENED;
-        // Pages that were read before would be stale after an asynchronous direct write, of which nobody tells the kernel then.
+        // Pages that were read before would be stale after an asynchronous direct write, of which
+        // nobody tells the kernel then.
         opened.set(Opened::KEEP_CACHE, flags & libc::O_DIRECT == 0);
         if self.options.writeback && how.is_cached_writer() && self.room.is_short() {
             how |= How::DIRECT;
@@ -162,7 +165,8 @@ impl StetFs {
         self.fs.release(ino).map_err(|e| errno(&e))
     }
 
-    /// Does what may clear set-user-ID and set-group-ID on the way, of which the kernel would not know.
+    /// Does what may clear set-user-ID and set-group-ID on the way, of which the kernel would not
+    /// know.
     fn losing_privileges<T>(
         &self,
         from: &InHeader,
@@ -238,8 +242,8 @@ impl StetFs {
             write(c)?
         };
         let written = abi::WriteOut { size, padding: 0 };
-        // What others read through the page cache is dropped there first: the kernel does that for writes that it waits for,
-        // and not for those of io_submit(2).
+        // What others read through the page cache is dropped there first: the kernel does that for
+        // writes that it waits for, and not for those of io_submit(2).
         if How::from_bits_truncate(from.fh).contains(How::DIRECT) && self.opens.is_cached(ino) {
             let pages = Pages {
                 node,
@@ -257,8 +261,8 @@ impl StetFs {
         Ok(Answered::Now)
     }
 
-    /// Writes what was in the page cache: all of it, since the kernel takes no notice of how much was written. What finds
-    /// no place is dropped from the page cache.
+    /// Writes what was in the page cache: all of it, since the kernel takes no notice of how much
+    /// was written. What finds no place is dropped from the page cache.
     fn write_pages(
         &self,
         c: &Caller,
@@ -301,8 +305,8 @@ impl StetFs {
             && self.fs.getattr(ino).is_ok_and(|attr| end > attr.size)
     }
 
-    /// Makes a file durable; everything, when it is the root directory: the kernel never passes `syncfs` on to a
-    /// plain FUSE mount, so that `sync DIR` is the way to say it.
+    /// Makes a file durable; everything, when it is the root directory: the kernel never passes
+    /// `syncfs` on to a plain FUSE mount, so that `sync DIR` is the way to say it.
     pub(crate) fn sync_file(&self, ino: InodeNo, datasync: bool) -> Outcome<()> {
         let done = if ino == ROOT {
             self.fs.sync()
@@ -336,8 +340,9 @@ impl StetFs {
 
     /// Answers where the next data or hole is.
     ///
-    /// The kernel does not send its dirty pages before it asks. While somebody has the file open for writing, they
-    /// are therefore fetched first, which takes workers that answer; so that is not done by a worker.
+    /// The kernel does not send its dirty pages before it asks. While somebody has the file open
+    /// for writing, they are therefore fetched first, which takes workers that answer; so that is
+    /// not done by a worker.
     pub(crate) fn seek(
         &self,
         node: u64,

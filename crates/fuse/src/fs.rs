@@ -1,15 +1,21 @@
 //! The server: each request of the kernel becomes one operation of the volume.
 //!
-//! This file is the list of requests and how each is answered; what they do is in `names.rs`, `files.rs`,
-//! `xattrs.rs` and `ioctl.rs`. Workers call in parallel; nothing here is locked, the core locks what it must.
+//! This file is the list of requests and how each is answered; what they do is in `names.rs`,
+//! `files.rs`, `xattrs.rs` and `ioctl.rs`. Workers call in parallel; nothing here is locked, the
+//! core locks what it must.
 //!
-//! What the kernel is told about itself, in `agree` and with each answer, decides most of the speed:
-//! - names and attributes may be kept for ever, also that a name does not exist: only the kernel changes the volume;
-//! - FLUSH and OPENDIR are answered ENOSYS once and never come again (there is nothing to do for them);
-//! - `HANDLE_KILLPRIV_V2`: without it every write is preceded by a GETXATTR for `security.capability`;
-//! - the writeback cache makes small writes cheap; the kernel then owns size and times of files it has written;
-//! - `POSIX_ACL` lets the kernel check ACLs from its own cache, `DONT_MASK` leaves the umask to us, because a default ACL
-//!   overrides it.
+//! What the kernel is told about itself, in `agree` and with each answer, decides most of the
+//! speed:
+//! - names and attributes may be kept for ever, also that a name does not exist: only the kernel
+//!   changes the volume;
+//! - FLUSH and OPENDIR are answered ENOSYS once and never come again (there is nothing to do for
+//!   them);
+//! - `HANDLE_KILLPRIV_V2`: without it every write is preceded by a GETXATTR for
+//!   `security.capability`;
+//! - the writeback cache makes small writes cheap; the kernel then owns size and times of files it
+//!   has written;
+//! - `POSIX_ACL` lets the kernel check ACLs from its own cache, `DONT_MASK` leaves the umask to us,
+//!   because a default ACL overrides it.
 
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
@@ -63,8 +69,9 @@ const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
     .union(Capabilities::CACHE_SYMLINKS)
     .union(Capabilities::DIRECT_IO_ALLOW_MMAP);
 
-/// How long the attributes of a file may be kept that is being written through the page cache. Then even a writer whose
-/// pages the kernel takes without asking asks for something, and learns that the server is gone.
+/// How long the attributes of a file may be kept that is being written through the page cache. Then
+/// even a writer whose pages the kernel takes without asking asks for something, and learns that
+/// the server is gone.
 const WATCHED: Duration = Duration::from_secs(1);
 
 /// One mounted volume.
@@ -85,7 +92,8 @@ pub(crate) struct StetFs {
     requests: Requests,
 }
 
-/// The end of the volume: when the kernel says so, or when the session is over, whichever comes first.
+/// The end of the volume: when the kernel says so, or when the session is over, whichever comes
+/// first.
 pub(crate) struct Closing {
     fs: Fs,
     closed: Mutex<Option<stetfs::Result<()>>>,
@@ -339,7 +347,8 @@ impl StetFs {
             What::RemoveXattr { name } => self.remove_attribute(&c, ino, name),
             What::Ioctl { from: i, data } => {
                 let mut out = self.control_file(from, ino, i.cmd, data)?;
-                // Not padded: programs pass an int where the number says long, and would be written past.
+                // Not padded: programs pass an int where the number says long, and would be written
+                // past.
                 out.truncate(i.out_size as usize);
                 answer.record(&abi::IoctlOut::default())?;
                 answer.bytes(&out)
@@ -371,8 +380,8 @@ impl StetFs {
     }
 }
 
-/// The largest read or write: every worker keeps a buffer for one, and all of these take no more than a quarter of what the mount may
-/// keep in memory, unless that made them very small.
+/// The largest read or write: every worker keeps a buffer for one, and all of these take no more
+/// than a quarter of what the mount may keep in memory, unless that made them very small.
 fn largest_request(memory: u64, threads: usize) -> u32 {
     let share = memory / 4 / threads.max(1) as u64;
     let least = u64::from(MIN_REQUEST);
@@ -393,7 +402,8 @@ impl Server for StetFs {
             readahead: self.options.readahead,
             max_request: largest_request(self.fs.options().memory, self.options.threads),
             max_background: MAX_BACKGROUND,
-            // The kernel makes timestamps too (writeback cache): they must be as coarse as what is kept.
+            // The kernel makes timestamps too (writeback cache): they must be as coarse as what is
+            // kept.
             time_step_ns: self.fs.time_step().as_nanos() as u32,
         }
     }

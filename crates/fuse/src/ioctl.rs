@@ -1,12 +1,14 @@
 //! The ioctls that people's tools use on an ext4 volume, and their arguments.
 //!
-//! A FUSE server gets "restricted" ioctls: the kernel copies as many bytes as the number says, in the
-//! direction that the number says. So the mode of `FS_IOC_SHUTDOWN`, which is declared as a *read* although the kernel's
-//! file systems read it, never arrives here. Whoever sends that number (xfs_io, xfstests' `godown`) gets what
-//! `godown` means without options, [`Shutdown::NoLogFlush`]; the number with the right direction,
-//! [`SHUTDOWN_WITH_MODE`], carries the mode. FIEMAP, FIBMAP and FICLONE never reach a FUSE server at all.
+//! A FUSE server gets "restricted" ioctls: the kernel copies as many bytes as the number says, in
+//! the direction that the number says. So the mode of `FS_IOC_SHUTDOWN`, which is declared as a
+//! *read* although the kernel's file systems read it, never arrives here. Whoever sends that number
+//! (xfs_io, xfstests' `godown`) gets what `godown` means without options, [`Shutdown::NoLogFlush`];
+//! the number with the right direction, [`SHUTDOWN_WITH_MODE`], carries the mode. FIEMAP, FIBMAP
+//! and FICLONE never reach a FUSE server at all.
 //!
-//! Numbers are those of Linux' `fs.h` for 64-bit machines; the 32-bit forms of the flag ioctls are known too.
+//! Numbers are those of Linux' `fs.h` for 64-bit machines; the 32-bit forms of the flag ioctls are
+//! known too.
 
 use rustix::io::Errno;
 use stetfs::{Caller, Shutdown};
@@ -181,7 +183,8 @@ pub(crate) fn encode_fsxattr(flags: InodeFlags, projid: u32) -> [u8; 28] {
     out
 }
 
-/// What `FS_IOC_FSSETXATTR` asks for: the flags that it can express, over those that it cannot; and the project.
+/// What `FS_IOC_FSSETXATTR` asks for: the flags that it can express, over those that it cannot; and
+/// the project.
 ///
 /// # Errors
 /// `INVAL` for too few bytes, `OPNOTSUPP` for flags that no file here can have.

@@ -1,5 +1,5 @@
-//! A thread that looks after a mount once a second, or when it is woken: files that stay open for writing, a volume that gets
-//! full, and commits where the kernel does not say when one is wanted.
+//! A thread that looks after a mount once a second, or when it is woken: files that stay open for
+//! writing, a volume that gets full, and commits where the kernel does not say when one is wanted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,10 +1,12 @@
 //! A block device for an image file, so that the kernel treats the mount as one of a block device.
 //!
-//! A FUSE mount of type `fuseblk` hears of sync(2), syncfs(2) and of being remounted read-only (FUSE_SYNCFS, since Linux
-//! 6.18), and whoever unmounts it waits until its server is done (FUSE_DESTROY). Plain FUSE mounts have neither. The kernel wants a block device
-//! for that. For an image file a loop device is attached, which carries no data: the server goes on reading and
-//! writing the file itself. While it is mounted the kernel holds the device exclusively, so that neither the kernel's ext4 nor
-//! mount(8)'s `-o loop`, which finds the device that is there, can mount the same file a second time.
+//! A FUSE mount of type `fuseblk` hears of sync(2), syncfs(2) and of being remounted read-only
+//! (FUSE_SYNCFS, since Linux 6.18), and whoever unmounts it waits until its server is done
+//! (FUSE_DESTROY). Plain FUSE mounts have neither. The kernel wants a block device for that. For an
+//! image file a loop device is attached, which carries no data: the server goes on reading and
+//! writing the file itself. While it is mounted the kernel holds the device exclusively, so that
+//! neither the kernel's ext4 nor mount(8)'s `-o loop`, which finds the device that is there, can
+//! mount the same file a second time.
 //!
 //! The device goes away by itself when nobody has it open any more.
 

@@ -6,14 +6,17 @@
 //! - [`mount`]: the mount itself, as root or by fusermount3; [`mountinfo`]: what is mounted.
 //! - [`session`]: serving, signals, and the way to a clean image.
 //! - [`wire`]: the FUSE protocol itself.
-//! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes one operation
-//!   of [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs` who asks.
+//! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes
+//!   one operation of [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs`
+//!   who asks.
 //! - [`companion`]: what happens to the mount point when the server dies.
 //! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
-//! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for the server.
+//! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for
+//!   the server.
 //!
-//! The kernel checks permissions (`default_permissions` is always on) and caches names, attributes and pages for as long as it
-//! likes: nothing changes the volume but what comes through it. Nothing here keeps state of files but a count of writers.
+//! The kernel checks permissions (`default_permissions` is always on) and caches names, attributes
+//! and pages for as long as it likes: nothing changes the volume but what comes through it. Nothing
+//! here keeps state of files but a count of writers.
 #![forbid(unsafe_code)]
 
 mod aside;

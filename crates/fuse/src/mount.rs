@@ -1,6 +1,7 @@
 //! Making and undoing the mount: mount(2) for root, fusermount3 for everybody else.
 //!
-//! What is unmounted is always the mount that was made, known by its device number, whatever is mounted on the path by then.
+//! What is unmounted is always the mount that was made, known by its device number, whatever is
+//! mounted on the path by then.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -52,7 +53,8 @@ pub enum MountError {
     },
     /// The kernel has no FUSE.
     #[error(
-        "{DEVICE} cannot be opened: {0}; load the fuse module (modprobe fuse), or give the container the device"
+        "{DEVICE} cannot be opened: {0}; load the fuse module (modprobe fuse), or give the \
+            container the device"
     )]
     NoFuse(io::Error),
     /// fusermount3 is not there.
@@ -72,7 +74,8 @@ pub enum MountError {
         source: io::Error,
     },
     /// No loop device for an image that is to be mounted as a block device.
-    #[error("{}: no loop device for it: {source}; without -o loop it is mounted all the same", image.display())]
+    #[error("{}: no loop device for it: {source}; without -o loop it is mounted all the \
+        same", image.display())]
     NoLoop {
         /// The volume.
         image: PathBuf,
@@ -83,7 +86,8 @@ pub enum MountError {
     #[error("{}: no stetfs volume is mounted there", .0.display())]
     NotMounted(PathBuf),
     /// umount(2) refused because of open files or working directories.
-    #[error("{} is in use; close what is open there (fuser -vm DIR), or detach it with --lazy", .0.display())]
+    #[error("{} is in use; close what is open there (fuser -vm DIR), or detach it with \
+        --lazy", .0.display())]
     Busy(PathBuf),
     /// umount(2) refused otherwise.
     #[error("unmounting {}: {source}", dir.display())]
@@ -115,7 +119,8 @@ pub struct Mounted {
     pub device: String,
 }
 
-/// Checks the mount point, before anything is touched. Releases a mount there whose server has died.
+/// Checks the mount point, before anything is touched. Releases a mount there whose server has
+/// died.
 ///
 /// # Errors
 /// The directory cannot be used.
@@ -241,8 +246,9 @@ fn mount_type(
     Ok(device.into())
 }
 
-/// Changes what the kernel alone decides of a mount: read-only or not, devices, set-user-ID, programs, access times. When it becomes read-only,
-/// everything is durable. The server goes on as it was mounted.
+/// Changes what the kernel alone decides of a mount: read-only or not, devices, set-user-ID,
+/// programs, access times. When it becomes read-only, everything is durable. The server goes on as
+/// it was mounted.
 ///
 /// # Errors
 /// Nothing of ours is mounted there, or the kernel refuses.
@@ -263,7 +269,8 @@ pub fn remount(dir: &Path, options: &FuseOptions) -> Result<(), MountError> {
     });
     rustix::mount::mount_remount(&path, flags, c"").map_err(|e| failed(e.into()))?;
     if options.read_only {
-        // The kernel does not tell the server of a plain FUSE mount. Syncing the root directory syncs everything.
+        // The kernel does not tell the server of a plain FUSE mount. Syncing the root directory
+        // syncs everything.
         let root = File::open(&path).map_err(failed)?;
         root.sync_all().map_err(failed)?;
     }
@@ -282,7 +289,8 @@ fn mount_flags(options: &FuseOptions) -> MountFlags {
     flags
 }
 
-/// fusermount3 opens the device, mounts, and sends the descriptor over the socket that it finds as its standard input.
+/// fusermount3 opens the device, mounts, and sends the descriptor over the socket that it finds as
+/// its standard input.
 fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::NoHelper)?;
     let mut helper = Command::new(HELPER)
@@ -313,7 +321,8 @@ fn mount_by_helper(image: &Path, dir: &Path, options: &FuseOptions) -> Result<Ow
     }
 }
 
-/// The options in fusermount3's words. Commas and backslashes in the source are escaped as it wants.
+/// The options in fusermount3's words. Commas and backslashes in the source are escaped as it
+/// wants.
 fn helper_options(image: &Path, options: &FuseOptions) -> String {
     let name = image
         .to_string_lossy()
@@ -361,8 +370,8 @@ impl Mounted {
         matches!(mountinfo::mounted_on(&self.dir), Ok(Some(m)) if m.device == self.device)
     }
 
-    /// Takes it out of the tree wherever it is mounted and can be reached, and nothing else: what is mounted on top of it stays. Gives
-    /// whether it is still mounted somewhere.
+    /// Takes it out of the tree wherever it is mounted and can be reached, and nothing else: what
+    /// is mounted on top of it stays. Gives whether it is still mounted somewhere.
     ///
     /// # Errors
     /// The kernel or fusermount3 refused, or `/proc` cannot be read.
@@ -382,8 +391,8 @@ impl Mounted {
         places().map(|left| !left.is_empty())
     }
 
-    /// Detaches what is mounted on the directory if it is this file system: looked at and unmounted through one descriptor, so that
-    /// nothing can come in between.
+    /// Detaches what is mounted on the directory if it is this file system: looked at and unmounted
+    /// through one descriptor, so that nothing can come in between.
     fn detach_exactly(&self) -> Result<(), MountError> {
         if !rustix::process::geteuid().is_root() {
             return self.unmount(true);
@@ -490,7 +499,8 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), MountError> {
     ))
 }
 
-/// Makes the kernel read ahead as for a local file system. Root only; without it the mount is only slower.
+/// Makes the kernel read ahead as for a local file system. Root only; without it the mount is only
+/// slower.
 pub(crate) fn tune_page_cache(mounted: &Mounted, options: &FuseOptions) {
     let file = mounted.backing_device().join("read_ahead_kb");
     if let Err(e) = std::fs::write(&file, (options.readahead / 1024).to_string()) {

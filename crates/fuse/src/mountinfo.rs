@@ -1,4 +1,5 @@
-//! What is mounted where, from `/proc/self/mountinfo`: never by asking the mount itself, which may be dead.
+//! What is mounted where, from `/proc/self/mountinfo`: never by asking the mount itself, which may
+//! be dead.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +15,8 @@ pub(crate) const CONTROL_DIR: &str = "/sys/fs/fuse/connections";
 /// One line of mountinfo (proc(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Major and minor number, as `stat` would tell in `st_dev`; unique among the mounts that stand.
+    /// Major and minor number, as `stat` would tell in `st_dev`; unique among the mounts that
+    /// stand.
     pub device: String,
     /// Where it is mounted.
     pub dir: PathBuf,
@@ -65,8 +67,8 @@ pub fn mounts_of(device: &str) -> io::Result<Vec<MountEntry>> {
     Ok(all)
 }
 
-/// The name of a FUSE mount's directory in the kernel's control file system: its device number as the kernel keeps it
-/// (`MKDEV`), in decimal digits.
+/// The name of a FUSE mount's directory in the kernel's control file system: its device number as
+/// the kernel keeps it (`MKDEV`), in decimal digits.
 pub(crate) fn connection(device: &str) -> Option<String> {
     let (major, minor) = device.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
@@ -167,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_line_with_blanks_and_optional_fields() {
-        let line = b"40 23 0:45 / /mnt/a\\040b rw,nosuid shared:7 master:1 - fuse.stetfs /tmp/disk\\134.img rw,user_id=0";
+        let line = b"40 23 0:45 / /mnt/a\\040b rw,nosuid shared:7 master:1 - fuse.stetfs \
+            /tmp/disk\\134.img rw,user_id=0";
         let entry = parse(line).unwrap();
         assert_eq!(entry.device, "0:45");
         assert_eq!(entry.dir, Path::new("/mnt/a b"));

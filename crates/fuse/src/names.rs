@@ -15,7 +15,8 @@ use crate::fs::{Outcome, StetFs};
 use crate::wire::Names;
 use crate::wire::abi::{EntryOut, OpenOut};
 
-/// The smallest inode number that a file can have (EXT4_GOOD_OLD_FIRST_INO); below are the root and the volume's own.
+/// The smallest inode number that a file can have (EXT4_GOOD_OLD_FIRST_INO); below are the root and
+/// the volume's own.
 const FIRST_INO: u32 = 11;
 
 /// How many names a readdirplus fetches before it looks at their inodes.
@@ -24,7 +25,8 @@ const BATCH: usize = 64;
 impl StetFs {
     /// The entry of a name; no entry when there is none, which the kernel may remember too.
     ///
-    /// `.` and `..` are asked for by the kernel's file handle code (`FUSE_EXPORT_SUPPORT`), `.` also on files.
+    /// `.` and `..` are asked for by the kernel's file handle code (`FUSE_EXPORT_SUPPORT`), `.`
+    /// also on files.
     pub(crate) fn look_up(
         &self,
         c: &Caller,
@@ -190,8 +192,8 @@ impl StetFs {
             .map_err(|e| errno(&e))
     }
 
-    /// Entries with attributes. Names are fetched in batches first, so that no directory is locked while inodes are
-    /// read.
+    /// Entries with attributes. Names are fetched in batches first, so that no directory is locked
+    /// while inodes are read.
     pub(crate) fn read_dir_plus(
         &self,
         dir: InodeNo,

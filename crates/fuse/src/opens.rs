@@ -1,8 +1,10 @@
 //! Which files are open, and how.
 //!
-//! The core counts opens too; this is for what the core cannot know: which files the kernel may hold pages of, clean or dirty.
+//! The core counts opens too; this is for what the core cannot know: which files the kernel may
+//! hold pages of, clean or dirty.
 //!
-//! A file handle is a few bits that say how the file was opened, and comes back with each request: [`How`].
+//! A file handle is a few bits that say how the file was opened, and comes back with each request:
+//! [`How`].
 
 use std::collections::HashMap;
 
@@ -99,7 +101,8 @@ impl Opens {
         self.ask(ino, |open| open.cached_writers > 0)
     }
 
-    /// Whether somebody reads or writes it through the page cache, or did since it was first opened.
+    /// Whether somebody reads or writes it through the page cache, or did since it was first
+    /// opened.
     pub(crate) fn is_cached(&self, ino: InodeNo) -> bool {
         self.ask(ino, |open| open.cached)
     }
@@ -109,7 +112,8 @@ impl Opens {
         self.ask(ino, |open| open.watched)
     }
 
-    /// The files that have got a cached writer since the last call and have it still. They are watched from now on.
+    /// The files that have got a cached writer since the last call and have it still. They are
+    /// watched from now on.
     pub(crate) fn watch_fresh(&self) -> Vec<InodeNo> {
         let mut found = Vec::new();
         for shard in &self.shards {

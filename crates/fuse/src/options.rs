@@ -1,4 +1,5 @@
-//! `-o a,b,c`: which words are FUSE's, which are the file system's, and which only mount(8) and fstab(5) mean.
+//! `-o a,b,c`: which words are FUSE's, which are the file system's, and which only mount(8) and
+//! fstab(5) mean.
 //!
 //! | who | words |
 //! |---|---|
@@ -65,7 +66,8 @@ pub struct FuseOptions {
     pub clone_fd: bool,
     /// The kernel keeps written pages and sends them later.
     pub writeback: bool,
-    /// How long the kernel may keep names and attributes. They change only through the kernel, so long is right.
+    /// How long the kernel may keep names and attributes. They change only through the kernel, so
+    /// long is right.
     pub timeout: Duration,
     /// How far the kernel reads ahead, in bytes.
     pub readahead: u32,
@@ -141,8 +143,9 @@ impl Options {
 }
 
 impl FuseOptions {
-    /// Whether device files and set-user-ID bits of a volume may work when nobody has said so: when root mounts an image that root owns
-    /// and nobody else may write. Whoever else can write to an image can put what he likes into it.
+    /// Whether device files and set-user-ID bits of a volume may work when nobody has said so: when
+    /// root mounts an image that root owns and nobody else may write. Whoever else can write to an
+    /// image can put what he likes into it.
     pub(crate) fn trusts(image: &Path) -> bool {
         const OTHERS_WRITE: u32 = 0o022;
         let is_roots = |m: std::fs::Metadata| {
@@ -153,7 +156,8 @@ impl FuseOptions {
         rustix::process::geteuid().is_root() && std::fs::metadata(image).is_ok_and(is_roots)
     }
 
-    /// Whether a remount can do what the word says, or it says nothing: what the kernel alone decides.
+    /// Whether a remount can do what the word says, or it says nothing: what the kernel alone
+    /// decides.
     pub fn can_change_live(option: &str) -> bool {
         const KERNEL: &[&str] = &[
             "ro",
@@ -315,7 +319,8 @@ mod tests {
     #[test]
     fn the_line_of_the_manual() {
         let o = Options::parse(
-            "ro,scheme=jbd2,data=journal,commit=5,errors=remount-ro,noatime,allow_other,default_permissions",
+            "ro,scheme=jbd2,data=journal,commit=5,errors=remount-ro,noatime,allow_other,\
+                default_permissions",
         )
         .unwrap();
         assert!(o.fuse.read_only && o.core.read_only);

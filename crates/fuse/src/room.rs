@@ -1,19 +1,23 @@
 //! A volume that is nearly full, behind a writeback cache.
 //!
-//! With the writeback cache a write(2) ends in the kernel's page cache, and nobody asks the volume whether there is a place for it. So a write
-//! to a full volume would succeed, and be lost. Three things together keep what was confirmed:
+//! With the writeback cache a write(2) ends in the kernel's page cache, and nobody asks the volume
+//! whether there is a place for it. So a write to a full volume would succeed, and be lost. Three
+//! things together keep what was confirmed:
 //!
-//! 1. *A bound.* Where root serves, the kernel may hold dirty no more than a quarter of what is free (`max_bytes` and
-//!    `strict_limit` of the mount's backing device, Documentation/ABI/testing/sysfs-class-bdi); others have the kernel's own
-//!    bound for a FUSE mount, one percent of all dirty memory. The bound is made smaller while the volume fills.
-//! 2. *Past the cache.* When less than [`Room::short_below`] is free, a file that is opened for writing is opened past the page
-//!    cache: each write(2) is a request, and fails by itself.
-//! 3. *Asked before.* Files that were opened earlier go on through the cache, but the kernel may keep their attributes no
-//!    longer: it asks for them before each write(2), through the writer's own handle, and is told ENOSPC in its place once the room that is
-//!    left is only what dirty pages may need. Who grows no file is let through.
+//! 1. *A bound.* Where root serves, the kernel may hold dirty no more than a quarter of what is
+//!    free (`max_bytes` and `strict_limit` of the mount's backing device,
+//!    Documentation/ABI/testing/sysfs-class-bdi); others have the kernel's own bound for a FUSE
+//!    mount, one percent of all dirty memory. The bound is made smaller while the volume fills.
+//! 2. *Past the cache.* When less than [`Room::short_below`] is free, a file that is opened for
+//!    writing is opened past the page cache: each write(2) is a request, and fails by itself.
+//! 3. *Asked before.* Files that were opened earlier go on through the cache, but the kernel may
+//!    keep their attributes no longer: it asks for them before each write(2), through the writer's
+//!    own handle, and is told ENOSPC in its place once the room that is left is only what dirty
+//!    pages may need. Who grows no file is let through.
 //!
-//! What still finds no place (the pages of one huge write(2), of mapped memory) is told at the next write(2), fsync(2) or close(2)
-//! of the file, and dropped from the page cache: it is not shown as if it were there.
+//! What still finds no place (the pages of one huge write(2), of mapped memory) is told at the next
+//! write(2), fsync(2) or close(2) of the file, and dropped from the page cache: it is not shown as
+//! if it were there.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -23,7 +27,8 @@ use stetfs::{Caller, Fs};
 
 /// The kernel may hold dirty at most such a part of what is free.
 const DIRTY_PART: u64 = 4;
-/// Files are opened past the cache when less than such a part of the volume is free, within the limits below.
+/// Files are opened past the cache when less than such a part of the volume is free, within the
+/// limits below.
 const SHORT_PART: u64 = 16;
 const SHORT_MIN: u64 = 1 << 20;
 const SHORT_MAX: u64 = 256 << 20;
@@ -96,7 +101,8 @@ impl Room {
         }
     }
 
-    /// Room for ordinary users. What cached pages take may also come from root's blocks, which are more.
+    /// Room for ordinary users. What cached pages take may also come from root's blocks, which are
+    /// more.
     fn left(&self) -> u64 {
         self.fs.room(&Caller::user(u32::MAX, u32::MAX))
     }
@@ -129,24 +135,28 @@ impl Room {
         self.bound.load(Ordering::Relaxed)
     }
 
-    /// Whether a writer into the page cache has to be told that there is no place: what is left may be needed by dirty pages.
+    /// Whether a writer into the page cache has to be told that there is no place: what is left may
+    /// be needed by dirty pages.
     pub(crate) fn is_tight_for(&self, c: &Caller) -> bool {
         self.fs.room(c) < self.kept()
     }
 
-    /// What is kept for dirty pages: twice what there may be, because one write(2) is let through before the kernel counts it.
+    /// What is kept for dirty pages: twice what there may be, because one write(2) is let through
+    /// before the kernel counts it.
     fn kept(&self) -> u64 {
         self.bound().saturating_mul(2)
     }
 
-    /// Whether a direct write that makes a file longer by `len` would take what dirty pages may need.
+    /// Whether a direct write that makes a file longer by `len` would take what dirty pages may
+    /// need.
     pub(crate) fn is_kept_from(&self, c: &Caller, len: u64) -> bool {
         self.is_short.load(Ordering::Relaxed)
             && !self.is_settled.load(Ordering::Relaxed)
             && self.fs.room(c) < self.kept() + len
     }
 
-    /// The dirty pages of all who may grow files have been written; nothing is kept back for them any more.
+    /// The dirty pages of all who may grow files have been written; nothing is kept back for them
+    /// any more.
     pub(crate) fn settled(&self) {
         self.is_settled.store(true, Ordering::Relaxed);
     }

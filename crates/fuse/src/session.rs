@@ -1,11 +1,13 @@
 //! Serving a mount, from the moment it stands until the image is clean again.
 //!
-//! Order at the start: companion, mount, INIT (the kernel's capabilities are agreed on), `ready`, workers. Order at the end:
-//! dirty pages of the kernel written to us, unmounted, workers gone, volume committed and marked clean, companion
-//! dismissed. SIGTERM, SIGINT and SIGHUP end a mount in the same order as `umount` does; when files are still open by
-//! then, the mount is detached and the volume is closed under them, which is what a shutdown of the machine needs.
+//! Order at the start: companion, mount, INIT (the kernel's capabilities are agreed on), `ready`,
+//! workers. Order at the end: dirty pages of the kernel written to us, unmounted, workers gone,
+//! volume committed and marked clean, companion dismissed. SIGTERM, SIGINT and SIGHUP end a mount
+//! in the same order as `umount` does; when files are still open by then, the mount is detached and
+//! the volume is closed under them, which is what a shutdown of the machine needs.
 //!
-//! Threads: the workers (`wire/serve.rs`), one that waits for signals, and the caller's, which waits for the end.
+//! Threads: the workers (`wire/serve.rs`), one that waits for signals, and the caller's, which
+//! waits for the end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,8 +31,8 @@ use crate::wire::{Server, Session};
 /// How long workers may take to notice that the mount is gone.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
-/// The protocol's version of Linux 6.18, which passes syncs of mounts on block devices on. Nothing else tells, and trying it would be
-/// waiting for ourselves.
+/// The protocol's version of Linux 6.18, which passes syncs of mounts on block devices on. Nothing
+/// else tells, and trying it would be waiting for ourselves.
 const MINOR_WITH_SYNCS: u32 = 45;
 
 /// How a served mount ended. The volume is clean in each case.
@@ -59,7 +61,8 @@ pub enum SessionError {
     /// The caller's `ready` failed.
     #[error("going to the background: {0}")]
     Ready(io::Error),
-    /// The volume could not be closed: what was not durable yet may be lost, the journal will be recovered at the next mount.
+    /// The volume could not be closed: what was not durable yet may be lost, the journal will be
+    /// recovered at the next mount.
     #[error("closing the volume: {0}")]
     Close(stetfs::Error),
     /// The device that was exported could not be flushed at the end.
@@ -73,14 +76,17 @@ pub enum SessionError {
 /// From this bound of the caches on huge pages are worth what they cost, in bytes.
 const HUGE_PAGES_MIN: u64 = 128 << 20;
 
-/// Makes the process fit to serve; to be called before the volume is mounted, so that every thread is concerned.
+/// Makes the process fit to serve; to be called before the volume is mounted, so that every thread
+/// is concerned.
 ///
-/// - A panic anywhere ends the process at once. It is a bug of ours, and what the thread leaves half done must not
-///   be committed; ending is a crash like any other, and the journal is made for crashes.
-/// - As root, memory for the server's own writes is never taken by writing to the mount that it serves, and the server is
-///   not slowed down for the dirty pages that it is there to clean (`PR_SET_IO_FLUSHER`).
-/// - With a small `memory`, the bound of its caches in bytes, no huge pages are taken: of each a small allocation uses a part, and the
-///   rest is not in that bound.
+/// - A panic anywhere ends the process at once. It is a bug of ours, and what the thread leaves
+///   half done must not be committed; ending is a crash like any other, and the journal is made for
+///   crashes.
+/// - As root, memory for the server's own writes is never taken by writing to the mount that it
+///   serves, and the server is not slowed down for the dirty pages that it is there to clean
+///   (`PR_SET_IO_FLUSHER`).
+/// - With a small `memory`, the bound of its caches in bytes, no huge pages are taken: of each a
+///   small allocation uses a part, and the rest is not in that bound.
 pub fn prepare_process(memory: Option<u64>) {
     if memory.is_some_and(|memory| memory < HUGE_PAGES_MIN)
         && let Err(e) = rustix::thread::disable_transparent_huge_pages(true)
@@ -101,13 +107,15 @@ pub fn prepare_process(memory: Option<u64>) {
 /// What can be said of a mount once it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// sync(2), syncfs(2) and a remount to read-only make everything durable. Otherwise the kernel does not pass them on, and only
-    /// fsync(2) does; everything is committed once a second then, unless the user has said how often.
+    /// sync(2), syncfs(2) and a remount to read-only make everything durable. Otherwise the kernel
+    /// does not pass them on, and only fsync(2) does; everything is committed once a second then,
+    /// unless the user has said how often.
     pub hears_syncs: bool,
 }
 
-/// Mounts `fs`, which came from `image`, on `dir` (from [`mount::check_dir`]) and serves it until it is unmounted or a
-/// signal ends it; then closes the volume. `ready` is called when the mount stands.
+/// Mounts `fs`, which came from `image`, on `dir` (from [`mount::check_dir`]) and serves it until
+/// it is unmounted or a signal ends it; then closes the volume. `ready` is called when the mount
+/// stands.
 ///
 /// # Errors
 /// See [`SessionError`]. The volume is closed in any case.
@@ -146,7 +154,8 @@ pub(crate) fn start_companion(image: &Path, dir: &Path) -> Option<Companion> {
     started
         .inspect_err(|e| {
             tracing::warn!(
-                "no companion process ({e}): a crash of the server will leave the mount point behind"
+                "no companion process ({e}): a crash of the server will leave the mount point \
+                    behind"
             );
         })
         .ok()

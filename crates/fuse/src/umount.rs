@@ -1,8 +1,8 @@
 //! Unmounting, and waiting for what `umount` alone does not wait for.
 //!
-//! The kernel takes a FUSE mount out of the tree and returns; the server then still commits. Who looks at the
-//! image at once (e2fsck, a copy, a kernel mount) would see it in the middle of that. So the server's process is
-//! asked for first, and its end waited for.
+//! The kernel takes a FUSE mount out of the tree and returns; the server then still commits. Who
+//! looks at the image at once (e2fsck, a copy, a kernel mount) would see it in the middle of that.
+//! So the server's process is asked for first, and its end waited for.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -22,7 +22,8 @@ pub enum UmountError {
     #[error(transparent)]
     Mount(#[from] MountError),
     /// The server has not finished in time. It goes on; the image must not be touched yet.
-    #[error("the server (process {pid}) is still writing to {} after {} s; wait before using it", image.display(), after.as_secs())]
+    #[error("the server (process {pid}) is still writing to {} after {} s; wait before using \
+        it", image.display(), after.as_secs())]
     StillBusy {
         /// The server.
         pid: u32,
@@ -44,17 +45,19 @@ pub struct Unmounted {
     pub finished: bool,
     /// The server had died before; the journal will be recovered at the next mount.
     pub was_dead: bool,
-    /// The volume is mounted elsewhere too, so its server goes on: where, if that can be seen from here.
+    /// The volume is mounted elsewhere too, so its server goes on: where, if that can be seen from
+    /// here.
     pub still: Option<Option<PathBuf>>,
 }
 
 /// How long somebody who only looks (df, a file manager) is waited for.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long a server that has lost its last mount needs to be seen to end, before it is asked whether there is another one.
+/// How long a server that has lost its last mount needs to be seen to end, before it is asked
+/// whether there is another one.
 const USUAL: Duration = Duration::from_millis(500);
 
-/// Unmounts the volume on `dir` and waits until its server has finished, at most `timeout`. With `lazy` it is
-/// detached even while files are open, and only waited for when none is.
+/// Unmounts the volume on `dir` and waits until its server has finished, at most `timeout`. With
+/// `lazy` it is detached even while files are open, and only waited for when none is.
 ///
 /// # Errors
 /// Nothing of ours is mounted there, it is in use, or the server takes longer.
@@ -131,16 +134,17 @@ fn other_place(device: &str) -> Option<Option<PathBuf>> {
     Some(Some(left.into_iter().next()?.dir))
 }
 
-/// Whether the kernel still has the connection to the server: in a mount namespace that cannot be seen from here, or because
-/// files are open. Where the kernel's control file system is not mounted, no.
+/// Whether the kernel still has the connection to the server: in a mount namespace that cannot be
+/// seen from here, or because files are open. Where the kernel's control file system is not
+/// mounted, no.
 fn is_connected(device: &str) -> bool {
     let name = mountinfo::connection(device).unwrap_or_default();
     !name.is_empty() && Path::new(mountinfo::CONTROL_DIR).join(name).is_dir()
 }
 
-/// Waits until a server that has been unmounted but still commits has released the image, at most `timeout`; for a new mount
-/// right after `umount`. Returns at once when the image is free, cannot be looked at, or is still mounted: opening it
-/// then says what is to be said.
+/// Waits until a server that has been unmounted but still commits has released the image, at most
+/// `timeout`; for a new mount right after `umount`. Returns at once when the image is free, cannot
+/// be looked at, or is still mounted: opening it then says what is to be said.
 pub fn wait_for_release(image: &Path, timeout: Duration) {
     let is_storage = |m: &std::fs::Metadata| m.is_file() || m.file_type().is_block_device();
     if !image.metadata().is_ok_and(|m| is_storage(&m)) {

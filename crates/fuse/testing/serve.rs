@@ -1,5 +1,5 @@
-//! The smallest program around this crate: `stetfs-serve IMAGE DIR [OPTIONS] [--background]`. The tests mount with it;
-//! people mount with `stetfs mount`.
+//! The smallest program around this crate: `stetfs-serve IMAGE DIR [OPTIONS] [--background]`. The
+//! tests mount with it; people mount with `stetfs mount`.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! What ordinary programs do on a mount, judged by what they read back, by e2fsck, and by the volume after a remount.
+//! What ordinary programs do on a mount, judged by what they read back, by e2fsck, and by the
+//! volume after a remount.
 
 mod support;
 
@@ -601,7 +602,8 @@ fn the_kernel_reads_what_was_written() {
         .write_all_at(b"end", 1 << 33)
         .unwrap();
     let list = |dir: &Path| {
-        let script = "cd \"$0\" && find tree -printf '%p %i %m %n %s %b %y %U %G %T@ %C@ %l\\n' | sort && \
+        let script = "cd \"$0\" && find tree -printf '%p %i %m %n %s %b %y %U %G %T@ %C@ %l\\n' | \
+            sort && \
                       find tree -type f -size -64M -exec md5sum {} + | sort";
         let out = support::run(
             std::process::Command::new("sh")
@@ -636,7 +638,8 @@ fn the_kernel_reads_what_was_written() {
     assert_eq!(got.lines().count(), want.lines().count());
 }
 
-/// O_TMPFILE: a file that gets its name when it is complete, one that never gets any, one that may not have any.
+/// O_TMPFILE: a file that gets its name when it is complete, one that never gets any, one that may
+/// not have any.
 #[test]
 fn files_without_a_name() {
     need!(support::fuse());
@@ -675,8 +678,8 @@ fn files_without_a_name() {
     volume.unmount(server);
 }
 
-/// The kernel's overlayfs keeps what is changed on a volume: it needs whiteouts, files without a name, `trusted.` attributes and
-/// types in directory entries.
+/// The kernel's overlayfs keeps what is changed on a volume: it needs whiteouts, files without a
+/// name, `trusted.` attributes and types in directory entries.
 #[test]
 fn an_overlay_is_kept_here() {
     need!(support::root_and_fuse());
@@ -764,7 +767,8 @@ fn an_overlay_is_kept_here() {
     volume.unmount(server);
 }
 
-/// What has lost its name and is still known to somebody: a working directory, an open pipe, a socket's place.
+/// What has lost its name and is still known to somebody: a working directory, an open pipe, a
+/// socket's place.
 #[test]
 fn what_is_removed_and_still_known() {
     use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};

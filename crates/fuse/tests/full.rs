@@ -1,4 +1,5 @@
-//! A volume that fills up behind the writeback cache: what write(2) has confirmed has a place, or its writer is told.
+//! A volume that fills up behind the writeback cache: what write(2) has confirmed has a place, or
+//! its writer is told.
 
 mod support;
 
@@ -109,7 +110,8 @@ fn small_writes_are_refused_before_anything_is_lost() {
     volume.unmount(server);
 }
 
-/// A write(2) that is larger than what is kept back may find no place for a part of it; then somebody is told.
+/// A write(2) that is larger than what is kept back may find no place for a part of it; then
+/// somebody is told.
 #[test]
 fn a_huge_write_is_told_at_the_latest_by_fsync() {
     need!(support::root_and_fuse());
@@ -125,8 +127,8 @@ fn without_a_writeback_cache() {
     }
 }
 
-/// Whoever changes what is there needs no room, and is not refused on a full volume; what found no place is not
-/// shown; and somebody who comes to a full volume is told by write(2) itself.
+/// Whoever changes what is there needs no room, and is not refused on a full volume; what found no
+/// place is not shown; and somebody who comes to a full volume is told by write(2) itself.
 #[test]
 fn on_a_full_volume() {
     need!(support::root_and_fuse());

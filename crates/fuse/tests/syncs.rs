@@ -1,4 +1,5 @@
-//! Mounts of a block device: what the kernel passes on to their server, and what others may do with the device.
+//! Mounts of a block device: what the kernel passes on to their server, and what others may do with
+//! the device.
 
 mod support;
 
@@ -153,7 +154,8 @@ fn plain_mounts_commit_by_themselves() {
     volume.unmount(server);
 }
 
-/// A writer whose pages the kernel takes learns that the server is gone, although nobody is asked for each of them.
+/// A writer whose pages the kernel takes learns that the server is gone, although nobody is asked
+/// for each of them.
 #[test]
 fn a_writer_learns_that_the_server_has_died() {
     need!(support::root_and_fuse());
@@ -174,7 +176,8 @@ fn a_writer_learns_that_the_server_has_died() {
     }
 }
 
-/// The companion of a dead server releases its own mount, and leaves what somebody has mounted on top of it.
+/// The companion of a dead server releases its own mount, and leaves what somebody has mounted on
+/// top of it.
 #[test]
 fn what_is_mounted_on_top_of_a_dead_mount_stays() {
     need!(support::root_and_fuse());

@@ -269,7 +269,8 @@ fn counters_and_commands_are_for_administrators() {
     volume.unmount(server);
 }
 
-/// Device files and set-user-ID programs of an image work when nobody but root could have put them there, or root says so.
+/// Device files and set-user-ID programs of an image work when nobody but root could have put them
+/// there, or root says so.
 #[test]
 fn whose_images_are_trusted() {
     need!(support::root_and_fuse());
@@ -300,8 +301,8 @@ fn whose_images_are_trusted() {
     }
 }
 
-/// Everything that takes set-user-ID away on the way, done by somebody who may not keep it. The kernel has the attributes from
-/// before, for a year, and must not show them.
+/// Everything that takes set-user-ID away on the way, done by somebody who may not keep it. The
+/// kernel has the attributes from before, for a year, and must not show them.
 #[test]
 fn set_user_id_goes_and_is_seen_to_go() {
     need!(support::root_and_fuse());
@@ -337,7 +338,8 @@ fn set_user_id_goes_and_is_seen_to_go() {
         }),
         ("an open that truncates", &|| drop(open(libc::O_TRUNC))),
     ];
-    // In a thread of root's group: a bit that does not mean execution stays where that is the file's.
+    // In a thread of root's group: a bit that does not mean execution stays where that is the
+    // file's.
     for (group, before, after) in [(0, 0o6777, 0o777), (0, 0o6766, 0o2766), (1, 0o6766, 0o766)] {
         std::os::unix::fs::chown(&file, None, Some(group)).unwrap();
         for (way, act) in ways {
@@ -369,8 +371,9 @@ fn as_user_nobody(act: &(dyn Fn() + Sync)) {
     });
 }
 
-/// chattr changes the time of the last change; the kernel had another. Of a regular file it keeps its own with the writeback
-/// cache, and nothing that a server says changes that (`fuse_get_cache_mask`).
+/// chattr changes the time of the last change; the kernel had another. Of a regular file it keeps
+/// its own with the writeback cache, and nothing that a server says changes that
+/// (`fuse_get_cache_mask`).
 #[test]
 fn the_time_of_a_change_by_ioctl_is_seen() {
     use std::os::unix::fs::MetadataExt;

@@ -77,7 +77,8 @@ impl Background {
     pub(crate) fn end(&self) {
         self.signal.state.lock().ending = true;
         self.signal.wake.notify_one();
-        // Not in the condition: its lock would be held while the thread, whose commit looks here, is waited for.
+        // Not in the condition: its lock would be held while the thread, whose commit looks here,
+        // is waited for.
         let thread = self.thread.lock().take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()

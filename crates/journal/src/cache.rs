@@ -1,7 +1,7 @@
 //! Metadata blocks by block number.
 //!
-//! Invariant: a buffer leaves the map only when it is clean and nobody else holds it, or when its block
-//! was freed; so whoever got a buffer from the map may change it.
+//! Invariant: a buffer leaves the map only when it is clean and nobody else holds it, or when its
+//! block was freed; so whoever got a buffer from the map may change it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -71,7 +71,8 @@ impl Cache {
         self.buffers.load(Relaxed)
     }
 
-    /// Drops clean buffers that were not used since the last call came by, until about `most` remain.
+    /// Drops clean buffers that were not used since the last call came by, until about `most`
+    /// remain.
     pub(crate) fn evict(&self, most: usize) {
         // Two rounds: the first takes away the second chance of what it passes.
         for _ in 0..2 * SHARDS {

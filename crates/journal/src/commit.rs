@@ -2,7 +2,8 @@
 //!
 //! The committer is the thread that asked first. In order:
 //! 1. the gate is locked and the last open handle waited for;
-//! 2. the file system gives the data its place ([`Placer`](crate::scheme::Placer)), which changes more metadata of the same transaction;
+//! 2. the file system gives the data its place ([`Placer`](crate::scheme::Placer)), which changes
+//!    more metadata of the same transaction;
 //! 3. the snapshot is taken: shared references to every changed block, no copies;
 //! 4. the next transaction may run; its changes copy what the snapshot still holds;
 //! 5. the scheme makes the snapshot durable, as soon as it has done so with the one before;
@@ -86,7 +87,8 @@ impl Transaction {
     }
 }
 
-/// A commit that has begun. When it is left by a panic, everybody who waits for it hears that it failed.
+/// A commit that has begun. When it is left by a panic, everybody who waits for it hears that it
+/// failed.
 struct Closing<'a>(&'a Gate<Transaction>, Tid);
 
 impl Closing<'_> {
@@ -188,8 +190,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Places what transaction `tid` changed in a file before the transaction is closed, if others are at work who would wait meanwhile.
-    /// For somebody who is about to commit it; he holds the inode's lock, so that nobody else changes or places the file's blocks.
+    /// Places what transaction `tid` changed in a file before the transaction is closed, if others
+    /// are at work who would wait meanwhile. For somebody who is about to commit it; he holds the
+    /// inode's lock, so that nobody else changes or places the file's blocks.
     pub fn place_early(self: &Arc<Self>, tid: Tid, file: &FileData) -> Result<()> {
         let Some(load) = self.gate().join_early(tid) else {
             return Ok(());

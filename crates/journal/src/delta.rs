@@ -1,15 +1,15 @@
 //! The difference of a block to its previous version, and how small it can be made.
 //!
-//! Source: Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, sections III.B and III.C. The paper
-//! compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO.
+//! Source: Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, sections III.B and III.C.
+//! The paper compares FastLZ, gzip, LZF, LZ4, LZO and LZW and takes LZO.
 
 mod lzo;
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
 
-/// Sets `out` to the difference of a block to its previous version, their exclusive or, and returns in how many bits they differ. All three have
-/// the same length, a multiple of 8.
+/// Sets `out` to the difference of a block to its previous version, their exclusive or, and returns
+/// in how many bits they differ. All three have the same length, a multiple of 8.
 pub fn difference(before: &[u8], now: &[u8], out: &mut [u8]) -> u64 {
     stetfs_sys::xor_into(before, now, out)
 }
@@ -25,7 +25,8 @@ pub trait Compressor: Send + Sync {
     /// Sets `out` to `delta`, compressed.
     fn compress(&self, delta: &[u8], out: &mut Vec<u8>);
 
-    /// Sets `out`, which is empty, to a delta of `len` bytes. False: these bytes are not what [`compress`](Self::compress) makes of one.
+    /// Sets `out`, which is empty, to a delta of `len` bytes. False: these bytes are not what
+    /// [`compress`](Self::compress) makes of one.
     fn decompress(&self, bytes: &[u8], len: usize, out: &mut Vec<u8>) -> bool;
 }
 
@@ -135,8 +136,9 @@ impl Compressor for Deflate {
     }
 }
 
-/// Runs of zeros left out: pairs of two numbers of 2 bytes, how many zeros and how many bytes follow, and these bytes. Zeros at the end are not
-/// named. A gap of fewer zeros than a pair costs is not worth one.
+/// Runs of zeros left out: pairs of two numbers of 2 bytes, how many zeros and how many bytes
+/// follow, and these bytes. Zeros at the end are not named. A gap of fewer zeros than a pair costs
+/// is not worth one.
 struct ZeroRuns;
 
 /// Bytes of a pair.
@@ -220,7 +222,12 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_no_panic(delta in deltas(), at in any::<usize>(), bits in 1u8.., cut in any::<usize>()) {
+        fn damage_is_no_panic(
+            delta in deltas(),
+            at in any::<usize>(),
+            bits in 1u8..,
+            cut in any::<usize>(),
+        ) {
             for with in COMPRESSORS {
                 let mut small = Vec::new();
                 with.compress(&delta, &mut small);

@@ -9,7 +9,8 @@ use thiserror::Error;
 /// The crate's result.
 pub type Result<T, E = JournalError> = std::result::Result<T, E>;
 
-/// An error of the transaction layer or of a scheme. Cloned to everyone who waited for the same commit.
+/// An error of the transaction layer or of a scheme. Cloned to everyone who waited for the same
+/// commit.
 #[derive(Clone, Debug, Error)]
 pub enum JournalError {
     /// The medium failed.
@@ -18,7 +19,8 @@ pub enum JournalError {
     /// A record of the journal or of the volume is not valid.
     #[error(transparent)]
     Corrupt(Arc<stetfs_format::Corrupt>),
-    /// An earlier error stopped the journal: nothing more is written, what was not yet confirmed is lost.
+    /// An earlier error stopped the journal: nothing more is written, what was not yet confirmed is
+    /// lost.
     #[error("the journal was stopped by an earlier error: {0}")]
     Aborted(Arc<JournalError>),
     /// The file system was shut down on request.
@@ -51,7 +53,8 @@ pub enum JournalError {
         /// What the file system said.
         why: String,
     },
-    /// The persistent memory beside the volume is missing, or is not the one that belongs to it. Nothing was written.
+    /// The persistent memory beside the volume is missing, or is not the one that belongs to it.
+    /// Nothing was written.
     #[error("the memory beside the volume: {0}")]
     Nvm(String),
     /// The journal area cannot be used.

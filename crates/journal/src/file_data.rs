@@ -1,10 +1,11 @@
 //! A file's data blocks in memory, by logical block.
 //!
-//! A dirty block is named by (inode, logical block) until its transaction commits; only then does it get a
-//! place, so a block that is truncated or deleted before costs nothing. Clean blocks are a cache.
+//! A dirty block is named by (inode, logical block) until its transaction commits; only then does
+//! it get a place, so a block that is truncated or deleted before costs nothing. Clean blocks are a
+//! cache.
 //!
-//! The file system holds the inode's lock around everything here that changes which blocks exist; the commit
-//! comes in between only to read, to note homes, and to mark blocks clean.
+//! The file system holds the inode's lock around everything here that changes which blocks exist;
+//! the commit comes in between only to read, to note homes, and to mark blocks clean.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -102,7 +103,8 @@ impl FileData {
         }
     }
 
-    /// The first run of blocks without a place at or after `from` (and before `to`): first block and length.
+    /// The first run of blocks without a place at or after `from` (and before `to`): first block
+    /// and length.
     pub fn dirty_in(&self, from: LBlock, to: Option<LBlock>) -> Option<(LBlock, u32)> {
         let inner = self.inner.lock();
         if inner.unplaced == 0 {
@@ -134,7 +136,8 @@ impl FileData {
         }
     }
 
-    /// Drops the blocks of `[from, to)`; how many of them were dirty, and how many waited for a place.
+    /// Drops the blocks of `[from, to)`; how many of them were dirty, and how many waited for a
+    /// place.
     pub(crate) fn discard(&self, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
         let mut inner = self.inner.lock();
         if inner.pages.is_empty() {
@@ -156,8 +159,8 @@ impl FileData {
         (dirty, unplaced)
     }
 
-    /// Changes bytes of a block in transaction `tid`. `absent` is what the block is if it is not in memory; without it nothing is
-    /// done then.
+    /// Changes bytes of a block in transaction `tid`. `absent` is what the block is if it is not in
+    /// memory; without it nothing is done then.
     pub(crate) fn write(
         &self,
         tid: Tid,
@@ -278,7 +281,8 @@ impl FileData {
         inner.dirty_tid = None;
     }
 
-    /// Transaction `tid`, which held these blocks, is durable. A block that is clean now stays in memory if `keeps(its home)`.
+    /// Transaction `tid`, which held these blocks, is durable. A block that is clean now stays in
+    /// memory if `keeps(its home)`.
     pub(crate) fn committed(
         &self,
         tid: Tid,
@@ -298,7 +302,8 @@ impl FileData {
         }
     }
 
-    /// Drops up to `most` clean blocks that were not used since it came by them last, once around the file from where it stopped.
+    /// Drops up to `most` clean blocks that were not used since it came by them last, once around
+    /// the file from where it stopped.
     fn evict(&self, most: usize) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;

@@ -1,18 +1,22 @@
 //! Who may join the running transaction, who must wait, who commits it.
 //!
-//! The state machine alone, without blocks or media, so that a scheduler can explore it (`--cfg shuttle`).
+//! The state machine alone, without blocks or media, so that a scheduler can explore it
+//! (`--cfg shuttle`).
 //!
 //! ```text
-//! running ──begin_commit──> locked ──last handle left──> closed ──switch──> (waits) ──take_turn──> committing ──finish──> committed
+//! running ──begin_commit──> locked ──last handle left──> closed ──switch──> (waits)
+//!         ──take_turn──> committing ──finish──> committed
 //!    ^                        (new handles wait)                    │
 //!    └──────────── the next transaction runs from here on ─────────┘
 //! ```
 //!
-//! Where a commit is work of a medium, the running transaction collects until the one before is durable, and all who wait share the
-//! next commit. Where it is work of processors ([`Pace`]), a small one is closed meanwhile, on another processor.
+//! Where a commit is work of a medium, the running transaction collects until the one before is
+//! durable, and all who wait share the next commit. Where it is work of processors ([`Pace`]), a
+//! small one is closed meanwhile, on another processor.
 //!
-//! Invariants: at most one transaction commits, and at most one more is closed; they commit in order; a handle never joins a
-//! locked transaction; the credits of open handles and the blocks already joined never exceed the limit; `committed` only grows.
+//! Invariants: at most one transaction commits, and at most one more is closed; they commit in
+//! order; a handle never joins a locked transaction; the credits of open handles and the blocks
+//! already joined never exceed the limit; `committed` only grows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -39,12 +43,14 @@ pub(crate) trait Load: Default {
 pub(crate) struct Pace {
     /// A transaction with at most so many blocks of memory is closed while another commits.
     pub(crate) overlap: u32,
-    /// How often a waiting thread looks before it lets the kernel wake it, which takes tens of microseconds.
+    /// How often a waiting thread looks before it lets the kernel wake it, which takes tens of
+    /// microseconds.
     pub(crate) looks: u32,
 }
 
 impl Pace {
-    /// For commits that are work of processors: a look takes some 15 ns, a transaction a few microseconds.
+    /// For commits that are work of processors: a look takes some 15 ns, a transaction a few
+    /// microseconds.
     pub(crate) const PROCESSORS: Self = Self {
         overlap: 64,
         looks: 1024,
@@ -103,7 +109,8 @@ pub(crate) enum Join<T> {
 pub(crate) enum Begin<T> {
     /// It is durable, or there is nothing to do. `waited`: somebody else did it meanwhile.
     Done { waited: bool },
-    /// The caller commits it: no handle is open, none can join before [`Gate::switch`]. Then comes [`Gate::take_turn`].
+    /// The caller commits it: no handle is open, none can join before [`Gate::switch`]. Then comes
+    /// [`Gate::take_turn`].
     Closed { tid: Tid, load: Arc<T> },
 }
 
@@ -154,8 +161,8 @@ impl<T: Load> Gate<T> {
         })
     }
 
-    /// Joins transaction `tid` with nothing to add but what its operations have left undone, if it runs and others are at work that
-    /// would otherwise wait until that is done.
+    /// Joins transaction `tid` with nothing to add but what its operations have left undone, if it
+    /// runs and others are at work that would otherwise wait until that is done.
     pub(crate) fn join_early(&self, tid: Tid) -> Option<Arc<T>> {
         let mut state = self.state.lock();
         let is_shared = state.open > 0 || state.closing.is_some() || state.committing.is_some();
@@ -249,13 +256,15 @@ impl<T: Load> Gate<T> {
         Ok(())
     }
 
-    /// Transaction `tid`, which was closed, is durable, or failed: then nothing is ever committed again.
+    /// Transaction `tid`, which was closed, is durable, or failed: then nothing is ever committed
+    /// again.
     pub(crate) fn finish(&self, tid: Tid, result: Result<()>) {
         let mut state = self.state.lock();
         if state.committing == Some(tid) {
             state.committing = None;
         } else {
-            // It failed before its turn, perhaps before the switch: whoever waits to join must hear of it.
+            // It failed before its turn, perhaps before the switch: whoever waits to join must hear
+            // of it.
             state.closing = None;
             state.locked = false;
         }

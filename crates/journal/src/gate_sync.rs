@@ -1,4 +1,5 @@
-//! The locks of the join/commit path: ours, or shuttle's when its scheduler explores the path (`--cfg shuttle`).
+//! The locks of the join/commit path: ours, or shuttle's when its scheduler explores the path
+//! (`--cfg shuttle`).
 
 #[cfg(not(shuttle))]
 pub(crate) use {

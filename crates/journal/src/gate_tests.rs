@@ -1,8 +1,9 @@
 //! The join/commit path under a scheduler that tries many interleavings.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p stetfs-journal gate` explores; an ordinary test run
-//! uses real threads. Either way the law is the same: when `commit` says that a transaction is durable, what the caller did in it has been written,
-//! once, and nothing was added to a transaction after it was closed.
+//! uses real threads. Either way the law is the same: when `commit` says that a transaction is
+//! durable, what the caller did in it has been written, once, and nothing was added to a
+//! transaction after it was closed.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The changes of one operation.
 //!
-//! A handle belongs to one transaction; what is changed through it is in that transaction entirely or not at all.
-//! No lock is held between two calls: the file system's own locks keep two operations
-//! from changing the same bytes. Dropping the handle closes it.
+//! A handle belongs to one transaction; what is changed through it is in that transaction entirely
+//! or not at all. No lock is held between two calls: the file system's own locks keep two
+//! operations from changing the same bytes. Dropping the handle closes it.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,11 +19,12 @@ use crate::page::Page;
 use crate::schedule::ask;
 use crate::stats::count;
 
-/// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent or indirect block,
-/// and one more when that splits.
+/// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent
+/// or indirect block, and one more when that splits.
 const CREDITS_PER_RUN: u32 = 4;
 
-/// Revoked blocks that a block of the log has room for, at the smallest block size and the longest record.
+/// Revoked blocks that a block of the log has room for, at the smallest block size and the longest
+/// record.
 const REVOKES_PER_BLOCK: usize = 120;
 
 thread_local! {
@@ -39,7 +40,8 @@ pub(crate) fn is_half_done() -> bool {
 /// Why an operation did not come to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Broken {
-    /// It met damage. What it has changed already becomes durable all the same when the volume [goes on](Journal::go_on).
+    /// It met damage. What it has changed already becomes durable all the same when the volume
+    /// [goes on](Journal::go_on).
     ByDamage,
     /// Something could not be read or written.
     ByFailure,
@@ -50,8 +52,9 @@ thread_local! {
     static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
 }
 
-/// An operation of this thread meets an error that it cannot get over. If it has changed something already, nothing of that must
-/// become durable by somebody else's commit: closing its handle stops the journal.
+/// An operation of this thread meets an error that it cannot get over. If it has changed something
+/// already, nothing of that must become durable by somebody else's commit: closing its handle stops
+/// the journal.
 pub fn note_broken(why: Broken) {
     if is_half_done() {
         BROKEN.set(BROKEN.get().max(Some(why)));
@@ -125,7 +128,8 @@ impl Handle {
         self.tid
     }
 
-    /// Changes `bytes` at `offset` of a metadata block; the block is read first if it is not in memory.
+    /// Changes `bytes` at `offset` of a metadata block; the block is read first if it is not in
+    /// memory.
     ///
     /// Panics when the range is not inside the block.
     pub fn write(&self, block: BlockNo, class: Class, offset: usize, bytes: &[u8]) -> Result<()> {
@@ -146,8 +150,8 @@ impl Handle {
         }
     }
 
-    /// Makes a metadata block part of the transaction, and accounts for it, before it is changed when the transaction
-    /// [closes](crate::Placer::settle).
+    /// Makes a metadata block part of the transaction, and accounts for it, before it is changed
+    /// when the transaction [closes](crate::Placer::settle).
     pub fn join(&self, block: BlockNo, class: Class) -> Result<()> {
         self.change(block, class, std::iter::empty())
     }
@@ -180,7 +184,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Declares a fresh metadata block and gives its whole content; what lies on its home means nothing.
+    /// Declares a fresh metadata block and gives its whole content; what lies on its home means
+    /// nothing.
     pub fn create(&self, block: BlockNo, class: Class, bytes: &[u8]) -> Result<()> {
         self.journal.check_block(block)?;
         self.note_change();
@@ -201,8 +206,8 @@ impl Handle {
         Ok(())
     }
 
-    /// The block was freed: whatever this transaction changed in it is dropped (JBD2's forget), and older
-    /// versions of it in the log are never replayed (revoke).
+    /// The block was freed: whatever this transaction changed in it is dropped (JBD2's forget), and
+    /// older versions of it in the log are never replayed (revoke).
     pub fn revoke(&self, block: BlockNo) {
         self.note_change();
         self.journal.cache().remove(block);
@@ -211,9 +216,11 @@ impl Handle {
         }
     }
 
-    /// Changes `bytes` at `offset` of a file's block. `old` says what the block holds if it is not in memory.
+    /// Changes `bytes` at `offset` of a file's block. `old` says what the block holds if it is not
+    /// in memory.
     ///
-    /// The caller holds the inode's lock and, for [`Wrote::Unplaced`]`{ newly: true }`, keeps a reserved block for it.
+    /// The caller holds the inode's lock and, for [`Wrote::Unplaced`]`{ newly: true }`, keeps a
+    /// reserved block for it.
     pub fn write_data(
         &self,
         file: &Arc<FileData>,
@@ -261,8 +268,8 @@ impl Handle {
         Ok(joined.wrote)
     }
 
-    /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them waited for a
-    /// place, so that the caller gives up as many reserved blocks.
+    /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them waited for
+    /// a place, so that the caller gives up as many reserved blocks.
     pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
         self.note_change();
         let (dirty, unplaced) = file.discard(from, to);
@@ -270,8 +277,8 @@ impl Handle {
         unplaced
     }
 
-    /// The handle has, or could still get, room for `n` more blocks. When not, the operation must go on
-    /// in a new handle.
+    /// The handle has, or could still get, room for `n` more blocks. When not, the operation must
+    /// go on in a new handle.
     pub fn has_credits(&self, n: u32) -> bool {
         if self.splits.get() && ask(|s| s.splits()) == Some(true) {
             return false;
@@ -287,8 +294,9 @@ impl Handle {
         extended
     }
 
-    /// A crash between any two steps of what this handle does leaves what the caller wants, so it need not be the handle that ends it: a
-    /// scheduler may have [`has_credits`](Self::has_credits) say that it is full.
+    /// A crash between any two steps of what this handle does leaves what the caller wants, so it
+    /// need not be the handle that ends it: a scheduler may have [`has_credits`](Self::has_credits)
+    /// say that it is full.
     pub fn allow_split(&self) {
         self.splits.set(true);
     }
@@ -298,7 +306,8 @@ impl Handle {
         BROKEN.set(None);
     }
 
-    /// What a scheme could not note of a change would be missing at the commit, so nothing is committed any more.
+    /// What a scheme could not note of a change would be missing at the commit, so nothing is
+    /// committed any more.
     fn must_be<T>(&self, changed: Result<T>) -> Result<T> {
         changed.inspect_err(|error| self.journal.abort(error.clone()))
     }

@@ -74,8 +74,9 @@ impl Journal {
         let (scheme, report) = (registration.open)(args)?;
         let most_cached = (config.memory / block_size).max(64);
         let blocks_max = scheme.max_transaction();
-        // Placing data on a volume in pieces takes a new leaf of a map, half full, for every block_size / 24 blocks at worst. There
-        // is room for twice as many as a transaction may otherwise log.
+        // Placing data on a volume in pieces takes a new leaf of a map, half full, for every
+        // block_size / 24 blocks at worst. There is room for twice as many as a transaction may
+        // otherwise log.
         let placeable = blocks_max as usize * (block_size / 12);
         let limits = Limits {
             blocks: blocks_max,
@@ -111,7 +112,8 @@ impl Journal {
         Ok((journal, report))
     }
 
-    /// Names the file system's part of a commit; without it no new data can be committed. The first call counts.
+    /// Names the file system's part of a commit; without it no new data can be committed. The first
+    /// call counts.
     pub fn attach(&self, placer: Weak<dyn Placer>) {
         let _ = self.placer.set(placer);
     }
@@ -132,8 +134,8 @@ impl Journal {
         Ok(content)
     }
 
-    /// Reads `count` home blocks from `start` on into `out`, in the newest committed version of each. For
-    /// file data that is not in memory: straight into the reader's buffer.
+    /// Reads `count` home blocks from `start` on into `out`, in the newest committed version of
+    /// each. For file data that is not in memory: straight into the reader's buffer.
     ///
     /// Panics when `out` is not `count` blocks long.
     pub fn read_home(
@@ -178,16 +180,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Offers the scheme's cache what was read. When it cannot make room because the device fails, the reader has got what he wanted; but what is
-    /// committed can no longer go home.
+    /// Offers the scheme's cache what was read. When it cannot make room because the device fails,
+    /// the reader has got what he wanted; but what is committed can no longer go home.
     fn fill(&self, block: BlockNo, class: Class, content: &[u8]) {
         if let Err(error) = self.scheme.fill(block, class, content) {
             self.abort(error);
         }
     }
 
-    /// Reads a part of one home block, from byte `offset` of it on, from memory: nothing else of it is loaded. False where that cannot
-    /// be, and [`read_home`](Self::read_home) has to be asked for the whole.
+    /// Reads a part of one home block, from byte `offset` of it on, from memory: nothing else of it
+    /// is loaded. False where that cannot be, and [`read_home`](Self::read_home) has to be asked
+    /// for the whole.
     pub fn read_part(
         &self,
         block: BlockNo,
@@ -210,8 +213,8 @@ impl Journal {
         Ok(true)
     }
 
-    /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the running transaction is being closed;
-    /// commits it first when it is full.
+    /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
+    /// running transaction is being closed; commits it first when it is full.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         if credits > self.limits.blocks {
             return Err(JournalError::TooLarge {
@@ -263,7 +266,8 @@ impl Journal {
         self.block_size
     }
 
-    /// File data goes through the log: freed data blocks must be revoked, written ones take a credit each.
+    /// File data goes through the log: freed data blocks must be revoked, written ones take a
+    /// credit each.
     pub fn journals_data(&self) -> bool {
         self.scheme.logs_data()
     }
@@ -283,7 +287,8 @@ impl Journal {
         self.scheme.cache_stats()
     }
 
-    /// After [`close`](Self::close) the newest content is still where only the scheme finds it, as the user wanted.
+    /// After [`close`](Self::close) the newest content is still where only the scheme finds it, as
+    /// the user wanted.
     pub fn keeps(&self) -> bool {
         self.scheme.keeps()
     }
@@ -304,12 +309,14 @@ impl Journal {
         self.gate.stop(error);
     }
 
-    /// A metadata block that no operation has changed yet was changed at its home by somebody else: it is read again.
+    /// A metadata block that no operation has changed yet was changed at its home by somebody else:
+    /// it is read again.
     pub fn reread(&self, block: BlockNo) {
         self.cache.remove(block);
     }
 
-    /// Operations that meet damage when they are half done do not stop the journal (`errors=continue`).
+    /// Operations that meet damage when they are half done do not stop the journal
+    /// (`errors=continue`).
     pub fn go_on(&self) {
         self.goes_on.store(true, Ordering::Relaxed);
     }
@@ -318,7 +325,8 @@ impl Journal {
         self.goes_on.load(Ordering::Relaxed)
     }
 
-    /// Stops at once without writing anything (FS_IOC_SHUTDOWN without a flush of the log): an honest crash.
+    /// Stops at once without writing anything (FS_IOC_SHUTDOWN without a flush of the log): an
+    /// honest crash.
     pub fn shutdown(&self) {
         self.gate.stop(JournalError::Shutdown);
     }
@@ -333,21 +341,23 @@ impl Journal {
         result
     }
 
-    /// Commits everything, and brings home some of what the scheme's cache has; how many of its blocks are not home then. Of a scheme without a cache
-    /// all of it, and there is none.
+    /// Commits everything, and brings home some of what the scheme's cache has; how many of its
+    /// blocks are not home then. Of a scheme without a cache all of it, and there is none.
     pub fn drain_some(self: &Arc<Self>) -> Result<u64> {
         self.commit_running()?;
         self.checkpoint(Goal::Some)?;
         Ok(self.cache_stats().map_or(0, |cache| cache.dirty))
     }
 
-    /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error says why.
+    /// Commits everything and leaves a plain ext4 image. After a stop nothing is written; the error
+    /// says why.
     pub fn close(self: &Arc<Self>) -> Result<()> {
         self.close_when(|| Ok(()))
     }
 
-    /// [`close`](Self::close), as soon as `settle` has left nothing to be committed and no operation is under way. It is called without a
-    /// handle, after a commit, and again when something came in between.
+    /// [`close`](Self::close), as soon as `settle` has left nothing to be committed and no
+    /// operation is under way. It is called without a handle, after a commit, and again when
+    /// something came in between.
     pub fn close_when<E: From<JournalError>>(
         self: &Arc<Self>,
         mut settle: impl FnMut() -> Result<(), E>,
@@ -451,8 +461,8 @@ impl Journal {
         Ok(Page::clean(content, class, Some(block)))
     }
 
-    /// [`load`](Self::load) for metadata. Without it an operation cannot go on; when it has changed something already, it must not become
-    /// durable half done, so nothing does any more.
+    /// [`load`](Self::load) for metadata. Without it an operation cannot go on; when it has changed
+    /// something already, it must not become durable half done, so nothing does any more.
     pub(crate) fn load_metadata(&self, block: BlockNo, class: Class) -> Result<Page> {
         self.load(block, class).inspect_err(|error| {
             if handle::is_half_done() {
@@ -461,8 +471,8 @@ impl Journal {
         })
     }
 
-    /// A commit is over: make room, and let the background look at the log. Without a thread this one does it, so that
-    /// everything happens in one order.
+    /// A commit is over: make room, and let the background look at the log. Without a thread this
+    /// one does it, so that everything happens in one order.
     pub(crate) fn after_commit(&self) {
         self.trim_caches();
         if self.scheme.wants_checkpoint() && !self.background.wake() && self.stopped().is_none() {
@@ -477,8 +487,9 @@ impl Journal {
             && (self.memory.is_none() || self.scheme.holds_any(home, 1))
     }
 
-    /// Whether `content` differs from the block's by as many bytes as the scheme wants to know of at most. Where looking costs as much as
-    /// loading the block, the answer may be no; where everything that was looked at differs, it is yes.
+    /// Whether `content` differs from the block's by as many bytes as the scheme wants to know of
+    /// at most. Where looking costs as much as loading the block, the answer may be no; where
+    /// everything that was looked at differs, it is yes.
     pub(crate) fn differs_enough(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
         const PIECE: usize = 512;
         const LOOKS: usize = 8;
@@ -492,8 +503,9 @@ impl Journal {
         }
         let (mut old, mut changed) = ([0; PIECE], 0);
         let start = home.0 * self.block_size as u64;
-        // One line in eight tells most overwrites; each at another place, since what changes in a part of a block often changes in the
-        // same place of others. A wrong guess costs bytes of the log and nothing else.
+        // One line in eight tells most overwrites; each at another place, since what changes in a
+        // part of a block often changes in the same place of others. A wrong guess costs bytes of
+        // the log and nothing else.
         let (part, line) = (content.len() / LOOKS, LINE as usize);
         let look = |i: usize| i * part + i * 3 % (part / line) * line;
         let mut all_differ = enough <= content.len();
@@ -543,7 +555,8 @@ impl Journal {
         }
     }
 
-    /// One round of the background thread. An error has stopped the journal and is told to everyone who asks.
+    /// One round of the background thread. An error has stopped the journal and is told to everyone
+    /// who asks.
     pub(crate) fn background_work(self: &Arc<Self>, interval: Duration) {
         if let Some((tid, age)) = self.gate.age()
             && age >= interval

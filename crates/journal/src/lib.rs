@@ -4,8 +4,8 @@
 //! every change of a block is a [`Handle::write`] (metadata, named by its block number) or a
 //! [`Handle::write_data`] (file data, named by inode and logical block until the commit gives it a
 //! place). A commit closes the running transaction, asks the file system to place its data
-//! ([`Placer`]), takes a snapshot of every block it changed, lets the next transaction run, and hands the
-//! snapshot to the [`Scheme`], which makes it durable.
+//! ([`Placer`]), takes a snapshot of every block it changed, lets the next transaction run, and
+//! hands the snapshot to the [`Scheme`], which makes it durable.
 //!
 //! | file | what it is |
 //! |---|---|

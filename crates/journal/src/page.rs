@@ -8,7 +8,8 @@ use crate::planted::{Bug, is_planted};
 use crate::ranges::Ranges;
 use crate::scheme::{Scheme, Spot};
 
-/// A block in a cache. Clean when `tid` is `None`: then the content is what is committed, and it may be dropped.
+/// A block in a cache. Clean when `tid` is `None`: then the content is what is committed, and it
+/// may be dropped.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) content: BlockRef,
@@ -31,7 +32,8 @@ pub(crate) struct Page {
     pub(crate) spot: Option<Spot>,
     /// Used since the last look for something to evict.
     pub(crate) referenced: bool,
-    /// The content is the block's. Otherwise the whole of it is about to be written, and nobody asks what it was.
+    /// The content is the block's. Otherwise the whole of it is about to be written, and nobody
+    /// asks what it was.
     pub(crate) is_read: bool,
 }
 
@@ -53,7 +55,8 @@ impl Page {
         }
     }
 
-    /// A data block that is about to be written whole, with anything of the right length for its content.
+    /// A data block that is about to be written whole, with anything of the right length for its
+    /// content.
     pub(crate) fn unread(any: BlockRef, home: BlockNo) -> Self {
         Self {
             is_read: false,
@@ -61,7 +64,8 @@ impl Page {
         }
     }
 
-    /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content means nothing.
+    /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content
+    /// means nothing.
     pub(crate) fn join(&mut self, tid: Tid, scheme: &dyn Scheme, fresh: bool) -> bool {
         self.referenced = true;
         if self.tid == Some(tid) {

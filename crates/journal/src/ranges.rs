@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-/// Ranges kept apart; beyond this many the two nearest are made one, so that the cost of a block stays
-/// bounded. Differential schemes may still compare contents inside a range.
+/// Ranges kept apart; beyond this many the two nearest are made one, so that the cost of a block
+/// stays bounded. Differential schemes may still compare contents inside a range.
 const MOST: usize = 16;
 
 /// Bytes that are compared at once, and the finest difference that is told.
@@ -73,7 +73,8 @@ impl Ranges {
         }
     }
 
-    /// Adds those of `bytes` that differ from what is at `offset` of the block's content so far, by words of 8 bytes.
+    /// Adds those of `bytes` that differ from what is at `offset` of the block's content so far, by
+    /// words of 8 bytes.
     pub fn add_changes(&mut self, offset: usize, content: &[u8], bytes: &[u8]) {
         let end = offset + bytes.len();
         let first = offset.next_multiple_of(WORD).min(end);

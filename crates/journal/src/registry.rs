@@ -1,4 +1,5 @@
-//! The list of schemes. It is the only one: the command line, the documents, the tests and the lab read it.
+//! The list of schemes. It is the only one: the command line, the documents, the tests and the lab
+//! read it.
 
 use crate::error::{JournalError, Result};
 use crate::scheme::{About, OpenArgs, OptionAbout, RecoveryReport, Scheme};

@@ -1,7 +1,9 @@
-//! Somebody who decides which thread goes on: whoever explores what commits, checkpoints and operations do to each other.
+//! Somebody who decides which thread goes on: whoever explores what commits, checkpoints and
+//! operations do to each other.
 //!
-//! A thread that is scheduled says so when it wants a lock of the journal or of the file system above it ([`sync`](crate::sync)), and where
-//! it would wait. So one thread at a time can be let go on, and a run happens again.
+//! A thread that is scheduled says so when it wants a lock of the journal or of the file system
+//! above it ([`sync`](crate::sync)), and where it would wait. So one thread at a time can be let go
+//! on, and a run happens again.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,7 +15,8 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     /// A handle is about to join: whether what was done before it is committed first.
     fn commits_first(&self) -> bool;
 
-    /// What the caller's handle does could go on in another one, whether this one is full or not: whether it does.
+    /// What the caller's handle does could go on in another one, whether this one is full or not:
+    /// whether it does.
     fn splits(&self) -> bool;
 
     /// The caller is about to do something that others may see. They may do so before.

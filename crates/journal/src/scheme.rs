@@ -1,8 +1,8 @@
 //! What a journaling scheme is.
 //!
-//! A scheme receives whole transactions and makes them durable in its own way. It never sees a handle, an
-//! inode or a mount; it knows blocks, what changed in them, and what kind each is. One file a
-//! scheme in `schemes/`, its seven verbs in the order of the trait.
+//! A scheme receives whole transactions and makes them durable in its own way. It never sees a
+//! handle, an inode or a mount; it knows blocks, what changed in them, and what kind each is. One
+//! file a scheme in `schemes/`, its seven verbs in the order of the trait.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ pub struct About {
     pub needs_pmem: bool,
     /// The home medium must be able to remap ([`BlockDev::remap`]).
     pub needs_remap: bool,
-    /// The size in bytes of the persistent memory that it needs beside the home medium, unless the user has a region of another size.
+    /// The size in bytes of the persistent memory that it needs beside the home medium, unless the
+    /// user has a region of another size.
     pub nvm: Option<u64>,
     /// That memory is a cache in which what was read and committed is kept.
     pub caches: bool,
@@ -60,7 +61,8 @@ pub enum Mark {
     Unclean,
     /// `needs_recovery`: the kernel and e2fsck replay the journal.
     NeedsRecovery,
-    /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: the newest content is where only the scheme finds it.
+    /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: the newest content is
+    /// where only the scheme finds it.
     PrivateLog,
 }
 
@@ -69,7 +71,8 @@ pub enum Mark {
 pub struct OptionAbout {
     /// Its name.
     pub name: &'static str,
-    /// What may stand behind `=`; an option that takes `on|off` may stand alone and means `on` then.
+    /// What may stand behind `=`; an option that takes `on|off` may stand alone and means `on`
+    /// then.
     pub syntax: &'static str,
     /// What holds when it is not given.
     pub default: &'static str,
@@ -120,7 +123,8 @@ pub enum DataPromise {
 pub struct SchemeOptions {
     /// `data=`; `None` takes the scheme's default.
     pub data: Option<DataMode>,
-    /// Options of the scheme's own ([`About::options`]) with their values; a later one overrides an earlier one.
+    /// Options of the scheme's own ([`About::options`]) with their values; a later one overrides an
+    /// earlier one.
     pub extra: Vec<(String, String)>,
 }
 
@@ -267,17 +271,20 @@ pub enum Placement {
 pub struct PlaceReq {
     /// The block of the file.
     pub lblk: LBlock,
-    /// Where it is, if it has a home: the scheme would like another, and the file system may decline when space is short. If it has
-    /// none (it lies in a hole or an unwritten extent), a block is reserved for it.
+    /// Where it is, if it has a home: the scheme would like another, and the file system may
+    /// decline when space is short. If it has none (it lies in a hole or an unwritten extent), a
+    /// block is reserved for it.
     pub home: Option<BlockNo>,
 }
 
 /// The file system's part of a commit: the only call from the journal upwards.
 pub trait Placer: Send + Sync {
-    /// Gives each of the blocks of `ino` (ascending) a home in `handle`'s transaction and appends it to `homes`.
+    /// Gives each of the blocks of `ino` (ascending) a home in `handle`'s transaction and appends
+    /// it to `homes`.
     ///
-    /// Called when no other handle is open. May take inode *state* locks, never one that is held across
-    /// a wait. An error aborts the journal, so space must have been reserved when the data was written.
+    /// Called when no other handle is open. May take inode *state* locks, never one that is held
+    /// across a wait. An error aborts the journal, so space must have been reserved when the data
+    /// was written.
     fn place(
         &self,
         handle: &Handle,
@@ -286,9 +293,10 @@ pub trait Placer: Send + Sync {
         homes: &mut Vec<BlockNo>,
     ) -> Result<()>;
 
-    /// Writes what the file system has put off until the transaction closes: what many operations change and only the last
-    /// state of which counts. Called for every transaction, after everything is placed. The blocks have joined the
-    /// transaction before. An error aborts the journal.
+    /// Writes what the file system has put off until the transaction closes: what many operations
+    /// change and only the last state of which counts. Called for every transaction, after
+    /// everything is placed. The blocks have joined the transaction before. An error aborts the
+    /// journal.
     fn settle(&self, handle: &Handle) -> Result<()> {
         let _ = handle;
         Ok(())
@@ -308,9 +316,11 @@ pub struct LoggedBlock {
     pub class: Class,
     /// Its content at the end of the transaction.
     pub content: BlockRef,
-    /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had one.
+    /// Its content before the transaction, when the scheme [wants](About::wants_base) it and it had
+    /// one.
     pub base: Option<BlockRef>,
-    /// The bytes that the transaction changed, or those that it wrote to: see [`Scheme::changes_wanted`].
+    /// The bytes that the transaction changed, or those that it wrote to: see
+    /// [`Scheme::changes_wanted`].
     pub ranges: Ranges,
     /// The block was free or a hole before: its old content means nothing.
     pub fresh: bool,
@@ -331,7 +341,8 @@ pub struct Snapshot {
     pub meta: Vec<LoggedBlock>,
     /// Changed data blocks, each once.
     pub data: Vec<LoggedBlock>,
-    /// Blocks freed in this transaction whose older versions must never be replayed; none of them is in `meta` or `data`.
+    /// Blocks freed in this transaction whose older versions must never be replayed; none of them
+    /// is in `meta` or `data`.
     pub revoked: Vec<BlockNo>,
     /// When it was closed: seconds and nanoseconds since 1970.
     pub time: (u64, u32),
@@ -348,8 +359,8 @@ pub enum Goal {
     All,
 }
 
-/// A journaling scheme. `commit` is called by one thread at a time; `checkpoint` by one thread at a time,
-/// possibly while another commits; `read` and `before_write` by any thread.
+/// A journaling scheme. `commit` is called by one thread at a time; `checkpoint` by one thread at a
+/// time, possibly while another commits; `read` and `before_write` by any thread.
 pub trait Scheme: Send + Sync {
     /// What it is and promises.
     fn about(&self) -> &'static About;
@@ -360,11 +371,13 @@ pub trait Scheme: Send + Sync {
     /// The most blocks that one transaction may log.
     fn max_transaction(&self) -> u32;
 
-    /// Data blocks go through [`commit`](Self::commit)'s log (they count as credits, and freed ones are revoked).
+    /// Data blocks go through [`commit`](Self::commit)'s log (they count as credits, and freed ones
+    /// are revoked).
     fn logs_data(&self) -> bool;
 
-    /// Of how many bytes of a block the scheme wants to know whether they changed, in ranges that tell changes from what was only written: with
-    /// 0 they need not, and with n they need not when n bytes or more changed.
+    /// Of how many bytes of a block the scheme wants to know whether they changed, in ranges that
+    /// tell changes from what was only written: with 0 they need not, and with n they need not when
+    /// n bytes or more changed.
     fn changes_wanted(&self) -> usize {
         0
     }
@@ -389,7 +402,8 @@ pub trait Scheme: Send + Sync {
     /// The newest committed version of a home block, if the scheme holds one.
     fn read(&self, block: BlockNo) -> Result<Held>;
 
-    /// Reads a part of a block, from byte `offset` of it on, in the newest committed version; false if the scheme does not hold one.
+    /// Reads a part of a block, from byte `offset` of it on, in the newest committed version; false
+    /// if the scheme does not hold one.
     fn read_part(&self, block: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
         match self.read(block)? {
             Held::Here(content) => {
@@ -400,17 +414,21 @@ pub trait Scheme: Send + Sync {
         }
     }
 
-    /// Offers a block that was read from home to a scheme that [caches](About::caches). Nobody changes it meanwhile.
+    /// Offers a block that was read from home to a scheme that [caches](About::caches). Nobody
+    /// changes it meanwhile.
     fn fill(&self, block: BlockNo, class: Class, content: &[u8]) -> Result<()> {
         let _ = (block, class, content);
         Ok(())
     }
 
-    /// Some block from `start` on, `count` blocks long, may be held: a cheap filter before long reads.
+    /// Some block from `start` on, `count` blocks long, may be held: a cheap filter before long
+    /// reads.
     fn holds_any(&self, start: BlockNo, count: u32) -> bool;
 
-    /// A block is about to change for the first time in transaction `tid` (JBD2's `get_write_access`). A scheme that lets the running transaction change
-    /// blocks where it keeps them says where. `home` is given when what the scheme would read of it is what is going to change. Must not wait.
+    /// A block is about to change for the first time in transaction `tid` (JBD2's
+    /// `get_write_access`). A scheme that lets the running transaction change blocks where it keeps
+    /// them says where. `home` is given when what the scheme would read of it is what is going to
+    /// change. Must not wait.
     fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
         let _ = (tid, home);
         None
@@ -435,7 +453,8 @@ pub trait Scheme: Send + Sync {
         Placement::Home
     }
 
-    /// Makes the transaction durable. After an error nothing may be assumed of it and no further commit is made.
+    /// Makes the transaction durable. After an error nothing may be assumed of it and no further
+    /// commit is made.
     fn commit(&self, txn: &Snapshot) -> Result<()>;
 
     /// The log wants reclaiming in the background.
@@ -451,6 +470,7 @@ pub trait Scheme: Send + Sync {
     /// Writes committed blocks home and frees their log space.
     fn checkpoint(&self, goal: Goal) -> Result<()>;
 
-    /// Leaves a plain, clean ext4 image: everything home, the log empty; unless it [keeps](Self::keeps) it. No commit follows.
+    /// Leaves a plain, clean ext4 image: everything home, the log empty; unless it
+    /// [keeps](Self::keeps) it. No commit follows.
     fn close(&self) -> Result<()>;
 }

@@ -23,7 +23,8 @@ pub struct JournalStats {
     pub revoked_blocks: u64,
     /// Data blocks dropped before they were ever written.
     pub dropped_blocks: u64,
-    /// Checkpoints; of those that commits make since there is no room, the ones that the scheme counts.
+    /// Checkpoints; of those that commits make since there is no room, the ones that the scheme
+    /// counts.
     pub checkpoints: u64,
     /// Bytes of cached blocks, dirty ones included.
     pub cached_bytes: u64,
@@ -31,7 +32,8 @@ pub struct JournalStats {
     pub dirty_bytes: u64,
 }
 
-/// What a scheme's cache in persistent memory holds and has done since it was opened. Of blocks all.
+/// What a scheme's cache in persistent memory holds and has done since it was opened. Of blocks
+/// all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheStats {
     /// That it has room for.

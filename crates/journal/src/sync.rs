@@ -1,5 +1,5 @@
-//! The locks of the journal and of the file system above it: parking_lot's. A thread that is scheduled says when it wants one and when it has to
-//! wait, and never sleeps on it.
+//! The locks of the journal and of the file system above it: parking_lot's. A thread that is
+//! scheduled says when it wants one and when it has to wait, and never sleeps on it.
 
 use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 

@@ -1,5 +1,6 @@
-//! What the journal keeps in memory stays within its bound, however long the log is; a panic above it stops it, without leaving
-//! anybody waiting; and who writes home beside those who commit takes nothing from the log that is not home.
+//! What the journal keeps in memory stays within its bound, however long the log is; a panic above
+//! it stops it, without leaving anybody waiting; and who writes home beside those who commit takes
+//! nothing from the log that is not home.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,7 +211,8 @@ impl Placer for InOrder {
 
 #[test]
 fn a_short_log_bounds_the_data_of_a_transaction() {
-    // 64 blocks of log: 15 for a transaction, so room for the maps of 15 * 1024 / 12 data blocks, whatever the memory.
+    // 64 blocks of log: 15 for a transaction, so room for the maps of 15 * 1024 / 12 data blocks,
+    // whatever the memory.
     let log = LogExtent { len: 64, ..LOG };
     let (_, journal) = open_with(1 << 20, 1 << 30, log);
     let placer: Arc<dyn Placer> = Arc::new(InOrder);
@@ -227,7 +229,8 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
     }
 }
 
-/// A device that takes its time to write home and to write commit records, and says when it begins one.
+/// A device that takes its time to write home and to write commit records, and says when it begins
+/// one.
 struct Slow(RamDev, AtomicBool);
 
 impl Slow {
@@ -293,8 +296,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Somebody writes everything home all the time, as the thread in the background does now and then. Whatever was committed is in a copy
-/// that is made of the device then.
+/// Somebody writes everything home all the time, as the thread in the background does now and then.
+/// Whatever was committed is in a copy that is made of the device then.
 #[test]
 fn a_checkpoint_beside_commits_forgets_nothing() {
     const COMMITS: u64 = 1000;

@@ -1,9 +1,10 @@
 //! The journal alone, without a file system above it, cut at every write.
 //!
-//! A volume of 512 blocks with a log of 40, so that it wraps and checkpoints all the time. Transactions change bytes of
-//! metadata blocks, free blocks and use them again for file data. The model is the list of
-//! contents after each transaction. After each cut, and after a second cut during the recovery from it, the volume must equal one of these contents,
-//! not older than the last that was confirmed.
+//! A volume of 512 blocks with a log of 40, so that it wraps and checkpoints all the time.
+//! Transactions change bytes of metadata blocks, free blocks and use them again for file data. The
+//! model is the list of contents after each transaction. After each cut, and after a second cut
+//! during the recovery from it, the volume must equal one of these contents, not older than the
+//! last that was confirmed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -140,7 +141,8 @@ enum Content {
 
 type World = BTreeMap<u64, Content>;
 
-/// A run: the contents after each transaction, and when (in changes of the device) each was confirmed.
+/// A run: the contents after each transaction, and when (in changes of the device) each was
+/// confirmed.
 struct Run {
     worlds: Vec<World>,
     confirmed_at: Vec<u64>,
@@ -165,7 +167,8 @@ fn transaction(
     for _ in 0..1 + rng.below(4) {
         let block = WORLD.start + rng.below(WORLD.end - WORLD.start);
         if freed.get(&block) == Some(&handle.tid()) {
-            // A freed block may be used again only when the transaction that freed it has committed.
+            // A freed block may be used again only when the transaction that freed it has
+            // committed.
             continue;
         }
         let fill = rng.below(256) as u8;

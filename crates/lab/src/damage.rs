@@ -1,8 +1,8 @@
 //! Damaged volumes: mounted, walked and written, they give named errors and nothing else.
 //!
-//! A volume without metadata checksums, so that damage gets past them, is filled with one of everything. Then bytes of its metadata
-//! are changed, and [`survive`] does to it what users do. The law: no panic, no hang, no memory in proportion to a
-//! number that was read.
+//! A volume without metadata checksums, so that damage gets past them, is filled with one of
+//! everything. Then bytes of its metadata are changed, and [`survive`] does to it what users do.
+//! The law: no panic, no hang, no memory in proportion to a number that was read.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -95,8 +95,8 @@ pub fn volumes_with_targets() -> Vec<(Image, Vec<u64>)> {
     volumes.into_iter().map(with_targets).collect()
 }
 
-/// Changes bytes of `image`: each four bytes of `damage` name a place and a value. Places are taken from the
-/// blocks in `targets`, so that little of the damage is wasted on empty ones.
+/// Changes bytes of `image`: each four bytes of `damage` name a place and a value. Places are taken
+/// from the blocks in `targets`, so that little of the damage is wasted on empty ones.
 pub fn apply(image: &mut Image, targets: &[u64], damage: &[u8]) {
     for hit in damage.as_chunks::<4>().0 {
         let block = targets[(usize::from(hit[0]) << 2 | usize::from(hit[1] >> 6)) % targets.len()];
@@ -105,7 +105,8 @@ pub fn apply(image: &mut Image, targets: &[u64], damage: &[u8]) {
     }
 }
 
-/// The blocks of an image that hold anything: offsets in units of 1 KiB. The journal's own is left in.
+/// The blocks of an image that hold anything: offsets in units of 1 KiB. The journal's own is left
+/// in.
 pub fn used_blocks(image: &Image) -> Vec<u64> {
     let mut bytes = [0; BLOCK as usize];
     (0..image.size() / BLOCK)
@@ -116,7 +117,8 @@ pub fn used_blocks(image: &Image) -> Vec<u64> {
         .collect()
 }
 
-/// Mounts a damaged volume and uses all of it. Errors are expected; what must not happen happens by itself.
+/// Mounts a damaged volume and uses all of it. Errors are expected; what must not happen happens by
+/// itself.
 pub fn survive(image: Image) {
     let dev = Arc::new(CrashImage::new(image, SimOptions::default()));
     if let Ok(fs) = mount(dev) {
@@ -142,12 +144,14 @@ fn use_it(fs: &Fs, seen: usize, changed: usize) {
 pub struct Left {
     target: Target,
     contents: Contents,
-    /// Medium and offset of the blocks of 1 KiB that are damaged: the heads of the home medium, its log, and the memory beside it.
+    /// Medium and offset of the blocks of 1 KiB that are damaged: the heads of the home medium, its
+    /// log, and the memory beside it.
     targets: Vec<(usize, u64)>,
 }
 
 impl Left {
-    /// Makes a volume, does all kinds of things on it, many of them confirmed, and lets the power go off.
+    /// Makes a volume, does all kinds of things on it, many of them confirmed, and lets the power
+    /// go off.
     ///
     /// # Errors
     /// What mke2fs, mounting or filling says.
@@ -181,7 +185,8 @@ impl Left {
         Ok(left)
     }
 
-    /// The same with damage: each five bytes of `damage` name a place in two bytes, an offset in two, and a value.
+    /// The same with damage: each five bytes of `damage` name a place in two bytes, an offset in
+    /// two, and a value.
     pub fn damaged(&self, damage: &[u8]) -> Self {
         let mut contents = self.contents.clone();
         for [block, more, high, low, value] in damage.as_chunks::<5>().0 {

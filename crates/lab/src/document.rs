@@ -1,4 +1,5 @@
-//! Documents with tables that are made from what is kept. What stands between a marker and [`END`] is replaced, so that nobody copies numbers by hand.
+//! Documents with tables that are made from what is kept. What stands between a marker and [`END`]
+//! is replaced, so that nobody copies numbers by hand.
 
 use std::fmt::Write as _;
 
@@ -7,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 /// Ends what is made.
 const END: &str = "<!-- end -->";
 
-/// The document, with what `show` gives behind each line that begins with `begin`; it gets what follows that, up to `-->`.
+/// The document, with what `show` gives behind each line that begins with `begin`; it gets what
+/// follows that, up to `-->`.
 ///
 /// # Errors
 /// Of `show`; a marker that is not ended.

@@ -1,5 +1,6 @@
-//! Explorations of power cuts with what was asked of them: so that several machines share one ([`Shard`]), what they found is added up
-//! ([`Exploration::add`]), one that was interrupted goes on ([`Resumed`]), and a report says of what it is.
+//! Explorations of power cuts with what was asked of them: so that several machines share one
+//! ([`Shard`]), what they found is added up ([`Exploration::add`]), one that was interrupted goes
+//! on ([`Resumed`]), and a report says of what it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -454,7 +455,8 @@ fn check_version(text: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A file that says what of some explorations is done, so that the same command goes on with the rest.
+/// A file that says what of some explorations is done, so that the same command goes on with the
+/// rest.
 pub struct Resumed {
     path: PathBuf,
     kept: Mutex<Kept>,
@@ -493,10 +495,12 @@ impl Begun {
 }
 
 impl Resumed {
-    /// What the file says of the explorations that are planned; nothing when there is no such file, which is made then.
+    /// What the file says of the explorations that are planned; nothing when there is no such file,
+    /// which is made then.
     ///
     /// # Errors
-    /// The file is of another exploration, or none such, and stays as it is; it cannot be read or written.
+    /// The file is of another exploration, or none such, and stays as it is; it cannot be read or
+    /// written.
     pub fn open(path: &Path, plans: &[Plan]) -> Result<Self> {
         let kept = Self::read(path, plans).with_context(|| path.display().to_string())?;
         let resumed = Self {

@@ -1,7 +1,9 @@
-//! Explorations of power cuts that are kept in `docs/explored`, and the tables of `docs/TESTING.md` that are made from them: `make explored`.
+//! Explorations of power cuts that are kept in `docs/explored`, and the tables of `docs/TESTING.md`
+//! that are made from them: `make explored`.
 //!
-//! A row says at which commit it was made. Where the code that it judges, or the judge, has changed since, it is marked: the build of the report
-//! ([`BUILD`]) is then another than that of this program.
+//! A row says at which commit it was made. Where the code that it judges, or the judge, has changed
+//! since, it is marked: the build of the report ([`BUILD`]) is then another than that of this
+//! program.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,12 +1,14 @@
 //! The floor: a FUSE file system that keeps everything in memory and journals nothing.
 //!
 //! What a call costs here is what the FUSE protocol itself costs; no file system behind the same
-//! protocol can be faster, so the benchmarks of many small calls are stated against it. It is mounted
-//! with the same session parameters as `stetfs mount` (threads, cloned descriptors, writeback cache,
-//! timeouts, readdirplus, no permission checks of its own), and it does for each call the least that is still correct.
+//! protocol can be faster, so the benchmarks of many small calls are stated against it. It is
+//! mounted with the same session parameters as `stetfs mount` (threads, cloned descriptors,
+//! writeback cache, timeouts, readdirplus, no permission checks of its own), and it does for each
+//! call the least that is still correct.
 //!
 //! Invariants: a node stays in the table while it has a name or the kernel holds a lookup on it.
-//! Locks: a directory's names before a node's attributes; of two directories the lower number first.
+//! Locks: a directory's names before a node's attributes; of two directories the lower number
+//! first.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -25,8 +27,8 @@ use fuser::{
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 
-/// The session parameters that change what the protocol costs. They are to be kept equal to those of
-/// `stetfs mount`.
+/// The session parameters that change what the protocol costs. They are to be kept equal to those
+/// of `stetfs mount`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     /// Worker threads of the session.

@@ -21,7 +21,8 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Runs `program` and returns what it printed; an exit code above `worst` is an error with the output in it.
+/// Runs `program` and returns what it printed; an exit code above `worst` is an error with the
+/// output in it.
 ///
 /// # Errors
 /// The program cannot be started, was killed, or exited with a code above `worst`.
@@ -171,7 +172,8 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Mounts `source` (a device, or an image: then mount(8) makes the loop device) on `dir` as ext4.
+    /// Mounts `source` (a device, or an image: then mount(8) makes the loop device) on `dir` as
+    /// ext4.
     ///
     /// # Errors
     /// What mount(8) says.

@@ -1,4 +1,5 @@
-//! Volumes made by mke2fs, in every variety that the tests go through, and e2fsck's judgement of them.
+//! Volumes made by mke2fs, in every variety that the tests go through, and e2fsck's judgement of
+//! them.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -71,7 +72,8 @@ pub const EXT3_1K: Variety = Variety {
     name: "ext3-1k",
     block: 1024,
     inode: 256,
-    features: "^extent,^metadata_csum,^64bit,^flex_bg,^huge_file,^uninit_bg,^dir_nlink,^extra_isize",
+    features: "^extent,^metadata_csum,^64bit,^flex_bg,^huge_file,^uninit_bg,^dir_nlink,\
+        ^extra_isize",
     extents: false,
 };
 /// An ext3 volume as old as they get.
@@ -79,7 +81,8 @@ pub const EXT3_4K: Variety = Variety {
     name: "ext3-4k-inode128",
     block: 4096,
     inode: 128,
-    features: "^extent,^metadata_csum,^64bit,^flex_bg,^huge_file,^uninit_bg,^dir_nlink,^extra_isize",
+    features: "^extent,^metadata_csum,^64bit,^flex_bg,^huge_file,^uninit_bg,^dir_nlink,\
+        ^extra_isize",
     extents: false,
 };
 
@@ -125,7 +128,8 @@ impl Variety {
         }
     }
 
-    /// Makes a volume of `mib` MiB with a journal of `journal_mib` MiB (0: mke2fs decides) in a new sparse file.
+    /// Makes a volume of `mib` MiB with a journal of `journal_mib` MiB (0: mke2fs decides) in a new
+    /// sparse file.
     ///
     /// # Errors
     /// What mke2fs says.
@@ -198,7 +202,8 @@ pub fn replay(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a power cut has left the two sectors of the superblock at odds: with `metadata_csum`, its checksum is wrong.
+/// Whether a power cut has left the two sectors of the superblock at odds: with `metadata_csum`,
+/// its checksum is wrong.
 pub fn superblock_is_torn(image: &stetfs_media::Image) -> bool {
     let mut raw = [0; stetfs_format::SUPERBLOCK_SIZE];
     image.read(stetfs_format::SUPERBLOCK_OFFSET, &mut raw);

@@ -1,5 +1,5 @@
-//! Volumes with random damage in their metadata are survived: see `stetfs_lab::damage`. The fuzz target `image` does the same
-//! for hours, guided by coverage.
+//! Volumes with random damage in their metadata are survived: see `stetfs_lab::damage`. The fuzz
+//! target `image` does the same for hours, guided by coverage.
 //!
 //! STETFS_DAMAGE_CASES (default 400) is the number of damaged volumes of each kind.
 

@@ -1,7 +1,8 @@
 //! The same stream of operations on several file systems: answers and trees must be equal.
 //!
-//! First the model against the kernel's ext4, which makes the model a judge; then stetfs, mounted by FUSE, against the kernel.
-//! `STETFS_LAB_SEED` replays one seed, `STETFS_LAB_STREAMS` sets how many are run.
+//! First the model against the kernel's ext4, which makes the model a judge; then stetfs, mounted
+//! by FUSE, against the kernel. `STETFS_LAB_SEED` replays one seed, `STETFS_LAB_STREAMS` sets how
+//! many are run.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -66,7 +67,8 @@ fn mount_kernel(image: &Path, dir: &Path) -> Result<Posix> {
     Ok(Posix::new("kernel", dir, Box::new(remount))?)
 }
 
-/// A fresh volume in `dir` that the kernel has mounted: the image, where it is mounted, and the model beside it.
+/// A fresh volume in `dir` that the kernel has mounted: the image, where it is mounted, and the
+/// model beside it.
 fn model_beside_kernel(variety: Variety, dir: &Path) -> Result<((PathBuf, PathBuf), Model, Posix)> {
     let (image, mnt) = (dir.join("image"), dir.join("mnt"));
     std::fs::create_dir(&mnt)?;
@@ -83,7 +85,8 @@ fn model_and_kernel(variety: Variety, seed: u64) -> Result<()> {
         &mut kernel,
         &stream(seed, 400, variety.profile()),
     )?;
-    // Without, SEEK_DATA of the kernel's ext4 overlooks data without a place yet in files without extents.
+    // Without, SEEK_DATA of the kernel's ext4 overlooks data without a place yet in files without
+    // extents.
     let _ = kernel.apply(&Op::Sync);
     let differences = tree::differences(&model.tree(), &tree::of_directory(&mnt.join(BASE))?);
     drop(kernel);
@@ -109,7 +112,8 @@ fn the_model_agrees_with_the_kernel() {
     }
 }
 
-/// When file and content were last changed, and the bytes that it takes, by inode; the inode of each path.
+/// When file and content were last changed, and the bytes that it takes, by inode; the inode of
+/// each path.
 #[derive(Default)]
 struct Times {
     of: BTreeMap<u64, (Moment, Moment, u64)>,
@@ -150,7 +154,8 @@ fn times_change_alike(variety: Variety, seed: u64) -> Result<()> {
         let (x, y) = (model.apply(op), kernel.apply(op));
         ensure!(x == y, "step {i} {op:?}: {x:?} {y:?}");
         let after = Times::below(&mnt.join(BASE))?;
-        // The kernel notes a change before it finds that the file cannot be preallocated; in the model what fails changes nothing.
+        // The kernel notes a change before it finds that the file cannot be preallocated; in the
+        // model what fails changes nothing.
         let paths = model.tree().into_iter().filter(|_| x.is_ok());
         for (path, facts) in paths {
             let ino = after.inodes.get(&path).context("a path of the model")?;

@@ -1,5 +1,5 @@
-//! The experiments at a small scale, so that they cannot rot: what is exact is exact, the orders of bytes are the paper's, and what is
-//! virtual is the same each time.
+//! The experiments at a small scale, so that they cannot rot: what is exact is exact, the orders of
+//! bytes are the paper's, and what is virtual is the same each time.
 
 use std::path::Path;
 
@@ -108,7 +108,8 @@ fn remapping_is_never_worse_than_copying() {
 #[test]
 fn erases_are_spread_and_hot_data_is_kept_apart() {
     let mut report = run("ftl-wear", 1.0 / 32.0);
-    // On so small a part the blocks that are being filled count for too much to compare uniform overwrites with the book.
+    // On so small a part the blocks that are being filled count for too much to compare uniform
+    // overwrites with the book.
     report
         .checks
         .retain(|check| check.claim.contains("deviation") || check.claim.contains("hot/cold"));
@@ -158,7 +159,8 @@ fn virtual_results_are_the_same_each_time() {
     );
 }
 
-/// What the paper says of its blocks is so where whole bytes differ; where values are new, a quarter of the bits is half of the bytes.
+/// What the paper says of its blocks is so where whole bytes differ; where values are new, a
+/// quarter of the bits is half of the bytes.
 #[test]
 fn deltas_are_as_small_as_the_paper_says() {
     let report = run("dj-fig4", 1.0);
@@ -174,8 +176,8 @@ fn deltas_are_as_small_as_the_paper_says() {
 #[test]
 fn delta_journaling_gains_what_the_paper_gains() {
     let report = run("dj-fig9", 1.0 / 64.0);
-    // On so small a scale a little more of 1,024 MB fits into the NVRAM than the tolerance allows for; without a checkpoint, as with 512 MB, virtual time is
-    // that of the NVRAM alone.
+    // On so small a scale a little more of 1,024 MB fits into the NVRAM than the tolerance allows
+    // for; without a checkpoint, as with 512 MB, virtual time is that of the NVRAM alone.
     let of = |verdict| {
         report
             .checks
@@ -192,8 +194,9 @@ fn delta_journaling_gains_what_the_paper_gains() {
 fn what_differs_much_goes_to_the_journal() {
     let mut report = run("dj-table1", 1.0 / 64.0);
     assert_eq!(unexplained(&report), Vec::<&str>::new());
-    // A full NVRAM has no room for a descriptor either, so the next commit makes a checkpoint instead of filling the journal. And of W1's journal
-    // writes most are blocks in the paper of which it says nothing.
+    // A full NVRAM has no room for a descriptor either, so the next commit makes a checkpoint
+    // instead of filling the journal. And of W1's journal writes most are blocks in the paper of
+    // which it says nothing.
     report
         .checks
         .retain(|check| !check.claim.contains("than with 75 %"));

@@ -1,6 +1,8 @@
-//! The reports in `docs/explored` and the tables in `docs/TESTING.md`. These were once copied by hand, and stood there when code and judge had long changed.
+//! The reports in `docs/explored` and the tables in `docs/TESTING.md`. These were once copied by
+//! hand, and stood there when code and judge had long changed.
 //!
-//! `make explored` makes the tables anew, and marks what is older than the code; `make explored ROWS=...` makes rows anew.
+//! `make explored` makes the tables anew, and marks what is older than the code;
+//! `make explored ROWS=...` makes rows anew.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,10 @@
-//! When the device fails or refuses: the error is told, nothing that was confirmed is lost, nothing half done appears.
+//! When the device fails or refuses: the error is told, nothing that was confirmed is lost, nothing
+//! half done appears.
 //!
-//! Each request of a workload to one of its media fails once, or from then on for good. The workload stops at the first answer that is not the
-//! model's; then the power is cut, and what is on the device must be a state that the model allows.
-//! `STETFS_LAB_CUTS=N` tries N requests of each run (default 24; 0: all).
+//! Each request of a workload to one of its media fails once, or from then on for good. The
+//! workload stops at the first answer that is not the model's; then the power is cut, and what is
+//! on the device must be a state that the model allows. `STETFS_LAB_CUTS=N` tries N requests of
+//! each run (default 24; 0: all).
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -46,7 +48,8 @@ fn mounted(target: &Target, dev: &Arc<SimDev>) -> Result<Library> {
 
 /// What the script came to.
 struct Ran {
-    /// The states that may be found: from the newest that was vouched for to the one after the operation that failed.
+    /// The states that may be found: from the newest that was vouched for to the one after the
+    /// operation that failed.
     allowed: RangeInclusive<usize>,
     /// The answer that was not the model's.
     told: Option<Outcome>,
@@ -167,7 +170,8 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
         }
     }
     Ok(format!(
-        "{target} {}, medium {medium}: {struck} faults struck, {told} were told, of {requests} requests",
+        "{target} {}, medium {medium}: {struck} faults struck, {told} were told, of {requests} \
+            requests",
         script.name()
     ))
 }
@@ -353,7 +357,8 @@ fn an_image_in_use_is_refused() {
     check(&at("image")).expect("a clean volume");
 }
 
-/// Space and inodes run out: the writer is told at once, a sync never is, and what was confirmed stays.
+/// Space and inodes run out: the writer is told at once, a sync never is, and what was confirmed
+/// stays.
 #[test]
 fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));

@@ -1,4 +1,5 @@
-//! What a process takes does not grow with what it has done: a thousand mounts, and files by the hundred thousand.
+//! What a process takes does not grow with what it has done: a thousand mounts, and files by the
+//! hundred thousand.
 //!
 //! `STETFS_LAB_FILES=N` makes so many files (default 60,000); a million take some minutes.
 #![forbid(unsafe_code)]
@@ -13,7 +14,8 @@ use stetfs_lab::skip_unless;
 /// Bytes of `memory=`, the least that there is.
 const MEMORY: usize = 8 << 20;
 
-/// Resident memory in bytes, and open descriptors. Both tests are in one, since other threads of the process count too.
+/// Resident memory in bytes, and open descriptors. Both tests are in one, since other threads of
+/// the process count too.
 fn taken() -> (usize, usize) {
     let status = fs::read_to_string("/proc/self/status").expect("/proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,9 +1,9 @@
 //! Journals change hands: the kernel and e2fsck replay ours after a crash, we replay the kernel's.
 //!
-//! Ours: a workload on the simulated device, cut at some moments; the state that is left goes to the kernel (mount), to
-//! e2fsck, and to us. All three must find the same tree, one that the model allows.
-//! The kernel's: a workload on its ext4, the file under its loop device copied while it is mounted, as a power cut would leave
-//! it; the copy goes to the kernel and to us.
+//! Ours: a workload on the simulated device, cut at some moments; the state that is left goes to
+//! the kernel (mount), to e2fsck, and to us. All three must find the same tree, one that the model
+//! allows. The kernel's: a workload on its ext4, the file under its loop device copied while it is
+//! mounted, as a power cut would leave it; the copy goes to the kernel and to us.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -26,7 +26,8 @@ use stetfs_lab::world::{BASE, World, tree};
 use stetfs_media::RamDev;
 use stetfs_media::sim::Keep;
 
-/// Volumes whose journals have each kind of record: 32- and 64-bit tags, no checksum, checksum v1 (by mount option), v3.
+/// Volumes whose journals have each kind of record: 32- and 64-bit tags, no checksum, checksum v1
+/// (by mount option), v3.
 const VARIETIES: [Variety; 5] = [EXT4_4K, EXT4_1K, EXT4_PLAIN, NARROW, EXT3_1K];
 
 /// Checksums, but block numbers of 32 bits: journal tags v3 without the high word.
@@ -62,7 +63,8 @@ fn by_kernel(image: &Path, dir: &Path, options: &str) -> Result<tree::Tree> {
     seen
 }
 
-/// What e2fsck makes of it: the journal is replayed, orphans are cleared, and nothing else may be wrong.
+/// What e2fsck makes of it: the journal is replayed, orphans are cleared, and nothing else may be
+/// wrong.
 fn by_e2fsck(image: &Path, dir: &Path) -> Result<tree::Tree> {
     let out = Command::new("e2fsck").arg("-fy").arg(image).output()?;
     let text = String::from_utf8_lossy(&out.stdout);
@@ -71,7 +73,8 @@ fn by_e2fsck(image: &Path, dir: &Path) -> Result<tree::Tree> {
         "e2fsck -fy: {}\n{text}",
         out.status
     );
-    // The counts in the superblock are brought up to date by whoever recovers; everything else must be right.
+    // The counts in the superblock are brought up to date by whoever recovers; everything else must
+    // be right.
     let excused = [
         "Fix? yes",
         "Free blocks count wrong (",
@@ -165,7 +168,8 @@ fn our_journal(target: &Target, script: Script) -> Result<()> {
     Ok(())
 }
 
-/// The base directory's times change when orphans are cleared or not; the model has no say in ctime anyway.
+/// The base directory's times change when orphans are cleared or not; the model has no say in ctime
+/// anyway.
 fn without_ctimes(mut tree: tree::Tree) -> tree::Tree {
     for facts in tree.values_mut() {
         facts.ctime = None;

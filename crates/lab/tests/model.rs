@@ -1,7 +1,9 @@
-//! Random operation sequences through the library against the in-memory model, on every variety of volume and in every
-//! mode: equal answers, equal trees; after unmount e2fsck finds nothing and the kernel sees the same.
+//! Random operation sequences through the library against the in-memory model, on every variety of
+//! volume and in every mode: equal answers, equal trees; after unmount e2fsck finds nothing and the
+//! kernel sees the same.
 //!
-//! A failure shrinks to a short list of operations. `STETFS_LAB_CASES` sets how many sequences are run a variety and mode.
+//! A failure shrinks to a short list of operations. `STETFS_LAB_CASES` sets how many sequences are
+//! run a variety and mode.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -49,7 +51,8 @@ fn options(mode: &str) -> MountOptions {
 
 /// What the volume is on.
 enum Medium {
-    /// And a little memory beside it, where the scheme has that: so little that it is full all the time.
+    /// And a little memory beside it, where the scheme has that: so little that it is full all the
+    /// time.
     Ram(Arc<RamDev>, Option<Arc<SimPmem>>),
     Memory(Arc<SimPmem>),
     /// And how much of it is the volume.

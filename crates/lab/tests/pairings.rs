@@ -1,10 +1,12 @@
-//! A volume and the memory beside it, each of its own moment: what a backup that was put back, a copy that was mounted by mistake, a
-//! memory file that was lost and made anew come to.
+//! A volume and the memory beside it, each of its own moment: what a backup that was put back, a
+//! copy that was mounted by mistake, a memory file that was lost and made anew come to.
 //!
-//! Every volume of a history is put together with every memory of it. A mount must find everything that was confirmed, in the volume's time
-//! and in the memory's, or be refused by name and leave both as they were; those that belong together, and a closed volume with any memory in
-//! which nothing is left, must mount. One thing cannot be told: an older memory beside a volume that has had no checkpoint since, and, where data
-//! go home by themselves, an older volume. To a volume with a cache nothing at all is written between checkpoints.
+//! Every volume of a history is put together with every memory of it. A mount must find everything
+//! that was confirmed, in the volume's time and in the memory's, or be refused by name and leave
+//! both as they were; those that belong together, and a closed volume with any memory in which
+//! nothing is left, must mount. One thing cannot be told: an older memory beside a volume that has
+//! had no checkpoint since, and, where data go home by themselves, an older volume. To a volume
+//! with a cache nothing at all is written between checkpoints.
 //!
 //! The table is printed with `--nocapture`.
 #![forbid(unsafe_code)]
@@ -149,7 +151,8 @@ fn is_sound(image: &Image) -> bool {
     check(&path).is_ok()
 }
 
-/// Two epochs of a volume, and the volumes and memories that are left of it. Those of the last crash belong together.
+/// Two epochs of a volume, and the volumes and memories that are left of it. Those of the last
+/// crash belong together.
 fn history(scheme: &str) -> (Vec<Moment>, Vec<Moment>) {
     let (mut volumes, mut memories) = (Vec::new(), Vec::new());
     let mut note = |name, machine: &Machine, files: &Files, is_closed| {
@@ -337,8 +340,9 @@ fn nothing_confirmed_is_given_up_in_silence() {
     );
 }
 
-/// Bits of everything that recovery reads: none of them changes what is found, unless it is refused. What cached blocks hold is not among it: of
-/// metadata ext4 has checksums, of data nobody.
+/// Bits of everything that recovery reads: none of them changes what is found, unless it is
+/// refused. What cached blocks hold is not among it: of metadata ext4 has checksums, of data
+/// nobody.
 #[test]
 fn no_flipped_bit_passes_unseen() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -396,8 +400,9 @@ fn no_flipped_bit_passes_unseen() {
     }
 }
 
-/// What knowing of what time a volume is costs: nothing at a commit, and no flush at all; at each checkpoint one write of a sector to the volume and twice a line and a
-/// fence in the memory; each commit of `dj` one line.
+/// What knowing of what time a volume is costs: nothing at a commit, and no flush at all; at each
+/// checkpoint one write of a sector to the volume and twice a line and a fence in the memory; each
+/// commit of `dj` one line.
 #[test]
 fn a_checkpoint_costs_a_sector_and_two_fences() {
     skip_unless!(needs(false, false, &["mke2fs"]));
@@ -428,22 +433,24 @@ fn a_checkpoint_costs_a_sector_and_two_fences() {
         work(&fs, &mut Files::new(), 1);
         let [record, _, writes, flushes, lines, fences] = since(before);
         println!(
-            "{scheme}: 12 operations: {writes} writes, {flushes} flushes, {lines} lines, {fences} fences"
+            "{scheme}: 12 operations: {writes} writes, {flushes} flushes, {lines} lines, {fences} \
+                fences"
         );
         assert_eq!(record, 0, "{scheme}");
         let before = counts();
         while fs.drain_some().expect("a checkpoint") > 0 {}
         let [record, bytes, writes, flushes, lines, fences] = since(before);
         println!(
-            "{scheme}: a checkpoint: {writes} writes, {flushes} flushes, {lines} lines, {fences} fences; of them {record} of {bytes} bytes for its number"
+            "{scheme}: a checkpoint: {writes} writes, {flushes} flushes, {lines} lines, {fences} \
+                fences; of them {record} of {bytes} bytes for its number"
         );
         assert!(record > 0 && record <= flushes, "{scheme}");
         assert_eq!(bytes, record * 512, "{scheme}");
     }
 }
 
-/// The power goes off at every change that a mount and the unmount after it make, of a volume that is fresh, closed, kept or crashed: what is left mounts, and
-/// everything is there.
+/// The power goes off at every change that a mount and the unmount after it make, of a volume that
+/// is fresh, closed, kept or crashed: what is left mounts, and everything is there.
 #[test]
 fn every_cut_of_a_mount_and_its_unmount_leaves_a_pair() {
     skip_unless!(needs(false, false, &["mke2fs"]));

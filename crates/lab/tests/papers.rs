@@ -1,4 +1,5 @@
-//! Citations: each is one of `docs/PAPERS.md`, with its authors. Those of one paper were once invented, in five places, and nothing noticed.
+//! Citations: each is one of `docs/PAPERS.md`, with its authors. Those of one paper were once
+//! invented, in five places, and nothing noticed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -52,7 +53,8 @@ fn papers() -> Vec<Paper> {
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
     let papers = rows.map(|row| {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        // The venue begins where the names end: at the last comma before it, but for those that have commas of their own.
+        // The venue begins where the names end: at the last comma before it, but for those that
+        // have commas of their own.
         let starts = [", IEEE", ", ACM", ", NetApp", ", Color"].map(|name| cells[1].find(name));
         let start = starts.into_iter().flatten().next();
         let start = start

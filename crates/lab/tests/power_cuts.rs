@@ -1,8 +1,8 @@
-//! Short explorations of power cuts, through the engine of `stetfs crash`, and tests of its judges: without a journal, and without any one of
-//! a journal's barriers, they must find something.
+//! Short explorations of power cuts, through the engine of `stetfs crash`, and tests of its judges:
+//! without a journal, and without any one of a journal's barriers, they must find something.
 //!
-//! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of each long workload (default 20; 0:
-//! all) and takes N of the enumerated sequences.
+//! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
+//! each long workload (default 20; 0: all) and takes N of the enumerated sequences.
 #![forbid(unsafe_code)]
 
 use std::num::NonZero;
@@ -169,7 +169,8 @@ fn shortcut_in_each_variant() {
     );
 }
 
-/// Cuts in the middle of programs and erases of file data, of the log, of remaps, of garbage collection and of the layer's own map.
+/// Cuts in the middle of programs and erases of file data, of the log, of remaps, of garbage
+/// collection and of the layer's own map.
 #[test]
 fn volumes_on_flash() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -237,8 +238,9 @@ fn delta_journaling() {
     );
 }
 
-/// Zeroed blocks became unwritten where they were; what was then written to them was taken for new and put in its place before
-/// the commit, over what the last commit had there: its recovery found it missing and dropped the whole transaction.
+/// Zeroed blocks became unwritten where they were; what was then written to them was taken for new
+/// and put in its place before the commit, over what the last commit had there: its recovery found
+/// it missing and dropped the whole transaction.
 #[test]
 fn what_is_committed_is_not_written_over() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -266,7 +268,8 @@ fn without_a_journal_crashes_are_caught() {
     }
 }
 
-/// Tests the tester: with any one of the journal's barriers left out, some crash must be found that breaks the promise.
+/// Tests the tester: with any one of the journal's barriers left out, some crash must be found that
+/// breaks the promise.
 #[test]
 fn a_missing_barrier_is_caught() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
@@ -301,8 +304,9 @@ fn a_missing_barrier_is_caught() {
     }
 }
 
-/// A hole whose edges lie inside of blocks was made in two transactions where the log was short: one zeroed the edges, the next freed the
-/// blocks between them, and a cut between the two left a hole that nobody had asked for.
+/// A hole whose edges lie inside of blocks was made in two transactions where the log was short:
+/// one zeroed the edges, the next freed the blocks between them, and a cut between the two left a
+/// hole that nobody had asked for.
 #[test]
 fn a_hole_is_made_in_one_transaction() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));

@@ -1,4 +1,5 @@
-//! Programs that people use, on a mount; afterwards e2fsck, and an independent reader of the format.
+//! Programs that people use, on a mount; afterwards e2fsck, and an independent reader of the
+//! format.
 //!
 //! `STETFS_LAB_SECONDS=N` sets how long the timed programs run (default 3).
 #![forbid(unsafe_code)]
@@ -128,13 +129,16 @@ fn git() {
         "git -c user.name=t -c user.email=t@t -c init.defaultBranch=main -c commit.gpgsign=false";
     sh(&format!(
         "mkdir {o} && cd {o} && {git} init -q && cp -r {s}/*/src . 2>/dev/null || true; cd {o};
-         for i in 1 2 3 4 5 6 7 8; do echo $i > file$i; cp -r {s}/format crate$i; {git} add -A; {git} commit -qm \"commit $i\"; done",
+         for i in 1 2 3 4 5 6 7 8; do echo $i > file$i; cp -r {s}/format crate$i; {git} add -A; \
+         {git} commit -qm \"commit $i\"; done",
         o = origin.display(),
         s = sources().display()
     ));
     sh(&format!(
-        "cd {d} && {git} clone -q --no-hardlinks {o} clone && cd clone && {git} fsck --full --strict &&
-         {git} checkout -q -b topic HEAD~4 && echo x > new && {git} add new && {git} commit -qm topic &&
+        "cd {d} && {git} clone -q --no-hardlinks {o} clone && cd clone && {git} fsck --full \
+            --strict &&
+         {git} checkout -q -b topic HEAD~4 && echo x > new && {git} add new && {git} commit -qm \
+         topic &&
          {git} merge -q --no-edit main && {git} gc -q --prune=now && {git} fsck --full",
         d = dir.display(),
         o = origin.display()
@@ -181,8 +185,9 @@ fn cargo_build() {
     bed.finish();
 }
 
-/// A database loses its file system in the middle of writing: what it had committed is there. (`synchronous=extra`, because with
-/// `full` SQLite does not sync the directory after it has removed its journal, and so does not confirm that.)
+/// A database loses its file system in the middle of writing: what it had committed is there.
+/// (`synchronous=extra`, because with `full` SQLite does not sync the directory after it has
+/// removed its journal, and so does not confirm that.)
 fn sqlite_survives(journal: &'static str, options: &'static str) {
     let mut bed = Bed::new(EXT4_4K, 64, options);
     let db = bed.dir().join("db");
@@ -198,11 +203,13 @@ fn sqlite_survives(journal: &'static str, options: &'static str) {
     let writer = std::thread::spawn(move || {
         let _ = writeln!(
             input,
-            "pragma journal_mode={journal};\npragma synchronous=extra;\ncreate table t(n integer primary key, x blob);"
+            "pragma journal_mode={journal};\npragma synchronous=extra;\ncreate table t(n integer \
+                primary key, x blob);"
         );
         for n in 0..100_000 {
             let sql = format!(
-                "begin; insert into t values({n}, randomblob(700)); insert into t values({n} + 1000000, randomblob(3000)); commit; select 'done', {n};"
+                "begin; insert into t values({n}, randomblob(700)); insert into t values({n} + \
+                    1000000, randomblob(3000)); commit; select 'done', {n};"
             );
             if writeln!(input, "{sql}").is_err() {
                 break;
@@ -230,7 +237,8 @@ fn sqlite_survives(journal: &'static str, options: &'static str) {
     assert_eq!(confirmed, Some(120), "{journal}: sqlite3 stopped early");
     bed.mount();
     let answer = sh(&format!(
-        "sqlite3 {} 'pragma integrity_check; select count(*) from t where n <= 120; select count(*) % 2 from t;'",
+        "sqlite3 {} 'pragma integrity_check; select count(*) from t where n <= 120; select \
+            count(*) % 2 from t;'",
         db.display()
     ));
     assert_eq!(answer, "ok\n121\n0\n", "{journal}");
@@ -259,9 +267,12 @@ fn tree_survives(variety: Variety, options: &'static str) {
     let (dir, source) = (bed.dir(), sources());
     let tar = bed.scratch.path().join("tree.tar");
     sh(&format!(
-        "cd {s} && tar cf {t} --exclude=target . && mkdir {d}/one && tar xf {t} -C {d}/one && diff -r {s} {d}/one &&
-         cp -a {d}/one {d}/two && diff -r {d}/one {d}/two && mv {d}/two {d}/one/moved && cp -a {d}/one/moved {d}/three &&
-         rm -rf {d}/one/moved && tar cf {t}.2 -C {d}/three . && ln -s three/format {d}/link && ln {d}/three/core/Cargo.toml {d}/hard",
+        "cd {s} && tar cf {t} --exclude=target . && mkdir {d}/one && tar xf {t} -C {d}/one && diff \
+            -r {s} {d}/one &&
+         cp -a {d}/one {d}/two && diff -r {d}/one {d}/two && mv {d}/two {d}/one/moved && cp -a \
+         {d}/one/moved {d}/three &&
+         rm -rf {d}/one/moved && tar cf {t}.2 -C {d}/three . && ln -s three/format {d}/link && ln \
+         {d}/three/core/Cargo.toml {d}/hard",
         s = source.display(),
         t = tar.display(),
         d = dir.display()
@@ -282,7 +293,8 @@ fn tree_survives(variety: Variety, options: &'static str) {
     assert_eq!(link.display().to_string(), "three/format");
 }
 
-/// Compares a directory on the volume, as the other reader sees it, with the original; returns how many files that were.
+/// Compares a directory on the volume, as the other reader sees it, with the original; returns how
+/// many files that were.
 fn compare(reader: &ext4_view::Ext4, original: &Path, path: &str) -> usize {
     let mut files = 0;
     for entry in fs::read_dir(original).expect("a directory") {
@@ -336,7 +348,8 @@ fn postmark() {
     skip_unless!(needs(true, true, &["postmark", "mke2fs", "e2fsck"]));
     let bed = Bed::new(EXT4_1K, 256, "data=ordered");
     let text = sh(&format!(
-        "printf 'set location {}\\nset number 400\\nset transactions 3000\\nset subdirectories 5\\nrun\\nquit\\n' | postmark",
+        "printf 'set location {}\\nset number 400\\nset transactions 3000\\nset subdirectories \
+            5\\nrun\\nquit\\n' | postmark",
         bed.dir().display()
     ));
     assert!(
@@ -386,7 +399,8 @@ fn stress_ng_file_stressors() {
     ];
     for stressor in stressors {
         let script = format!(
-            "cd {d} && stress-ng --{stressor} 2 --hdd-bytes 16M --timeout 1s --verify --temp-path {d} 2>&1",
+            "cd {d} && stress-ng --{stressor} 2 --hdd-bytes 16M --timeout 1s --verify --temp-path \
+                {d} 2>&1",
             d = bed.dir().display()
         );
         let out = Command::new("sh")
@@ -414,7 +428,8 @@ fn fio_with_verify() {
     let mut bed = Bed::new(EXT4_4K, 512, "data=journal");
     let fio = |name: &str, dir: &Path, more: &str| {
         sh(&format!(
-            "cd /tmp && fio --name={name} --directory={d} --size=24m --verify=crc32c --verify_fatal=1 --randseed=3 --output-format=terse {more}",
+            "cd /tmp && fio --name={name} --directory={d} --size=24m --verify=crc32c \
+                --verify_fatal=1 --randseed=3 --output-format=terse {more}",
             d = dir.display()
         ))
     };

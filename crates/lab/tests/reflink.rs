@@ -1,11 +1,13 @@
-//! Scheme `jftl` on an image file on XFS and Btrfs, where a remap is a clone: processes that are killed, power cuts of the host, small blocks,
-//! and hosts that cannot.
+//! Scheme `jftl` on an image file on XFS and Btrfs, where a remap is a clone: processes that are
+//! killed, power cuts of the host, small blocks, and hosts that cannot.
 //!
-//! The power cut is XFS's own (XFS_IOC_GOINGDOWN without flushing its log, by `xfs_io -c shutdown`): from then on nothing reaches the medium, and
-//! what the next mount of the XFS finds is what had been made durable.
+//! The power cut is XFS's own (XFS_IOC_GOINGDOWN without flushing its log, by
+//! `xfs_io -c shutdown`): from then on nothing reaches the medium, and what the next mount of the
+//! XFS finds is what had been made durable.
 //!
-//! What is written is known from its number: step `n` fills a range of one file, drawn from `n`, with `n`, and syncs. A process does
-//! that and tells each number when it is confirmed; whoever judges draws the same ranges.
+//! What is written is known from its number: step `n` fills a range of one file, drawn from `n`,
+//! with `n`, and syncs. A process does that and tells each number when it is confirmed; whoever
+//! judges draws the same ranges.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -218,7 +220,8 @@ fn judge(fs: &Fs, seed: u64, confirmed: u64) -> Result<u64> {
     Ok(last)
 }
 
-/// Lets a worker go on for a while and ends it by `end`, several times; all that it confirmed must be there.
+/// Lets a worker go on for a while and ends it by `end`, several times; all that it confirmed must
+/// be there.
 fn ended_by(
     kind: &'static str,
     rounds: u64,

@@ -1,4 +1,5 @@
-//! Damaged memory beside a volume: an error by name, or a mount that unmounts, and never a panic or a hang.
+//! Damaged memory beside a volume: an error by name, or a mount that unmounts, and never a panic or
+//! a hang.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Several threads on one mount.
 //!
-//! Some threads work in directories of their own, each against a model of its own: what the others do must not show. Others run
-//! wild in one common tree, and one syncs all the time. Afterwards each private tree is as its model, e2fsck finds
-//! nothing, and the kernel sees what the mount saw.
+//! Some threads work in directories of their own, each against a model of its own: what the others
+//! do must not show. Others run wild in one common tree, and one syncs all the time. Afterwards
+//! each private tree is as its model, e2fsck finds nothing, and the kernel sees what the mount saw.
 #![forbid(unsafe_code)]
 
 use std::fs;

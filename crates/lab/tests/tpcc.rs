@@ -1,5 +1,6 @@
-//! TPC-C on SQLite through the library: what the specification says of its data and transactions is so, what would be wrong is found, equal seeds
-//! give equal runs, and the volume is whole afterwards.
+//! TPC-C on SQLite through the library: what the specification says of its data and transactions is
+//! so, what would be wrong is found, equal seeds give equal runs, and the volume is whole
+//! afterwards.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -82,10 +83,14 @@ fn the_load_is_the_specifications() {
     let none = [
         "SELECT count(*) FROM orders WHERE o_ol_cnt NOT BETWEEN 5 AND 15",
         "SELECT count(*) FROM orders WHERE (o_id <= 28) <> (o_carrier_id IS NOT NULL)",
-        "SELECT count(*) FROM order_line WHERE (ol_o_id <= 28) <> (ol_amount = 0 AND ol_delivery_d IS NOT NULL)",
-        "SELECT count(*) FROM customer WHERE c_balance <> -1000 OR length(c_data) NOT BETWEEN 300 AND 500",
-        "SELECT count(*) FROM stock WHERE s_quantity NOT BETWEEN 10 AND 100 OR length(s_dist_07) <> 24",
-        "SELECT count(*) FROM (SELECT o_c_id FROM orders GROUP BY o_w_id, o_d_id, o_c_id HAVING count(*) <> 1)",
+        "SELECT count(*) FROM order_line WHERE (ol_o_id <= 28) <> (ol_amount = 0 AND ol_delivery_d \
+            IS NOT NULL)",
+        "SELECT count(*) FROM customer WHERE c_balance <> -1000 OR length(c_data) NOT BETWEEN 300 \
+            AND 500",
+        "SELECT count(*) FROM stock WHERE s_quantity NOT BETWEEN 10 AND 100 OR length(s_dist_07) \
+            <> 24",
+        "SELECT count(*) FROM (SELECT o_c_id FROM orders GROUP BY o_w_id, o_d_id, o_c_id HAVING \
+            count(*) <> 1)",
     ];
     for sql in none {
         assert_eq!(value(&db, sql), 0, "{sql}");
@@ -169,7 +174,8 @@ fn half_a_transaction_is_found() {
         "UPDATE warehouse SET w_ytd = w_ytd + 100 WHERE w_id = 2",
         "UPDATE district SET d_next_o_id = d_next_o_id + 1 WHERE d_w_id = 1 AND d_id = 7",
         "DELETE FROM new_order WHERE no_w_id = 1 AND no_d_id = 3 AND no_o_id = 35",
-        "DELETE FROM order_line WHERE ol_w_id = 2 AND ol_d_id = 10 AND ol_o_id = 5 AND ol_number = 1",
+        "DELETE FROM order_line WHERE ol_w_id = 2 AND ol_d_id = 10 AND ol_o_id = 5 AND ol_number = \
+            1",
     ];
     let bed = loaded(&RUN);
     let session = session(&bed);
@@ -304,7 +310,8 @@ fn a_wrong_run_is_no_measurement() {
     assert!(error.contains("condition 1 does not hold for 1"), "{error}");
 }
 
-/// Delta Journaling in ordered mode writes no journal block to the device, and in journal mode those whole that its descriptors say.
+/// Delta Journaling in ordered mode writes no journal block to the device, and in journal mode
+/// those whole that its descriptors say.
 #[test]
 fn what_descriptors_say_is_what_the_device_gets() {
     let volume = Volume::make(EXT4_4K, 64, 8).expect("a volume");
@@ -478,7 +485,8 @@ impl File for MemoryFile {
     }
 }
 
-/// SQLite sees what the trait gives: one connection at a time has a database, a full medium is told as one, what is detached is not found.
+/// SQLite sees what the trait gives: one connection at a time has a database, a full medium is told
+/// as one, what is detached is not found.
 #[test]
 fn sqlite_has_its_files_from_a_trait() {
     let open = |path: &str| {

@@ -1,4 +1,5 @@
-//! The generators obey their parameters and make the same calls for the same seed, and virtual time is the same each time.
+//! The generators obey their parameters and make the same calls for the same seed, and virtual time
+//! is the same each time.
 
 use std::time::Duration;
 
@@ -165,7 +166,8 @@ fn postmark_does_what_its_parameters_say() {
     assert_eq!(outcome.created[1] + outcome.deleted[0], 300);
     assert_eq!(created, outcome.deleted.iter().sum::<u64>());
     assert!(names.is_empty(), "{names:?}");
-    // Half of the transactions each, and sizes in the middle of their range, give or take four times the deviation.
+    // Half of the transactions each, and sizes in the middle of their range, give or take four
+    // times the deviation.
     for half in [outcome.read, outcome.created[1]] {
         assert!((115..=185).contains(&half), "{outcome:?}");
     }
@@ -203,7 +205,8 @@ fn postmark_without_a_half_and_with_files_of_one_size() {
         ..set
     };
     let (outcome, _, operations) = play(&buffered);
-    // Files are as long as they may be: appends leave them so. Buffered, a file is written in three calls.
+    // Files are as long as they may be: appends leave them so. Buffered, a file is written in three
+    // calls.
     assert_eq!((outcome.appended, operations), (0, 20 * (1 + 3 + 1 + 1)));
 }
 
@@ -222,7 +225,8 @@ fn flowop(operation: Operation) -> &'static str {
     }
 }
 
-/// The flowops in the order of filebench's own files; `(open readwhole close)` stands for these three.
+/// The flowops in the order of filebench's own files; `(open readwhole close)` stands for these
+/// three.
 #[test]
 fn personalities_are_those_of_filebench() {
     let lists = [
@@ -232,7 +236,8 @@ fn personalities_are_those_of_filebench() {
         ),
         (
             Personality::Webproxy,
-            "delete create append close (openreadclose) (openreadclose) (openreadclose) (openreadclose) (openreadclose)",
+            "delete create append close (openreadclose) (openreadclose) (openreadclose) \
+                (openreadclose) (openreadclose)",
         ),
         (
             Personality::Varmail,
@@ -342,7 +347,8 @@ fn filebench_goes_through_its_list() {
         // Each is one call, as no file is as long as a piece.
         assert_eq!(counts.operations, bench.operations(), "{name}");
         let mean = sizes[0].iter().sum::<u64>() / sizes[0].len() as u64;
-        // A gamma distribution of shape 1.5: the deviation of one is 0.82 of the mean, of this many a thirteenth of that.
+        // A gamma distribution of shape 1.5: the deviation of one is 0.82 of the mean, of this many
+        // a thirteenth of that.
         assert!((6_000..11_000).contains(&mean), "{name}: {mean}");
         let appended = times(Operation::Append) * 1500;
         let written = appended + times(Operation::WriteWhole) * mean;
@@ -442,7 +448,8 @@ fn updates_are_in_the_database() {
             let database = Database::open(session, "updates.db", mode, 1);
             let database = database.expect("the database");
             database.check_integrity().expect("an intact one");
-            let all = "SELECT group_concat(hex(content), ' ') FROM (SELECT content FROM things ORDER BY id)";
+            let all = "SELECT group_concat(hex(content), ' ') FROM (SELECT content FROM things \
+                ORDER BY id)";
             let all: String = database.value(all).expect("its rows");
             database.close(session).expect("to close it");
             all.split(' ').map(str::to_owned).collect::<Vec<_>>()

@@ -4,7 +4,8 @@
 //! `media_cost ram` - 4 KiB and 1 MiB copies in and out of a [`RamDev`], by one and by two threads;
 //! `media_cost crash` - recording on a [`SimDev`] and building the states after a power cut;
 //! `media_cost pmem DIR` - loads, stores, flushes and fences in a new file there, and simulated;
-//! `media_cost durable PATH` - a durable write on a file or block device: **the content is overwritten**.
+//! `media_cost durable PATH` - a durable write on a file or block device: **the content is
+//! overwritten**.
 
 use std::env;
 use std::hint::black_box;
@@ -38,8 +39,8 @@ fn fail(why: &str) {
     std::process::exit(2);
 }
 
-/// Runs `work(thread, i)` `count` times in each of `threads` threads; nanoseconds a call, the best of
-/// nine: what disturbs from outside only ever adds.
+/// Runs `work(thread, i)` `count` times in each of `threads` threads; nanoseconds a call, the best
+/// of nine: what disturbs from outside only ever adds.
 fn time_ns(threads: usize, count: u64, work: impl Fn(usize, u64) + Sync) -> f64 {
     let mut runs: Vec<f64> = (0..9)
         .map(|_| {
@@ -100,7 +101,8 @@ fn ram(bytes: usize, count: u64) {
                     .expect("in range");
             });
             println!(
-                "{name}, {threads} thread(s): write {write:.0} ns, read {read:.0} ns, plain copy {copy:.0} ns"
+                "{name}, {threads} thread(s): write {write:.0} ns, read {read:.0} ns, plain copy \
+                    {copy:.0} ns"
             );
         }
     }

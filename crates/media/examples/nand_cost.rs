@@ -1,5 +1,5 @@
-//! What a simulated NAND part costs the machine that it runs on: `nand_cost [DIRECTORY]`, for parts in memory and, in that
-//! directory, in a file; and what a state after a power cut costs.
+//! What a simulated NAND part costs the machine that it runs on: `nand_cost [DIRECTORY]`, for parts
+//! in memory and, in that directory, in a file; and what a state after a power cut costs.
 
 use std::path::Path;
 use std::time::Instant;
@@ -77,7 +77,8 @@ fn measure(name: &str, nand: &impl Nand) -> Result<(), NandError> {
     }
     let erase_us = us(geometry.blocks, began);
     println!(
-        "{name}: program {program_us:.2} us, read {read_us:.2} us ({:.2} bits corrected), erase {erase_us:.2} us",
+        "{name}: program {program_us:.2} us, read {read_us:.2} us ({:.2} bits corrected), erase \
+            {erase_us:.2} us",
         corrected as f64 / f64::from(geometry.pages())
     );
     Ok(())

@@ -1,8 +1,8 @@
 //! Contents of one file system block: immutable once shared, aligned for direct I/O.
 //!
-//! A [`BlockRef`] is what the caches, the running transaction and a commit in flight share. Changing a
-//! block that somebody else still holds copies it first ([`BlockRef::make_mut`]), so a commit
-//! writes exactly the bytes that it was given, whatever the next transaction does meanwhile.
+//! A [`BlockRef`] is what the caches, the running transaction and a commit in flight share.
+//! Changing a block that somebody else still holds copies it first ([`BlockRef::make_mut`]), so a
+//! commit writes exactly the bytes that it was given, whatever the next transaction does meanwhile.
 
 use std::fmt;
 use std::ops::Deref;

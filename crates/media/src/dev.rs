@@ -1,15 +1,16 @@
 //! The block device: the contract that file systems and journals are written against.
 //!
 //! - Offsets and lengths are bytes, in whole sectors and within the device; anything else is
-//!   [`MediaError::Misaligned`] or [`MediaError::PastEnd`] and changes nothing. (The simulated device
-//!   panics instead: there it is a mistake of ours and shall be found.)
+//!   [`MediaError::Misaligned`] or [`MediaError::PastEnd`] and changes nothing. (The simulated
+//!   device panics instead: there it is a mistake of ours and shall be found.)
 //! - A write that has returned is seen by every later read.
-//! - A write is *durable* once a flush that was started after the write returned has itself returned, or
-//!   when it was a [`BlockDev::write_durable`]. Until then a power cut keeps or loses each
-//!   [`BlockDev::atomic_unit`] of it independently, whatever the order of the writes was.
-//! - After a failed write the content of its range is anybody's guess. After a failed flush or durable
-//!   write, so are all writes since the last good flush, even if a later flush were to succeed: the device
-//!   therefore never lets one succeed again ([`MediaError::WritesLost`]). Whoever owns it must stop writing.
+//! - A write is *durable* once a flush that was started after the write returned has itself
+//!   returned, or when it was a [`BlockDev::write_durable`]. Until then a power cut keeps or loses
+//!   each [`BlockDev::atomic_unit`] of it independently, whatever the order of the writes was.
+//! - After a failed write the content of its range is anybody's guess. After a failed flush or
+//!   durable write, so are all writes since the last good flush, even if a later flush were to
+//!   succeed: the device therefore never lets one succeed again ([`MediaError::WritesLost`]).
+//!   Whoever owns it must stop writing.
 //! - Every request that succeeded is counted by the [`Meter`].
 
 use std::sync::Arc;
@@ -44,8 +45,8 @@ pub trait BlockDev: Send + Sync {
     /// The unit of offsets and lengths in bytes, a power of two from 512 to 65,536.
     fn sector_size(&self) -> u32;
 
-    /// Bytes that a power cut leaves either all old or all new: a multiple of the sector size, or a word of 8 bytes where
-    /// the device is memory. An aligned unit of this size is never torn.
+    /// Bytes that a power cut leaves either all old or all new: a multiple of the sector size, or a
+    /// word of 8 bytes where the device is memory. An aligned unit of this size is never torn.
     fn atomic_unit(&self) -> u32 {
         self.sector_size()
     }
@@ -64,7 +65,8 @@ pub trait BlockDev: Send + Sync {
         None
     }
 
-    /// What durable content survives, where that is a question: in memory and in simulated parts that live in files.
+    /// What durable content survives, where that is a question: in memory and in simulated parts
+    /// that live in files.
     fn survives(&self) -> Option<Survives> {
         self.pmem().map(|pmem| pmem.survives())
     }
@@ -82,12 +84,12 @@ pub trait BlockDev: Send + Sync {
         self.write_vectored_at(offset, &[data], tag)
     }
 
-    /// Writes `parts` one after the other into one contiguous range, to be durable after the next flush.
-    /// Each part is in whole sectors.
+    /// Writes `parts` one after the other into one contiguous range, to be durable after the next
+    /// flush. Each part is in whole sectors.
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError>;
 
-    /// Writes several ranges, each as [`write_vectored_at`](Self::write_vectored_at) does, in no order, to be durable after the next flush.
-    /// After an error any of them may be written or not.
+    /// Writes several ranges, each as [`write_vectored_at`](Self::write_vectored_at) does, in no
+    /// order, to be durable after the next flush. After an error any of them may be written or not.
     fn write_many(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
         for run in runs {
             self.write_vectored_at(run.offset, &run.parts, run.tag)?;
@@ -95,8 +97,9 @@ pub trait BlockDev: Send + Sync {
         Ok(())
     }
 
-    /// Writes parts with labels of their own, as a log holds them, into one contiguous range in one request: the
-    /// request is counted under the label of the first part, the bytes under their own.
+    /// Writes parts with labels of their own, as a log holds them, into one contiguous range in one
+    /// request: the request is counted under the label of the first part, the bytes under their
+    /// own.
     fn write_tagged_at(&self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
         let Some((tag, bytes)) = untagged(parts) else {
             return Ok(());
@@ -106,16 +109,16 @@ pub trait BlockDev: Send + Sync {
         Ok(())
     }
 
-    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does and returns when *these* bytes are
-    /// durable (a write with forced unit access). It says nothing about other writes, and until it has returned its own
-    /// units are kept or lost one by one like any others.
+    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does and returns when *these* bytes
+    /// are durable (a write with forced unit access). It says nothing about other writes, and until
+    /// it has returned its own units are kept or lost one by one like any others.
     fn write_durable(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
         self.write_vectored_at(offset, parts, tag)?;
         self.flush(tag.cause)
     }
 
-    /// Writes as [`write_tagged_at`](Self::write_tagged_at) does and returns when these bytes are durable, as after
-    /// [`write_durable`](Self::write_durable).
+    /// Writes as [`write_tagged_at`](Self::write_tagged_at) does and returns when these bytes are
+    /// durable, as after [`write_durable`](Self::write_durable).
     fn write_tagged_durable(&self, offset: u64, parts: &[(Tag, &[u8])]) -> Result<(), MediaError> {
         let Some((tag, bytes)) = untagged(parts) else {
             return Ok(());
@@ -128,17 +131,19 @@ pub trait BlockDev: Send + Sync {
     /// Makes every write that returned before this call durable.
     fn flush(&self, cause: Cause) -> Result<(), MediaError>;
 
-    /// Whether what the device is in is all there still: a file can be cut or removed while it is open, and then nothing that is
-    /// written to it is durable. Every flush of a file asks this too.
+    /// Whether what the device is in is all there still: a file can be cut or removed while it is
+    /// open, and then nothing that is written to it is durable. Every flush of a file asks this
+    /// too.
     fn check_backing(&self) -> Result<(), MediaError> {
         Ok(())
     }
 
-    /// Tells the device that a range is no longer needed; what a later read of it gives is undefined.
-    /// [`MediaError::Unsupported`] where the device cannot.
+    /// Tells the device that a range is no longer needed; what a later read of it gives is
+    /// undefined. [`MediaError::Unsupported`] where the device cannot.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError>;
 
-    /// Fills a range with zeros, to be durable after the next flush; by the device's own means where it has them.
+    /// Fills a range with zeros, to be durable after the next flush; by the device's own means
+    /// where it has them.
     fn write_zeros(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
         write_zeros_by_hand(self, offset, len, tag)
     }

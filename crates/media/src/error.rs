@@ -102,7 +102,8 @@ pub enum MediaError {
         is: u64,
     },
     /// The file was removed while it was open: all of it is lost when it is closed.
-    #[error("{}: the file was removed while it was in use; what it holds can be copied from /proc/{}/fd until it is closed", path.display(), std::process::id())]
+    #[error("{}: the file was removed while it was in use; what it holds can be copied from \
+        /proc/{}/fd until it is closed", path.display(), std::process::id())]
     Removed {
         /// Where it was.
         path: PathBuf,

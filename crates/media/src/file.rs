@@ -1,13 +1,16 @@
-//! A regular file or a block device as a [`BlockDev`], through the page cache or past it (O_DIRECT).
+//! A regular file or a block device as a [`BlockDev`], through the page cache or past it
+//! (O_DIRECT).
 //!
-//! - Opening, locking and measuring are in `file_open.rs`, remapping in `reflink.rs`; here is the transfer of bytes.
+//! - Opening, locking and measuring are in `file_open.rs`, remapping in `reflink.rs`; here is the
+//!   transfer of bytes.
 //! - Requests that the system does only in part are continued, interrupted ones repeated.
-//! - A failed flush is final: the kernel reports a lost write once, to whoever asks first, marks the pages
-//!   clean and lets the next fdatasync succeed. So the device remembers, and every later flush fails too.
-//! - O_DIRECT wants aligned memory: blocks of [`Block`](crate::Block) are and go straight to the device;
-//!   anything else takes a detour through an aligned buffer.
-//! - The busy time in the account is real: that of the system calls of a request. Reading the clock twice costs 56 ns
-//!   a request (`examples/media_cost.rs meter`).
+//! - A failed flush is final: the kernel reports a lost write once, to whoever asks first, marks
+//!   the pages clean and lets the next fdatasync succeed. So the device remembers, and every later
+//!   flush fails too.
+//! - O_DIRECT wants aligned memory: blocks of [`Block`](crate::Block) are and go straight to the
+//!   device; anything else takes a detour through an aligned buffer.
+//! - The busy time in the account is real: that of the system calls of a request. Reading the clock
+//!   twice costs 56 ns a request (`examples/media_cost.rs meter`).
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -45,9 +48,10 @@ pub struct FileDev {
     meter: Meter,
     /// A flush has failed: see the top of this file.
     writes_lost: AtomicBool,
-    /// RWF_DSYNC does not exist here or costs more than a write and a flush. It costs more on a block device
-    /// opened with O_DIRECT: the kernel marks the write FUA and flushes the device all the same (on a loop
-    /// device 28 us against 21 us); elsewhere it saves a system call (22.4 us against 23.9 us).
+    /// RWF_DSYNC does not exist here or costs more than a write and a flush. It costs more on a
+    /// block device opened with O_DIRECT: the kernel marks the write FUA and flushes the device all
+    /// the same (on a loop device 28 us against 21 us); elsewhere it saves a system call (22.4 us
+    /// against 23.9 us).
     no_dsync: AtomicBool,
     bounce: BouncePool,
     rings: RingPool,
@@ -244,7 +248,8 @@ impl FileDev {
         Ok(())
     }
 
-    /// Writes past the page cache, many at a time: one at a time each would wait for the one before.
+    /// Writes past the page cache, many at a time: one at a time each would wait for the one
+    /// before.
     fn write_by_ring(&self, ring: &mut Ring, runs: &[Run<'_>]) -> Result<(), MediaError> {
         let slices: Vec<SmallVec<[IoSlice<'_>; 4]>> = runs
             .iter()

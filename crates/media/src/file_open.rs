@@ -9,10 +9,11 @@
 //! | read-write, block device | O_EXCL and flock, exclusive | kernel mounts, swap, RAID, every other stetfs |
 //! | read-only, block device | O_EXCL tried once, flock, shared | as above, at the moment of opening |
 //!
-//! A loop device and its backing file are one volume by two names. Who opens the device locks the file too, and the whole
-//! chain where that is on a loop device again: shared, which keeps out whoever has the file itself read-write, and the range that the
-//! device is of (F_OFD_SETLK), so that partitions of one file can be used beside each other and nothing twice. Who opens the
-//! file read-only locks all of it that way.
+//! A loop device and its backing file are one volume by two names. Who opens the device locks the
+//! file too, and the whole chain where that is on a loop device again: shared, which keeps out
+//! whoever has the file itself read-write, and the range that the device is of (F_OFD_SETLK), so
+//! that partitions of one file can be used beside each other and nothing twice. Who opens the file
+//! read-only locks all of it that way.
 //!
 //! A file that the kernel has mounted through a loop device is not locked by the kernel; that is
 //! looked up in sysfs.
@@ -60,16 +61,17 @@ impl FileOptions {
         self
     }
 
-    /// Past the page cache (O_DIRECT). Fails where the file system has no such thing. `None` chooses what costs a
-    /// durable write least: past it on a block device that can (on a loop device a 12 KiB write and flush takes 0.8 times what it
-    /// takes through the page cache), through it on a regular file.
+    /// Past the page cache (O_DIRECT). Fails where the file system has no such thing. `None`
+    /// chooses what costs a durable write least: past it on a block device that can (on a loop
+    /// device a 12 KiB write and flush takes 0.8 times what it takes through the page cache),
+    /// through it on a regular file.
     pub fn direct(mut self, direct: impl Into<Option<bool>>) -> Self {
         self.direct = direct.into();
         self
     }
 
-    /// Whether to lock (the default). Without a lock the content can change while it is read: only for
-    /// looking at something that may be mounted.
+    /// Whether to lock (the default). Without a lock the content can change while it is read: only
+    /// for looking at something that may be mounted.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
@@ -156,8 +158,8 @@ impl FileOptions {
             FlockOperation::NonBlockingLockExclusive
         };
         let try_lock = || retry_on_intr(|| flock(file, how));
-        // udev locks a block device for a moment while it looks at it; a child of this process that has not come to its exec
-        // holds whatever was locked here.
+        // udev locks a block device for a moment while it looks at it; a child of this process that
+        // has not come to its exec holds whatever was locked here.
         with_patience(try_lock).map_err(|e| match e {
             Errno::WOULDBLOCK => MediaError::Busy {
                 path: path.to_owned(),
@@ -200,7 +202,8 @@ impl FileOptions {
             }
             part = part.inside(backing.part);
             let Some(file) = self.open_backing(&backing) else {
-                // Removed, or in a place that cannot be seen from here: whoever has it open can at least be asked for.
+                // Removed, or in a place that cannot be seen from here: whoever has it open can at
+                // least be asked for.
                 return match lock_holder_of(&backing.identity) {
                     Some(by) => Err(busy_below(path, &backing, &by)),
                     None => Ok(locked),
@@ -324,7 +327,8 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// The file that a loop device is of, by the device's directory in sysfs (`/sys/block/loop3`); none when it is no loop device, or of nothing.
+/// The file that a loop device is of, by the device's directory in sysfs (`/sys/block/loop3`); none
+/// when it is no loop device, or of nothing.
 pub fn loop_backing_file(sysfs: &Path) -> Option<PathBuf> {
     let text = fs::read(sysfs.join("loop/backing_file")).ok()?;
     let path = text.strip_suffix(b"\n").unwrap_or(&text);
@@ -370,7 +374,8 @@ fn backing_of(device: u64) -> Option<Backing> {
     })
 }
 
-/// A device number as the kernel's `huge_encode_dev` packs it, which is what `struct loop_info64` has.
+/// A device number as the kernel's `huge_encode_dev` packs it, which is what `struct loop_info64`
+/// has.
 fn from_encoded(packed: u64) -> u64 {
     let (major, minor) = (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xfff00);
     rustix::fs::makedev(major as u32, minor as u32)
@@ -444,8 +449,9 @@ fn with_patience<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     attempt()
 }
 
-/// Alignment in bytes that O_DIRECT asks of memory and of offsets. A kernel before 6.1 does not say; the sector size is
-/// enough for block devices and for file systems on them, a page for the rest.
+/// Alignment in bytes that O_DIRECT asks of memory and of offsets. A kernel before 6.1 does not
+/// say; the sector size is enough for block devices and for file systems on them, a page for the
+/// rest.
 fn direct_alignment(file: &File, sector: u32) -> (u32, u32) {
     let asked = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     match asked {
@@ -460,7 +466,8 @@ fn direct_alignment(file: &File, sector: u32) -> (u32, u32) {
 /// Whether a block device says that it has no volatile cache.
 fn is_write_through(stat: &Stat) -> bool {
     let device = PathBuf::from(format!("/sys/dev/block/{}", device_number(stat.st_rdev)));
-    // A partition has its queue in the directory of the whole device, one up from where the link leads.
+    // A partition has its queue in the directory of the whole device, one up from where the link
+    // leads.
     let settings = [
         device.join("queue/write_cache"),
         device.join("../queue/write_cache"),

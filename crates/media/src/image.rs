@@ -1,8 +1,9 @@
-//! The content of a device as a value: cloning it costs nothing, changing a clone copies a few kilobytes.
+//! The content of a device as a value: cloning it costs nothing, changing a clone copies a few
+//! kilobytes.
 //!
-//! A tree of pages of 4 KiB, 64 ways at each level. Whatever two images have in common they share, so
-//! thousands of crash states that differ in a few blocks fit into the memory of one. Pages that were
-//! never written do not exist and read as zeros.
+//! A tree of pages of 4 KiB, 64 ways at each level. Whatever two images have in common they share,
+//! so thousands of crash states that differ in a few blocks fit into the memory of one. Pages that
+//! were never written do not exist and read as zeros.
 
 use std::fmt;
 use std::io;
@@ -146,8 +147,8 @@ impl Image {
         }
     }
 
-    /// Byte offsets of the pages of 4 KiB that the two do not share; each may still have equal content. It
-    /// takes time in proportion to what is not shared. Panics when the sizes differ.
+    /// Byte offsets of the pages of 4 KiB that the two do not share; each may still have equal
+    /// content. It takes time in proportion to what is not shared. Panics when the sizes differ.
     pub fn unshared_pages(&self, other: &Self) -> Vec<u64> {
         assert_eq!(self.size, other.size, "images of two devices");
         let mut found = Vec::new();
@@ -337,8 +338,10 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0..SIZE, prop::collection::vec(any::<u8>(), 1..9000)).prop_map(|(o, b)| Step::Write(o, b)),
-            2 => (0..SIZE, 1..20_000u64, prop_oneof![Just(0u8), any::<u8>()]).prop_map(|(o, l, b)| Step::Fill(o, l, b)),
+            4 => (0..SIZE, prop::collection::vec(any::<u8>(), 1..9000))
+                .prop_map(|(o, b)| Step::Write(o, b)),
+            2 => (0..SIZE, 1..20_000u64, prop_oneof![Just(0u8), any::<u8>()])
+                .prop_map(|(o, l, b)| Step::Fill(o, l, b)),
             1 => Just(Step::Clone),
         ]
     }

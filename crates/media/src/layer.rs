@@ -11,8 +11,9 @@ use crate::tag::{Cause, Tag};
 
 /// A block device in front of another one, which does whatever the layer does not do itself.
 ///
-/// Requests of several parts come to the layer as the single ones that they consist of, so none passes it by. For the same reason
-/// [`BlockDev::pmem`] of the device behind is not offered, and [`BlockDev::remap`] only by a layer that says so.
+/// Requests of several parts come to the layer as the single ones that they consist of, so none
+/// passes it by. For the same reason [`BlockDev::pmem`] of the device behind is not offered, and
+/// [`BlockDev::remap`] only by a layer that says so.
 pub trait Layer: Send + Sync {
     /// The device behind.
     fn below(&self) -> &dyn BlockDev;
@@ -139,7 +140,8 @@ impl<L: Layer + ?Sized> BlockDev for L {
     }
 }
 
-/// A device of which nobody else keeps in memory what was read, as if it were read past every cache.
+/// A device of which nobody else keeps in memory what was read, as if it were read past every
+/// cache.
 #[derive(Debug)]
 pub struct Uncached<D>(pub D);
 

@@ -2,13 +2,14 @@
 //!
 //! Three contracts say what is durable when:
 //!
-//! - [`BlockDev`], sectors: [`FileDev`] on a file or block device, [`RamDev`] in memory, and [`SimDev`], whose power can be
-//!   cut and whose requests can fail;
-//! - [`Pmem`], bytes that keep their content: [`MappedPmem`] in a mapped file, and [`SimPmem`], whose power can be cut;
+//! - [`BlockDev`], sectors: [`FileDev`] on a file or block device, [`RamDev`] in memory, and
+//!   [`SimDev`], whose power can be cut and whose requests can fail;
+//! - [`Pmem`], bytes that keep their content: [`MappedPmem`] in a mapped file, and [`SimPmem`],
+//!   whose power can be cut;
 //! - [`Nand`], flash without a translation layer: [`NandSim`] in memory, [`NandFile`] in a file.
 //!
-//! Every access carries a [`Tag`], by which the [`Meter`] counts it; simulated media share a [`Clock`]. A content is an
-//! [`Image`] and a block's content a [`BlockRef`], both cheap to share.
+//! Every access carries a [`Tag`], by which the [`Meter`] counts it; simulated media share a
+//! [`Clock`]. A content is an [`Image`] and a block's content a [`BlockRef`], both cheap to share.
 #![forbid(unsafe_code)]
 
 mod block;

@@ -1,5 +1,5 @@
-//! The account of a medium: requests, bytes, cache lines and busy time by class and cause; flushes, fences and
-//! erases by cause; discards.
+//! The account of a medium: requests, bytes, cache lines and busy time by class and cause; flushes,
+//! fences and erases by cause; discards.
 //!
 //! One account serves every kind of medium, and each fills in what it has:
 //!
@@ -14,13 +14,14 @@
 //! | discards | requests | - | - |
 //! | busy time | of the timing model, or real | of the timing model, or of msync | of the timing model |
 //!
-//! Busy time is the sum over all requests, so where several run at once it is more than the time that
-//! passed. A request that failed is not counted, nor is its time.
+//! Busy time is the sum over all requests, so where several run at once it is more than the time
+//! that passed. A request that failed is not counted, nor is its time.
 //!
-//! Counting is always on. It is relaxed atomic additions into one of a few copies of the counters, chosen by thread,
-//! so that threads do not pull one cache line back and forth; a [`MeterSnapshot`] adds the
-//! copies up. That costs 9 ns a request; with one copy for all, two threads would pay 24 ns each
-//! (`examples/media_cost.rs meter`). Numbers of a snapshot taken while requests run may be one request apart from each other.
+//! Counting is always on. It is relaxed atomic additions into one of a few copies of the counters,
+//! chosen by thread, so that threads do not pull one cache line back and forth; a [`MeterSnapshot`]
+//! adds the copies up. That costs 9 ns a request; with one copy for all, two threads would pay 24
+//! ns each (`examples/media_cost.rs meter`). Numbers of a snapshot taken while requests run may be
+//! one request apart from each other.
 
 use std::cell::Cell;
 use std::ops::{Add, AddAssign, Sub};
@@ -36,7 +37,9 @@ const CAUSES: usize = Cause::ALL.len();
 
 /// Defines the same numbers twice: as they are counted, and as a snapshot shows them.
 macro_rules! counters {
-    ($counted:ident, $(#[$about:meta])* $vis:vis $shown:ident { $($(#[$field:meta])* $name:ident),* $(,)? }) => {
+    ($counted:ident, $(#[$about:meta])* $vis:vis $shown:ident {
+        $($(#[$field:meta])* $name:ident),* $(,)?
+    }) => {
         #[derive(Default)]
         struct $counted {
             $($name: AtomicU64,)*
@@ -124,8 +127,8 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// One copy of all counters. The alignment keeps neighbouring copies off each other's cache lines (pairs
-/// of lines: the prefetcher takes two).
+/// One copy of all counters. The alignment keeps neighbouring copies off each other's cache lines
+/// (pairs of lines: the prefetcher takes two).
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
@@ -207,8 +210,8 @@ impl Meter {
         self.cause(cause).busy_ns.fetch_add(busy_ns, Relaxed);
     }
 
-    /// Moves the bytes of a write that was counted as `counted` to where its parts really belong. The request
-    /// and its time stay where they are.
+    /// Moves the bytes of a write that was counted as `counted` to where its parts really belong.
+    /// The request and its time stay where they are.
     pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Tag, &[u8])]) {
         let cells = &self.shard().cells;
         let from = &cells[counted.class as usize][counted.cause as usize];
@@ -280,7 +283,8 @@ impl MeterSnapshot {
         self.cells[tag.class as usize][tag.cause as usize]
     }
 
-    /// Everything that is not zero, by class and then by cause, in the order of [`Class::ALL`] and [`Cause::ALL`].
+    /// Everything that is not zero, by class and then by cause, in the order of [`Class::ALL`] and
+    /// [`Cause::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Tag, Traffic)> + '_ {
         Class::ALL
             .into_iter()

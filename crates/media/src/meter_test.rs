@@ -89,10 +89,13 @@ fn json_has_only_what_is_not_zero_and_reads_back() {
     assert_eq!(
         json,
         concat!(
-            r#"{"traffic":[{"class":"journal","cause":"log","reads":0,"read_bytes":0,"writes":1,"write_bytes":4096},"#,
-            r#"{"class":"journal","cause":"commit_record","reads":0,"read_bytes":0,"writes":1,"write_bytes":4096}],"#,
+            r#"{"traffic":[{"class":"journal","cause":"log","reads":0,"read_bytes":0,"#,
+            r#""writes":1,"write_bytes":4096},"#,
+            r#"{"class":"journal","cause":"commit_record","reads":0,"read_bytes":0,"#,
+            r#""writes":1,"write_bytes":4096}],"#,
             r#""flushes":[{"cause":"log","flushes":1,"durable_writes":0},"#,
-            r#"{"cause":"commit_record","flushes":0,"durable_writes":1}],"discards":0,"discard_bytes":0}"#
+            r#"{"cause":"commit_record","flushes":0,"durable_writes":1}],"#,
+            r#""discards":0,"discard_bytes":0}"#
         )
     );
     assert_eq!(
@@ -101,7 +104,8 @@ fn json_has_only_what_is_not_zero_and_reads_back() {
     );
 }
 
-/// What only some media have is named only where there is some, and an account from before it was counted reads as zero.
+/// What only some media have is named only where there is some, and an account from before it was
+/// counted reads as zero.
 #[test]
 fn json_names_lines_fences_erases_and_time_where_there_are_any() {
     let meter = Meter::new();
@@ -120,7 +124,8 @@ fn json_names_lines_fences_erases_and_time_where_there_are_any() {
         concat!(
             r#"{"traffic":[{"class":"journal","cause":"commit_record","reads":0,"read_bytes":0,"#,
             r#""writes":1,"write_bytes":16,"lines":2,"busy_ns":360}],"#,
-            r#""flushes":[{"cause":"commit_record","flushes":0,"durable_writes":0,"fences":1,"busy_ns":40},"#,
+            r#""flushes":[{"cause":"commit_record","flushes":0,"durable_writes":0,"fences":1,"#,
+            r#""busy_ns":40},"#,
             r#"{"cause":"gc","flushes":0,"durable_writes":0,"erases":1}],"#,
             r#""discards":1,"discard_bytes":512,"discard_busy_ns":7}"#
         )

@@ -1,9 +1,11 @@
-//! The order of a commit, held by types: [`Dirty`] -> [`InFlight`] -> [`Durable`] -> the commit record.
+//! The order of a commit, held by types: [`Dirty`] -> [`InFlight`] -> [`Durable`] -> the commit
+//! record.
 //!
-//! A record that says "this transaction is valid" must not reach the medium before what it vouches for. The
-//! only way to write one through this module is to hand over the body's [`Durable`], and only a flush that
-//! succeeded makes one. All three are used up by the step that they allow, none can be made or copied
-//! outside, and each knows its device, so there is no body of one device under the record of another.
+//! A record that says "this transaction is valid" must not reach the medium before what it vouches
+//! for. The only way to write one through this module is to hand over the body's [`Durable`], and
+//! only a flush that succeeded makes one. All three are used up by the step that they allow, none
+//! can be made or copied outside, and each knows its device, so there is no body of one device
+//! under the record of another.
 //!
 //! ```
 //! use stetfs_media::{BlockDev, Cause, Class, Dirty, RamDev, Tag};
@@ -102,9 +104,10 @@ impl<'d> Dirty<'d> {
         self.dev.write_tagged_at(offset, parts)
     }
 
-    /// Writes the last parts of the body and right behind them, as the last of `parts`, a record that carries a checksum
-    /// over the whole body; makes everything durable with one flush instead of two. After a power cut the record may be
-    /// there and the body not: recovery must compute the checksum and drop a transaction whose body does not fit.
+    /// Writes the last parts of the body and right behind them, as the last of `parts`, a record
+    /// that carries a checksum over the whole body; makes everything durable with one flush instead
+    /// of two. After a power cut the record may be there and the body not: recovery must compute
+    /// the checksum and drop a transaction whose body does not fit.
     pub fn write_covering_commit(
         self,
         offset: u64,

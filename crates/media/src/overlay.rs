@@ -1,7 +1,9 @@
-//! A device over another one that is only read: what is written stays in memory and is forgotten with it.
+//! A device over another one that is only read: what is written stays in memory and is forgotten
+//! with it.
 //!
-//! For whoever wants to read a volume that was not cleanly unmounted and must not change it: its journal is replayed into the
-//! overlay. It takes memory for what is written, in pages of 4 KiB or a sector of the device, if that is larger.
+//! For whoever wants to read a volume that was not cleanly unmounted and must not change it: its
+//! journal is replayed into the overlay. It takes memory for what is written, in pages of 4 KiB or
+//! a sector of the device, if that is larger.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -111,7 +113,8 @@ impl BlockDev for Overlay {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        // Held while the device is read, so that a page which comes meanwhile is not missed in a part of the range.
+        // Held while the device is read, so that a page which comes meanwhile is not missed in a
+        // part of the range.
         let pages = self.pages.read();
         self.below.read_at(offset, out, tag)?;
         for (number, at, from, len) in self.pieces(offset, out.len() as u64) {

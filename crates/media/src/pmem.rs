@@ -1,24 +1,28 @@
 //! Byte-addressable persistent memory: the contract that caches and logs in it are written against.
 //!
-//! - Offsets and lengths are bytes within the memory; a range beyond the end is [`MediaError::PastEnd`], a word that is not at
-//!   a multiple of 8 [`MediaError::Misaligned`], and changes nothing. (The simulated memory panics instead: there it is
-//!   a mistake of ours and shall be found.) The memory itself is never handed out, only copies.
-//! - What was stored is seen by every later load, except that another thread may see what was stored past the cache
-//!   ([`Pmem::store_nt`]) only after a fence, or after the storing thread has released a lock.
-//! - A store is *durable* when the lines of 64 bytes that it touches were flushed after it, and a fence after that has
-//!   returned; one past the cache when a fence after it has returned. The flush, or the store past the cache, must have happened before
-//!   the fence in the sense of threads: by the same one, or handed over through a lock.
-//! - Until then a power cut keeps or loses each word of 8 bytes by itself, whatever the order of the stores was: a line may
-//!   leave the cache at any time, flushed or not. A word at a multiple of 8 is never torn: of its versions since the last
-//!   that is durable one is there, whole.
-//! - So the only order on the medium is that of fences, and the only change that is there or not as one is a word.
-//! - After a failed fence nobody knows what is durable, even if a later one were to succeed: none does
-//!   ([`MediaError::WritesLost`]). Only memory on an ordinary file can fail so.
-//! - Every access that succeeded is counted by the [`Meter`]: loads as reads, stores as writes, lines that were flushed
-//!   (changed or not) or stored past the cache, fences.
+//! - Offsets and lengths are bytes within the memory; a range beyond the end is
+//!   [`MediaError::PastEnd`], a word that is not at a multiple of 8 [`MediaError::Misaligned`], and
+//!   changes nothing. (The simulated memory panics instead: there it is a mistake of ours and shall
+//!   be found.) The memory itself is never handed out, only copies.
+//! - What was stored is seen by every later load, except that another thread may see what was
+//!   stored past the cache ([`Pmem::store_nt`]) only after a fence, or after the storing thread has
+//!   released a lock.
+//! - A store is *durable* when the lines of 64 bytes that it touches were flushed after it, and a
+//!   fence after that has returned; one past the cache when a fence after it has returned. The
+//!   flush, or the store past the cache, must have happened before the fence in the sense of
+//!   threads: by the same one, or handed over through a lock.
+//! - Until then a power cut keeps or loses each word of 8 bytes by itself, whatever the order of
+//!   the stores was: a line may leave the cache at any time, flushed or not. A word at a multiple
+//!   of 8 is never torn: of its versions since the last that is durable one is there, whole.
+//! - So the only order on the medium is that of fences, and the only change that is there or not as
+//!   one is a word.
+//! - After a failed fence nobody knows what is durable, even if a later one were to succeed: none
+//!   does ([`MediaError::WritesLost`]). Only memory on an ordinary file can fail so.
+//! - Every access that succeeded is counted by the [`Meter`]: loads as reads, stores as writes,
+//!   lines that were flushed (changed or not) or stored past the cache, fences.
 //!
-//! [`MappedPmem`] is real: a mapped file, on persistent memory or not. [`SimPmem`](crate::sim::SimPmem) is simulated: its power
-//! can be cut.
+//! [`MappedPmem`] is real: a mapped file, on persistent memory or not.
+//! [`SimPmem`](crate::sim::SimPmem) is simulated: its power can be cut.
 
 mod mapped;
 mod order;
@@ -46,8 +50,8 @@ pub const WORD: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Survives {
-    /// The death of the process only: the content is in the kernel's page cache, and a crash of the system takes
-    /// what the kernel has not written yet.
+    /// The death of the process only: the content is in the kernel's page cache, and a crash of the
+    /// system takes what the kernel has not written yet.
     ProcessCrash,
     /// Power loss too.
     PowerLoss,
@@ -72,7 +76,8 @@ pub trait Pmem: Send + Sync {
         None
     }
 
-    /// Where from `offset` on something other than zeros may begin, as far as that is known without a look.
+    /// Where from `offset` on something other than zeros may begin, as far as that is known without
+    /// a look.
     fn next_data(&self, offset: u64) -> u64 {
         offset
     }
@@ -89,24 +94,26 @@ pub trait Pmem: Send + Sync {
     /// Fills `out` with the newest content.
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError>;
 
-    /// The word at `offset`, a multiple of 8, in one piece; little-endian. What was stored before the
-    /// [`store_u64`](Self::store_u64) whose value this sees is seen by later loads.
+    /// The word at `offset`, a multiple of 8, in one piece; little-endian. What was stored before
+    /// the [`store_u64`](Self::store_u64) whose value this sees is seen by later loads.
     fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError>;
 
     /// Stores `data` through the processor's cache: for little, and for what is changed again soon.
     fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError>;
 
-    /// Stores the word at `offset`, a multiple of 8, little-endian and in one piece, through the cache.
+    /// Stores the word at `offset`, a multiple of 8, little-endian and in one piece, through the
+    /// cache.
     fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError>;
 
-    /// Stores whole words past the cache (`offset` and length are multiples of 8): for much. It needs no flush, and it costs
-    /// less than one.
+    /// Stores whole words past the cache (`offset` and length are multiples of 8): for much. It
+    /// needs no flush, and it costs less than one.
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError>;
 
     /// Begins to write back the lines that a range touches.
     fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError>;
 
-    /// Returns when everything that was flushed or stored past the cache before this call is durable.
+    /// Returns when everything that was flushed or stored past the cache before this call is
+    /// durable.
     fn fence(&self, cause: Cause) -> Result<(), MediaError>;
 
     /// As [`BlockDev::check_backing`](crate::BlockDev::check_backing); fences do not ask it.

@@ -1,7 +1,9 @@
-//! Persistent memory used as a block device: the home medium of schemes that also store into it by the byte.
+//! Persistent memory used as a block device: the home medium of schemes that also store into it by
+//! the byte.
 //!
-//! Requests are in sectors of 512 bytes, but nothing makes a sector whole: a power cut tears at words of 8 bytes
-//! ([`BlockDev::atomic_unit`]). Writes go past the processor's cache, a flush is a fence.
+//! Requests are in sectors of 512 bytes, but nothing makes a sector whole: a power cut tears at
+//! words of 8 bytes ([`BlockDev::atomic_unit`]). Writes go past the processor's cache, a flush is a
+//! fence.
 
 use std::sync::Arc;
 

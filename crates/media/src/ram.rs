@@ -1,8 +1,9 @@
-//! A device in memory: for benchmarks, where the medium must cost little more than the copy, and for tests.
+//! A device in memory: for benchmarks, where the medium must cost little more than the copy, and
+//! for tests.
 //!
-//! The memory is divided into chunks of 64 KiB, each behind its own lock and allocated when it is first
-//! written, so threads that work in different places do not meet and a device of 16 GiB takes only
-//! what is used. Nothing survives the process; a flush has nothing to do.
+//! The memory is divided into chunks of 64 KiB, each behind its own lock and allocated when it is
+//! first written, so threads that work in different places do not meet and a device of 16 GiB takes
+//! only what is used. Nothing survives the process; a flush has nothing to do.
 
 use std::io;
 use std::path::Path;
@@ -29,12 +30,14 @@ pub struct RamDev {
 }
 
 impl RamDev {
-    /// A device of `size` bytes, all zero, with sectors of 512 bytes. Panics unless `size` is a multiple of 512.
+    /// A device of `size` bytes, all zero, with sectors of 512 bytes. Panics unless `size` is a
+    /// multiple of 512.
     pub fn new(size: u64) -> Self {
         Self::with_sector(size, 512)
     }
 
-    /// The same with another sector size. Panics unless `sector` is a power of two from 512 to 65,536 and divides `size`.
+    /// The same with another sector size. Panics unless `sector` is a power of two from 512 to
+    /// 65,536 and divides `size`.
     pub fn with_sector(size: u64, sector: u32) -> Self {
         assert!(
             sector.is_power_of_two() && (512..=CHUNK as u32).contains(&sector),
@@ -87,8 +90,9 @@ impl RamDev {
         sparse::store(path, self.size, pieces)
     }
 
-    /// A second device with a copy of the content and an account of its own. The copy is of one moment: a write
-    /// that began after another had returned is in it only if that other is, so it is what a power cut could leave.
+    /// A second device with a copy of the content and an account of its own. The copy is of one
+    /// moment: a write that began after another had returned is in it only if that other is, so it
+    /// is what a power cut could leave.
     pub fn fork(&self) -> Self {
         // Every chunk is held until all are copied; a writer holds one at a time and waits.
         let held: Vec<_> = self.chunks.iter().map(RwLock::read).collect();
@@ -133,8 +137,8 @@ impl RamDev {
         Ok(len)
     }
 
-    /// Calls `f` with the lock of each chunk in the range, the range inside it, and the range of the request that
-    /// it serves.
+    /// Calls `f` with the lock of each chunk in the range, the range inside it, and the range of
+    /// the request that it serves.
     fn each_chunk(&self, offset: u64, len: u64, mut f: impl FnMut(&RwLock<Chunk>, Span)) {
         let mut done = 0;
         while done < len {

@@ -1,8 +1,9 @@
-//! A file on a file system with reflinks (XFS, Btrfs) as a device that remaps: FICLONERANGE inside one file.
+//! A file on a file system with reflinks (XFS, Btrfs) as a device that remaps: FICLONERANGE inside
+//! one file.
 //!
-//! The file's map from offsets to blocks is the table. A clone lets two ranges of the file share the blocks that hold the source; the
-//! file system copies on the next write to either of them (to another place, so an ordinary write never touches what
-//! the other address has).
+//! The file's map from offsets to blocks is the table. A clone lets two ranges of the file share
+//! the blocks that hold the source; the file system copies on the next write to either of them (to
+//! another place, so an ordinary write never touches what the other address has).
 //!
 //! What is relied on (kernel `fs/remap_range.c`, `fs/xfs/xfs_reflink.c`, `fs/btrfs/reflink.c`):
 //!
@@ -17,12 +18,12 @@
 //! So a list is not atomic, and whoever needs it whole keeps the sources and repeats it: see
 //! [`Remap::is_atomic`].
 //!
-//! Neighbouring pairs are one clone. A list is followed by one fdatasync, and only then are the journal's sectors released, if they are
-//! to be: they get preallocated blocks.
+//! Neighbouring pairs are one clone. A list is followed by one fdatasync, and only then are the
+//! journal's sectors released, if they are to be: they get preallocated blocks.
 //!
-//! What it costs the host's file system: a run that is remapped leaves the file in one or two more pieces, and the file in
-//! need of as much free space as the journal is long, also when it has all its blocks: while blocks are shared, the file has fewer, and
-//! somebody else can take them.
+//! What it costs the host's file system: a run that is remapped leaves the file in one or two more
+//! pieces, and the file in need of as much free space as the journal is long, also when it has all
+//! its blocks: while blocks are shared, the file has fewer, and somebody else can take them.
 
 use std::time::Instant;
 
@@ -36,8 +37,9 @@ use crate::file::FileDev;
 use crate::remap::{JournalCopy, Remap, RemapPair};
 use crate::tag::Cause;
 
-/// See [`Remap::least_run_bytes`]: a clone makes XFS write 15 KiB, whatever its length: its log, and in time the trees of the file's extents
-/// and of reference counts (measured as in `docs/LAB.md`, by the bytes beyond those that are logged).
+/// See [`Remap::least_run_bytes`]: a clone makes XFS write 15 KiB, whatever its length: its log,
+/// and in time the trees of the file's extents and of reference counts (measured as in
+/// `docs/LAB.md`, by the bytes beyond those that are logged).
 const LEAST_RUN: u32 = 32 << 10;
 
 /// Neighbouring pairs, in bytes.
@@ -54,7 +56,8 @@ impl FileDev {
         if self.shape.block_device || self.shape.read_only {
             return None;
         }
-        // From the end of the file to the end of the file: the file system says whether it can, and has nothing to do.
+        // From the end of the file to the end of the file: the file system says whether it can, and
+        // has nothing to do.
         let end = u64::try_from(rustix::fs::fstat(&self.file).ok()?.st_size).ok()?;
         retry_on_intr(|| file_ioctl::clone_range(&self.file, end, 0, end)).ok()?;
         let block = file_ioctl::block_size_bytes(&self.file).ok()?;
@@ -176,8 +179,9 @@ impl Remap for FileDev {
         Ok(())
     }
 
-    /// Puts preallocated blocks there: nothing is shared any more, and what is written next needs no new place. Holes in their stead, or shared
-    /// blocks that are copied on the next write, cost 0.3 bytes more for each byte of 64 KiB that is overwritten.
+    /// Puts preallocated blocks there: nothing is shared any more, and what is written next needs
+    /// no new place. Holes in their stead, or shared blocks that are copied on the next write, cost
+    /// 0.3 bytes more for each byte of 64 KiB that is overwritten.
     fn release(&self, offset: u64, len: u64) -> Result<(), MediaError> {
         check_range(
             Op::Discard,

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-/// Whole pieces of `piece` bytes of a file that may hold data, as byte ranges in ascending order. The last
-/// one ends at `size`. A file system that cannot tell gives one range.
+/// Whole pieces of `piece` bytes of a file that may hold data, as byte ranges in ascending order.
+/// The last one ends at `size`. A file system that cannot tell gives one range.
 fn data_ranges(file: &File, size: u64, piece: u64) -> io::Result<Vec<Range<u64>>> {
     let whole = 0..size;
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -34,8 +34,9 @@ fn data_ranges(file: &File, size: u64, piece: u64) -> io::Result<Vec<Range<u64>>
     Ok(ranges)
 }
 
-/// Calls `put` with each piece of `piece` bytes of the file that may hold data; a last one may be shorter.
-/// Returns the size of the file, rounded down to whole sectors of 512 bytes; the rest is left out.
+/// Calls `put` with each piece of `piece` bytes of the file that may hold data; a last one may be
+/// shorter. Returns the size of the file, rounded down to whole sectors of 512 bytes; the rest is
+/// left out.
 pub(crate) fn load(path: &Path, piece: usize, mut put: impl FnMut(u64, &[u8])) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let len = file.metadata()?.len();

@@ -26,22 +26,24 @@ pub fn size_bytes(fd: impl AsFd) -> Result<u64, Errno> {
 
 /// Logical sector size in bytes: the smallest unit that the device transfers.
 pub fn sector_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
-    // SAFETY: the kernel's BLKSSZGET (`put_int`) writes exactly one int through the pointer; u32 has
-    // its size and alignment, and every bit pattern is a valid u32.
+    // SAFETY: the kernel's BLKSSZGET (`put_int`) writes exactly one int through the pointer; u32
+    // has its size and alignment, and every bit pattern is a valid u32.
     unsafe { ioctl::ioctl(fd, Getter::<BLKSSZGET, u32>::new()) }
 }
 
 /// Tells the device that the content of a range is no longer needed. Both numbers are bytes and
 /// multiples of the sector size; the content is undefined afterwards.
 pub fn discard(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
-    // SAFETY: BLKDISCARD reads exactly two u64 through the pointer, and that is what the setter holds.
+    // SAFETY: BLKDISCARD reads exactly two u64 through the pointer, and that is what the setter
+    // holds.
     unsafe { ioctl::ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new([offset, len])) }
 }
 
-/// Fills a range with zeros, by the device's own means where it has them. Both numbers are bytes and
-/// multiples of the sector size.
+/// Fills a range with zeros, by the device's own means where it has them. Both numbers are bytes
+/// and multiples of the sector size.
 pub fn zero_out(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
-    // SAFETY: BLKZEROOUT reads exactly two u64 through the pointer, and that is what the setter holds.
+    // SAFETY: BLKZEROOUT reads exactly two u64 through the pointer, and that is what the setter
+    // holds.
     unsafe { ioctl::ioctl(fd, Setter::<BLKZEROOUT, [u64; 2]>::new([offset, len])) }
 }
 

@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Bytes of a cache line, on every x86-64 processor that there is.
 pub(crate) const LINE: usize = 64;
 
-/// How lines are written back. Intel's manual, volume 2, under the instructions' names: `clflushopt` and `clwb` of different
-/// lines overtake each other and later stores until an SFENCE, a locked instruction or the like;
-/// `clwb` may keep the line in the cache; `clflush` waits for each line.
+/// How lines are written back. Intel's manual, volume 2, under the instructions' names:
+/// `clflushopt` and `clwb` of different lines overtake each other and later stores until an SFENCE,
+/// a locked instruction or the like; `clwb` may keep the line in the cache; `clflush` waits for
+/// each line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) enum WriteBack {
@@ -36,8 +37,9 @@ pub(crate) fn detect() -> WriteBack {
     *FOUND.get_or_init(arch::detect)
 }
 
-/// Returns when every line that this thread has begun to write back, and every store past the cache, is accepted by the
-/// memory, and not before. A thread that hands over through a lock has done the same on x86-64: unlocking is a locked instruction.
+/// Returns when every line that this thread has begun to write back, and every store past the
+/// cache, is accepted by the memory, and not before. A thread that hands over through a lock has
+/// done the same on x86-64: unlocking is a locked instruction.
 pub fn store_fence() {
     arch::store_fence();
 }
@@ -58,8 +60,8 @@ mod arch {
     use super::{AtomicU64, WriteBack};
 
     pub(super) fn detect() -> WriteBack {
-        // Intel's manual, volume 2, CPUID: leaf 7, EBX bit 24 is CLWB, bit 23 CLFLUSHOPT. CLFLUSH came with SSE2, which
-        // every x86-64 processor has.
+        // Intel's manual, volume 2, CPUID: leaf 7, EBX bit 24 is CLWB, bit 23 CLFLUSHOPT. CLFLUSH
+        // came with SSE2, which every x86-64 processor has.
         if __cpuid(0).eax < 7 {
             return WriteBack::Clflush;
         }
@@ -79,9 +81,9 @@ mod arch {
     impl WriteBack {
         pub(crate) fn line(self, word: &AtomicU64) {
             let at = word.as_ptr();
-            // SAFETY: each instruction takes an address of memory that can be read, which a reference is, and changes no
-            // content. `detect` has found the processor to have it. Not declared `nomem`, so the compiler moves
-            // no store from before it to behind it.
+            // SAFETY: each instruction takes an address of memory that can be read, which a
+            // reference is, and changes no content. `detect` has found the processor to have it.
+            // Not declared `nomem`, so the compiler moves no store from before it to behind it.
             unsafe {
                 match self {
                     Self::Clwb => asm!("clwb [{}]", in(reg) at, options(nostack, preserves_flags)),
@@ -97,7 +99,8 @@ mod arch {
         }
     }
 
-    /// From so many bytes on the processor's own copy is the quicker one: it fetches lines ahead where a loop over words waits for each.
+    /// From so many bytes on the processor's own copy is the quicker one: it fetches lines ahead
+    /// where a loop over words waits for each.
     const LONG: usize = 512;
 
     /// Copies whole words out, as many as there are of both.
@@ -106,9 +109,10 @@ mod arch {
         if n * 8 < LONG {
             return super::load_one_by_one(words, out);
         }
-        // SAFETY: so many bytes are there to be read and to be written, in different places, as `out` is nobody else's. REP MOVSB loads
-        // what other threads may be storing; no more is said of that than that it was there before or after. The direction flag is clear
-        // as the ABI has it.
+        // SAFETY: so many bytes are there to be read and to be written, in different places, as
+        // `out` is nobody else's. REP MOVSB loads what other threads may be storing; no more is
+        // said of that than that it was there before or after. The direction flag is clear as the
+        // ABI has it.
         unsafe {
             asm!(
                 "rep movsb",
@@ -124,9 +128,10 @@ mod arch {
     pub(crate) fn store_past_cache(words: &[AtomicU64], values: &[[u8; 8]]) {
         for (word, value) in words.iter().zip(values) {
             let value = u64::from_ne_bytes(*value);
-            // SAFETY: MOVNTI stores one aligned word in one piece where an atomic store could go. It is weaker in this
-            // only, that other threads may see it later than what this thread stores afterwards; the
-            // caller says so to his own, and nothing here builds on that order before a fence.
+            // SAFETY: MOVNTI stores one aligned word in one piece where an atomic store could go.
+            // It is weaker in this only, that other threads may see it later than what this thread
+            // stores afterwards; the caller says so to his own, and nothing here builds on that
+            // order before a fence.
             unsafe {
                 asm!(
                     "movnti [{}], {}",

@@ -21,14 +21,16 @@ struct FileCloneRange {
 
 /// Block size of the file system in bytes: what ranges that are cloned are multiples of.
 pub fn block_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
-    // SAFETY: the kernel answers FIGETBSZ itself, before any file system is asked (`do_vfs_ioctl`), and writes exactly
-    // one int through the pointer; u32 has its size and alignment, and every bit pattern is a valid u32.
+    // SAFETY: the kernel answers FIGETBSZ itself, before any file system is asked (`do_vfs_ioctl`),
+    // and writes exactly one int through the pointer; u32 has its size and alignment, and every bit
+    // pattern is a valid u32.
     unsafe { ioctl::ioctl(fd, Getter::<FIGETBSZ, u32>::new()) }
 }
 
-/// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the blocks that hold it. All three
-/// are multiples of [`block_size_bytes`], and the ranges do not overlap; a `len` of 0 means up to the end of the file.
-/// `EOPNOTSUPP` where the file system has no such thing.
+/// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the
+/// blocks that hold it. All three are multiples of [`block_size_bytes`], and the ranges do not
+/// overlap; a `len` of 0 means up to the end of the file. `EOPNOTSUPP` where the file system has no
+/// such thing.
 pub fn clone_range(fd: impl AsFd, from: u64, len: u64, to: u64) -> Result<(), Errno> {
     let fd = fd.as_fd();
     let range = FileCloneRange {
@@ -37,8 +39,9 @@ pub fn clone_range(fd: impl AsFd, from: u64, len: u64, to: u64) -> Result<(), Er
         src_length: len,
         dest_offset: to,
     };
-    // SAFETY: the kernel answers FICLONERANGE itself and reads exactly one `struct file_clone_range`, which is what the setter
-    // holds; the descriptor in it is open as long as `fd` lives.
+    // SAFETY: the kernel answers FICLONERANGE itself and reads exactly one
+    // `struct file_clone_range`, which is what the setter holds; the descriptor in it is open as
+    // long as `fd` lives.
     unsafe { ioctl::ioctl(fd, Setter::<FICLONERANGE, FileCloneRange>::new(range)) }
 }
 

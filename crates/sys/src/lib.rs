@@ -1,7 +1,8 @@
-//! The only unsafe code outside the C interface: system calls and instructions that no safe crate wraps.
+//! The only unsafe code outside the C interface: system calls and instructions that no safe crate
+//! wraps.
 //!
-//! Each function is safe to call with any arguments: what the kernel refuses comes back as its errno, a range that is
-//! none panics.
+//! Each function is safe to call with any arguments: what the kernel refuses comes back as its
+//! errno, a range that is none panics.
 
 #[cfg(target_os = "linux")]
 pub mod block_ioctl;

@@ -4,8 +4,9 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// Locks a range of a file for as long as this open file description lives (`F_OFD_SETLK`); to the end, and beyond it, with a length of 0. Shared
-/// locks go together; an exclusive one needs a descriptor that is open for writing. `EAGAIN`: somebody else has a lock on a part of it.
+/// Locks a range of a file for as long as this open file description lives (`F_OFD_SETLK`); to the
+/// end, and beyond it, with a length of 0. Shared locks go together; an exclusive one needs a
+/// descriptor that is open for writing. `EAGAIN`: somebody else has a lock on a part of it.
 pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Result<(), Errno> {
     let how = match exclusive {
         true => libc::F_WRLCK,
@@ -18,7 +19,8 @@ pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Re
         l_len: i64::try_from(len).map_err(|_| Errno::OVERFLOW)?,
         l_pid: 0,
     };
-    // SAFETY: the kernel's F_OFD_SETLK reads one `struct flock64`, which lives until the call returns.
+    // SAFETY: the kernel's F_OFD_SETLK reads one `struct flock64`, which lives until the call
+    // returns.
     let done = unsafe {
         libc::fcntl(
             file.as_fd().as_raw_fd(),
@@ -32,8 +34,9 @@ pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Re
     }
 }
 
-/// Locks every page that the process has or will have in memory, and brings in those that it has (`mlockall(2)`). Pages that it gets
-/// later come when they are asked for, not when they are first used.
+/// Locks every page that the process has or will have in memory, and brings in those that it has
+/// (`mlockall(2)`). Pages that it gets later come when they are asked for, not when they are first
+/// used.
 pub fn lock_memory() -> Result<(), Errno> {
     // SAFETY: mlockall takes no pointer and changes no content.
     let done = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };

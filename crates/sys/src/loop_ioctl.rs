@@ -62,7 +62,8 @@ const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() ==
 /// What a loop device is attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backing {
-    /// The device number of the file system that the file is on, as the kernel's `new_encode_dev` packs it.
+    /// The device number of the file system that the file is on, as the kernel's `new_encode_dev`
+    /// packs it.
     pub device: u64,
     /// The file's inode number.
     pub inode: u64,
@@ -72,11 +73,13 @@ pub struct Backing {
     pub sizelimit: u64,
 }
 
-/// The number of a loop device that is not in use. Somebody else may take it before the caller does.
+/// The number of a loop device that is not in use. Somebody else may take it before the caller
+/// does.
 pub fn free_device(control: impl AsFd) -> Result<u32, Errno> {
     /// Answers with what ioctl(2) returns.
     struct GetFree;
-    // SAFETY: the kernel's LOOP_CTL_GET_FREE takes no argument and writes through no pointer; what ioctl(2) returns is the number.
+    // SAFETY: the kernel's LOOP_CTL_GET_FREE takes no argument and writes through no pointer; what
+    // ioctl(2) returns is the number.
     unsafe impl ioctl::Ioctl for GetFree {
         type Output = u32;
         const IS_MUTATING: bool = false;
@@ -93,8 +96,8 @@ pub fn free_device(control: impl AsFd) -> Result<u32, Errno> {
             u32::try_from(out).map_err(|_| Errno::INVAL)
         }
     }
-    // SAFETY: see above. On a descriptor that is not /dev/loop-control the number is refused: group 'L' (0x4C) belongs to loop
-    // devices.
+    // SAFETY: see above. On a descriptor that is not /dev/loop-control the number is refused: group
+    // 'L' (0x4C) belongs to loop devices.
     unsafe { ioctl::ioctl(control, GetFree) }
 }
 
@@ -110,8 +113,9 @@ pub fn attach(device: impl AsFd, file: impl AsFd, flags: u32, name: &[u8]) -> Re
         info,
         reserved: [0; 8],
     };
-    // SAFETY: the kernel's LOOP_CONFIGURE reads exactly one `struct loop_config`, which is what the setter holds; the descriptor
-    // in it is open as long as `file` lives, and the kernel takes a reference of its own.
+    // SAFETY: the kernel's LOOP_CONFIGURE reads exactly one `struct loop_config`, which is what the
+    // setter holds; the descriptor in it is open as long as `file` lives, and the kernel takes a
+    // reference of its own.
     unsafe { ioctl::ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }
 }
 
@@ -123,8 +127,8 @@ pub fn detach(device: impl AsFd) -> Result<(), Errno> {
 
 /// What a loop device is attached to. `ENXIO`: to nothing.
 pub fn backing(device: impl AsFd) -> Result<Backing, Errno> {
-    // SAFETY: the kernel's LOOP_GET_STATUS64 writes exactly one `struct loop_info64`, which is what the getter has room for; every
-    // bit pattern is a valid one.
+    // SAFETY: the kernel's LOOP_GET_STATUS64 writes exactly one `struct loop_info64`, which is what
+    // the getter has room for; every bit pattern is a valid one.
     let info = unsafe { ioctl::ioctl(device, Getter::<LOOP_GET_STATUS64, LoopInfo>::new())? };
     Ok(Backing {
         device: info.device,

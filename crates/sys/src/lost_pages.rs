@@ -1,9 +1,12 @@
-//! Pages of mappings that are not there any more: an access raises SIGBUS, and should be an error instead of the end of the process.
+//! Pages of mappings that are not there any more: an access raises SIGBUS, and should be an error
+//! instead of the end of the process.
 //!
-//! The kernel sends SIGBUS for memory that has gone bad (a line of persistent memory that its controller could not correct: `memory_failure`,
-//! Documentation/mm/hwpoison.rst), and for a page beyond the end of a file that was cut off. The handler notes the page as lost and puts a
-//! page of zeros in its place, so that the instruction ends. Whoever has touched memory asks afterwards whether a page of his was lost meanwhile:
-//! then what he has read is not what is stored, and what he has stored is nowhere. A page that was lost stays lost until it is mapped anew.
+//! The kernel sends SIGBUS for memory that has gone bad (a line of persistent memory that its
+//! controller could not correct: `memory_failure`, Documentation/mm/hwpoison.rst), and for a page
+//! beyond the end of a file that was cut off. The handler notes the page as lost and puts a page of
+//! zeros in its place, so that the instruction ends. Whoever has touched memory asks afterwards
+//! whether a page of his was lost meanwhile: then what he has read is not what is stored, and what
+//! he has stored is nowhere. A page that was lost stays lost until it is mapped anew.
 //!
 //! Faults at other addresses go to whoever handled SIGBUS before.
 
@@ -19,8 +22,8 @@ use rustix::io::Errno;
 /// Pages that a mapping may lose before all of it counts as lost.
 const PAGES: usize = 64;
 
-/// A range of memory whose lost pages are noted. It is never freed, because the handler may be walking the list of them; when its
-/// mapping is gone the next one takes it.
+/// A range of memory whose lost pages are noted. It is never freed, because the handler may be
+/// walking the list of them; when its mapping is gone the next one takes it.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// The first address; 0 while nobody has it.
@@ -64,8 +67,9 @@ impl Watched {
     /// Whether no page of `range` (addresses) was lost in what the caller did before.
     #[inline]
     pub(crate) fn check(&self, range: impl FnOnce() -> Range<usize>) -> Result<(), Errno> {
-        // What was loaded before was loaded before this asks. A store to a page that another thread has lost meanwhile came after the page was noted: the
-        // kernel interrupts every processor that could still reach the old one.
+        // What was loaded before was loaded before this asks. A store to a page that another thread
+        // has lost meanwhile came after the page was noted: the kernel interrupts every processor
+        // that could still reach the old one.
         fence(Acquire);
         match self.lost.load(Relaxed) {
             0 => Ok(()),
@@ -144,7 +148,8 @@ fn install() -> Result<(), Errno> {
         page_size();
         // SAFETY: a sigaction of zeros is one: the default action.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: both are what sigaction(2) wants; with no new action it only says which one there is.
+        // SAFETY: both are what sigaction(2) wants; with no new action it only says which one there
+        // is.
         if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
             return Err(errno());
         }
@@ -154,7 +159,8 @@ fn install() -> Result<(), Errno> {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handle as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: `handle` has the signature that SA_SIGINFO asks for and does only what a handler may: atomics, mmap(2), sigaction(2).
+        // SAFETY: `handle` has the signature that SA_SIGINFO asks for and does only what a handler
+        // may: atomics, mmap(2), sigaction(2).
         match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) } {
             0 => Ok(()),
             _ => Err(errno()),
@@ -186,13 +192,15 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
 fn put_zeros(page: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: it replaces a page of a mapping that is watched, which is its owner's until he has called `end`. He accesses it by atomics
-    // and whole words only, builds nothing on what it holds before he has asked whether it was lost, and unmaps it with the rest.
+    // SAFETY: it replaces a page of a mapping that is watched, which is its owner's until he has
+    // called `end`. He accesses it by atomics and whole words only, builds nothing on what it holds
+    // before he has asked whether it was lost, and unmaps it with the rest.
     let mapped = unsafe { libc::mmap(page as *mut c_void, page_size(), protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
-/// To whoever was there before: his handler, or the default, which ends the process when the instruction is tried again.
+/// To whoever was there before: his handler, or the default, which ends the process when the
+/// instruction is tried again.
 fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(before) = BEFORE.get() else {
         return;

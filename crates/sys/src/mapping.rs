@@ -1,13 +1,16 @@
 //! A file mapped into memory, for storage that is written by storing.
 //!
-//! - Memory is touched in one way only: as aligned words of 8 bytes, each by one atomic access. Whoever maps the same file
-//!   elsewhere, and other threads here, see each word old or new; a store of part of a word leaves the rest
-//!   as it is, whoever changes it at the same time.
-//! - The memory is never handed out, neither as a slice nor as a pointer. Ranges are checked; one that is outside panics.
-//! - Memory that has gone bad, and what lies beyond the new end of a file that somebody has cut off, is EIO: what was loaded then is nothing, and
-//!   what was stored is lost. It stays so until the file is mapped anew.
-//! - On x86-64 lines go to the medium by `clwb`, `clflushopt` or `clflush`, whichever the processor has. Elsewhere there
-//!   is only [`Mapping::sync`], and a mapping says so ([`Mapping::write_back_instruction`]).
+//! - Memory is touched in one way only: as aligned words of 8 bytes, each by one atomic access.
+//!   Whoever maps the same file elsewhere, and other threads here, see each word old or new; a
+//!   store of part of a word leaves the rest as it is, whoever changes it at the same time.
+//! - The memory is never handed out, neither as a slice nor as a pointer. Ranges are checked; one
+//!   that is outside panics.
+//! - Memory that has gone bad, and what lies beyond the new end of a file that somebody has cut
+//!   off, is EIO: what was loaded then is nothing, and what was stored is lost. It stays so until
+//!   the file is mapped anew.
+//! - On x86-64 lines go to the medium by `clwb`, `clflushopt` or `clflush`, whichever the processor
+//!   has. Elsewhere there is only [`Mapping::sync`], and a mapping says so
+//!   ([`Mapping::write_back_instruction`]).
 
 use std::fmt;
 use std::fs::File;
@@ -36,8 +39,8 @@ pub struct Mapping {
     watched: &'static Watched,
 }
 
-// SAFETY: the memory belongs to the mapping until it is dropped and is accessed through atomics only (and by
-// instructions that write whole words), so any thread may do so at any time.
+// SAFETY: the memory belongs to the mapping until it is dropped and is accessed through atomics
+// only (and by instructions that write whole words), so any thread may do so at any time.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -49,11 +52,13 @@ pub enum Access {
     ReadOnly,
     /// Loads and stores; what is stored is in the file.
     ReadWrite,
-    /// Loads and stores; what is stored stays in this process's memory (MAP_PRIVATE), and the file may be open for reading only.
+    /// Loads and stores; what is stored stays in this process's memory (MAP_PRIVATE), and the file
+    /// may be open for reading only.
     Private,
-    /// As `ReadWrite`, with MAP_SYNC: the file system has written its own structures when a page can first be stored to, so lines that
-    /// went to the medium are in the file after a power cut. `EOPNOTSUPP` where the file is not on persistent
-    /// memory with DAX, and on processors on which there is no instruction to write lines back.
+    /// As `ReadWrite`, with MAP_SYNC: the file system has written its own structures when a page
+    /// can first be stored to, so lines that went to the medium are in the file after a power cut.
+    /// `EOPNOTSUPP` where the file is not on persistent memory with DAX, and on processors on which
+    /// there is no instruction to write lines back.
     Synchronous,
 }
 
@@ -98,7 +103,8 @@ impl Mapping {
         self.words == 0
     }
 
-    /// Whether lines that were written back and fenced survive a power cut by themselves; otherwise after [`sync`](Self::sync) only.
+    /// Whether lines that were written back and fenced survive a power cut by themselves; otherwise
+    /// after [`sync`](Self::sync) only.
     pub fn is_synchronous(&self) -> bool {
         self.is_synchronous
     }
@@ -146,8 +152,9 @@ impl Mapping {
         self.check(&range)
     }
 
-    /// Copies whole words in, past the cache: on their way to the medium at once, but visible to other threads no sooner than
-    /// after [`store_fence`](crate::store_fence) or the release of a lock. Panics unless offset and length are in words.
+    /// Copies whole words in, past the cache: on their way to the medium at once, but visible to
+    /// other threads no sooner than after [`store_fence`](crate::store_fence) or the release of a
+    /// lock. Panics unless offset and length are in words.
     pub fn store_past_cache(&self, offset: usize, data: &[u8]) -> Result<(), Errno> {
         let range = self.checked(offset, data.len());
         let (chunks, rest) = data.as_chunks::<WORD>();
@@ -161,8 +168,8 @@ impl Mapping {
         self.check(&range)
     }
 
-    /// One word. Panics unless `offset` is a multiple of 8. Sees everything that was stored before the
-    /// [`store_u64`](Self::store_u64) whose value it sees.
+    /// One word. Panics unless `offset` is a multiple of 8. Sees everything that was stored before
+    /// the [`store_u64`](Self::store_u64) whose value it sees.
     pub fn load_u64(&self, offset: usize) -> Result<u64, Errno> {
         let value = self.word(offset).load(Acquire);
         self.check(&(offset..offset + WORD)).map(|()| value)
@@ -174,8 +181,8 @@ impl Mapping {
         self.check(&(offset..offset + WORD))
     }
 
-    /// Begins to write the lines of a range back to the medium; done after [`store_fence`](crate::store_fence). Returns
-    /// how many lines of 64 bytes the range touches.
+    /// Begins to write the lines of a range back to the medium; done after
+    /// [`store_fence`](crate::store_fence). Returns how many lines of 64 bytes the range touches.
     pub fn write_back(&self, offset: usize, len: usize) -> Result<usize, Errno> {
         let range = self.checked(offset, len);
         if range.is_empty() {
@@ -189,7 +196,8 @@ impl Mapping {
         self.check(&range).map(|()| lines.len())
     }
 
-    /// Writes the pages of a range to the file's device and waits until they are there, as fsync does.
+    /// Writes the pages of a range to the file's device and waits until they are there, as fsync
+    /// does.
     pub fn sync(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let range = self.checked(offset, len);
         if range.is_empty() {
@@ -197,7 +205,8 @@ impl Mapping {
         }
         let page = rustix::param::page_size();
         let start = range.start - range.start % page;
-        // SAFETY: the range is inside the mapping, and `start` is the beginning of a page because the mapping is.
+        // SAFETY: the range is inside the mapping, and `start` is the beginning of a page because
+        // the mapping is.
         unsafe {
             let at = self.base.as_ptr().cast::<u8>().add(start);
             msync(at.cast(), range.end - start, MsyncFlags::SYNC)
@@ -213,8 +222,8 @@ impl Mapping {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `new` has mapped that many words at `base`, which is the beginning of a page and so aligned; they stay
-        // until `drop`. Being atomics they may change at any time.
+        // SAFETY: `new` has mapped that many words at `base`, which is the beginning of a page and
+        // so aligned; they stay until `drop`. Being atomics they may change at any time.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
@@ -237,8 +246,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watched.end();
-        // SAFETY: nothing refers to the memory any more: it was never handed out. It fails for arguments only that no
-        // mapping has.
+        // SAFETY: nothing refers to the memory any more: it was never handed out. It fails for
+        // arguments only that no mapping has.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
@@ -286,7 +295,8 @@ mod tests {
         (file, mapping)
     }
 
-    /// Every offset in a word and every length up to three words, against the file as the kernel reads it.
+    /// Every offset in a word and every length up to three words, against the file as the kernel
+    /// reads it.
     #[test]
     fn bytes_arrive_where_they_belong() {
         let (file, mapping) = memory();
@@ -388,7 +398,8 @@ mod tests {
         );
     }
 
-    /// What is behind the new end of a file that was cut off is an error, for whoever touches it and however; what is before it is there.
+    /// What is behind the new end of a file that was cut off is an error, for whoever touches it
+    /// and however; what is before it is there.
     #[test]
     fn what_was_cut_off_is_an_error() {
         let page = rustix::param::page_size();

@@ -1,7 +1,7 @@
 //! Requests to a Linux MTD device: raw flash (`mtd/mtd-abi.h`).
 //!
-//! Pages are read and written with their out-of-band bytes in one request (`MEMREAD`, Linux 6.1; `MEMWRITE`), those bytes placed where the
-//! error correction leaves room (`MTD_OPS_AUTO_OOB`).
+//! Pages are read and written with their out-of-band bytes in one request (`MEMREAD`, Linux 6.1;
+//! `MEMWRITE`), those bytes placed where the error correction leaves room (`MTD_OPS_AUTO_OOB`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -126,8 +126,9 @@ impl Mtd {
 
     /// What it is.
     pub fn info(&self) -> Result<Info, Errno> {
-        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMGETINFO writes exactly one `struct mtd_info_user`
-        // through the pointer, which is what the getter has room for; every bit pattern is a valid one.
+        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMGETINFO writes exactly
+        // one `struct mtd_info_user` through the pointer, which is what the getter has room for;
+        // every bit pattern is a valid one.
         let info = unsafe { ioctl::ioctl(&self.fd, Getter::<MEMGETINFO, InfoUser>::new())? };
         // MTD_NANDFLASH, MTD_MLCNANDFLASH; MTD_WRITEABLE.
         let is_nand = matches!(info.kind, 4 | 8);
@@ -143,8 +144,9 @@ impl Mtd {
         })
     }
 
-    /// Reads a page's `data` and its first free out-of-band bytes; either may be empty. With the errno come the statistics, which say more
-    /// when it is `EUCLEAN` (corrected) or `EBADMSG` (not to be corrected). `ENOTTY`: the kernel is older than 6.1.
+    /// Reads a page's `data` and its first free out-of-band bytes; either may be empty. With the
+    /// errno come the statistics, which say more when it is `EUCLEAN` (corrected) or `EBADMSG` (not
+    /// to be corrected). `ENOTTY`: the kernel is older than 6.1.
     pub fn read(
         &self,
         start: u64,
@@ -164,9 +166,10 @@ impl Mtd {
             statistics: EccStatistics::default(),
             end: 0,
         };
-        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMREAD reads and writes exactly one `struct
-        // mtd_read_req` through the pointer, which is what the updater points to, and writes at most `len` bytes at `data`
-        // and `ooblen` at `oob`: exclusive borrows of so many bytes that live as long as this call.
+        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMREAD reads and writes
+        // exactly one `struct mtd_read_req` through the pointer, which is what the updater points
+        // to, and writes at most `len` bytes at `data` and `ooblen` at `oob`: exclusive borrows of
+        // so many bytes that live as long as this call.
         let done =
             unsafe { ioctl::ioctl(&self.fd, Updater::<MEMREAD, ReadRequest>::new(&mut request)) };
         (done, request.statistics)
@@ -183,9 +186,10 @@ impl Mtd {
             mode: AUTO_OOB,
             padding: [0; 7],
         };
-        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMWRITE reads exactly one `struct mtd_write_req` through
-        // the pointer, which is what the updater points to, and only reads `len` bytes at `data` and `ooblen` at `oob`: borrows
-        // of so many bytes that live as long as this call.
+        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMWRITE reads exactly one
+        // `struct mtd_write_req` through the pointer, which is what the updater points to, and only
+        // reads `len` bytes at `data` and `ooblen` at `oob`: borrows of so many bytes that live as
+        // long as this call.
         unsafe {
             ioctl::ioctl(
                 &self.fd,
@@ -196,24 +200,25 @@ impl Mtd {
 
     /// Erases whole blocks. `EIO`: it failed.
     pub fn erase(&self, start: u64, len: u64) -> Result<(), Errno> {
-        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMERASE64 reads exactly one `struct
-        // erase_info_user64` through the pointer: two u64, start and length, which is what the setter holds.
+        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMERASE64 reads exactly
+        // one `struct erase_info_user64` through the pointer: two u64, start and length, which is
+        // what the setter holds.
         unsafe { ioctl::ioctl(&self.fd, Setter::<MEMERASE64, [u64; 2]>::new([start, len])) }
     }
 
     /// Whether the block at `start` is bad.
     pub fn is_bad(&self, start: u64) -> Result<bool, Errno> {
         let start = i64::try_from(start).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMGETBADBLOCK reads exactly one `loff_t` through the
-        // pointer, which is what it is given, and writes nothing.
+        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMGETBADBLOCK reads
+        // exactly one `loff_t` through the pointer, which is what it is given, and writes nothing.
         unsafe { ioctl::ioctl(&self.fd, GetBadBlock(start)) }
     }
 
     /// Marks the block at `start` bad, for good.
     pub fn mark_bad(&self, start: u64) -> Result<(), Errno> {
         let start = i64::try_from(start).map_err(|_| Errno::INVAL)?;
-        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMSETBADBLOCK reads exactly one `loff_t` through the
-        // pointer, which is what the setter holds.
+        // SAFETY: the descriptor is one of an MTD device (`new`), where MEMSETBADBLOCK reads
+        // exactly one `loff_t` through the pointer, which is what the setter holds.
         unsafe { ioctl::ioctl(&self.fd, Setter::<MEMSETBADBLOCK, i64>::new(start)) }
     }
 }
@@ -230,8 +235,8 @@ fn address<T>(pointer: *const T, len: usize) -> u64 {
 /// MEMGETBADBLOCK: its answer is what the call returns.
 struct GetBadBlock(i64);
 
-// SAFETY: the opcode is MEMGETBADBLOCK's, the pointer is to the `loff_t` in it, which the kernel only reads; the answer is taken
-// from the returned number alone.
+// SAFETY: the opcode is MEMGETBADBLOCK's, the pointer is to the `loff_t` in it, which the kernel
+// only reads; the answer is taken from the returned number alone.
 unsafe impl ioctl::Ioctl for GetBadBlock {
     type Output = bool;
 

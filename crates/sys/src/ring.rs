@@ -1,7 +1,7 @@
 //! Many writes to one file in one system call, by io_uring.
 //!
-//! Nothing stays behind: every write has ended when the call returns, whatever became of it, so the memory that it
-//! took from is only borrowed.
+//! Nothing stays behind: every write has ended when the call returns, whatever became of it, so the
+//! memory that it took from is only borrowed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,8 +28,9 @@ impl Ring {
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
     }
 
-    /// Does all `writes`, in no order, and waits for their ends; `ended` hears how many bytes each wrote, or why none. As with
-    /// `pwritev`, a write may be short and has at most `UIO_MAXIOV` (1024) pieces.
+    /// Does all `writes`, in no order, and waits for their ends; `ended` hears how many bytes each
+    /// wrote, or why none. As with `pwritev`, a write may be short and has at most `UIO_MAXIOV`
+    /// (1024) pieces.
     pub fn write_all(
         &mut self,
         file: BorrowedFd<'_>,
@@ -47,8 +48,9 @@ impl Ring {
                 .offset(*offset)
                 .build()
                 .user_data(i as u64);
-                // SAFETY: the entry points to `pieces`, which this call borrows until `finish` below has seen the end of
-                // every write of the chunk; the descriptor is borrowed as long. A write only reads that memory.
+                // SAFETY: the entry points to `pieces`, which this call borrows until `finish`
+                // below has seen the end of every write of the chunk; the descriptor is borrowed as
+                // long. A write only reads that memory.
                 let pushed = unsafe { self.ring.submission().push(&entry) };
                 assert!(
                     pushed.is_ok(),
@@ -68,7 +70,8 @@ impl Ring {
                 match Errno::from_io_error(&error) {
                     Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
                     _ => {
-                        // Some of the writes may be under way and go on reading memory that the caller would take back.
+                        // Some of the writes may be under way and go on reading memory that the
+                        // caller would take back.
                         eprintln!("io_uring_enter: {error}");
                         std::process::abort();
                     }

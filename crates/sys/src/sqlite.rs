@@ -1,11 +1,15 @@
-//! A virtual file system of SQLite whose files are given by a trait (SQLite's `os.h`; "The SQLite OS Interface or VFS").
+//! A virtual file system of SQLite whose files are given by a trait (SQLite's `os.h`; "The SQLite
+//! OS Interface or VFS").
 //!
-//! There is one, [`VFS`], registered for good when the first [`Files`] are attached, because connections keep its address. A database
-//! of attached files has the path that [`Attached::path`] gives. When they have been detached, what a connection still does there fails.
+//! There is one, [`VFS`], registered for good when the first [`Files`] are attached, because
+//! connections keep its address. A database of attached files has the path that [`Attached::path`]
+//! gives. When they have been detached, what a connection still does there fails.
 //!
-//! What SQLite is told: an overwrite of some bytes leaves those beside it alone, and less than a page can be read, as its own VFS for Unix says.
-//! A database is locked by one connection at a time, readers too. There is no shared memory, so that a write-ahead log needs
-//! `locking_mode=EXCLUSIVE`; and no file without a name, so that temporary ones need `temp_store=MEMORY`.
+//! What SQLite is told: an overwrite of some bytes leaves those beside it alone, and less than a
+//! page can be read, as its own VFS for Unix says. A database is locked by one connection at a
+//! time, readers too. There is no shared memory, so that a write-ahead log needs
+//! `locking_mode=EXCLUSIVE`; and no file without a name, so that temporary ones need
+//! `temp_store=MEMORY`.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -108,13 +112,15 @@ impl Drop for Attached {
     }
 }
 
-/// Begins SQLite's random numbers anew. They go into the headers of journals, so whoever wants equal bytes in equal runs must seed them, and see
-/// to it that nothing else in the process uses SQLite meanwhile.
+/// Begins SQLite's random numbers anew. They go into the headers of journals, so whoever wants
+/// equal bytes in equal runs must seed them, and see to it that nothing else in the process uses
+/// SQLite meanwhile.
 pub fn seed_random(seed: u32) {
     // 0 would mean that they are drawn from the machine.
     let seed = (seed | 1) as c_int;
     let none: *mut ffi::sqlite3 = null_mut();
-    // SAFETY: this control takes an int and a connection, which may be null, and keeps neither; it may be called at any time.
+    // SAFETY: this control takes an int and a connection, which may be null, and keeps neither; it
+    // may be called at any time.
     unsafe {
         ffi::sqlite3_test_control(ffi::SQLITE_TESTCTRL_PRNG_SEED, seed, none);
     }
@@ -204,8 +210,9 @@ fn register() {
         xGetSystemCall: None,
         xNextSystemCall: None,
     };
-    // SAFETY: the structure is never freed, as SQLite wants it, and every function in it has the signature and keeps the contract of its
-    // place; those left out are called only after others that never succeed here (xDlSym, xDlClose), or not with this version.
+    // SAFETY: the structure is never freed, as SQLite wants it, and every function in it has the
+    // signature and keeps the contract of its place; those left out are called only after others
+    // that never succeed here (xDlSym, xDlClose), or not with this version.
     let result = unsafe { ffi::sqlite3_vfs_register(Box::into_raw(Box::new(vfs)), 0) };
     assert_eq!(result, ffi::SQLITE_OK, "SQLite is there");
 }
@@ -255,15 +262,17 @@ unsafe fn path<'a>(name: *const c_char) -> Option<&'a str> {
 }
 
 /// # Safety
-/// `file` is one that [`x_open`] has opened, and nobody else uses it: SQLite uses a file from one thread at a time.
+/// `file` is one that [`x_open`] has opened, and nobody else uses it: SQLite uses a file from one
+/// thread at a time.
 unsafe fn handle<'a>(file: *mut ffi::sqlite3_file) -> &'a mut Handle {
-    // SAFETY: by the contract it is an `OsFile`, whose handle `x_open` has made and only `x_close` frees.
+    // SAFETY: by the contract it is an `OsFile`, whose handle `x_open` has made and only `x_close`
+    // frees.
     unsafe { &mut *(*file.cast::<OsFile>()).handle }
 }
 
-// Of the functions that SQLite calls, each relies on what its documentation says of the arguments: pointers are valid for the call, lengths are
-// those of the memory, a file is one that xOpen has opened and xClose has not closed, `name` is a string. A panic in them
-// ends the process.
+// Of the functions that SQLite calls, each relies on what its documentation says of the arguments:
+// pointers are valid for the call, lengths are those of the memory, a file is one that xOpen has
+// opened and xClose has not closed, `name` is a string. A panic in them ends the process.
 
 unsafe extern "C" fn x_open(
     _: *mut ffi::sqlite3_vfs,
@@ -273,7 +282,8 @@ unsafe extern "C" fn x_open(
     out_flags: *mut c_int,
 ) -> c_int {
     let out = file.cast::<OsFile>();
-    // SAFETY: SQLite gives `szOsFile` bytes, aligned for pointers. Without methods it takes the file for not opened.
+    // SAFETY: SQLite gives `szOsFile` bytes, aligned for pointers. Without methods it takes the
+    // file for not opened.
     unsafe { (*out).base.pMethods = std::ptr::null() };
     // SAFETY: `name` is null or a string.
     let Some(path) = (unsafe { path(name) }) else {

@@ -1,4 +1,5 @@
-//! The difference of two blocks, and in how many bits they differ, with the widest instructions that the processor has.
+//! The difference of two blocks, and in how many bits they differ, with the widest instructions
+//! that the processor has.
 
 /// Sets `out` to the exclusive or of `a` and `b`, and returns in how many bits they differ.
 ///

@@ -25,7 +25,8 @@ impl<'v> Scratch<'v> {
         }
     }
 
-    /// The case in which `writes` have been made and the structures among `sealed` have been given new checksums.
+    /// The case in which `writes` have been made and the structures among `sealed` have been given
+    /// new checksums.
     pub fn case(
         &mut self,
         what: String,
@@ -56,7 +57,8 @@ impl<'v> Scratch<'v> {
     }
 }
 
-/// The values to try in a field: its neighbours, its extremes, and those of its bits that matter most.
+/// The values to try in a field: its neighbours, its extremes, and those of its bits that matter
+/// most.
 fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
     let size = old.len();
     if ![1, 2, 4, 8].contains(&size) {
@@ -100,8 +102,8 @@ fn values(name: &str, old: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Each field of each structure, with checksums made anew; and each structure once with a wrong checksum. Of these the
-/// cases that are wanted.
+/// Each field of each structure, with checksums made anew; and each structure once with a wrong
+/// checksum. Of these the cases that are wanted.
 pub fn of(volume: &Volume, mut is_wanted: impl FnMut(&str) -> bool) -> Vec<Case> {
     let mut scratch = Scratch::new(volume);
     let mut cases = Vec::new();

@@ -10,7 +10,8 @@ use tempfile::NamedTempFile;
 use crate::cases::Case;
 use crate::volumes::Volume;
 
-/// Damage can make e2fsck take all memory or run for minutes: KiB of address space, a second of processor time.
+/// Damage can make e2fsck take all memory or run for minutes: KiB of address space, a second of
+/// processor time.
 const LIMITED_E2FSCK: &str = "ulimit -v 400000; ulimit -t 1; exec e2fsck -fn \"$1\"";
 
 /// What e2fsck says of a volume.

@@ -1,12 +1,15 @@
 //! Agreement with e2fsck under damage.
 //!
-//! Volumes of several kinds are damaged: each field of each kind of structure systematically, with checksums made anew so that
-//! the damage gets past them, and everything at random. Each time `e2fsck -fn` and the checker must say the same: clean, or
-//! not. Where they differ for a good reason, the case is in [`table`]; a row of it that does not occur is an error too.
+//! Volumes of several kinds are damaged: each field of each kind of structure systematically, with
+//! checksums made anew so that the damage gets past them, and everything at random. Each time
+//! `e2fsck -fn` and the checker must say the same: clean, or not. Where they differ for a good
+//! reason, the case is in [`table`]; a row of it that does not occur is an error too.
 //!
-//! There are 150,000 systematic cases, of which an ordinary run takes some, always those that the table needs. By hand:
+//! There are 150,000 systematic cases, of which an ordinary run takes some, always those that the
+//! table needs. By hand:
 //! - `STETFS_CHECK_EVERY=1` takes each, `STETFS_CHECK_EVERY=10` each tenth;
-//! - `STETFS_CHECK_CASES=100000` is the number of random cases, `STETFS_CHECK_SEED=7` where they begin;
+//! - `STETFS_CHECK_CASES=100000` is the number of random cases, `STETFS_CHECK_SEED=7` where they
+//!   begin;
 //! - `STETFS_CHECK_VOLUME=ext3` takes only volumes whose name contains it.
 #![allow(unreachable_pub)]
 
@@ -29,7 +32,8 @@ use judge::Judge;
 use table::Table;
 use volumes::Volume;
 
-/// An ordinary run takes each so many-th systematic case. A prime, so that all volumes and fields have their turn.
+/// An ordinary run takes each so many-th systematic case. A prime, so that all volumes and fields
+/// have their turn.
 const EVERY: u64 = 199;
 /// Random cases of an ordinary run.
 const RANDOM: u64 = 600;

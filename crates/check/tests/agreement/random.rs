@@ -1,4 +1,5 @@
-//! Damage: at random, from a seed. A case is made of its number alone, so that a failure names what replays it.
+//! Damage: at random, from a seed. A case is made of its number alone, so that a failure names what
+//! replays it.
 
 use crate::cases::{Case, Scratch};
 use crate::structures::{self, Structure};

@@ -1,4 +1,5 @@
-//! Where the structures of a volume lie, which fields they have, and how to make their checksums anew.
+//! Where the structures of a volume lie, which fields they have, and how to make their checksums
+//! anew.
 
 use stetfs_format::checksum::{crc16, crc32c};
 use stetfs_format::extent::Expected;
@@ -471,7 +472,8 @@ fn directory_blocks(
     }
 }
 
-/// Makes the checksum of a structure anew, in the bytes of the whole volume. Returns the ranges that it wrote.
+/// Makes the checksum of a structure anew, in the bytes of the whole volume. Returns the ranges
+/// that it wrote.
 pub fn reseal(
     structure: &Structure,
     volume: &Volume,

@@ -10,10 +10,11 @@ use stetfs_lab::exploration::Shard;
 
 /// Explore power cuts: the states that a crash can leave, recovered and judged
 ///
-/// Runs workloads on simulated media, cuts the power at every moment, and takes the states that the media may then be left in:
-/// every choice of the unflushed sectors where they are few, a stated selection where they are many. Each state is recovered,
-/// cut again during its recovery, checked by e2fsck and by a checker of its own, and compared with what the scheme
-/// promises. A failure is made as small as it gets and printed with the command that replays it.
+/// Runs workloads on simulated media, cuts the power at every moment, and takes the states that the
+/// media may then be left in: every choice of the unflushed sectors where they are few, a stated
+/// selection where they are many. Each state is recovered, cut again during its recovery, checked
+/// by e2fsck and by a checker of its own, and compared with what the scheme promises. A failure is
+/// made as small as it gets and printed with the command that replays it.
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::crash::help(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Crash {
@@ -28,15 +29,17 @@ pub(crate) struct Crash {
     /// Options of the scheme, as for `stetfs mount -o`
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
-    /// The volume: ext4-1k, ext4-2k, ext4-4k, ext4-inode128, ext4-plain, ext3-1k, ext3-4k-inode128; behind a colon
-    /// the blocks of its log (512; 0: as mke2fs makes it)
+    /// The volume: ext4-1k, ext4-2k, ext4-4k, ext4-inode128, ext4-plain, ext3-1k, ext3-4k-inode128;
+    /// behind a colon the blocks of its log (512; 0: as mke2fs makes it)
     #[arg(long, default_value = "ext4-1k")]
     pub(crate) volume: String,
-    /// What the volume is on: block, a device with sectors of 512 bytes and a volatile cache; pmem, memory with words of 8 bytes
-    /// behind a processor's cache; nand, flash with a translation layer (default: what the scheme is for)
+    /// What the volume is on: block, a device with sectors of 512 bytes and a volatile cache; pmem,
+    /// memory with words of 8 bytes behind a processor's cache; nand, flash with a translation
+    /// layer (default: what the scheme is for)
     #[arg(long, value_name = "MEDIUM")]
     pub(crate) media: Option<String>,
-    /// Sequences of so many operations: 1, all; 2, all of a core and a share of the others; 3, a sample
+    /// Sequences of so many operations: 1, all; 2, all of a core and a share of the others; 3, a
+    /// sample
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_length)]
     pub(crate) ops: Vec<usize>,
     /// Of the sequences of two that are not all core, run one in so many; 0: none
@@ -51,8 +54,8 @@ pub(crate) struct Crash {
     /// Every long workload that is written down
     #[arg(long)]
     pub(crate) scripts: bool,
-    /// In which orders each workload is carried out: in-order; each-handle, with a commit between any two handles; overlapN,
-    /// operations while syncs are under way, drawn from the seed N
+    /// In which orders each workload is carried out: in-order; each-handle, with a commit between
+    /// any two handles; overlapN, operations while syncs are under way, drawn from the seed N
     #[arg(
         long,
         value_name = "ORDER",
@@ -74,12 +77,14 @@ pub(crate) struct Crash {
         hide_default_value = true
     )]
     pub(crate) budget: Budget,
-    /// Run the I-th of N parts of the workloads; which part one belongs to is told by its name, text and order, so that N
-    /// machines with the same command run each once, and `stetfs crash merge` adds up what they found
+    /// Run the I-th of N parts of the workloads; which part one belongs to is told by its name,
+    /// text and order, so that N machines with the same command run each once, and
+    /// `stetfs crash merge` adds up what they found
     #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<Shard>,
-    /// Keep in this file which workloads are done, and go on from there when it is there: the same command again runs the others.
-    /// What was half done when it was interrupted or the budget ended is done again
+    /// Keep in this file which workloads are done, and go on from there when it is there: the same
+    /// command again runs the others. What was half done when it was interrupted or the budget
+    /// ended is done again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) resume: Option<PathBuf>,
     /// Threads (default: one a processor)
@@ -104,8 +109,9 @@ pub(crate) enum CrashCommand {
 
 /// Add up what the shards of an exploration found
 ///
-/// Reads what `stetfs crash --shard I/N --json FILE` wrote and shows the sum as one exploration. The reports must be of the same version of stetfs, target,
-/// effort and choice of workloads, and of different shards; those that are missing are named.
+/// Reads what `stetfs crash --shard I/N --json FILE` wrote and shows the sum as one exploration.
+/// The reports must be of the same version of stetfs, target, effort and choice of workloads, and
+/// of different shards; those that are missing are named.
 #[derive(Debug, Args)]
 pub(crate) struct CrashMerge {
     /// Reports

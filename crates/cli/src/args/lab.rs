@@ -6,9 +6,10 @@ use clap::{Args, ValueHint};
 
 /// Run the papers' experiments: systems side by side, with the paper's figures beside ours
 ///
-/// Without an experiment it lists them. Each compares journaling schemes on the same media with the same workload: in virtual time
-/// on simulated media, which is the same on every machine for a seed, and in real time in the memory of this one. It says which
-/// of the paper's claims are reached here, which are not and which are overshot, and why.
+/// Without an experiment it lists them. Each compares journaling schemes on the same media with the
+/// same workload: in virtual time on simulated media, which is the same on every machine for a
+/// seed, and in real time in the memory of this one. It says which of the paper's claims are
+/// reached here, which are not and which are overshot, and why.
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::lab::help())]
 pub(crate) struct Lab {

@@ -1,8 +1,10 @@
 //! The tree of this machine.
 //!
-//! A file is held by a descriptor that is open for nothing but being named (O_PATH). The path that the user gave is the only one that the kernel
-//! ever walks; from there on each step is one name, opened below the directory's descriptor with openat2(2) so that it can neither go up
-//! nor follow a link. What takes no descriptor of that kind (reading, attributes) goes by `/proc/self/fd`, which leads to the same file.
+//! A file is held by a descriptor that is open for nothing but being named (O_PATH). The path that
+//! the user gave is the only one that the kernel ever walks; from there on each step is one name,
+//! opened below the directory's descriptor with openat2(2) so that it can neither go up nor follow
+//! a link. What takes no descriptor of that kind (reading, attributes) goes by `/proc/self/fd`,
+//! which leads to the same file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -78,7 +80,8 @@ fn open_beneath(
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(dir, name, flags, mode, resolve) {
-        // Before Linux 5.6, or where a sandbox does not know it. A name is one part of a path, so this cannot lead away either.
+        // Before Linux 5.6, or where a sandbox does not know it. A name is one part of a path, so
+        // this cannot lead away either.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(dir, name, flags, mode),
         other => other,
     }
@@ -396,7 +399,8 @@ mod tests {
             refused(dir.make_node(name, FileKind::Fifo, 0o644, (0, 0)));
             refused(dir.remove_file(name));
         }
-        // A link is only ever itself: nothing is made in what it leads to, nor written or changed there.
+        // A link is only ever itself: nothing is made in what it leads to, nor written or changed
+        // there.
         let link = dir.child(b"link").unwrap().unwrap();
         assert_eq!(link.meta().unwrap().kind, FileKind::Symlink);
         refused(link.make_file(b"new", 0o644));

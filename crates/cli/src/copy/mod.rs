@@ -1,7 +1,8 @@
 //! `stetfs cp`: copies between trees, whichever of them is an image.
 //!
-//! As cp(1): what cannot be copied is told and left out, the rest is copied, and the exit code says that something was left
-//! out. Attributes are set when a file's content (a directory's entries) is complete, because writing changes times.
+//! As cp(1): what cannot be copied is told and left out, the rest is copied, and the exit code says
+//! that something was left out. Attributes are set when a file's content (a directory's entries) is
+//! complete, because writing changes times.
 
 mod host;
 
@@ -57,7 +58,8 @@ fn copy_all(args: &Cp, trees: &Trees, target: &Place, sources: &[Place]) -> Resu
         return Err(Failure::new(format!("{target} is not a directory"))
             .advise("several files can only be copied into a directory that exists"));
     }
-    // Where the copies go: the directory, its path, and the name of the copy if it is not the original's.
+    // Where the copies go: the directory, its path, and the name of the copy if it is not the
+    // original's.
     let gone = || Failure::new(format!("{target}: no such file or directory"));
     let (top, dir_path, name) = match into {
         Some(dir) => (dir, path.to_vec(), None),
@@ -110,7 +112,8 @@ fn more_descriptors() {
     let _ = setrlimit(Resource::Nofile, more);
 }
 
-/// The name that a source gets in a target directory; `.` when it has none of its own, and its content is meant.
+/// The name that a source gets in a target directory; `.` when it has none of its own, and its
+/// content is meant.
 fn name_of(place: &Place) -> Vec<u8> {
     let own = match place {
         Place::Host(path) if path.file_name().is_none() => {
@@ -151,7 +154,10 @@ impl Trees {
         }
         if volumes.is_empty() {
             return Err(Failure::new("none of these places is in an image")
-                .advise("write places in images as IMAGE:/PATH, with an IMAGE that exists; between host paths use cp(1)")
+                .advise(
+                    "write places in images as IMAGE:/PATH, with an IMAGE that exists; between \
+                    host paths use cp(1)",
+                )
                 .exit(2));
         }
         Ok(Self {
@@ -221,7 +227,8 @@ struct Origin {
 }
 
 impl Job<'_> {
-    /// Copies what a place of the command line names. `same`: the tree and the path of the target, when the source is in it.
+    /// Copies what a place of the command line names. `same`: the tree and the path of the target,
+    /// when the source is in it.
     fn copy_source(
         &mut self,
         from: &dyn Tree,
@@ -314,7 +321,8 @@ impl Job<'_> {
                 if self.args.no_clobber {
                     return Ok(());
                 }
-                // A new file: the old one may have other names, and may be a link to somewhere else.
+                // A new file: the old one may have other names, and may be a link to somewhere
+                // else.
                 to.remove_file(name).during(shown)?;
             }
         }
@@ -429,7 +437,8 @@ impl Job<'_> {
         Ok(copy)
     }
 
-    /// With `--archive`: owner, mode, attributes, times, in this order, since each of the first may change the next.
+    /// With `--archive`: owner, mode, attributes, times, in this order, since each of the first may
+    /// change the next.
     fn copy_attributes(&self, item: &dyn Item, copy: &dyn Item, meta: &Meta) -> Result<()> {
         if !self.args.archive {
             return Ok(());

@@ -7,7 +7,8 @@ use stetfs_lab::exploration::{Exploration, grouped, listed};
 
 use super::indented;
 
-/// The numbers, a column an exploration: what was looked at, what was found, and what was not looked at.
+/// The numbers, a column an exploration: what was looked at, what was found, and what was not
+/// looked at.
 pub(super) fn table(explorations: &[Exploration]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);

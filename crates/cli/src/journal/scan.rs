@@ -1,8 +1,9 @@
 //! Reading the log as recovery does (kernel fs/jbd2/recovery.c), and beyond what it would replay.
 //!
-//! The live part is what recovery scans: from `s_start`, each record with the expected sequence number, each transaction
-//! ended by its commit block. A logged block that begins with the journal's magic is escaped, so outside the live part every block
-//! with the magic is a record of an earlier lap.
+//! The live part is what recovery scans: from `s_start`, each record with the expected sequence
+//! number, each transaction ended by its commit block. A logged block that begins with the
+//! journal's magic is escaped, so outside the live part every block with the magic is a record of
+//! an earlier lap.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -122,7 +123,8 @@ impl<'a> Scan<'a> {
         Ok(all)
     }
 
-    /// The transaction `tid` that begins at `at`, and where it ends. `None` when no record of it is there.
+    /// The transaction `tid` that begins at `at`, and where it ends. `None` when no record of it is
+    /// there.
     fn transaction(&mut self, start: u32, tid: Tid) -> Result<(Option<Transaction>, u32)> {
         let mut found = Transaction {
             tid: tid.0,
@@ -230,7 +232,8 @@ impl<'a> Scan<'a> {
         Ok(blocks)
     }
 
-    /// Reads a record that may be older than the journal's present features: in the first format that makes sense of it.
+    /// Reads a record that may be older than the journal's present features: in the first format
+    /// that makes sense of it.
     fn old_record(&self, at: u32, block: &[u8]) -> Result<Parsed> {
         let now = self.area.format;
         let is_sound = |parsed: &Result<Parsed>| match parsed {
@@ -316,8 +319,8 @@ enum Parsed {
     Commit(CommitBlock),
 }
 
-/// The time in a commit block. debugfs 1.47 stores 32 bits of it where 64 belong (e2fsprogs debugfs/journal.c), so that its seconds come
-/// out 2^32 times too large.
+/// The time in a commit block. debugfs 1.47 stores 32 bits of it where 64 belong (e2fsprogs
+/// debugfs/journal.c), so that its seconds come out 2^32 times too large.
 fn commit_time(commit: &CommitBlock) -> (i64, u32) {
     let sec = commit.time.sec;
     let is_shifted = sec >= 1 << 34 && sec & 0xffff_ffff == 0;

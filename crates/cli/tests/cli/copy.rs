@@ -1,4 +1,5 @@
-//! cp: a tree with one of everything goes in, is read by debugfs and e2fsck, and comes out the same.
+//! cp: a tree with one of everything goes in, is read by debugfs and e2fsck, and comes out the
+//! same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

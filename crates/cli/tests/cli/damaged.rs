@@ -1,8 +1,9 @@
-//! Every command that takes an image, on images that are damaged: it ends, by itself, in little memory, with what it had to say, and
-//! writes nothing but what it was told to.
+//! Every command that takes an image, on images that are damaged: it ends, by itself, in little
+//! memory, with what it had to say, and writes nothing but what it was told to.
 //!
-//! The images come from numbers, so that each is the same everywhere; a failure names its number and keeps the image.
-//! `STETFS_DAMAGE_FROM=N` begins with number N, `STETFS_DAMAGE_SECONDS=N` goes on for that long (`make fuzz`).
+//! The images come from numbers, so that each is the same everywhere; a failure names its number
+//! and keeps the image. `STETFS_DAMAGE_FROM=N` begins with number N, `STETFS_DAMAGE_SECONDS=N` goes
+//! on for that long (`make fuzz`).
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,9 +21,10 @@ use crate::run::{Lab, STETFS, stetfs};
 /// Images of one run of the tests.
 const IMAGES: u64 = 24;
 
-/// What a process may take: seconds of the processor, KiB of addresses, and of each file. A write beyond that is an error, as on a full
-/// disk, and not the end of the process.
-const LIMITS: &str = "ulimit -c 0; ulimit -t 60; ulimit -v 2097152; ulimit -f 65536; trap '' XFSZ; exec \"$0\" \"$@\"";
+/// What a process may take: seconds of the processor, KiB of addresses, and of each file. A write
+/// beyond that is an error, as on a full disk, and not the end of the process.
+const LIMITS: &str = "ulimit -c 0; ulimit -t 60; ulimit -v 2097152; ulimit -f 65536; trap '' XFSZ; \
+    exec \"$0\" \"$@\"";
 
 /// No command takes so long for 4 MiB, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -118,7 +120,8 @@ fn run(lab: &Lab, args: &[&str], what: &dyn Fn() -> String) {
     }
 }
 
-/// Every command that takes an image, each on `image` as it was, judged together with what is left behind.
+/// Every command that takes an image, each on `image` as it was, judged together with what is left
+/// behind.
 fn try_all(lab: &Lab, image: &Image, commands: &[&[&str]], number: u64) {
     let (file, here, out) = (
         lab.path("here/disk.img"),
@@ -167,7 +170,8 @@ fn try_all(lab: &Lab, image: &Image, commands: &[&[&str]], number: u64) {
             "stetfs {args:?} left something: {}",
             what()
         );
-        // e2fsck, where we leave it a journal that we refuse, replays blocks beyond the end of the volume.
+        // e2fsck, where we leave it a journal that we refuse, replays blocks beyond the end of the
+        // volume.
         let is_e2fscks = args.contains(&"-y");
         let grown = file.metadata().unwrap().len() > image.size();
         assert!(

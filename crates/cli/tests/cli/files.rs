@@ -1,4 +1,5 @@
-//! ls, cat, mkdir, rm on an image: what mke2fs -d put there is read, and debugfs reads what is changed.
+//! ls, cat, mkdir, rm on an image: what mke2fs -d put there is read, and debugfs reads what is
+//! changed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

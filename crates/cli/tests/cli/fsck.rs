@@ -71,8 +71,8 @@ fn cut_off() -> (Lab, String) {
     (lab, image)
 }
 
-/// The memory beside a volume is gone, and with it what was committed last. Only who says so gets the rest repaired, by e2fsck; what had
-/// been brought home before is all there.
+/// The memory beside a volume is gone, and with it what was committed last. Only who says so gets
+/// the rest repaired, by e2fsck; what had been brought home before is all there.
 #[test]
 fn what_is_lost_is_given_up_at_the_users_wish_only() {
     let with_memory = stetfs_journal::SCHEMES
@@ -258,7 +258,8 @@ fn orphans_are_finished() {
     let file = lab.path("file");
     fs::write(&file, vec![1; 50_000]).unwrap();
     stetfs(&["cp", file.to_str().unwrap(), &lab.place("/doomed")]).ok();
-    // As after a crash while the deleted file was open: no name, no links, first of the orphan list.
+    // As after a crash while the deleted file was open: no name, no links, first of the orphan
+    // list.
     let stat = debugfs(&image, "stat /doomed");
     let ino = stat
         .split("Inode: ")

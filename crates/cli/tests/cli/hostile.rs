@@ -1,5 +1,6 @@
-//! Images that somebody made to do harm: names that lead elsewhere, directories that lead back, files without end, names that are
-//! commands to a terminal. Nothing of it leaves the directory that the user named, and every command comes to an end.
+//! Images that somebody made to do harm: names that lead elsewhere, directories that lead back,
+//! files without end, names that are commands to a terminal. Nothing of it leaves the directory
+//! that the user named, and every command comes to an end.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use crate::run::{Lab, debugfs, debugfs_write, json, stetfs, tool};
 
-/// An image of this tree, without checksums, so that its bytes can be changed. Its directories have no hash trees.
+/// An image of this tree, without checksums, so that its bytes can be changed. Its directories have
+/// no hash trees.
 fn image_of(lab: &Lab, tree: &Path, kind: &str) -> String {
     let image = lab.str("disk.img");
     let features = "^metadata_csum,^dir_index,^64bit,^resize_inode";

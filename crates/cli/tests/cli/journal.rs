@@ -13,7 +13,8 @@ fn an_empty_journal_says_so() {
     assert!(said.contains("nothing to recover"), "{said}");
 }
 
-/// Two transactions: the first writes 3000 and 3001, a bitmap, and a block that looks like a journal record; the second revokes 3001.
+/// Two transactions: the first writes 3000 and 3001, a bitmap, and a block that looks like a
+/// journal record; the second revokes 3001.
 fn written(mkfs: &[&str], open: &str) -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(mkfs);

@@ -1,4 +1,5 @@
-//! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can) a mount.
+//! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can)
+//! a mount.
 
 mod copy;
 #[cfg(feature = "crash")]

@@ -1,7 +1,9 @@
-//! What users get wrong: for each mistake the words, the exit code, and that no byte of anything has changed.
+//! What users get wrong: for each mistake the words, the exit code, and that no byte of anything
+//! has changed.
 //!
-//! The fixtures are made by the programs that make such things (mke2fs, mkfs.xfs, ...), or by hand where that is a magic number. A row whose
-//! maker is not installed is said to be skipped. Each row names its arguments with `{name}` for the path of a fixture.
+//! The fixtures are made by the programs that make such things (mke2fs, mkfs.xfs, ...), or by hand
+//! where that is a magic number. A row whose maker is not installed is said to be skipped. Each row
+//! names its arguments with `{name}` for the path of a fixture.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +12,8 @@ use std::path::Path;
 
 use crate::run::{Lab, STETFS, assert_clean, debugfs_write, stetfs, tool};
 
-/// Arguments, exit code, and words that standard error has (of a success: standard output or error).
+/// Arguments, exit code, and words that standard error has (of a success: standard output or
+/// error).
 type Row = (&'static str, i32, &'static [&'static str]);
 
 const MKFS: &[Row] = &[
@@ -414,8 +417,9 @@ const CHANGE: &[Row] = &[
     ("info", 2, &["Usage"]),
 ];
 
-/// Whether the command opens what it is given for writing before it finds the mistake, which counts a mount: of a volume by those that work on files,
-/// of a NAND part's layer by all. What is in it stays; that is looked at by e2fsck.
+/// Whether the command opens what it is given for writing before it finds the mistake, which counts
+/// a mount: of a volume by those that work on files, of a NAND part's layer by all. What is in it
+/// stays; that is looked at by e2fsck.
 fn may_note_a_mount(row: &str, name: &str) -> bool {
     let works_on_files = ["cp ", "rm ", "mkdir "].iter().any(|c| row.starts_with(c));
     name == "flash.nand" || works_on_files && ["disk.img", "ext2.img"].contains(&name)

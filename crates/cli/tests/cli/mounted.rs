@@ -1,4 +1,5 @@
-//! mount, umount, stats and the helpers, on a real FUSE mount. Skipped out loud where there is none.
+//! mount, umount, stats and the helpers, on a real FUSE mount. Skipped out loud where there is
+//! none.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -134,7 +135,8 @@ fn a_part_is_mounted_and_blocks_are_remapped_home() {
     );
 }
 
-/// Delta Journaling: what was committed last is in the memory beside the volume, and only with that the volume can be used.
+/// Delta Journaling: what was committed last is in the memory beside the volume, and only with that
+/// the volume can be used.
 #[test]
 fn a_volume_needs_the_memory_that_it_had_beside_it() {
     if !can_mount() {
@@ -202,7 +204,8 @@ fn a_volume_needs_the_memory_that_it_had_beside_it() {
     assert_clean(&m.image);
 }
 
-/// A cache that is the journal: after a crash everything confirmed is in it, it can be left warm, and drained it is not needed any more.
+/// A cache that is the journal: after a crash everything confirmed is in it, it can be left warm,
+/// and drained it is not needed any more.
 #[test]
 fn a_cache_is_recovered_kept_and_drained() {
     if !can_mount() {
@@ -373,15 +376,16 @@ fn stats_tell_what_was_written() {
     m.down();
 }
 
-/// What devices of other kinds count is shown where there is any, and the rest of the table needs none of it.
+/// What devices of other kinds count is shown where there is any, and the rest of the table needs
+/// none of it.
 #[test]
 fn stats_show_lines_fences_erases_and_time() {
     let lab = Lab::new();
     let shown = |name: &str, flushes: &str| {
         let text = format!(
-            r#"{{"scheme":"null","device":{{"traffic":[{{"class":"data","cause":"home","reads":0,"read_bytes":0,
-            "writes":1,"write_bytes":4096,"lines":64,"busy_ns":1500000}}],"flushes":[{flushes}],
-            "discards":0,"discard_bytes":0}}}}"#
+            r#"{{"scheme":"null","device":{{"traffic":[{{"class":"data","cause":"home",
+            "reads":0,"read_bytes":0,"writes":1,"write_bytes":4096,"lines":64,
+            "busy_ns":1500000}}],"flushes":[{flushes}],"discards":0,"discard_bytes":0}}}}"#
         );
         fs::write(lab.path(name), text).unwrap();
         stetfs(&["stats", "--from", &lab.str(name)]).ok()
@@ -389,7 +393,8 @@ fn stats_show_lines_fences_erases_and_time() {
     let sync =
         r#"{"cause":"home","flushes":0,"durable_writes":0,"fences":2,"erases":3,"busy_ns":500000}"#;
     let all = shown("all", sync);
-    let line = "on the device: 64 cache lines written back, 2 fences, 3 blocks erased, requests took 0.002 s";
+    let line = "on the device: 64 cache lines written back, 2 fences, 3 blocks erased, requests \
+        took 0.002 s";
     assert!(all.contains(line), "{all}");
     let fewer = shown("fewer", "");
     let line = "on the device: 64 cache lines written back, requests took 0.002 s";

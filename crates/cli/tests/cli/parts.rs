@@ -1,4 +1,5 @@
-//! `stetfs crash` in parts: shards that several machines explore and their sum, and an exploration that is interrupted and goes on.
+//! `stetfs crash` in parts: shards that several machines explore and their sum, and an exploration
+//! that is interrupted and goes on.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -30,7 +30,8 @@ impl Ran {
         self.out
     }
 
-    /// Asserts this exit code, and that standard error has all these words; nothing but the result goes to standard output.
+    /// Asserts this exit code, and that standard error has all these words; nothing but the result
+    /// goes to standard output.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{self:#?}");

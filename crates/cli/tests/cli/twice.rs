@@ -1,4 +1,5 @@
-//! One volume, two users: refused, whatever the names that they have for it. Needs root, FUSE and loop devices; skipped out loud where one is not.
+//! One volume, two users: refused, whatever the names that they have for it. Needs root, FUSE and
+//! loop devices; skipped out loud where one is not.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -56,8 +57,9 @@ fn can() -> bool {
     can_mount()
 }
 
-/// A loop device and its backing file, in either order, with and without a device that stands for the mount; a second device on the same file;
-/// a device on the device. They are attached anew each time, because each has a cache of its own, which is out of date when another was used.
+/// A loop device and its backing file, in either order, with and without a device that stands for
+/// the mount; a second device on the same file; a device on the device. They are attached anew each
+/// time, because each has a cache of its own, which is out of date when another was used.
 #[test]
 fn a_loop_device_and_its_backing_file() {
     if !can() {
@@ -161,7 +163,8 @@ fn we_do_not_mount_what_the_kernel_has() {
     listed.fails(1, &["is mounted on", &kernel]);
 }
 
-/// Feature mmp: while we have the volume e2fsck and the kernel see somebody alive, who have no other way to know.
+/// Feature mmp: while we have the volume e2fsck and the kernel see somebody alive, who have no
+/// other way to know.
 #[test]
 fn the_volume_itself_says_that_it_is_in_use() {
     if !can() {

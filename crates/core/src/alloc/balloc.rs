@@ -1,14 +1,17 @@
 //! Finding, taking and freeing blocks.
 //!
 //! Where a request goes, in this order:
-//! 1. the goal itself, when it is free: the file stays contiguous, however short the free run there is;
-//! 2. groups from the goal's on, each from its cursor on (next fit, so what is written together lies together), for a run that is
-//!    as long as wanted or at least [`GOOD_RUN`]; a group whose longest run is known to be too short is passed over;
+//! 1. the goal itself, when it is free: the file stays contiguous, however short the free run there
+//!    is;
+//! 2. groups from the goal's on, each from its cursor on (next fit, so what is written together
+//!    lies together), for a run that is as long as wanted or at least [`GOOD_RUN`]; a group whose
+//!    longest run is known to be too short is passed over;
 //! 3. after [`SCANS_MAX`] bitmaps looked through in vain, the longest run among them;
 //! 4. any free block, beginning where the last such search ended.
 //!
-//! A file that grows and finds its next block taken goes on elsewhere with a gap left behind it, so that it and its neighbour
-//! do not cut each other up again. Nothing is marked in the gap; it is used when the cursor comes round.
+//! A file that grows and finds its next block taken goes on elsewhere with a gap left behind it, so
+//! that it and its neighbour do not cut each other up again. Nothing is marked in the gap; it is
+//! used when the cursor comes round.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -50,13 +53,14 @@ enum Found {
 }
 
 impl Alloc {
-    /// Takes a run of 1 to `want` blocks for `h`, near `goal` (at it when it is free). With [`Source::Reserved`] that many blocks of the
-    /// caller's reservation are used up.
+    /// Takes a run of 1 to `want` blocks for `h`, near `goal` (at it when it is free). With
+    /// [`Source::Reserved`] that many blocks of the caller's reservation are used up.
     ///
     /// The blocks' content is whatever was there. Needs two credits.
     ///
     /// # Errors
-    /// `NoSpace`: then drop the handle and ask [`Alloc::retry_after_commit`]. Damage found in a bitmap.
+    /// `NoSpace`: then drop the handle and ask [`Alloc::retry_after_commit`]. Damage found in a
+    /// bitmap.
     pub(crate) fn allocate(
         &self,
         h: &Handle,
@@ -96,8 +100,9 @@ impl Alloc {
         Ok(self.allocate(h, goal, 1, source)?.0)
     }
 
-    /// Where the first block of inode `ino` should be. With `flex_bg` the first group of a flex group is left to
-    /// directories and their like, and files begin in the second (`ext4_inode_to_goal_block`).
+    /// Where the first block of inode `ino` should be. With `flex_bg` the first group of a flex
+    /// group is left to directories and their like, and files begin in the second
+    /// (`ext4_inode_to_goal_block`).
     pub(crate) fn goal_of_inode(&self, ino: InodeNo, is_file: bool) -> BlockNo {
         let (group, _) = self.geo.group_of_inode(ino);
         let (first, count) = self.geo.flex_group(group);
@@ -132,7 +137,8 @@ impl Alloc {
         if let Some(taken) = self.find_long(h, near, look, want, source)? {
             return Ok(Some(taken));
         }
-        // A search without the cursors' order, for what is left; twice, because others take and free meanwhile.
+        // A search without the cursors' order, for what is left; twice, because others take and
+        // free meanwhile.
         for _ in 0..2 {
             let far = GroupNo(self.far.load(Ordering::Relaxed));
             for g in self.groups_from(far) {
@@ -193,8 +199,8 @@ impl Alloc {
         (first.0..count).chain(0..first.0.min(count)).map(GroupNo)
     }
 
-    /// [`Alloc::take_from`]. A group in which damage is found is set aside; who places data at commit goes on elsewhere, and the
-    /// damage is told to the next who can be told.
+    /// [`Alloc::take_from`]. A group in which damage is found is set aside; who places data at
+    /// commit goes on elsewhere, and the damage is told to the next who can be told.
     fn take(
         &self,
         h: &Handle,
@@ -283,7 +289,8 @@ impl Alloc {
         range: Range<u32>,
     ) -> Result<()> {
         let count = range.end - range.start;
-        // The bitmap agreed with the descriptor when it was first met; two groups that share one would not stay so.
+        // The bitmap agreed with the descriptor when it was first met; two groups that share one
+        // would not stay so.
         let Some(left) = state.desc.free_blocks_count.checked_sub(count) else {
             return Err(self.free_blocks_damage(g, state, &bitmap));
         };
@@ -295,12 +302,14 @@ impl Alloc {
         Ok(())
     }
 
-    /// Frees `count` blocks from `start` on, which held `class`. They cannot be taken again until `h`'s transaction is durable. Metadata,
-    /// and data that the journal logs, is revoked. Needs two credits for each group that the run touches.
+    /// Frees `count` blocks from `start` on, which held `class`. They cannot be taken again until
+    /// `h`'s transaction is durable. Metadata, and data that the journal logs, is revoked. Needs
+    /// two credits for each group that the run touches.
     ///
     /// # Errors
-    /// Damage: the run is not wholly in the volume, holds its own structures, or is free already. Nothing is freed then
-    /// (of a run over several groups, nothing in the group at fault and those after it).
+    /// Damage: the run is not wholly in the volume, holds its own structures, or is free already.
+    /// Nothing is freed then (of a run over several groups, nothing in the group at fault and those
+    /// after it).
     pub(crate) fn free(&self, h: &Handle, start: BlockNo, count: u32, class: Class) -> Result<()> {
         if !self.geo.is_valid_range(start, count.into()) {
             return Err(Damage::FreeOutside { start, count }.into());

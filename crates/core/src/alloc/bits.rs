@@ -1,8 +1,9 @@
 //! Searching and changing a bitmap, 64 bits at a time.
 //!
-//! An ext4 bitmap is little endian: bit `n` is bit `n % 8` of byte `n / 8`; 1 means in use. A [`View`] lays
-//! the bits that may not be handed out yet (freed by a transaction that is not durable, or being
-//! discarded) over the bitmap of the medium, so that a search sees only what can be taken.
+//! An ext4 bitmap is little endian: bit `n` is bit `n % 8` of byte `n / 8`; 1 means in use. A
+//! [`View`] lays the bits that may not be handed out yet (freed by a transaction that is not
+//! durable, or being discarded) over the bitmap of the medium, so that a search sees only what can
+//! be taken.
 
 use std::ops::Range;
 
@@ -20,7 +21,8 @@ pub(crate) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The first `len` bits of `bytes`; `len` is cut to what the bytes hold. An overlay is empty, or covers all bits.
+    /// The first `len` bits of `bytes`; `len` is cut to what the bytes hold. An overlay is empty,
+    /// or covers all bits.
     pub(crate) fn new(bytes: &'a [u8], len: u32, overlays: [&'a [u64]; 3]) -> Self {
         let len = len.min(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX));
         Self {
@@ -92,8 +94,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first run of at least `want` free bits in `range`, or else the longest one there; a run is cut to `want` bits.
-    /// The second value says whether the whole range was looked through, so that the run is known to be the longest.
+    /// The first run of at least `want` free bits in `range`, or else the longest one there; a run
+    /// is cut to `want` bits. The second value says whether the whole range was looked through, so
+    /// that the run is known to be the longest.
     pub(crate) fn find_run(&self, range: Range<u32>, want: u32) -> (Option<Range<u32>>, bool) {
         let mut best: Option<Range<u32>> = None;
         let mut from = range.start;
@@ -130,7 +133,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Sets the bits `range` to `value` in `bytes`, a copy of the bitmap from bit `first` (a multiple of 8) on.
+/// Sets the bits `range` to `value` in `bytes`, a copy of the bitmap from bit `first` (a multiple
+/// of 8) on.
 pub(crate) fn fill(bytes: &mut [u8], first: u32, range: Range<u32>, value: bool) {
     let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
     if start >= end {
@@ -216,14 +220,18 @@ mod tests {
             a in 0u32..512, b in 0u32..512, want in 1u32..80,
         ) {
             let len = (bytes.len() as u32 * 8).saturating_sub(short);
-            let pinned: Vec<u64> = pinned.iter().map(|w| if sparse { w & (w >> 7) & (w >> 13) } else { 0 }).collect();
+            let thinned = |w: &u64| if sparse { w & (w >> 7) & (w >> 13) } else { 0 };
+            let pinned: Vec<u64> = pinned.iter().map(thinned).collect();
             let map = View::new(&bytes, len, [&[], &pinned, &[]]);
             let busy = model(&bytes, &pinned, len);
             let range = a.min(b)..a.max(b);
             let inside = || range.clone().filter(|n| *n < len);
             prop_assert_eq!(map.next_free(range.clone()), inside().find(|n| !busy[*n as usize]));
             if range.start < range.end.min(len) {
-                prop_assert_eq!(map.next_busy(range.clone()), inside().find(|n| busy[*n as usize]).unwrap_or(range.end.min(len)));
+                prop_assert_eq!(
+                    map.next_busy(range.clone()),
+                    inside().find(|n| busy[*n as usize]).unwrap_or(range.end.min(len))
+                );
             }
             prop_assert_eq!(map.count_free() as usize, busy.iter().filter(|b| !**b).count());
 
@@ -240,20 +248,30 @@ mod tests {
                 Some((s, e)) => prop_assert_eq!((found, whole), (Some(s..e), false)),
                 None => {
                     prop_assert!(whole);
-                    prop_assert_eq!(found.map_or(0, |r| r.end - r.start), runs.iter().map(|(s, e)| e - s).max().unwrap_or(0));
+                    prop_assert_eq!(
+                        found.map_or(0, |r| r.end - r.start),
+                        runs.iter().map(|(s, e)| e - s).max().unwrap_or(0)
+                    );
                 }
             }
         }
 
         #[test]
-        fn ranges_are_set_and_cleared(start in 0u32..200, len in 0u32..200, value in any::<bool>()) {
+        fn ranges_are_set_and_cleared(
+            start in 0u32..200,
+            len in 0u32..200,
+            value in any::<bool>(),
+        ) {
             let range = start..start + len;
             let mut bytes = vec![if value { 0 } else { 0xFF }; 64];
             fill(&mut bytes, 0, range.clone(), value);
             let mut words = vec![0u64; 8];
             prop_assert_eq!(set_words(&mut words, range.clone()), len);
             for n in 0..512 {
-                prop_assert_eq!(bytes[n / 8] >> (n % 8) & 1 == 1, range.contains(&(n as u32)) == value);
+                prop_assert_eq!(
+                    bytes[n / 8] >> (n % 8) & 1 == 1,
+                    range.contains(&(n as u32)) == value
+                );
                 prop_assert_eq!(words[n / 64] >> (n % 64) & 1 == 1, range.contains(&(n as u32)));
             }
             prop_assert_eq!(clear_words(&mut words, range), len);

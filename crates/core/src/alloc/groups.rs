@@ -1,13 +1,15 @@
 //! The groups of the volume: descriptors and bitmaps.
 //!
-//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows when the transaction closes
-//! ([`Alloc::store_descs`]), once for all that changed in it. Bitmaps are not kept: they live in the journal's cache and are
-//! searched there.
+//! A descriptor is decoded once, at mount, and kept typed; the medium's copy follows when the
+//! transaction closes ([`Alloc::store_descs`]), once for all that changed in it. Bitmaps are not
+//! kept: they live in the journal's cache and are searched there.
 //!
 //! Invariants, while a group's `state` is not locked:
-//! 1. `state.desc` is what the descriptor says on the volume once the running transaction is closed; the group is in
-//!    `Alloc::changed` until then if it changed. The checksums in it are those of the bitmaps.
-//! 2. `desc.free_blocks_count` is the number of clear bits in the block bitmap; of those, `Alloc::free_blocks[g]` are not pinned.
+//! 1. `state.desc` is what the descriptor says on the volume once the running transaction is
+//!    closed; the group is in `Alloc::changed` until then if it changed. The checksums in it are
+//!    those of the bitmaps.
+//! 2. `desc.free_blocks_count` is the number of clear bits in the block bitmap; of those,
+//!    `Alloc::free_blocks[g]` are not pinned.
 //! 3. No run of free, unpinned blocks is longer than `state.longest`.
 //! 4. No inode below index `state.first_free_inode` is free.
 //!
@@ -142,8 +144,8 @@ impl Alloc {
         write_changed(h, (block, Class::GroupDesc), content, offset, &new)
     }
 
-    /// The block bitmap of a group, checked when it is first met. For a group whose bitmap was never written, what
-    /// it would be.
+    /// The block bitmap of a group, checked when it is first met. For a group whose bitmap was
+    /// never written, what it would be.
     pub(super) fn block_bitmap(&self, g: GroupNo, state: &mut GroupState) -> Result<BlockRef> {
         if self.has_flag(state, GroupFlags::BLOCK_UNINIT) {
             let fresh = self.fresh_block_bitmap(g);
@@ -207,7 +209,8 @@ impl Alloc {
             .map(move |r| (r.start - first) as u32..(r.end - first) as u32)
     }
 
-    /// The bitmap of a group in which nothing was allocated yet: the volume's own structures, and the bits past the end.
+    /// The bitmap of a group in which nothing was allocated yet: the volume's own structures, and
+    /// the bits past the end.
     fn fresh_block_bitmap(&self, g: GroupNo) -> Block {
         let mut block = Block::zeroed(self.geo.block_size());
         let bytes = block.bytes_mut();
@@ -238,7 +241,8 @@ impl Alloc {
         self.note_desc(h, g, state)
     }
 
-    /// The inode bitmap of a group, checked when it is first met; empty for one that was never written.
+    /// The inode bitmap of a group, checked when it is first met; empty for one that was never
+    /// written.
     pub(super) fn inode_bitmap(&self, g: GroupNo, state: &mut GroupState) -> Result<BlockRef> {
         if self.has_flag(state, GroupFlags::INODE_UNINIT) {
             return Ok(self.fresh_inode_bitmap().into());
@@ -269,8 +273,8 @@ impl Alloc {
         block
     }
 
-    /// Gives a group whose inode bitmap was never written one. The block bitmap comes with it, so that the inode
-    /// table is seen to be in use (as the kernel's `ext4_new_inode` does).
+    /// Gives a group whose inode bitmap was never written one. The block bitmap comes with it, so
+    /// that the inode table is seen to be in use (as the kernel's `ext4_new_inode` does).
     pub(super) fn init_inode_bitmap(
         &self,
         h: &Handle,
@@ -290,7 +294,8 @@ impl Alloc {
         self.note_desc(h, g, state)
     }
 
-    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`, and its checksum in the descriptor in memory.
+    /// Sets the bits `range` of `bitmap`, the newest content of that bitmap, to `value`, and its
+    /// checksum in the descriptor in memory.
     pub(super) fn set_bits(
         &self,
         h: &Handle,

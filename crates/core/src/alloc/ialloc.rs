@@ -1,12 +1,14 @@
 //! Choosing, taking and freeing inodes.
 //!
-//! A directory at the top level is put where there are few directories and much room; one further down near its
-//! parent as long as that flex group is not crowded (Orlov, the kernel's `find_group_orlov`). Everything else is put in its
-//! directory's group, or near it (`find_group_other`). Within a group the lowest free inode is taken, which
-//! keeps the used part of the inode table dense.
+//! A directory at the top level is put where there are few directories and much room; one further
+//! down near its parent as long as that flex group is not crowded (Orlov, the kernel's
+//! `find_group_orlov`). Everything else is put in its directory's group, or near it
+//! (`find_group_other`). Within a group the lowest free inode is taken, which keeps the used part
+//! of the inode table dense.
 //!
-//! An inode past `bg_itable_unused` lies in a part of the table that mke2fs may have left unwritten. Inodes there are
-//! taken in order, and the block of the first inode of each table block is created as zeros (unless the group is INODE_ZEROED).
+//! An inode past `bg_itable_unused` lies in a part of the table that mke2fs may have left
+//! unwritten. Inodes there are taken in order, and the block of the first inode of each table block
+//! is created as zeros (unless the group is INODE_ZEROED).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,11 +34,11 @@ struct Crowd {
 }
 
 impl Alloc {
-    /// Takes an inode for a new file or directory under `parent`. `spread`: `parent` has the TOPDIR flag, so a new directory is treated
-    /// as one at the top level.
+    /// Takes an inode for a new file or directory under `parent`. `spread`: `parent` has the TOPDIR
+    /// flag, so a new directory is treated as one at the top level.
     ///
-    /// The slot's content is not written: it may hold an old inode. Needs three credits (bitmap, descriptor, a block
-    /// of the table), and two more when the group was never used.
+    /// The slot's content is not written: it may hold an old inode. Needs three credits (bitmap,
+    /// descriptor, a block of the table), and two more when the group was never used.
     ///
     /// # Errors
     /// `NoSpace`: no inode is free. Damage found in a bitmap.
@@ -115,7 +117,8 @@ impl Alloc {
         Ok(Some(ino))
     }
 
-    /// Counts the inode at `index` to the used part of the table, and makes its block when it is the first there.
+    /// Counts the inode at `index` to the used part of the table, and makes its block when it is
+    /// the first there.
     fn extend_used_table(
         &self,
         h: &Handle,
@@ -134,7 +137,8 @@ impl Alloc {
             return Ok(());
         }
         if index > used {
-            // The lowest free inode is not the first past the used part: an inode out there has its bit set.
+            // The lowest free inode is not the first past the used part: an inode out there has its
+            // bit set.
             return Err(Damage::InodeBit {
                 group: g,
                 ino: self.geo.inode_at(g, used),
@@ -185,7 +189,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// Whether the bitmap has `ino` (a valid number) in use. For what arrives by number alone: orphans, file handles.
+    /// Whether the bitmap has `ino` (a valid number) in use. For what arrives by number alone:
+    /// orphans, file handles.
     pub(crate) fn is_inode_used(&self, ino: InodeNo) -> Result<bool> {
         let (g, index) = self.geo.group_of_inode(ino);
         let mut state = self.group(g).state.lock();
@@ -193,8 +198,9 @@ impl Alloc {
         Ok(View::plain(&bitmap, self.geo.inodes_per_group()).is_busy(index))
     }
 
-    /// In the parent's flex group while that has a free inode, else by a hash of the parent, so that the files of one directory stay
-    /// together and those of different directories do not all go to the next group.
+    /// In the parent's flex group while that has a free inode, else by a hash of the parent, so
+    /// that the files of one directory stay together and those of different directories do not all
+    /// go to the next group.
     fn group_for_file(&self, home: GroupNo, parent: InodeNo) -> GroupNo {
         let free = |g: &GroupNo| self.free_inodes[g.0 as usize].load(Ordering::Relaxed) > 0;
         let room = |g: &GroupNo| self.free_blocks[g.0 as usize].load(Ordering::Relaxed) > 0;

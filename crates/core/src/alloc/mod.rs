@@ -12,11 +12,13 @@
 //! | `verified` | which metadata blocks passed their full check |
 //! | `bits` | bitmaps, 64 bits at a time |
 //!
-//! Locks: one mutex a group, taken inside a handle and inside `Inode::state`, never two at once; under it the journal's cache is
-//! read and written. `Space` and the queue of pins have locks of their own, taken last. Several threads allocate at
-//! once; each begins in the group near its own directory or inode, so they meet rarely.
+//! Locks: one mutex a group, taken inside a handle and inside `Inode::state`, never two at once;
+//! under it the journal's cache is read and written. `Space` and the queue of pins have locks of
+//! their own, taken last. Several threads allocate at once; each begins in the group near its own
+//! directory or inode, so they meet rarely.
 //!
-//! Memory: about a hundred bytes a group, plus the overlays of groups in which blocks were just freed.
+//! Memory: about a hundred bytes a group, plus the overlays of groups in which blocks were just
+//! freed.
 
 mod balloc;
 mod bits;
@@ -51,7 +53,8 @@ use space::Space;
 pub(crate) use verified::Verified;
 use zone::SystemZone;
 
-/// How often a request that finds no space forces a commit and tries again (the kernel's `ext4_should_retry_alloc`).
+/// How often a request that finds no space forces a commit and tries again (the kernel's
+/// `ext4_should_retry_alloc`).
 const RETRIES_MAX: u32 = 3;
 
 /// The allocator of a volume.
@@ -83,7 +86,8 @@ pub(crate) struct Alloc {
     verified: Verified,
     /// Damage that was met where nobody could be told.
     untold: Untold,
-    /// The user, and the group unless 0, that root's blocks are also for (`s_def_resuid`, `s_def_resgid`).
+    /// The user, and the group unless 0, that root's blocks are also for (`s_def_resuid`,
+    /// `s_def_resgid`).
     root_blocks_for: (u32, u32),
 }
 
@@ -112,7 +116,8 @@ impl Untold {
 }
 
 impl Alloc {
-    /// The allocator of the volume that `sb` describes. Reads every descriptor (64 bytes for 128 MiB) and no bitmap.
+    /// The allocator of the volume that `sb` describes. Reads every descriptor (64 bytes for 128
+    /// MiB) and no bitmap.
     ///
     /// # Errors
     /// A descriptor that fails one of its checks; reading.
@@ -153,7 +158,8 @@ impl Alloc {
         Ok(alloc)
     }
 
-    /// Fills in what is derived from the descriptors. The superblock's counts may be stale after a crash and are not used.
+    /// Fills in what is derived from the descriptors. The superblock's counts may be stale after a
+    /// crash and are not used.
     fn count(&mut self, sb: &Superblock) {
         let (mut free, mut inodes, mut dirs) = (0, 0, 0);
         let mut located = Vec::with_capacity(self.groups.len());
@@ -212,7 +218,8 @@ impl Alloc {
         &self.geo
     }
 
-    /// Free blocks of the volume for `statfs`: all, and those that an ordinary user may have. Reserved blocks count as used.
+    /// Free blocks of the volume for `statfs`: all, and those that an ordinary user may have.
+    /// Reserved blocks count as used.
     pub(crate) fn free_blocks(&self) -> (u64, u64) {
         self.space.free()
     }
@@ -232,12 +239,14 @@ impl Alloc {
         self.free_inodes_total.load(Ordering::Relaxed)
     }
 
-    /// Blocks of the volume's own structures, without the journal (`statfs` takes them off the total).
+    /// Blocks of the volume's own structures, without the journal (`statfs` takes them off the
+    /// total).
     pub(crate) fn overhead(&self) -> u64 {
         self.zone.blocks()
     }
 
-    /// Fails unless a file may map `count` blocks from `start` on: they are in the volume and hold none of its own structures.
+    /// Fails unless a file may map `count` blocks from `start` on: they are in the volume and hold
+    /// none of its own structures.
     pub(crate) fn check_mappable(&self, ino: InodeNo, start: BlockNo, count: u64) -> Result<()> {
         if self.geo.is_valid_range(start, count) && !self.zone.overlaps(start, count) {
             return Ok(());
@@ -245,14 +254,16 @@ impl Alloc {
         Err(Inconsistent::SystemBlock { ino, block: start }.into())
     }
 
-    /// Whether `c` may have root's blocks: what is `privileged` in a request for space (the kernel's `ext4_has_free_clusters`).
+    /// Whether `c` may have root's blocks: what is `privileged` in a request for space (the
+    /// kernel's `ext4_has_free_clusters`).
     pub(crate) fn may_use_root_blocks(&self, c: &Caller) -> bool {
         let (uid, gid) = self.root_blocks_for;
         c.privileged || c.uid == uid || (gid != 0 && c.in_group(gid))
     }
 
-    /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. Must be called without a handle open: it may force a commit,
-    /// which lets go of freed blocks and places what others reserved.
+    /// Promises `n` blocks, to be taken later by [`Source::Reserved`]. Must be called without a
+    /// handle open: it may force a commit, which lets go of freed blocks and places what others
+    /// reserved.
     ///
     /// # Errors
     /// `NoSpace`; what the commit says; damage that was met at an earlier commit, once.
@@ -267,8 +278,8 @@ impl Alloc {
         Ok(())
     }
 
-    /// To be asked before data is written to unwritten blocks, whose map may grow when they are converted at commit. Must be
-    /// called without a handle open, as [`Alloc::reserve`].
+    /// To be asked before data is written to unwritten blocks, whose map may grow when they are
+    /// converted at commit. Must be called without a handle open, as [`Alloc::reserve`].
     ///
     /// # Errors
     /// `NoSpace`; what the commit says.
@@ -289,8 +300,8 @@ impl Alloc {
         }
     }
 
-    /// After `NoSpace`, with no handle open: whether it is worth trying again, because freed blocks were let go of, if need be by
-    /// a commit. `tries` begins at 0.
+    /// After `NoSpace`, with no handle open: whether it is worth trying again, because freed blocks
+    /// were let go of, if need be by a commit. `tries` begins at 0.
     pub(crate) fn retry_after_commit(&self, tries: &mut u32) -> Result<bool> {
         *tries += 1;
         if *tries > RETRIES_MAX {

@@ -1,10 +1,10 @@
 //! Blocks of one group that are free in the bitmap but must not be handed out yet.
 //!
-//! A freed block is *pinned* until the transaction that freed it is durable: were it reused before, a crash would
-//! bring the old file back with another file's bytes in it. A transaction's frees are one overlay bitmap; at
-//! most the running and the committing transaction have one, so a group with recent frees costs two bitmaps and any other
-//! group nothing. Blocks being discarded are kept from allocation by a third overlay, so that no lock
-//! is held across the device's work.
+//! A freed block is *pinned* until the transaction that freed it is durable: were it reused before,
+//! a crash would bring the old file back with another file's bytes in it. A transaction's frees are
+//! one overlay bitmap; at most the running and the committing transaction have one, so a group with
+//! recent frees costs two bitmaps and any other group nothing. Blocks being discarded are kept from
+//! allocation by a third overlay, so that no lock is held across the device's work.
 
 use std::ops::Range;
 
@@ -42,7 +42,8 @@ impl Pins {
         [of(0), of(1), &self.discarding]
     }
 
-    /// Pins `range` until `tid` is durable. The second value says that the group now has pins of a transaction that it had none of.
+    /// Pins `range` until `tid` is durable. The second value says that the group now has pins of a
+    /// transaction that it had none of.
     pub(crate) fn pin(&mut self, tid: Tid, range: Range<u32>) -> bool {
         let known = self.frees.iter().position(|g| g.tid == tid);
         let at = known.unwrap_or_else(|| {
@@ -61,7 +62,8 @@ impl Pins {
         known.is_none()
     }
 
-    /// A third transaction begins to free: the pins of the first are kept as long as those of the second.
+    /// A third transaction begins to free: the pins of the first are kept as long as those of the
+    /// second.
     fn merge_older(&mut self) {
         let older = self.frees.remove(0);
         let newer = &mut self.frees[0];

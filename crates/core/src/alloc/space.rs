@@ -1,15 +1,18 @@
 //! Who may take how many of the free blocks.
 //!
-//! A block is *available* when it is free in the bitmap and not pinned. Some of the available blocks are spoken for:
+//! A block is *available* when it is free in the bitmap and not pinned. Some of the available
+//! blocks are spoken for:
 //!
-//! - *reserved*: a writer was told that its data fits (delayed allocation); the place is chosen at commit, where nobody is left to be
-//!   told ENOSPC. Mapping those blocks may need blocks for the map itself: at worst, three for one data block (a new indirect block at
-//!   each of three levels; for extents, a split at the leaf and above). So [`Space::reserve`] lets the reservations grow
-//!   only as long as four times their number is available. A forced commit turns reservations into placed blocks, which is how a
-//!   volume can be filled in spite of that;
+//! - *reserved*: a writer was told that its data fits (delayed allocation); the place is chosen at
+//!   commit, where nobody is left to be told ENOSPC. Mapping those blocks may need blocks for the
+//!   map itself: at worst, three for one data block (a new indirect block at each of three levels;
+//!   for extents, a split at the leaf and above). So [`Space::reserve`] lets the reservations grow
+//!   only as long as four times their number is available. A forced commit turns reservations into
+//!   placed blocks, which is how a volume can be filled in spite of that;
 //! - *root's*: `s_r_blocks_count`, for `s_def_resuid`, `s_def_resgid` and the privileged;
-//! - *the pool*: 2 % of the volume, at most 4,096 blocks, none on volumes without extents, as `s_resv_clusters` in the kernel
-//!   (`ext4_set_resv_clusters`); never given to an ordinary request, so that the last writers' maps find room.
+//! - *the pool*: 2 % of the volume, at most 4,096 blocks, none on volumes without extents, as
+//!   `s_resv_clusters` in the kernel (`ext4_set_resv_clusters`); never given to an ordinary
+//!   request, so that the last writers' maps find room.
 
 use stetfs_journal::sync::Mutex;
 
@@ -26,7 +29,8 @@ pub(crate) enum Source {
         /// The caller may use root's blocks.
         privileged: bool,
     },
-    /// Whatever there is: for the map of data that is placed at commit, and for work that must not fail (orphans, recovery).
+    /// Whatever there is: for the map of data that is placed at commit, and for work that must not
+    /// fail (orphans, recovery).
     Pool,
 }
 
@@ -47,7 +51,8 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// `free` blocks of a volume of `blocks`, `root_blocks` of them for root; `has_extents` is the feature.
+    /// `free` blocks of a volume of `blocks`, `root_blocks` of them for root; `has_extents` is the
+    /// feature.
     pub(crate) fn new(blocks: u64, free: u64, root_blocks: u64, has_extents: bool) -> Self {
         Self {
             counts: Mutex::new(Counts {
@@ -87,8 +92,9 @@ impl Space {
         fits
     }
 
-    /// Whether half of the pool is there for maps whose data needs no place: unwritten blocks that become written split their extent, by
-    /// two entries for each block at worst. Half of the pool lasts for a transaction that splits at a fifth of the volume's blocks.
+    /// Whether half of the pool is there for maps whose data needs no place: unwritten blocks that
+    /// become written split their extent, by two entries for each block at worst. Half of the pool
+    /// lasts for a transaction that splits at a fifth of the volume's blocks.
     pub(crate) fn has_room_for_maps(&self) -> bool {
         let c = self.counts.lock();
         c.reserved * (1 + MAP_BLOCKS_PER_DATA) + self.pool / 2 <= c.available
@@ -105,7 +111,8 @@ impl Space {
         c.reserved = c.reserved.saturating_sub(n);
     }
 
-    /// Takes up to `want` blocks out of the account; returns how many, 0 for none. A reservation is taken in full.
+    /// Takes up to `want` blocks out of the account; returns how many, 0 for none. A reservation is
+    /// taken in full.
     pub(crate) fn take(&self, want: u64, source: Source) -> u64 {
         let mut c = self.counts.lock();
         let n = match source {
@@ -167,7 +174,8 @@ impl Space {
         c.pinned > 0 || c.reserved > 0
     }
 
-    /// Free blocks for `statfs`: all that are free and not reserved, and how many of them an ordinary user may have.
+    /// Free blocks for `statfs`: all that are free and not reserved, and how many of them an
+    /// ordinary user may have.
     pub(crate) fn free(&self) -> (u64, u64) {
         let c = *self.counts.lock();
         let free = (c.available + c.pinned).saturating_sub(c.reserved);

@@ -1,5 +1,5 @@
-//! For tests: an image made by mke2fs, in memory, with a journal (scheme `null`) and an allocator on it, and e2fsck to
-//! judge what was done to it.
+//! For tests: an image made by mke2fs, in memory, with a journal (scheme `null`) and an allocator
+//! on it, and e2fsck to judge what was done to it.
 
 use std::process::Command;
 use std::sync::{Arc, Weak};

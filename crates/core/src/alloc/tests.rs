@@ -57,7 +57,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (any::<u64>(), prop_oneof![Just(1), 1u32..40, 500u32..5000]).prop_map(|(goal, want)| Op::Allocate { goal, want }),
+        6 => (any::<u64>(), prop_oneof![Just(1), 1u32..40, 500u32..5000])
+            .prop_map(|(goal, want)| Op::Allocate { goal, want }),
         3 => any::<usize>().prop_map(|nth| Op::Free { nth }),
         2 => (any::<usize>(), any::<u32>()).prop_map(|(nth, cut)| Op::FreePart { nth, cut }),
         1 => Just(Op::Commit),
@@ -465,7 +466,8 @@ fn threads_never_get_the_same_block() {
     image.e2fsck();
 }
 
-/// mke2fs leaves bitmaps and inode tables of unused groups unwritten: whatever lies there must not matter.
+/// mke2fs leaves bitmaps and inode tables of unused groups unwritten: whatever lies there must not
+/// matter.
 #[test]
 fn what_was_never_written_is_never_read() {
     for kind in [1, 3] {
@@ -551,7 +553,8 @@ fn roots_blocks_are_for_root_and_for_whom_the_superblock_names() {
     assert!(may(&alloc, 77, 5) && may(&alloc, 1000, 88) && !may(&alloc, 1000, 5));
 }
 
-/// Descriptors can be made to share a bitmap, each agreeing with it when it is met; that shows as soon as they no longer do.
+/// Descriptors can be made to share a bitmap, each agreeing with it when it is met; that shows as
+/// soon as they no longer do.
 #[test]
 fn two_groups_with_one_bitmap_are_found() {
     let image = TestImage::new(40, KINDS[4].1);

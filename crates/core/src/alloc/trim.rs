@@ -1,8 +1,9 @@
 //! Telling the device which blocks are free (FITRIM).
 //!
-//! A free run is taken out of the account and overlaid while the device works on it, so that nobody is given a block that is
-//! about to lose its content, and no lock is held meanwhile. Blocks freed by a transaction that is not durable are left alone:
-//! after a crash their old owner wants them back.
+//! A free run is taken out of the account and overlaid while the device works on it, so that nobody
+//! is given a block that is about to lose its content, and no lock is held meanwhile. Blocks freed
+//! by a transaction that is not durable are left alone: after a crash their old owner wants them
+//! back.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,7 +19,8 @@ use crate::error::Result;
 /// Blocks that are discarded at a time, so that a writer does not find too much missing.
 const CHUNK: u32 = 8192;
 
-/// Runs that were freed and are to be discarded when their transaction is durable (mount option `discard`), oldest first.
+/// Runs that were freed and are to be discarded when their transaction is durable (mount option
+/// `discard`), oldest first.
 pub(super) type Freed = Mutex<VecDeque<(Tid, BlockNo, u32)>>;
 
 impl Alloc {
@@ -34,8 +36,8 @@ impl Alloc {
         }
     }
 
-    /// Discards what durable transactions have freed and nobody has taken since. The caller has no handle open. The device
-    /// not being able to is no error: nobody relies on it.
+    /// Discards what durable transactions have freed and nobody has taken since. The caller has no
+    /// handle open. The device not being able to is no error: nobody relies on it.
     pub(crate) fn discard_freed(&self) {
         let Some(freed) = &self.freed else {
             return;
@@ -58,7 +60,8 @@ impl Alloc {
         }
     }
 
-    /// Discards the free runs of at least `min_len` blocks in `blocks`; returns how many blocks were discarded.
+    /// Discards the free runs of at least `min_len` blocks in `blocks`; returns how many blocks
+    /// were discarded.
     ///
     /// # Errors
     /// The device's, `Unsupported` among them; damage found in a bitmap.

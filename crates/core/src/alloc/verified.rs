@@ -1,9 +1,9 @@
 //! Which metadata blocks have passed their whole check since the mount.
 //!
-//! A full check of a node (checksum, order, every range) costs more than the search in it, so it is made when the block is
-//! first met. The memory is a fixed table, one slot a hash: a collision costs another check, nothing else. A block
-//! that is freed is forgotten. Readers stay safe against content that was never checked: what this saves is the full check, not
-//! the bounds checks.
+//! A full check of a node (checksum, order, every range) costs more than the search in it, so it is
+//! made when the block is first met. The memory is a fixed table, one slot a hash: a collision
+//! costs another check, nothing else. A block that is freed is forgotten. Readers stay safe against
+//! content that was never checked: what this saves is the full check, not the bounds checks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,9 @@
-//! Where the volume's own structures lie: superblock copies, descriptors and the blocks reserved for them, bitmaps, inode tables.
+//! Where the volume's own structures lie: superblock copies, descriptors and the blocks reserved
+//! for them, bitmaps, inode tables.
 //!
-//! A file that maps such a block, or a free of one, is damage (the kernel's `block_validity`, always on here). The ranges
-//! are kept sorted and merged: with `flex_bg` that is a handful for sixteen groups.
+//! A file that maps such a block, or a free of one, is damage (the kernel's `block_validity`,
+//! always on here). The ranges are kept sorted and merged: with `flex_bg` that is a handful for
+//! sixteen groups.
 
 use std::ops::Range;
 
@@ -14,8 +16,8 @@ pub(crate) struct SystemZone {
 }
 
 impl SystemZone {
-    /// The structures of a volume, from its shape and from what each descriptor says: block bitmap, inode bitmap, inode table; and the
-    /// block of the multiple-mount protection.
+    /// The structures of a volume, from its shape and from what each descriptor says: block bitmap,
+    /// inode bitmap, inode table; and the block of the multiple-mount protection.
     pub(crate) fn new(
         geo: &Geometry,
         located: impl Iterator<Item = (GroupNo, [BlockNo; 3])>,

@@ -1,9 +1,11 @@
-//! One block of entries: finding a name, finding room, and the bytes that an insertion or a removal changes.
+//! One block of entries: finding a name, finding room, and the bytes that an insertion or a removal
+//! changes.
 //!
-//! A block is a chain of records, each as long as its `rec_len` says, that fills the block up to its end (with
-//! `metadata_csum` up to the 12-byte tail that holds the checksum). A record with inode 0 is free; a record may be longer
-//! than its name needs, and what is left of it is free too. The searches here check what they step over just so
-//! far that they stay inside the block and come to an end; all the rest was checked when the block was first read.
+//! A block is a chain of records, each as long as its `rec_len` says, that fills the block up to
+//! its end (with `metadata_csum` up to the 12-byte tail that holds the checksum). A record with
+//! inode 0 is free; a record may be longer than its name needs, and what is left of it is free too.
+//! The searches here check what they step over just so far that they stay inside the block and come
+//! to an end; all the rest was checked when the block was first read.
 
 use smallvec::SmallVec;
 use stetfs_format::InodeNo;
@@ -221,7 +223,8 @@ pub(crate) fn insert(
     changes
 }
 
-/// Frees the record of `hit`: the record before it takes its bytes, or it loses its inode when it is the first.
+/// Frees the record of `hit`: the record before it takes its bytes, or it loses its inode when it
+/// is the first.
 pub(crate) fn remove(block: &[u8], hit: &Hit) -> Changes {
     let mut changes = Changes::new();
     match hit.previous {

@@ -1,8 +1,9 @@
-//! How a hash tree grows: a full leaf is split in two by hash, a full index block likewise, a full root gets a level below it.
+//! How a hash tree grows: a full leaf is split in two by hash, a full index block likewise, a full
+//! root gets a level below it.
 //!
-//! Order of changes: the new block is allocated and given its whole content, then the old one loses what
-//! moved, then the parent gets the new pair; all in one handle. Each step leaves a tree in which every
-//! name is found, so running out of space between two of them harms nothing.
+//! Order of changes: the new block is allocated and given its whole content, then the old one loses
+//! what moved, then the parent gets the new pair; all in one handle. Each step leaves a tree in
+//! which every name is found, so running out of space between two of them harms nothing.
 
 use smallvec::SmallVec;
 use stetfs_format::dirent::{self, NewEntry as Record};
@@ -46,7 +47,8 @@ pub(crate) fn insert(
     st: &mut InodeState,
     entry: NewEntry<'_>,
 ) -> Result<()> {
-    // Each round but the last splits one block: at most one a level, and one more when the tree gets a level.
+    // Each round but the last splits one block: at most one a level, and one more when the tree
+    // gets a level.
     for _ in 0..max_indirect_levels(&vol.geo) + 4 {
         let dir = Dir::open(vol, inode, st)?;
         let path = probe(dir, |hasher| hasher.hash(entry.name).major)?;
@@ -82,8 +84,8 @@ pub(crate) fn insert(
     .into())
 }
 
-/// Turns a directory of one full linear block into an indexed one (`make_indexed_dir`): the names move to block 1, block 0
-/// becomes a root with that one leaf.
+/// Turns a directory of one full linear block into an indexed one (`make_indexed_dir`): the names
+/// move to block 1, block 0 becomes a root with that one leaf.
 pub(crate) fn make_indexed(
     vol: &Volume,
     h: &Handle,
@@ -199,8 +201,8 @@ impl Split<'_> {
         )
     }
 
-    /// Makes room above a full index block on `path`: the highest full one whose parent has room is split; when even
-    /// the root is full, its pairs move one level down.
+    /// Makes room above a full index block on `path`: the highest full one whose parent has room is
+    /// split; when even the root is full, its pairs move one level down.
     fn split_index(&mut self, mut path: Path) -> Result<()> {
         let levels = path.nodes.len();
         let mut level = levels - 1;
@@ -277,8 +279,8 @@ impl Split<'_> {
     }
 }
 
-/// The first name that moves, of names sorted by hash: so many from the end that they fill at most half a
-/// block; but when all of them do, half of the names.
+/// The first name that moves, of names sorted by hash: so many from the end that they fill at most
+/// half a block; but when all of them do, half of the names.
 fn split_point(names: &[Name<'_>], block_size: usize) -> usize {
     let mut size = 0;
     for (i, name) in names.iter().enumerate().rev() {

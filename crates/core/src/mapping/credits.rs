@@ -1,6 +1,8 @@
-//! How many blocks of a transaction a change of a map can need at most: what a handle is opened with.
+//! How many blocks of a transaction a change of a map can need at most: what a handle is opened
+//! with.
 //!
-//! The estimates are generous; a handle gives back what it did not use. None includes the inode itself.
+//! The estimates are generous; a handle gives back what it did not use. None includes the inode
+//! itself.
 
 use stetfs_format::indirect::pointers_per_block;
 
@@ -16,10 +18,12 @@ const REVOKES_PER_CREDIT: u32 = 100;
 /// Levels of block pointers.
 const POINTER_LEVELS: u32 = 3;
 
-/// For mapping one run, or converting or switching one, blocks allocated beforehand. A run of `len` blocks.
+/// For mapping one run, or converting or switching one, blocks allocated beforehand. A run of `len`
+/// blocks.
 pub(crate) fn credits_for_insert(vol: &Volume, st: &InodeState, len: u32) -> u32 {
     if is_by_extents(&st.raw) {
-        // Each node on the way changes; each may split into a block that is allocated, and the root may grow.
+        // Each node on the way changes; each may split into a block that is allocated, and the root
+        // may grow.
         let depth =
             u32::from(super::node::depth_of(&st.raw.block).min(stetfs_format::extent::MAX_DEPTH));
         return depth + (depth + 1) * (1 + ALLOCATE_CREDITS);
@@ -28,11 +32,13 @@ pub(crate) fn credits_for_insert(vol: &Volume, st: &InodeState, len: u32) -> u32
     (blocks + POINTER_LEVELS) * (1 + ALLOCATE_CREDITS)
 }
 
-/// What a removal leaves for its caller to finish with: the inode, the superblock and a neighbour on the orphan list, the attribute
-/// block, and bitmaps and descriptors of the attribute block and the inode.
+/// What a removal leaves for its caller to finish with: the inode, the superblock and a neighbour
+/// on the orphan list, the attribute block, and bitmaps and descriptors of the attribute block and
+/// the inode.
 const FINISH_CREDITS: u32 = 8;
 
-/// For one step of a removal, which frees at most `len` blocks in one piece, and for finishing after it.
+/// For one step of a removal, which frees at most `len` blocks in one piece, and for finishing
+/// after it.
 pub(super) fn remove_credits(alloc: &Alloc, len: u32, depth: u16) -> u32 {
     let groups = len / alloc.geo().blocks_per_group() + 2;
     let nodes = 2 * (u32::from(depth) + 1);

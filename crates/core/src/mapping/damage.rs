@@ -1,4 +1,5 @@
-//! What can be wrong with the map of a file, beyond what one node or block shows alone. Each variant is one check.
+//! What can be wrong with the map of a file, beyond what one node or block shows alone. Each
+//! variant is one check.
 
 use stetfs_format::{BlockNo, InodeNo, LBlock};
 
@@ -7,7 +8,8 @@ use stetfs_format::{BlockNo, InodeNo, LBlock};
 pub enum Damage {
     /// An entry of an extent node reaches beyond what its parent leaves to the node.
     #[error(
-        "inode {ino}: the extent tree's entry for logical block {lblk} reaches into the next node's range"
+        "inode {ino}: the extent tree's entry for logical block {lblk} reaches into the next \
+            node's range"
     )]
     OutOfRange {
         /// The file.

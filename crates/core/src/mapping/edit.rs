@@ -11,7 +11,8 @@ use super::tree::{Pieces, TreeMut};
 use super::{Damage, MapState, Removed, Run, remove_credits};
 use crate::error::Result;
 
-/// Blocks that one step of a removal frees at most: what it needs of the journal must fit any handle.
+/// Blocks that one step of a removal frees at most: what it needs of the journal must fit any
+/// handle.
 pub(super) const STEP_MAX: u32 = 8192;
 
 impl TreeMut<'_> {
@@ -100,8 +101,8 @@ impl TreeMut<'_> {
         Ok(())
     }
 
-    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to written blocks from `new` on instead; returns the first old
-    /// block and how many.
+    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to written blocks from `new`
+    /// on instead; returns the first old block and how many.
     pub(super) fn switch(
         &mut self,
         lblk: LBlock,
@@ -129,7 +130,8 @@ impl TreeMut<'_> {
         let joins_before = pos > 0 && joined(&extent(pos - 1)?, &changed).is_some();
         let joins_after = pos + 1 < view.entries() && joined(&changed, &extent(pos + 1)?).is_some();
         match leaf.block {
-            // One extent for another, in the most common place, need not be done in a copy of the node.
+            // One extent for another, in the most common place, need not be done in a copy of the
+            // node.
             Some(block) if old.len == whole.len && !joins_before && !joins_after => {
                 let new = view.replacement(pos, changed);
                 // Otherwise the journal would have to copy the block before it changes it.
@@ -151,7 +153,8 @@ impl TreeMut<'_> {
         while to > from.0 {
             let (path, found) = self.find(LBlock(to - 1))?;
             let Some((pos, extent)) = found else {
-                // All of this leaf lies behind. What is before it is in the leaf before, if there is one.
+                // All of this leaf lies behind. What is before it is in the leaf before, if there
+                // is one.
                 if path.low >= to {
                     break;
                 }

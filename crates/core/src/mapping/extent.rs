@@ -1,12 +1,12 @@
 //! Reading extent trees.
 //!
-//! A node is trusted after one full check, noted in [`Verified`](crate::alloc::Verified); later visits check the
-//! header and the entry that is used. A search takes no memory: the root is in the inode, a node below is borrowed from the
-//! journal's cache.
+//! A node is trusted after one full check, noted in [`Verified`](crate::alloc::Verified); later
+//! visits check the header and the entry that is used. A search takes no memory: the root is in the
+//! inode, a node below is borrowed from the journal's cache.
 //!
-//! Beyond what [`ExtentNode::decode`] checks of a node alone, a tree is valid if and only if: 1. a node's depth is its
-//! parent's less one; 2. its entries lie in the range that the parent's entries give it; 3. no block number lies in the volume's own
-//! structures.
+//! Beyond what [`ExtentNode::decode`] checks of a node alone, a tree is valid if and only if: 1. a
+//! node's depth is its parent's less one; 2. its entries lie in the range that the parent's entries
+//! give it; 3. no block number lies in the volume's own structures.
 
 use smallvec::SmallVec;
 use stetfs_format::extent::{Expected, ExtentNode, Index, MAX_BLOCKS};
@@ -189,7 +189,8 @@ impl<'a> Tree<'a> {
         let bytes = self.alloc.journal().read(block, Class::Mapping)?;
         let geo = self.alloc.geo();
         if self.alloc.verified().is_noted(block) {
-            // Under another parent perhaps: the depth is what keeps a damaged tree from leading in circles.
+            // Under another parent perhaps: the depth is what keeps a damaged tree from leading in
+            // circles.
             ExtentNode::view(&bytes, depth, geo).map_err(self.at(Some(block)))?;
             return Ok(bytes);
         }
@@ -226,7 +227,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Where a new block at `lblk` should be: behind the block that precedes it in the file, as far behind as in the file.
+    /// Where a new block at `lblk` should be: behind the block that precedes it in the file, as far
+    /// behind as in the file.
     pub(super) fn goal(&self, lblk: LBlock) -> Result<BlockNo> {
         let path = self.path(lblk)?;
         let leaf = path.leaf();

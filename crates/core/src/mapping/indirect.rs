@@ -1,10 +1,12 @@
-//! Files of ext2 and ext3: block pointers in the inode, and one, two and three levels of blocks of pointers.
+//! Files of ext2 and ext3: block pointers in the inode, and one, two and three levels of blocks of
+//! pointers.
 //!
-//! A block of pointers is trusted after one full check, as an extent node is: every pointer must lead into the volume and outside its
-//! own structures. There is no checksum, and no state but "written".
+//! A block of pointers is trusted after one full check, as an extent node is: every pointer must
+//! lead into the volume and outside its own structures. There is no checksum, and no state but
+//! "written".
 //!
-//! Removal works from the end of the file backwards and clears each pointer in the same step in which its block is freed, so it can
-//! stop anywhere.
+//! Removal works from the end of the file backwards and clears each pointer in the same step in
+//! which its block is freed, so it can stop anywhere.
 
 use std::ops::Range;
 
@@ -161,7 +163,8 @@ impl<'a> BlockMap<'a> {
         })
     }
 
-    /// Where a new block at `lblk` should be: behind the nearest block before it that lies among the same pointers.
+    /// Where a new block at `lblk` should be: behind the nearest block before it that lies among
+    /// the same pointers.
     pub(super) fn goal(&self, lblk: LBlock) -> Result<BlockNo> {
         if let Some(before) = lblk.0.checked_sub(1) {
             let run = self.lookup(LBlock(before), 1)?;
@@ -252,7 +255,8 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// The pointers that `lblk`'s own is among; blocks of pointers that are missing on the way are made.
+    /// The pointers that `lblk`'s own is among; blocks of pointers that are missing on the way are
+    /// made.
     fn make_way(&mut self, lblk: LBlock) -> Result<Leaf> {
         let geo = *self.alloc.geo();
         let path = Path::to(lblk, &geo).ok_or(Error::TooBig)?;
@@ -318,7 +322,8 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// Maps the first blocks of a run, as many as have their pointers in one place; returns how many.
+    /// Maps the first blocks of a run, as many as have their pointers in one place; returns how
+    /// many.
     fn insert_some(&mut self, lblk: LBlock, pblk: BlockNo, most: u32) -> Result<u32> {
         let leaf = self.make_way(lblk)?;
         let len = most.min(leaf.end - leaf.index);
@@ -335,7 +340,8 @@ impl BlockMapMut<'_> {
         Ok(len)
     }
 
-    /// Takes back what [`BlockMapMut::insert`] mapped. Blocks of pointers that were made for it stay, empty.
+    /// Takes back what [`BlockMapMut::insert`] mapped. Blocks of pointers that were made for it
+    /// stay, empty.
     fn unmap(&mut self, lblk: LBlock, len: u32) -> Result<()> {
         let mut done = 0;
         while done < len {
@@ -349,8 +355,8 @@ impl BlockMapMut<'_> {
         Ok(())
     }
 
-    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to blocks from `new` on instead; returns the first old block
-    /// and how many.
+    /// Maps `[lblk, lblk + len)`, as far as it is mapped in one piece, to blocks from `new` on
+    /// instead; returns the first old block and how many.
     pub(super) fn switch(
         &mut self,
         lblk: LBlock,
@@ -405,8 +411,9 @@ impl BlockMapMut<'_> {
         })
     }
 
-    /// Removes what is below the pointer at `index` of `parent`, which leads to a block of pointers of `level` that begins with
-    /// logical block `start`; the block too, when it is empty then. False: no more credits.
+    /// Removes what is below the pointer at `index` of `parent`, which leads to a block of pointers
+    /// of `level` that begins with logical block `start`; the block too, when it is empty then.
+    /// False: no more credits.
     fn remove_child(
         &mut self,
         removal: &mut Removal,
@@ -462,7 +469,8 @@ impl BlockMapMut<'_> {
         Ok(true)
     }
 
-    /// Frees the data blocks that the pointers at `indexes` lead to, run by run from the end, and clears the pointers.
+    /// Frees the data blocks that the pointers at `indexes` lead to, run by run from the end, and
+    /// clears the pointers.
     fn remove_data(
         &mut self,
         removal: &mut Removal,
@@ -505,7 +513,8 @@ struct Removal {
 }
 
 impl Removal {
-    /// The pointers to look at among those that stand for `each` blocks and together for `[start, end)`.
+    /// The pointers to look at among those that stand for `each` blocks and together for
+    /// `[start, end)`.
     fn indexes(&self, start: u64, end: u64, each: u64) -> Range<u32> {
         let (from, to) = (self.from.max(start), self.to.min(end));
         if from >= to {
@@ -515,7 +524,8 @@ impl Removal {
     }
 }
 
-/// The last run of blocks that follow each other among the pointers in `within`: its first index, its length, its first block.
+/// The last run of blocks that follow each other among the pointers in `within`: its first index,
+/// its length, its first block.
 fn last_run(pointers: Pointers<'_>, within: Range<u32>) -> Checked<Option<(u32, u32, BlockNo)>> {
     let mut run: Option<(u32, u32, BlockNo)> = None;
     for index in within.rev() {

@@ -1,13 +1,16 @@
 //! Which block of the volume holds which block of a file.
 //!
-//! One front for the two maps that ext4 knows: extent trees (`extent` reads, `tree` and `edit` change) and the block pointers of ext2 and
-//! ext3 (`indirect`). Everything here changes `InodeState::raw` (its `block`, `blocks` and flags) and blocks of [`Class::Mapping`]; the
-//! caller holds `Inode::state` for writing and stores the inode in the same handle.
+//! One front for the two maps that ext4 knows: extent trees (`extent` reads, `tree` and `edit`
+//! change) and the block pointers of ext2 and ext3 (`indirect`). Everything here changes
+//! `InodeState::raw` (its `block`, `blocks` and flags) and blocks of [`Class::Mapping`]; the caller
+//! holds `Inode::state` for writing and stores the inode in the same handle.
 //!
-//! `i_blocks` is kept here: mapping adds to it, unmapping takes off, for data and for the map itself. Blocks of the map are
-//! allocated here, from the pool when nothing else is left: a file's data has been promised its place by then.
+//! `i_blocks` is kept here: mapping adds to it, unmapping takes off, for data and for the map
+//! itself. Blocks of the map are allocated here, from the pool when nothing else is left: a file's
+//! data has been promised its place by then.
 //!
-//! Allocation of data is the caller's: [`goal`], [`Alloc::allocate`](crate::alloc::Alloc::allocate), [`insert`].
+//! Allocation of data is the caller's: [`goal`],
+//! [`Alloc::allocate`](crate::alloc::Alloc::allocate), [`insert`].
 
 mod credits;
 mod damage;
@@ -74,7 +77,8 @@ pub(crate) fn is_by_extents(raw: &RawInode) -> bool {
     raw.flags.contains(InodeFlags::EXTENTS)
 }
 
-/// Whether `i_block` maps blocks: not in device files, pipes, sockets and symbolic links whose text is there.
+/// Whether `i_block` maps blocks: not in device files, pipes, sockets and symbolic links whose text
+/// is there.
 pub(crate) fn has_map(raw: &RawInode, geo: &Geometry) -> bool {
     raw.is_regular() || raw.is_dir() || (raw.is_symlink() && !raw.is_fast_symlink(geo))
 }
@@ -88,7 +92,8 @@ pub(crate) fn init(raw: &mut RawInode, geo: &Geometry) {
     }
 }
 
-/// Checks the part of a map that lies in the inode, which came from the volume. What lies below is checked when it is met.
+/// Checks the part of a map that lies in the inode, which came from the volume. What lies below is
+/// checked when it is met.
 pub(crate) fn check(vol: &Volume, ino: InodeNo, raw: &RawInode) -> Result<()> {
     check_in(&vol.alloc, ino, raw)
 }
@@ -101,7 +106,8 @@ fn check_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode) -> Result<()> {
     }
 }
 
-/// What is at `lblk`: a run of at most `max` blocks (at least 1) of one state. A hole may be told in pieces.
+/// What is at `lblk`: a run of at most `max` blocks (at least 1) of one state. A hole may be told
+/// in pieces.
 ///
 /// # Errors
 /// Damage in the map.
@@ -139,11 +145,12 @@ fn goal_in(alloc: &Alloc, ino: InodeNo, raw: &RawInode, lblk: LBlock) -> Result<
     }
 }
 
-/// Maps `run`, all of which must be a hole, to blocks that the caller allocated. Needs [`credits_for_insert`].
+/// Maps `run`, all of which must be a hole, to blocks that the caller allocated. Needs
+/// [`credits_for_insert`].
 ///
 /// # Errors
-/// `NoSpace` when the map needs a block and not even the pool has one; nothing is mapped then. `TooBig` when the file cannot have
-/// so many blocks. Damage in the map.
+/// `NoSpace` when the map needs a block and not even the pool has one; nothing is mapped then.
+/// `TooBig` when the file cannot have so many blocks. Damage in the map.
 pub(crate) fn insert(
     vol: &Volume,
     h: &Handle,
@@ -164,8 +171,8 @@ fn insert_in(alloc: &Alloc, h: &Handle, ino: InodeNo, raw: &mut RawInode, run: R
     }
 }
 
-/// Allocates one block and maps it at `lblk`, which must be a hole. For directories and other metadata; the caller fills it by
-/// `Handle::create`. Needs two credits and [`credits_for_insert`].
+/// Allocates one block and maps it at `lblk`, which must be a hole. For directories and other
+/// metadata; the caller fills it by `Handle::create`. Needs two credits and [`credits_for_insert`].
 ///
 /// # Errors
 /// `NoSpace`; nothing is changed then. Damage in the map or a bitmap.
@@ -192,7 +199,8 @@ pub(crate) fn allocate_block(
     Ok(pblk)
 }
 
-/// Makes the unwritten blocks in `[lblk, lblk + len)` written. Needs [`credits_for_insert`] for each run.
+/// Makes the unwritten blocks in `[lblk, lblk + len)` written. Needs [`credits_for_insert`] for
+/// each run.
 ///
 /// # Errors
 /// As [`insert`].
@@ -215,7 +223,8 @@ pub(crate) fn convert(
     convert_in(&vol.alloc, h, inode.ino, &mut st.raw, lblk, len, false)
 }
 
-/// Makes the written blocks in `[lblk, lblk + len)` unwritten. Needs [`credits_for_insert`] for each run.
+/// Makes the written blocks in `[lblk, lblk + len)` unwritten. Needs [`credits_for_insert`] for
+/// each run.
 ///
 /// # Errors
 /// `NotSupported` for block pointers, which have no such state. Otherwise as [`insert`].
@@ -251,8 +260,9 @@ fn convert_in(
     }
 }
 
-/// Maps the blocks from `lblk` on to those from `new` on instead, written: at most `len` of them, as far as they are mapped in one piece.
-/// Returns the first old block and how many there were, all of which the caller frees. Needs [`credits_for_insert`].
+/// Maps the blocks from `lblk` on to those from `new` on instead, written: at most `len` of them,
+/// as far as they are mapped in one piece. Returns the first old block and how many there were, all
+/// of which the caller frees. Needs [`credits_for_insert`].
 ///
 /// # Errors
 /// As [`insert`]; damage when `lblk` is not mapped.
@@ -285,9 +295,9 @@ fn switch_in(
     }
 }
 
-/// Unmaps and frees the blocks in `[from, to)` (to the end of the file without `to`). Begins at the end and stops when `h` cannot
-/// get more credits: false means that the caller must go on in a new handle of [`credits_for_remove`], and that a crash
-/// in between is its concern (the orphan list).
+/// Unmaps and frees the blocks in `[from, to)` (to the end of the file without `to`). Begins at the
+/// end and stops when `h` cannot get more credits: false means that the caller must go on in a new
+/// handle of [`credits_for_remove`], and that a crash in between is its concern (the orphan list).
 ///
 /// # Errors
 /// Damage in the map or a bitmap.
@@ -312,7 +322,8 @@ fn remove_in(
     from: LBlock,
     to: u32,
 ) -> Result<Removed> {
-    // What is not the content of an ordinary file was written as metadata, and the log may hold old versions of it.
+    // What is not the content of an ordinary file was written as metadata, and the log may hold old
+    // versions of it.
     let logged = !raw.is_regular() || raw.flags.contains(InodeFlags::JOURNAL_DATA);
     let class = if logged {
         Class::Directory

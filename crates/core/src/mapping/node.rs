@@ -37,7 +37,8 @@ pub(super) fn part(extent: &Extent, from: u32, to: u32) -> Extent {
     }
 }
 
-/// Both as one, when `next` follows in the file and on the volume, has the same state, and the sum is not too long.
+/// Both as one, when `next` follows in the file and on the volume, has the same state, and the sum
+/// is not too long.
 pub(super) fn joined(extent: &Extent, next: &Extent) -> Option<Extent> {
     let len = u32::from(extent.len) + u32::from(next.len);
     let follows = extent.end() == next.lblk.0

@@ -1,4 +1,5 @@
-//! Both kinds of maps on images from mke2fs against a model (which logical block is where), judged by e2fsck and debugfs.
+//! Both kinds of maps on images from mke2fs against a model (which logical block is where), judged
+//! by e2fsck and debugfs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -309,9 +310,12 @@ fn lblk() -> impl Strategy<Value = u32> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => (lblk(), 1u32..400, any::<bool>()).prop_map(|(lblk, len, unwritten)| Op::Fill { lblk, len, unwritten }),
-        3 => (lblk(), 1u32..300, 1u32..4).prop_map(|(lblk, count, step)| Op::Comb { lblk, count, step }),
-        2 => (lblk(), 1u32..300, any::<bool>()).prop_map(|(lblk, len, unwritten)| Op::Convert { lblk, len, unwritten }),
+        3 => (lblk(), 1u32..400, any::<bool>())
+            .prop_map(|(lblk, len, unwritten)| Op::Fill { lblk, len, unwritten }),
+        3 => (lblk(), 1u32..300, 1u32..4)
+            .prop_map(|(lblk, count, step)| Op::Comb { lblk, count, step }),
+        2 => (lblk(), 1u32..300, any::<bool>())
+            .prop_map(|(lblk, len, unwritten)| Op::Convert { lblk, len, unwritten }),
         2 => (lblk(), 1u32..600).prop_map(|(from, len)| Op::Remove { from, len }),
         1 => lblk().prop_map(|from| Op::Truncate { from }),
         2 => (lblk(), 1u32..100).prop_map(|(lblk, len)| Op::Switch { lblk, len }),
@@ -379,7 +383,8 @@ fn a_deep_tree_grows_and_shrinks() {
     assert!(file.raw.blocks_512(file.image.alloc.geo()) / 2 <= 8000 + 96 + 3);
     file.check();
     file.judge();
-    // Backwards into the gaps: every extent merges with its neighbours, the tree becomes one extent after another.
+    // Backwards into the gaps: every extent merges with its neighbours, the tree becomes one extent
+    // after another.
     for n in (0..8000).rev() {
         file.fill(n * 2 + 1, 1, MapState::Unwritten);
     }
@@ -487,7 +492,8 @@ fn a_map_of_the_volumes_own_structures_is_refused() {
     }
 }
 
-/// A node that was checked where it belongs is not taken for one of another depth elsewhere, so no tree leads in circles.
+/// A node that was checked where it belongs is not taken for one of another depth elsewhere, so no
+/// tree leads in circles.
 #[test]
 fn a_node_that_leads_to_itself_is_found() {
     let mut file = TestFile::new(1);
@@ -519,7 +525,8 @@ fn a_node_that_leads_to_itself_is_found() {
     assert!(error.is_err());
 }
 
-/// Every byte of a tree block and of the root changed at random is answered with an error or with a sound run, never a panic or a hang.
+/// Every byte of a tree block and of the root changed at random is answered with an error or with a
+/// sound run, never a panic or a hang.
 #[test]
 fn damaged_maps_are_answered_with_errors() {
     for kind in [1, 4] {

@@ -1,10 +1,13 @@
-//! Changing extent trees: one primitive, [`TreeMut::splice`], and what it needs to split and shrink nodes.
+//! Changing extent trees: one primitive, [`TreeMut::splice`], and what it needs to split and shrink
+//! nodes.
 //!
-//! Invariants after each call: every key in an index equals the first key of its child (e2fsck demands it); no node but the root is
-//! empty; an extent that was put in is merged with its neighbours in the leaf where they fit.
+//! Invariants after each call: every key in an index equals the first key of its child (e2fsck
+//! demands it); no node but the root is empty; an extent that was put in is merged with its
+//! neighbours in the leaf where they fit.
 //!
-//! Nothing is changed before all blocks that the change can need are allocated, so running out of space leaves
-//! the tree as it was. Nodes are edited in copies and stored child first, parent last; all in one transaction.
+//! Nothing is changed before all blocks that the change can need are allocated, so running out of
+//! space leaves the tree as it was. Nodes are edited in copies and stored child first, parent last;
+//! all in one transaction.
 
 use smallvec::SmallVec;
 use stetfs_format::extent::{Extent, ExtentNodeMut, Index};
@@ -72,8 +75,9 @@ impl<'a> TreeMut<'a> {
         charge(self.alloc, self.ino, self.raw, blocks)
     }
 
-    /// In the leaf at the end of `path`, puts `pieces` in the place of the extent at `pos` (`replace`) or before it. The first and the last
-    /// piece are merged with the neighbours when they fit. No pieces: the extent goes.
+    /// In the leaf at the end of `path`, puts `pieces` in the place of the extent at `pos`
+    /// (`replace`) or before it. The first and the last piece are merged with the neighbours when
+    /// they fit. No pieces: the extent goes.
     pub(super) fn splice(
         &mut self,
         mut path: Path,
@@ -128,8 +132,8 @@ impl<'a> TreeMut<'a> {
         self.drop_spares()
     }
 
-    /// Merges the first piece into the extent before `pos`, the last into the one after; and those two, when the only piece
-    /// joins them.
+    /// Merges the first piece into the extent before `pos`, the last into the one after; and those
+    /// two, when the only piece joins them.
     fn merge(&self, leaf: &mut Node, pos: u16, replace: bool, pieces: &mut Pieces) -> Result<()> {
         let next = pos + u16::from(replace);
         let view = leaf
@@ -163,7 +167,8 @@ impl<'a> TreeMut<'a> {
         Ok(())
     }
 
-    /// Allocates a block for each node that an insertion at the end of `path` splits, and one when the root is full too.
+    /// Allocates a block for each node that an insertion at the end of `path` splits, and one when
+    /// the root is full too.
     fn get_spares(&mut self, path: &mut Path) -> Result<()> {
         let leaf = path.levels.len() - 1;
         let mut wanted = 1;
@@ -215,7 +220,8 @@ impl<'a> TreeMut<'a> {
         }
         let mut edit = node.edit();
         let count = edit.entries();
-        // Behind the last entry: leave the node full, because what is written in order never comes back to it.
+        // Behind the last entry: leave the node full, because what is written in order never comes
+        // back to it.
         let middle = if pos == count {
             count
         } else {

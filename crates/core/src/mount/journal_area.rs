@@ -1,8 +1,9 @@
 //! Where the journal lies: the journal inode's map, read straight from the device.
 //!
-//! Nothing here goes through the journal, because the journal is what is being looked for. Every record on
-//! the way is checked as if it were read in operation: superblock, descriptor, inode, extent nodes or pointer blocks.
-//! The kernel does the same in `ext4_get_journal_inode` and `jbd2_journal_init_inode`.
+//! Nothing here goes through the journal, because the journal is what is being looked for. Every
+//! record on the way is checked as if it were read in operation: superblock, descriptor, inode,
+//! extent nodes or pointer blocks. The kernel does the same in `ext4_get_journal_inode` and
+//! `jbd2_journal_init_inode`.
 
 use stetfs_format::extent::{Expected, ExtentNode};
 use stetfs_format::inode::InodeFlags;
@@ -62,8 +63,9 @@ pub fn journal_extents(dev: &dyn BlockDev, sb: &Superblock) -> Result<Vec<LogExt
     Ok(log.extents)
 }
 
-/// Whether the log holds transactions, although the superblock does not say that the volume needs recovery. The last
-/// mount may have been recovered by somebody who left the log as it was, so they must not be replayed.
+/// Whether the log holds transactions, although the superblock does not say that the volume needs
+/// recovery. The last mount may have been recovered by somebody who left the log as it was, so they
+/// must not be replayed.
 ///
 /// # Errors
 /// What is wrong with the journal's superblock; reading.
@@ -75,7 +77,8 @@ pub(super) fn holds_leftovers(
     Ok(read_head(dev, sb, log)?.is_some_and(|(_, head)| head.start != 0))
 }
 
-/// The scheme to which a log belongs that the kernel does not know; none when its header is damaged or there is none.
+/// The scheme to which a log belongs that the kernel does not know; none when its header is damaged
+/// or there is none.
 ///
 /// # Errors
 /// Reading.
@@ -94,7 +97,8 @@ pub fn private_log_owner(
     Ok(header.ok().map(|header| header.scheme))
 }
 
-/// What a volume whose superblock has the mark of a private log knows of the memory beside it; none when it has none there, or the record is damaged.
+/// What a volume whose superblock has the mark of a private log knows of the memory beside it; none
+/// when it has none there, or the record is damaged.
 ///
 /// # Errors
 /// Reading.
@@ -122,8 +126,8 @@ fn owner_block(dev: &dyn BlockDev, sb: &Superblock, log: &[LogExtent]) -> Result
     Ok(Some(raw))
 }
 
-/// Marks the log empty (`jbd2_journal_wipe`). The sequence moves on by as many transactions as the log can hold, so that none that
-/// it holds can be taken for a later one.
+/// Marks the log empty (`jbd2_journal_wipe`). The sequence moves on by as many transactions as the
+/// log can hold, so that none that it holds can be taken for a later one.
 ///
 /// # Errors
 /// As [`holds_leftovers`]; writing.

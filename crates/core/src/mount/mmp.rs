@@ -1,11 +1,15 @@
-//! Multiple-mount protection: the volume says who uses it, to machines that share the device and to the kernel on this one.
+//! Multiple-mount protection: the volume says who uses it, to machines that share the device and to
+//! the kernel on this one.
 //!
-//! Only volumes with the feature `mmp` (`mke2fs -O mmp`) have the block; it is written past the journal. As the kernel does
-//! (`fs/ext4/mmp.c`): whoever mounts for writing reads the block and refuses what e2fsck has; a number that a mount has left is waited for, and if
-//! it has changed the volume is in use. Then he writes a number of his own, waits again if he had to wait before, and finds his own. While he has the volume
-//! the number changes every `s_mmp_interval` seconds, and is compared with what it was before: should it be somebody else's, nothing more is written.
+//! Only volumes with the feature `mmp` (`mke2fs -O mmp`) have the block; it is written past the
+//! journal. As the kernel does (`fs/ext4/mmp.c`): whoever mounts for writing reads the block and
+//! refuses what e2fsck has; a number that a mount has left is waited for, and if it has changed the
+//! volume is in use. Then he writes a number of his own, waits again if he had to wait before, and
+//! finds his own. While he has the volume the number changes every `s_mmp_interval` seconds, and is
+//! compared with what it was before: should it be somebody else's, nothing more is written.
 //!
-//! A mount without threads of its own (`commit` = `Duration::MAX`) writes its number once. To others that looks like one that has died.
+//! A mount without threads of its own (`commit` = `Duration::MAX`) writes its number once. To
+//! others that looks like one that has died.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -24,7 +28,8 @@ use crate::error::Result;
 /// The longest time that is waited beyond one interval, in seconds, as in the kernel.
 const WAIT_MAX: u64 = 60;
 
-/// The block while the volume is ours. It is given back by [`release`](Self::release); dropped, it stays as it is, as after a crash.
+/// The block while the volume is ours. It is given back by [`release`](Self::release); dropped, it
+/// stays as it is, as after a crash.
 pub(crate) struct Protection {
     place: Arc<Location>,
     updater: Mutex<Option<Updater>>,
@@ -90,7 +95,8 @@ impl Protection {
             MmpState::Fsck => return Err(in_use(&found).into()),
             MmpState::Mounted(number) => {
                 tracing::warn!(
-                    "{}: the volume is in use by {} ({}), or was not cleanly unmounted there: waiting {} s to see",
+                    "{}: the volume is in use by {} ({}), or was not cleanly unmounted there: \
+                        waiting {} s to see",
                     dev.describe(),
                     text(&found.nodename),
                     text(&found.bdevname),
@@ -170,7 +176,8 @@ impl Protection {
                             format!("the volume was taken over by {by} while it was mounted here");
                         return journal.abort(JournalError::Unusable(why));
                     }
-                    // Others may take the volume then; but whether they do is seen at the next update.
+                    // Others may take the volume then; but whether they do is seen at the next
+                    // update.
                     Err(e) => tracing::error!("multiple-mount protection: {e}"),
                 }
             }

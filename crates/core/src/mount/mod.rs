@@ -2,18 +2,21 @@
 //!
 //! Order at mount, each step safe to be cut at:
 //! 1. Superblock, features, size, journal area: only read.
-//! 2. The journal opens: its scheme refuses options and media that it does not take before it writes, and then recovers, if
-//!    there is something to recover. The superblock is read again, because recovery may have changed it. So are the allocator's
-//!    records and the root: what cannot be mounted is refused as it was.
-//! 3. "Needs recovery" is set in the superblock and flushed, so that nobody takes the home blocks for the newest from the
-//!    first commit on. Without a journal the superblock stops saying "valid" instead. Then the mount is noted, by a handle, so that
-//!    each later copy of the superblock says the same; error marks that were newer than the logged copy are put back.
+//! 2. The journal opens: its scheme refuses options and media that it does not take before it
+//!    writes, and then recovers, if there is something to recover. The superblock is read again,
+//!    because recovery may have changed it. So are the allocator's records and the root: what
+//!    cannot be mounted is refused as it was.
+//! 3. "Needs recovery" is set in the superblock and flushed, so that nobody takes the home blocks
+//!    for the newest from the first commit on. Without a journal the superblock stops saying
+//!    "valid" instead. Then the mount is noted, by a handle, so that each later copy of the
+//!    superblock says the same; error marks that were newer than the logged copy are put back.
 //! 4. Unlinked inodes and interrupted truncates are finished (`orphan.rs`).
 //!
-//! At unmount: everything is committed, the journal brings it home and marks itself empty, and only then the superblock
-//! says "clean" (counts, `VALID_FS`, no "needs recovery").
+//! At unmount: everything is committed, the journal brings it home and marks itself empty, and only
+//! then the superblock says "clean" (counts, `VALID_FS`, no "needs recovery").
 //!
-//! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel does.
+//! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel
+//! does.
 
 mod forget;
 mod journal_area;
@@ -64,7 +67,8 @@ pub enum MountError {
         size: u64,
     },
     /// The device ends before the volume does.
-    #[error("the volume has {volume} bytes but the device only {device}: {} are missing at its end", volume.saturating_sub(*device))]
+    #[error("the volume has {volume} bytes but the device only {device}: {} are missing at its \
+        end", volume.saturating_sub(*device))]
     DeviceTooSmall {
         /// Bytes the superblock speaks of.
         volume: u64,
@@ -87,7 +91,8 @@ pub enum MountError {
     },
     /// The scheme needs a journal and the volume has none.
     #[error(
-        "the volume has no journal (it is ext2, or ext4 without one), and scheme {scheme} needs one (there is scheme=null, and tune2fs -j)"
+        "the volume has no journal (it is ext2, or ext4 without one), and scheme {scheme} needs \
+            one (there is scheme=null, and tune2fs -j)"
     )]
     NoJournal {
         /// The scheme.
@@ -101,7 +106,8 @@ pub enum MountError {
     },
     /// What another scheme has committed is not at home yet, and this one cannot bring it there.
     #[error(
-        "the volume's journal needs recovery, which scheme {scheme} cannot do: mount it with scheme=jbd2 once, or run e2fsck"
+        "the volume's journal needs recovery, which scheme {scheme} cannot do: mount it with \
+            scheme=jbd2 once, or run e2fsck"
     )]
     ForeignRecovery {
         /// The scheme that was asked for.
@@ -109,7 +115,8 @@ pub enum MountError {
     },
     /// Somebody else has it, on this machine or another one (feature `mmp`).
     #[error(
-        "the volume is in use{}: by {node}, there called {device}, and its multiple-mount protection (feature mmp) says that this one is alive",
+        "the volume is in use{}: by {node}, there called {device}, and its multiple-mount \
+            protection (feature mmp) says that this one is alive",
         if *fsck { " by e2fsck" } else { "" }
     )]
     InUse {
@@ -133,7 +140,8 @@ pub enum MountError {
     },
     /// The newest content is in a log that only one scheme can read.
     #[error(
-        "the volume was not cleanly unmounted from scheme {scheme}, and only that can recover it: mount it with \
+        "the volume was not cleanly unmounted from scheme {scheme}, and only that can recover it: \
+            mount it with \
          scheme={scheme} (or run `stetfs fsck`)"
     )]
     PrivateLog {
@@ -270,7 +278,8 @@ fn mount_planned(
         && remap.granularity() as usize > vol.geo.block_size()
     {
         report.warnings.push(format!(
-            "the volume has blocks of {} bytes and a remap by {} wants {}: most of what is logged is copied home",
+            "the volume has blocks of {} bytes and a remap by {} wants {}: most of what is logged \
+                is copied home",
             vol.geo.block_size(),
             remap.means(),
             remap.granularity()
@@ -544,8 +553,9 @@ fn check_root(vol: &Volume) -> Result<()> {
     }
 }
 
-/// Counts the mount (`ext4_setup_super`), puts error marks back that recovery has overwritten with older ones, and takes over the
-/// error that stopped the journal last time (`ext4_clear_journal_err`).
+/// Counts the mount (`ext4_setup_super`), puts error marks back that recovery has overwritten with
+/// older ones, and takes over the error that stopped the journal last time
+/// (`ext4_clear_journal_err`).
 fn note_mount(vol: &Volume, before: &Superblock, about: &About, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
     let h = vol.journal.start(1)?;
@@ -582,7 +592,8 @@ fn keep_errors(sb: &mut Superblock, before: &Superblock) {
     sb.last_error_errcode = before.last_error_errcode;
 }
 
-/// Frees what was unlinked but open at the crash, and finishes truncates. As the kernel, not on a volume with errors.
+/// Frees what was unlinked but open at the crash, and finishes truncates. As the kernel, not on a
+/// volume with errors.
 fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
     if vol.sb.read().state.contains(State::ERROR) {
         report
@@ -605,10 +616,12 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
     Ok(())
 }
 
-/// Takes the volume down: commits everything and leaves a clean image. Operations fail from here on.
+/// Takes the volume down: commits everything and leaves a clean image. Operations fail from here
+/// on.
 ///
 /// # Errors
-/// An error of the journal or the device: the image then needs recovery, which loses nothing that was confirmed.
+/// An error of the journal or the device: the image then needs recovery, which loses nothing that
+/// was confirmed.
 pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.check_up()?;
     vol.state.fetch_or(VolumeState::CLOSING, Ordering::Relaxed);
@@ -635,7 +648,8 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
         }
     };
     if vol.dev.atomic_unit() < 512 {
-        // Words of the superblock get there one by one: the mark goes when everything else is there.
+        // Words of the superblock get there one by one: the mark goes when everything else is
+        // there.
         superblock::store(&*vol.dev, counts)?;
     }
     superblock::store(&*vol.dev, |sb| {

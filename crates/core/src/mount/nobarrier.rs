@@ -1,4 +1,5 @@
-//! A device that is never flushed: mount option `nobarrier`, for devices whose cache survives a power cut.
+//! A device that is never flushed: mount option `nobarrier`, for devices whose cache survives a
+//! power cut.
 
 use std::sync::Arc;
 

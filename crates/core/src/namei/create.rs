@@ -1,8 +1,8 @@
 //! New files: create, mkdir, mknod, symlink, files without a name, whiteouts.
 //!
-//! Order of changes: the inode is taken and written, with what belongs to it (the first block of a directory, the target of
-//! a symbolic link, inherited ACLs); then the name; then the directory's own inode. When one of these finds no space, the
-//! new inode is freed in the same handle.
+//! Order of changes: the inode is taken and written, with what belongs to it (the first block of a
+//! directory, the target of a symbolic link, inherited ACLs); then the name; then the directory's
+//! own inode. When one of these finds no space, the new inode is freed in the same handle.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,8 @@ use crate::types::{Caller, OpenFlags, mode};
 use crate::volume::Volume;
 use crate::{acl, evict, mapping, open, orphan, perm};
 
-/// Blocks that a new inode changes: bitmap, descriptor, slot, and two when its group was never used.
+/// Blocks that a new inode changes: bitmap, descriptor, slot, and two when its group was never
+/// used.
 const INODE_CREDITS: u32 = 5;
 /// Blocks that a block of its own takes: bitmap, descriptor, the block.
 const BLOCK_CREDITS: u32 = 3;
@@ -55,7 +56,8 @@ struct New<'a> {
 /// Creates a regular file and opens it; finds one that exists, unless `flags` has EXCLUSIVE.
 ///
 /// # Errors
-/// `Exists`, `NotFound` (the directory was removed), `NotDirectory`, `Access`, `NotPermitted`, `NameTooLong`, `NoSpace`, `ReadOnly`.
+/// `Exists`, `NotFound` (the directory was removed), `NotDirectory`, `Access`, `NotPermitted`,
+/// `NameTooLong`, `NoSpace`, `ReadOnly`.
 pub(crate) fn create(
     vol: &Volume,
     c: &Caller,
@@ -91,7 +93,8 @@ pub(crate) fn create(
     }
 }
 
-/// Makes a regular file without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a name, which it can if `nameable`.
+/// Makes a regular file without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a
+/// name, which it can if `nameable`.
 ///
 /// # Errors
 /// As [`create`], but for those of names.
@@ -142,7 +145,8 @@ pub(crate) fn mkdir(
 /// Makes a regular file, pipe, socket or device file (major and minor in `rdev`).
 ///
 /// # Errors
-/// As [`create`]; `NotPermitted` for devices without privilege or for a type that mknod cannot make.
+/// As [`create`]; `NotPermitted` for devices without privilege or for a type that mknod cannot
+/// make.
 pub(crate) fn mknod(
     vol: &Volume,
     c: &Caller,
@@ -179,7 +183,8 @@ pub(crate) fn mknod(
 /// Makes a symbolic link to `target`, of 1 to block size - 1 bytes.
 ///
 /// # Errors
-/// As [`create`]; `NotFound` for an empty target, `NameTooLong` for one that does not fit a block, `Invalid` for one with a NUL.
+/// As [`create`]; `NotFound` for an empty target, `NameTooLong` for one that does not fit a block,
+/// `Invalid` for one with a NUL.
 pub(crate) fn symlink(
     vol: &Volume,
     c: &Caller,
@@ -310,7 +315,8 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// What a rename leaves behind for an overlay: a character device 0, 0 that nobody may use (`ext4_whiteout_for_rename`).
+    /// What a rename leaves behind for an overlay: a character device 0, 0 that nobody may use
+    /// (`ext4_whiteout_for_rename`).
     pub(super) fn whiteout(vol: &Volume, c: &Caller, dir: &Inode) -> Result<Self> {
         let new = New {
             mode: WHITEOUT_MODE,
@@ -399,7 +405,8 @@ fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_f
     raw
 }
 
-/// Puts the target of a symbolic link into a block of its own, logged like metadata: link and target appear together.
+/// Puts the target of a symbolic link into a block of its own, logged like metadata: link and
+/// target appear together.
 fn write_target(
     vol: &Volume,
     h: &Handle,
@@ -416,7 +423,8 @@ fn write_target(
     Ok(())
 }
 
-/// Adds the name and brings the directory's inode up to date. `is_dir`: there is a subdirectory more.
+/// Adds the name and brings the directory's inode up to date. `is_dir`: there is a subdirectory
+/// more.
 pub(super) fn enter(
     vol: &Volume,
     h: &Handle,

@@ -1,12 +1,15 @@
-//! Rename, also without replacing (NOREPLACE), as an exchange (EXCHANGE), and leaving a whiteout (WHITEOUT).
+//! Rename, also without replacing (NOREPLACE), as an exchange (EXCHANGE), and leaving a whiteout
+//! (WHITEOUT).
 //!
-//! Locks. Renames from one directory to another share the rename lock, or hold it alone when a directory moves, so that
-//! no directory moves while the way to the root is looked at. Then both directories: the second is only tried for, and
-//! when somebody has it, the first is let go, so that it does not matter which of the two lies above the other. Then what is
-//! moved or replaced, by number; that neither lies above the other's directory was checked before.
+//! Locks. Renames from one directory to another share the rename lock, or hold it alone when a
+//! directory moves, so that no directory moves while the way to the root is looked at. Then both
+//! directories: the second is only tried for, and when somebody has it, the first is let go, so
+//! that it does not matter which of the two lies above the other. Then what is moved or replaced,
+//! by number; that neither lies above the other's directory was checked before.
 //!
-//! Order of changes in the one handle: the whiteout and the new name, so that nothing was changed when there is no space; then the old name
-//! is removed or the whiteout's, ".." of a moved directory set, the counts; last, what was replaced is freed.
+//! Order of changes in the one handle: the whiteout and the new name, so that nothing was changed
+//! when there is no space; then the old name is removed or the whiteout's, ".." of a moved
+//! directory set, the counts; last, what was replaced is freed.
 
 use std::sync::Arc;
 use std::thread;
@@ -30,8 +33,8 @@ use crate::types::{Access, Caller, RenameFlags, mode};
 use crate::volume::Volume;
 use crate::{orphan, perm};
 
-/// Blocks that a rename changes besides the new entry: the old one, "..", both directories' and both inodes' slots, and what
-/// freeing the replaced file takes.
+/// Blocks that a rename changes besides the new entry: the old one, "..", both directories' and
+/// both inodes' slots, and what freeing the replaced file takes.
 const RENAME_CREDITS: u32 = ENTRY_CREDITS + 1 + 4 + orphan::CREDITS + EVICT_CREDITS;
 
 /// A name to be renamed, and what it stands for.
@@ -64,9 +67,9 @@ enum Attempt {
 /// Renames `old_name` in `old_dir` to `new_name` in `new_dir`.
 ///
 /// # Errors
-/// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags), `NotEmpty`, `IsDirectory`, `NotDirectory`,
-/// `Busy` ("." and ".."), `TooManyLinks`, `CrossDevice` (another project), `Access`, `NotPermitted`, `NameTooLong`,
-/// `NoSpace`, `ReadOnly`.
+/// `NotFound`, `Exists` (NOREPLACE), `Invalid` (into itself, contradicting flags), `NotEmpty`,
+/// `IsDirectory`, `NotDirectory`, `Busy` ("." and ".."), `TooManyLinks`, `CrossDevice` (another
+/// project), `Access`, `NotPermitted`, `NameTooLong`, `NoSpace`, `ReadOnly`.
 pub(crate) fn rename(
     vol: &Volume,
     c: &Caller,
@@ -192,7 +195,8 @@ fn find_ends(vol: &Volume, old: &End<'_>, new: &End<'_>, flags: RenameFlags) -> 
     })
 }
 
-/// No directory may come to lie in itself, and a directory with the other end below it is not empty.
+/// No directory may come to lie in itself, and a directory with the other end below it is not
+/// empty.
 fn check_ways(
     vol: &Volume,
     old: &End<'_>,
@@ -219,7 +223,8 @@ fn check_ways(
     Ok(())
 }
 
-/// Locks what loses its place: a moved directory, and what is replaced. (A file never replaces a directory, nor the reverse.)
+/// Locks what loses its place: a moved directory, and what is replaced. (A file never replaces a
+/// directory, nor the reverse.)
 fn lock_children(ends: &Ends) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
     let is_dir = mode::is_dir(ends.source_mode);
     let source = is_dir.then_some(&*ends.source);

@@ -20,13 +20,15 @@ use crate::types::Caller;
 use crate::volume::{ROOT_INO, Volume};
 use crate::{orphan, perm};
 
-/// Blocks that losing a name changes: the entry's and the directory's, the inode's own, and what freeing it takes.
+/// Blocks that losing a name changes: the entry's and the directory's, the inode's own, and what
+/// freeing it takes.
 const UNLINK_CREDITS: u32 = ENTRY_CREDITS + 1 + orphan::CREDITS + EVICT_CREDITS;
 
 /// Removes the name of anything but a directory. A file without names lives on while it is open.
 ///
 /// # Errors
-/// `NotFound`, `IsDirectory`, `Access`, `NotPermitted` (sticky directory, append-only or immutable file), `ReadOnly`.
+/// `NotFound`, `IsDirectory`, `Access`, `NotPermitted` (sticky directory, append-only or immutable
+/// file), `ReadOnly`.
 pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
@@ -55,7 +57,8 @@ pub(crate) fn unlink(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resu
 /// Removes an empty directory.
 ///
 /// # Errors
-/// `NotFound`, `NotDirectory`, `NotEmpty` (also for ".."), `Invalid` (for "."), `Busy` (the root), `Access`, `NotPermitted`, `ReadOnly`.
+/// `NotFound`, `NotDirectory`, `NotEmpty` (also for ".."), `Invalid` (for "."), `Busy` (the root),
+/// `Access`, `NotPermitted`, `ReadOnly`.
 pub(crate) fn rmdir(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Result<()> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
@@ -91,8 +94,8 @@ pub(super) fn check_empty(vol: &Volume, inode: &Inode) -> Result<()> {
     if empty { Ok(()) } else { Err(Error::NotEmpty) }
 }
 
-/// Takes an entry out, or gives it another inode (with its mode), and brings the directory's own up to date. `was_dir`: there is a
-/// subdirectory less.
+/// Takes an entry out, or gives it another inode (with its mode), and brings the directory's own up
+/// to date. `was_dir`: there is a subdirectory less.
 pub(super) fn change_entry(
     vol: &Volume,
     h: &Handle,
@@ -114,8 +117,8 @@ pub(super) fn change_entry(
     vol.store_inode(h, dir, &st)
 }
 
-/// The inode has a name less; a directory has none left. False: it must be evicted once the handle is closed. The caller
-/// holds the inode's lock alone.
+/// The inode has a name less; a directory has none left. False: it must be evicted once the handle
+/// is closed. The caller holds the inode's lock alone.
 pub(super) fn drop_link(vol: &Volume, h: &Handle, inode: &Inode) -> Result<bool> {
     let mut st = inode.state.write();
     st.touch(vol.now());
@@ -141,8 +144,9 @@ fn finish_unlink(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -
 /// Gives `inode` the name `name` in `dir`; also its first, when it was made to get one.
 ///
 /// # Errors
-/// `Exists`, `NotPermitted` (a directory, an immutable or append-only file), `NotFound` (the file or the directory was
-/// removed), `TooManyLinks`, `CrossDevice` (another project), `Access`, `NoSpace`, `ReadOnly`.
+/// `Exists`, `NotPermitted` (a directory, an immutable or append-only file), `NotFound` (the file
+/// or the directory was removed), `TooManyLinks`, `CrossDevice` (another project), `Access`,
+/// `NoSpace`, `ReadOnly`.
 pub(crate) fn link(
     vol: &Volume,
     c: &Caller,

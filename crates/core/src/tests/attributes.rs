@@ -1,5 +1,5 @@
-//! Attributes: who may change what, set-ID bits, times, extended attributes, ACLs, flags. Expected answers are those of
-//! the kernel's ext4.
+//! Attributes: who may change what, set-ID bits, times, extended attributes, ACLs, flags. Expected
+//! answers are those of the kernel's ext4.
 
 use crate::testing::{Image, KINDS};
 use crate::{Access, Caller, Error, OpenFlags, SetAttr, SetTime, SetXattr, WriteFlags};
@@ -126,7 +126,8 @@ fn set_id_bits_go_when_content_or_owner_changes() {
     assert!(bits(&fs) == 0o6777 && has_caps(&fs));
     fs.write(&alice, ino, 0, b"x").unwrap();
     assert!(bits(&fs) == 0o777 && !has_caps(&fs));
-    // Without group execution the bit means mandatory locking and stays, when a member of the group writes.
+    // Without group execution the bit means mandatory locking and stays, when a member of the group
+    // writes.
     arm(&fs, 0o6767);
     fs.write(&Caller::user(1000, 0), ino, 0, b"x").unwrap();
     assert_eq!(bits(&fs), 0o2767);

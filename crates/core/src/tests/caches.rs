@@ -164,8 +164,9 @@ fn without_barriers_nothing_is_flushed() {
     }
 }
 
-/// Who asks for the last owner of a number gets the next one, or hears that it is gone. A new inode's slot was written in pieces, each with its own lock,
-/// and between them the number's slot had the new inode with the old one's checksum.
+/// Who asks for the last owner of a number gets the next one, or hears that it is gone. A new
+/// inode's slot was written in pieces, each with its own lock, and between them the number's slot
+/// had the new inode with the old one's checksum.
 #[test]
 fn a_number_that_changes_owners_is_never_half_an_inode() {
     let image = Image::new(32, &["-t", "ext4", "-b", "4096"]);

@@ -1,5 +1,5 @@
-//! File contents against a plain vector: writes, truncates, holes, preallocation, copies, commits, remounts, on every kind
-//! of volume and in every mode. A failure prints its seed.
+//! File contents against a plain vector: writes, truncates, holes, preallocation, copies, commits,
+//! remounts, on every kind of volume and in every mode. A failure prints its seed.
 
 use crate::testing::{Image, KINDS};
 use crate::{Caller, Error, FallocateMode, Fs, OpenFlags, SetAttr, Whence};

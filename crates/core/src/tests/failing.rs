@@ -1,4 +1,5 @@
-//! A device that fails: nothing that was confirmed is lost, and after the first failed write nothing is confirmed any more.
+//! A device that fails: nothing that was confirmed is lost, and after the first failed write
+//! nothing is confirmed any more.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ fn image(args: &[&str]) -> stetfs_media::Image {
     Image::new(16, args).with_file(|path| stetfs_media::Image::from_file(path).unwrap())
 }
 
-/// Files made and synced one after the other until an error; the number of those that were confirmed.
+/// Files made and synced one after the other until an error; the number of those that were
+/// confirmed.
 fn work(fs: &Fs) -> (u32, Option<Error>) {
     let c = Caller::root();
     for i in 0..30u32 {

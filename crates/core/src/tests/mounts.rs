@@ -1,5 +1,5 @@
-//! Mounting: recovery, read-only, refusals by name, error marks, orphans, full volumes. Crash images are judged by our own mount,
-//! by e2fsck and by the kernel.
+//! Mounting: recovery, read-only, refusals by name, error marks, orphans, full volumes. Crash
+//! images are judged by our own mount, by e2fsck and by the kernel.
 
 use std::sync::Arc;
 
@@ -420,7 +420,8 @@ fn a_scheme_without_recovery_leaves_a_dirty_volume_alone() {
     }
 }
 
-/// The superblock says that the volume is clean, so what the log still holds is somebody else's past.
+/// The superblock says that the volume is clean, so what the log still holds is somebody else's
+/// past.
 #[test]
 fn a_log_that_nobody_vouches_for_is_not_replayed() {
     let image = crashed(&["-t", "ext4", "-b", "4096"], "data=journal");

@@ -1,4 +1,5 @@
-//! A mount that is refused has written nothing, nor has one that recovers in memory; and two mounts of one device.
+//! A mount that is refused has written nothing, nor has one that recovers in memory; and two mounts
+//! of one device.
 
 use std::sync::Arc;
 
@@ -103,8 +104,8 @@ fn a_reader_recovers_in_memory() {
     }
 }
 
-/// The second waits for longer than the first's number may stay the same, sees that it has changed, and writes nothing. When the first has
-/// died the next one takes the volume after that wait.
+/// The second waits for longer than the first's number may stay the same, sees that it has changed,
+/// and writes nothing. When the first has died the next one takes the volume after that wait.
 #[test]
 fn the_protection_tells_the_living_from_the_dead() {
     let args = ["-t", "ext4", "-O", "mmp", "-E", "mmp_update_interval=1"];

@@ -1,4 +1,5 @@
-//! Full volumes: everything is used, nothing that was promised fails, and what is deleted can be used again at once.
+//! Full volumes: everything is used, nothing that was promised fails, and what is deleted can be
+//! used again at once.
 
 use stetfs_format::InodeNo;
 
@@ -104,7 +105,8 @@ fn deleted_space_is_there_at_once() {
     }
 }
 
-/// Blocks promised by fallocate can be written on a full volume, also in an order that splits the extent at every block.
+/// Blocks promised by fallocate can be written on a full volume, also in an order that splits the
+/// extent at every block.
 #[test]
 fn preallocated_blocks_can_be_written_when_nothing_is_free() {
     for (kind, args) in [KINDS[0], KINDS[1]] {

@@ -1,7 +1,8 @@
 //! Extended attributes: names, who may see and change them, and the four calls.
 //!
-//! `store` decides where an attribute lies (in the inode, else in a block), `shared` lets inodes with equal attributes have one
-//! block. POSIX ACLs pass through here by name and are handled in `acl.rs`, because they change the mode too.
+//! `store` decides where an attribute lies (in the inode, else in a block), `shared` lets inodes
+//! with equal attributes have one block. POSIX ACLs pass through here by name and are handled in
+//! `acl.rs`, because they change the mode too.
 
 mod shared;
 mod store;
@@ -34,7 +35,8 @@ const CAPABILITY: &[u8] = b"capability";
 /// The value of `name`.
 ///
 /// # Errors
-/// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long, `Access`.
+/// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long,
+/// `Access`.
 pub(crate) fn get(vol: &Volume, c: &Caller, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
     let (index, suffix) = parse_name(vol, name)?;
     check(vol, c, inode, (index, suffix), Access::READ)?;
@@ -179,7 +181,8 @@ fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     }
 }
 
-/// Who may do what (the kernel's `xattr_permission`, `cap_inode_setxattr`), and whether there is a name at all.
+/// Who may do what (the kernel's `xattr_permission`, `cap_inode_setxattr`), and whether there is a
+/// name at all.
 fn check(
     vol: &Volume,
     c: &Caller,

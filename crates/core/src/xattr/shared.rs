@@ -1,8 +1,9 @@
 //! Attribute blocks that several inodes may share.
 //!
-//! A small table from a block's hash to where such a block lies. It is only a hint: whoever takes a block from it reads the
-//! block and compares all attributes. Its lock is also the lock of every reference count: held from reading a count
-//! to writing it, inside a handle and inside `Inode::state`.
+//! A small table from a block's hash to where such a block lies. It is only a hint: whoever takes a
+//! block from it reads the block and compares all attributes. Its lock is also the lock of every
+//! reference count: held from reading a count to writing it, inside a handle and inside
+//! `Inode::state`.
 
 use hashbrown::HashMap;
 use parking_lot::MutexGuard;

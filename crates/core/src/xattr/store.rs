@@ -1,8 +1,9 @@
 //! Where attributes lie: in the inode behind its fields as long as they fit, else in one block.
 //!
-//! A change makes the new list of a place and writes the place as a whole. The block comes first, because only it can
-//! fail for want of space; then nothing has changed yet. A block that several inodes share is never rewritten: the inode
-//! that changes its attributes gets one of its own, or joins another that has just the attributes it wants.
+//! A change makes the new list of a place and writes the place as a whole. The block comes first,
+//! because only it can fail for want of space; then nothing has changed yet. A block that several
+//! inodes share is never rewritten: the inode that changes its attributes gets one of its own, or
+//! joins another that has just the attributes it wants.
 
 use std::cmp::Ordering;
 
@@ -22,8 +23,8 @@ use crate::inode::{Inode, InodeState, write_changed};
 use crate::types::SetXattr;
 use crate::volume::Volume;
 
-/// Credits of a change: the inode, a new block with bitmap and descriptor, an old block with bitmap and descriptor, and another
-/// to be shared.
+/// Credits of a change: the inode, a new block with bitmap and descriptor, an old block with bitmap
+/// and descriptor, and another to be shared.
 pub(crate) const CREDITS: u32 = 8;
 
 /// What is to become of one attribute.
@@ -103,10 +104,12 @@ fn take<'a>(list: &mut List<'a>, change: &Change<'_>) -> Option<&'a [u8]> {
     Some(list.remove(at).value)
 }
 
-/// Changes one attribute; whether it is another one now. The caller holds the inode's lock for writing, and stores the inode.
+/// Changes one attribute; whether it is another one now. The caller holds the inode's lock for
+/// writing, and stores the inode.
 ///
 /// # Errors
-/// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit or no block is free: nothing was changed then.
+/// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit or no block is free: nothing
+/// was changed then.
 pub(crate) fn change(
     vol: &Volume,
     h: &Handle,

@@ -1,5 +1,5 @@
-//! Names of one hash, more than a leaf holds: the leaves after the first have the continuation bit, and every search must go on
-//! into them. The "legacy" hash is weak enough to find such names.
+//! Names of one hash, more than a leaf holds: the leaves after the first have the continuation bit,
+//! and every search must go on into them. The "legacy" hash is weak enough to find such names.
 
 use std::collections::BTreeSet;
 

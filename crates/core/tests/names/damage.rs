@@ -1,4 +1,5 @@
-//! Damaged directories: an error that names inode, block and check; never a panic, a hang or a wrong name.
+//! Damaged directories: an error that names inode, block and check; never a panic, a hang or a
+//! wrong name.
 
 use std::os::unix::fs::FileExt;
 
@@ -159,8 +160,8 @@ fn random_damage_never_hangs_or_panics() {
     assert!(damaged > 20, "only {damaged} damaged images were noticed");
 }
 
-/// A name that would lead out of its directory as a part of a path: nobody gets it, nothing is changed in the directory that
-/// has it, and other directories are as they were.
+/// A name that would lead out of its directory as a part of a path: nobody gets it, nothing is
+/// changed in the directory that has it, and other directories are as they were.
 #[test]
 fn names_that_lead_elsewhere_reach_nobody() {
     let c = Caller::root();
@@ -218,7 +219,8 @@ fn names_that_lead_elsewhere_reach_nobody() {
                 v.fs.rmdir(&c, ROOT, b"d"),
             ];
             for (i, result) in results.into_iter().enumerate() {
-                // With several blocks the directory is known not to be empty before the bad one is met.
+                // With several blocks the directory is known not to be empty before the bad one is
+                // met.
                 let is_known = i == 9 && lblk > 0;
                 match result {
                     Err(Error::NotEmpty) if is_known => {}
@@ -240,7 +242,8 @@ fn names_that_lead_elsewhere_reach_nobody() {
     }
 }
 
-/// A block that a directory has twice: as its first it may hold "." and "..", as another it may not.
+/// A block that a directory has twice: as its first it may hold "." and "..", as another it may
+/// not.
 #[test]
 fn a_first_block_that_comes_again() {
     let v = Volume::make(
@@ -308,8 +311,8 @@ fn entries_of_inodes_that_have_no_name() {
     }
 }
 
-/// A directory with an entry in one below it: whoever takes the locks from there downwards takes them in the other order than everybody
-/// else, so nobody does.
+/// A directory with an entry in one below it: whoever takes the locks from there downwards takes
+/// them in the other order than everybody else, so nobody does.
 #[test]
 fn a_directory_below_itself() {
     let v = Volume::make(PLAIN, 32);

@@ -33,7 +33,8 @@ fn run(program: &str, args: &[&str], image: &Path) -> (i32, String) {
 }
 
 impl Volume {
-    /// Makes a volume of `mib` MiB with these arguments of mke2fs and mounts it. An argument `hash_alg=...` is tune2fs's.
+    /// Makes a volume of `mib` MiB with these arguments of mke2fs and mounts it. An argument
+    /// `hash_alg=...` is tune2fs's.
     pub(crate) fn make(mke2fs: &str, mib: u64) -> Self {
         Self::mount(Self::image(mke2fs, mib))
     }

@@ -1,4 +1,5 @@
-//! The kernel's ext4 on our directories and we on the kernel's. Needs root and loop devices; skipped out loud without.
+//! The kernel's ext4 on our directories and we on the kernel's. Needs root and loop devices;
+//! skipped out loud without.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -7,7 +7,8 @@ use stetfs_format::InodeNo;
 
 use crate::image::{Random, Volume};
 
-/// One call of readdir that takes at most `most` entries; where to go on, and whether it came to the end.
+/// One call of readdir that takes at most `most` entries; where to go on, and whether it came to
+/// the end.
 fn part(
     fs: &Fs,
     dir: InodeNo,
@@ -44,7 +45,8 @@ fn create(fs: &Fs, dir: InodeNo, name: &str) {
     fs.release(entry.ino).unwrap();
 }
 
-/// Lists in parts of 1 to 12 entries; between two parts names are added (the directory splits) and removed.
+/// Lists in parts of 1 to 12 entries; between two parts names are added (the directory splits) and
+/// removed.
 fn changing(mke2fs: &str, start: usize, seed: u64) {
     let volume = Volume::make(mke2fs, 64);
     let (fs, c) = (&volume.fs, Caller::root());

@@ -449,7 +449,8 @@ fn a_removed_directory_takes_no_names() {
     v.check();
 }
 
-/// A file has at most 65,000 links; a directory with `dir_nlink` has more subdirectories and then says 1.
+/// A file has at most 65,000 links; a directory with `dir_nlink` has more subdirectories and then
+/// says 1.
 #[test]
 fn the_most_links() {
     let v = Volume::make("-t ext4 -b 1024 -N 66000 -O metadata_csum,dir_nlink", 128);

@@ -7,7 +7,8 @@ use crate::image::{Random, Volume};
 
 const ROOT: InodeNo = InodeNo(2);
 
-/// Fills the volume with names, symbolic links and directories by an ordinary user until nothing goes any more, removes some, and again.
+/// Fills the volume with names, symbolic links and directories by an ordinary user until nothing
+/// goes any more, removes some, and again.
 fn fill(mke2fs: &str, mib: u64) {
     let mut v = Volume::make(mke2fs, mib);
     v.fs.mkdir(&Caller::root(), ROOT, b"home", 0o777).unwrap();

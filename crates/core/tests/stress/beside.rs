@@ -1,5 +1,5 @@
-//! The stress test on volumes with persistent memory beside them: so little that it is full all the time, and both lose what they lose
-//! independently when the power goes off.
+//! The stress test on volumes with persistent memory beside them: so little that it is full all the
+//! time, and both lose what they lose independently when the power goes off.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -88,7 +88,8 @@ impl Pair {
     }
 }
 
-/// Calls `try_one` with each kind's fresh media, a seed and what replays it, as long as there is time.
+/// Calls `try_one` with each kind's fresh media, a seed and what replays it, as long as there is
+/// time.
 fn each(try_one: impl Fn(Pair, &str, u64, &str)) {
     let first = setting("STETFS_STRESS_SEED", 1);
     for (kind, mib, scheme, nvm_kib) in KINDS {
@@ -124,7 +125,8 @@ fn everything_at_once_with_memory_beside() {
     });
 }
 
-/// How often the power goes off while a volume is in use: what a scheme finds may be left from before the cut before.
+/// How often the power goes off while a volume is in use: what a scheme finds may be left from
+/// before the cut before.
 const LIVES: u64 = 2;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Whole volumes with a few damaged words, clean and crashed, are mounted, walked and written: whatever is found there is answered with an
-//! error, never with a panic, and in a bounded time.
+//! Whole volumes with a few damaged words, clean and crashed, are mounted, walked and written:
+//! whatever is found there is answered with an error, never with a panic, and in a bounded time.
 //!
 //! `STETFS_DAMAGED=N` tries N volumes of each kind (default 60).
 

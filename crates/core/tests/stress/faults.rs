@@ -131,8 +131,9 @@ fn fails_cleanly(made: &Image, change: Change, skip: u64, what: &str) -> bool {
     struck
 }
 
-/// A hole whose two edges are written and whose middle goes, in one handle, on a volume that somebody else commits when the hole is half
-/// made: after a crash the file is as it was or has the whole hole.
+/// A hole whose two edges are written and whose middle goes, in one handle, on a volume that
+/// somebody else commits when the hole is half made: after a crash the file is as it was or has the
+/// whole hole.
 #[test]
 fn a_hole_is_made_entirely_or_not_at_all() {
     const HOLE: std::ops::Range<usize> = 5000..25_000;

@@ -10,7 +10,8 @@ use crate::volume::{clean, image, mount};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// A volume on which blocks are cached, with room for few inodes and many blocks, and enough files to push others out.
+/// A volume on which blocks are cached, with room for few inodes and many blocks, and enough files
+/// to push others out.
 fn volume() -> (Arc<SimDev>, Fs, Caller) {
     let options = SimOptions {
         record: false,

@@ -1,4 +1,5 @@
-//! Volumes so full that the map of a file has no room to grow: the writer is told, the commit never fails.
+//! Volumes so full that the map of a file has no room to grow: the writer is told, the commit never
+//! fails.
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::volume::{clean, image, mount};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Every other block of a preallocated file is written, which cuts its extent into as many pieces as there are blocks.
+/// Every other block of a preallocated file is written, which cuts its extent into as many pieces
+/// as there are blocks.
 #[test]
 fn writes_into_preallocated_space_never_break_a_commit() {
     let dev = Arc::new(RamDev::from_image(

@@ -1,9 +1,10 @@
-//! Threads that do everything at once on a small volume with little memory and a short journal, so that commits, checkpoints,
-//! eviction and "no space" happen all the time.
+//! Threads that do everything at once on a small volume with little memory and a short journal, so
+//! that commits, checkpoints, eviction and "no space" happen all the time.
 //!
-//! Each thread has a directory of its own, whose content it knows to the byte, and all of them quarrel over a shared one. In the
-//! quiet runs the volume is unmounted, judged by e2fsck and read again. In the others the power goes off in the middle, and what
-//! each thread finds in its directory afterwards must be what it had there at one moment, not before its last sync.
+//! Each thread has a directory of its own, whose content it knows to the byte, and all of them
+//! quarrel over a shared one. In the quiet runs the volume is unmounted, judged by e2fsck and read
+//! again. In the others the power goes off in the middle, and what each thread finds in its
+//! directory afterwards must be what it had there at one moment, not before its last sync.
 //!
 //! - `STETFS_STRESS_SECONDS=N`: how long each kind of volume is tried (default 2).
 //! - `STETFS_STRESS_SEED=N`: the first seed.
@@ -70,7 +71,8 @@ fn time() -> Duration {
     Duration::from_secs(setting("STETFS_STRESS_SECONDS", 2))
 }
 
-/// Runs the workers until `steps` steps are done by each or the power is off. Aborts the process when nobody gets on.
+/// Runs the workers until `steps` steps are done by each or the power is off. Aborts the process
+/// when nobody gets on.
 fn run(workers: &mut [Worker], steps: u64, what: &str) {
     let done: Vec<AtomicU64> = workers.iter().map(|_| AtomicU64::new(0)).collect();
     let over = AtomicBool::new(false);
@@ -216,7 +218,8 @@ fn judge(dev: &SimDev, data: &str, workers: &[Worker], seed: u64, what: &str) {
     }
 }
 
-/// A request of the device fails: nobody who is told of it loses more than what was not confirmed, and nothing half done becomes durable.
+/// A request of the device fails: nobody who is told of it loses more than what was not confirmed,
+/// and nothing half done becomes durable.
 #[test]
 fn the_device_fails() {
     let first = setting("STETFS_STRESS_SEED", 1);

@@ -112,7 +112,8 @@ fn cut_once(made: &Image, scheme: &str, seed: u64, what: &str) {
     judge(&pmem, scheme, &workers, seed, what);
 }
 
-/// Mounts what is left, perhaps after a second cut in the middle of that, and compares and checks it.
+/// Mounts what is left, perhaps after a second cut in the middle of that, and compares and checks
+/// it.
 fn judge(cut: &SimPmem, scheme: &str, workers: &[Worker], seed: u64, what: &str) {
     for (i, keep) in [
         Keep::All,

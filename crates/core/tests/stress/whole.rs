@@ -1,4 +1,5 @@
-//! A write that fits one transaction is there entirely or not at all, wherever in it somebody else begins a commit.
+//! A write that fits one transaction is there entirely or not at all, wherever in it somebody else
+//! begins a commit.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +16,8 @@ use crate::volume::{image, mount};
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 16;
 
-/// Lets a commit begin at the so manieth lock that a thread takes, and gives it the time to wait for this thread, if it has to.
+/// Lets a commit begin at the so manieth lock that a thread takes, and gives it the time to wait
+/// for this thread, if it has to.
 #[derive(Debug)]
 struct CommitAt {
     left: AtomicU32,

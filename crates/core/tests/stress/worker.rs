@@ -1,4 +1,5 @@
-//! One thread of the stress test: random operations in its own directory, which it has a model of, and in the shared one.
+//! One thread of the stress test: random operations in its own directory, which it has a model of,
+//! and in the shared one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::volume::Random;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Names in a thread's own directory: in a run that is cut, and in a quiet one, where inodes leave memory and are loaded again.
+/// Names in a thread's own directory: in a run that is cut, and in a quiet one, where inodes leave
+/// memory and are loaded again.
 const NAMES: [u64; 2] = [10, 60];
 /// The largest file, in bytes.
 const SIZE_MAX: u64 = 300_000;
@@ -80,7 +82,8 @@ pub(crate) struct Worker {
     files: State,
     /// Unlinked files that are still open.
     open: Vec<(InodeNo, Arc<Vec<u8>>)>,
-    /// Every moment that a cut may leave, oldest first, and the first of them that is still possible.
+    /// Every moment that a cut may leave, oldest first, and the first of them that is still
+    /// possible.
     history: Vec<State>,
     possible: usize,
     versions: u64,
@@ -629,7 +632,8 @@ impl Worker {
         None
     }
 
-    /// The moments that what was found is most like, by their numbers, and the number from which on they count.
+    /// The moments that what was found is most like, by their numbers, and the number from which on
+    /// they count.
     fn nearest(&self, possible: usize, found: &Found) -> String {
         let differences = self.history.iter().map(|state| self.differs(state, found));
         let all: Vec<_> = differences.enumerate().collect();

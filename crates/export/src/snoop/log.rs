@@ -51,7 +51,8 @@ pub(super) struct Log {
 pub(super) type Start = Option<(u32, Tid)>;
 
 impl Log {
-    /// Finds the journal of the volume on `dev`; none when there is no volume, or no journal in it that can be followed.
+    /// Finds the journal of the volume on `dev`; none when there is no volume, or no journal in it
+    /// that can be followed.
     pub(super) fn find(dev: &dyn BlockDev) -> Option<(Self, Start)> {
         let mut raw = [0; SUPERBLOCK_SIZE];
         dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))

@@ -1,24 +1,30 @@
-//! Reads the journal of an ext4 volume as it passes, and remaps home what was logged: JFTL for a file system that knows nothing of it.
+//! Reads the journal of an ext4 volume as it passes, and remaps home what was logged: JFTL for a
+//! file system that knows nothing of it.
 //!
-//! In the paper (Lim, Choi, Park, HPCC 2007) the file system tells the device which home
-//! each journal block stands for. The kernel's jbd2 tells nobody, but writes it: into the descriptor blocks of its log. This layer finds
-//! the log, keeps a table of what is in it, and when the kernel later writes home what a journal block holds, the home gets the journal
-//! block's page instead of a page of its own.
+//! In the paper (Lim, Choi, Park, HPCC 2007) the file system tells the device which home each
+//! journal block stands for. The kernel's jbd2 tells nobody, but writes it: into the descriptor
+//! blocks of its log. This layer finds the log, keeps a table of what is in it, and when the kernel
+//! later writes home what a journal block holds, the home gets the journal block's page instead of
+//! a page of its own.
 //!
 //! # What makes it right
 //!
-//! 1. A home is remapped only to a copy that has exactly the content that is being written: by its checksum in the table, then by reading the copy.
-//!    Whatever the table says, what is read afterwards is what was written; a wrong table only costs pages.
-//! 2. The copy stays in the journal ([`JournalCopy::Kept`]): until the kernel writes over it, recovery finds it there.
-//! 3. Remaps are collected until the next flush, because each list costs a page of the map at least. Until then they are as a write in a
-//!    volatile cache. Before anything else touches a block that one of them names, home or copy, all are made.
+//! 1. A home is remapped only to a copy that has exactly the content that is being written: by its
+//!    checksum in the table, then by reading the copy. Whatever the table says, what is read
+//!    afterwards is what was written; a wrong table only costs pages.
+//! 2. The copy stays in the journal ([`JournalCopy::Kept`]): until the kernel writes over it,
+//!    recovery finds it there.
+//! 3. Remaps are collected until the next flush, because each list costs a page of the map at
+//!    least. Until then they are as a write in a volatile cache. Before anything else touches a
+//!    block that one of them names, home or copy, all are made.
 //!
 //! # What is not remapped
 //!
-//! Blocks whose copy was escaped (their content begins with JBD2's magic, the copy does not); that are revoked; of which only a part is
-//! written; whose copy has been written over in a later lap of the log, or fallen out of a table that is shorter than the log; logged with
-//! `journal_async_commit`, where the commit block may come first. A volume with blocks smaller than the device's sectors is only passed through,
-//! as are volumes without a journal of their own.
+//! Blocks whose copy was escaped (their content begins with JBD2's magic, the copy does not); that
+//! are revoked; of which only a part is written; whose copy has been written over in a later lap of
+//! the log, or fallen out of a table that is shorter than the log; logged with
+//! `journal_async_commit`, where the commit block may come first. A volume with blocks smaller than
+//! the device's sectors is only passed through, as are volumes without a journal of their own.
 //!
 //! The superblock and the journal's superblock are read again when they are written.
 
@@ -41,7 +47,8 @@ use stetfs_media::{
 use log::{Identity, Log, Start};
 use table::Table;
 
-/// Blocks of the log that are remembered unless told otherwise: 256 MiB of blocks of 4 KiB, in 4 MiB of memory.
+/// Blocks of the log that are remembered unless told otherwise: 256 MiB of blocks of 4 KiB, in 4
+/// MiB of memory.
 pub const TABLE_BLOCKS: u32 = 1 << 16;
 
 /// The largest block of a volume, in bytes.
@@ -97,7 +104,8 @@ pub struct Snoop {
 
 struct State {
     log: Option<Log>,
-    /// The superblock was written: where the journal lies is to be looked up again when all of it is there.
+    /// The superblock was written: where the journal lies is to be looked up again when all of it
+    /// is there.
     is_stale: bool,
     table: Table,
     /// Remaps that are still to be made, in sectors.
@@ -110,7 +118,8 @@ struct State {
 }
 
 impl Snoop {
-    /// Puts the layer in front of a device, and looks whether there is a journal on it. `table_blocks` of the log are remembered.
+    /// Puts the layer in front of a device, and looks whether there is a journal on it.
+    /// `table_blocks` of the log are remembered.
     ///
     /// # Errors
     /// [`SnoopError`].
@@ -220,7 +229,8 @@ impl Snoop {
         Ok(())
     }
 
-    /// Makes the pending remaps. When that fails they stay pending, and whoever wants them durable is told.
+    /// Makes the pending remaps. When that fails they stay pending, and whoever wants them durable
+    /// is told.
     fn settle(&self, state: &mut State) -> Result<(), MediaError> {
         if state.pending.is_empty() {
             return Ok(());
@@ -302,7 +312,8 @@ impl Snoop {
         Ok(())
     }
 
-    /// Notes that a home gets its content from its copy in the log. False when there is no copy that is the same.
+    /// Notes that a home gets its content from its copy in the log. False when there is no copy
+    /// that is the same.
     fn take_home(&self, state: &mut State, block: u64, content: &[u8]) -> Result<bool, MediaError> {
         let Some((log, copy)) = state.log.as_ref().zip(state.table.copy_of(block)) else {
             return Ok(false);
@@ -336,7 +347,8 @@ impl Snoop {
         Ok(true)
     }
 
-    /// The journal's superblock: another log, or another form of its records, makes what is known worthless.
+    /// The journal's superblock: another log, or another form of its records, makes what is known
+    /// worthless.
     fn head_written(&self, state: &mut State, content: &[u8]) {
         let Some(log) = &mut state.log else {
             return;

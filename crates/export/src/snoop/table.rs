@@ -1,4 +1,5 @@
-//! Which home each block of the log stands for. Its size is set when it is made, and it allocates nothing later.
+//! Which home each block of the log stands for. Its size is set when it is made, and it allocates
+//! nothing later.
 
 use hashbrown::HashMap;
 
@@ -87,7 +88,8 @@ impl Table {
         entry
     }
 
-    /// A block of the log is being written over: what it held is gone. A claim of the transaction that writes it stays.
+    /// A block of the log is being written over: what it held is gone. A claim of the transaction
+    /// that writes it stays.
     pub(super) fn written(&mut self, at: u32) {
         let slot = self.slot(at);
         if self.entries[slot as usize].at == at {
@@ -95,7 +97,8 @@ impl Table {
         }
     }
 
-    /// A block of data was written into the log. Whether its descriptor comes before or after is the same.
+    /// A block of data was written into the log. Whether its descriptor comes before or after is
+    /// the same.
     pub(super) fn content(&mut self, at: u32, crc: u32) {
         let entry = self.fresh(at);
         (entry.crc, entry.has_content) = (crc, true);

@@ -1,5 +1,5 @@
-//! The snooping layer on a flash translation layer, beside a plain device that gets the same requests: whatever is remapped, both must read
-//! the same.
+//! The snooping layer on a flash translation layer, beside a plain device that gets the same
+//! requests: whatever is remapped, both must read the same.
 
 mod scheme;
 mod script;
@@ -107,7 +107,8 @@ impl Bed {
     }
 }
 
-/// Requests that go to both devices of a bed; what is read comes from the layer, is compared, and fails loudly where it differs.
+/// Requests that go to both devices of a bed; what is read comes from the layer, is compared, and
+/// fails loudly where it differs.
 struct Beside<'a>(&'a Bed);
 
 impl Layer for Beside<'_> {

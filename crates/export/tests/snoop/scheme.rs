@@ -39,7 +39,8 @@ fn mount(bed: &Arc<Bed>, options: &str) -> Fs {
     Fs::mount(Arc::new(Shared(bed.clone())), options).unwrap().0
 }
 
-/// Files made, changed, shortened and deleted, each followed by an fsync, for several laps of the log.
+/// Files made, changed, shortened and deleted, each followed by an fsync, for several laps of the
+/// log.
 fn work(fs: &Fs) {
     let c = Caller::root();
     for n in 0..120_u32 {
@@ -82,8 +83,8 @@ fn everything_logged_comes_home_by_remaps() {
     }
 }
 
-/// The volume is left as a crash leaves it, and snooped on by a layer that has seen nothing of it: what recovery
-/// writes home is remapped, too.
+/// The volume is left as a crash leaves it, and snooped on by a layer that has seen nothing of it:
+/// what recovery writes home is remapped, too.
 #[test]
 fn recovery_is_remapped() {
     if !has_mke2fs() {

@@ -1,5 +1,5 @@
-//! Journals by chance: records in any order within a transaction, laps, revokes, homes that come with another content, requests that
-//! touch half a block, power cuts.
+//! Journals by chance: records in any order within a transaction, laps, revokes, homes that come
+//! with another content, requests that touch half a block, power cuts.
 
 use std::sync::Arc;
 
@@ -157,7 +157,8 @@ impl<'a> Writer<'a> {
         self.due.extend(logged);
     }
 
-    /// Writes some homes: several in a request where they are neighbours, some with another content.
+    /// Writes some homes: several in a request where they are neighbours, some with another
+    /// content.
     fn checkpoint(&mut self) {
         let mut due = std::mem::take(&mut self.due);
         // The newest content of each.

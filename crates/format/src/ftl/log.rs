@@ -1,5 +1,5 @@
-//! Log pages, which change the map where no spare area does, and pool pages, which say where to look for what is newer than the
-//! checkpoint.
+//! Log pages, which change the map where no spare area does, and pool pages, which say where to
+//! look for what is newer than the checkpoint.
 
 use crate::ftl::{FtlCorrupt, entry, put_entry};
 use crate::layout::{Le32, Le64, layout};

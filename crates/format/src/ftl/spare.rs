@@ -23,7 +23,8 @@ layout! {
 pub enum PageKind {
     /// The content of a logical page.
     Data = 1,
-    /// In place of the content of a logical page that could not be read any more: reading it is an error.
+    /// In place of the content of a logical page that could not be read any more: reading it is an
+    /// error.
     Lost = 2,
     /// A part of the map.
     Map = 3,
@@ -57,7 +58,8 @@ impl PageKind {
 pub struct FtlSpare {
     /// What the page is.
     pub kind: PageKind,
-    /// Of data: the logical page that it was written for. Of a map or directory page: which one. Otherwise 0.
+    /// Of data: the logical page that it was written for. Of a map or directory page: which one.
+    /// Otherwise 0.
     pub index: u32,
     /// Programs of the layer in order, below 2^48.
     pub seq: u64,
@@ -74,7 +76,8 @@ impl SpareCodec {
     /// Bytes that a spare area needs: the record and the bad block mark.
     pub const SPARE_BYTES: u32 = SIZE as u32 + 1;
 
-    /// For the layer `uuid`, on a part with the bad block mark at `bad_mark`: the record lies around it.
+    /// For the layer `uuid`, on a part with the bad block mark at `bad_mark`: the record lies
+    /// around it.
     pub fn new(uuid: &[u8; 16], bad_mark: u32) -> Self {
         Self {
             seed: crc32c(!0, uuid),
@@ -102,7 +105,8 @@ impl SpareCodec {
         spare[before + 1..=SIZE].copy_from_slice(&raw[before..]);
     }
 
-    /// Takes the record out; `None` when there is nothing: the page is erased. It is valid if and only if
+    /// Takes the record out; `None` when there is nothing: the page is erased. It is valid if and
+    /// only if
     /// 1. `f_checksum` fits,
     /// 2. `f_kind` is known.
     ///

@@ -1,4 +1,5 @@
-//! The record of an erase block: how often it was erased, whether it can be used, and what each of its pages is.
+//! The record of an erase block: how often it was erased, whether it can be used, and what each of
+//! its pages is.
 
 use crate::checksum::crc32c;
 use crate::layout::{Le32, U8, layout};
@@ -57,7 +58,8 @@ pub enum PageState {
     Torn = 2,
     /// So little of what was programmed that it reads as erased.
     Faint = 3,
-    /// So much that is wrong that the code takes it for something else: it reads without an error, and wrong.
+    /// So much that is wrong that the code takes it for something else: it reads without an error,
+    /// and wrong.
     Miscorrected = 4,
     /// What was programmed, but so weakly that it can be read once and is torn then.
     Marginal = 5,
@@ -174,8 +176,8 @@ impl NandBlock {
         })
     }
 
-    /// Appends the record to `into`: the bytes that [`decode`](Self::decode) takes, filled with zeros up to
-    /// [`NandGeometry::record_stride`].
+    /// Appends the record to `into`: the bytes that [`decode`](Self::decode) takes, filled with
+    /// zeros up to [`NandGeometry::record_stride`].
     pub fn encode(
         &self,
         block: BlockAddr,

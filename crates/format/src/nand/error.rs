@@ -134,7 +134,8 @@ pub enum NandCorrupt {
         /// The state.
         state: u8,
     },
-    /// A page behind the next one to program that is not erased, or one before it in a good block that is.
+    /// A page behind the next one to program that is not erased, or one before it in a good block
+    /// that is.
     #[error("record of erase block {block}: page {page} is {state:?}, the next page is {next}")]
     PageOrder {
         /// The block.

@@ -1,4 +1,5 @@
-//! The header of the file of a NAND part: what the part is, and under which boot of the host it was left open.
+//! The header of the file of a NAND part: what the part is, and under which boot of the host it was
+//! left open.
 
 use crate::checksum::crc32c;
 use crate::layout::{Bytes, Le32, Le64, layout};
@@ -43,8 +44,8 @@ layout! {
 pub struct NandHeader {
     /// The file's UUID: block records are valid with this one only.
     pub uuid: [u8; 16],
-    /// The boot of the host under which the file was opened and not closed since, when what was written then may be
-    /// lost with the host; otherwise zeros.
+    /// The boot of the host under which the file was opened and not closed since, when what was
+    /// written then may be lost with the host; otherwise zeros.
     pub boot: [u8; 16],
     /// The part.
     pub part: NandPart,

@@ -23,7 +23,8 @@ pub struct NandPart {
     pub ecc: NandEcc,
     /// How it ages and errs.
     pub wear: NandWear,
-    /// What chance is drawn from: two parts that differ in nothing else have other bad blocks and other errors.
+    /// What chance is drawn from: two parts that differ in nothing else have other bad blocks and
+    /// other errors.
     pub seed: u64,
 }
 
@@ -40,8 +41,8 @@ pub struct NandGeometry {
     pub blocks: u32,
     /// Planes, among which the blocks are dealt out in turn; 1 for a part without.
     pub planes: u32,
-    /// Where in the spare area of a block's first page the bad block mark lies: any byte but 0xff there says that
-    /// the block is bad.
+    /// Where in the spare area of a block's first page the bad block mark lies: any byte but 0xff
+    /// there says that the block is bad.
     pub bad_mark: u32,
 }
 
@@ -54,14 +55,16 @@ pub struct NandTiming {
     pub program_ns: u32,
     /// Erasing a block (tBERS).
     pub erase_ns: u32,
-    /// Bytes in a microsecond (MB/s) between the register and the host; 0 when that time is not counted.
+    /// Bytes in a microsecond (MB/s) between the register and the host; 0 when that time is not
+    /// counted.
     pub bus_bytes_per_us: u32,
 }
 
 /// Error correction: a code over pieces of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NandEcc {
-    /// Bytes of data that are corrected together; they divide the page. The spare area is a codeword of its own.
+    /// Bytes of data that are corrected together; they divide the page. The spare area is a
+    /// codeword of its own.
     pub codeword_bytes: u32,
     /// Wrong bits of a codeword that can be corrected.
     pub strength_bits: u32,
@@ -80,13 +83,14 @@ pub struct NandWear {
     pub fresh_errors_per_pbit: u64,
     /// Wrong bits in a block at the end of its endurance.
     pub worn_errors_per_pbit: u64,
-    /// Wrong bits that each read of a page adds in all pages of its block until it is erased, at the end of the endurance.
+    /// Wrong bits that each read of a page adds in all pages of its block until it is erased, at
+    /// the end of the endurance.
     pub disturb_errors_per_pbit: u64,
 }
 
 impl NandPart {
-    /// The same part with no bad blocks, no wrong bits and no end: for comparisons in which only what was done
-    /// shall count.
+    /// The same part with no bad blocks, no wrong bits and no end: for comparisons in which only
+    /// what was done shall count.
     pub const fn flawless(self) -> Self {
         Self {
             wear: NandWear {

@@ -741,7 +741,8 @@ pub fn nand_block() -> NandBlock {
     block
 }
 
-/// `raw` with the right checksum when its last byte is even, so that the checks behind it are reached.
+/// `raw` with the right checksum when its last byte is even, so that the checks behind it are
+/// reached.
 fn with_checksum(mut raw: Vec<u8>, at: usize, sum: impl Fn(&[u8]) -> u32) -> Vec<u8> {
     if raw.len() > at + 4 && raw.last().is_some_and(|last| last % 2 == 0) {
         write_u32le(&mut raw, at, 0);

@@ -1,5 +1,6 @@
-//! The power goes off at every change of a workload, the change in flight with every outcome, and again at the changes of the mount that
-//! follows. What had returned must be there, a remap is there as a whole or not at all, and nothing is there that was not written.
+//! The power goes off at every change of a workload, the change in flight with every outcome, and
+//! again at the changes of the mount that follows. What had returned must be there, a remap is
+//! there as a whole or not at all, and nothing is there that was not written.
 
 use std::process::Command;
 
@@ -14,7 +15,8 @@ struct Recorded {
     name: String,
     nand: Arc<NandSim>,
     steps: Vec<Step>,
-    /// Before each step: how many changes there were, and what the device held. One more for the end.
+    /// Before each step: how many changes there were, and what the device held. One more for the
+    /// end.
     before: Vec<(u64, Model)>,
 }
 
@@ -44,7 +46,8 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
         carry_out(&ftl, &step).expect("a step");
         model.apply(&step);
     }
-    // Pages that were remapped and stay, so that garbage collection meets them; some of them are shared.
+    // Pages that were remapped and stay, so that garbage collection meets them; some of them are
+    // shared.
     let remapped = if seed % 2 == 1 { pages / 2 } else { 0 };
     for n in 0..remapped {
         let journal = pages - 1 - chance.below(pages / 4);
@@ -182,7 +185,8 @@ fn use_further(ftl: Ftl, nand: &Arc<NandSim>, found: Vec<u64>, what: &dyn Fn() -
     same.unwrap_or_else(|page| panic!("{}: page {page} is another one later", what()));
 }
 
-/// Every cut with every outcome; behind each `nested`-th of these every cut of the mount, and so on.
+/// Every cut with every outcome; behind each `nested`-th of these every cut of the mount, and so
+/// on.
 fn explore(recorded: &Recorded, nested: usize, depth: u32) -> usize {
     let mut states = 0;
     for point in recorded.nand.tape().crash_points() {

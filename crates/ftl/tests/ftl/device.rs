@@ -118,7 +118,8 @@ fn a_remap_takes_effect_at_once() {
     check(&mount(&nand));
 }
 
-/// A journal of 64 pages becomes home without one of them being programmed again: the log takes a page or two.
+/// A journal of 64 pages becomes home without one of them being programmed again: the log takes a
+/// page or two.
 #[test]
 fn a_remap_programs_the_log_alone() {
     let nand = Arc::new(NandSim::new(small(96, 8)));
@@ -164,7 +165,8 @@ fn the_meter_has_everything() {
     assert!(meter.total_erases() > 0);
 }
 
-/// A page with nearly as many wrong bits as are corrected is read and moved; reading it again finds it well.
+/// A page with nearly as many wrong bits as are corrected is read and moved; reading it again finds
+/// it well.
 #[test]
 fn a_page_is_moved_before_it_is_lost() {
     let mut part = small(96, 8);
@@ -195,7 +197,8 @@ fn a_page_is_moved_before_it_is_lost() {
     assert!(moved > 64, "{moved} pages were moved");
 }
 
-/// What can no longer be read is an error, also when it has been moved, and not something else; written again it is all right.
+/// What can no longer be read is an error, also when it has been moved, and not something else;
+/// written again it is all right.
 #[test]
 fn what_is_lost_stays_lost_until_it_is_written() {
     let nand = Arc::new(NandSim::new(small(96, 8)));
@@ -225,7 +228,8 @@ fn what_is_lost_stays_lost_until_it_is_written() {
         )
     };
     assert!(is_io(&lost(&ftl)));
-    // Until garbage collection has moved everything, and the place that cannot be read is another page's.
+    // Until garbage collection has moved everything, and the place that cannot be read is another
+    // page's.
     let mut chance = Chance(8);
     for n in 0..8 * pages {
         write(&ftl, 1 + chance.below(pages - 1), &[n << 20]);

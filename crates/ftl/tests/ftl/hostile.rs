@@ -38,7 +38,8 @@ fn anchor() -> FtlAnchor {
     }
 }
 
-/// A part with this for its only anchor, and what is done to the page's bytes before and after the checksum is made.
+/// A part with this for its only anchor, and what is done to the page's bytes before and after the
+/// checksum is made.
 fn with_anchor(
     anchor: &FtlAnchor,
     before: impl Fn(&mut [u8]),
@@ -176,7 +177,8 @@ fn pages_of_a_layer() -> Vec<Option<(Vec<u8>, Vec<u8>)>> {
     pages.map(page).collect()
 }
 
-/// Numbers in pages of the layer's own are changed, with a checksum that fits: whatever a mount says, it says it.
+/// Numbers in pages of the layer's own are changed, with a checksum that fits: whatever a mount
+/// says, it says it.
 #[test]
 fn damage_behind_a_good_checksum() {
     let pages = pages_of_a_layer();

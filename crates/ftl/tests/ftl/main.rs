@@ -150,7 +150,8 @@ fn carry_out(ftl: &Ftl, step: &Step) -> Result<(), MediaError> {
     }
 }
 
-/// A step by chance. Most of it falls on a few pages; a share of the pages at the end is the journal.
+/// A step by chance. Most of it falls on a few pages; a share of the pages at the end is the
+/// journal.
 fn any_step(chance: &mut Chance, pages: u64, number: u64) -> Step {
     let place = |chance: &mut Chance| match chance.below(4) {
         0 => chance.below(pages),

@@ -63,7 +63,8 @@ fn a_full_device_can_be_overwritten() {
     }
 }
 
-/// When too many blocks have gone bad, writing ends with "no space", by name, and everything that was written can be read.
+/// When too many blocks have gone bad, writing ends with "no space", by name, and everything that
+/// was written can be read.
 #[test]
 fn a_worn_out_part_can_be_read() {
     let mut part = small(64, 8);
@@ -98,7 +99,8 @@ fn a_worn_out_part_can_be_read() {
     assert!(found.check().expect("a check").is_clean());
 }
 
-/// Most of the device is written once, a twentieth all the time: the erases are spread all the same.
+/// Most of the device is written once, a twentieth all the time: the erases are spread all the
+/// same.
 #[test]
 fn cold_data_does_not_keep_its_blocks() {
     let nand = untaped(small(128, 8));
@@ -128,7 +130,8 @@ fn cold_data_does_not_keep_its_blocks() {
     assert!(f64::from(*anchors) < 1.1 * mean, "{anchors} of an anchor");
 }
 
-/// A mount reads the map and what is newer than the checkpoint, which is bounded, and no more; also after a power cut.
+/// A mount reads the map and what is newer than the checkpoint, which is bounded, and no more; also
+/// after a power cut.
 #[test]
 fn a_mount_reads_a_part_of_the_part() {
     let part = small(1024, 32);
@@ -138,7 +141,8 @@ fn a_mount_reads_a_part_of_the_part() {
     let pages = pages_of(&ftl);
     let mut chance = Chance(1);
     let all = u64::from(part.geometry.pages());
-    // Map pages with places and with erase counts, directory, anchors; sixteen times that, and what one step may add.
+    // Map pages with places and with erase counts, directory, anchors; sixteen times that, and what
+    // one step may add.
     let map = pages.div_ceil(128) + 8 + 2 + 2;
     let bound = map + 16 * map + 600;
     assert!(bound < all / 6, "the bound says nothing: {bound} of {all}");

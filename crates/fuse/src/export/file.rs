@@ -19,7 +19,8 @@ pub const FILE_NAME: &str = "device";
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 
-/// The largest request that the kernel sends: not more, so that each is answered soon, which is how the watchdog sees progress.
+/// The largest request that the kernel sends: not more, so that each is answered soon, which is how
+/// the watchdog sees progress.
 const MAX_REQUEST: u32 = 128 << 10;
 /// Requests that the kernel may have under way at once.
 const MAX_BACKGROUND: u16 = 64;
@@ -246,7 +247,8 @@ impl Server for ExportFs {
                 answer.xattr(self.stats_json().as_bytes(), *size)?;
             }
             What::GetXattr { .. } => return Err(Errno::NODATA),
-            // Whether there are holes (LSEEK) nobody is told: the kernel then answers that all is data.
+            // Whether there are holes (LSEEK) nobody is told: the kernel then answers that all is
+            // data.
             _ => return Err(Errno::NOSYS),
         }
         Ok(Answered::Now)

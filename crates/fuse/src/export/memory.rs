@@ -21,11 +21,13 @@ pub struct Resident {
     _file: Option<Mapping>,
 }
 
-/// Locks everything that the process has and will have in memory, and asks the out-of-memory killer to take others. Ordinary users may have
-/// neither: then it says so, and the export works as long as memory is not short. To be called when all else is ready.
+/// Locks everything that the process has and will have in memory, and asks the out-of-memory killer
+/// to take others. Ordinary users may have neither: then it says so, and the export works as long
+/// as memory is not short. To be called when all else is ready.
 ///
-/// What is locked stays with the process when it is freed: so the heap is filled and emptied once. With `resident` all of that file is given
-/// space on its medium, and its pages are held in memory too, so that writing to it needs none.
+/// What is locked stays with the process when it is freed: so the heap is filled and emptied once.
+/// With `resident` all of that file is given space on its medium, and its pages are held in memory
+/// too, so that writing to it needs none.
 ///
 /// # Errors
 /// The file cannot be opened, mapped, or given its space.
@@ -40,7 +42,8 @@ pub fn prepare_memory(resident: Option<&Path>) -> io::Result<Resident> {
     let file = resident.map(map_whole).transpose()?;
     if let Err(e) = stetfs_sys::lock_memory() {
         tracing::warn!(
-            "memory cannot be locked ({e}): when memory is short, the export can get stuck; root may, or a larger ulimit -l"
+            "memory cannot be locked ({e}): when memory is short, the export can get stuck; root \
+                may, or a larger ulimit -l"
         );
     }
     drop(heap);

@@ -1,8 +1,9 @@
 //! Watches that requests make progress, and aborts the connection when they do not.
 //!
-//! A request that the server works on for too long is stuck; so is one that waits in the kernel while the server answers none, because then the
-//! server waits for memory in between. The second is only seen where the kernel's control file system for FUSE (`fusectl`) can be reached.
-//! Its files are opened at the start, and nothing is allocated until something is stuck.
+//! A request that the server works on for too long is stuck; so is one that waits in the kernel
+//! while the server answers none, because then the server waits for memory in between. The second
+//! is only seen where the kernel's control file system for FUSE (`fusectl`) can be reached. Its
+//! files are opened at the start, and nothing is allocated until something is stuck.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -133,7 +134,8 @@ impl Control {
     }
 }
 
-/// Starts watching. When nothing was answered for `limit` although something should be, aborts the connection and tells.
+/// Starts watching. When nothing was answered for `limit` although something should be, aborts the
+/// connection and tells.
 pub(super) fn start(
     limit: Duration,
     pulse: Arc<Pulse>,
@@ -158,7 +160,8 @@ pub(super) fn start(
         let _ = tell.send(Event::Stuck(limit));
         connection.abort();
         let message = format!(
-            "{}: a request has been stuck for {} s, probably because memory is short; the connection is aborted: who uses the device gets \
+            "{}: a request has been stuck for {} s, probably because memory is short; the \
+                connection is aborted: who uses the device gets \
              errors from now on, what was flushed is in the NAND file",
             connection.mounted.dir.display(),
             since.elapsed().as_secs()

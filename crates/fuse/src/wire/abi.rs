@@ -1,8 +1,9 @@
 //! The records of the FUSE protocol, version 7, as the kernel lays them out.
 //!
-//! Source of every number and layout: Linux, `include/uapi/linux/fuse.h` (its comments say which minor version brought what).
-//! Numbers are in the machine's own byte order. Records that the kernel sends end in `In`, answers in `Out`; fields have
-//! the kernel's names. A record's size is asserted beside it; a test compares offsets with the header of this machine.
+//! Source of every number and layout: Linux, `include/uapi/linux/fuse.h` (its comments say which
+//! minor version brought what). Numbers are in the machine's own byte order. Records that the
+//! kernel sends end in `In`, answers in `Out`; fields have the kernel's names. A record's size is
+//! asserted beside it; a test compares offsets with the header of this machine.
 
 use bitflags::bitflags;
 use bytemuck::{Pod, Zeroable};
@@ -11,7 +12,8 @@ use bytemuck::{Pod, Zeroable};
 pub const MAJOR: u32 = 7;
 /// 7.44: Linux 6.16. An older kernel uses what it knows of it.
 pub const MINOR: u32 = 44;
-/// The oldest that will do: 7.23 (Linux 3.15) brought the writeback cache and the INIT answer of today's size.
+/// The oldest that will do: 7.23 (Linux 3.15) brought the writeback cache and the INIT answer of
+/// today's size.
 pub const MINOR_MIN: u32 = 23;
 
 /// A buffer for requests may not be smaller.
@@ -241,8 +243,8 @@ pub const FSYNC_FDATASYNC: u32 = 1;
 /// OPEN or CREATE loses set-user-ID and set-group-ID (`FUSE_OPEN_KILL_SUIDGID`).
 pub const OPEN_KILL_SUIDGID: u32 = 1;
 
-/// Notifications, in the error field of an answer to nobody (`enum fuse_notify_code`): attributes and pages of an inode
-/// are to be fetched anew.
+/// Notifications, in the error field of an answer to nobody (`enum fuse_notify_code`): attributes
+/// and pages of an inode are to be fetched anew.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 
 macro_rules! records {
@@ -377,7 +379,8 @@ mod tests {
 
     use super::LAYOUTS;
 
-    /// The kernel's name of a record: `InHeader` is `fuse_in_header`. Where words do not follow from ours they are here.
+    /// The kernel's name of a record: `InHeader` is `fuse_in_header`. Where words do not follow
+    /// from ours they are here.
     fn kernel_name(ours: &str) -> String {
         let stem = match ours {
             "ReadIn" => "read_in",
@@ -414,7 +417,8 @@ mod tests {
     /// A record of the header: its size, its alignment, and where its fields are.
     type Layout = (usize, usize, HashMap<String, usize>);
 
-    /// The structs of a header whose fields are integers, arrays of them, and structs that came before.
+    /// The structs of a header whose fields are integers, arrays of them, and structs that came
+    /// before.
     fn parse(header: &str) -> HashMap<String, Layout> {
         let mut known: HashMap<String, Layout> = HashMap::new();
         for part in header.split("\nstruct ").skip(1) {

@@ -1,7 +1,7 @@
 //! Answers: records and bytes that go back to the kernel behind a header.
 //!
-//! An answer is built where it is sent from: in the worker's buffer, behind room for the header. Contents are read from
-//! the volume straight into it.
+//! An answer is built where it is sent from: in the worker's buffer, behind room for the header.
+//! Contents are read from the volume straight into it.
 
 use std::time::Duration;
 

@@ -98,13 +98,14 @@ impl Notifier {
         Self(channel.clone())
     }
 
-    /// The attributes of an inode have changed behind the kernel's back: it asks again before it uses them.
+    /// The attributes of an inode have changed behind the kernel's back: it asks again before it
+    /// uses them.
     pub fn attributes_changed(&self, node: u64) {
         self.invalidate(node, -1, 0);
     }
 
-    /// Contents from `offset` on have changed, `len` bytes or all of them when 0. Dirty pages there are written first, so
-    /// this waits for workers: no worker may call it.
+    /// Contents from `offset` on have changed, `len` bytes or all of them when 0. Dirty pages there
+    /// are written first, so this waits for workers: no worker may call it.
     pub fn content_changed(&self, node: u64, offset: i64, len: i64) {
         self.invalidate(node, offset, len);
     }

@@ -1,7 +1,8 @@
 //! Requests: from the bytes that the kernel sent to what is asked.
 //!
-//! A request is a header, a record of fixed size, and perhaps names (each ended by a NUL) or data. The kernel is trusted to be
-//! what it is, and still nothing here reads past what was received: a request that is too short is an error.
+//! A request is a header, a record of fixed size, and perhaps names (each ended by a NUL) or data.
+//! The kernel is trusted to be what it is, and still nothing here reads past what was received: a
+//! request that is too short is an error.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;

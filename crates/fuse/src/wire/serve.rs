@@ -1,4 +1,5 @@
-//! Serving a connection: INIT, then workers that each take a request, have it answered, and take the next.
+//! Serving a connection: INIT, then workers that each take a request, have it answered, and take
+//! the next.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -63,7 +64,8 @@ pub trait Server: Send + Sync + 'static {
         answer: &mut Answer<'_>,
     ) -> Result<Answered, Errno>;
 
-    /// The mount is gone, and whoever unmounted it waits for this to return. Of mounts on a block device only.
+    /// The mount is gone, and whoever unmounted it waits for this to return. Of mounts on a block
+    /// device only.
     fn destroy(&self);
 }
 
@@ -79,11 +81,13 @@ pub struct Session<S> {
 /// Bytes before the data of a write, and more than any other request has.
 const OVERHEAD: usize = 4096;
 
-/// What a worker receives into and answers from. Words, so that records lie where their alignment wants them.
+/// What a worker receives into and answers from. Words, so that records lie where their alignment
+/// wants them.
 struct Buffer(Vec<u64>);
 
 impl Buffer {
-    /// For requests and answers of up to `max_request` bytes of data. Memory that was never used is not taken.
+    /// For requests and answers of up to `max_request` bytes of data. Memory that was never used is
+    /// not taken.
     fn new(max_request: u32) -> Self {
         let len = abi::MIN_READ_BUFFER.max(max_request as usize) + OVERHEAD;
         Self(vec![0; len.div_ceil(8)])
@@ -95,8 +99,8 @@ impl Buffer {
 }
 
 impl<S: Server> Session<S> {
-    /// Agrees with the kernel on an open `/dev/fuse` that was just mounted. There will be `threads` workers, each with a
-    /// clone of the descriptor of its own if `clone`.
+    /// Agrees with the kernel on an open `/dev/fuse` that was just mounted. There will be `threads`
+    /// workers, each with a clone of the descriptor of its own if `clone`.
     ///
     /// # Errors
     /// The kernel's protocol is too old, or the device fails.
@@ -173,8 +177,8 @@ fn work<S: Server>(server: &S, channel: &Arc<Channel>, max_request: u32) -> io::
     Ok(())
 }
 
-/// What was received, and room for the answer. A long request is a write, whose answer is short; a long answer goes to a short
-/// request. So one buffer is enough for both.
+/// What was received, and room for the answer. A long request is a write, whose answer is short; a
+/// long answer goes to a short request. So one buffer is enough for both.
 fn split(buffer: &mut [u8], received: usize) -> (&[u8], &mut [u8]) {
     let (request, room) = buffer.split_at_mut(received.next_multiple_of(8));
     (&request[..received], room)

@@ -155,7 +155,8 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // A test that failed leaves its mount behind; the scratch directory must not be removed through it.
+        // A test that failed leaves its mount behind; the scratch directory must not be removed
+        // through it.
         while stetfs_fuse::mountinfo::mounted_on(&self.dir).is_ok_and(|m| m.is_some()) {
             let out = Command::new("umount").arg("-l").arg(&self.dir).output();
             if !out.is_ok_and(|out| out.status.success()) {

@@ -1,8 +1,10 @@
 //! An LZO1X compressor for differences: what it makes, every decompressor of LZO1X can read.
 //!
-//! Source of the format: the kernel's Documentation/staging/lzo.rst. Differences are runs of zeros with something between them. So a run of equal
-//! bytes is found by looking at the byte before it; only other bytes are looked up in a table, which is as small as blocks are and so costs little to
-//! clear. (General compressors clear 32 KiB for each call, which takes them as long as all of the rest.)
+//! Source of the format: the kernel's Documentation/staging/lzo.rst. Differences are runs of zeros
+//! with something between them. So a run of equal bytes is found by looking at the byte before it;
+//! only other bytes are looked up in a table, which is as small as blocks are and so costs little
+//! to clear. (General compressors clear 32 KiB for each call, which takes them as long as all of
+//! the rest.)
 
 /// Entries of the table, as a power of two.
 const TABLE_BITS: u32 = 12;
@@ -121,7 +123,8 @@ impl Writer<'_> {
         self.done = until;
     }
 
-    /// A length of at least 1 behind what it is one of: in the same byte up to `most`, else in bytes of their own.
+    /// A length of at least 1 behind what it is one of: in the same byte up to `most`, else in
+    /// bytes of their own.
     fn length(&mut self, what: u8, most: usize, length: usize) {
         if length <= most {
             self.out.push(what | length as u8);

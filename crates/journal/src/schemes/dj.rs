@@ -1,31 +1,41 @@
-//! Delta Journaling: a block that changed little is logged as a small delta in a little NVRAM, any other in the volume's journal.
+//! Delta Journaling: a block that changed little is logged as a small delta in a little NVRAM, any
+//! other in the volume's journal.
 //!
-//! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile Devices" (IEEE Trans. Consumer
-//! Electronics 60(2), 2014).
+//! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile
+//! Devices" (IEEE Trans. Consumer Electronics 60(2), 2014).
 //!
-//! Home is a block device; the delta journal is in persistent memory beside it, 16 MiB unless told otherwise. A commit, in order of writes:
+//! Home is a block device; the delta journal is in persistent memory beside it, 16 MiB unless told
+//! otherwise. A commit, in order of writes:
 //! 1. `ordered`: data home;
-//! 2. each block that overwrites another is compared with what it was: if less than `threshold` percent of the bits differ, or all but so
-//!    few, their exclusive or is compressed and goes to the NVRAM. Whatever else there is, new blocks included, goes to the volume's journal;
+//! 2. each block that overwrites another is compared with what it was: if less than `threshold`
+//!    percent of the bits differ, or all but so few, their exclusive or is compressed and goes to
+//!    the NVRAM. Whatever else there is, new blocks included, goes to the volume's journal;
 //! 3. flush, if 1 or 2 wrote anything to the device;
-//! 4. descriptor, deltas and commit record into the NVRAM, with a checksum over all of it, and a fence;
+//! 4. descriptor, deltas and commit record into the NVRAM, with a checksum over all of it, and a
+//!    fence;
 //! 5. a word that says that it was durable, without a fence.
 //!
-//! A checkpoint brings the newest version of every block home. It happens when `nvm_checkpoint` percent of the NVRAM or a quarter of the journal
-//! are used, when too much is held in memory, and `checkpoint=` seconds after the oldest commit that it takes in. When there is no room
-//! in the NVRAM for a delta, the block goes to the journal; when there is none for the descriptor, the commit waits for a checkpoint.
+//! A checkpoint brings the newest version of every block home. It happens when `nvm_checkpoint`
+//! percent of the NVRAM or a quarter of the journal are used, when too much is held in memory, and
+//! `checkpoint=` seconds after the oldest commit that it takes in. When there is no room in the
+//! NVRAM for a delta, the block goes to the journal; when there is none for the descriptor, the
+//! commit waits for a checkpoint.
 //!
-//! **The paper's hole.** A delta is worth nothing without its base. If home is the base, a home that is torn by a power cut in the middle of a
-//! checkpoint takes the newest version with it, and one that was written wholly gets the delta a second time, which undoes it. Therefore
-//! a block on which deltas rest is kept whole in the NVRAM while it is on its way home: a batch of up to an eighth of the NVRAM, fence, its homes,
-//! flush, the checkpoint's number (`owner.rs`), a flag in the newest tag of each of them, fence, and the batch is forgotten. It costs the NVRAM one copy of each such block a
-//! checkpoint and the device a flush a batch; nothing is written to the device that the paper does not write. A block whose base is in the
-//! journal needs none of this. Each delta carries the checksum of the block that it leads to (4 bytes), so that a wrong base is never taken for the right
-//! one.
+//! **The paper's hole.** A delta is worth nothing without its base. If home is the base, a home
+//! that is torn by a power cut in the middle of a checkpoint takes the newest version with it, and
+//! one that was written wholly gets the delta a second time, which undoes it. Therefore a block on
+//! which deltas rest is kept whole in the NVRAM while it is on its way home: a batch of up to an
+//! eighth of the NVRAM, fence, its homes, flush, the checkpoint's number (`owner.rs`), a flag in
+//! the newest tag of each of them, fence, and the batch is forgotten. It costs the NVRAM one copy
+//! of each such block a checkpoint and the device a flush a batch; nothing is written to the device
+//! that the paper does not write. A block whose base is in the journal needs none of this. Each
+//! delta carries the checksum of the block that it leads to (4 bytes), so that a wrong base is
+//! never taken for the right one.
 //!
-//! Further deviations from the paper: one fence a commit, since the checksum vouches for the deltas; blocks that begin like a record of
-//! JBD2 are escaped in the journal, as there; freed blocks are named by tags of their own; the journal's superblock stays as it is, and the mark of a
-//! private log keeps the kernel and e2fsck away.
+//! Further deviations from the paper: one fence a commit, since the checksum vouches for the
+//! deltas; blocks that begin like a record of JBD2 are escaped in the journal, as there; freed
+//! blocks are named by tags of their own; the journal's superblock stays as it is, and the mark of
+//! a private log keeps the kernel and e2fsck away.
 //!
 //! Recovery: see [`recovery`].
 
@@ -75,7 +85,8 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     wants_base: true,
     relocates: false,
-    cost: "16 bytes and a delta a changed block, a line and 1 fence; whole blocks and 1 flush where deltas are large; n blocks home at checkpoint",
+    cost: "16 bytes and a delta a changed block, a line and 1 fence; whole blocks and 1 flush \
+        where deltas are large; n blocks home at checkpoint",
     options: &[
         &THRESHOLD,
         &DECIDE,
@@ -92,7 +103,8 @@ static NVM_CHECKPOINT: OptionAbout = OptionAbout {
     what: "how much of the NVRAM is filled before a checkpoint",
 };
 
-/// The first block of the journal's inode that holds blocks: JBD2's superblock and our header are before it.
+/// The first block of the journal's inode that holds blocks: JBD2's superblock and our header are
+/// before it.
 const FIRST: u32 = 2;
 
 /// The number of a region's first transaction.
@@ -112,7 +124,8 @@ struct Dj {
     log: Mutex<Log>,
     /// The newest committed version of each block that is not home yet.
     index: RwLock<HashMap<BlockNo, Version>>,
-    /// What looks from outside see: blocks in `index`, bytes of the ring in use, blocks of the journal in use.
+    /// What looks from outside see: blocks in `index`, bytes of the ring in use, blocks of the
+    /// journal in use.
     held: AtomicUsize,
     used: AtomicU64,
     used_blocks: AtomicU64,

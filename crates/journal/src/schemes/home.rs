@@ -1,4 +1,5 @@
-//! Writing blocks to their homes: in ascending order, neighbours in one request, all requests at once.
+//! Writing blocks to their homes: in ascending order, neighbours in one request, all requests at
+//! once.
 
 use hashbrown::HashSet;
 use stetfs_format::BlockNo;
@@ -28,8 +29,8 @@ pub(crate) fn write_home(
     write_runs(block_size, cause, writes, |runs| dev.write_many(runs))
 }
 
-/// The homes that a checkpoint is writing: data of a commit must not get there meanwhile, since the block may have been metadata, freed since the
-/// checkpoint began to write it.
+/// The homes that a checkpoint is writing: data of a commit must not get there meanwhile, since the
+/// block may have been metadata, freed since the checkpoint began to write it.
 #[derive(Default)]
 pub(crate) struct InFlight {
     homes: Mutex<HashSet<BlockNo>>,
@@ -37,7 +38,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Lets what `find` finds take off. Both at once: a block that is freed and gets data meanwhile is no longer found, or seen to be in flight.
+    /// Lets what `find` finds take off. Both at once: a block that is freed and gets data meanwhile
+    /// is no longer found, or seen to be in flight.
     pub(crate) fn take_off<D>(
         &self,
         find: impl FnOnce() -> Vec<D>,
@@ -55,7 +57,8 @@ impl InFlight {
         self.landed.notify_all();
     }
 
-    /// Writes a commit's data home, as a part of a body that is flushed before anything vouches for it.
+    /// Writes a commit's data home, as a part of a body that is flushed before anything vouches for
+    /// it.
     pub(crate) fn write_data(
         &self,
         body: &mut Dirty<'_>,

@@ -1,28 +1,32 @@
-//! The classic write-ahead block journal, in genuine JBD2 format: what the kernel and e2fsck replay, and the baseline of all five papers.
+//! The classic write-ahead block journal, in genuine JBD2 format: what the kernel and e2fsck
+//! replay, and the baseline of all five papers.
 //!
-//! Source: kernel `Documentation/filesystems/ext4/journal.rst`; Tweedie, "Journaling the Linux ext2fs
-//! Filesystem" (LinuxExpo 1998).
+//! Source: kernel `Documentation/filesystems/ext4/journal.rst`; Tweedie, "Journaling the Linux
+//! ext2fs Filesystem" (LinuxExpo 1998).
 //!
 //! A commit, in order of writes:
 //! 1. if the log was marked empty: the journal superblock with the log's start, durable;
 //! 2. `ordered`: data home;
 //! 3. revoke records, descriptors and the blocks they name, into the log;
 //! 4. flush: data and body are durable;
-//! 5. the commit record, durable (it does not cover the blocks' contents by a checksum, hence step 4);
+//! 5. the commit record, durable (it does not cover the blocks' contents by a checksum, hence step
+//!    4);
 //! 6. `writeback`: data home, and a flush, since the caller asked for durable data.
 //!
-//! With `journal_async_commit` steps 3 to 5 are one write and one flush where the commit block's checksum covers everything that it
-//! vouches for: a transaction without ordered data and without revoke records. Its chance of taking a torn body for a whole one
-//! is that of a CRC-32, 1 in 2^32 torn commits.
+//! With `journal_async_commit` steps 3 to 5 are one write and one flush where the commit block's
+//! checksum covers everything that it vouches for: a transaction without ordered data and without
+//! revoke records. Its chance of taking a torn body for a whole one is that of a CRC-32, 1 in 2^32
+//! torn commits.
 //!
-//! A transaction without metadata in `ordered` and `writeback` has nothing to log: its data goes home and is flushed.
+//! A transaction without metadata in `ordered` and `writeback` has nothing to log: its data goes
+//! home and is flushed.
 //!
-//! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with the new tail (durable),
-//! and only then may their blocks be written again.
+//! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with
+//! the new tail (durable), and only then may their blocks be written again.
 //!
-//! Deviations from the kernel: transactions are numbered when they are written, so an empty one leaves no gap; a block freed
-//! while a checkpoint is writing it holds back the direct write of its next owner's data;
-//! revoke records are written only for blocks that the live log holds.
+//! Deviations from the kernel: transactions are numbered when they are written, so an empty one
+//! leaves no gap; a block freed while a checkpoint is writing it holds back the direct write of its
+//! next owner's data; revoke records are written only for blocks that the live log holds.
 //!
 //! Recovery: see [`recovery`].
 
@@ -70,7 +74,8 @@ pub(super) static ASYNC_COMMIT: OptionAbout = OptionAbout {
     name: "journal_async_commit",
     syntax: "on|off",
     default: "off",
-    what: "write the commit block with the body that its checksum covers: one flush a commit instead of two",
+    what: "write the commit block with the body that its checksum covers: one flush a commit \
+        instead of two",
 };
 
 struct Jbd2 {
@@ -79,7 +84,8 @@ struct Jbd2 {
     records: Records,
     mode: DataMode,
     async_commit: bool,
-    /// What is logged gets home by a change of the device's table, with the commit after which so many blocks of the log are taken.
+    /// What is logged gets home by a change of the device's table, with the commit after which so
+    /// many blocks of the log are taken.
     remap: Option<u32>,
     live: Live,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
@@ -95,8 +101,9 @@ pub(crate) fn open(args: OpenArgs) -> Result<(Box<dyn Scheme>, RecoveryReport)> 
     open_as(&ABOUT, args, None)
 }
 
-/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home, or remaps it with the commit after which
-/// `remap` blocks of the log are taken, or a quarter of it if that is less.
+/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home, or
+/// remaps it with the commit after which `remap` blocks of the log are taken, or a quarter of it if
+/// that is less.
 pub(super) fn open_as(
     about: &'static About,
     args: OpenArgs,
@@ -202,7 +209,8 @@ impl Scheme for Jbd2 {
         self.write_log(body, txn, &logged, &revoked)?;
         let is_time = self.remap.is_some_and(|blocks| self.used() >= blocks);
         if is_time && self.is_prompt() {
-            // All of it: that costs no copy, and the device can use the places of what was there before.
+            // All of it: that costs no copy, and the device can use the places of what was there
+            // before.
             self.checkpoint_until(|_| false)?;
         }
         if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
@@ -322,8 +330,8 @@ impl Jbd2 {
         Ok(())
     }
 
-    /// The commit block's checksum vouches for everything that must be there with it: not for data at home, and not for revoke
-    /// blocks, which version 1 leaves out.
+    /// The commit block's checksum vouches for everything that must be there with it: not for data
+    /// at home, and not for revoke blocks, which version 1 leaves out.
     fn is_covered(&self, txn: &Snapshot, revoked: &[BlockNo]) -> bool {
         let ordered_data = self.mode == DataMode::Ordered && !txn.data.is_empty();
         self.async_commit && revoked.is_empty() && !ordered_data
@@ -358,7 +366,8 @@ impl Jbd2 {
         self.checkpoint_until(|span| span.free > needed)
     }
 
-    /// Takes transactions out of the log, oldest first, until `enough` says so of the span that would remain.
+    /// Takes transactions out of the log, oldest first, until `enough` says so of the span that
+    /// would remain.
     fn checkpoint_until(&self, enough: impl Fn(&Span) -> bool) -> Result<()> {
         let _one_at_a_time = self.checkpointing.lock();
         // Where that costs nothing, records are released too.

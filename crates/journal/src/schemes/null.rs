@@ -1,7 +1,8 @@
 //! No journal: blocks go home when the transaction commits, in no order, and one flush ends it.
 //!
-//! Source: none. It is the floor for cost, and what the judges must catch: a power cut in the middle of a commit leaves some blocks of
-//! a transaction new and others old, and an overwritten block torn.
+//! Source: none. It is the floor for cost, and what the judges must catch: a power cut in the
+//! middle of a commit leaves some blocks of a transaction new and others old, and an overwritten
+//! block torn.
 //!
 //! Recovery:
 //!

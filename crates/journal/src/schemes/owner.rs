@@ -1,8 +1,10 @@
 //! Whose a region of persistent memory beside the volume is, and of what time.
 //!
-//! The region begins with a [`RegionHeader`]; block 1 of the volume's journal area has a [`VolumeRecord`], which counts as long as the superblock says
-//! that the newest content is not at home. Only together they tell that the one belongs to the other: by the volume's UUID, by an epoch that is another
-//! one each time a region is begun, and by the numbers that both write at each checkpoint ([`stetfs_format::nvm_pair`]).
+//! The region begins with a [`RegionHeader`]; block 1 of the volume's journal area has a
+//! [`VolumeRecord`], which counts as long as the superblock says that the newest content is not at
+//! home. Only together they tell that the one belongs to the other: by the volume's UUID, by an
+//! epoch that is another one each time a region is begun, and by the numbers that both write at
+//! each checkpoint ([`stetfs_format::nvm_pair`]).
 //!
 //! | volume | region | done | why that is right |
 //! |---|---|---|---|
@@ -16,11 +18,13 @@
 //! | mark | of this volume and epoch, and of another time | error | the volume or the region is an older copy |
 //! | mark | of this volume and epoch, and of the same time | recovery | |
 //!
-//! Order of writes. Beginning: the region says that it is being made, fence; what is in it, fence; its first word, fence; the volume's record,
-//! flush; the mark. A checkpoint: the region's state, fence; homes and the volume's record, flush; the region's state, fence; then the region may give up what is home
-//! (dj does that with each batch of a checkpoint; the number is written with the first). Closing:
-//! everything home; the volume's record, flush; the region's state, fence; the mark. A commit that puts data home by itself: the data and the volume's
-//! record, flush; the commit.
+//! Order of writes. Beginning: the region says that it is being made, fence; what is in it, fence;
+//! its first word, fence; the volume's record, flush; the mark. A checkpoint: the region's state,
+//! fence; homes and the volume's record, flush; the region's state, fence; then the region may give
+//! up what is home (dj does that with each batch of a checkpoint; the number is written with the
+//! first). Closing: everything home; the volume's record, flush; the region's state, fence; the
+//! mark. A commit that puts data home by itself: the data and the volume's record, flush; the
+//! commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -134,7 +138,8 @@ pub(super) fn claim(
         Ok(()) => {}
         Err(Mismatch::OlderVolume) => {
             return unusable(format!(
-                "{shown} is newer than the volume, which is an older copy: what was brought home since is missing in it"
+                "{shown} is newer than the volume, which is an older copy: what was brought home \
+                    since is missing in it"
             ));
         }
         Err(Mismatch::OlderMemory) => {
@@ -179,7 +184,8 @@ fn check_usable(
             let is_ours = header.uuid == args.uuid;
             let holds_any = || match (is_ours && header.scheme == about.name, ours) {
                 (false, _) => Ok(true),
-                // The volume was closed and the region was not told: it may know nothing that the volume does not.
+                // The volume was closed and the region was not told: it may know nothing that the
+                // volume does not.
                 (true, Some(ours)) if ours.epoch == header.epoch => {
                     Ok(look.newest(header, state)?.is_after(ours.sequence))
                 }
@@ -189,7 +195,8 @@ fn check_usable(
                 PairState::Shut if is_ours => Ok(()),
                 PairState::Shut => may_overwrite("was the region of another volume"),
                 _ if holds_any()? => Err(JournalError::Nvm(format!(
-                    "{shown} holds what another volume, or a copy of this one, has not brought home yet"
+                    "{shown} holds what another volume, or a copy of this one, has not brought \
+                        home yet"
                 ))),
                 _ => Ok(()),
             }
@@ -340,8 +347,9 @@ impl Pair {
         })
     }
 
-    /// Begins the region, of which `prepare` stores what is behind the header and the state, and tells the volume; durable when it returns. `newest` is
-    /// the number before that of the first transaction.
+    /// Begins the region, of which `prepare` stores what is behind the header and the state, and
+    /// tells the volume; durable when it returns. `newest` is the number before that of the first
+    /// transaction.
     pub(super) fn begin(
         &self,
         is_marked: bool,
@@ -412,7 +420,8 @@ impl Pair {
         self.newest.store(tid.0, Relaxed);
     }
 
-    /// Begins another checkpoint, in the region and then in the volume; there durable after a flush, which must be before the region hears that it has ended.
+    /// Begins another checkpoint, in the region and then in the volume; there durable after a
+    /// flush, which must be before the region hears that it has ended.
     pub(super) fn note_in_volume(&self, cause: Cause) -> Result<()> {
         let mut now = self.now.lock();
         now.region.state = PairState::Homing;

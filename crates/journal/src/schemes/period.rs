@@ -35,7 +35,8 @@ impl Period {
         self.oldest.lock().get_or_insert_with(Instant::now);
     }
 
-    /// A checkpoint has ended; what is not checkpointed was committed after `since`, `None` if there is nothing.
+    /// A checkpoint has ended; what is not checkpointed was committed after `since`, `None` if
+    /// there is nothing.
     pub(super) fn note_checkpoint(&self, since: Option<Instant>) {
         *self.oldest.lock() = since;
     }

@@ -1,9 +1,11 @@
-//! Shortcut-JFS: only what changed is logged, and a block that is logged whole *becomes* the home block.
+//! Shortcut-JFS: only what changed is logged, and a block that is logged whole *becomes* the home
+//! block.
 //!
-//! Source: Lee, Yoo, Jang, Bahn, "Shortcut-JFS: A Write Efficient Journaling File System for Phase Change Memory" (MSST 2012).
+//! Source: Lee, Yoo, Jang, Bahn, "Shortcut-JFS: A Write Efficient Journaling File System for Phase
+//! Change Memory" (MSST 2012).
 //!
-//! The home medium is byte-addressable, and the log lies in it: the volume's journal area. The four variants are those
-//! of the paper's Table I:
+//! The home medium is byte-addressable, and the log lies in it: the volume's journal area. The four
+//! variants are those of the paper's Table I:
 //!
 //! | variant | data is logged as | and reaches home by | metadata is logged as | and reaches home by |
 //! |---|---|---|---|---|
@@ -13,23 +15,29 @@
 //! | `adp-s` | whole blocks if more than half of one changed, else changed bytes | a switch; a copy | the same | a copy |
 //!
 //! A commit, in order of stores:
-//! 1. data that stays where it is written (new blocks, switched blocks), past the cache, into free blocks of the volume;
-//! 2. the transaction's record into the log: changed bytes, the checksums of what 1 wrote, freed blocks; its
-//!    checksum covers all of it, its state is COMMIT;
-//! 3. a fence. Both are durable, or recovery finds that one of the checksums does not fit and drops the transaction.
+//! 1. data that stays where it is written (new blocks, switched blocks), past the cache, into free
+//!    blocks of the volume;
+//! 2. the transaction's record into the log: changed bytes, the checksums of what 1 wrote, freed
+//!    blocks; its checksum covers all of it, its state is COMMIT;
+//! 3. a fence. Both are durable, or recovery finds that one of the checksums does not fit and drops
+//!    the transaction.
 //!
-//! With `fences=paper` the state orders the rest as in the paper: PENDING, fence; 1 and 2, fence; COMMIT, fence.
+//! With `fences=paper` the state orders the rest as in the paper: PENDING, fence; 1 and 2, fence;
+//! COMMIT, fence.
 //!
-//! A checkpoint writes the changed bytes of the newest version of each block home, fence, and moves the log's tail behind everything
-//! that was logged, one word, fence. It happens when a quarter of the log is used, when too much is held in memory, and
-//! `checkpoint=` seconds after the oldest commit that it takes in.
+//! A checkpoint writes the changed bytes of the newest version of each block home, fence, and moves
+//! the log's tail behind everything that was logged, one word, fence. It happens when a quarter of
+//! the log is used, when too much is held in memory, and `checkpoint=` seconds after the oldest
+//! commit that it takes in.
 //!
-//! Deviations from the paper: one fence a commit instead of three (the paper's way is an option); the mapping is switched in the
-//! transaction itself, not at its checkpoint, so nothing is left to do then; a switched block is written outside of the
-//! log, where it stays, so the log is not scattered over the volume; chunks are linked by their lengths; bitmaps, descriptors,
-//! directories and mapping blocks, which the paper does not speak of, are logged by their changed bytes; the state
-//! CHECKPOINT is stored only with `fences=paper`, since the tail says the same; of a block that is overwritten whole, whether more than
-//! half of it changed is first guessed from a look at one line in eight.
+//! Deviations from the paper: one fence a commit instead of three (the paper's way is an option);
+//! the mapping is switched in the transaction itself, not at its checkpoint, so nothing is left to
+//! do then; a switched block is written outside of the log, where it stays, so the log is not
+//! scattered over the volume; chunks are linked by their lengths; bitmaps, descriptors, directories
+//! and mapping blocks, which the paper does not speak of, are logged by their changed bytes; the
+//! state CHECKPOINT is stored only with `fences=paper`, since the tail says the same; of a block
+//! that is overwritten whole, whether more than half of it changed is first guessed from a look at
+//! one line in eight.
 //!
 //! Recovery: see [`recovery`].
 
@@ -72,7 +80,8 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     wants_base: false,
     relocates: true,
-    cost: "changed bytes + 64 and 1 fence a commit, each whole block once; changed bytes again at checkpoint",
+    cost: "changed bytes + 64 and 1 fence a commit, each whole block once; changed bytes again at \
+        checkpoint",
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
 };
 
@@ -162,8 +171,9 @@ impl Version {
         }
     }
 
-    /// Takes over what `changed` names from the newer `content`. What is kept whole is a copy of its own from the second
-    /// change on, so that who changes a block again and again need not leave the whole of it behind each time.
+    /// Takes over what `changed` names from the newer `content`. What is kept whole is a copy of
+    /// its own from the second change on, so that who changes a block again and again need not
+    /// leave the whole of it behind each time.
     fn update(&mut self, content: &BlockRef, changed: &Ranges) {
         self.ranges.add_all(&changed.widened(WORD as usize));
         match &mut self.kept {

@@ -1,25 +1,36 @@
-//! Spindle: a cache in persistent memory that keeps data and metadata apart. Data is committed block by block, by a switch of its state;
-//! metadata is changed where it lies, by pieces of an inode's size.
+//! Spindle: a cache in persistent memory that keeps data and metadata apart. Data is committed
+//! block by block, by a switch of its state; metadata is changed where it lies, by pieces of an
+//! inode's size.
 //!
-//! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System" (NPC 2019).
+//! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM Cache for Journaling File System"
+//! (NPC 2019).
 //!
-//! Home is a block device; the cache replaces journal and buffer cache: blocks go home only to make room. A commit:
-//! 1. of each metadata block that changed in few places, the sub-blocks that changed go as they were to the metadata log;
-//! 2. each other block, of data or metadata: what its entry says goes to the ring, or that there is none, fence; the new content goes into a
-//!    free block and the entry names that; Tail moves on (section 3.2, steps 1 to 3);
+//! Home is a block device; the cache replaces journal and buffer cache: blocks go home only to make
+//! room. A commit:
+//! 1. of each metadata block that changed in few places, the sub-blocks that changed go as they
+//!    were to the metadata log;
+//! 2. each other block, of data or metadata: what its entry says goes to the ring, or that there is
+//!    none, fence; the new content goes into a free block and the entry names that; Tail moves on
+//!    (section 3.2, steps 1 to 3);
 //! 3. the metadata of 1 is changed where it lies, after a fence;
-//! 4. fence; Head becomes Tail, with the transaction's number: one word, fence. That is the commit; the blocks before are free then.
+//! 4. fence; Head becomes Tail, with the transaction's number: one word, fence. That is the commit;
+//!    the blocks before are free then.
 //!
-//! Victims are for data those least recently used, for metadata those least often used (section 3.3), found a few at a time.
+//! Victims are for data those least recently used, for metadata those least often used (section
+//! 3.3), found a few at a time.
 //!
 //! Deviations from the paper:
-//! - The paper empties the metadata log when Head has become Tail. A crash between would undo the metadata of a transaction of which the data stays.
-//!   Here Head's word has the transaction's number, and the log's records have theirs: they are one commit.
-//! - An entry behind Tail may be of any earlier transaction: it is looked at, as the paper says, but counts only if it has the number.
-//! - Metadata gets to the cache with the commit, from the memory in which the running transaction has it. So there is one fence for all
-//!   records of the log and not one for each, and a sub-block that changes several times is logged and stored once.
-//! - Of a block of which storing the sub-blocks twice would cost more lines than storing all of it once, and when the metadata log is full, the whole
-//!   block goes the way of data; so does one that is not in the cache.
+//! - The paper empties the metadata log when Head has become Tail. A crash between would undo the
+//!   metadata of a transaction of which the data stays. Here Head's word has the transaction's
+//!   number, and the log's records have theirs: they are one commit.
+//! - An entry behind Tail may be of any earlier transaction: it is looked at, as the paper says,
+//!   but counts only if it has the number.
+//! - Metadata gets to the cache with the commit, from the memory in which the running transaction
+//!   has it. So there is one fence for all records of the log and not one for each, and a sub-block
+//!   that changes several times is logged and stored once.
+//! - Of a block of which storing the sub-blocks twice would cost more lines than storing all of it
+//!   once, and when the metadata log is full, the whole block goes the way of data; so does one
+//!   that is not in the cache.
 //! - A metadata block for which there is no room goes to the data cache, and the other way round.
 //! - Freed blocks are not written home.
 //!
@@ -33,8 +44,9 @@
 //! | one that is not | nothing, and what is behind it is not looked at | it was in flight: no sub-block had been changed |
 //! | any other entry | it counts | its transaction is complete, or it was read from home |
 //!
-//! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that number, so that nothing in ring and log is of any
-//! later transaction. Until then a second cut finds the same and does the same again.
+//! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that
+//! number, so that nothing in ring and log is of any later transaction. Until then a second cut
+//! finds the same and does the same again.
 
 use hashbrown::HashMap;
 use stetfs_format::nvm_cache::{
@@ -69,7 +81,8 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     wants_base: false,
     relocates: false,
-    cost: "n data blocks and a fence for each in NVM, changed parts of metadata twice, 2 fences a commit; blocks home when they are evicted",
+    cost: "n data blocks and a fence for each in NVM, changed parts of metadata twice, 2 fences a \
+        commit; blocks home when they are evicted",
     options: &[&META, &KEEP_CACHE],
 };
 
@@ -221,7 +234,8 @@ impl Spindle {
         let size = self.cache.region.geometry.sub_block as usize;
         let parts = block.ranges.widened(size);
         let n = parts.bytes() / size;
-        // A sub-block and its header into the log, a sub-block and the entry in place, against a block, the ring, the entry and Tail.
+        // A sub-block and its header into the log, a sub-block and the entry in place, against a
+        // block, the ring, the entry and Tail.
         let lines = LINE as usize;
         let in_place =
             2 * n * size / lines + n.div_ceil(lines / SUB_BLOCK_HEADER_SIZE as usize) + 1;
@@ -263,7 +277,8 @@ impl Spindle {
         Ok(())
     }
 
-    /// Steps 1 to 3 of section 3.2 for one block. `body` is what must be durable with the ring's slot, before anything that it vouches for changes.
+    /// Steps 1 to 3 of section 3.2 for one block. `body` is what must be durable with the ring's
+    /// slot, before anything that it vouches for changes.
     fn write_block(
         &self,
         mut body: Dirty<'_>,
@@ -379,7 +394,8 @@ fn recover(cache: &Cache, _is_kept: bool) -> Result<RingEnd> {
 /// Blocks of a transaction, and what the cache had of each before.
 type Undone = HashMap<BlockNo, Option<EntryState>>;
 
-/// The blocks between head and tail, and the one at tail if it is of the transaction; and where the ring goes on.
+/// The blocks between head and tail, and the one at tail if it is of the transaction; and where the
+/// ring goes on.
 fn read_ring(cache: &Cache, head: u16, tail: u16, sequence: Tid) -> Result<(Undone, u16)> {
     let geometry = cache.region.geometry;
     let count = tail.wrapping_sub(head);

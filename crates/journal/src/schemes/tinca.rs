@@ -1,21 +1,26 @@
-//! Tinca: a cache in persistent memory that is transactional; a block gets from the log to the cache by a change of its role.
+//! Tinca: a cache in persistent memory that is transactional; a block gets from the log to the
+//! cache by a change of its role.
 //!
-//! Source: Wei and others, SC 2017, as the paper on Spindle tells it (Yan, Huang, Huang, NPC 2019), which was measured against it. The paper
-//! itself was not at hand: its entries of 16 bytes, its ring and its `cmpxchg16b` are as is generally known of it.
+//! Source: Wei and others, SC 2017, as the paper on Spindle tells it (Yan, Huang, Huang, NPC 2019),
+//! which was measured against it. The paper itself was not at hand: its entries of 16 bytes, its
+//! ring and its `cmpxchg16b` are as is generally known of it.
 //!
-//! Home is a block device; the cache replaces journal and buffer cache: what was read or committed is in it, and blocks go home only to make
-//! room. A commit, for each block, data and metadata alike, whole:
+//! Home is a block device; the cache replaces journal and buffer cache: what was read or committed
+//! is in it, and blocks go home only to make room. A commit, for each block, data and metadata
+//! alike, whole:
 //! 1. the new content into a free block of the cache, fence;
 //! 2. its entry names that block and the one before it, with the role *log*: one word, fence;
 //! 3. its number into the ring, and Head behind it, fence.
 //!
-//! Then the role of each turns from *log* to *buffer*, fence; and Tail becomes Head: one word, fence. That is the commit. The blocks before
-//! are free then.
+//! Then the role of each turns from *log* to *buffer*, fence; and Tail becomes Head: one word,
+//! fence. That is the commit. The blocks before are free then.
 //!
-//! Deviations from the paper: an entry is changed by one word of 8 bytes, not by 16 (`cmpxchg16b` is atomic for other processors; for a power
-//! cut only a word is): both places and the role are in one word, the block's number in the other one, which is durable before. A slot of the ring says to which
-//! transaction it belongs, so that Head and it need one fence, and what the entry was before, since an entry that recovery has set back looks as
-//! one that never had a block before. Freed blocks are not written home. Victims are those least recently used, found a few at a time.
+//! Deviations from the paper: an entry is changed by one word of 8 bytes, not by 16 (`cmpxchg16b`
+//! is atomic for other processors; for a power cut only a word is): both places and the role are in
+//! one word, the block's number in the other one, which is durable before. A slot of the ring says
+//! to which transaction it belongs, so that Head and it need one fence, and what the entry was
+//! before, since an entry that recovery has set back looks as one that never had a block before.
+//! Freed blocks are not written home. Victims are those least recently used, found a few at a time.
 //!
 //! Recovery:
 //!
@@ -27,8 +32,9 @@
 //! | a slot in the ring of another transaction, the last one before Head | nothing; the entry's role tells | Head is stored with it, and the power went before their fence |
 //! | another one | error | it was durable before Head moved on |
 //!
-//! Then a fence, and Tail becomes Head with the transaction's number: what is left in the ring is of no transaction any more. A second cut before
-//! that finds the same ring and does the same again.
+//! Then a fence, and Tail becomes Head with the transaction's number: what is left in the ring is
+//! of no transaction any more. A second cut before that finds the same ring and does the same
+//! again.
 
 use hashbrown::HashMap;
 use stetfs_format::nvm_cache::{
@@ -72,7 +78,8 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Tinca {
     cache: Cache,
-    /// Behind the newest block in the ring, which is behind the newest transaction too when none is under way.
+    /// Behind the newest block in the ring, which is behind the newest transaction too when none is
+    /// under way.
     head: Mutex<RingEnd>,
 }
 

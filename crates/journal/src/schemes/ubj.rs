@@ -1,31 +1,41 @@
-//! UBJ: buffer cache and journal are one. A block of the cache is committed by freezing it where it is.
+//! UBJ: buffer cache and journal are one. A block of the cache is committed by freezing it where it
+//! is.
 //!
-//! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile Memory" (FAST 2013), of which the
-//! abstract and the slides were at hand: its three lists of transactions are as is generally known of it.
+//! Source: Lee, Bahn, Noh, "Unioning of the Buffer Cache and Journaling Layers with Non-volatile
+//! Memory" (FAST 2013), of which the abstract and the slides were at hand: its three lists of
+//! transactions are as is generally known of it.
 //!
-//! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A block in it is *clean* (home has the same) or
-//! *frozen* (it is committed, and home has something else). The running transaction changes blocks in the cache:
+//! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A
+//! block in it is *clean* (home has the same) or *frozen* (it is committed, and home has something
+//! else). The running transaction changes blocks in the cache:
 //! - one that is clean where it is: home has what it was;
-//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one may be all that there is; or, with `cow=range`, in
-//!   memory alone until its commit;
-//! - one that is not in the cache in a free block. When there is none, it is changed in memory alone, and the commit makes room for it: changing never
-//!   waits for a device.
+//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one
+//!   may be all that there is; or, with `cow=range`, in memory alone until its commit;
+//! - one that is not in the cache in a free block. When there is none, it is changed in memory
+//!   alone, and the commit makes room for it: changing never waits for a device.
 //!
 //! A commit copies none of them:
-//! 1. the lines that were changed are flushed, and the entry of each block says *frozen*, and by which transaction; fence;
+//! 1. the lines that were changed are flushed, and the entry of each block says *frozen*, and by
+//!    which transaction; fence;
 //! 2. the number of the newest transaction: one word, fence. That is the commit.
 //!
-//! With `cow=range` a block that is frozen, and of which so little changed that storing that twice is less than a copy, is committed without one: the changed
-//! bytes are in a log by 1, and go where the block lies after 2. The log has two halves, for even and odd transactions: the next commit's first fence is also
-//! the one for these bytes, before anything is written over what the log has of them.
+//! With `cow=range` a block that is frozen, and of which so little changed that storing that twice
+//! is less than a copy, is committed without one: the changed bytes are in a log by 1, and go where
+//! the block lies after 2. The log has two halves, for even and odd transactions: the next commit's
+//! first fence is also the one for these bytes, before anything is written over what the log has of
+//! them.
 //!
-//! Frozen blocks serve reads and are not evicted. A checkpoint writes the newest frozen version of each block home, flush, and its entry
-//! says *clean*. It happens when `frozen=` percent of the cache are frozen, `checkpoint=` seconds after the oldest commit that it takes in,
-//! and when a commit finds no clean block to evict. Victims are those least recently used, found a few at a time.
+//! Frozen blocks serve reads and are not evicted. A checkpoint writes the newest frozen version of
+//! each block home, flush, and its entry says *clean*. It happens when `frozen=` percent of the
+//! cache are frozen, `checkpoint=` seconds after the oldest commit that it takes in, and when a
+//! commit finds no clean block to evict. Victims are those least recently used, found a few at a
+//! time.
 //!
-//! Deviations from the paper: what the running transaction changes is in memory as well, where readers find it, so NVM is stored to and not read; its three lists of transactions are the numbers in the entries (newer than the commit's word: running; frozen: committed;
-//! clean: checkpointed); a frozen version is free as soon as the transaction with the next one is durable, and not only at the checkpoint,
-//! since nothing would ever be written home from it.
+//! Deviations from the paper: what the running transaction changes is in memory as well, where
+//! readers find it, so NVM is stored to and not read; its three lists of transactions are the
+//! numbers in the entries (newer than the commit's word: running; frozen: committed; clean:
+//! checkpointed); a frozen version is free as soon as the transaction with the next one is durable,
+//! and not only at the checkpoint, since nothing would ever be written home from it.
 //!
 //! Recovery:
 //!
@@ -37,7 +47,8 @@
 //! | a log of the transaction that the commit's word names | its bytes go into those of its blocks that are frozen | they may not have been durable there; a block that is not frozen any more has them at home |
 //! | a log of any other one | nothing | it was durable in the blocks before the next transaction was, or is no transaction |
 //!
-//! That blocks are dropped and bytes are in them is durable before the log is emptied, and that before the next commit; a second cut finds the same, or less of it to do.
+//! That blocks are dropped and bytes are in them is durable before the log is emptied, and that
+//! before the next commit; a second cut finds the same, or less of it to do.
 
 use std::time::Instant;
 
@@ -74,7 +85,8 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     wants_base: false,
     relocates: false,
-    cost: "changed bytes of clean blocks, n blocks of frozen and new ones, and 2 fences a commit; frozen blocks home at checkpoint",
+    cost: "changed bytes of clean blocks, n blocks of frozen and new ones, and 2 fences a commit; \
+        frozen blocks home at checkpoint",
     options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
 };
 
@@ -89,7 +101,8 @@ static COW: OptionAbout = OptionAbout {
     name: "cow",
     syntax: "block|range",
     default: "block",
-    what: "whether changing a frozen block takes a copy of it, or the changed bytes where they are fewer (scheme ubj)",
+    what: "whether changing a frozen block takes a copy of it, or the changed bytes where they are \
+        fewer (scheme ubj)",
 };
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
@@ -98,7 +111,8 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 struct Ubj {
     cache: Cache,
-    /// What running transactions, and the one that is being committed, change in the cache; also what nobody wants any more.
+    /// What running transactions, and the one that is being committed, change in the cache; also
+    /// what nobody wants any more.
     changing: Mutex<HashMap<Spot, Changing>>,
     /// Of a frozen block only the changed bytes are logged, if that is less than a copy.
     logs_changes: bool,
@@ -264,7 +278,8 @@ impl OnCache for Ubj {
                 region.store_home(&mut body, place.entry, block.home, LOG)?;
                 superseded.extend(before.map(|before| before.place));
             }
-            // A block that is logged stays frozen by one before this one, also if a checkpoint that came too late has said that it is clean.
+            // A block that is logged stays frozen by one before this one, also if a checkpoint that
+            // came too late has said that it is clean.
             let frozen_by = if logged.is_some() { *committed } else { tid };
             let frozen = EntryState {
                 slot: place.slot,
@@ -300,7 +315,8 @@ impl OnCache for Ubj {
         if !is_early {
             self.change_logged(blocks, &logged)?;
         }
-        // With the next fence: until then a crash finds two frozen versions and takes the newer one.
+        // With the next fence: until then a crash finds two frozen versions and takes the newer
+        // one.
         for old in &superseded {
             region.store_state(old.entry, None, LOG)?;
         }
@@ -420,7 +436,8 @@ fn newest(region: &Region) -> Result<Tid> {
     Ok(region.end(HEAD_OFFSET)?.sequence)
 }
 
-/// Drops what is not committed, and brings what was logged to where it belongs; the newest transaction.
+/// Drops what is not committed, and brings what was logged to where it belongs; the newest
+/// transaction.
 fn recover(cache: &Cache, is_kept: bool) -> Result<Tid> {
     let region = &cache.region;
     let committed = region.end(HEAD_OFFSET)?.sequence;

@@ -1,4 +1,5 @@
-//! The rows of `bench-lib`: each once through the library on a volume in memory, once as system calls on the kernel's ext4.
+//! The rows of `bench-lib`: each once through the library on a volume in memory, once as system
+//! calls on the kernel's ext4.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -85,7 +86,8 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// How often a second `work(i)` is done, in the time that is given. The clock is looked at now and then.
+/// How often a second `work(i)` is done, in the time that is given. The clock is looked at now and
+/// then.
 fn timed(seconds: u64, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
     const AT_ONCE: u64 = 32;
     let limit = Duration::from_secs(seconds);

@@ -52,7 +52,8 @@ impl Report {
         median(self.rows.get(row)?.get(column)?)
     }
 
-    /// The table: one line a row, the median of each of `columns`, then `ratios` (numerator, denominator).
+    /// The table: one line a row, the median of each of `columns`, then `ratios` (numerator,
+    /// denominator).
     pub fn table(&self, columns: &[&str], ratios: &[(&str, &str)]) -> String {
         let mut out = String::new();
         let _ = write!(out, "{:<28}{:>9}", "workload", "unit");

@@ -1,7 +1,8 @@
 //! The workloads. Each gets a mounted system and returns one figure, more is better.
 //!
-//! fio, postmark and dbench are run where they are the natural tool; the rest are loops of the plain
-//! calls. A time limit or a fixed amount of work, never both, so that the figure is a plain quotient.
+//! fio, postmark and dbench are run where they are the natural tool; the rest are loops of the
+//! plain calls. A time limit or a fixed amount of work, never both, so that the figure is a plain
+//! quotient.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -162,7 +163,8 @@ fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<f
     fio(running, effort, &how, &["write"], jobs)
 }
 
-/// fio: 4 KiB reads and overwrites at random places of a written file of 256 MiB, an fsync after each write.
+/// fio: 4 KiB reads and overwrites at random places of a written file of 256 MiB, an fsync after
+/// each write.
 fn mix_fsync(running: &mut Running, effort: Effort, reads: u32) -> Result<f64> {
     let share = format!("--rwmixread={reads}");
     let how = ["--rw=randrw", "--size=256m", "--overwrite=1", &share];
@@ -316,8 +318,8 @@ fn drop_names() -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "2").context("dropping cached names")
 }
 
-/// stat of 10,000 files in random order: with names cached for as long as the timed row lasts, or each
-/// once after the names were dropped.
+/// stat of 10,000 files in random order: with names cached for as long as the timed row lasts, or
+/// each once after the names were dropped.
 fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<f64> {
     const DIRS: u64 = 20;
     const FILES: u64 = 500;
@@ -349,7 +351,8 @@ fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<f64> {
     Ok(count as f64 / spent)
 }
 
-/// Lists a directory of 20,000 files with the attributes of each, as `ls -l` does, names dropped before.
+/// Lists a directory of 20,000 files with the attributes of each, as `ls -l` does, names dropped
+/// before.
 fn readdir(running: &mut Running, _effort: Effort) -> Result<f64> {
     const FILES: u64 = 20_000;
     make_tree(&running.dir().join("large"), 1, FILES)?;
@@ -377,7 +380,8 @@ fn postmark(running: &mut Running, effort: Effort) -> Result<f64> {
     let dir = running.dir().join("postmark");
     fs::create_dir(&dir)?;
     let script = format!(
-        "set location {}\nset number 500\nset transactions {transactions}\nset size 500 10000\nset seed 42\nrun\nquit\n",
+        "set location {}\nset number 500\nset transactions {transactions}\nset size 500 10000\nset \
+            seed 42\nrun\nquit\n",
         dir.display()
     );
     let start = Instant::now();

@@ -1,8 +1,9 @@
 //! What is measured: the kernel's ext4, stetfs and the floor, each mounted on its own fresh volume.
 //!
 //! Kernel and stetfs get the same kind of device (never a plain file against a loop device, which
-//! costs a hand-over a request): a loop device over a sparse file in memory or on the disk, or zram. Schemes that have memory
-//! beside the volume get a file in memory for that, as if it were memory that keeps what it has.
+//! costs a hand-over a request): a loop device over a sparse file in memory or on the disk, or
+//! zram. Schemes that have memory beside the volume get a file in memory for that, as if it were
+//! memory that keeps what it has.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

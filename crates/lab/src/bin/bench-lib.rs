@@ -1,5 +1,6 @@
-//! Measures the library without FUSE: a volume in memory, beside the kernel's ext4 with `data=journal` on a loop device over
-//! memory; and what mounting a large volume takes. See `bench-lib --help`.
+//! Measures the library without FUSE: a volume in memory, beside the kernel's ext4 with
+//! `data=journal` on a loop device over memory; and what mounting a large volume takes. See
+//! `bench-lib --help`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ const HELP: &str = "usage: bench-lib [options]
   --rounds N      medians of N (default 3)
   --seconds N     length of timed rows (default 2)
   --modes LIST    the library's modes (default journal,ordered)
-  --rows LIST     only rows whose name contains one of these, comma separated; \"mount\" is the large volume
+  --rows LIST     only rows whose name contains one of these, comma separated; \"mount\" is the \
+  large volume
   --files N       files on the large volume (default 1000000)
   --size GIB      size of the large volume (default 16)
   --json FILE     writes every sample

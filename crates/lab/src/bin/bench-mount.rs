@@ -1,5 +1,5 @@
-//! Measures mounts: the kernel's ext4, stetfs and the floor on the same workloads and the same kind of
-//! device, interleaved, medians of several rounds, ratios, JSON. See `bench-mount --help`.
+//! Measures mounts: the kernel's ext4, stetfs and the floor on the same workloads and the same kind
+//! of device, interleaved, medians of several rounds, ratios, JSON. See `bench-mount --help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -13,10 +13,12 @@ use stetfs_lab::host;
 
 const HELP: &str = "usage: bench-mount [options]
   --medium loop|disk|zram
-                         the device under kernel and stetfs: a loop device on a file in memory or on the disk
+                         the device under kernel and stetfs: a loop device on a file in memory or \
+                         on the disk
                          (in TMPDIR), or zram (default loop)
   --modes LIST           journaling modes, comma separated (default journal,ordered)
-  --schemes LIST         more columns for stetfs: schemes, comma separated, each with its options behind colons
+  --schemes LIST         more columns for stetfs: schemes, comma separated, each with its options \
+  behind colons
                          (ubj:cow=range); what has memory beside the volume gets a file in memory
   --nvm MIB              size of that (default 1024)
   --systems LIST         of kernel,stetfs,floor (default all)

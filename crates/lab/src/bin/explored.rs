@@ -1,4 +1,5 @@
-//! Explores power cuts, keeps the reports in `docs/explored`, and makes the tables of `docs/TESTING.md` from all that are kept there. See `--help`.
+//! Explores power cuts, keeps the reports in `docs/explored`, and makes the tables of
+//! `docs/TESTING.md` from all that are kept there. See `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -13,8 +14,10 @@ use stetfs_lab::explored::{Kept, Row, find, places};
 use stetfs_lab::host::run;
 
 const HELP: &str = "usage: explored [--budget STATES|TIME] [--jobs N] [--resume DIR] [ROW...|all]
-Explores the rows whose names contain these words (`jbd2`, `short`, `dj-journal-pairs`; `all` takes days), each within the budget, and keeps their reports
-in docs/explored; then, and without a row at once, makes the tables of docs/TESTING.md. In the directory of the sources. With --resume what is
+Explores the rows whose names contain these words (`jbd2`, `short`, `dj-journal-pairs`; `all` \
+takes days), each within the budget, and keeps their reports
+in docs/explored; then, and without a row at once, makes the tables of docs/TESTING.md. In the \
+directory of the sources. With --resume what is
 done of a row is kept in that directory, and the same command goes on.";
 
 #[derive(Default)]

@@ -21,7 +21,8 @@ fn main() -> anyhow::Result<()> {
             "--open" => tuning.no_open = false,
             "--help" | "-h" => {
                 println!(
-                    "usage: floor [--threads N] [--no-clone] [--no-writeback] [--no-open|--open] DIR"
+                    "usage: floor [--threads N] [--no-clone] [--no-writeback] [--no-open|--open] \
+                        DIR"
                 );
                 return Ok(());
             }

@@ -1,4 +1,5 @@
-//! Runs experiments, keeps their reports in `docs/reports`, and makes the tables of `docs/LAB.md` from all that are kept there. See `--help`.
+//! Runs experiments, keeps their reports in `docs/reports`, and makes the tables of `docs/LAB.md`
+//! from all that are kept there. See `--help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,7 +11,8 @@ use stetfs_lab::experiment::stored::{Small, Store, places};
 use stetfs_lab::experiment::{Experiment, find};
 
 const HELP: &str = "usage: lab-tables [ID...|all]
-Runs these experiments in virtual time at their own scale (`all` takes long) and keeps their reports in docs/reports; then, and without
+Runs these experiments in virtual time at their own scale (`all` takes long) and keeps their \
+reports in docs/reports; then, and without
 an experiment at once, makes the tables of docs/LAB.md. In the directory of the sources.";
 
 fn main() -> Result<()> {

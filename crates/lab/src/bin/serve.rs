@@ -1,6 +1,7 @@
 //! Mounts a volume and serves it in the foreground: `serve IMAGE DIR [OPTIONS]`.
 //!
-//! What `stetfs mount -f` does, without its messages; built with the tests, so that they never meet an older one.
+//! What `stetfs mount -f` does, without its messages; built with the tests, so that they never meet
+//! an older one.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -21,7 +21,8 @@ use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
 
-/// When to stop, whatever is left. As text: a number of states, a time as `90s`, `10m` or `2h`, or `none`.
+/// When to stop, whatever is left. As text: a number of states, a time as `90s`, `10m` or `2h`, or
+/// `none`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     /// After so many states, nested ones included.
@@ -173,8 +174,8 @@ struct Beat {
 
 /// How often signs of life are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// After so long without one the code under test hangs. It is counted in looks, not by the clock, which goes on while the
-/// process is stopped.
+/// After so long without one the code under test hangs. It is counted in looks, not by the clock,
+/// which goes on while the process is stopped.
 const HANGS_AFTER: Duration = Duration::from_secs(120);
 
 struct Found {
@@ -247,8 +248,8 @@ impl Campaign<'_> {
         })
     }
 
-    /// Ends the process, with the exit code of violations, when a worker has given no sign of life for too long: a thread that
-    /// hangs cannot be stopped.
+    /// Ends the process, with the exit code of violations, when a worker has given no sign of life
+    /// for too long: a thread that hangs cannot be stopped.
     fn check_life(&self, beat: &Beat, (count, looks): &mut (u64, u32)) {
         let now = beat.count.load(Ordering::Relaxed);
         if now != *count {

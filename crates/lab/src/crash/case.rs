@@ -1,8 +1,10 @@
-//! One case by its name: what was run, where the power was cut, what was left. A failure prints it, and it replays.
+//! One case by its name: what was run, where the power was cut, what was left. A failure prints it,
+//! and it replays.
 //!
-//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order if it is another than the usual, or as
-//! text, a cut after so many changes and what of the pending ones is there, and perhaps a second cut during the recovery from the first,
-//! or with `| then OPERATIONS |` before it in what was done then.
+//! `SCHEME MODE VOLUME | WORKLOAD | AT KEEP [| AT KEEP]`: the workload by its name, with its order
+//! if it is another than the usual, or as text, a cut after so many changes and what of the pending
+//! ones is there, and perhaps a second cut during the recovery from the first, or with
+//! `| then OPERATIONS |` before it in what was done then.
 
 use std::fmt;
 use std::str::FromStr;
@@ -136,7 +138,8 @@ impl FromStr for Case {
 pub struct Replayed {
     /// What is wrong, if anything is.
     pub wrong: Option<(Fault, String)>,
-    /// The number of operations after which the volume would look as it does, when nothing is wrong.
+    /// The number of operations after which the volume would look as it does, when nothing is
+    /// wrong.
     pub state: Option<usize>,
     /// The allowed states: after so many operations.
     pub allowed: std::ops::RangeInclusive<usize>,

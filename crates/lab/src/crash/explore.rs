@@ -101,7 +101,8 @@ impl Known {
     }
 }
 
-/// Explores a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with the numbers so far.
+/// Explores a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with the
+/// numbers so far.
 ///
 /// # Errors
 /// e2fsck cannot be run.
@@ -113,7 +114,8 @@ pub fn explore(
     scratch: &Path,
     go_on: &mut dyn FnMut(&Counts) -> bool,
 ) -> Result<Findings> {
-    // Of what is taken every so often, each workload begins elsewhere: it may have less than one turn.
+    // Of what is taken every so often, each workload begins elsewhere: it may have less than one
+    // turn.
     let mut rng = Rng::new(effort.seed ^ record.moments());
     let phase = rng.below(1 << 20);
     let mut explorer = Explorer {
@@ -278,8 +280,8 @@ impl Explorer<'_> {
         Ok(outcome)
     }
 
-    /// Whether a state that could be folded is recovered and cut again by itself all the same: what the first recovery did not
-    /// look at, as old blocks of a log, may matter to the second.
+    /// Whether a state that could be folded is recovered and cut again by itself all the same: what
+    /// the first recovery did not look at, as old blocks of a log, may matter to the second.
     fn goes_its_own_way(&mut self, depth: Depth) -> bool {
         self.foldable += u64::from(depth == Depth::Workload);
         depth == Depth::Workload && is_due(self.phase + self.foldable, self.effort.nest_folded)

@@ -10,7 +10,8 @@ use stetfs_media::{BlockDev, Class, Image, Tag};
 
 use crate::system;
 
-/// The paper's part with just enough blocks for a volume of 12 MiB, so that garbage is collected all the time.
+/// The paper's part with just enough blocks for a volume of 12 MiB, so that garbage is collected
+/// all the time.
 const PART: NandPart = NandPart {
     geometry: NandGeometry {
         blocks: 960,

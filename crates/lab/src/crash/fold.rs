@@ -1,13 +1,15 @@
 //! Which states need not be recovered, because one that is the same to the recovery already was.
 //!
-//! Recovering and judging a state is a function of what is read from the media before it is written there
-//! ([`Watched::read`]): the same bytes in these units, the same outcome, whatever the others hold. Most
-//! of what a power cut keeps or loses is never read - the body of a transaction that has no commit record, the homes that a
-//! replay is about to write - so thousands of states have the outcome of one. This presumes that the code under test is
-//! deterministic; a share of the folded states is recovered all the same, to see that it is so.
+//! Recovering and judging a state is a function of what is read from the media before it is written
+//! there ([`Watched::read`]): the same bytes in these units, the same outcome, whatever the others
+//! hold. Most of what a power cut keeps or loses is never read - the body of a transaction that has
+//! no commit record, the homes that a replay is about to write - so thousands of states have the
+//! outcome of one. This presumes that the code under test is deterministic; a share of the folded
+//! states is recovered all the same, to see that it is so.
 //!
-//! A state is described by the units in which it differs from one reference, each with a *delta*: the difference of the
-//! hashes of its content and the reference's. Sums of deltas (64 bits) then tell contents apart, of everything or of a set of units.
+//! A state is described by the units in which it differs from one reference, each with a *delta*:
+//! the difference of the hashes of its content and the reference's. Sums of deltas (64 bits) then
+//! tell contents apart, of everything or of a set of units.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,8 @@ use super::watch::UnitSet;
 /// Units that differ from the reference, each with its delta.
 pub type Deltas = BTreeMap<Unit, u64>;
 
-/// What a word of a unit adds to the hash of the whole: a folded multiplication, as in wyhash. Not for adversaries.
+/// What a word of a unit adds to the hash of the whole: a folded multiplication, as in wyhash. Not
+/// for adversaries.
 fn word_hash(unit: Unit, at: usize, word: u64) -> u64 {
     let place = ((u64::from(unit) << 6) | (at as u64 / 8)).wrapping_mul(0xa076_1d64_78bd_642f);
     let product = u128::from(word ^ place) * u128::from(place ^ 0xe703_7ed1_a0b4_28db);
@@ -32,7 +35,8 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// The difference that these bytes make, in whole words at byte `at` of a unit, to those that are there in the reference.
+/// The difference that these bytes make, in whole words at byte `at` of a unit, to those that are
+/// there in the reference.
 fn delta(unit: Unit, at: usize, bytes: &[u8], reference: &[u8]) -> u64 {
     let words = bytes.chunks_exact(8).zip(reference[at..].chunks_exact(8));
     let places = (at..).step_by(8);
@@ -44,7 +48,8 @@ fn delta(unit: Unit, at: usize, bytes: &[u8], reference: &[u8]) -> u64 {
         }))
 }
 
-/// Follows contents that differ little from one to the next, and says how each differs from the reference.
+/// Follows contents that differ little from one to the next, and says how each differs from the
+/// reference.
 #[derive(Clone)]
 pub struct Differ {
     reference: Contents,
@@ -88,7 +93,8 @@ pub struct States {
     effects: Vec<(usize, Effect)>,
 }
 
-/// A piece that atoms write: a whole sector, of which a delta tells the content, or a word, of which atoms may write a part.
+/// A piece that atoms write: a whole sector, of which a delta tells the content, or a word, of
+/// which atoms may write a part.
 #[derive(Clone, Copy)]
 struct Place {
     unit: Unit,
@@ -122,9 +128,11 @@ impl State {
 }
 
 impl States {
-    /// The states of `moment`; none when it has an atom in several units, or sectors and words in one.
+    /// The states of `moment`; none when it has an atom in several units, or sectors and words in
+    /// one.
     pub fn of(moment: &Moment<'_>, relevant: &[AtomOf], differ: &mut Differ) -> Option<Self> {
-        // Whatever is certain, the rest absent. An atom that makes a difference is not covered by anything certain.
+        // Whatever is certain, the rest absent. An atom that makes a difference is not covered by
+        // anything certain.
         let certain = moment.contents_of(|_| false);
         differ.go_to(&certain);
         let mut made = Self {
@@ -134,7 +142,8 @@ impl States {
             effects: Vec::new(),
         };
         let mut known: BTreeMap<(Unit, usize), usize> = BTreeMap::new();
-        // Of each unit with places: whether that is one for all of it, and what of its delta is theirs.
+        // Of each unit with places: whether that is one for all of it, and what of its delta is
+        // theirs.
         let mut units: BTreeMap<Unit, (bool, u64)> = BTreeMap::new();
         for atom in relevant {
             let piece = moment.piece(atom)?;

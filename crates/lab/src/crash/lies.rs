@@ -1,5 +1,6 @@
-//! A device that lies: it confirms flushes, or durable writes, that it has not done. A journal on it is like one whose author forgot
-//! that barrier, and the judge must catch it: this tests the tester.
+//! A device that lies: it confirms flushes, or durable writes, that it has not done. A journal on
+//! it is like one whose author forgot that barrier, and the judge must catch it: this tests the
+//! tester.
 
 use std::sync::Arc;
 

@@ -1,12 +1,14 @@
 //! The media of a run: simulated, recorded, and watched for what is read from them.
 //!
-//! A scheme has one medium or several. They hang on one supply, so that their changes have one order and a power cut hits all at one
-//! [`Moment`](super::moment::Moment); what each then loses is its own affair, and every combination of what they may lose can be what is left. To
-//! whoever enumerates, judges or replays, several media are like one: the atoms of all are numbered through, and what
-//! they hold is one value ([`Contents`]).
+//! A scheme has one medium or several. They hang on one supply, so that their changes have one
+//! order and a power cut hits all at one [`Moment`](super::moment::Moment); what each then loses is
+//! its own affair, and every combination of what they may lose can be what is left. To whoever
+//! enumerates, judges or replays, several media are like one: the atoms of all are numbered
+//! through, and what they hold is one value ([`Contents`]).
 //!
-//! **Units** are pieces of 512 bytes, numbered over all media: what was read, and in what two contents differ, are sets of units. A
-//! power cut may tear a unit: a sector of a block device it does not, in persistent memory each word is on its own.
+//! **Units** are pieces of 512 bytes, numbered over all media: what was read, and in what two
+//! contents differ, are sets of units. A power cut may tear a unit: a sector of a block device it
+//! does not, in persistent memory each word is on its own.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -40,7 +42,8 @@ pub enum Kind {
     Block,
     /// Persistent memory behind a processor's cache.
     Pmem,
-    /// A NAND part with a flash translation layer, which is mounted whenever the home device is asked for.
+    /// A NAND part with a flash translation layer, which is mounted whenever the home device is
+    /// asked for.
     Nand,
 }
 
@@ -98,7 +101,8 @@ impl Contents {
         self.0.iter().map(|(kind, image)| (*kind, image))
     }
 
-    /// Changes bytes of a medium, counted from the home device on. Panics when there is no such place.
+    /// Changes bytes of a medium, counted from the home device on. Panics when there is no such
+    /// place.
     pub fn write(&mut self, medium: usize, offset: u64, bytes: &[u8]) {
         self.0[medium].1.write(offset, bytes);
     }
@@ -208,7 +212,8 @@ impl Media {
         })
     }
 
-    /// What a volume is mounted on, not watched. What was asked for before must not be in use any more.
+    /// What a volume is mounted on, not watched. What was asked for before must not be in use any
+    /// more.
     ///
     /// # Errors
     /// The flash translation layer cannot be mounted.
@@ -298,7 +303,8 @@ impl Media {
         });
     }
 
-    /// How many planned errors have struck, of how many requests that could have failed, for each medium.
+    /// How many planned errors have struck, of how many requests that could have failed, for each
+    /// medium.
     pub fn struck(&self) -> Vec<(u64, u64)> {
         let of = |medium: &Medium| match medium {
             Medium::Block(dev) => (dev.faults_struck(), dev.requests()),

@@ -1,9 +1,10 @@
 //! The smallest workload that still fails in the same way, and the simplest state in which it does.
 //!
-//! Operations are dropped, in halves, quarters and so on down to single ones (Zeller, Hildebrandt, IEEE Trans. Software
-//! Engineering 28(2), 2002), first those that the power is cut in, then those of the setup. Then, of the states in which what
-//! remains fails, the simplest: a single cut before a double one, everything or nothing there before a prefix, a
-//! prefix before any other set; and of such a set as few atoms as it takes.
+//! Operations are dropped, in halves, quarters and so on down to single ones (Zeller, Hildebrandt,
+//! IEEE Trans. Software Engineering 28(2), 2002), first those that the power is cut in, then those
+//! of the setup. Then, of the states in which what remains fails, the simplest: a single cut before
+//! a double one, everything or nothing there before a prefix, a prefix before any other set; and of
+//! such a set as few atoms as it takes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,8 +35,8 @@ pub(super) struct Minimizer<'a> {
 }
 
 impl Minimizer<'_> {
-    /// The smallest case that was found to fail with `fault`, and how it then fails. None when the workload does not fail so
-    /// within the deadline.
+    /// The smallest case that was found to fail with `fault`, and how it then fails. None when the
+    /// workload does not fail so within the deadline.
     ///
     /// # Errors
     /// e2fsck cannot be run.
@@ -128,7 +129,8 @@ impl Minimizer<'_> {
         Ok(wrong.into_iter().find(|wrong| wrong.fault == fault))
     }
 
-    /// Takes atoms out of the sets that the cuts keep or lose, as long as the case fails in the same way.
+    /// Takes atoms out of the sets that the cuts keep or lose, as long as the case fails in the
+    /// same way.
     fn simplify_state(
         &self,
         case: &mut Case,

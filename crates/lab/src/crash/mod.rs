@@ -1,23 +1,26 @@
-//! Power cuts: a workload on simulated media, the power cut at every moment, the states that the media may be left in recovered
-//! and judged. `stetfs crash` is this module with a command line.
+//! Power cuts: a workload on simulated media, the power cut at every moment, the states that the
+//! media may be left in recovered and judged. `stetfs crash` is this module with a command line.
 //!
 //! - [`target`]: what is judged: a scheme of the registry, in a mode, on a volume.
 //! - [`workload`], [`workloads`]: what is done, as text, enumerated, written down or drawn.
-//! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut; [`watch`]: what is read from them;
-//!   [`flash`]: volumes on a NAND part.
+//! - [`media`]: the media of a run; [`moment`]: their tapes and the moments of a power cut;
+//!   [`watch`]: what is read from them; [`flash`]: volumes on a NAND part.
 //! - [`turns`]: in which order it is done, and who goes on when several are at work.
 //! - [`record`]: one run: the tapes, and the model's states between which a cut falls.
-//! - [`states`]: which of the states at a moment are looked at; [`fold`]: which of them need no recovery of their own.
+//! - [`states`]: which of the states at a moment are looked at; [`fold`]: which of them need no
+//!   recovery of their own.
 //! - [`subject`]: recovers a state, looks at it, checks it, writes to it.
 //! - [`oracle`]: what may be found after a cut, by the model and the scheme's promise.
-//! - [`explore`]: all of that for one workload; [`campaign`]: for many, on several threads, within a budget.
-//! - [`case`]: the name of a case by which it is replayed; [`minimize`]: the smallest workload that still fails.
+//! - [`explore`]: all of that for one workload; [`campaign`]: for many, on several threads, within
+//!   a budget.
+//! - [`case`]: the name of a case by which it is replayed; [`minimize`]: the smallest workload that
+//!   still fails.
 //! - [`report`]: what was found, as numbers and cases.
 //! - [`caught`]: panics of the code under test, as values.
 //! - [`lies`]: a device without a barrier, which the judges must catch.
 //!
-//! The judges are not the code under test: the model decides what may be in a volume, e2fsck and a checker of its own
-//! (`stetfs-check`) whether it is sound, and those two must agree.
+//! The judges are not the code under test: the model decides what may be in a volume, e2fsck and a
+//! checker of its own (`stetfs-check`) whether it is sound, and those two must agree.
 
 pub mod campaign;
 pub mod case;

@@ -1,8 +1,9 @@
 //! When the power goes off, and what can then be left of the media.
 //!
-//! Of a block device and of memory any choice of the pending *atoms* can be there. Of a NAND part all that was done is there, and the one change that is in
-//! flight ends in one of several ways ([`Outcome`]); it counts as an atom for each way but the first, that it had not begun: of those that are
-//! kept, the last counts.
+//! Of a block device and of memory any choice of the pending *atoms* can be there. Of a NAND part
+//! all that was done is there, and the one change that is in flight ends in one of several ways
+//! ([`Outcome`]); it counts as an atom for each way but the first, that it had not begun: of those
+//! that are kept, the last counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,8 +126,8 @@ impl Tapes {
         self.moments([at]).next()
     }
 
-    /// The moments just before a flush or fence: then more is pending than ever since the one before, and what could be left earlier
-    /// can still be. A NAND part has none.
+    /// The moments just before a flush or fence: then more is pending than ever since the one
+    /// before, and what could be left earlier can still be. A NAND part has none.
     pub fn brims(&self) -> BTreeSet<u64> {
         let brims = |tape: &TapeOf| {
             let TapeOf::Plain(_, tape) = tape else {
@@ -254,7 +255,8 @@ impl Moment<'_> {
         Contents::new(left)
     }
 
-    /// Where an atom lies and its bytes; none when it has none (a discard, a change of a NAND part) or lies in several units.
+    /// Where an atom lies and its bytes; none when it has none (a discard, a change of a NAND part)
+    /// or lies in several units.
     pub fn piece(&self, atom: &AtomOf) -> Option<Piece<'_>> {
         let (
             What::Atom(Atom {

@@ -1,8 +1,11 @@
-//! What a volume may hold after a power cut: the model's states and what the scheme promises of data.
+//! What a volume may hold after a power cut: the model's states and what the scheme promises of
+//! data.
 //!
-//! Names, attributes and sizes must be those of one of the allowed states, all of it. The data of files, by the promise: *atomic*: it is
-//! that state's too. *Ordered*: each sector holds what it held in that state or in a later one of the allowed. *Writeback*: a
-//! page that changed in any of the allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
+//! Names, attributes and sizes must be those of one of the allowed states, all of it. The data of
+//! files, by the promise: *atomic*: it is that state's too. *Ordered*: each sector holds what it
+//! held in that state or in a later one of the allowed. *Writeback*: a page that changed in any of
+//! the allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can
+//! fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -17,7 +20,8 @@ use crate::world::tree::{Facts, Tree, are_alike, differences};
 
 const SECTOR: usize = 512;
 
-/// What no state is compared in. The checkers see whether the structure of these is sound, not whether it is what it should be.
+/// What no state is compared in. The checkers see whether the structure of these is sound, not
+/// whether it is what it should be.
 pub const NOT_COMPARED: [&str; 6] = [
     "inode numbers, generations, flags, project ids, versions",
     "atime by reading (noatime)",
@@ -35,7 +39,8 @@ type PagesOf = BTreeMap<(Vec<u8>, u64), Vec<u8>>;
 pub struct Observation {
     /// Names, attributes, hashes of the contents.
     tree: Tree,
-    /// The same without contents, and the pages of files that are not all zeros: where data is judged apart from its metadata.
+    /// The same without contents, and the pages of files that are not all zeros: where data is
+    /// judged apart from its metadata.
     apart: Option<(Tree, PagesOf)>,
 }
 
@@ -77,8 +82,8 @@ impl Observation {
 /// Knows the states that a run went through.
 pub struct Oracle {
     states: Vec<Model>,
-    /// What may be seen after so many operations: first the state itself, then, where the next operation takes several handles, those
-    /// between them.
+    /// What may be seen after so many operations: first the state itself, then, where the next
+    /// operation takes several handles, those between them.
     views: Vec<Vec<View>>,
     promise: DataPromise,
 }
@@ -100,8 +105,8 @@ impl View {
 }
 
 impl Oracle {
-    /// An oracle for these states in the order in which they were reached, and this promise. Behind some of them those of `between` may be
-    /// left too, before the next is reached.
+    /// An oracle for these states in the order in which they were reached, and this promise. Behind
+    /// some of them those of `between` may be left too, before the next is reached.
     pub fn new(states: Vec<Model>, between: &[Vec<Model>], promise: DataPromise) -> Self {
         let views = states.iter().enumerate().map(|(n, state)| {
             let between = between.get(n).into_iter().flatten();
@@ -137,7 +142,8 @@ impl Oracle {
         let (state, wrong) = nearest.context("no state is allowed")?;
         let (first, last) = (allowed.start(), allowed.end());
         bail!(
-            "it is in none of the allowed states (after {first} to {last} operations); compared with the state after {state}:\n{}",
+            "it is in none of the allowed states (after {first} to {last} operations); compared \
+                with the state after {state}:\n{}",
             wrong.join("\n")
         )
     }

@@ -22,7 +22,8 @@ use crate::world::model::Model;
 use crate::world::op::Op;
 use crate::world::{Outcome, Reply, World, moment};
 
-/// Something in front of the home device, through which the volume under test sees it: a liar, for tests of the judge.
+/// Something in front of the home device, through which the volume under test sees it: a liar, for
+/// tests of the judge.
 pub type Front<'a> = &'a (dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev> + Sync);
 
 /// A run: every change of the media, and the states that the operations went through.
@@ -62,10 +63,12 @@ pub struct WrongAnswer {
 }
 
 impl Record {
-    /// Runs the workload on a volume with these contents, as [`Target::contents`] makes it, and unmounts it.
+    /// Runs the workload on a volume with these contents, as [`Target::contents`] makes it, and
+    /// unmounts it.
     ///
     /// # Errors
-    /// [`WrongAnswer`], [`Panicked`](super::caught::Panicked), or the volume cannot be mounted or unmounted.
+    /// [`WrongAnswer`], [`Panicked`](super::caught::Panicked), or the volume cannot be mounted or
+    /// unmounted.
     pub fn make(target: &Target, fresh: &Contents, workload: &Workload) -> Result<Self> {
         Self::make_behind(target, fresh, workload, None)
     }
@@ -117,8 +120,8 @@ impl Record {
         Self::finish(target, run, model, workload, begin, start)
     }
 
-    /// Goes on after a power cut that left this, which holds a state of the model: mounts it and carries out the operations. The power is cut
-    /// from the end of the recovery on.
+    /// Goes on after a power cut that left this, which holds a state of the model: mounts it and
+    /// carries out the operations. The power is cut from the end of the recovery on.
     ///
     /// # Errors
     /// As [`make`](Self::make).
@@ -174,8 +177,8 @@ impl Record {
         })
     }
 
-    /// The states that a cut after `at` changes may leave: from the newest that was vouched for before it to
-    /// that of the last operation that had begun.
+    /// The states that a cut after `at` changes may leave: from the newest that was vouched for
+    /// before it to that of the last operation that had begun.
     pub fn allowed(&self, at: u64) -> RangeInclusive<usize> {
         let begun = self.marks.partition_point(|mark| mark.begun <= at);
         let returned = self.marks.iter().filter(|mark| mark.returned <= at);
@@ -205,7 +208,8 @@ impl Record {
 /// Syncs that are under way at once, beside the operation of the first thread.
 const SYNCS: usize = 3;
 
-/// Carries out the operations of a workload in its order; the states that they go through, and of each operation its mark.
+/// Carries out the operations of a workload in its order; the states that they go through, and of
+/// each operation its mark.
 fn carry_out(
     workload: &Workload,
     turns: &Arc<Turns>,
@@ -276,7 +280,8 @@ fn carry_out(
     for (i, (done, at)) in returned.into_inner() {
         let found = done?.map_err(|error| of_kind(error.kind()));
         if found == Err(Errno::STALE) {
-            // What it was to sync was removed meanwhile, which nobody has told the library it is still used. It vouches for nothing.
+            // What it was to sync was removed meanwhile, which nobody has told the library it is
+            // still used. It vouches for nothing.
             continue;
         }
         agree(

@@ -23,7 +23,8 @@ pub enum Fault {
     Use,
     /// The code under test panicked.
     Panic,
-    /// A state that reads the same as another one had another outcome: the code under test is not deterministic.
+    /// A state that reads the same as another one had another outcome: the code under test is not
+    /// deterministic.
     Nondeterminism,
     /// An operation of the workload answered wrongly, before any power cut.
     Answer,
@@ -97,8 +98,8 @@ counts! {
     nested_left_out,
     /// States that were drawn for the run to go on from.
     chains_drawn,
-    /// Runs that went on from one. From the others they could not: the volume holds what is allowed, and not just a state of the model, or
-    /// nothing was left to do.
+    /// Runs that went on from one. From the others they could not: the volume holds what is
+    /// allowed, and not just a state of the model, or nothing was left to do.
     chains,
     /// Moments looked at in what was done then.
     chained_moments,
@@ -108,8 +109,8 @@ counts! {
     chained,
     /// States that there would have been at those moments beyond those that were judged.
     chained_left_out,
-    /// Recoveries that were carried out. All other states hold the same bytes wherever one of these was read, so
-    /// have its outcome.
+    /// Recoveries that were carried out. All other states hold the same bytes wherever one of these
+    /// was read, so have its outcome.
     recoveries,
     /// Recoveries that were cut again.
     recoveries_cut,
@@ -128,7 +129,8 @@ counts! {
 }
 
 impl Counts {
-    /// What a run that went on after a power cut adds to the numbers of its workload, where these are its own.
+    /// What a run that went on after a power cut adds to the numbers of its workload, where these
+    /// are its own.
     pub(super) fn of_chain(&self) -> Self {
         Self {
             chained_moments: self.moments,
@@ -160,7 +162,8 @@ pub struct Violation {
     pub left: String,
     /// The workload it was found in, by name.
     pub workload: String,
-    /// The smallest workload that was found to fail in the same way, one operation a line, when it was looked for.
+    /// The smallest workload that was found to fail in the same way, one operation a line, when it
+    /// was looked for.
     pub minimized: Option<String>,
 }
 

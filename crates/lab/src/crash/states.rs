@@ -1,13 +1,15 @@
 //! Which of the states that a power cut can leave are looked at.
 //!
-//! Of moments, where there are too many, those just before a flush or fence are taken first; in what may be left then, everything is included
-//! that could be left since the one before. Those at which a sync has returned are taken besides, all of them.
+//! Of moments, where there are too many, those just before a flush or fence are taken first; in
+//! what may be left then, everything is included that could be left since the one before. Those at
+//! which a sync has returned are taken besides, all of them.
 //!
-//! At a moment n atoms are pending that make a difference: 2^n states. With up to [`Effort::exhaustive`] atoms every one is
-//! taken. With more: none, all, up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order; those that end
-//! with a change first, then those that tear one), all but one and one alone for up to [`Effort::singles`] atoms spread over
-//! them, and [`Effort::random`] subsets by chance. How many states there would have been is counted beside those that
-//! were taken.
+//! At a moment n atoms are pending that make a difference: 2^n states. With up to
+//! [`Effort::exhaustive`] atoms every one is taken. With more: none, all, up to
+//! [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order; those
+//! that end with a change first, then those that tear one), all but one and one alone for up to
+//! [`Effort::singles`] atoms spread over them, and [`Effort::random`] subsets by chance. How many
+//! states there would have been is counted beside those that were taken.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -35,7 +37,8 @@ pub struct Effort {
     pub random: usize,
     /// At most so many moments of a workload.
     pub moments: usize,
-    /// Of the distinct recoveries of a workload, one in so many is cut in its turn, at each of its moments. 0: none.
+    /// Of the distinct recoveries of a workload, one in so many is cut in its turn, at each of its
+    /// moments. 0: none.
     pub nest_every: usize,
     /// At most so many moments of a recovery.
     pub nest_moments: usize,
@@ -43,12 +46,14 @@ pub struct Effort {
     pub nest_folded: usize,
     /// Of the distinct recoveries, one in so many is shown to e2fsck. 0: only failures.
     pub e2fsck_every: usize,
-    /// Of the states that were folded into another one, one in so many is recovered all the same. 0: none.
+    /// Of the states that were folded into another one, one in so many is recovered all the same.
+    /// 0: none.
     pub audit_every: usize,
     /// Of so many states of a workload the run goes on, to be cut once more.
     pub chains: usize,
-    /// Of a workload whose operations overlap so many more orders are looked at, only where somebody was told that something is durable: most of
-    /// what goes wrong between threads shows there, if it is their order.
+    /// Of a workload whose operations overlap so many more orders are looked at, only where
+    /// somebody was told that something is durable: most of what goes wrong between threads shows
+    /// there, if it is their order.
     pub orders: u64,
     /// Where chance comes from.
     pub seed: u64,
@@ -75,9 +80,10 @@ impl Default for Effort {
 }
 
 impl Effort {
-    /// As much as does not take too long. The recoveries of a workload of one operation are all cut again; those of others are much the same.
-    /// In memory a commit is dozens of changes of hundreds of words, and on flash of hundreds of pages, and nearly every state of them differs from
-    /// the others in what recovery reads.
+    /// As much as does not take too long. The recoveries of a workload of one operation are all cut
+    /// again; those of others are much the same. In memory a commit is dozens of changes of
+    /// hundreds of words, and on flash of hundreds of pages, and nearly every state of them differs
+    /// from the others in what recovery reads.
     pub fn fitted(self, workload: &Workload, target: &Target) -> Self {
         let mut fitted = self;
         match workload.is_long() {
@@ -140,7 +146,8 @@ impl Effort {
         }
     }
 
-    /// Moments of `all`, at most so many: first of `brims`, the moments just before something settles, then others; both evenly spread.
+    /// Moments of `all`, at most so many: first of `brims`, the moments just before something
+    /// settles, then others; both evenly spread.
     pub fn spread(all: Range<u64>, brims: &BTreeSet<u64>, most: usize, rng: &mut Rng) -> Vec<u64> {
         if (all.end - all.start) as usize <= most {
             return all.collect();

@@ -87,8 +87,8 @@ impl Subject {
         }
     }
 
-    /// Mounts the volume, which recovers it, looks at it, unmounts and checks it, then mounts it again, writes, and checks it
-    /// once more. A panic on the way is a fault like others.
+    /// Mounts the volume, which recovers it, looks at it, unmounts and checks it, then mounts it
+    /// again, writes, and checks it once more. A panic on the way is a fault like others.
     pub fn recover(&mut self, left: &Contents) -> Recovery {
         let media = Media::new(left);
         let mut steps = Steps::default();
@@ -152,7 +152,8 @@ impl Subject {
         let structure = check(&mut self.checker, &*shown.home);
         steps.structure = Some(structure.clone());
         if structure.is_err() {
-            // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes after it means nothing.
+            // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes
+            // after it means nothing.
             return Ok(());
         }
         drop(shown);
@@ -247,9 +248,10 @@ fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
     }
 }
 
-/// Replays the journal of what a power cut left by e2fsck, and says how the volume then differs from `ours`, to which it was recovered by
-/// us. Orphans are left to our mount in both. None: e2fsck cannot replay it, being no plain volume with JBD2's journal, or one of
-/// which the superblock is torn.
+/// Replays the journal of what a power cut left by e2fsck, and says how the volume then differs
+/// from `ours`, to which it was recovered by us. Orphans are left to our mount in both. None:
+/// e2fsck cannot replay it, being no plain volume with JBD2's journal, or one of which the
+/// superblock is torn.
 ///
 /// # Errors
 /// The file cannot be written or read, or e2fsck not be run.

@@ -26,27 +26,31 @@ pub struct Target {
     pub more: Vec<String>,
     /// The volume.
     pub volume: Variety,
-    /// Blocks of the journal. mke2fs makes no log of less than 1,024 blocks, and the kernel mounts none; a shorter one, of
-    /// which the journal superblock says how long it is, fills and wraps early. None: as mke2fs made it.
+    /// Blocks of the journal. mke2fs makes no log of less than 1,024 blocks, and the kernel mounts
+    /// none; a shorter one, of which the journal superblock says how long it is, fills and wraps
+    /// early. None: as mke2fs made it.
     pub log_blocks: Option<u32>,
     /// What the volume is on.
     pub home: Medium,
 }
 
-/// A log of which a transaction may take enough for what one call of the workloads writes, so that each is one transaction, and that
-/// wraps after a few dozen of them.
+/// A log of which a transaction may take enough for what one call of the workloads writes, so that
+/// each is one transaction, and that wraps after a few dozen of them.
 const SHORT_LOG: u32 = 512;
 
 /// Two groups where blocks have 1 KiB.
 const VOLUME_MIB: u64 = 12;
 
-/// Blocks that are left free, so that workloads soon write again where something else was: enough for each of them.
+/// Blocks that are left free, so that workloads soon write again where something else was: enough
+/// for each of them.
 const ROOM_BLOCKS: u64 = 1024;
 
-/// Bytes of the memory beside a volume, where the scheme has some: so little that it is full after a few dozen transactions.
+/// Bytes of the memory beside a volume, where the scheme has some: so little that it is full after
+/// a few dozen transactions.
 const NVM_BYTES: u64 = 96 << 10;
 
-/// Blocks of the volume's size that this memory has where it is a cache: so few that they are evicted all the time.
+/// Blocks of the volume's size that this memory has where it is a cache: so few that they are
+/// evicted all the time.
 const CACHE_BLOCKS: u64 = 384;
 
 /// The file, outside of what workloads see, that takes the others.
@@ -59,8 +63,8 @@ const UUID: &str = "73746574-6673-4c61-8000-000000000001";
 const START: u64 = 1_700_000_000;
 
 impl Target {
-    /// A target by the names of its parts. A scheme with modes takes its default when none is named. Behind the
-    /// mode further mount options may follow: `journal,journal_async_commit`.
+    /// A target by the names of its parts. A scheme with modes takes its default when none is
+    /// named. Behind the mode further mount options may follow: `journal,journal_async_commit`.
     ///
     /// # Errors
     /// A name that does not exist, and those that do.
@@ -130,7 +134,8 @@ impl Target {
         }
     }
 
-    /// Mount options: small caches, nothing by the clock and no thread, so that the same operations give the same tape.
+    /// Mount options: small caches, nothing by the clock and no thread, so that the same operations
+    /// give the same tape.
     pub fn options(&self) -> MountOptions {
         MountOptions {
             scheme: self.scheme.name.to_owned(),
@@ -144,9 +149,10 @@ impl Target {
         }
     }
 
-    /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and little room to grow: the resize
-    /// inode's blocks would only be checked again and again. Free blocks hold what was in them before, so that it shows when it is taken for
-    /// content. Nothing in it is drawn by chance.
+    /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and
+    /// little room to grow: the resize inode's blocks would only be checked again and again. Free
+    /// blocks hold what was in them before, so that it shows when it is taken for content. Nothing
+    /// in it is drawn by chance.
     ///
     /// # Errors
     /// mke2fs, or the first mount.
@@ -155,7 +161,8 @@ impl Target {
         let path = dir.path().join("image");
         let journal_mib = u64::from(self.volume.block) >> 10;
         let block = u64::from(self.volume.block);
-        // One group more than a block of the smallest descriptors describes. With less, mke2fs reserves what it likes.
+        // One group more than a block of the smallest descriptors describes. With less, mke2fs
+        // reserves what it likes.
         let groups = block / 32 + 1;
         let extended = format!("hash_seed={UUID},resize={}", groups * block * 8);
         let more = ["-N", "256", "-U", UUID, "-E", &extended];
@@ -252,9 +259,10 @@ fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
     Ok(())
 }
 
-/// `jbd2 journal ext4-1k`; a scheme without modes has `-` for its mode; further mount options stand behind it, and behind the
-/// volume the blocks of its log where they are not the usual (`ext4-1k:256`; 0: as mke2fs made it), and the medium where it is not the one that
-/// the scheme is for (`ext4-1k@pmem`).
+/// `jbd2 journal ext4-1k`; a scheme without modes has `-` for its mode; further mount options stand
+/// behind it, and behind the volume the blocks of its log where they are not the usual
+/// (`ext4-1k:256`; 0: as mke2fs made it), and the medium where it is not the one that the scheme is
+/// for (`ext4-1k@pmem`).
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = self.data.map_or("-", DataMode::name);

@@ -1,8 +1,11 @@
-//! Who goes on when several are at work: one thread at a time, chosen by a seed, so that a run happens again in the same order.
+//! Who goes on when several are at work: one thread at a time, chosen by a seed, so that a run
+//! happens again in the same order.
 //!
-//! The operations of a workload are the first thread's. A sync that begins while others are to go on has a thread of its own, and now and then
-//! one more commits and writes home, as a mount does in the background. Any of them may hand the turn on wherever another could see what it does:
-//! when it wants a lock, and when it changes a medium. Who cannot have a lock hands it on too, so nobody ever sleeps with it.
+//! The operations of a workload are the first thread's. A sync that begins while others are to go
+//! on has a thread of its own, and now and then one more commits and writes home, as a mount does
+//! in the background. Any of them may hand the turn on wherever another could see what it does:
+//! when it wants a lock, and when it changes a medium. Who cannot have a lock hands it on too, so
+//! nobody ever sleeps with it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -20,12 +23,15 @@ use crate::rng::Rng;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Order {
-    /// One operation after the other; a commit when one asks for it, or when the transaction is full.
+    /// One operation after the other; a commit when one asks for it, or when the transaction is
+    /// full.
     #[default]
     InOrder,
-    /// So too, but every handle has a transaction of its own: what an operation does in several is cut between them.
+    /// So too, but every handle has a transaction of its own: what an operation does in several is
+    /// cut between them.
     EachHandle,
-    /// Operations begin while syncs before them are not done, and commits come now and then between two handles; from a seed.
+    /// Operations begin while syncs before them are not done, and commits come now and then between
+    /// two handles; from a seed.
     Overlap(u64),
 }
 
@@ -126,7 +132,8 @@ impl Turns {
         matches!(self.order, Order::Overlap(_))
     }
 
-    /// The calling thread is the first, and has the turn, until what is given back is dropped: then all go on as they can.
+    /// The calling thread is the first, and has the turn, until what is given back is dropped: then
+    /// all go on as they can.
     pub(super) fn drive(self: &Arc<Self>) -> Drive {
         self.state.lock().threads.push(Thread::Ready(0));
         ME.set(Some(0));
@@ -136,7 +143,8 @@ impl Turns {
         }
     }
 
-    /// The number of a new thread, which has the turn as soon as the first one calls [`stop`](Self::stop).
+    /// The number of a new thread, which has the turn as soon as the first one calls
+    /// [`stop`](Self::stop).
     pub(super) fn add(&self) -> usize {
         let mut state = self.state.lock();
         state.threads.push(Thread::Ready(0));
@@ -225,7 +233,8 @@ impl State {
         }
     }
 
-    /// Gives the turn to `to`, or to one by chance who can go on; when nobody can, to one who waits, who looks again.
+    /// Gives the turn to `to`, or to one by chance who can go on; when nobody can, to one who
+    /// waits, who looks again.
     fn hand_on(&mut self, to: Option<usize>) {
         let rank = |thread: &Thread| match thread {
             Thread::Ready(0) => Some(0),
@@ -245,7 +254,8 @@ impl State {
         if let Some(last) = next.len().checked_sub(1) {
             let nth = self.rng.below(last as u64 + 1) as usize;
             self.holder = to.unwrap_or(next[nth]);
-            // As long as a moment, an operation or a whole commit, each as often, and ending anywhere.
+            // As long as a moment, an operation or a whole commit, each as often, and ending
+            // anywhere.
             let most = 1 << self.rng.below(11);
             self.steps = 1 + self.rng.below(most) as u32;
         }

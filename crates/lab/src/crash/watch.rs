@@ -34,7 +34,8 @@ impl UnitSet {
 /// What a run did to its media besides what the tape says.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// Units that were read before they were written: what the run depended on, and all that it depended on.
+    /// Units that were read before they were written: what the run depended on, and all that it
+    /// depended on.
     pub read: UnitSet,
     /// Units that were written.
     pub written: UnitSet,
@@ -66,7 +67,8 @@ impl Watch {
         }
     }
 
-    /// Units that are written in part are not taken for written: what is read of them may be the rest.
+    /// Units that are written in part are not taken for written: what is read of them may be the
+    /// rest.
     fn note_write(&self, offset: u64, len: u64) {
         let whole = offset.next_multiple_of(UNIT)..(offset + len) / UNIT * UNIT;
         if whole.start < whole.end {
@@ -158,7 +160,8 @@ impl PmemLayer for WatchedPmem {
     }
 }
 
-/// A NAND part that is watched: its image has the layout of its file, in which each block has a record beside the cells.
+/// A NAND part that is watched: its image has the layout of its file, in which each block has a
+/// record beside the cells.
 pub(super) struct WatchedNand {
     nand: Arc<NandSim>,
     watch: Watch,

@@ -1,7 +1,9 @@
-//! What is done before the power goes off: a setup, which is synced and not cut, and the operations that are.
+//! What is done before the power goes off: a setup, which is synced and not cut, and the operations
+//! that are.
 //!
-//! As text: operations, one a line or separated by `;` (the verbs of [`crate::world::text`]), comments after `#`. Lines before
-//! `begin` are the setup; `setup standard` is that of the enumerated sequences. Without either, the power is cut from the mount on. `order each-handle`
+//! As text: operations, one a line or separated by `;` (the verbs of [`crate::world::text`]),
+//! comments after `#`. Lines before `begin` are the setup; `setup standard` is that of the
+//! enumerated sequences. Without either, the power is cut from the mount on. `order each-handle`
 //! and `order overlap7` say in which order it is carried out ([`Order`]).
 
 use std::fmt;
@@ -17,7 +19,8 @@ use crate::world::tree::hash;
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// What it is called in reports; a workload of [`Script`](super::workloads::script::Script) is found by it again.
+    /// What it is called in reports; a workload of [`Script`](super::workloads::script::Script) is
+    /// found by it again.
     pub name: String,
     /// Done first and synced; no power cut falls there.
     pub setup: Vec<Op>,
@@ -45,8 +48,8 @@ impl Workload {
         Self { order, ..self }
     }
 
-    /// What is done when the power was cut in it and the volume holds the state after `state` operations: some of those that were to come,
-    /// which may fail now, because nothing is open.
+    /// What is done when the power was cut in it and the volume holds the state after `state`
+    /// operations: some of those that were to come, which may fail now, because nothing is open.
     pub fn continued(&self, state: usize) -> Self {
         /// Operations.
         const MOST: usize = 16;

@@ -1,4 +1,5 @@
-//! What the figures of the Delta Journaling paper have in common: the device that it was measured on, and what is counted.
+//! What the figures of the Delta Journaling paper have in common: the device that it was measured
+//! on, and what is counted.
 
 use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, MeterSnapshot};
@@ -11,8 +12,9 @@ pub(super) const fn telephone(volume: u64) -> Machine {
     Machine {
         device: Medium::Card,
         volume,
-        // The paper names none. This is mke2fs's for a card of 16 GB at that time, and it fits Table I: with a threshold of 100 % about three times a
-        // quarter of it was written to it more than with less.
+        // The paper names none. This is mke2fs's for a card of 16 GB at that time, and it fits
+        // Table I: with a threshold of 100 % about three times a quarter of it was written to it
+        // more than with less.
         journal: 128 << 20,
         // Half of it is for contents: the 2 GB that the paper's device had.
         memory: 4 << 30,
@@ -20,7 +22,8 @@ pub(super) const fn telephone(volume: u64) -> Machine {
         nvm: 16 << 20,
         least_nvm: 256 << 10,
         timing: PmemTiming::Dram,
-        note: "the paper names no size of the journal; commit every 5 s or when a transaction takes a quarter of it",
+        note: "the paper names no size of the journal; commit every 5 s or when a transaction \
+            takes a quarter of it",
     }
 }
 

@@ -1,11 +1,14 @@
-//! Figures 4 and 5 of the Delta Journaling paper: how small compressors make the difference of a block of 4 KiB, and how long that takes.
+//! Figures 4 and 5 of the Delta Journaling paper: how small compressors make the difference of a
+//! block of 4 KiB, and how long that takes.
 //!
-//! The paper does not say what its blocks held. Here are two kinds of difference, each at levels from 0 to 100 percent of the bits: bytes that differ
-//! in *every* bit, in pieces of 8 to 64 bytes, which is the best that there can be for a compressor; and bytes with *new values*, in pieces as well, of
-//! whose bits half differ, which is what programs do. Above 50 percent the second kind is the complement: that of a block that was
-//! inverted but for some bytes.
+//! The paper does not say what its blocks held. Here are two kinds of difference, each at levels
+//! from 0 to 100 percent of the bits: bytes that differ in *every* bit, in pieces of 8 to 64 bytes,
+//! which is the best that there can be for a compressor; and bytes with *new values*, in pieces as
+//! well, of whose bits half differ, which is what programs do. Above 50 percent the second kind is
+//! the complement: that of a block that was inverted but for some bytes.
 //!
-//! Beside what volumes use there are two more of the paper's compressors, LZF and LZW. Of FastLZ there is no crate that is kept.
+//! Beside what volumes use there are two more of the paper's compressors, LZF and LZW. Of FastLZ
+//! there is no crate that is kept.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -185,7 +188,8 @@ fn set_up(report: &mut Report) {
     let what = format!("{BLOCKS} blocks of {BLOCK} bytes for each kind and level");
     report.setup.push(("workload", what));
     report.notes.push(
-        "of the paper's compressors gzip is here as deflate, LZ4, LZO, LZF and LZW (as in compress(1)) as themselves; of FastLZ there is no crate that is \
+        "of the paper's compressors gzip is here as deflate, LZ4, LZO, LZF and LZW (as in \
+            compress(1)) as themselves; of FastLZ there is no crate that is \
          kept. No volume uses LZF and LZW"
             .to_owned(),
     );
@@ -223,7 +227,10 @@ fn sizes(setting: &Setting<'_>) -> Result<Report> {
                 largest,
                 format!("at most {largest:.0}"),
             )
-            .because("a quarter of the bits is half of the bytes, and new bytes have nothing to compress");
+            .because(
+                "a quarter of the bits is half of the bytes, and new bytes have nothing to \
+                compress",
+            );
         let sum = |with: &str| -> f64 {
             let at = names
                 .iter()

@@ -1,7 +1,9 @@
-//! Delta Journaling, figure 1: how much of a block differs when it is overwritten, with TPC-C on SQLite.
+//! Delta Journaling, figure 1: how much of a block differs when it is overwritten, with TPC-C on
+//! SQLite.
 //!
-//! "More than 70 % of updated blocks have less than 10 % difference (i.e., the size of the difference when compared to the original block is smaller than
-//! 400 bytes)": so the share is that of bytes. An update is a block that was in use before the transaction that writes it.
+//! "More than 70 % of updated blocks have less than 10 % difference (i.e., the size of the
+//! difference when compared to the original block is smaller than 400 bytes)": so the share is that
+//! of bytes. An update is a block that was in use before the transaction that writes it.
 
 use anyhow::Result;
 use stetfs_media::Class;
@@ -42,7 +44,9 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     bench.describe(setting, &mut report);
     report.setup.push((
         "updates",
-        "what each transaction of the file system writes over blocks that were in use, data and metadata, without a journal".to_owned(),
+        "what each transaction of the file system writes over blocks that were in use, data and \
+            metadata, without a journal"
+            .to_owned(),
     ));
     let all = CASES.map(|case| Ok((case.name, bench.changes(setting, case)?)));
     let all: Vec<(&str, Changes)> = all.into_iter().collect::<Result<_>>()?;
@@ -89,11 +93,18 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
                 found,
                 format!("{found:.1} %"),
             )
-            .because_of(|_| match *name {
-                "WAL" => "SQLite writes its log again from the beginning when the pages in it are in the database: then a block of the log is \
-                          overwritten with another page, and pages are overwritten in the database only after many changes",
-                _ => "not known",
-            }.to_owned());
+            .because_of(|_| {
+                match *name {
+                    "WAL" => {
+                        "SQLite writes its log again from the beginning when the pages in it are \
+                    in the database: then a block of the log is \
+                          overwritten with another page, and pages are overwritten in the database \
+                          only after many changes"
+                    }
+                    _ => "not known",
+                }
+                .to_owned()
+            });
     }
     Ok(report)
 }

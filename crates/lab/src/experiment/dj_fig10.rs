@@ -1,7 +1,8 @@
 //! Figure 10 of the Delta Journaling paper: PostMark, by the number of transactions.
 //!
-//! Files are few and small, so device and NVRAM have the paper's sizes at every scale; only the transactions are scaled. The processor's work takes no
-//! virtual time: a commit comes when the transaction is full, and not every 5 s.
+//! Files are few and small, so device and NVRAM have the paper's sizes at every scale; only the
+//! transactions are scaled. The processor's work takes no virtual time: a commit comes when the
+//! transaction is full, and not every 5 s.
 
 use anyhow::Result;
 use stetfs_media::{Cause, Class, Tag};
@@ -15,7 +16,8 @@ use crate::workload::{Durable, Postmark};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-fig10",
-    title: "Delta Journaling and ext4 with PostMark: 1,000 files of 2 KB, 100 to 500 K transactions",
+    title: "Delta Journaling and ext4 with PostMark: 1,000 files of 2 KB, 100 to 500 K \
+        transactions",
     paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Figure 10",
     scale: 0.2,
     has_real_time: true,
@@ -54,7 +56,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup.push((
         "workload",
         format!(
-            "PostMark, {FILES} files of {} to {} bytes, {} times the paper's transactions, biases 5 and 5, buffered; the files are made, and \
+            "PostMark, {FILES} files of {} to {} bytes, {} times the paper's transactions, biases \
+                5 and 5, buffered; the files are made, and \
              removed at the end, in the same time",
             SIZES.0, SIZES.1, setting.scale
         ),
@@ -110,7 +113,8 @@ fn show(report: &mut Report, medium: Medium, rows: &[Row]) {
     let head = std::iter::once("transactions").chain(SYSTEMS.map(|system| system.name));
     let mut times = Table::new(
         format!(
-            "seconds until everything is durable, {on}, and of ext4's in ordered mode (until everything is home)"
+            "seconds until everything is durable, {on}, and of ext4's in ordered mode (until \
+                everything is home)"
         ),
         head.clone(),
     );
@@ -207,8 +211,10 @@ fn why_quick(rows: &[Row]) -> String {
         written(Cause::Home) + written(Cause::Checkpoint)
     };
     format!(
-        "ext4's own journal mode is quicker than its ordered mode, which is not so in the paper: of what PostMark writes most is deleted soon. Journal mode \
-         writes it once, in one piece, {} blocks, and {} go home; ordered mode writes {} blocks to their places at each commit",
+        "ext4's own journal mode is quicker than its ordered mode, which is not so in the paper: \
+            of what PostMark writes most is deleted soon. Journal mode \
+         writes it once, in one piece, {} blocks, and {} go home; ordered mode writes {} blocks to \
+         their places at each commit",
         journal_blocks(&runs[2]),
         home(2),
         home(0)
@@ -222,7 +228,8 @@ fn why_ordered(rows: &[Row]) -> String {
     let home = ext4.device.by_cause(Cause::Home).write_bytes / 4096;
     let share = log_ns as f64 / ext4.elapsed_ns() as f64;
     format!(
-        "of what ext4 writes, {} blocks are its journal's, in {:.1} % of its time, and {home} are data, which DJ has to write too",
+        "of what ext4 writes, {} blocks are its journal's, in {:.1} % of its time, and {home} are \
+            data, which DJ has to write too",
         journal_blocks(ext4),
         100.0 * share
     )
@@ -235,8 +242,10 @@ fn why_journal(rows: &[Row]) -> String {
     let alike_ns = dj.elapsed_ns() - home_ns(dj) + home_ns(ext4);
     let blocks = |run: &Measured| run.device.by_cause(Cause::Checkpoint).write_bytes / 4096;
     format!(
-        "most of what PostMark writes is deleted soon, and what is deleted before a checkpoint never goes home. DJ makes one when a fourth of the \
-         journal is used, as the paper has it for both systems; ext4's, scheme jbd2, when half of it is. So they bring {} and {} blocks home. If that took as \
+        "most of what PostMark writes is deleted soon, and what is deleted before a checkpoint \
+            never goes home. DJ makes one when a fourth of the \
+         journal is used, as the paper has it for both systems; ext4's, scheme jbd2, when half of \
+         it is. So they bring {} and {} blocks home. If that took as \
          long in both, the gain would be {:.1} % with the most transactions",
         blocks(dj),
         blocks(ext4),

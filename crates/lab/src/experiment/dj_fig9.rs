@@ -1,7 +1,8 @@
 //! Figure 9 of the Delta Journaling paper: overwrites whose difference is the same everywhere.
 //!
-//! The paper's time ends when everything is durable: with 512 MB DJ "does not trigger a checkpoint operation", so that what DJ has to bring home
-//! later is not in it. Both times are shown here, that and the one until everything is home.
+//! The paper's time ends when everything is durable: with 512 MB DJ "does not trigger a checkpoint
+//! operation", so that what DJ has to bring home later is not in it. Both times are shown here,
+//! that and the one until everything is home.
 
 use anyhow::Result;
 
@@ -33,7 +34,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup.push((
         "workload",
         format!(
-            "files of {} and {} MiB, read before and then overwritten once from the beginning to the end, 4 KiB a call; in each block one run of \
+            "files of {} and {} MiB, read before and then overwritten once from the beginning to \
+                the end, 4 KiB a call; in each block one run of \
              bytes is inverted",
             setting.scaled(MIB[0] << 20, 4096)? >> 20,
             setting.scaled(MIB[1] << 20, 4096)? >> 20
@@ -57,7 +59,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         }
     }
     report.notes.push(
-        "the paper does not say what its blocks held. Without a checkpoint 512 MB fit into 75 % of 16 MB only if a difference of 10 % takes less than 96 \
+        "the paper does not say what its blocks held. Without a checkpoint 512 MB fit into 75 % of \
+            16 MB only if a difference of 10 % takes less than 96 \
          bytes, as that of inverted bytes does. New values at random do not"
             .to_owned(),
     );
@@ -79,7 +82,8 @@ impl Cell {
         self.ext4.durable_ns() as f64 / self.dj.durable_ns() as f64
     }
 
-    /// The same with all the time that this machine took for DJ's run, the workload and the simulation of the media included.
+    /// The same with all the time that this machine took for DJ's run, the workload and the
+    /// simulation of the media included.
     fn gain_with_processor(&self) -> f64 {
         self.ext4.durable_ns() as f64 / (self.dj.durable_ns() + self.dj.real_ns) as f64
     }
@@ -187,7 +191,8 @@ fn check(report: &mut Report, medium: Medium, cells: &[Cell]) {
         let is_real = medium.is_real();
         let why = |verdict| match (is_real, verdict) {
             (false, Verdict::Overshot) => format!(
-                "virtual time has no processor in it, of which most of DJ's time in the paper consists; DJ writes {} blocks to the card until everything \
+                "virtual time has no processor in it, of which most of DJ's time in the paper \
+                    consists; DJ writes {} blocks to the card until everything \
                  is durable, ext4 {}",
                 journal_blocks(&cell.dj),
                 journal_blocks(&cell.ext4)
@@ -200,9 +205,17 @@ fn check(report: &mut Report, medium: Medium, cells: &[Cell]) {
                 .compare(claim, Said::figure("about 1", 1.0).within(0.05), gain, ours)
                 .because_of(why),
             _ => report
-                .compare(claim, Said::figure(format!("{papers}x"), papers), gain, ours)
+                .compare(
+                    claim,
+                    Said::figure(format!("{papers}x"), papers),
+                    gain,
+                    ours,
+                )
                 .because_of(why)
-                .fitted("what differs in a block are inverted bytes, so that 512 MB fit into the NVRAM without a checkpoint, as in the paper"),
+                .fitted(
+                    "what differs in a block are inverted bytes, so that 512 MB fit into the \
+                    NVRAM without a checkpoint, as in the paper",
+                ),
         };
     }
 }
@@ -219,7 +232,8 @@ fn note_processor(report: &mut Report, cells: &[Cell]) {
         )
     });
     report.notes.push(format!(
-        "virtual time is that of card and NVRAM alone. If all the time that this machine took for DJ's run, workload and simulation included, is added to DJ's \
+        "virtual time is that of card and NVRAM alone. If all the time that this machine took for \
+            DJ's run, workload and simulation included, is added to DJ's \
          and not to ext4's, the gains are {}",
         gains.collect::<Vec<_>>().join(", ")
     ));

@@ -1,4 +1,5 @@
-//! What one small update of SQLite costs a telephone's flash: the reason for Delta Journaling, and no figure of its paper.
+//! What one small update of SQLite costs a telephone's flash: the reason for Delta Journaling, and
+//! no figure of its paper.
 
 use anyhow::Result;
 use stetfs_media::Cause;
@@ -13,7 +14,8 @@ use crate::workload::{Durable, Updates};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "dj-sqlite",
-    title: "bytes written to the card for one update of 100 bytes in SQLite: Delta Journaling and ext4",
+    title: "bytes written to the card for one update of 100 bytes in SQLite: Delta Journaling and \
+        ext4",
     paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, no figure of it",
     scale: 1.0,
     has_real_time: false,
@@ -40,7 +42,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup.push((
         "workload",
         format!(
-            "a table of {ROWS} rows with 100 bytes each; {updates} times a row by chance gets new ones, each a transaction, synchronous=FULL; until \
+            "a table of {ROWS} rows with 100 bytes each; {updates} times a row by chance gets new \
+                ones, each a transaction, synchronous=FULL; until \
              everything is home, checkpoints included"
         ),
     ));

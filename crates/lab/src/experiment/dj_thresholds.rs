@@ -1,9 +1,13 @@
-//! Figures 7 and 8 and Table I of the Delta Journaling paper: how full the NVRAM may be before a checkpoint.
+//! Figures 7 and 8 and Table I of the Delta Journaling paper: how full the NVRAM may be before a
+//! checkpoint.
 //!
-//! The paper says of its traces that the differences have a Zipfian, a bathtub and a uniform distribution, and nothing else. Table I tells more. With a
-//! uniform distribution half of the blocks differ in 25 to 75 % and go to the journal: 263,414 blocks there are half of 524,288 overwrites of 4 KiB, 2 GiB,
-//! and about 1,250 other blocks. Of W1's blocks then next to none differ so much, and of W2's 7.8 %: that is a Zipf distribution over 1 to 100 % with an exponent of
-//! 3 or more, and a beta distribution with both parameters 0.08. Where the overwrites go the paper does not say: here, at random in a file of 512 MiB.
+//! The paper says of its traces that the differences have a Zipfian, a bathtub and a uniform
+//! distribution, and nothing else. Table I tells more. With a uniform distribution half of the
+//! blocks differ in 25 to 75 % and go to the journal: 263,414 blocks there are half of 524,288
+//! overwrites of 4 KiB, 2 GiB, and about 1,250 other blocks. Of W1's blocks then next to none
+//! differ so much, and of W2's 7.8 %: that is a Zipf distribution over 1 to 100 % with an exponent
+//! of 3 or more, and a beta distribution with both parameters 0.08. Where the overwrites go the
+//! paper does not say: here, at random in a file of 512 MiB.
 
 use anyhow::Result;
 
@@ -35,7 +39,8 @@ pub(super) const CHECKPOINTS: Experiment = Experiment {
 
 pub(super) const JOURNAL_WRITES: Experiment = Experiment {
     id: "dj-table1",
-    title: "Delta Journaling's writes to the journal on flash by the threshold of the NVRAM's checkpoint",
+    title: "Delta Journaling's writes to the journal on flash by the threshold of the NVRAM's \
+        checkpoint",
     paper: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014, Table I",
     scale: 0.125,
     has_real_time: false,
@@ -96,8 +101,10 @@ fn set_up(setting: &Setting<'_>, experiment: &Experiment) -> Result<(Report, Gro
     report.setup.push((
         "traces",
         format!(
-            "{} overwrites of 4 KiB at random in a file of {} MiB, read before; in each block one run of bytes is inverted, whose share is drawn from: W1 \
-             Zipf over 1 to 100 % with exponent 3, W2 beta(0.08, 0.08), W3 uniform (the parameters are those that fit the paper's Table I)",
+            "{} overwrites of 4 KiB at random in a file of {} MiB, read before; in each block one \
+                run of bytes is inverted, whose share is drawn from: W1 \
+             Zipf over 1 to 100 % with exponent 3, W2 beta(0.08, 0.08), W3 uniform (the parameters \
+             are those that fit the paper's Table I)",
             setting.scaled(OVERWRITES, 1)?,
             setting.scaled(FILE, 4096)? >> 20
         ),
@@ -163,7 +170,8 @@ fn keep(report: &mut Report, rows: Vec<Row>) {
     }
 }
 
-/// What the paper says of times and of checkpoints: W1 and W2 have the least of it with 75 %, W3 as much with each.
+/// What the paper says of times and of checkpoints: W1 and W2 have the least of it with 75 %, W3 as
+/// much with each.
 fn check_least(report: &mut Report, what: &str, rows: &[(String, Vec<f64>)]) {
     let shown = |values: &[f64]| {
         let each = values.iter().map(|value| format!("{value:.3}"));
@@ -205,7 +213,8 @@ fn times(setting: &Setting<'_>) -> Result<Report> {
             .collect();
         let mut table = Table::new(
             format!(
-                "DJ's time until everything is durable, of ext4's in journal mode, {on} (until home)"
+                "DJ's time until everything is durable, of ext4's in journal mode, {on} (until \
+                    home)"
             ),
             head("trace"),
         );
@@ -307,7 +316,8 @@ fn journal_writes(setting: &Setting<'_>) -> Result<Report> {
 }
 
 /// Why 100 % is not worse here.
-const FULL: &str = "a full NVRAM has no room for the next descriptor either, so that the next commit makes the checkpoint; the paper's \
+const FULL: &str = "a full NVRAM has no room for the next descriptor either, so that the next \
+    commit makes the checkpoint; the paper's \
                     writes whole blocks to the journal until one is over";
 
 /// Ratios of Table I, within a quarter.
@@ -327,7 +337,10 @@ fn check_table(report: &mut Report, counts: &[(String, Vec<f64>)]) {
                 of_uniform,
                 format!("{of_uniform:.4}"),
             )
-            .because("what the paper counts there are blocks of which it says nothing; the trace has next to none")
+            .because(
+                "what the paper counts there are blocks of which it says nothing; the trace \
+                has next to none",
+            )
             .fitted(fitted);
     }
     for (n, (name, values)) in counts.iter().enumerate() {

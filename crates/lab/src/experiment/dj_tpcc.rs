@@ -1,9 +1,11 @@
-//! Delta Journaling, figures 11 and 12: TPC-C on SQLite, on ext4 and with Delta Journaling, in both modes. Both figures are of the same runs: how
-//! long they take, and what they write to the journals.
+//! Delta Journaling, figures 11 and 12: TPC-C on SQLite, on ext4 and with Delta Journaling, in both
+//! modes. Both figures are of the same runs: how long they take, and what they write to the
+//! journals.
 //!
-//! The paper names neither SQLite's journal mode nor its pages nor the size of the database. Here SQLite has its defaults, a rollback journal that is
-//! deleted and pages of 4 KiB; beside them the other two journal modes, and pages of 1 KiB, its default until 2016 (version 3.12). The database is
-//! that of one warehouse.
+//! The paper names neither SQLite's journal mode nor its pages nor the size of the database. Here
+//! SQLite has its defaults, a rollback journal that is deleted and pages of 4 KiB; beside them the
+//! other two journal modes, and pages of 1 KiB, its default until 2016 (version 3.12). The database
+//! is that of one warehouse.
 
 use anyhow::Result;
 use stetfs_media::Cause;
@@ -181,7 +183,8 @@ impl Bench {
         report.setup.push((
             "database",
             format!(
-                "SQLite {} with synchronous=FULL, pages of 4 KiB where nothing else is said; {warehouses} warehouses, {items} items, {customers} \
+                "SQLite {} with synchronous=FULL, pages of 4 KiB where nothing else is said; \
+                    {warehouses} warehouses, {items} items, {customers} \
                  customers and {orders} orders a district (the paper names none of this)",
                 rusqlite::version()
             ),
@@ -189,7 +192,8 @@ impl Bench {
         report.setup.push((
             "TPC-C",
             format!(
-                "{} transactions in decks of 23, on one connection without waits; everything is in memory in the beginning; consistency conditions 1 \
+                "{} transactions in decks of 23, on one connection without waits; everything is in \
+                    memory in the beginning; consistency conditions 1 \
                  to 4 and SQLite's integrity check hold after each run",
                 self.tpcc.transactions()
             ),
@@ -315,8 +319,10 @@ fn home_blocks(run: &Measured) -> u64 {
 fn by_meter(ext4: &Measured, dj: &Measured) -> String {
     let share = journal_share(ext4);
     format!(
-        "ext4's journal takes {:.1} % of its time on the card, so that no journal at all would gain {}; Delta Journaling's takes {:.1} % of its own. \
-         Home go {} blocks with ext4 and {} with Delta Journaling. The paper does not say how SQLite was set",
+        "ext4's journal takes {:.1} % of its time on the card, so that no journal at all would \
+            gain {}; Delta Journaling's takes {:.1} % of its own. \
+         Home go {} blocks with ext4 and {} with Delta Journaling. The paper does not say how \
+         SQLite was set",
         100.0 * share,
         percent(share / (1.0 - share)),
         100.0 * journal_share(dj),
@@ -325,8 +331,8 @@ fn by_meter(ext4: &Measured, dj: &Measured) -> String {
     )
 }
 
-/// What it takes the processor to capture the differences, beside the whole run. The blocks are those of the run; each is compared and, if few or almost
-/// all bits differ, compressed by LZO.
+/// What it takes the processor to capture the differences, beside the whole run. The blocks are
+/// those of the run; each is compared and, if few or almost all bits differ, compressed by LZO.
 fn processor(setting: &Setting<'_>, bench: &Bench, report: &mut Report) -> Result<()> {
     let changes = bench.changes(setting, CASES[0])?;
     let capture_ns = changes.capture_ns as f64;
@@ -339,7 +345,10 @@ fn processor(setting: &Setting<'_>, bench: &Bench, report: &mut Report) -> Resul
         let share = 100.0 * capture_ns / run.elapsed_ns() as f64;
         report
             .compare(
-                format!("{time} time, journal mode: what capturing differences takes the processor, of it"),
+                format!(
+                    "{time} time, journal mode: what capturing differences takes the \
+                    processor, of it"
+                ),
                 Said::at_most("under 1 %", 1.0 - f64::EPSILON),
                 share,
                 format!("{share:.2} %"),
@@ -348,7 +357,8 @@ fn processor(setting: &Setting<'_>, bench: &Bench, report: &mut Report) -> Resul
     }
     let blocks = changes.updated(|_| true);
     report.notes.push(format!(
-        "To capture the differences of the {blocks} blocks that {} transactions overwrite takes {:.0} ms of one core, {:.2} us a block.",
+        "To capture the differences of the {blocks} blocks that {} transactions overwrite takes \
+            {:.0} ms of one core, {:.2} us a block.",
         bench.tpcc.transactions(),
         capture_ns / 1e6,
         capture_ns / 1e3 / blocks.max(1) as f64
@@ -371,7 +381,8 @@ fn journal_writes(setting: &Setting<'_>) -> Result<Report> {
         "of a block",
     ];
     let mut table = Table::new(
-        "A transaction: blocks written to the journal on the card, and home; blocks logged as deltas, and whole; bytes of a delta",
+        "A transaction: blocks written to the journal on the card, and home; blocks logged as \
+            deltas, and whole; bytes of a delta",
         columns,
     );
     let mut shares: Vec<Series> = MODES
@@ -431,7 +442,8 @@ fn whose_deltas(bench: &Bench, runs: &[Measured]) -> Option<String> {
     let both =
         (metadata.delta_bytes + all.delta_bytes) as f64 / (metadata.deltas + all.deltas) as f64;
     Some(format!(
-        "the paper's mean does not say over which mode. {:.2} deltas a transaction are of metadata, {:.0} bytes in the mean, which is all that ordered mode \
+        "the paper's mean does not say over which mode. {:.2} deltas a transaction are of \
+            metadata, {:.0} bytes in the mean, which is all that ordered mode \
          logs; {:.2} of data, {:.0} bytes; the mean of both modes together is {:.1} % of a block",
         metadata.deltas as f64 / transactions,
         metadata.mean()?,

@@ -1,8 +1,11 @@
-//! A flash translation layer that is overwritten for long: what garbage collection costs, and how the erases are spread.
+//! A flash translation layer that is overwritten for long: what garbage collection costs, and how
+//! the erases are spread.
 //!
-//! What greedy collection costs when pages are overwritten at random is known in closed form, for blocks of very many pages: of `a` pages for
-//! each that holds something, `a / (a + W(-a exp(-a)))` are programmed for each that is written, W being Lambert's function (Desnoyers,
-//! SYSTOR 2012; Xiang, Kurkoski, ICNC 2012). The layer keeps blocks free and has a map; the pages that count are those of blocks that hold data.
+//! What greedy collection costs when pages are overwritten at random is known in closed form, for
+//! blocks of very many pages: of `a` pages for each that holds something, `a / (a + W(-a exp(-a)))`
+//! are programmed for each that is written, W being Lambert's function (Desnoyers, SYSTOR 2012;
+//! Xiang, Kurkoski, ICNC 2012). The layer keeps blocks free and has a map; the pages that count are
+//! those of blocks that hold data.
 
 use std::time::Instant;
 
@@ -27,7 +30,8 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const FILL_PERCENT: [u64; 2] = [80, 95];
-/// How often the capacity is written: as long for getting into the steady state as for being measured in it.
+/// How often the capacity is written: as long for getting into the steady state as for being
+/// measured in it.
 const TIMES: u64 = 10;
 const PART: NandPart = parts::JFTL.flawless();
 /// With fewer blocks most of the part is kept free.
@@ -111,13 +115,14 @@ impl Worn {
     }
 }
 
-/// Pages programmed for each that is written, by greedy garbage collection of uniform overwrites, with `a` > 1 pages for each that holds
-/// something.
+/// Pages programmed for each that is written, by greedy garbage collection of uniform overwrites,
+/// with `a` > 1 pages for each that holds something.
 fn greedy(a: f64) -> f64 {
     a / (a + lambert(-a * (-a).exp()))
 }
 
-/// The larger of the two numbers w with w exp(w) = x, for -1/e < x < 0: by bisection, where w exp(w) grows.
+/// The larger of the two numbers w with w exp(w) = x, for -1/e < x < 0: by bisection, where w
+/// exp(w) grows.
 fn lambert(x: f64) -> f64 {
     let (mut low, mut high) = (-1.0, 0.0);
     for _ in 0..60 {
@@ -148,8 +153,10 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup.push((
         "workload",
         format!(
-            "pages of the layer, of which 80 or 95 % are filled once, overwritten at random, {TIMES} times its capacity in all; write \
-             amplification is that of the second half. hot/cold: 80 % of the writes to 20 % of the pages"
+            "pages of the layer, of which 80 or 95 % are filled once, overwritten at random, \
+                {TIMES} times its capacity in all; write \
+             amplification is that of the second half. hot/cold: 80 % of the writes to 20 % of the \
+             pages"
         ),
     ));
     report.measured_on(Medium::Nand(flash));
@@ -303,7 +310,8 @@ fn check(report: &mut Report, all: &[Worn]) {
         report
             .compare(
                 format!(
-                    "{}: garbage collection costs no more than greedy collection of uniform overwrites",
+                    "{}: garbage collection costs no more than greedy collection of uniform \
+                        overwrites",
                     worn.name()
                 ),
                 Said::at_most(format!("{book:.3}"), book),

@@ -1,4 +1,5 @@
-//! A device with memory beside it, both scaled as the data is: what Delta Journaling and the caches in NVM are measured on.
+//! A device with memory beside it, both scaled as the data is: what Delta Journaling and the caches
+//! in NVM are measured on.
 
 use anyhow::{Context, Result};
 use stetfs_media::sim::PmemTiming;
@@ -105,7 +106,8 @@ impl Ground {
         report.setup.push((
             "volume",
             format!(
-                "ext4, {} MiB, blocks of 4 KiB; journal of {} MiB; {} MiB of memory for caches, half of it for contents; {}",
+                "ext4, {} MiB, blocks of 4 KiB; journal of {} MiB; {} MiB of memory for caches, \
+                    half of it for contents; {}",
                 self.volume.mib, self.volume.journal_mib, self.memory_mib, self.note
             ),
         ));

@@ -1,4 +1,5 @@
-//! What the two figures of the JFTL paper have in common: its four configurations on its part, and what their pages were programmed for.
+//! What the two figures of the JFTL paper have in common: its four configurations on its part, and
+//! what their pages were programmed for.
 //!
 //! Lim, Choi, Park, HPCC 2007, section 4.
 
@@ -35,8 +36,9 @@ pub(super) struct Kind {
     pub(super) key: &'static str,
     /// What mke2fs makes of a device of this size.
     journal_mib: u64,
-    /// Of caches, half of it dirty at most: in ordered mode data goes home when there is so much. That is what the part takes in 5 s or a little
-    /// more, so that a commit every 5 s comes about although the processor's work takes no time.
+    /// Of caches, half of it dirty at most: in ordered mode data goes home when there is so much.
+    /// That is what the part takes in 5 s or a little more, so that a commit every 5 s comes about
+    /// although the processor's work takes no time.
     pub(super) memory_mib: u64,
 }
 
@@ -52,8 +54,9 @@ const PAPERS: Kind = Kind {
     memory_mib: 32,
 };
 
-/// A sixteenth of a modern part, Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with its mean times as measured on those of a drive
-/// (Li and others, FAST 2018; `hw/block/femu/nand/nand.h`); the layer maps units of 4 KiB.
+/// A sixteenth of a modern part, Micron's L95B, whose pages have 16 KiB and blocks 512 pages, with
+/// its mean times as measured on those of a drive (Li and others, FAST 2018;
+/// `hw/block/femu/nand/nand.h`); the layer maps units of 4 KiB.
 const MODERN: Kind = Kind {
     flash: Flash {
         name: "16 KiB NAND",
@@ -126,7 +129,8 @@ impl Ground {
         report.setup.push((
             "volume",
             format!(
-                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB; a transaction has a quarter of it at most; caches of {} MiB",
+                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB; a transaction has a quarter of \
+                    it at most; caches of {} MiB",
                 self.volume.mib, self.volume.journal_mib, self.kind.memory_mib
             ),
         ));
@@ -173,7 +177,8 @@ impl Ground {
 pub(super) fn show_pages(report: &mut Report, title: &str, rows: &[(String, &Row)]) {
     let mut table = Table::new(
         format!(
-            "{title}: pages programmed, blocks erased; pages for each page that was written, by what for"
+            "{title}: pages programmed, blocks erased; pages for each page that was written, by \
+                what for"
         ),
         ["", "system", "pages", "erases"].into_iter().chain(SHARES),
     );
@@ -194,7 +199,8 @@ pub(super) fn show_pages(report: &mut Report, title: &str, rows: &[(String, &Row
 /// What pages are programmed for.
 const SHARES: [&str; 6] = ["all", "journal", "home", "metadata", "map", "GC"];
 
-/// Pages programmed, for each page that callers wrote: all of them, and then by what for. Home is data at home, metadata is metadata at home.
+/// Pages programmed, for each page that callers wrote: all of them, and then by what for. Home is
+/// data at home, metadata is metadata at home.
 fn amplification(run: &Measured) -> [f64; SHARES.len()] {
     let device = &run.device;
     let bytes = |class, cause| device.of(Tag::new(class, cause)).write_bytes;
@@ -254,7 +260,8 @@ pub(super) fn show_bandwidth(
     });
 }
 
-/// The paper's claims, each where it holds least. Where it does not hold, it is said what the pages were programmed for.
+/// The paper's claims, each where it holds least. Where it does not hold, it is said what the pages
+/// were programmed for.
 pub(super) fn check(report: &mut Report, what: &str, rows: &[(String, Row)]) {
     let mut check = |a: usize, b: usize, claim: &str, said: Said, reason: &str| {
         let ratio = |row: &Row| row.mib_s(a) / row.mib_s(b);
@@ -274,7 +281,8 @@ pub(super) fn check(report: &mut Report, what: &str, rows: &[(String, Row)]) {
                 format!("{reason}. Pages programmed for each that was written ({name}): {a}; {b}")
             });
     };
-    let records = "with small requests descriptors, commit records and metadata are most of what either programs, and the second copy of the data little";
+    let records = "with small requests descriptors, commit records and metadata are most of what \
+        either programs, and the second copy of the data little";
     check(
         ORDERED_AT,
         JOURNAL_AT,

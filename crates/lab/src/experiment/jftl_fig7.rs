@@ -1,6 +1,8 @@
-//! Figure 7 of the JFTL paper: Bonnie's character and block write, and its rewrite, with files that grow.
+//! Figure 7 of the JFTL paper: Bonnie's character and block write, and its rewrite, with files that
+//! grow.
 //!
-//! The figure's axis is not in the text; its files must fit a part of 128 MB. Rewrite is not plotted in the paper.
+//! The figure's axis is not in the text; its files must fit a part of 128 MB. Rewrite is not
+//! plotted in the paper.
 
 use anyhow::Result;
 
@@ -37,7 +39,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&EXPERIMENT, setting);
     report.setup.push((
         "workload",
-        "Bonnie: putc() through a buffer of 4 KiB, write() of 4 KiB, and read, change, write of 4 KiB; commit every 5 s; until everything is \
+        "Bonnie: putc() through a buffer of 4 KiB, write() of 4 KiB, and read, change, write of 4 \
+            KiB; commit every 5 s; until everything is \
          home"
             .to_owned(),
     ));

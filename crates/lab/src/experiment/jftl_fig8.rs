@@ -1,8 +1,9 @@
 //! Figure 8 of the JFTL paper: IOzone's write and rewrite by the size of requests.
 //!
-//! The paper says that bandwidth grows with the size of requests "due to the metadata update between each write": so each request is
-//! durable when it returns. Where transactions are collected for 5 s, the size of requests makes no difference; that is measured too,
-//! also with a file that is larger than the journal.
+//! The paper says that bandwidth grows with the size of requests "due to the metadata update
+//! between each write": so each request is durable when it returns. Where transactions are
+//! collected for 5 s, the size of requests makes no difference; that is measured too, also with a
+//! file that is larger than the journal.
 
 use anyhow::Result;
 
@@ -57,7 +58,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&EXPERIMENT, setting);
     report.setup.push((
         "workload",
-        "IOzone write (a new file) and rewrite (the same file again), each request durable, or commit every 5 s; until everything is home"
+        "IOzone write (a new file) and rewrite (the same file again), each request durable, or \
+            commit every 5 s; until everything is home"
             .to_owned(),
     ));
     let (name, what) = CONFIGURATIONS;
@@ -142,7 +144,8 @@ fn check_growth(report: &mut Report, what: &str, test: Test, rows: &[(String, Ro
             let claim = format!("{what}: ordered is constant");
             let said = Said::at_most("constant", 1.0).within(0.1);
             report.compare(claim, said, growth, ours).because(
-                "a durable write takes the inode with the time of the write along: descriptor, inode and commit record in the log. The paper's \
+                "a durable write takes the inode with the time of the write along: descriptor, \
+                    inode and commit record in the log. The paper's \
                  kernel noted that time once in a second",
             );
         }

@@ -1,5 +1,6 @@
-//! What a byte-addressable log holds, told apart by the lab's own reading of the format (FORMAT.md, "Private log transaction"): the
-//! meter counts a record as one thing, the paper's arithmetic counts the data in it.
+//! What a byte-addressable log holds, told apart by the lab's own reading of the format (FORMAT.md,
+//! "Private log transaction"): the meter counts a record as one thing, the paper's arithmetic
+//! counts the data in it.
 
 use anyhow::{Context, Result, ensure};
 use stetfs_format::private_log::{
@@ -17,7 +18,8 @@ pub struct LogContents {
     pub data_bytes: u64,
     /// The same of metadata.
     pub metadata_bytes: u64,
-    /// Everything else: headers, places of changed bytes, checksums of blocks elsewhere, freed blocks, padding.
+    /// Everything else: headers, places of changed bytes, checksums of blocks elsewhere, freed
+    /// blocks, padding.
     pub header_bytes: u64,
 }
 

@@ -1,7 +1,9 @@
-//! The papers' experiments: systems, media and workloads side by side, with the paper's figures beside ours.
+//! The papers' experiments: systems, media and workloads side by side, with the paper's figures
+//! beside ours.
 //!
-//! An experiment is a file here: what it compares, what the paper says of it ([`Check`](report::Check)), and how its
-//! [`Report`] shows it. [`EXPERIMENTS`] is the one list of them.
+//! An experiment is a file here: what it compares, what the paper says of it
+//! ([`Check`](report::Check)), and how its [`Report`] shows it. [`EXPERIMENTS`] is the one list of
+//! them.
 
 mod dj;
 mod dj_deltas;
@@ -120,7 +122,8 @@ impl Setting<'_> {
         Ok((scaled / unit).max(1) * unit)
     }
 
-    /// A volume of the paper's size and with its journal, scaled: at least as large as schemes and mke2fs need.
+    /// A volume of the paper's size and with its journal, scaled: at least as large as schemes and
+    /// mke2fs need.
     ///
     /// # Errors
     /// As [`scaled`](Self::scaled); of mke2fs.

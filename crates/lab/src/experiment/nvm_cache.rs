@@ -1,4 +1,5 @@
-//! What the figures of the papers on caches in NVM have in common: a hard disk and a cache before it, and what is counted.
+//! What the figures of the papers on caches in NVM have in common: a hard disk and a cache before
+//! it, and what is counted.
 
 use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, MeterSnapshot};
@@ -23,7 +24,8 @@ pub(super) const fn server(volume: u64, nvm: u64, memory: u64, timing: PmemTimin
     }
 }
 
-/// A second, until everything was durable: a cache in NVM is there so that what is durable need not go home.
+/// A second, until everything was durable: a cache in NVM is there so that what is durable need not
+/// go home.
 pub(super) fn a_second(count: u64, run: &Measured) -> f64 {
     count as f64 * 1e9 / run.durable_ns() as f64
 }
@@ -50,8 +52,10 @@ pub(super) fn written_home(run: &Measured) -> String {
 }
 
 /// Why gains over Tinca are not the paper's.
-pub(super) const DISK: &str = "virtual time is that of disk and NVM alone, and the disk takes nearly all of it: who has more blocks for data goes home less often, \
-                               and Spindle, of whose cache metadata has an eighth whether it needs that or not, has fewer than Tinca. What the schemes differ \
+pub(super) const DISK: &str = "virtual time is that of disk and NVM alone, and the disk takes \
+    nearly all of it: who has more blocks for data goes home less often, \
+                               and Spindle, of whose cache metadata has an eighth whether it needs \
+                               that or not, has fewer than Tinca. What the schemes differ \
                                in is the NVM's time. In the paper the processor's time counts too";
 
 /// Fences of commits, for each of `count`.

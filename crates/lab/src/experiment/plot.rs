@@ -1,7 +1,7 @@
 //! Charts as SVG and PNG, drawn by the same code.
 //!
-//! SVG is text, which its viewer sets in a font of its own; for PNG the font is part of the program, so that a chart looks the same
-//! on a machine without fonts.
+//! SVG is text, which its viewer sets in a font of its own; for PNG the font is part of the
+//! program, so that a chart looks the same on a machine without fonts.
 
 use std::fs;
 use std::io::BufWriter;
@@ -230,7 +230,8 @@ mod tests {
                 .filter(|p| **p == [r, g, b])
                 .count()
         };
-        // The bar fills more than a third of its group's half, up to its value; the second group has none.
+        // The bar fills more than a third of its group's half, up to its value; the second group
+        // has none.
         assert!(is(COLOURS[0]) > (SIZE.0 * SIZE.1 / 8) as usize);
         assert!(is(LINES[0]) > SIZE.0 as usize / 2);
         assert_eq!(is(COLOURS[1]), 0);

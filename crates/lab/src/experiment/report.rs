@@ -8,7 +8,8 @@ use crate::system::{Measured, Medium};
 /// The version of the JSON. Fields may be added to a version; none goes or changes its meaning.
 pub const VERSION: u32 = 2;
 
-/// How far a figure may be from the paper's and still be the same, as a share of it, where nothing else is said.
+/// How far a figure may be from the paper's and still be the same, as a share of it, where nothing
+/// else is said.
 pub const TOLERANCE: f64 = 0.1;
 
 /// An experiment's result.

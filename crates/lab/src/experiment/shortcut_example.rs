@@ -179,7 +179,12 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         show(&mut report, name, &work, &found);
         report.runs.extend(found.into_iter().map(|bytes| bytes.run));
     }
-    report.notes.push("The paper counts the example's checkpoint of ext3 (two of the four blocks) and leaves out that of the 200 bytes, which Figure 1 counts: 1,424 bytes by that way.".to_owned());
+    report.notes.push(
+        "The paper counts the example's checkpoint of ext3 (two of the four blocks) \
+        and leaves out that of the 200 bytes, which Figure 1 counts: 1,424 bytes by that \
+        way."
+            .to_owned(),
+    );
     Ok(report)
 }
 

@@ -1,7 +1,8 @@
 //! Figure 4 of the Shortcut-JFS paper: Shortcut-JFS against ext3 with iozone and PostMark.
 //!
-//! The paper commits every 5 seconds, and says of PostMark's filesets that they write 500 and 300 MB in all. Files of one size and
-//! the original's biases give just that in the transactions, 500 creations of 1 MB and 6 of 50 MB, so that is what is run.
+//! The paper commits every 5 seconds, and says of PostMark's filesets that they write 500 and 300
+//! MB in all. Files of one size and the original's biases give just that in the transactions, 500
+//! creations of 1 MB and 6 of 50 MB, so that is what is run.
 
 use anyhow::Result;
 use stetfs_media::Cause;
@@ -118,14 +119,16 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         (
             "postmark",
             format!(
-                "fileset 1: 1000 transactions on 1000 files of {} bytes; fileset 2: 10 on 10 of {}; biases 5 and 5, unbuffered",
+                "fileset 1: 1000 transactions on 1000 files of {} bytes; fileset 2: 10 on 10 of \
+                    {}; biases 5 and 5, unbuffered",
                 small?, large?
             ),
         ),
         (
             "volume",
             format!(
-                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, caches of {memory_mib} MiB, for both systems",
+                "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, caches of {memory_mib} MiB, for \
+                    both systems",
                 volume.mib, volume.journal_mib
             ),
         ),
@@ -319,7 +322,8 @@ impl Reads {
 fn why_more(bytes: f64, durable: Durable) -> String {
     let what = match durable {
         Durable::EachWrite => {
-            "the paper commits every 5 s; where each write is durable, ext3 writes whole blocks of metadata, a descriptor and a commit record for each"
+            "the paper commits every 5 s; where each write is durable, ext3 writes whole blocks of \
+                metadata, a descriptor and a commit record for each"
         }
         Durable::Every(_) => "not known",
     };
@@ -331,7 +335,8 @@ fn why_short(bytes: f64, reads: &Reads) -> String {
     let without = geometric_mean(&reads.gains_without);
     let what = match reads.asked_bytes {
         0 => format!(
-            "the old content of what is overwritten, to compare it with the new: {:.2} bytes for each byte written",
+            "the old content of what is overwritten, to compare it with the new: {:.2} bytes for \
+                each byte written",
             reads.read_bytes as f64 / reads.written_bytes as f64
         ),
         asked => format!(
@@ -340,8 +345,10 @@ fn why_short(bytes: f64, reads: &Reads) -> String {
         ),
     };
     format!(
-        "adp-s writes {bytes:.2} times less. It spends {:.0} % of its time reading {what}; ext3, with its page \
-         cache, {:.0} %. If reading took no time, the gain would be {without:.2}x. The paper's ext3 pays for its block layer besides, for \
+        "adp-s writes {bytes:.2} times less. It spends {:.0} % of its time reading {what}; ext3, \
+            with its page \
+         cache, {:.0} %. If reading took no time, the gain would be {without:.2}x. The paper's \
+         ext3 pays for its block layer besides, for \
          which the paper gives no figure and for which nothing is charged here",
         reads.percent(1),
         reads.percent(0),

@@ -37,7 +37,8 @@ const VOLUME: u64 = 2 << 30;
 const JOURNAL: u64 = 64 << 20;
 const MEMORY_MIB: u64 = 256;
 
-/// Bytes that the paper's Table I writes of data for a write of `len` bytes into one block: log and checkpoint.
+/// Bytes that the paper's Table I writes of data for a write of `len` bytes into one block: log and
+/// checkpoint.
 fn by_table(system: usize, len: u64) -> u64 {
     let (block, is_more_than_half) = (u64::from(BLOCK), len > u64::from(BLOCK) / 2);
     match system {
@@ -55,7 +56,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup = vec![
         (
             "workload",
-            "iozone random write, each write durable (O_SYNC), one record a block: each block of the file changes once"
+            "iozone random write, each write durable (O_SYNC), one record a block: each block of \
+                the file changes once"
                 .to_owned(),
         ),
         (
@@ -302,7 +304,8 @@ fn packed(
 ) -> Result<()> {
     let work = Iozone::packed(Test::RandomWrite, file_bytes, 3 << 10, setting.seed);
     let mut table = Table::new(
-        "3 KiB packed as iozone does it, half of the records across two blocks: bytes by each write, and MiB/s on PCM",
+        "3 KiB packed as iozone does it, half of the records across two blocks: bytes by each \
+            write, and MiB/s on PCM",
         ["system", "bytes", "MiB/s"],
     );
     for system in SYSTEMS {
@@ -317,6 +320,10 @@ fn packed(
         report.runs.push(run);
     }
     report.tables.push(table);
-    report.notes.push("The paper's sizes suppose one write a block. iozone packs records, and of 3 KiB only every other one changes more than half of a block.".to_owned());
+    report.notes.push(
+        "The paper's sizes suppose one write a block. iozone packs records, and of 3 \
+        KiB only every other one changes more than half of a block."
+            .to_owned(),
+    );
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Recovery of Shortcut-JFS takes as long as its log is, not as its volume is (section III.B of the paper).
+//! Recovery of Shortcut-JFS takes as long as its log is, not as its volume is (section III.B of the
+//! paper).
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -68,9 +69,22 @@ pub struct RecoveryRun {
 fn run(setting: &Setting<'_>) -> Result<Report> {
     let mut report = Report::new(&EXPERIMENT, setting);
     report.setup = vec![
-        ("log", "filled by random writes of 2 KiB (half a block), each durable, into a file of 64 MiB; then a crash".to_owned()),
-        ("volumes", "ext3, blocks of 4 KiB, journal of 320 MiB: Shortcut-JFS checkpoints when a quarter of it is full".to_owned()),
-        ("time", "of the whole mount; a log of 0 is a clean mount".to_owned()),
+        (
+            "log",
+            "filled by random writes of 2 KiB (half a block), each durable, into a file of 64 \
+            MiB; then a crash"
+                .to_owned(),
+        ),
+        (
+            "volumes",
+            "ext3, blocks of 4 KiB, journal of 320 MiB: Shortcut-JFS checkpoints when a \
+            quarter of it is full"
+                .to_owned(),
+        ),
+        (
+            "time",
+            "of the whole mount; a log of 0 is a clean mount".to_owned(),
+        ),
     ];
     let volumes = VOLUMES
         .into_iter()
@@ -263,10 +277,12 @@ fn show(report: &mut Report, medium: Medium, all: &[Recovered]) {
     });
 }
 
-/// How far virtual times that should be alike may be apart: by what a mount reads more of a larger volume.
+/// How far virtual times that should be alike may be apart: by what a mount reads more of a larger
+/// volume.
 const TOLERANCE: f64 = 0.05;
 
-/// Bytes are judged on each medium, times where they are virtual: real ones differ by what else the machine does.
+/// Bytes are judged on each medium, times where they are virtual: real ones differ by what else the
+/// machine does.
 fn check(report: &mut Report, medium: Medium, system: System, all: &[Recovered]) {
     let mine: Vec<_> = all.iter().filter(|r| r.system == system.name).collect();
     let smallest = mine.iter().map(|r| r.volume).min().unwrap_or(0);
@@ -306,7 +322,8 @@ fn check(report: &mut Report, medium: Medium, system: System, all: &[Recovered])
     let half = small[small.len() - 2];
     let base = small[0].elapsed_ns() as f64;
     let growth = (most.elapsed_ns() as f64 - base) / (half.elapsed_ns() as f64 - base);
-    // Less than twice where a block is in the log several times and only its newest copy is written.
+    // Less than twice where a block is in the log several times and only its newest copy is
+    // written.
     report
         .compare(
             format!("{on}: time over that of a clean mount, with twice the log"),

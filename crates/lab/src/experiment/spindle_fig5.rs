@@ -33,7 +33,8 @@ const LINES_SAVED: f64 = 32.6;
 
 const SYSTEMS: [System; 4] = [SPINDLE, TINCA, SPINDLE_2, EXT4_JOURNAL];
 
-/// Whether each write is followed by an fsync. The paper does not say; what a write costs depends on it.
+/// Whether each write is followed by an fsync. The paper does not say; what a write costs depends
+/// on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syncs {
     Never,
@@ -58,7 +59,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup.push((
         "workload",
         format!(
-            "a file of {} MiB; {operations} operations at random places, and as many before, so that the cache is as full as it gets. The paper runs 20 \
+            "a file of {} MiB; {operations} operations at random places, and as many before, so \
+                that the cache is as full as it gets. The paper runs 20 \
              minutes",
             file_bytes >> 20
         ),
@@ -90,7 +92,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         }
     }
     report.notes.push(
-        "the paper counts flushes of lines for each write, and so does the table; a share of 100 % reads has none, and there they are for each operation"
+        "the paper counts flushes of lines for each write, and so does the table; a share of 100 % \
+            reads has none, and there they are for each operation"
             .to_owned(),
     );
     Ok(report)
@@ -174,10 +177,14 @@ fn check(report: &mut Report, syncs: Syncs, operations: u64, cells: &[Measured])
         .because_of(|verdict| {
             match verdict {
                 Verdict::Overshot => {
-                    "where each write commits, most lines are those of metadata, of which Spindle writes an inode's part instead of two whole blocks; the \
+                    "where each write commits, most lines are those of metadata, of which Spindle \
+                        writes an inode's part instead of two whole blocks; the \
                      paper does not say when its writes commit"
                 }
-                _ => "a commit every 5 s has thousands of blocks of data and hardly any metadata, where alone Spindle saves",
+                _ => {
+                    "a commit every 5 s has thousands of blocks of data and hardly any metadata, \
+                    where alone Spindle saves"
+                }
             }
             .to_owned()
         });

@@ -12,7 +12,8 @@ use crate::workload::{Durable, Filebench, Personality};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "spindle-fig6",
-    title: "Spindle against Tinca: filebench's fileserver, webproxy and varmail, by the size of files",
+    title: "Spindle against Tinca: filebench's fileserver, webproxy and varmail, by the size of \
+        files",
     paper: "Yan, Huang, Huang, NPC 2019, Figure 6",
     scale: 1.0 / 128.0,
     has_real_time: true,
@@ -45,8 +46,10 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     report.setup.push((
         "workload",
         format!(
-            "sets of {} MiB, in files of 16 to 128 KiB on average (the paper's text names no sizes), with filebench's own threads and lists; each thread goes \
-             through its list as often as it takes to make as many files as the set has. The paper runs 30 minutes",
+            "sets of {} MiB, in files of 16 to 128 KiB on average (the paper's text names no \
+                sizes), with filebench's own threads and lists; each thread goes \
+             through its list as often as it takes to make as many files as the set has. The paper \
+             runs 30 minutes",
             data >> 20
         ),
     ));

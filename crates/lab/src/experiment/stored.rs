@@ -1,6 +1,7 @@
 //! Reports that are kept, and the tables of a document that are made from them.
 //!
-//! A document has a marker where a table of a report is shown, and one where that ends; what lies between is replaced:
+//! A document has a marker where a table of a report is shown, and one where that ends; what lies
+//! between is replaced:
 //!
 //! ```text
 //! <!-- report dj-fig12: table "A transaction" rows="DELETE|WAL" columns=1,4,6 -->
@@ -8,8 +9,9 @@
 //! <!-- end -->
 //! ```
 //!
-//! `table` shows the table whose title begins so, of it the rows whose name contains one of these, and the columns with these numbers (the name of a
-//! row is 0 and always there). `checks` shows the claims that contain these words, with their verdicts and why; without words, all of them.
+//! `table` shows the table whose title begins so, of it the rows whose name contains one of these,
+//! and the columns with these numbers (the name of a row is 0 and always there). `checks` shows the
+//! claims that contain these words, with their verdicts and why; without words, all of them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -76,7 +78,8 @@ impl Store {
         Self { dir: dir.into() }
     }
 
-    /// The experiments of which there are reports: those that have something to show in virtual time.
+    /// The experiments of which there are reports: those that have something to show in virtual
+    /// time.
     pub fn experiments() -> impl Iterator<Item = &'static Experiment> {
         EXPERIMENTS.iter().filter(|e| e.id != "dj-fig5")
     }
@@ -131,7 +134,8 @@ impl Store {
     /// The document with its tables made anew.
     ///
     /// # Errors
-    /// A marker that is not understood or not ended; a report, a table, a row, a claim that is not there.
+    /// A marker that is not understood or not ended; a report, a table, a row, a claim that is not
+    /// there.
     pub fn render(&self, document: &str) -> Result<String> {
         document::render(document, "<!-- report ", |marker| self.show(marker))
     }
@@ -262,8 +266,8 @@ pub fn places(root: &Path) -> (PathBuf, Store) {
     )
 }
 
-/// What all experiments give on a scale so small that tests run them: a checksum of checks and tables each. Where it has changed, the report that is
-/// kept is old too.
+/// What all experiments give on a scale so small that tests run them: a checksum of checks and
+/// tables each. Where it has changed, the report that is kept is old too.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Small(BTreeMap<String, String>);

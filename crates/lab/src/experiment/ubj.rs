@@ -1,8 +1,9 @@
-//! The figures of UBJ's slides: IOzone, filebench, PostMark, the commit period, hits on frozen blocks, each against ext4 that journals everything; and
-//! what `cow=range` saves.
+//! The figures of UBJ's slides: IOzone, filebench, PostMark, the commit period, hits on frozen
+//! blocks, each against ext4 that journals everything; and what `cow=range` saves.
 //!
-//! Two times: until everything is durable, which for UBJ is when it is frozen; and until everything is home too, in which nobody leaves work
-//! behind. A benchmark ends when everything is durable, so the claims are checked on the first; it owes much to the size of the cache, which the slides do
+//! Two times: until everything is durable, which for UBJ is when it is frozen; and until everything
+//! is home too, in which nobody leaves work behind. A benchmark ends when everything is durable, so
+//! the claims are checked on the first; it owes much to the size of the cache, which the slides do
 //! not name.
 
 use std::time::Duration;
@@ -71,7 +72,8 @@ pub(super) const COW: Experiment = experiment(
     run_cow,
 );
 
-/// An i3 with 4 GB, of which a part plays NVM with the speed of DRAM; the slides do not say how much. ext4 has as much memory.
+/// An i3 with 4 GB, of which a part plays NVM with the speed of DRAM; the slides do not say how
+/// much. ext4 has as much memory.
 const MACHINE: Machine = server(4 << 30, 1 << 30, 1 << 30, PmemTiming::Dram);
 /// Megabytes of the sets of the slide on IOzone.
 const MIB: [u64; 5] = [100, 150, 200, 250, 300];
@@ -191,7 +193,8 @@ fn check(report: &mut Report, medium: Medium, claim: &str, aim: f64, pairs: &[Pa
 fn why(verdict: Verdict) -> String {
     match verdict {
         Verdict::Overshot => {
-            "everything fits into the cache, so that nothing goes home in the run and the gain is that of memory over a disk; the slides do not say how large \
+            "everything fits into the cache, so that nothing goes home in the run and the gain is \
+                that of memory over a disk; the slides do not say how large \
              the cache was, and virtual time has no processor in it"
         }
         _ => "not known: the slides give no parameters",
@@ -267,7 +270,8 @@ fn served(setting: &Setting<'_>, personality: Personality) -> Result<crate::work
 }
 
 fn run_filebench(setting: &Setting<'_>) -> Result<Report> {
-    let workload = "sets of 1 GiB (scaled) in files of 32 KiB on average, filebench's own threads and lists; each thread goes through its list as often as \
+    let workload = "sets of 1 GiB (scaled) in files of 32 KiB on average, filebench's own threads \
+        and lists; each thread goes through its list as often as \
                     it takes to make as many files as the set has"
         .to_owned();
     let (mut report, ground) = begin(setting, &FILEBENCH, workload)?;
@@ -293,7 +297,8 @@ fn run_filebench(setting: &Setting<'_>) -> Result<Report> {
 }
 
 fn postmark(setting: &Setting<'_>) -> Result<Postmark> {
-    // The slides give no parameters: files of a mail server, a set that is larger than transactions of 5 s.
+    // The slides give no parameters: files of a mail server, a set that is larger than transactions
+    // of 5 s.
     let count = |n: u64| setting.scaled(n, 1).map(|n| n as u32);
     Ok(Postmark {
         files: count(20_000)?,
@@ -307,7 +312,9 @@ fn postmark(setting: &Setting<'_>) -> Result<Postmark> {
 }
 
 fn run_postmark(setting: &Setting<'_>) -> Result<Report> {
-    let workload = "20,000 files of 0.5 to 16 KiB and 100,000 transactions (scaled; the slides give no parameters), 100 directories".to_owned();
+    let workload = "20,000 files of 0.5 to 16 KiB and 100,000 transactions (scaled; the slides \
+        give no parameters), 100 directories"
+        .to_owned();
     let (mut report, ground) = begin(setting, &POSTMARK, workload)?;
     let work = postmark(setting)?;
     for medium in ground.media(setting) {
@@ -360,9 +367,11 @@ fn run_period(setting: &Setting<'_>) -> Result<Report> {
 }
 
 fn run_cow(setting: &Setting<'_>) -> Result<Report> {
-    let workload = "5,000 (scaled) updates of 100 bytes in SQLite, each a transaction; filebench's varmail and PostMark as in ubj-filebench and ubj-postmark, each write durable \
+    let workload =
+        "5,000 (scaled) updates of 100 bytes in SQLite, each a transaction; filebench's \
+        varmail and PostMark as in ubj-filebench and ubj-postmark, each write durable \
                     in PostMark"
-        .to_owned();
+            .to_owned();
     let (mut report, ground) = begin(setting, &COW, workload)?;
     let medium = ground.media(setting)[0];
     let mut works: Vec<(String, Durable, Box<dyn Workload>)> = Vec::new();
@@ -438,7 +447,10 @@ fn run_cow(setting: &Setting<'_>) -> Result<Report> {
 }
 
 fn run_hits(setting: &Setting<'_>) -> Result<Report> {
-    let workload = "filebench's servers and PostMark as in ubj-filebench and ubj-postmark, and fio with half of its operations reads on a file of 256 MB".to_owned();
+    let workload =
+        "filebench's servers and PostMark as in ubj-filebench and ubj-postmark, and fio \
+        with half of its operations reads on a file of 256 MB"
+            .to_owned();
     let (mut report, ground) = begin(setting, &HITS, workload)?;
     let medium = ground.media(setting)[0];
     let mut works: Vec<(String, Box<dyn Workload>)> = Vec::new();
@@ -496,7 +508,8 @@ fn run_hits(setting: &Setting<'_>) -> Result<Report> {
         lines: Vec::new(),
     });
     report.notes.push(
-        "the slides' figure has no legible scale, so that there is nothing to compare with; blocks that the running transaction has changed are read from \
+        "the slides' figure has no legible scale, so that there is nothing to compare with; blocks \
+            that the running transaction has changed are read from \
          memory and are not counted"
             .to_owned(),
     );

@@ -85,7 +85,8 @@ pub struct Measured {
     pub virtual_ns: Option<u64>,
     /// The same until everything was durable.
     pub virtual_durable_ns: Option<u64>,
-    /// Real time until everything was durable. Of simulated media, it says how fast they are simulated.
+    /// Real time until everything was durable. Of simulated media, it says how fast they are
+    /// simulated.
     pub real_ns: u64,
     /// What the medium did until everything was home.
     pub device: MeterSnapshot,
@@ -139,7 +140,8 @@ impl Measured {
 }
 
 impl Bed {
-    /// A fresh copy of `volume`, mounted. `memory_mib` bounds the caches, of which half is dirty data at most.
+    /// A fresh copy of `volume`, mounted. `memory_mib` bounds the caches, of which half is dirty
+    /// data at most.
     ///
     /// # Errors
     /// What is missing on this machine; of the mount.
@@ -222,7 +224,8 @@ impl Bed {
         self.mount_again()
     }
 
-    /// Crashes and mounts again: in simulated memory and on a simulated card what was not yet durable is lost; elsewhere the process forgets the volume.
+    /// Crashes and mounts again: in simulated memory and on a simulated card what was not yet
+    /// durable is lost; elsewhere the process forgets the volume.
     ///
     /// # Errors
     /// Of the mount.
@@ -363,7 +366,8 @@ impl Bed {
         nvm.map(|nvm| nvm.meter().snapshot())
     }
 
-    /// Reads everything once, so that no page of a mapping is touched for the first time while the time is taken.
+    /// Reads everything once, so that no page of a mapping is touched for the first time while the
+    /// time is taken.
     fn touch(&self) -> Result<()> {
         let mut buffer = vec![0; 1 << 20];
         let tag = Tag::new(stetfs_media::Class::Data, Cause::Read);
@@ -381,7 +385,8 @@ fn check_room(dir: &Path, bytes: u64) -> Result<()> {
     let free = fs.f_bavail * fs.f_frsize;
     ensure!(
         free > bytes + bytes / 8,
-        "a volume of {} MiB does not fit into {}, where {} MiB are free; take a smaller scale, or virtual time only",
+        "a volume of {} MiB does not fit into {}, where {} MiB are free; take a smaller scale, or \
+            virtual time only",
         bytes >> 20,
         dir.display(),
         free >> 20
@@ -454,8 +459,8 @@ fn real_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// On simulated media nothing happens by the machine's clock and no thread works in the background: the session commits, and
-/// checkpoints come by the space in the log.
+/// On simulated media nothing happens by the machine's clock and no thread works in the background:
+/// the session commits, and checkpoints come by the space in the log.
 fn options(ground: &Ground, system: System, memory_mib: u64) -> Result<MountOptions> {
     let common = format!("{},noatime,memory={memory_mib}M", system.options);
     let mut options = MountOptions::parse(&common)?;

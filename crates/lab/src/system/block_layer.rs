@@ -1,8 +1,9 @@
-//! Memory behind a block layer: only whole sectors go through it, and nobody above knows that it is memory.
+//! Memory behind a block layer: only whole sectors go through it, and nobody above knows that it is
+//! memory.
 //!
-//! The Shortcut-JFS paper measures ext3 on a ram disk and says that the layer costs "a large margin", and no figure. So no time
-//! is charged for the layer's own work: in virtual time ext3 is as good as its bytes. What a layer costs on this machine
-//! is measured on the real medium.
+//! The Shortcut-JFS paper measures ext3 on a ram disk and says that the layer costs "a large
+//! margin", and no figure. So no time is charged for the layer's own work: in virtual time ext3 is
+//! as good as its bytes. What a layer costs on this machine is measured on the real medium.
 
 use std::sync::Arc;
 

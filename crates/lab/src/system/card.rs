@@ -1,5 +1,6 @@
-//! A device with memory beside it that keeps what it holds: a memory card with a little, as a telephone would have them, which Delta Journaling was
-//! measured on; a hard disk with a cache, which UBJ, Tinca and Spindle were.
+//! A device with memory beside it that keeps what it holds: a memory card with a little, as a
+//! telephone would have them, which Delta Journaling was measured on; a hard disk with a cache,
+//! which UBJ, Tinca and Spindle were.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ pub struct Nvram {
 impl Nvram {
     pub(super) fn about_card(self) -> String {
         format!(
-            "virtual time; a simulated card of class 10, without a cache (crates/media/src/sim/timing.rs has its figures), and {} KiB of NVRAM \
+            "virtual time; a simulated card of class 10, without a cache \
+                (crates/media/src/sim/timing.rs has its figures), and {} KiB of NVRAM \
              with {} ns a line of 64 bytes loaded or written",
             self.bytes >> 10,
             self.timing.flush_ns()
@@ -34,7 +36,8 @@ impl Nvram {
 
     pub(super) fn about_hard_disk(self) -> String {
         format!(
-            "virtual time; a simulated hard disk with 7,200 turns a minute and a write cache (crates/media/src/sim/timing.rs has its figures), and {} MiB of NVM \
+            "virtual time; a simulated hard disk with 7,200 turns a minute and a write cache \
+                (crates/media/src/sim/timing.rs has its figures), and {} MiB of NVM \
              with {} ns a line of 64 bytes loaded and {} ns a line written",
             self.bytes >> 20,
             self.timing.load_ns(),
@@ -45,7 +48,8 @@ impl Nvram {
     pub(super) fn about_disk(self) -> String {
         let dir = std::env::temp_dir();
         format!(
-            "real time, median of three; a file in {}, past the page cache where that can be, and {} KiB of this machine's memory for NVRAM",
+            "real time, median of three; a file in {}, past the page cache where that can be, and \
+                {} KiB of this machine's memory for NVRAM",
             dir.display(),
             self.bytes >> 10
         )

@@ -1,7 +1,8 @@
 //! What transactions change in the blocks that they overwrite.
 //!
-//! The volume is mounted without a journal (scheme `null`), so that a commit writes every block of its transaction home, where the device still has
-//! what was there before: each pair is taken as it passes. A block that the bitmap of before has for free is new and no update.
+//! The volume is mounted without a journal (scheme `null`), so that a commit writes every block of
+//! its transaction home, where the device still has what was there before: each pair is taken as it
+//! passes. A block that the bitmap of before has for free is new and no update.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +32,8 @@ pub struct Changes {
     pub new_blocks: u64,
     /// Blocks that were overwritten, by class and bytes that differ: `[n]` have `n`.
     pub updates: BTreeMap<Class, Vec<u64>>,
-    /// What scheme dj's way to capture the differences took one core of this machine, in nanoseconds: exclusive or, count, and LZO where that
-    /// is wanted.
+    /// What scheme dj's way to capture the differences took one core of this machine, in
+    /// nanoseconds: exclusive or, count, and LZO where that is wanted.
     pub capture_ns: u64,
 }
 

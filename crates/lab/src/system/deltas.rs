@@ -72,7 +72,8 @@ pub(super) struct CountedPmem {
     counting: Mutex<Counting>,
 }
 
-/// The count, and what was stored for the log since the last fence: a transaction, in two pieces where the ring begins anew.
+/// The count, and what was stored for the log since the last fence: a transaction, in two pieces
+/// where the ring begins anew.
 #[derive(Default)]
 struct Counting {
     count: DeltaCount,

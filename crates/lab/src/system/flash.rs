@@ -67,13 +67,16 @@ impl Flash {
         let mapped = match self.units {
             1 => "whole pages".to_owned(),
             n => format!(
-                "units of {} bytes, {n} of which wait in a controller's memory with capacitors until they fill a page",
+                "units of {} bytes, {n} of which wait in a controller's memory with capacitors \
+                    until they fill a page",
                 geometry.page_bytes / n
             ),
         };
         format!(
-            "virtual time; {} MiB in pages of {} bytes and erase blocks of {} KiB; {} us to read a page, {} to program one, {} ms to erase a \
-             block, {} MB/s on the bus; our flash translation layer maps {mapped}, and exports {} MiB",
+            "virtual time; {} MiB in pages of {} bytes and erase blocks of {} KiB; {} us to read a \
+                page, {} to program one, {} ms to erase a \
+             block, {} MB/s on the bus; our flash translation layer maps {mapped}, and exports {} \
+             MiB",
             geometry.data_bytes() >> 20,
             geometry.page_bytes,
             (geometry.page_bytes * geometry.pages_per_block) >> 10,

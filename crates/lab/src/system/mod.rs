@@ -1,13 +1,15 @@
 //! The systems that are compared, on the media that they are compared on.
 //!
-//! A [`System`] is a scheme with its options on a kind of volume; a [`Medium`] is simulated, and then time is virtual and
-//! the same on every machine, or the memory of this one. A [`Bed`] is a volume of the system, mounted; [`Bed::measure`] runs a
-//! workload on it.
+//! A [`System`] is a scheme with its options on a kind of volume; a [`Medium`] is simulated, and
+//! then time is virtual and the same on every machine, or the memory of this one. A [`Bed`] is a
+//! volume of the system, mounted; [`Bed::measure`] runs a workload on it.
 //!
-//! What is measured: from the first call until everything is durable, and then, by unmounting, until everything is home. In virtual time
-//! both count, so that no scheme leaves work behind; what only an unmount does (superblock, log header, wiping the
-//! log: [`Cause::Control`]) is left out. On flash what a commit or a checkpoint writes to the log's superblock is counted all the same,
-//! because a scheme that remaps writes it with every commit. Real time ends when everything is durable, since an unmount's work cannot be told apart in it.
+//! What is measured: from the first call until everything is durable, and then, by unmounting,
+//! until everything is home. In virtual time both count, so that no scheme leaves work behind; what
+//! only an unmount does (superblock, log header, wiping the log: [`Cause::Control`]) is left out.
+//! On flash what a commit or a checkpoint writes to the log's superblock is counted all the same,
+//! because a scheme that remaps writes it with every commit. Real time ends when everything is
+//! durable, since an unmount's work cannot be told apart in it.
 
 mod bed;
 mod block_layer;
@@ -129,14 +131,18 @@ pub enum Medium {
     Sim(PmemTiming),
     /// A simulated NAND part behind our flash translation layer; time is virtual.
     Nand(Flash),
-    /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have this much.
+    /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have
+    /// this much.
     Card(Nvram),
-    /// A simulated hard disk; time is virtual. Schemes that have memory beside the volume have this much.
+    /// A simulated hard disk; time is virtual. Schemes that have memory beside the volume have this
+    /// much.
     HardDisk(Nvram),
-    /// A file on this machine's disk, past the page cache where that can be, and a mapped file in its memory beside it.
+    /// A file on this machine's disk, past the page cache where that can be, and a mapped file in
+    /// its memory beside it.
     Disk(Nvram),
-    /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device, which is a block layer, for those
-    /// that see blocks. Without the privilege for that the file itself, whose block layer is the kernel's page cache.
+    /// A file in this machine's memory, mapped by systems that see bytes; behind a loop device,
+    /// which is a block layer, for those that see blocks. Without the privilege for that the file
+    /// itself, whose block layer is the kernel's page cache.
     Memory,
 }
 
@@ -165,7 +171,8 @@ impl Medium {
     pub fn about(self) -> String {
         match self {
             Self::Sim(timing) => format!(
-                "virtual time; {} ns a line of 64 bytes loaded, {} ns a line written; a block layer before it costs nothing itself",
+                "virtual time; {} ns a line of 64 bytes loaded, {} ns a line written; a block \
+                    layer before it costs nothing itself",
                 timing.load_ns(),
                 timing.flush_ns()
             ),
@@ -173,9 +180,12 @@ impl Medium {
             Self::Card(nvram) => nvram.about_card(),
             Self::HardDisk(nvram) => nvram.about_hard_disk(),
             Self::Disk(nvram) => nvram.about_disk(),
-            Self::Memory => "real time, median of three; systems that see bytes map a file in this machine's memory, the others have a \
+            Self::Memory => {
+                "real time, median of three; systems that see bytes map a file in this \
+                machine's memory, the others have a \
                              loop device on one, or without privilege the file"
-                .to_owned(),
+                    .to_owned()
+            }
         }
     }
 }

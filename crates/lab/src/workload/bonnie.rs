@@ -1,12 +1,15 @@
-//! Bonnie: one large file, a byte at a time and a block at a time (Bray, "Bonnie", textuality.com/bonnie; 1.x, not Bonnie++).
+//! Bonnie: one large file, a byte at a time and a block at a time (Bray, "Bonnie",
+//! textuality.com/bonnie; 1.x, not Bonnie++).
 //!
 //! Its three tests that write, in its order and with its contents:
 //!
-//! - *character write* makes the file and puts one byte after the other, 0 to 127 and again, through the buffer of the
-//!   C library, which calls write(2) when it is full: with st_blksize bytes;
-//! - *rewrite* reads a block, changes one word of it, goes back and writes the block, to the end of the file;
-//! - *block write* makes the file anew (the old one is unlinked before) and writes it block by block; from one to the next one word is
-//!   another, from the beginning to the end of the block.
+//! - *character write* makes the file and puts one byte after the other, 0 to 127 and again,
+//!   through the buffer of the C library, which calls write(2) when it is full: with st_blksize
+//!   bytes;
+//! - *rewrite* reads a block, changes one word of it, goes back and writes the block, to the end of
+//!   the file;
+//! - *block write* makes the file anew (the old one is unlinked before) and writes it block by
+//!   block; from one to the next one word is another, from the beginning to the end of the block.
 //!
 //! The original's blocks have 16 KiB; the JFTL paper says 4 KiB. The flush at the end is timed.
 

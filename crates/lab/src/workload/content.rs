@@ -1,7 +1,8 @@
 //! Bytes to be written: cheap, the same for a seed, and no word like the one that it overwrites.
 //!
-//! iozone writes the same pattern in every pass. A scheme that compares a block with its old content would then have nothing to
-//! log, which is not what the benchmark means to measure; so here each pass has content of its own.
+//! iozone writes the same pattern in every pass. A scheme that compares a block with its old
+//! content would then have nothing to log, which is not what the benchmark means to measure; so
+//! here each pass has content of its own.
 
 use crate::rng::Rng;
 
@@ -26,8 +27,8 @@ impl Content {
         Self { pool, longest, rng }
     }
 
-    /// A piece of `len` bytes for the pass of this number: what a piece of the next or the last pass has in the same
-    /// place is another word, because pieces of odd passes begin at odd words.
+    /// A piece of `len` bytes for the pass of this number: what a piece of the next or the last
+    /// pass has in the same place is another word, because pieces of odd passes begin at odd words.
     ///
     /// # Panics
     /// It is longer than the longest.

@@ -1,16 +1,20 @@
-//! filebench's personalities of servers (github.com/filebench/filebench, commit ca9b7afe, workloads/fileserver.f, webproxy.f, varmail.f).
+//! filebench's personalities of servers (github.com/filebench/filebench, commit ca9b7afe,
+//! workloads/fileserver.f, webproxy.f, varmail.f).
 //!
-//! A set of files is there, of which four in five exist (`prealloc=80`); their sizes are drawn from a gamma distribution with the mean that the
-//! personality names and a shape of 1.5, filebench's default, as deep in directories as it takes that one holds `dir_width` on average. Each
-//! thread goes through the personality's list of operations again and again:
+//! A set of files is there, of which four in five exist (`prealloc=80`); their sizes are drawn from
+//! a gamma distribution with the mean that the personality names and a shape of 1.5, filebench's
+//! default, as deep in directories as it takes that one holds `dir_width` on average. Each thread
+//! goes through the personality's list of operations again and again:
 //!
-//! - *create* opens a file of the set that does not exist, *open* one that does, *delete* removes one that does; a file that a thread has open is
-//!   not taken by another one;
-//! - *write whole* writes as much as the set says that the file has, *read whole* as much as there is, both in pieces of 1 MiB;
+//! - *create* opens a file of the set that does not exist, *open* one that does, *delete* removes
+//!   one that does; a file that a thread has open is not taken by another one;
+//! - *write whole* writes as much as the set says that the file has, *read whole* as much as there
+//!   is, both in pieces of 1 MiB;
 //! - *append* writes 1 to `append_bytes` bytes at the end.
 //!
-//! The threads take turns, an operation each: the calls are then the same on every machine. Operations are counted as filebench does, one for each line
-//! of the list. Where filebench runs for a time, here each thread goes through its list `loops` times.
+//! The threads take turns, an operation each: the calls are then the same on every machine.
+//! Operations are counted as filebench does, one for each line of the list. Where filebench runs
+//! for a time, here each thread goes through its list `loops` times.
 
 use anyhow::{Context, Result, ensure};
 use rand_distr::{Distribution, Gamma};
@@ -144,7 +148,8 @@ impl Filebench {
         u64::from(self.threads) * u64::from(self.loops) * list
     }
 
-    /// The set's directories that files are in, each made or found by `get`, level by level until the last has room for all.
+    /// The set's directories that files are in, each made or found by `get`, level by level until
+    /// the last has room for all.
     fn dirs(
         &self,
         session: &mut Session<'_>,

@@ -1,8 +1,10 @@
-//! fio with one job that reads and writes blocks at random (`fio --rw=randrw --bs=4k --rwmixread=N --norandommap`, fio.readthedocs.io).
+//! fio with one job that reads and writes blocks at random
+//! (`fio --rw=randrw --bs=4k --rwmixread=N --norandommap`, fio.readthedocs.io).
 //!
-//! Each operation is a read or a write of one block at a place of the file that is drawn anew each time, a read in `read_percent` of 100. The file is
-//! there, written from the beginning to the end. As many operations as are measured come before, so that caches hold what they hold in
-//! the long run, as fio does with `ramp_time`.
+//! Each operation is a read or a write of one block at a place of the file that is drawn anew each
+//! time, a read in `read_percent` of 100. The file is there, written from the beginning to the end.
+//! As many operations as are measured come before, so that caches hold what they hold in the long
+//! run, as fio does with `ramp_time`.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;

@@ -1,16 +1,20 @@
 //! iozone: one file, written in records of one size (Norcott and Capps, iozone.org).
 //!
-//! What each test does is what iozone does with one process, `-i 0` for the first two, `-i 2` and `-i 9` for the others:
+//! What each test does is what iozone does with one process, `-i 0` for the first two, `-i 2` and
+//! `-i 9` for the others:
 //!
-//! - *write* makes a new file and writes it from the beginning to the end: space and mapping are new;
+//! - *write* makes a new file and writes it from the beginning to the end: space and mapping are
+//!   new;
 //! - *rewrite* writes the same file once more, in the same order;
-//! - *random write* writes each record of the file once, in an order that a shuffle gives: not at random places, of which some
-//!   would come twice;
-//! - *pwrite* writes the file that is there by pwrite(2), from the beginning to the end. Every write of the library names its
-//!   offset, so it makes the calls of rewrite; it is there because the papers show it.
+//! - *random write* writes each record of the file once, in an order that a shuffle gives: not at
+//!   random places, of which some would come twice;
+//! - *pwrite* writes the file that is there by pwrite(2), from the beginning to the end. Every
+//!   write of the library names its offset, so it makes the calls of rewrite; it is there because
+//!   the papers show it.
 //!
-//! The flush at the end is timed (`-e`). A record may stand at the start of a room that is larger than it: iozone packs
-//! records (and then those of 3 KiB lie across blocks of 4 KiB); the arithmetic of papers on blocks supposes one a block.
+//! The flush at the end is timed (`-e`). A record may stand at the start of a room that is larger
+//! than it: iozone packs records (and then those of 3 KiB lie across blocks of 4 KiB); the
+//! arithmetic of papers on blocks supposes one a block.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -57,7 +61,8 @@ pub struct Iozone {
     pub file_bytes: u64,
     /// Bytes of a record (`-r`).
     pub record_bytes: u32,
-    /// Bytes from the start of one record to that of the next: not less than a record, and as much when they are packed.
+    /// Bytes from the start of one record to that of the next: not less than a record, and as much
+    /// when they are packed.
     pub room_bytes: u32,
     /// What contents and the shuffle are drawn from.
     pub seed: u64,

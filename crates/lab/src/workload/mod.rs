@@ -1,8 +1,9 @@
-//! Workloads that behave as the benchmarks of the papers do, driven through the library on any scheme and medium.
+//! Workloads that behave as the benchmarks of the papers do, driven through the library on any
+//! scheme and medium.
 //!
-//! A [`Workload`] makes calls through a [`Session`], which decides when what was written becomes durable, counts, and tells
-//! how far it is. The same workload with the same seed makes the same calls on every system. (What power cuts are
-//! explored with is in `crash/workload.rs`.)
+//! A [`Workload`] makes calls through a [`Session`], which decides when what was written becomes
+//! durable, counts, and tells how far it is. The same workload with the same seed makes the same
+//! calls on every system. (What power cuts are explored with is in `crash/workload.rs`.)
 
 pub mod bonnie;
 mod content;
@@ -40,8 +41,8 @@ pub trait Workload {
     /// Of the volume.
     fn prepare(&self, session: &mut Session<'_>) -> Result<()>;
 
-    /// After everything is home and the volume was mounted again: brings into the cache, where the system has one, what the original
-    /// would find there. Not measured either.
+    /// After everything is home and the volume was mounted again: brings into the cache, where the
+    /// system has one, what the original would find there. Not measured either.
     ///
     /// # Errors
     /// Of the volume.
@@ -60,7 +61,8 @@ pub trait Workload {
         false
     }
 
-    /// After everything is home and the volume was mounted again: whether the run has left what it should. Not measured.
+    /// After everything is home and the volume was mounted again: whether the run has left what it
+    /// should. Not measured.
     ///
     /// # Errors
     /// It has not; of the volume.

@@ -1,7 +1,9 @@
-//! Blocks of a file that are overwritten, each with a chosen share of it changed: the synthetic workloads and traces of the Delta Journaling paper.
+//! Blocks of a file that are overwritten, each with a chosen share of it changed: the synthetic
+//! workloads and traces of the Delta Journaling paper.
 //!
-//! The paper says how large the differences are and not where they lie or what is written. Here what changes in a block is one run of bytes, at
-//! random in it and around its end; see [`Change`] for what the bytes become.
+//! The paper says how large the differences are and not where they lie or what is written. Here
+//! what changes in a block is one run of bytes, at random in it and around its end; see [`Change`]
+//! for what the bytes become.
 
 use anyhow::{Result, ensure};
 use rand_distr::{Beta, Distribution, Uniform, Zipf};
@@ -17,7 +19,8 @@ pub enum Differences {
     Fixed(u32),
     /// Percent from 1 to 100, each as likely as its power of minus this.
     Zipf(f64),
-    /// Either very little or very much: the beta distribution with both its parameters this, which is less than 1.
+    /// Either very little or very much: the beta distribution with both its parameters this, which
+    /// is less than 1.
     Bathtub(f64),
     /// Each share is as likely as any other.
     Uniform,
@@ -63,9 +66,11 @@ impl Differences {
 /// What becomes of bytes that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Every bit of them: the share of the bytes is the share of the bits, and the difference is as regular as can be.
+    /// Every bit of them: the share of the bytes is the share of the bits, and the difference is as
+    /// regular as can be.
     Inverted,
-    /// They get random values, of whose bits half differ: the share is that of the bits, so twice as many bytes change.
+    /// They get random values, of whose bits half differ: the share is that of the bits, so twice
+    /// as many bytes change.
     NewValues,
 }
 
@@ -101,7 +106,8 @@ const NAME: &str = "overwritten";
 /// Blocks of a call that prepares or warms.
 const AT_ONCE: usize = 256;
 
-/// A block to be overwritten, and the bytes of it that change: so many from there on, around its end.
+/// A block to be overwritten, and the bytes of it that change: so many from there on, around its
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The block.
@@ -183,7 +189,8 @@ impl Workload for Overwrite {
         session.close(ino)
     }
 
-    /// What is overwritten was read before: the paper keeps it in memory, and does not read it from flash.
+    /// What is overwritten was read before: the paper keeps it in memory, and does not read it from
+    /// flash.
     fn warm(&self, session: &mut Session<'_>) -> Result<()> {
         let ino = Self::file(session)?;
         let mut block = vec![0; BLOCK];

@@ -1,19 +1,21 @@
 //! PostMark: many files of a mail or web server (Katcher, NetApp TR3022, 1997; version 1.5).
 //!
 //! As the original:
-//! 1. `files` files are made, of sizes drawn between `size_low` and `size_high` (all alike where the two are equal), spread at
-//!    random over the subdirectories if there are at least two;
-//! 2. `transactions` transactions, each of two halves: a file is read whole, or something is appended to it (read with a chance
-//!    of `bias_read` in 10; the append is up to `size_high` long as a whole, and a file that is as long already stays as it is); then a
-//!    file is made, or one is deleted (made with a chance of `bias_create` in 10). A bias of -1 leaves its half out. It ends early
-//!    when no file is left;
+//! 1. `files` files are made, of sizes drawn between `size_low` and `size_high` (all alike where
+//!    the two are equal), spread at random over the subdirectories if there are at least two;
+//! 2. `transactions` transactions, each of two halves: a file is read whole, or something is
+//!    appended to it (read with a chance of `bias_read` in 10; the append is up to `size_high` long
+//!    as a whole, and a file that is as long already stays as it is); then a file is made, or one
+//!    is deleted (made with a chance of `bias_create` in 10). A bias of -1 leaves its half out. It
+//!    ends early when no file is left;
 //! 3. the remaining files are deleted.
 //!
-//! Unbuffered, each block of `read_block` or `write_block` bytes is a system call. Buffered, the C library's buffer is in
-//! between: system calls are of its size (st_blksize, 4096), or of whole multiples where blocks are larger.
+//! Unbuffered, each block of `read_block` or `write_block` bytes is a system call. Buffered, the C
+//! library's buffer is in between: system calls are of its size (st_blksize, 4096), or of whole
+//! multiples where blocks are larger.
 //!
-//! Files are drawn from a table of twice as many slots as there are files in the beginning, and when it is full nothing is made, both as
-//! in the original. The random numbers are ours.
+//! Files are drawn from a table of twice as many slots as there are files in the beginning, and
+//! when it is full nothing is made, both as in the original. The random numbers are ours.
 
 use std::time::Duration;
 

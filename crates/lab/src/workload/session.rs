@@ -13,8 +13,8 @@ use stetfs_media::Clock;
 pub enum Durable {
     /// Each write is, when it returns (O_SYNC): a transaction a request.
     EachWrite,
-    /// The running transaction is committed when it is this old (ext3: 5 s), or full. In virtual time by the session, which
-    /// looks after each call; in real time by the volume's own thread.
+    /// The running transaction is committed when it is this old (ext3: 5 s), or full. In virtual
+    /// time by the session, which looks after each call; in real time by the volume's own thread.
     Every(Duration),
 }
 
@@ -98,7 +98,8 @@ impl<'a> Session<'a> {
         self.fs.root()
     }
 
-    /// The volume, for what makes its calls itself and then says so ([`was_called`](Self::was_called)).
+    /// The volume, for what makes its calls itself and then says so
+    /// ([`was_called`](Self::was_called)).
     pub fn fs(&self) -> &Fs {
         self.fs
     }

@@ -1,9 +1,10 @@
-//! SQLite on a mounted volume, in the process: each call of its VFS is one of the library's, from the one thread that works the database, so
-//! that in virtual time nothing depends on the machine.
+//! SQLite on a mounted volume, in the process: each call of its VFS is one of the library's, from
+//! the one thread that works the database, so that in virtual time nothing depends on the machine.
 //!
-//! The calls are those of SQLite's own VFS for Unix: a file that it made and synchronizes for the first time takes its directory along, a delete
-//! does not. SQLite's random numbers, which go into the headers of its journals, belong to the process; so one [`Database`] is open at a time,
-//! and another thread that wants one waits.
+//! The calls are those of SQLite's own VFS for Unix: a file that it made and synchronizes for the
+//! first time takes its directory along, a delete does not. SQLite's random numbers, which go into
+//! the headers of its journals, belong to the process; so one [`Database`] is open at a time, and
+//! another thread that wants one waits.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -56,7 +57,8 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens it, or makes it, with `synchronous=FULL` (none without a journal) and otherwise SQLite's defaults; temporary files are in memory.
+    /// Opens it, or makes it, with `synchronous=FULL` (none without a journal) and otherwise
+    /// SQLite's defaults; temporary files are in memory.
     ///
     /// # Errors
     /// Of SQLite and the volume.

@@ -28,7 +28,8 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// The value of `system.posix_acl_access` or `system.posix_acl_default` (version 2, little endian).
+    /// The value of `system.posix_acl_access` or `system.posix_acl_default` (version 2, little
+    /// endian).
     pub fn encode(&self) -> Vec<u8> {
         let mut out = VERSION.to_le_bytes().to_vec();
         let mut entry = |tag: u16, perm: u8, id: u32| {
@@ -69,7 +70,8 @@ impl Acl {
         self.other = (mode & 7) as u8;
     }
 
-    /// A default ACL applied to a new file of mode `mode` (`posix_acl_create_masq`): the file's bits.
+    /// A default ACL applied to a new file of mode `mode` (`posix_acl_create_masq`): the file's
+    /// bits.
     pub fn masquerade(&mut self, mode: u16) -> u16 {
         self.owner &= (mode >> 6 & 7) as u8;
         *self.mask.as_mut().unwrap_or(&mut self.group) &= (mode >> 3 & 7) as u8;

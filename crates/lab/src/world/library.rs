@@ -124,7 +124,8 @@ impl Library {
         self.fs.unmount()
     }
 
-    /// Another user of the same mount, with slots of its own and below a directory of its own in the root.
+    /// Another user of the same mount, with slots of its own and below a directory of its own in
+    /// the root.
     ///
     /// # Errors
     /// The directories cannot be made.
@@ -195,8 +196,8 @@ impl Library {
         }
     }
 
-    /// `open(O_CREAT)` and close. Following a dangling link to where the file is to be made is the caller's part (in the
-    /// kernel, the VFS's).
+    /// `open(O_CREAT)` and close. Following a dangling link to where the file is to be made is the
+    /// caller's part (in the kernel, the VFS's).
     fn create(&self, path: &str, mode: u16, exclusive: bool) -> Answer<()> {
         const ACCESS: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
         let flags = if exclusive {
@@ -349,7 +350,8 @@ impl Library {
         Ok(Reply::Names(names))
     }
 
-    /// What a sync is to do, so that it can be done in a thread of its own; none for other operations.
+    /// What a sync is to do, so that it can be done in a thread of its own; none for other
+    /// operations.
     ///
     /// # Errors
     /// There is no such file.
@@ -600,7 +602,8 @@ impl Library {
         Ok(tree)
     }
 
-    /// The bytes of a page of the file at a path of [`tree`](Self::tree), as far as the file reaches.
+    /// The bytes of a page of the file at a path of [`tree`](Self::tree), as far as the file
+    /// reaches.
     ///
     /// # Errors
     /// It cannot be read.

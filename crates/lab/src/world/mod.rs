@@ -1,15 +1,17 @@
 //! One stream of operations for every kind of file system: the in-memory model, the library, and
 //! anything that is mounted.
 //!
-//! - [`op`]: the operations and how they are drawn at random (with proptest, so that failures shrink).
-//! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the kernel's ext4.
+//! - [`op`]: the operations and how they are drawn at random (with proptest, so that failures
+//!   shrink).
+//! - [`model`]: what POSIX says each must do, in memory; its answers are checked against the
+//!   kernel's ext4.
 //! - [`library`]: the operations through the library, in this process.
 //! - [`posix`]: the same operations as system calls below a mounted directory.
 //! - [`text`]: the operations as lines of text.
 //! - [`tree`]: everything that can be seen of a tree, and how two of them differ.
 //!
-//! Paths are relative to the directory `t` in the root of the volume: symbolic links may then climb one
-//! step with `..` and still stay on the volume.
+//! Paths are relative to the directory `t` in the root of the volume: symbolic links may then climb
+//! one step with `..` and still stay on the volume.
 
 pub mod acl;
 pub mod library;
@@ -31,7 +33,8 @@ pub const BASE: &str = "t";
 /// Seconds and nanoseconds since 1970.
 pub type Moment = (i64, u32);
 
-/// The time at which the operation with this number is done, where somebody moves the clock: each has another one.
+/// The time at which the operation with this number is done, where somebody moves the clock: each
+/// has another one.
 pub fn moment(number: usize) -> Moment {
     const START: i64 = 1_700_000_000;
     let n = number as i64;

@@ -1,11 +1,12 @@
 //! What each operation must do, in memory.
 //!
-//! The order of checks is that of the kernel's `fs/namei.c`, `fs/open.c`, `fs/xattr.c`, `fs/posix_acl.c` and
-//! `fs/ext4`; the differential test holds the model against the kernel's ext4. The caller is the superuser
-//! with umask 0, mounts do not update atime, space never ends.
+//! The order of checks is that of the kernel's `fs/namei.c`, `fs/open.c`, `fs/xattr.c`,
+//! `fs/posix_acl.c` and `fs/ext4`; the differential test holds the model against the kernel's ext4.
+//! The caller is the superuser with umask 0, mounts do not update atime, space never ends.
 //!
 //! The model also knows at which step each file last changed: what an fsync of it vouches for.
 
+mod attributes;
 mod between;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustix::io::Errno;
 
 use super::acl::Acl;
-use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
+use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS};
 use super::sparse::Sparse;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
@@ -25,9 +26,6 @@ const S_IFLNK: u32 = 0o120_000;
 
 /// Symbolic links on one path (MAXSYMLINKS).
 const LINKS_MAX: u32 = 40;
-
-const ACL_ACCESS: &str = "system.posix_acl_access";
-const ACL_DEFAULT: &str = "system.posix_acl_default";
 
 /// What differs between volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +119,8 @@ impl Model {
         model
     }
 
-    /// What the clock says from now on. Files that were made or changed before it was known have times that nobody knows.
+    /// What the clock says from now on. Files that were made or changed before it was known have
+    /// times that nobody knows.
     pub fn set_time(&mut self, (sec, nsec): Moment) {
         self.now = Some((sec, if self.rules.fine_times { nsec } else { 0 }));
     }
@@ -131,7 +130,8 @@ impl Model {
         self.step
     }
 
-    /// The newest step that the last operation vouches for, when it has returned: every state from there on is one that a crash may leave. 0: it is no sync.
+    /// The newest step that the last operation vouches for, when it has returned: every state from
+    /// there on is one that a crash may leave. 0: it is no sync.
     pub fn vouched(&self) -> usize {
         self.vouched
     }
@@ -617,113 +617,6 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// Whether a name can be used on a file at all (`xattr_permission`, `xattr_resolve_name`).
-    fn check_xattr(&self, id: Id, name: &str, refused: Errno) -> Result<(), Errno> {
-        let plain = matches!(self.node(id).kind, S_IFREG | S_IFDIR);
-        if name.starts_with("user.") && !plain {
-            return Err(refused);
-        }
-        if name == "user." {
-            Err(Errno::INVAL)
-        } else {
-            Ok(())
-        }
-    }
-
-    fn set_xattr(&mut self, path: &str, name: &str, value: Payload, how: XattrHow) -> Outcome {
-        let id = self.at(path)?;
-        self.check_xattr(id, name, Errno::PERM)?;
-        match (how, self.node(id).xattrs.contains_key(name)) {
-            (XattrHow::Create, true) => return Err(Errno::EXIST),
-            (XattrHow::Replace, false) => return Err(Errno::NODATA),
-            _ => {}
-        }
-        let value = value.bytes();
-        if self.node(id).xattrs.get(name) != Some(&value) {
-            self.touch(id).xattrs.insert(name.to_owned(), value);
-        }
-        Ok(Reply::Done)
-    }
-
-    fn get_xattr(&self, path: &str, name: &str) -> Outcome {
-        let id = self.at(path)?;
-        self.check_xattr(id, name, Errno::NODATA)?;
-        let value = self.node(id).xattrs.get(name).ok_or(Errno::NODATA)?;
-        Ok(Reply::Bytes(value.clone()))
-    }
-
-    fn remove_xattr(&mut self, path: &str, name: &str) -> Outcome {
-        let id = self.at(path)?;
-        self.check_xattr(id, name, Errno::PERM)?;
-        if !self.node(id).xattrs.contains_key(name) {
-            return Err(Errno::NODATA);
-        }
-        self.touch(id).xattrs.remove(name);
-        Ok(Reply::Done)
-    }
-
-    fn set_acl(&mut self, path: &str, default: bool, acl: Option<&Acl>) -> Outcome {
-        let id = self.at(path)?;
-        if self.node(id).kind == S_IFLNK {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if default && !self.is_dir(id) {
-            return if acl.is_some() {
-                Err(Errno::ACCESS)
-            } else {
-                Ok(Reply::Done)
-            };
-        }
-        let node = self.node(id);
-        let before = (node.mode, node.acl.clone(), node.default_acl.clone());
-        let mut after = before.clone();
-        if default {
-            after.2 = acl.cloned();
-        } else {
-            if let Some(acl) = acl {
-                after.0 = after.0 & !0o777 | acl.mode();
-            }
-            after.1 = acl.filter(|acl| !acl.is_mode_only()).cloned();
-        }
-        if after != before {
-            let node = self.touch(id);
-            (node.mode, node.acl, node.default_acl) = after;
-        }
-        Ok(Reply::Done)
-    }
-
-    fn chmod(&mut self, path: &str, mode: u16) -> Outcome {
-        let id = self.followed(path)?;
-        let node = self.touch(id);
-        node.mode = mode & 0o7777;
-        if let Some(acl) = &mut node.acl {
-            acl.chmod(mode);
-        }
-        Ok(Reply::Done)
-    }
-
-    fn chown(&mut self, path: &str, uid: Option<u32>, gid: Option<u32>) -> Outcome {
-        let id = self.at(path)?;
-        let node = self.touch(id);
-        node.uid = uid.unwrap_or(node.uid);
-        node.gid = gid.unwrap_or(node.gid);
-        if node.kind != S_IFDIR {
-            let group_executes = node.mode & 0o010 != 0;
-            node.mode &= if group_executes { !0o6000 } else { !0o4000 };
-        }
-        Ok(Reply::Done)
-    }
-
-    fn utimes(&mut self, path: &str, atime: Moment, mtime: Moment) -> Outcome {
-        let id = self.at(path)?;
-        let fine = self.rules.fine_times;
-        let kept = |(sec, nsec)| if fine { (sec, nsec) } else { (sec, 0) };
-        let node = self.touch(id);
-        node.atime = Some(kept(atime));
-        node.mtime = Some(kept(mtime));
-        Ok(Reply::Done)
-    }
-
     fn stat(&self, path: &str) -> Outcome {
         let node = self.node(self.at(path)?);
         Ok(Reply::Stat(Stat {
@@ -751,17 +644,6 @@ impl Model {
                 .map(|(name, id)| (name.clone().into_bytes(), kind(id)))
                 .collect(),
         ))
-    }
-
-    fn list_xattr(&self, path: &str) -> Outcome {
-        let mut names: Vec<_> = self
-            .node(self.at(path)?)
-            .all_xattrs()
-            .into_keys()
-            .map(|name| (name, 0))
-            .collect();
-        names.sort();
-        Ok(Reply::Names(names))
     }
 
     fn fsync(&mut self, slot: u8, of: impl FnOnce(&Node) -> usize) -> Outcome {
@@ -818,7 +700,8 @@ impl Model {
         self.at(std::str::from_utf8(path).ok()?).ok()
     }
 
-    /// A page of a file: nothing when there is no such regular file, `Some(None)` when the page is all zeros.
+    /// A page of a file: nothing when there is no such regular file, `Some(None)` when the page is
+    /// all zeros.
     pub fn page_of(&self, id: Id, index: u64) -> Option<Option<&[u8]>> {
         match &self.nodes.get(&id)?.body {
             Body::File(content) => Some(content.page(index)),
@@ -834,20 +717,6 @@ impl Node {
             Body::Link(target) => target.len() as u64,
             _ => 0,
         }
-    }
-
-    /// Attributes with the ACLs among them, as listxattr shows them.
-    fn all_xattrs(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let plain = self
-            .xattrs
-            .iter()
-            .map(|(name, value)| (name.clone().into_bytes(), value.clone()));
-        let access = self.acl.iter().map(|acl| (ACL_ACCESS.into(), acl.encode()));
-        let default = self
-            .default_acl
-            .iter()
-            .map(|acl| (ACL_DEFAULT.into(), acl.encode()));
-        plain.chain(access).chain(default).collect()
     }
 
     fn facts(&self) -> Facts {

@@ -1,12 +1,16 @@
 //! Few names, so that operations meet: every path is made of these.
 
 /// A name of 255 bytes, the longest there is.
-pub const LONGEST: &str = "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn";
+pub const LONGEST: &str = "\
+    nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn\
+    nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn\
+    nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn";
 
 /// Ordinary names.
 pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "file-with-a-name", LONGEST];
 
-/// Targets of symbolic links: short (kept in the inode), climbing, dangling, circular, and long (a block of its own).
+/// Targets of symbolic links: short (kept in the inode), climbing, dangling, circular, and long (a
+/// block of its own).
 pub const TARGETS: [&str; 8] = [
     "a",
     "b",

@@ -17,7 +17,8 @@ pub type Path = String;
 /// A stretch of pseudo-random bytes, named by its seed so that it prints and shrinks well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Where the bytes come from; 0 means zeros. With one seed in eight each KiB begins as the blocks of a JBD2 log do.
+    /// Where the bytes come from; 0 means zeros. With one seed in eight each KiB begins as the
+    /// blocks of a JBD2 log do.
     pub seed: u16,
     /// How many.
     pub len: u32,
@@ -323,7 +324,12 @@ fn slot() -> impl Strategy<Value = u8> {
 }
 
 fn payload(max: u32) -> impl Strategy<Value = Payload> {
-    let len = prop_oneof![3 => 0..200u32, 3 => 1000..9000u32, 2 => 0..max.max(1), 2 => select(vec![1024, 4096, 8192])];
+    let len = prop_oneof![
+        3 => 0..200u32,
+        3 => 1000..9000u32,
+        2 => 0..max.max(1),
+        2 => select(vec![1024, 4096, 8192]),
+    ];
     (0..1000u16, len).prop_map(move |(seed, len)| Payload {
         seed,
         len: len.min(max),
@@ -347,7 +353,8 @@ fn mode() -> impl Strategy<Value = u16> {
     prop_oneof![4 => select(vec![0o644u16, 0o755, 0o600, 0o777]), 1 => 0..0o10000u16]
 }
 
-/// Devices that no machine has, in both of ext4's encodings: somebody may open what a test has made.
+/// Devices that no machine has, in both of ext4's encodings: somebody may open what a test has
+/// made.
 fn special() -> impl Strategy<Value = Special> {
     select(vec![
         Special::Fifo,
@@ -429,12 +436,16 @@ fn names_op() -> BoxedStrategy<Op> {
         RenameHow::Whiteout,
     ]);
     prop_oneof![
-        6 => (path(), mode(), any::<bool>()).prop_map(|(path, mode, exclusive)| Op::Create { path, mode, exclusive }),
+        6 => (path(), mode(), any::<bool>())
+            .prop_map(|(path, mode, exclusive)| Op::Create { path, mode, exclusive }),
         5 => (path(), mode()).prop_map(|(path, mode)| Op::Mkdir { path, mode: mode & 0o1777 }),
-        1 => (path(), mode(), special()).prop_map(|(path, mode, special)| Op::Mknod { path, mode, special }),
-        2 => (select(&TARGETS[..]), path()).prop_map(|(t, path)| Op::Symlink { target: t.to_owned(), path }),
+        1 => (path(), mode(), special())
+            .prop_map(|(path, mode, special)| Op::Mknod { path, mode, special }),
+        2 => (select(&TARGETS[..]), path())
+            .prop_map(|(t, path)| Op::Symlink { target: t.to_owned(), path }),
         2 => (path(), path()).prop_map(|(old, new)| Op::Link { old, new }),
-        1 => (slot(), path(), mode()).prop_map(|(slot, path, mode)| Op::Tmpfile { slot, path, mode }),
+        1 => (slot(), path(), mode())
+            .prop_map(|(slot, path, mode)| Op::Tmpfile { slot, path, mode }),
         1 => (slot(), path()).prop_map(|(slot, new)| Op::LinkSlot { slot, new }),
         3 => path().prop_map(|path| Op::Unlink { path }),
         2 => path().prop_map(|path| Op::Rmdir { path }),
@@ -454,11 +465,18 @@ fn content_op(p: Profile) -> BoxedStrategy<Op> {
         Reserve::ZeroKeepSize,
     ]);
     prop_oneof![
-        5 => (slot(), path(), any::<bool>()).prop_map(|(slot, path, t)| Op::Open { slot, path, truncate: t }),
+        5 => (slot(), path(), any::<bool>())
+            .prop_map(|(slot, path, t)| Op::Open { slot, path, truncate: t }),
         1 => slot().prop_map(|slot| Op::Close { slot }),
         8 => (slot(), offset(huge), payload(p.write_max), durable())
-            .prop_map(|(slot, offset, payload, durable)| Op::Write { slot, offset, payload, durable }),
-        3 => (slot(), payload(p.write_max)).prop_map(|(slot, payload)| Op::Append { slot, payload }),
+            .prop_map(|(slot, offset, payload, durable)| Op::Write {
+                slot,
+                offset,
+                payload,
+                durable,
+            }),
+        3 => (slot(), payload(p.write_max))
+            .prop_map(|(slot, payload)| Op::Append { slot, payload }),
         2 => (path(), offset(huge)).prop_map(|(path, size)| Op::Truncate { path, size }),
         2 => (slot(), offset(huge)).prop_map(|(slot, size)| Op::Ftruncate { slot, size }),
         4 => (slot(), how, offset(false), 0..200_000u64)
@@ -495,7 +513,8 @@ fn attribute_op(p: Profile) -> BoxedStrategy<Op> {
 fn look_op(p: Profile) -> BoxedStrategy<Op> {
     let name = select(&XATTRS[..]).prop_map(str::to_owned);
     prop_oneof![
-        3 => (slot(), offset(p.huge_files), 0..100_000u32).prop_map(|(slot, offset, len)| Op::Read { slot, offset, len }),
+        3 => (slot(), offset(p.huge_files), 0..100_000u32)
+            .prop_map(|(slot, offset, len)| Op::Read { slot, offset, len }),
         2 => path().prop_map(|path| Op::Stat { path }),
         1 => path().prop_map(|path| Op::Readlink { path }),
         1 => path().prop_map(|path| Op::Readdir { path }),

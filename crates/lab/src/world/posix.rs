@@ -377,7 +377,8 @@ impl World for Posix {
     }
 }
 
-/// truncate(2), which rustix lacks: what opening for writing and ftruncate answer, with truncate's errors.
+/// truncate(2), which rustix lacks: what opening for writing and ftruncate answer, with truncate's
+/// errors.
 fn truncate(path: &Path, size: u64) -> Result<(), Errno> {
     let kind = fs::metadata(path).map_err(errno)?.file_type();
     if !kind.is_file() && !kind.is_dir() {

@@ -1,4 +1,5 @@
-//! The content of a file in the model: pages that were written, zeros elsewhere. Cloning copies no page.
+//! The content of a file in the model: pages that were written, zeros elsewhere. Cloning copies no
+//! page.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Operations as text, one a line: what a failure prints, what people write, what reads back.
 //!
-//! A line is a verb and its words ([`VERBS`]). Bytes of a word that would end it, begin a comment, or mean something to a shell are
-//! written `%` and two hexadecimal digits. A file to be read or written is a slot, `@0` to `@2`, or
-//! a path: then it is opened in slot `@2` for this operation alone.
+//! A line is a verb and its words ([`VERBS`]). Bytes of a word that would end it, begin a comment,
+//! or mean something to a shell are written `%` and two hexadecimal digits. A file to be read or
+//! written is a slot, `@0` to `@2`, or a path: then it is opened in slot `@2` for this operation
+//! alone.
 
 use std::fmt;
 use std::str::FromStr;

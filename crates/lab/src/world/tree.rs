@@ -46,7 +46,8 @@ pub struct Facts {
     pub ctime: Option<(i64, u32)>,
     /// When it was made, when that is known.
     pub btime: Option<(i64, u32)>,
-    /// First block and length of each run of blocks that a regular file has, written or not, when that is known.
+    /// First block and length of each run of blocks that a regular file has, written or not, when
+    /// that is known.
     pub blocks: Option<Vec<(u64, u64)>>,
 }
 
@@ -103,7 +104,8 @@ pub fn are_alike(expected: &Tree, found: &Tree) -> bool {
             .all(|((path, want), (at, have))| path == at && same(want, have))
 }
 
-/// How `found` differs from `expected`, a line each; nothing when equal. Times are compared where both know them.
+/// How `found` differs from `expected`, a line each; nothing when equal. Times are compared where
+/// both know them.
 pub fn differences(expected: &Tree, found: &Tree) -> Vec<String> {
     let mut out = Vec::new();
     for (path, want) in expected {

@@ -1,7 +1,9 @@
-//! A table of what calls must answer, of the kind that pjdfstest has: errors, permissions, times, links.
+//! A table of what calls must answer, of the kind that pjdfstest has: errors, permissions, times,
+//! links.
 //!
-//! Every case runs in an empty directory of its own. The table is run on the kernel's ext4 too, which checks the table.
-//! The cases are in `errors.rs`, `permissions.rs`, `times.rs` and `links.rs`.
+//! Every case runs in an empty directory of its own. The table is run on the kernel's ext4 too,
+//! which checks the table. The cases are in `errors.rs`, `permissions.rs`, `times.rs` and
+//! `links.rs`.
 #![forbid(unsafe_code)]
 
 mod errors;
@@ -152,7 +154,8 @@ pub(crate) const LONG_AGO: Timespec = Timespec {
 /// What a FUSE mount cannot do, with the reason. A case that passes unexpectedly is an error too.
 const KNOWN: &[(&str, &str)] = &[(
     "write: beyond what any file can have",
-    "the kernel's writeback cache takes the write: the protocol has no way to tell it the largest file",
+    "the kernel's writeback cache takes the write: the protocol has no way to tell it the largest \
+        file",
 )];
 
 fn run_table(mount: &Path) -> Vec<String> {

@@ -1,8 +1,8 @@
 //! What happens in the cells of a part, whatever they are kept in.
 //!
-//! The store has the layout of `stetfs_format::nand`: a header, a record for each block, the cells. Every request reads the
-//! record that it needs and writes it back, so a clone of a store in memory is a part of its own, and the file of a
-//! part is up to date whenever its process dies:
+//! The store has the layout of `stetfs_format::nand`: a header, a record for each block, the cells.
+//! Every request reads the record that it needs and writes it back, so a clone of a store in memory
+//! is a part of its own, and the file of a part is up to date whenever its process dies:
 //!
 //! | request | writes, in this order | if nothing more is written |
 //! |---|---|---|
@@ -13,8 +13,9 @@
 //! | | record: erased | done |
 //! | mark bad | record: bad | done |
 //!
-//! A record is written in one piece or not at all. Cells of a page that is not programmed mean nothing, so an erase
-//! writes none. Reads of a block are counted in memory only: a part that was without power has forgotten them.
+//! A record is written in one piece or not at all. Cells of a page that is not programmed mean
+//! nothing, so an erase writes none. Reads of a block are counted in memory only: a part that was
+//! without power has forgotten them.
 
 use hashbrown::HashMap;
 use stetfs_format::nand::{
@@ -28,7 +29,8 @@ use crate::error::MediaError;
 use crate::image::Image;
 use crate::pmem::Survives;
 
-/// What a part's bytes are kept in. Ranges lie within [`NandGeometry::file_bytes`](super::NandGeometry::file_bytes).
+/// What a part's bytes are kept in. Ranges lie within
+/// [`NandGeometry::file_bytes`](super::NandGeometry::file_bytes).
 pub trait Store: Send {
     /// Bytes that there are.
     fn size(&self) -> u64;
@@ -36,7 +38,8 @@ pub trait Store: Send {
     /// Fills `out`.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError>;
 
-    /// Writes `bytes`. Those within one multiple of 4096 are all written or none, also when the process dies.
+    /// Writes `bytes`. Those within one multiple of 4096 are all written or none, also when the
+    /// process dies.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError>;
 
     /// What written bytes survive, where that is a question.
@@ -84,8 +87,8 @@ pub(super) struct Cells<S> {
 const RECORDS_AT_ONCE: usize = 256 << 10;
 
 impl<S: Store> Cells<S> {
-    /// Makes a part in an empty store: nothing programmed, blocks erased `erases` times, some of them bad. Panics when such a part
-    /// cannot be.
+    /// Makes a part in an empty store: nothing programmed, blocks erased `erases` times, some of
+    /// them bad. Panics when such a part cannot be.
     pub(super) fn format(mut store: S, header: NandHeader, erases: u32) -> Result<Self, NandError> {
         if let Err(mistake) = header.part.check() {
             panic!("{mistake}");

@@ -1,13 +1,16 @@
-//! A simulated part as a [`Nand`]: power, planned errors, the caller's mistakes, time and counting around what happens in the
-//! cells.
+//! A simulated part as a [`Nand`]: power, planned errors, the caller's mistakes, time and counting
+//! around what happens in the cells.
 //!
-//! - It hangs on the supply of its [`Rig`]: a cut at one of its changes leaves that change in flight.
-//! - Requests fail as planned ([`Fault`]): a read ([`Op::Read`]) cannot be corrected, that one time; a program ([`Op::Write`]) or an erase
-//!   ([`Op::Erase`]) finds that the block has gone bad. A fault's bytes are those of the data, counted from the first page. How
-//!   it is to fail ([`Failure`](crate::sim::Failure)) makes no difference.
-//! - A block that has failed must not be used again by who was told. When the power went off before it was marked, nobody knows: the
-//!   block fails again.
-//! - Time: a page takes its time in the cells and the time of its bytes on the bus; the bus is not used during an erase.
+//! - It hangs on the supply of its [`Rig`]: a cut at one of its changes leaves that change in
+//!   flight.
+//! - Requests fail as planned ([`Fault`]): a read ([`Op::Read`]) cannot be corrected, that one
+//!   time; a program ([`Op::Write`]) or an erase ([`Op::Erase`]) finds that the block has gone bad.
+//!   A fault's bytes are those of the data, counted from the first page. How it is to fail
+//!   ([`Failure`](crate::sim::Failure)) makes no difference.
+//! - A block that has failed must not be used again by who was told. When the power went off before
+//!   it was marked, nobody knows: the block fails again.
+//! - Time: a page takes its time in the cells and the time of its bytes on the bus; the bus is not
+//!   used during an erase.
 //! - With one caller, the same requests give the same tape, the same answers and the same time.
 
 use hashbrown::HashSet;
@@ -23,7 +26,8 @@ use crate::pmem::Survives;
 use crate::sim::{Fault, FaultPlan, NextChange, Rig, Supply};
 use crate::tag::{Cause, Tag};
 
-/// A simulated part, kept in a store: [`NandSim`](super::NandSim) in memory, [`NandFile`](super::NandFile) in a file.
+/// A simulated part, kept in a store: [`NandSim`](super::NandSim) in memory,
+/// [`NandFile`](super::NandFile) in a file.
 pub struct NandDev<S> {
     name: String,
     part: NandPart,
@@ -81,7 +85,8 @@ impl<S: Store> NandDev<S> {
         &self.rig
     }
 
-    /// Programs, erases and bad block marks carried out so far, failed ones included: with a tape, its length.
+    /// Programs, erases and bad block marks carried out so far, failed ones included: with a tape,
+    /// its length.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
     }
@@ -106,7 +111,8 @@ impl<S: Store> NandDev<S> {
         self.state.lock().faults.requests()
     }
 
-    /// The state of a block, as nobody can ask a real part: for reports on wear and for tests. It works without power.
+    /// The state of a block, as nobody can ask a real part: for reports on wear and for tests. It
+    /// works without power.
     pub fn block(&self, block: BlockAddr) -> Result<NandBlock, NandError> {
         self.assert_block(block);
         self.state.lock().cells.block(block)
@@ -193,8 +199,8 @@ impl<S: Store> NandDev<S> {
 }
 
 impl<S: Store> State<S> {
-    /// Carries out a change, unless the power is against it. Returns whether it failed, by chance or, in these bytes
-    /// (first and count), as planned.
+    /// Carries out a change, unless the power is against it. Returns whether it failed, by chance
+    /// or, in these bytes (first and count), as planned.
     fn change(
         &mut self,
         supply: &mut Supply,
@@ -258,7 +264,8 @@ impl<S: Store> State<S> {
         let block = self.usable(home, "a program")?;
         assert!(
             block.condition != BlockCondition::HalfErased,
-            "misuse of the NAND part: page {page} is programmed in erase block {home}, whose erase was interrupted"
+            "misuse of the NAND part: page {page} is programmed in erase block {home}, whose erase \
+                was interrupted"
         );
         assert!(
             index >= block.next_page,
@@ -272,7 +279,8 @@ impl<S: Store> State<S> {
         let mark = spare[geometry.bad_mark as usize];
         assert!(
             index != 0 || mark == 0xff,
-            "misuse of the NAND part: page {page} is programmed with {mark:#04x} for the bad block mark"
+            "misuse of the NAND part: page {page} is programmed with {mark:#04x} for the bad block \
+                mark"
         );
         Ok(block.condition == BlockCondition::Failed)
     }

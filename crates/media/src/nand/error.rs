@@ -38,9 +38,10 @@ pub enum NandError {
     /// What the part's file says of itself cannot be.
     #[error(transparent)]
     Corrupt(#[from] NandCorrupt),
-    /// The part's file was open, without synchronous writes, when the host went down: pages and their states may not
-    /// fit together.
-    #[error("{}: was in use when the system went down; some of its pages may be wrong", path.display())]
+    /// The part's file was open, without synchronous writes, when the host went down: pages and
+    /// their states may not fit together.
+    #[error("{}: was in use when the system went down; some of its pages may be \
+        wrong", path.display())]
     HostCrashed {
         /// The file.
         path: PathBuf,

@@ -1,15 +1,18 @@
 //! A part in a file, which survives the process.
 //!
-//! The bytes are those of `stetfs_format::nand`; holes are where nothing was programmed. Every request has
-//! written what it changes before it returns, in the order of `cells.rs`. So when the process dies, or is killed in
-//! the middle of a request, the file is as a real part would be after a power cut at that moment.
+//! The bytes are those of `stetfs_format::nand`; holes are where nothing was programmed. Every
+//! request has written what it changes before it returns, in the order of `cells.rs`. So when the
+//! process dies, or is killed in the middle of a request, the file is as a real part would be after
+//! a power cut at that moment.
 //!
-//! When the *host* goes down, the file survives only if it was opened [`synchronous`](NandFileOptions::synchronous):
-//! then every write waits until it is on the host's medium (and a record longer than what that medium writes in one piece, of a
-//! block with 500 pages and more, may be torn, which its checksum tells). Otherwise the host may have kept a later write and lost an
-//! earlier one, which no part does. The header therefore says under which boot of the host the file was opened, and
-//! no longer says it once the file was closed with everything written; a file that names another boot than the
-//! present one is refused ([`NandError::HostCrashed`]).
+//! When the *host* goes down, the file survives only if it was opened
+//! [`synchronous`](NandFileOptions::synchronous): then every write waits until it is on the host's
+//! medium (and a record longer than what that medium writes in one piece, of a block with 500 pages
+//! and more, may be torn, which its checksum tells). Otherwise the host may have kept a later write
+//! and lost an earlier one, which no part does. The header therefore says under which boot of the
+//! host the file was opened, and no longer says it once the file was closed with everything
+//! written; a file that names another boot than the present one is refused
+//! ([`NandError::HostCrashed`]).
 //!
 //! The file is locked as an image is (`file_open.rs`): nobody else can have it open.
 
@@ -76,7 +79,8 @@ impl FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         if let Some(header) = self.closed.take() {
-            // When it fails, the header keeps saying that the file is open, which is the truth as far as anybody knows.
+            // When it fails, the header keeps saying that the file is open, which is the truth as
+            // far as anybody knows.
             let synced = self.file.sync_to_medium();
             let _ = synced.and_then(|()| self.write_header(&header));
         }
@@ -94,8 +98,8 @@ pub struct NandFileOptions {
 }
 
 impl NandFileOptions {
-    /// Whether every write waits until it is on the host's medium, so that the file survives the host as well; off unless
-    /// asked for, because a program takes three of them.
+    /// Whether every write waits until it is on the host's medium, so that the file survives the
+    /// host as well; off unless asked for, because a program takes three of them.
     pub fn synchronous(mut self, synchronous: bool) -> Self {
         self.synchronous = synchronous;
         self
@@ -107,8 +111,8 @@ impl NandFileOptions {
         self
     }
 
-    /// Whether to open a file that was in use when the host went down. Some of its pages may then be wrong without an error, and
-    /// some that were programmed long ago may be gone.
+    /// Whether to open a file that was in use when the host went down. Some of its pages may then
+    /// be wrong without an error, and some that were programmed long ago may be gone.
     pub fn after_host_crash(mut self, accept: bool) -> Self {
         self.after_host_crash = accept;
         self
@@ -120,8 +124,8 @@ impl NandFileOptions {
         self
     }
 
-    /// Makes a file with a new part. It takes its full size and no space. Panics when such a part cannot be
-    /// ([`NandPart::check`]).
+    /// Makes a file with a new part. It takes its full size and no space. Panics when such a part
+    /// cannot be ([`NandPart::check`]).
     pub fn create(
         self,
         path: impl AsRef<Path>,

@@ -11,10 +11,11 @@
 //! | durable | when the call returns: neither MTD nor the part has a cache |
 //! | in order, once | not checked here (the kernel does not either); a translation layer that breaks it loses data |
 //!
-//! **The spare area** that is offered has 16 bytes: one for the mark, 15 for whoever manages the part. MTD's out-of-band area holds the
-//! codes of its error correction as well, and what it leaves free (`oobavail` in sysfs, placed by MTD_OPS_AUTO_OOB) is usually
-//! *not* covered by them. The 15 bytes get a code of their own in a 16th: it corrects one wrong bit and sees two. So a part needs 16 free
-//! bytes:
+//! **The spare area** that is offered has 16 bytes: one for the mark, 15 for whoever manages the
+//! part. MTD's out-of-band area holds the codes of its error correction as well, and what it leaves
+//! free (`oobavail` in sysfs, placed by MTD_OPS_AUTO_OOB) is usually *not* covered by them. The 15
+//! bytes get a code of their own in a 16th: it corrects one wrong bit and sees two. So a part needs
+//! 16 free bytes:
 //!
 //! | part | out-of-band | error correction | free | |
 //! |---|---|---|---|---|
@@ -23,9 +24,11 @@
 //! | 2 KiB pages | 64 | BCH of 4 bits, 28 bytes | 34 | fits |
 //! | 2 KiB pages | 64 | BCH of 8 bits, 52 bytes | 10 | refused by name |
 //!
-//! To write 512 B pages raw (MTD_OPS_RAW) would make room and leave data without any correction, so that is not done.
+//! To write 512 B pages raw (MTD_OPS_RAW) would make room and leave data without any correction, so
+//! that is not done.
 //!
-//! Whoever opens a part locks its node (flock) and looks whether UBI or a mounted file system has it; MTD itself excludes nobody.
+//! Whoever opens a part locks its node (flock) and looks whether UBI or a mounted file system has
+//! it; MTD itself excludes nobody.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -69,7 +72,8 @@ impl MtdNand {
     /// Opens the part, for reading only or for everything.
     ///
     /// # Errors
-    /// [`MediaError::Open`] with `NODEV`: no MTD device; [`MediaError::Busy`]; [`NandError::NotUsable`] with the reason.
+    /// [`MediaError::Open`] with `NODEV`: no MTD device; [`MediaError::Busy`];
+    /// [`NandError::NotUsable`] with the reason.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self, NandError> {
         let path = path.as_ref();
         let failed = |source| MediaError::Open {
@@ -342,7 +346,8 @@ fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
     }
     if free < STORED as u64 {
         return Err(format!(
-            "beside the codes of its error correction {free} out-of-band bytes of a page are free, and {STORED} are needed"
+            "beside the codes of its error correction {free} out-of-band bytes of a page are free, \
+                and {STORED} are needed"
         ));
     }
     let blocks = u32::try_from(size / u64::from(block));
@@ -372,13 +377,15 @@ fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
     ))
 }
 
-/// The place of each bit of a record in a Hamming code: the numbers from 1 to 127 that are no power of two, which are 120.
+/// The place of each bit of a record in a Hamming code: the numbers from 1 to 127 that are no power
+/// of two, which are 120.
 fn places() -> impl Iterator<Item = u8> {
     (1..=127).filter(|n: &u8| !n.is_power_of_two())
 }
 
-/// The code of a record: seven bits are the sum (exclusive or) of the places of all its zeros, the last makes the number of all zeros even. That of
-/// an erased record is all ones, as cells are that were erased.
+/// The code of a record: seven bits are the sum (exclusive or) of the places of all its zeros, the
+/// last makes the number of all zeros even. That of an erased record is all ones, as cells are that
+/// were erased.
 fn code(record: &[u8]) -> u8 {
     let (mut sum, mut odd) = (0u8, 0u8);
     for (n, place) in places().enumerate() {
@@ -403,8 +410,8 @@ fn unprotect(stored: &mut [u8; STORED]) -> Option<u32> {
     if wrong == 0 {
         return Some(0);
     }
-    // One wrong bit, wherever it is, makes an odd number of differences: that of its place and, for a bit of the record, the last one
-    // or not. Two make an even number.
+    // One wrong bit, wherever it is, makes an odd number of differences: that of its place and, for
+    // a bit of the record, the last one or not. Two make an even number.
     if !is_odd {
         return None;
     }
@@ -454,7 +461,10 @@ mod tests {
     fn what_is_no_mtd_device_is_refused() {
         assert!(!MtdNand::is_at(Path::new("/dev/null")));
         let opened = MtdNand::open("/dev/null", true);
-        let is_named = |e: &NandError| matches!(e, NandError::File(MediaError::Open { source, .. }) if *source == Errno::NODEV);
+        let is_named = |e: &NandError| match e {
+            NandError::File(MediaError::Open { source, .. }) => *source == Errno::NODEV,
+            _ => false,
+        };
         assert!(opened.err().as_ref().is_some_and(is_named));
     }
 }

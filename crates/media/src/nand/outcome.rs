@@ -13,8 +13,9 @@
 //! | | `half_torn` | no page that was programmed can be read |
 //! | | `half_mixed:SEED` | each page by chance one of these, or miscorrected |
 //!
-//! That all of these happen is known from real parts: Tseng, Grupp, Swanson: "Understanding the Impact of Power Loss on Flash
-//! Memory", DAC 2011; for pages that can be read and then cannot, "unstable bits" in the UBIFS documentation of the Linux MTD project.
+//! That all of these happen is known from real parts: Tseng, Grupp, Swanson: "Understanding the
+//! Impact of Power Loss on Flash Memory", DAC 2011; for pages that can be read and then cannot,
+//! "unstable bits" in the UBIFS documentation of the Linux MTD project.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,8 +25,8 @@ use stetfs_format::nand::PageState;
 use super::cells::{Cells, EraseEnd, HalfErase, ProgramEnd};
 use super::{NandEntry, NandError, Store};
 
-/// What becomes of the request that was in flight. It prints as one word and reads back from it, so a failure can name the
-/// state that it came from. The table is at the top of `outcome.rs`.
+/// What becomes of the request that was in flight. It prints as one word and reads back from it, so
+/// a failure can name the state that it came from. The table is at the top of `outcome.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// As before.
@@ -180,7 +181,8 @@ impl fmt::Display for Outcome {
 /// A text that is no [`Outcome`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "\"{0}\" is none of not_started, complete, faint, torn, miscorrected, marginal, half_old, half_erased, half_torn, \
+    "\"{0}\" is none of not_started, complete, faint, torn, miscorrected, marginal, half_old, \
+        half_erased, half_torn, \
      half_mixed:SEED"
 )]
 pub struct OutcomeSyntax(String);

@@ -1,18 +1,20 @@
 //! Parts that exist, as their datasheets describe them.
 //!
-//! Datasheets say nothing of error rates. They follow here from what is promised: at the end of the endurance the
-//! error correction that the datasheet demands fails once in 10^15 bits that are read (the limit of JESD218 for
-//! client drives), and a fresh block has a tenth of those errors. Of the blocks that may go bad, half are so from the factory.
+//! Datasheets say nothing of error rates. They follow here from what is promised: at the end of the
+//! endurance the error correction that the datasheet demands fails once in 10^15 bits that are read
+//! (the limit of JESD218 for client drives), and a fresh block has a tenth of those errors. Of the
+//! blocks that may go bad, half are so from the factory.
 
 use super::{NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
 
-/// JFTL's part: 128 MiB in pages of 512 bytes and blocks of 16 KiB; 25 us to read, 100 us to program, 2 ms to erase
-/// (Lim, Choi, Park, HPCC 2007, section 4).
+/// JFTL's part: 128 MiB in pages of 512 bytes and blocks of 16 KiB; 25 us to read, 100 us to
+/// program, 2 ms to erase (Lim, Choi, Park, HPCC 2007, section 4).
 ///
-/// What the paper does not say is of the single-level part with this geometry, NAND01G-A (STMicroelectronics, also Numonyx, "528
-/// Byte / 264 Word Page"): a spare area of 16 bytes with the bad block mark in the sixth, 50 ns a byte on the bus, 100,000
-/// cycles with one bit corrected in 528 bytes, at least 8,032 of 8,192 blocks good to the end. The paper simulated it without
-/// bad blocks and errors: [`NandPart::flawless`].
+/// What the paper does not say is of the single-level part with this geometry, NAND01G-A
+/// (STMicroelectronics, also Numonyx, "528 Byte / 264 Word Page"): a spare area of 16 bytes with
+/// the bad block mark in the sixth, 50 ns a byte on the bus, 100,000 cycles with one bit corrected
+/// in 528 bytes, at least 8,032 of 8,192 blocks good to the end. The paper simulated it without bad
+/// blocks and errors: [`NandPart::flawless`].
 pub const JFTL: NandPart = NandPart {
     geometry: NandGeometry {
         page_bytes: 512,
@@ -44,11 +46,12 @@ pub const JFTL: NandPart = NandPart {
     seed: 1,
 };
 
-/// A multi-level part of 8 GiB in pages of 8 KiB and blocks of 2 MiB: Micron MT29F64G08CBAA ("L74A", datasheet revision
-/// G): 75 us to read, 1.3 ms to program, 3.8 ms to erase, 200 MB/s on the bus, two planes, a spare area of 448 bytes,
-/// 3,000 cycles with 24 bits corrected in 1,080 bytes. Of 4,096 blocks such a part keeps 3,936 to the end. Times are those
-/// of the datasheet for any page: in truth half of the pages are programmed faster and half slower. A read adds 1.63 errors in
-/// 10^9 bits to its block at 3,000 cycles (Cai and others, DSN 2015, figure 3).
+/// A multi-level part of 8 GiB in pages of 8 KiB and blocks of 2 MiB: Micron MT29F64G08CBAA
+/// ("L74A", datasheet revision G): 75 us to read, 1.3 ms to program, 3.8 ms to erase, 200 MB/s on
+/// the bus, two planes, a spare area of 448 bytes, 3,000 cycles with 24 bits corrected in 1,080
+/// bytes. Of 4,096 blocks such a part keeps 3,936 to the end. Times are those of the datasheet for
+/// any page: in truth half of the pages are programmed faster and half slower. A read adds 1.63
+/// errors in 10^9 bits to its block at 3,000 cycles (Cai and others, DSN 2015, figure 3).
 pub const MLC: NandPart = NandPart {
     geometry: NandGeometry {
         page_bytes: 8192,

@@ -51,7 +51,8 @@ impl NandOptions {
         self.continue_on(rig, cells.expect("memory can be written"))
     }
 
-    /// A part with the content of an image, as [`NandSim::from_image`] makes it; what kind of part it is, the image says.
+    /// A part with the content of an image, as [`NandSim::from_image`] makes it; what kind of part
+    /// it is, the image says.
     pub fn open_on(self, rig: &Rig, image: Image) -> Result<NandSim, NandError> {
         let cells = Cells::open(image)?;
         Ok(self.continue_on(rig, cells))
@@ -66,13 +67,14 @@ impl NandOptions {
 }
 
 impl NandSim {
-    /// A new part with a tape, on a machine of its own. Panics when such a part cannot be ([`NandPart::check`]).
+    /// A new part with a tape, on a machine of its own. Panics when such a part cannot be
+    /// ([`NandPart::check`]).
     pub fn new(part: NandPart) -> Self {
         NandOptions::new(part).build()
     }
 
-    /// A part with the content of an image or of a part's file ([`NandFile`](super::NandFile)) that was read into one, on
-    /// the machine `rig`. Every record is checked.
+    /// A part with the content of an image or of a part's file ([`NandFile`](super::NandFile)) that
+    /// was read into one, on the machine `rig`. Every record is checked.
     pub fn from_image(rig: &Rig, image: Image) -> Result<Self, NandError> {
         let cells = Cells::open(image)?;
         let options = NandOptions::new(cells.header().part);

@@ -1,4 +1,5 @@
-//! The record of everything that changed a part in memory, in order, and the states that a power cut can leave.
+//! The record of everything that changed a part in memory, in order, and the states that a power
+//! cut can leave.
 
 use std::fmt;
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl NandTape {
         &self.entries
     }
 
-    /// For each entry its number in the order of all changes on the supply ([`Power`](crate::sim::Power)).
+    /// For each entry its number in the order of all changes on the supply
+    /// ([`Power`](crate::sim::Power)).
     pub fn numbers(&self) -> &[u64] {
         &self.numbers
     }
@@ -110,8 +112,8 @@ impl NandTape {
         self.entries.is_empty()
     }
 
-    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the first `n`
-    /// entries have been carried out and the next one, if there is one, is in flight.
+    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the
+    /// first `n` entries have been carried out and the next one, if there is one, is in flight.
     pub fn crash_points(&self) -> NandCrashPoints {
         NandCrashPoints {
             tape: self.clone(),
@@ -120,8 +122,8 @@ impl NandTape {
         }
     }
 
-    /// The moment when the first `n` entries have been carried out. Takes time in proportion to `n`. Panics when the tape
-    /// is shorter.
+    /// The moment when the first `n` entries have been carried out. Takes time in proportion to
+    /// `n`. Panics when the tape is shorter.
     pub fn crash_point(&self, n: usize) -> NandCrashPoint {
         assert!(
             n <= self.len(),
@@ -163,9 +165,9 @@ impl NandCrashPoints {
         self.next += 1;
     }
 
-    /// What is left when the power goes off after `moment` changes on all media of the supply. The next change is in
-    /// flight if it is one of this part. Goes forward only: panics when a change that was to come then has already
-    /// been passed by.
+    /// What is left when the power goes off after `moment` changes on all media of the supply. The
+    /// next change is in flight if it is one of this part. Goes forward only: panics when a change
+    /// that was to come then has already been passed by.
     pub fn at_moment(&mut self, moment: u64) -> NandCrashPoint {
         let numbers = Arc::clone(&self.tape.numbers);
         let position = numbers.partition_point(|n| *n < moment);
@@ -202,8 +204,8 @@ impl Iterator for NandCrashPoints {
     }
 }
 
-/// A moment at which the power goes off. Everything before is done, for a part has no cache; the change in flight is
-/// what there is to choose.
+/// A moment at which the power goes off. Everything before is done, for a part has no cache; the
+/// change in flight is what there is to choose.
 #[derive(Clone)]
 pub struct NandCrashPoint {
     position: usize,
@@ -242,15 +244,16 @@ impl NandCrashPoint {
         self.in_flight.as_ref()
     }
 
-    /// What can become of it: each is a state that the part may be left in. With nothing in flight there is one.
+    /// What can become of it: each is a state that the part may be left in. With nothing in flight
+    /// there is one.
     pub fn outcomes(&self) -> &'static [Outcome] {
         self.in_flight
             .as_ref()
             .map_or(&[Outcome::NotStarted], Outcome::all_of)
     }
 
-    /// The part in the state that `outcome` leaves, with its power on again, on a machine of its own. It shares with the
-    /// tape whatever is not written. Panics when there is no such outcome.
+    /// The part in the state that `outcome` leaves, with its power on again, on a machine of its
+    /// own. It shares with the tape whatever is not written. Panics when there is no such outcome.
     pub fn crash(&self, outcome: Outcome) -> NandSim {
         self.crash_on(&Rig::default(), outcome)
     }

@@ -1,13 +1,18 @@
-//! A part whose pages are larger than what its user maps: several *units* share a page, which is programmed once, when all of them are there.
+//! A part whose pages are larger than what its user maps: several *units* share a page, which is
+//! programmed once, when all of them are there.
 //!
-//! Modern parts have pages of 16 KiB, file systems blocks of 4 KiB. A controller maps units of a block's size; it keeps what was written
-//! until a page is full, because a page cannot be programmed in parts. Here a unit looks like a page: it has its share of the spare area, and
-//! the page is programmed with its last unit.
+//! Modern parts have pages of 16 KiB, file systems blocks of 4 KiB. A controller maps units of a
+//! block's size; it keeps what was written until a page is full, because a page cannot be
+//! programmed in parts. Here a unit looks like a page: it has its share of the spare area, and the
+//! page is programmed with its last unit.
 //!
-//! - What waits for its page counts as durable, as [`Nand`] promises: the memory that it waits in is that of a controller with capacitors, which
-//!   program what is left when the power goes ([`settle`](UnitNand::settle)). At most one page of each block that is being programmed waits.
-//! - What waits is read from memory. The page that was read last stays in the part's register: its other units are read without time.
-//! - When programming a page fails, its units stay readable from memory, so that who manages the part can bring them elsewhere.
+//! - What waits for its page counts as durable, as [`Nand`] promises: the memory that it waits in
+//!   is that of a controller with capacitors, which program what is left when the power goes
+//!   ([`settle`](UnitNand::settle)). At most one page of each block that is being programmed waits.
+//! - What waits is read from memory. The page that was read last stays in the part's register: its
+//!   other units are read without time.
+//! - When programming a page fails, its units stay readable from memory, so that who manages the
+//!   part can bring them elsewhere.
 //! - The meter counts pages of the part, and the bytes of each unit where they belong.
 
 use std::collections::BTreeMap;
@@ -60,7 +65,8 @@ impl UnitNand {
     /// The part in `count` units a page.
     ///
     /// # Panics
-    /// When pages cannot be divided so, or the bad block mark is not in the first unit's spare area.
+    /// When pages cannot be divided so, or the bad block mark is not in the first unit's spare
+    /// area.
     pub fn new(below: Arc<dyn Nand>, count: u32) -> Self {
         let page = below.geometry();
         let geometry = NandGeometry {
@@ -83,8 +89,9 @@ impl UnitNand {
         }
     }
 
-    /// Programs what waits, the rest of each page left as erased: what a controller does when it is switched off, or with its last energy.
-    /// The rest of those pages cannot be programmed before the next erase.
+    /// Programs what waits, the rest of each page left as erased: what a controller does when it is
+    /// switched off, or with its last energy. The rest of those pages cannot be programmed before
+    /// the next erase.
     pub fn settle(&self) -> Result<(), NandError> {
         let mut state = self.state.lock();
         while let Some((block, waiting)) = state.waiting.pop_first() {
@@ -119,8 +126,8 @@ impl UnitNand {
         Ok(())
     }
 
-    /// Fills `data`, if it is asked for, and `spare` with a unit that waits, or with what a unit reads as that has not come yet.
-    /// Returns whether its page waits.
+    /// Fills `data`, if it is asked for, and `spare` with a unit that waits, or with what a unit
+    /// reads as that has not come yet. Returns whether its page waits.
     fn read_waiting(
         &self,
         state: &State,

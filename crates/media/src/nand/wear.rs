@@ -1,8 +1,9 @@
 //! Chance: which blocks are bad, when others go bad, and which bits are wrong.
 //!
-//! Everything is a function of the part's seed and of what happened to the block, so that the same requests have the
-//! same luck, also when a part is built anew from its tape, and a page that was read wrong is read wrong
-//! again. Only additions, multiplications and divisions of IEEE numbers are used, which are the same on every machine.
+//! Everything is a function of the part's seed and of what happened to the block, so that the same
+//! requests have the same luck, also when a part is built anew from its tape, and a page that was
+//! read wrong is read wrong again. Only additions, multiplications and divisions of IEEE numbers
+//! are used, which are the same on every machine.
 //!
 //! | what | by which rule |
 //! |---|---|
@@ -11,8 +12,9 @@
 //! | wrong bits of a codeword | Poisson's distribution with the mean bits * rate; the draw is fixed while the page is programmed, the rate rises |
 //! | rate of wrong bits | fresh + (worn - fresh) w^2 + disturb w r, where w = erases / E, and r counts the reads of the block since its erase |
 //!
-//! That errors grow with the erases, and in proportion to reads the steeper the more a block is worn, is measured (Mielke and others,
-//! IRPS 2008; Cai and others, DSN 2015); the square, and the rule for the time after the endurance, are this model's.
+//! That errors grow with the erases, and in proportion to reads the steeper the more a block is
+//! worn, is measured (Mielke and others, IRPS 2008; Cai and others, DSN 2015); the square, and the
+//! rule for the time after the endurance, are this model's.
 
 use stetfs_format::nand::NandPart;
 use stetfs_format::num::{BlockAddr, PageNo};
@@ -71,7 +73,8 @@ pub(super) fn is_factory_bad(part: &NandPart, block: BlockAddr) -> bool {
     life(part, block) == Life::FactoryBad
 }
 
-/// The page of a block that can no longer be programmed, or all of it that can no longer be erased, when its short life has ended.
+/// The page of a block that can no longer be programmed, or all of it that can no longer be erased,
+/// when its short life has ended.
 enum End {
     Erase,
     Page(u32),
@@ -168,8 +171,8 @@ impl Aged {
         }
     }
 
-    /// Leaves of `bytes` what a program that stopped on its way does: some of the zeros are not there. It is
-    /// never the same as before.
+    /// Leaves of `bytes` what a program that stopped on its way does: some of the zeros are not
+    /// there. It is never the same as before.
     pub(super) fn tear(self, part: &NandPart, area: u64, bytes: &mut [u8]) {
         let of = |n: u64| [self.page.0.into(), self.erases.into(), area << 32 | n];
         let lot = |n: u64| draw(part.seed, Draw::Tear, of(n));
@@ -191,7 +194,8 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The number below which lies the share `u` of a Poisson distribution. It does not fall when the mean rises.
+/// The number below which lies the share `u` of a Poisson distribution. It does not fall when the
+/// mean rises.
 fn poisson(mean: f64, u: f64) -> u32 {
     // Far from any code's strength the deviation from the mean, one in twenty, does not matter.
     if mean > 400.0 {

@@ -9,15 +9,19 @@
 //! | anywhere else, [`Survives::ProcessCrash`] | store fence | the death of the process |
 //!
 //! - The file is locked as [`FileDev`] locks it, as long as this lives.
-//! - A store cannot fail, so nothing may be missing under it: the whole file is given its blocks when it is made, and
-//!   once more when it is opened for writing, should it have holes. Where the file system cannot do that, opening fails.
-//! - Memory that has gone bad is an error (EIO) to whoever touches the page that it is in, and stays one as long as this lives.
-//! - The size is that of the file when it was opened. If somebody who ignores the lock cuts the file off meanwhile, an
-//!   access behind its new end is the same error. A file that grows is not noticed.
+//! - A store cannot fail, so nothing may be missing under it: the whole file is given its blocks
+//!   when it is made, and once more when it is opened for writing, should it have holes. Where the
+//!   file system cannot do that, opening fails.
+//! - Memory that has gone bad is an error (EIO) to whoever touches the page that it is in, and
+//!   stays one as long as this lives.
+//! - The size is that of the file when it was opened. If somebody who ignores the lock cuts the
+//!   file off meanwhile, an access behind its new end is the same error. A file that grows is not
+//!   noticed.
 //!
-//! What it costs in memory (`examples/media_cost.rs pmem /dev/shm`, Zen 5, counting included): a fence 8 ns; 64 bytes past the cache and a
-//! fence 0.13 us, 4 KiB 0.25 us; through the cache with flush and fence 0.19 and 0.39 us; loading 4 KiB 0.16 us. So
-//! much goes past the cache, and what is loaded again soon goes through it.
+//! What it costs in memory (`examples/media_cost.rs pmem /dev/shm`, Zen 5, counting included): a
+//! fence 8 ns; 64 bytes past the cache and a fence 0.13 us, 4 KiB 0.25 us; through the cache with
+//! flush and fence 0.19 and 0.39 us; loading 4 KiB 0.16 us. So much goes past the cache, and what
+//! is loaded again soon goes through it.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -61,7 +65,8 @@ impl Default for PmemOptions {
 }
 
 impl PmemOptions {
-    /// What durable content must survive. A file on persistent memory survives power loss in any case.
+    /// What durable content must survive. A file on persistent memory survives power loss in any
+    /// case.
     pub fn survives(mut self, survives: Survives) -> Self {
         self.survives = survives;
         self
@@ -85,7 +90,8 @@ impl PmemOptions {
         self
     }
 
-    /// Opens a file, as large as it is, rounded down to whole sectors of 512 bytes. An empty one is refused (EINVAL).
+    /// Opens a file, as large as it is, rounded down to whole sectors of 512 bytes. An empty one is
+    /// refused (EINVAL).
     pub fn open(self, path: impl AsRef<Path>) -> Result<MappedPmem, MediaError> {
         let file = FileDev::options()
             .read_only(self.read_only || self.private)
@@ -133,8 +139,9 @@ impl PmemOptions {
         }
     }
 
-    /// Makes a file of `size` zeros that takes all its blocks at once, and opens it. One that exists is refused (EEXIST), as is a
-    /// size that is no multiple of 512 (EINVAL). A file that could not be finished is removed.
+    /// Makes a file of `size` zeros that takes all its blocks at once, and opens it. One that
+    /// exists is refused (EEXIST), as is a size that is no multiple of 512 (EINVAL). A file that
+    /// could not be finished is removed.
     pub fn create(self, path: impl AsRef<Path>, size: u64) -> Result<MappedPmem, MediaError> {
         let path = path.as_ref();
         let failed = |source| MediaError::Open {
@@ -182,8 +189,8 @@ pub struct MappedPmem {
     /// What is stored never gets to the file.
     is_private: bool,
     meter: Meter,
-    /// From the first to the last byte that was flushed and not synced: one msync over all costs the device one flush, one
-    /// for each piece would cost it one each.
+    /// From the first to the last byte that was flushed and not synced: one msync over all costs
+    /// the device one flush, one for each piece would cost it one each.
     unsynced: Mutex<Option<Range<u64>>>,
     /// An msync has failed: as with fsync the kernel forgets what it could not write.
     writes_lost: AtomicBool,
@@ -195,7 +202,8 @@ impl MappedPmem {
         PmemOptions::default()
     }
 
-    /// Whether the file lies on persistent memory, so that lines are durable without the kernel's help.
+    /// Whether the file lies on persistent memory, so that lines are durable without the kernel's
+    /// help.
     pub fn is_direct(&self) -> bool {
         self.mapping.is_synchronous()
     }
@@ -223,8 +231,8 @@ impl MappedPmem {
         });
     }
 
-    /// Writes to the device what was flushed. Under the lock, so that no fence returns while another one still
-    /// writes what it was to wait for.
+    /// Writes to the device what was flushed. Under the lock, so that no fence returns while
+    /// another one still writes what it was to wait for.
     fn sync(&self, cause: Cause) -> Result<(), MediaError> {
         let mut unsynced = self.unsynced.lock();
         if self.writes_lost.load(Ordering::Acquire) {
@@ -282,7 +290,8 @@ impl Pmem for MappedPmem {
         self.path.as_deref()
     }
 
-    /// What was only allocated counts as a hole, so that looking at a new file does not bring all of it into the page cache.
+    /// What was only allocated counts as a hole, so that looking at a new file does not bring all
+    /// of it into the page cache.
     fn next_data(&self, offset: u64) -> u64 {
         match seek(&self.file.file, SeekFrom::Data(offset)) {
             Ok(at) => at.clamp(offset, self.size()),

@@ -1,8 +1,10 @@
-//! The order of a commit in persistent memory, held by types as on block devices ([`crate::Dirty`]): [`Dirty`] ->
-//! [`InFlight`] -> [`Durable`] -> the word or record that vouches for the body.
+//! The order of a commit in persistent memory, held by types as on block devices
+//! ([`crate::Dirty`]): [`Dirty`] -> [`InFlight`] -> [`Durable`] -> the word or record that vouches
+//! for the body.
 //!
-//! What is stored through a [`Dirty`] is flushed when the body is complete, each line once, so no flush can be forgotten and none
-//! is done twice; and only a fence that succeeded makes a [`Durable`].
+//! What is stored through a [`Dirty`] is flushed when the body is complete, each line once, so no
+//! flush can be forgotten and none is done twice; and only a fence that succeeded makes a
+//! [`Durable`].
 //!
 //! ```
 //! use stetfs_media::pmem::Dirty;
@@ -130,8 +132,8 @@ impl<'p> Dirty<'p> {
         }
     }
 
-    /// The body is complete: flushes every line that it stored to through the cache, once, under the tag of
-    /// the store that begins first.
+    /// The body is complete: flushes every line that it stored to through the cache, once, under
+    /// the tag of the store that begins first.
     pub fn submit(mut self) -> Result<InFlight<'p>, MediaError> {
         self.unflushed.sort_by_key(|(lines, _)| lines.start);
         let mut next = 0;
@@ -146,9 +148,9 @@ impl<'p> Dirty<'p> {
         Ok(InFlight { pmem: self.pmem })
     }
 
-    /// Stores a record that carries a checksum over the whole body and makes both durable, with one fence instead of two.
-    /// After a power cut the record may be there and the body not, or a part of the record: recovery must
-    /// compute the checksum and drop what does not fit.
+    /// Stores a record that carries a checksum over the whole body and makes both durable, with one
+    /// fence instead of two. After a power cut the record may be there and the body not, or a part
+    /// of the record: recovery must compute the checksum and drop what does not fit.
     pub fn store_covering_commit(
         mut self,
         offset: u64,
@@ -169,15 +171,16 @@ impl<'p> InFlight<'p> {
 }
 
 impl Durable<'_> {
-    /// Stores the word (little-endian) that makes the body valid: it is there or not, as one. Durable when it returns. It goes
-    /// past the cache, which takes 0.12 us with its fence; with a flush it takes 0.19 us (`examples/media_cost.rs pmem`).
+    /// Stores the word (little-endian) that makes the body valid: it is there or not, as one.
+    /// Durable when it returns. It goes past the cache, which takes 0.12 us with its fence; with a
+    /// flush it takes 0.19 us (`examples/media_cost.rs pmem`).
     pub fn store_commit_word(self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
         self.pmem.store_nt(offset, &value.to_le_bytes(), tag)?;
         self.pmem.fence(tag.cause)
     }
 
-    /// Stores the record that makes the body valid; durable when it returns. A power cut can leave some words of it, so it
-    /// carries a checksum over itself.
+    /// Stores the record that makes the body valid; durable when it returns. A power cut can leave
+    /// some words of it, so it carries a checksum over itself.
     pub fn store_commit(self, offset: u64, record: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.pmem.store(offset, record, tag)?;
         self.pmem.flush(offset, record.len() as u64, tag)?;

@@ -1,4 +1,5 @@
-//! What a power cut can leave: a moment, its atoms, and the images that come of keeping some of them.
+//! What a power cut can leave: a moment, its atoms, and the images that come of keeping some of
+//! them.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,8 +13,8 @@ use crate::sim::tape::Entry;
 use crate::sim::{CrashImage, Keep};
 use crate::tag::Tag;
 
-/// A moment at which the power goes off: the stable content, and the pending changes of which any part may
-/// have got there. The change that was in flight is among them, durable or not.
+/// A moment at which the power goes off: the stable content, and the pending changes of which any
+/// part may have got there. The change that was in flight is among them, durable or not.
 #[derive(Clone)]
 pub struct CrashPoint {
     position: usize,
@@ -85,8 +86,9 @@ impl CrashPoint {
         self.position
     }
 
-    /// How many changes had been carried out on all media of the supply. Between two changes of this device there
-    /// are as many moments as others had changes; [`Tape::crash_points`](crate::sim::Tape::crash_points) gives the last of them.
+    /// How many changes had been carried out on all media of the supply. Between two changes of
+    /// this device there are as many moments as others had changes;
+    /// [`Tape::crash_points`](crate::sim::Tape::crash_points) gives the last of them.
     pub fn moment(&self) -> u64 {
         self.moment
     }
@@ -96,8 +98,8 @@ impl CrashPoint {
         &self.stable
     }
 
-    /// Everything that may be there or not, in the order of the tape. Each subset is a state that the device may
-    /// be left in; later atoms lie over earlier ones.
+    /// Everything that may be there or not, in the order of the tape. Each subset is a state that
+    /// the device may be left in; later atoms lie over earlier ones.
     pub fn atoms(&self) -> &[Atom] {
         &self.atoms
     }
@@ -128,9 +130,9 @@ impl CrashPoint {
         CrashImage::new(self.state(keep), options)
     }
 
-    /// Indices of the atoms that can make a difference. The others are covered by something later and certain, or
-    /// write what is there anyway: whether they are kept changes nothing, so whoever enumerates states
-    /// leaves them out.
+    /// Indices of the atoms that can make a difference. The others are covered by something later
+    /// and certain, or write what is there anyway: whether they are kept changes nothing, so
+    /// whoever enumerates states leaves them out.
     pub fn relevant_atoms(&self) -> Vec<usize> {
         let covered = self.covered_layers();
         let mut touched = Touched::new(self.kind.grain());

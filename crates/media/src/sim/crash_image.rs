@@ -42,8 +42,8 @@ impl CrashImage {
         self.image().to_file(path)
     }
 
-    /// A simulated device of the same kind that begins with the content now: for a second cut during the recovery
-    /// from the first.
+    /// A simulated device of the same kind that begins with the content now: for a second cut
+    /// during the recovery from the first.
     pub fn simulate(&self) -> SimDev {
         self.options.build(self.image())
     }

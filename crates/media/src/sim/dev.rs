@@ -1,10 +1,10 @@
 //! A simulated block device.
 //!
 //! - A flush settles every write before it.
-//! - A write of which the device has said that it is durable stays in the order but cannot be lost: an older
-//!   pending write never comes out over it.
-//! - What was pending when a flush failed stays pending for good, for no later flush succeeds: reads give it, and
-//!   after a power cut some of it may be there.
+//! - A write of which the device has said that it is durable stays in the order but cannot be lost:
+//!   an older pending write never comes out over it.
+//! - What was pending when a flush failed stays pending for good, for no later flush succeeds:
+//!   reads give it, and after a power cut some of it may be there.
 //! - Requests beyond the end or not in whole sectors panic.
 
 use std::sync::Arc;
@@ -29,12 +29,13 @@ pub struct SimOptions {
     pub sector: u32,
     /// What a power cut never tears, in bytes; a multiple of the sector.
     pub atomic_unit: u32,
-    /// Whether a write can be lost after it has returned. Without a cache only the one in flight can.
+    /// Whether a write can be lost after it has returned. Without a cache only the one in flight
+    /// can.
     pub volatile_cache: bool,
     /// Whether to keep the tape.
     pub record: bool,
-    /// What discarded bytes become. A device may give anything, so the default is a pattern that nothing mistakes
-    /// for content.
+    /// What discarded bytes become. A device may give anything, so the default is a pattern that
+    /// nothing mistakes for content.
     pub discard_fill: u8,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -57,7 +58,8 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// A device with this content, all of it stable, on a machine of its own. Panics when the sizes do not fit together.
+    /// A device with this content, all of it stable, on a machine of its own. Panics when the sizes
+    /// do not fit together.
     pub fn build(self, image: Image) -> SimDev {
         self.build_on(&Rig::default(), image)
     }
@@ -124,8 +126,8 @@ impl SimDev {
         self.options
     }
 
-    /// Writes, flushes and discards carried out so far on this device: with a tape, its length. What is confirmed at this
-    /// moment has to survive every crash at this moment or later.
+    /// Writes, flushes and discards carried out so far on this device: with a tape, its length.
+    /// What is confirmed at this moment has to survive every crash at this moment or later.
     pub fn changes(&self) -> u64 {
         self.state.lock().medium.changes()
     }
@@ -135,8 +137,8 @@ impl SimDev {
         &self.rig
     }
 
-    /// Cuts the power as [`Power::cut_at`](crate::sim::Power::cut_at) does. On a device with a supply of its own the changes are those of the
-    /// device since it was made.
+    /// Cuts the power as [`Power::cut_at`](crate::sim::Power::cut_at) does. On a device with a
+    /// supply of its own the changes are those of the device since it was made.
     pub fn cut_at(&self, changes: u64) {
         self.rig.power.cut_at(changes);
     }
@@ -206,7 +208,8 @@ impl SimDev {
         Ok(())
     }
 
-    /// Carries out a change, unless the power or the plan of errors is against it. Returns the time that it took, in ns.
+    /// Carries out a change, unless the power or the plan of errors is against it. Returns the time
+    /// that it took, in ns.
     fn change(&self, request: Entry) -> Result<u64, MediaError> {
         let (op, offset, len) = request.range();
         self.check_writable(op, offset, len)?;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A rule for which atoms of a [`CrashPoint`](crate::sim::CrashPoint) are there after the cut, by their indices. It prints as one
-/// word or two and reads back from them, so a failure can name the state that it came from.
+/// A rule for which atoms of a [`CrashPoint`](crate::sim::CrashPoint) are there after the cut, by
+/// their indices. It prints as one word or two and reads back from them, so a failure can name the
+/// state that it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Everything: the device wrote its whole cache in time.
@@ -39,8 +40,8 @@ impl Keep {
     }
 }
 
-/// A fixed permutation of 64 bits in which every input bit changes half of the output bits: the finalizer of
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// A fixed permutation of 64 bits in which every input bit changes half of the output bits: the
+/// finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 pub(crate) fn scramble(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

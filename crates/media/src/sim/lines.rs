@@ -1,11 +1,13 @@
-//! The rule of what survives a power cut in persistent memory: words that wait above the stable content, by cache lines.
+//! The rule of what survives a power cut in persistent memory: words that wait above the stable
+//! content, by cache lines.
 //!
-//! A store waits, word by word, until its line is flushed and a fence comes after that; a store past the cache waits
-//! for the fence only. Until then each word of each store is kept or lost by itself, later ones over earlier ones: a
-//! line may be written back at any time for no reason, and the lines in any order.
+//! A store waits, word by word, until its line is flushed and a fence comes after that; a store
+//! past the cache waits for the fence only. Until then each word of each store is kept or lost by
+//! itself, later ones over earlier ones: a line may be written back at any time for no reason, and
+//! the lines in any order.
 //!
-//! That is a little more than a processor can do, which writes a line back as it is at one moment, with all stores to it
-//! before and none after. What is right here is right there.
+//! That is a little more than a processor can do, which writes a line back as it is at one moment,
+//! with all stores to it before and none after. What is right here is right there.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The simulated device against a second opinion.
 //!
-//! The model knows nothing of pending lists: it holds for each sector the versions that it may have after a
-//! cut, the first being the certain one. Which writes a sector keeps is decided by a hash of the write's
-//! position and the atomic unit, given to both.
+//! The model knows nothing of pending lists: it holds for each sector the versions that it may have
+//! after a cut, the first being the certain one. Which writes a sector keeps is decided by a hash
+//! of the write's position and the atomic unit, given to both.
 
 use proptest::prelude::*;
 
@@ -37,7 +37,12 @@ pub(super) fn change() -> impl Strategy<Value = Change> {
     let range = (0..SECTORS).prop_flat_map(|first| (Just(first), 1..=(SECTORS - first).min(20)));
     prop_oneof![
         8 => (range.clone(), any::<u8>(), prop::bool::weighted(0.2))
-            .prop_map(|((first, sectors), byte, durable)| Change::Write { first, sectors, byte, durable }),
+            .prop_map(|((first, sectors), byte, durable)| Change::Write {
+                first,
+                sectors,
+                byte,
+                durable,
+            }),
         1 => range.prop_map(|(first, sectors)| Change::Discard { first, sectors }),
         2 => Just(Change::Flush),
     ]
@@ -196,8 +201,8 @@ pub(super) fn state(point: &CrashPoint, seed: u64) -> Image {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Every moment of a tape, several states of each; also the same moment reached by cutting the power, and
-    /// by asking the device while it runs.
+    /// Every moment of a tape, several states of each; also the same moment reached by cutting the
+    /// power, and by asking the device while it runs.
     #[test]
     fn crash_states_are_those_of_the_model(
         changes in prop::collection::vec(change(), 1..25),
@@ -217,7 +222,10 @@ proptest! {
 
         let mut model = Model::new();
         for (n, point) in tape.crash_points().enumerate() {
-            let mut cut_here = Model { certain: model.certain.clone(), perhaps: model.perhaps.clone() };
+            let mut cut_here = Model {
+                certain: model.certain.clone(),
+                perhaps: model.perhaps.clone(),
+            };
             if let Some(change) = changes.get(n) {
                 cut_here.apply(n, change, options, false);
                 model.apply(n, change, options, true);
@@ -391,8 +399,8 @@ fn beyond_the_end_is_our_mistake() {
     let _ = SimDev::new(start()).read_at((SECTORS * SECTOR) as u64, &mut [0; 512], TAG);
 }
 
-/// An error at every request of a small run, one after the other: it is reported once, at that request, and
-/// the others do what they say.
+/// An error at every request of a small run, one after the other: it is reported once, at that
+/// request, and the others do what they say.
 #[test]
 fn each_request_can_fail() {
     let run = |dev: &SimDev| {
@@ -479,7 +487,8 @@ fn a_torn_write_is_there_in_part() {
     assert_eq!(dev.crash_point().atoms().len(), 1);
 }
 
-/// After a failed flush nobody knows what is on the medium: everything pending may be there or not, for good.
+/// After a failed flush nobody knows what is on the medium: everything pending may be there or not,
+/// for good.
 #[test]
 fn a_failed_flush_settles_nothing_ever() {
     let dev = SimDev::new(start());

@@ -1,4 +1,5 @@
-//! The rule of what survives a power cut on a block device: the stable content and the changes that wait above it.
+//! The rule of what survives a power cut on a block device: the stable content and the changes that
+//! wait above it.
 //!
 //! Also the pieces that changes of any medium are made of ([`Layer`]).
 
@@ -53,8 +54,8 @@ pub(crate) fn put(image: &mut Image, layer: &Layer) {
     }
 }
 
-/// The pieces of the change at `position`: a write in units of `unit` bytes of the medium, a discard as a whole, nothing of
-/// what only settles others.
+/// The pieces of the change at `position`: a write in units of `unit` bytes of the medium, a
+/// discard as a whole, nothing of what only settles others.
 pub(crate) fn layers(
     change: &Entry,
     position: usize,

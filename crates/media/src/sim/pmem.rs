@@ -1,9 +1,9 @@
 //! Simulated persistent memory.
 //!
-//! - What was stored reaches the medium by a flush and a fence, by a fence alone when it went past the cache, or by
-//!   chance: see `lines.rs`.
-//! - Flushing a line that holds nothing new, and a fence with nothing to wait for, are counted and take their time as any
-//!   other: whoever does it pays for it on a processor too.
+//! - What was stored reaches the medium by a flush and a fence, by a fence alone when it went past
+//!   the cache, or by chance: see `lines.rs`.
+//! - Flushing a line that holds nothing new, and a fence with nothing to wait for, are counted and
+//!   take their time as any other: whoever does it pays for it on a processor too.
 //! - A range beyond the end and a word that is not aligned panic.
 
 use std::fmt;
@@ -20,9 +20,9 @@ use crate::sim::medium::{Kind, Medium};
 use crate::sim::{CrashPoint, Entry, Fault, FaultPlan, Rig, Tape};
 use crate::tag::{Cause, Tag};
 
-/// How long persistent memory takes for each cache line that is loaded, and for each that is flushed or stored past the
-/// cache. A store into the cache and a fence take no time of their own: the wait is in the lines. Lines that a processor
-/// would still have in its cache are charged too.
+/// How long persistent memory takes for each cache line that is loaded, and for each that is
+/// flushed or stored past the cache. A store into the cache and a fence take no time of their own:
+/// the wait is in the lines. Lines that a processor would still have in its cache are charged too.
 ///
 /// | | load, ns a line | flush, ns a line | source |
 /// |---|---|---|---|
@@ -101,7 +101,8 @@ impl Default for SimPmemOptions {
 }
 
 impl SimPmemOptions {
-    /// Memory with this content, all of it stable, on a machine of its own. Panics unless the size is a multiple of [`LINE`].
+    /// Memory with this content, all of it stable, on a machine of its own. Panics unless the size
+    /// is a multiple of [`LINE`].
     pub fn build(self, image: Image) -> SimPmem {
         self.build_on(&Rig::default(), image)
     }
@@ -156,7 +157,8 @@ impl SimPmem {
         self.state.lock().medium.changes()
     }
 
-    /// Plans an error: `Fault::nth(Op::Read, 0).within(line).for_good()` is a line that has gone bad. A fence is a flush of no bytes.
+    /// Plans an error: `Fault::nth(Op::Read, 0).within(line).for_good()` is a line that has gone
+    /// bad. A fence is a flush of no bytes.
     pub fn inject(&self, fault: Fault) {
         self.state.lock().faults.add(fault);
     }
@@ -210,7 +212,8 @@ impl SimPmem {
         }
     }
 
-    /// Carries out a change that takes `busy_ns`, unless the power or the plan of errors is against it.
+    /// Carries out a change that takes `busy_ns`, unless the power or the plan of errors is against
+    /// it.
     fn change(&self, change: Entry, busy_ns: u64) -> Result<(), MediaError> {
         let (op, offset, len) = change.range();
         let mut supply = self.rig.power.lock();

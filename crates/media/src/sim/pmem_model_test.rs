@@ -1,7 +1,8 @@
 //! The simulated persistent memory against a second opinion.
 //!
-//! The model knows nothing of lines that wait. It keeps the script, and asks it for each store and each word that the store
-//! touches: was there a flush of it, and a fence after that? If so it is there; if not, somebody decides.
+//! The model knows nothing of lines that wait. It keeps the script, and asks it for each store and
+//! each word that the store touches: was there a flush of it, and a fence after that? If so it is
+//! there; if not, somebody decides.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +46,11 @@ fn access(size: u64) -> impl Strategy<Value = Access> {
                 data: words.concat(),
             }
         ),
-        3 => (0..size, 0..size).prop_map(move |(at, len)| Access::Flush { at: WINDOW.start + at, len: len.min(size - at) }),
+        3 => (0..size, 0..size)
+            .prop_map(move |(at, len)| Access::Flush {
+                at: WINDOW.start + at,
+                len: len.min(size - at),
+            }),
         2 => Just(Access::Fence),
     ]
 }
@@ -69,7 +74,8 @@ fn stored(access: &Access) -> Option<(u64, Vec<u8>)> {
     }
 }
 
-/// Whether a word of the store at `position` is durable when the first `done` accesses were carried out.
+/// Whether a word of the store at `position` is durable when the first `done` accesses were carried
+/// out.
 fn is_durable(script: &[Access], done: usize, position: usize, word: u64) -> bool {
     let line = word * 8 / 64 * 64..word * 8 / 64 * 64 + 64;
     let mut is_on_its_way = matches!(script[position], Access::StoreNt { .. });
@@ -85,7 +91,8 @@ fn is_durable(script: &[Access], done: usize, position: usize, word: u64) -> boo
     false
 }
 
-/// Every store of a word with its position, and whether it is certain, when the power goes off after `done` accesses.
+/// Every store of a word with its position, and whether it is certain, when the power goes off
+/// after `done` accesses.
 fn words_of_stores(script: &[Access], done: usize) -> Vec<(usize, u64, bool)> {
     let mut all = Vec::new();
     for (position, access) in script.iter().enumerate().take(done + 1) {
@@ -140,8 +147,8 @@ fn state(point: &CrashPoint, seed: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Every moment of a tape, some states of each; also the same moment reached by cutting the power, and by asking the
-    /// memory while it runs.
+    /// Every moment of a tape, some states of each; also the same moment reached by cutting the
+    /// power, and by asking the memory while it runs.
     #[test]
     fn crash_states_are_those_of_the_model(
         script in prop::collection::vec(access(256), 1..30),
@@ -149,7 +156,10 @@ proptest! {
     ) {
         let pmem = SimPmem::new(Image::new(SIZE));
         for (n, access) in script.iter().enumerate() {
-            prop_assert_eq!(state(&pmem.crash_point(), seed), left(&script[..n], n, |p, w| decide(seed, p, w)));
+            prop_assert_eq!(
+                state(&pmem.crash_point(), seed),
+                left(&script[..n], n, |p, w| decide(seed, p, w))
+            );
             carry_out(&pmem, access).expect("the power is on");
             let newest = left(&script[..=n], n + 1, |_, _| true);
             prop_assert_eq!(window(&pmem.newest()), newest.clone());
@@ -178,7 +188,8 @@ proptest! {
         prop_assert_eq!(state(&cut, seed), state(&taped, seed));
     }
 
-    /// Small scripts in two lines: exactly the states of the model, every subset of what is uncertain.
+    /// Small scripts in two lines: exactly the states of the model, every subset of what is
+    /// uncertain.
     #[test]
     fn no_state_is_left_out_and_none_invented(script in prop::collection::vec(access(128), 1..9)) {
         let pmem = SimPmem::new(Image::new(SIZE));
@@ -209,7 +220,8 @@ proptest! {
     }
 }
 
-/// Every state in which some of those atoms are there and the others are not, by its bytes or some of them.
+/// Every state in which some of those atoms are there and the others are not, by its bytes or some
+/// of them.
 fn all_states(
     point: &CrashPoint,
     atoms: &[usize],

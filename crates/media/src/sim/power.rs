@@ -1,5 +1,5 @@
-//! What the simulated media of one machine share: the supply, by which all their changes have one order and a
-//! power cut hits them at one moment, and the clock.
+//! What the simulated media of one machine share: the supply, by which all their changes have one
+//! order and a power cut hits them at one moment, and the clock.
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ pub struct Rig {
     pub clock: Clock,
 }
 
-/// The supply that simulated media hang on. Every change on any of them (a write, store, program, erase, flush, fence,
-/// discard) takes the next number of one order, and when it goes off it goes off for all. A clone is the same supply.
+/// The supply that simulated media hang on. Every change on any of them (a write, store, program,
+/// erase, flush, fence, discard) takes the next number of one order, and when it goes off it goes
+/// off for all. A clone is the same supply.
 #[derive(Clone, Debug, Default)]
 pub struct Power(Arc<Mutex<Supply>>);
 
-/// The state of a supply. A medium holds its lock, taken before its own, while it carries out a request: a change is in the
-/// order and done, or neither.
+/// The state of a supply. A medium holds its lock, taken before its own, while it carries out a
+/// request: a change is in the order and done, or neither.
 #[derive(Debug, Default)]
 pub(crate) struct Supply {
     changes: u64,
@@ -42,14 +43,14 @@ pub(crate) enum NextChange {
 }
 
 impl Power {
-    /// Changes carried out so far on all media. What is confirmed at this moment has to survive every
-    /// power cut at this moment or later.
+    /// Changes carried out so far on all media. What is confirmed at this moment has to survive
+    /// every power cut at this moment or later.
     pub fn changes(&self) -> u64 {
         self.0.lock().changes
     }
 
-    /// Goes off when `changes` changes have been carried out since the supply was made: the next one, on whichever medium,
-    /// is in flight and fails, and everything after it on all media.
+    /// Goes off when `changes` changes have been carried out since the supply was made: the next
+    /// one, on whichever medium, is in flight and fails, and everything after it on all media.
     pub fn cut_at(&self, changes: u64) {
         self.0.lock().cut_at = Some(changes);
     }

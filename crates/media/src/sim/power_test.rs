@@ -1,4 +1,5 @@
-//! Two devices on one supply against a model of each: one order, one cut, and states that are lost independently.
+//! Two devices on one supply against a model of each: one order, one cut, and states that are lost
+//! independently.
 
 use proptest::prelude::*;
 
@@ -37,7 +38,8 @@ proptest! {
             for (which, point) in points.iter().enumerate() {
                 let expected = left_at(n, which, &script, kinds[which], seed);
                 prop_assert_eq!(point.moment(), n as u64);
-                prop_assert_eq!(state(point, seed).to_bytes(), expected, "device {} at {}", which, n);
+                prop_assert_eq!(state(point, seed).to_bytes(), expected, "device {} at \
+                    {}", which, n);
             }
         }
         let skipped = joint_crash_points(&tapes).nth(script.len()).expect("the last moment");

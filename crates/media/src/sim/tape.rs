@@ -188,8 +188,8 @@ impl Tape {
         &self.entries
     }
 
-    /// For each entry its number in the order of all changes on the supply. On a medium with a supply of its own that
-    /// is its position.
+    /// For each entry its number in the order of all changes on the supply. On a medium with a
+    /// supply of its own that is its position.
     pub fn numbers(&self) -> &[u64] {
         &self.numbers
     }
@@ -204,8 +204,8 @@ impl Tape {
         self.entries.is_empty()
     }
 
-    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the first `n`
-    /// entries have been carried out and the next one, if there is one, is in flight.
+    /// Every moment at which the power can go off, in order: `len() + 1` of them. At moment `n` the
+    /// first `n` entries have been carried out and the next one, if there is one, is in flight.
     pub fn crash_points(&self) -> CrashPoints {
         let volatile = Volatile::new(self.start.clone(), self.kind);
         CrashPoints {
@@ -215,8 +215,9 @@ impl Tape {
         }
     }
 
-    /// The moment when the first `n` entries have been carried out. Takes time in proportion to `n`; whoever
-    /// wants all of them uses [`crash_points`](Self::crash_points). Panics when the tape is shorter.
+    /// The moment when the first `n` entries have been carried out. Takes time in proportion to
+    /// `n`; whoever wants all of them uses [`crash_points`](Self::crash_points). Panics when the
+    /// tape is shorter.
     pub fn crash_point(&self, n: usize) -> CrashPoint {
         assert!(
             n <= self.len(),
@@ -251,9 +252,9 @@ impl CrashPoints {
         self.next += 1;
     }
 
-    /// What is left when the power goes off after `moment` changes on all media of the supply. The next change is in
-    /// flight if it is one of this medium. Goes forward only: panics when a change that was to come then has already
-    /// been passed by.
+    /// What is left when the power goes off after `moment` changes on all media of the supply. The
+    /// next change is in flight if it is one of this medium. Goes forward only: panics when a
+    /// change that was to come then has already been passed by.
     pub fn at_moment(&mut self, moment: u64) -> CrashPoint {
         let numbers = Arc::clone(&self.tape.numbers);
         let position = numbers.partition_point(|n| *n < moment);
@@ -291,9 +292,10 @@ impl Iterator for CrashPoints {
     }
 }
 
-/// Every moment at which the power of several media on one supply can go off, in order, from none of their changes to all:
-/// for each moment the crash points of all tapes, in the order of the tapes. What one medium loses does not depend on
-/// what another one does, so each combination of their states can be what is left.
+/// Every moment at which the power of several media on one supply can go off, in order, from none
+/// of their changes to all: for each moment the crash points of all tapes, in the order of the
+/// tapes. What one medium loses does not depend on what another one does, so each combination of
+/// their states can be what is left.
 pub fn joint_crash_points(tapes: &[Tape]) -> JointCrashPoints {
     let ends = tapes.iter().filter_map(|tape| tape.numbers.last());
     JointCrashPoints {

@@ -1,9 +1,9 @@
-//! How long a block device of a certain kind takes: a function of its state and the request, so the same requests take the
-//! same time on every machine.
+//! How long a block device of a certain kind takes: a function of its state and the request, so the
+//! same requests take the same time on every machine.
 //!
-//! One request is served at a time, as one caller sees it (queue depth 1). What the models leave out: queues, the
-//! housekeeping of flash (garbage collection is what our own translation layer is simulated for), zones
-//! of different speed on a disk, and the cost of a discard (none).
+//! One request is served at a time, as one caller sees it (queue depth 1). What the models leave
+//! out: queues, the housekeeping of flash (garbage collection is what our own translation layer is
+//! simulated for), zones of different speed on a disk, and the cost of a discard (none).
 //!
 //! | figure | hdd | sata_ssd | nvme_ssd | microsd |
 //! |---|---|---|---|---|
@@ -14,20 +14,22 @@
 //! | flush after a write | what lies in the cache (32 MiB (b)) is written in ascending order | 1.64 ms (g) | 1.64 ms (g) | nothing: no cache (h) |
 //! | durable write | past the cache | a write and a flush (i) | 4.0 ms (g) | a write |
 //!
-//! - (a) Seagate Constellation ES.3 product manual, 4.1: a drive of 1 TB with 7,200 turns a minute sustains 83 to 175 MB/s from
-//!   inside to outside; the mean. Its interface moves 600 MB/s.
+//! - (a) Seagate Constellation ES.3 product manual, 4.1: a drive of 1 TB with 7,200 turns a minute
+//!   sustains 83 to 175 MB/s from inside to outside; the mean. Its interface moves 600 MB/s.
 //! - (b) Hitachi Deskstar 7K1000.C specification, 4.5.2.1 (1 TB, two disks); its buffer.
-//! - (c) Hitachi 7K320 specification, 4.4.2.3 (7,200 turns a minute). Between (c) and (b) the seek time grows with the root of the
-//!   distance: Ruemmler, Wilkes, "An Introduction to Disk Drive Modeling", IEEE Computer 27(3), 1994, whose
-//!   linear branch for long seeks needs more figures than the manuals give.
+//! - (c) Hitachi 7K320 specification, 4.4.2.3 (7,200 turns a minute). Between (c) and (b) the seek
+//!   time grows with the root of the distance: Ruemmler, Wilkes, "An Introduction to Disk Drive
+//!   Modeling", IEEE Computer 27(3), 1994, whose linear branch for long seeks needs more figures
+//!   than the manuals give.
 //! - (d) Samsung 850 EVO 1 TB, the maker's figures; random ones at queue depth 1.
 //! - (e) Samsung 970 EVO 1 TB, the maker's figures; random ones at queue depth 1.
-//! - (f) A 16 GB class 10 card (Samsung Evo) in a Raspberry Pi 2, measured by J. Geerling (pidramble.com, "microSD card
-//!   benchmarks"): the size of card on which Delta Journaling was measured, in a host of its time. The paper gives no
-//!   figures for the card itself.
-//! - (g) Samsung 990 PRO 2 TB, pg_test_fsync with 8 KiB by T. Poder (tanelpoder.com, 27 May 2025): fdatasync 1,643 us,
-//!   O_DSYNC, which XFS turns into a write with forced unit access, 4,007 us. No such measurement with its method in hand
-//!   was found for a SATA drive; one without protection against power loss has to do the same.
+//! - (f) A 16 GB class 10 card (Samsung Evo) in a Raspberry Pi 2, measured by J. Geerling
+//!   (pidramble.com, "microSD card benchmarks"): the size of card on which Delta Journaling was
+//!   measured, in a host of its time. The paper gives no figures for the card itself.
+//! - (g) Samsung 990 PRO 2 TB, pg_test_fsync with 8 KiB by T. Poder (tanelpoder.com, 27 May 2025):
+//!   fdatasync 1,643 us, O_DSYNC, which XFS turns into a write with forced unit access, 4,007 us.
+//!   No such measurement with its method in hand was found for a SATA drive; one without protection
+//!   against power loss has to do the same.
 //! - (h) SD cards before version 6.0 of the specification have no cache that could be flushed.
 //! - (i) Linux does not use forced unit access on SATA unless told to (`libata.fua`).
 
@@ -35,8 +37,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// The kind of device whose time a simulated one takes. When it is told to have no volatile cache
-/// ([`SimOptions::volatile_cache`](crate::sim::SimOptions::volatile_cache)), a disk writes every block at once, and a flash
-/// drive has capacitors: it takes writes as fast, and flushes and durable writes cost nothing more.
+/// ([`SimOptions::volatile_cache`](crate::sim::SimOptions::volatile_cache)), a disk writes every
+/// block at once, and a flash drive has capacitors: it takes writes as fast, and flushes and
+/// durable writes cost nothing more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Timing {
     /// No time at all.
@@ -139,7 +142,8 @@ const fn transfer_ns(len: u64, rate: u64) -> u64 {
     (len as u128 * SECOND as u128 / rate as u128) as u64
 }
 
-/// A disk: heads that seek, a platter that turns with the clock, a cache that is written in ascending order.
+/// A disk: heads that seek, a platter that turns with the clock, a cache that is written in
+/// ascending order.
 pub(crate) struct Disk {
     has_cache: bool,
     tracks: u64,
@@ -277,7 +281,8 @@ impl Disk {
 }
 
 impl Seek {
-    /// `a + b * sqrt(distance / all)`. The mean of the root over random pairs is 8/15, which gives b.
+    /// `a + b * sqrt(distance / all)`. The mean of the root over random pairs is 8/15, which gives
+    /// b.
     fn time_ns(&self, distance: u64, all: u64) -> u64 {
         if distance == 0 {
             return 0;
@@ -302,8 +307,8 @@ struct FlashFigures {
     /// A read or write of 4 KiB that does not continue the last one.
     random_read_ns: u64,
     random_write_ns: u64,
-    /// Whether a write that continues the last one is spared what a random one costs. Where writes go into a cache
-    /// both cost the same.
+    /// Whether a write that continues the last one is spared what a random one costs. Where writes
+    /// go into a cache both cost the same.
     has_cheap_appends: bool,
     flush_ns: u64,
     /// A durable write of 4 KiB; none where it is a write and a flush.

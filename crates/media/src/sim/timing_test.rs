@@ -138,7 +138,8 @@ fn a_disk_seeks_turns_and_streams() {
     assert_within(1.0, (256 * mb) as f64 * 1e9 / ns as f64, 129e6);
 }
 
-/// Who appends durably and takes a little time in between misses the sector and waits for a turn of the platter.
+/// Who appends durably and takes a little time in between misses the sector and waits for a turn of
+/// the platter.
 #[test]
 fn a_disk_makes_durable_appends_wait_for_a_turn() {
     let mut disk = Timed::new(Timing::Hdd);

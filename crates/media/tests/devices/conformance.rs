@@ -74,7 +74,8 @@ fn runs<'a>(offset: u64, slices: &[&'a [u8]]) -> Vec<Run<'a>> {
     runs
 }
 
-/// Runs random requests on a device whose content is all zero at first. Memory is now and then not aligned.
+/// Runs random requests on a device whose content is all zero at first. Memory is now and then not
+/// aligned.
 pub(crate) fn behaves_like_a_vector(dev: &dyn BlockDev, cases: u32) {
     let mut model = vec![0u8; dev.size() as usize];
     let sector = dev.sector_size() as usize;

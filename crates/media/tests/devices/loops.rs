@@ -1,4 +1,5 @@
-//! Block devices: loop devices over files, where we are root. Elsewhere these tests say that they are left out.
+//! Block devices: loop devices over files, where we are root. Elsewhere these tests say that they
+//! are left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -176,8 +177,8 @@ fn what_the_kernel_has_mounted_is_busy() {
     FileDev::options().open(&device.0).expect("free again");
 }
 
-/// The story of 2018 ("fsyncgate"): the kernel cannot write dirty pages back, says so at one fsync, and
-/// lets the next one succeed. Here the loop device's file lies on a full file system.
+/// The story of 2018 ("fsyncgate"): the kernel cannot write dirty pages back, says so at one fsync,
+/// and lets the next one succeed. Here the loop device's file lies on a full file system.
 #[test]
 fn a_failed_flush_is_never_forgotten() {
     let scratch = Scratch::new();

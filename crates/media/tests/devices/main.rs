@@ -1,4 +1,5 @@
-//! The devices from outside: each kind against the contract, and files and block devices against the system.
+//! The devices from outside: each kind against the contract, and files and block devices against
+//! the system.
 
 mod conformance;
 mod files;

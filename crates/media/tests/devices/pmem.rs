@@ -1,4 +1,5 @@
-//! Persistent memory from outside: both kinds against the contract, and mapped files against the system.
+//! Persistent memory from outside: both kinds against the contract, and mapped files against the
+//! system.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -261,8 +262,8 @@ fn create(path: &Path, survives: Survives) -> MappedPmem {
         .expect("a file")
 }
 
-/// Opens what was just closed. A process that another test starts has a copy of our locks until it runs its program, so it
-/// can take a moment until they are gone.
+/// Opens what was just closed. A process that another test starts has a copy of our locks until it
+/// runs its program, so it can take a moment until they are gone.
 fn reopen(options: PmemOptions, path: impl AsRef<Path>) -> MappedPmem {
     for _ in 0..500 {
         match options.open(&path) {
@@ -394,7 +395,8 @@ fn a_child_that_stores() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// Stores of a process that is killed are there, also the one that it did not flush: they are the kernel's.
+/// Stores of a process that is killed are there, also the one that it did not flush: they are the
+/// kernel's.
 #[test]
 fn a_killed_process_leaves_its_stores() {
     let scratch = Scratch::new();
@@ -425,8 +427,8 @@ fn a_killed_process_leaves_its_stores() {
     assert_eq!(pmem.load_u64(128, TAG), Ok(77));
 }
 
-/// An msync that fails is as final as an fsync that fails. Here the mapped device is a loop device whose file lies on a
-/// full file system.
+/// An msync that fails is as final as an fsync that fails. Here the mapped device is a loop device
+/// whose file lies on a full file system.
 #[test]
 fn a_failed_fence_is_never_forgotten() {
     let scratch = Scratch::new();

@@ -1,5 +1,5 @@
-//! Files on file systems with reflinks: what remapping promises, on XFS and Btrfs as they are made by default. Where they cannot be made or
-//! mounted these tests say that they are left out.
+//! Files on file systems with reflinks: what remapping promises, on XFS and Btrfs as they are made
+//! by default. Where they cannot be made or mounted these tests say that they are left out.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -224,7 +224,14 @@ fn lists_that_do_not_fit_are_refused_and_change_nothing() {
         });
         for list in [part, shifted.collect()] {
             let refused = dev.remap().expect("it can").remap(&list, JournalCopy::Kept);
-            let is_named = matches!(refused, Err(MediaError::Misaligned { op: Op::Remap, sector, .. }) if u64::from(sector) == UNIT);
+            let is_named = match refused {
+                Err(MediaError::Misaligned {
+                    op: Op::Remap,
+                    sector,
+                    ..
+                }) => u64::from(sector) == UNIT,
+                _ => false,
+            };
             assert!(is_named, "{refused:?}");
         }
         for n in 0..UNITS {

@@ -1,4 +1,5 @@
-//! Checkpoints: the newest version of every block goes home, in batches none of which a cut can tear; see `dj.rs`.
+//! Checkpoints: the newest version of every block goes home, in batches none of which a cut can
+//! tear; see `dj.rs`.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -62,8 +63,8 @@ impl Dj {
         Ok(())
     }
 
-    /// Brings the first of these blocks home, as many as can be in flight at once; how many they are. Those that do not rest on home do not count:
-    /// nothing of them is kept.
+    /// Brings the first of these blocks home, as many as can be in flight at once; how many they
+    /// are. Those that do not rest on home do not count: nothing of them is kept.
     fn bring_batch_home(&self, homes: &[BlockNo], has_begun: &mut bool) -> Result<usize> {
         let mut taken = 0;
         let find = || {
@@ -88,8 +89,9 @@ impl Dj {
         Ok(taken)
     }
 
-    /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with a version that a replay can start from.
-    /// The first batch of a checkpoint has its number with it: a sector for each of many small batches would be most of what they cost.
+    /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with
+    /// a version that a replay can start from. The first batch of a checkpoint has its number with
+    /// it: a sector for each of many small batches would be most of what they cost.
     fn land(&self, due: &[Due], has_begun: &mut bool) -> Result<()> {
         if due.is_empty() {
             return Ok(());
@@ -124,7 +126,8 @@ impl Dj {
         if !is_planted(Bug::DeltaTwice) {
             self.region.note_home(due.iter().map(|due| due.tag))?;
         }
-        // Before the index forgets them: whoever frees one of them from then on leaves no trace in the log.
+        // Before the index forgets them: whoever frees one of them from then on leaves no trace in
+        // the log.
         self.region.forget_kept()
     }
 

@@ -1,4 +1,5 @@
-//! A transaction while it is made: which of its blocks become deltas in the NVRAM and which go to the volume's journal.
+//! A transaction while it is made: which of its blocks become deltas in the NVRAM and which go to
+//! the volume's journal.
 
 use stetfs_format::checksum::crc32c;
 use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags};
@@ -16,7 +17,8 @@ pub(super) static THRESHOLD: OptionAbout = OptionAbout {
     name: "threshold",
     syntax: "PERCENT",
     default: "25",
-    what: "how much of a block may differ, or be small, so that it is logged as a delta (scheme dj)",
+    what: "how much of a block may differ, or be small, so that it is logged as a delta (scheme \
+        dj)",
 };
 
 pub(super) static DECIDE: OptionAbout = OptionAbout {

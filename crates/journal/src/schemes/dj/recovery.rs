@@ -1,4 +1,5 @@
-//! What a crash left in the region, in the device's journal and at home, and what is done with it. Whose the region is: see `schemes/owner.rs`.
+//! What a crash left in the region, in the device's journal and at home, and what is done with it.
+//! Whose the region is: see `schemes/owner.rs`.
 //!
 //! | found | done | why that is right |
 //! |---|---|---|
@@ -17,7 +18,8 @@
 //! | deltas without one | home is their base | only a block in flight can be torn, and that has been written again |
 //! | a delta that leads to a block with another checksum | error, nothing of it is written | the base is not what it was |
 //!
-//! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds less of the same.
+//! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds
+//! less of the same.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -63,7 +65,8 @@ impl Dj {
             report.sequences = Some((first.sequence.0, last.sequence.0));
             let mut log = self.log.lock();
             log.head = last.end;
-            // The next one skips a number, so that remains of an incomplete one are never taken for it.
+            // The next one skips a number, so that remains of an incomplete one are never taken for
+            // it.
             if !is_planted(Bug::ReusedSequence) {
                 log.sequence = last.sequence.next();
             }
@@ -206,8 +209,9 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
                 return Err(JournalError::Unusable(why));
             }
             let is_revoke = tag.flags.contains(TagFlags::REVOKE);
-            // The checksum leaves out that home has a version, as that is noted later. Of the newest transaction a word may be missing, and what lay there
-            // before may say so of another one.
+            // The checksum leaves out that home has a version, as that is noted later. Of the
+            // newest transaction a word may be missing, and what lay there before may say so of
+            // another one.
             let is_last = n + 1 == left.transactions.len();
             let is_home = tag.is_home()? && (!is_last || is_revoke || found.is_home(tag, area)?);
             if is_revoke || is_home {
@@ -306,7 +310,8 @@ fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
 }
 
 impl Left {
-    /// The newest content of a pending block, by the device's journal, home, and what is in the region.
+    /// The newest content of a pending block, by the device's journal, home, and what is in the
+    /// region.
     fn content(&self, home: BlockNo, pending: &Pending, area: &Area) -> Result<BlockRef> {
         let size = area.block_size;
         let mut content = Block::zeroed(size);
@@ -444,7 +449,8 @@ impl Candidate {
         (self.record.len() as u64).next_multiple_of(LINE)
     }
 
-    /// Whether an intact transaction with the next number lies behind it; `left`: bytes of the ring from its beginning on.
+    /// Whether an intact transaction with the next number lies behind it; `left`: bytes of the ring
+    /// from its beginning on.
     fn is_followed(&self, region: &Region, left: u64) -> Result<bool> {
         let (at, next) = (self.at + self.length(), self.sequence.next());
         let following = Self::read(region, at, next, left - self.length())?;

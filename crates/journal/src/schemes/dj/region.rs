@@ -82,7 +82,8 @@ impl Region {
         Ok(RegionGeometry::decode(&raw)? == self.geometry)
     }
 
-    /// Stores how it is divided, that nothing is in flight, and which transaction is before the first. Durable after a fence.
+    /// Stores how it is divided, that nothing is in flight, and which transaction is before the
+    /// first. Durable after a fence.
     pub(super) fn prepare(&self, newest: Tid) -> Result<()> {
         self.note_committed(newest)?;
         self.store_word(IN_FLIGHT_OFFSET, 0, CONTROL)?;
@@ -136,8 +137,8 @@ impl Region {
         Ok(())
     }
 
-    /// Stores a transaction, whose commit record has a checksum over all of it; durable when it returns. What it vouches for on the device, if
-    /// anything, is durable already.
+    /// Stores a transaction, whose commit record has a checksum over all of it; durable when it
+    /// returns. What it vouches for on the device, if anything, is durable already.
     pub(super) fn write_transaction(
         &self,
         on_device: Option<Durable<'_>>,
@@ -155,8 +156,8 @@ impl Region {
         Ok(body.store_covering_commit(offset, &record[last], LOG)?)
     }
 
-    /// Notes that a transaction is durable, so that if it is found damaged it is not taken for one in flight. Durable some time, at the latest with the
-    /// next fence.
+    /// Notes that a transaction is durable, so that if it is found damaged it is not taken for one
+    /// in flight. Durable some time, at the latest with the next fence.
     pub(super) fn note_committed(&self, sequence: Tid) -> Result<()> {
         let word = committed_word(sequence, self.word_seed);
         let word = word.to_le_bytes();
@@ -179,7 +180,8 @@ impl Region {
         Ok(self.pmem.fence(Cause::Checkpoint)?)
     }
 
-    /// Keeps blocks until they are home; durable when it returns. Those that were kept before are not any more.
+    /// Keeps blocks until they are home; durable when it returns. Those that were kept before are
+    /// not any more.
     pub(super) fn keep(&self, flights: &[Flight<'_>]) -> Result<()> {
         self.forget_kept()?;
         let entries: Vec<InFlightEntry> = flights.iter().map(|flight| flight.entry).collect();

@@ -1,7 +1,7 @@
 //! The journal area as a ring of blocks.
 //!
-//! Log block `n` is block `n` of the journal's inode; block 0 is the journal superblock, the log proper is
-//! `[first, end)` and wraps.
+//! Log block `n` is block `n` of the journal's inode; block 0 is the journal superblock, the log
+//! proper is `[first, end)` and wraps.
 
 use std::sync::Arc;
 
@@ -104,7 +104,8 @@ impl Area {
             .read_at(block.0 * self.block_size as u64, out, tag)?)
     }
 
-    /// Writes a record that stands alone, as the journal superblock (log block 0) does; durable when it returns.
+    /// Writes a record that stands alone, as the journal superblock (log block 0) does; durable
+    /// when it returns.
     pub(in crate::schemes) fn write_record(
         &self,
         at: u32,
@@ -145,8 +146,8 @@ impl Area {
         Ok(())
     }
 
-    /// Writes blocks one after the other from log block `at` on, around the ring, in as few requests
-    /// as the area's layout allows.
+    /// Writes blocks one after the other from log block `at` on, around the ring, in as few
+    /// requests as the area's layout allows.
     pub(in crate::schemes) fn write(
         &self,
         body: &mut Dirty<'_>,
@@ -159,7 +160,8 @@ impl Area {
         Ok(())
     }
 
-    /// As [`write`](Self::write), the last block being a record with a checksum over all others; durable when it returns.
+    /// As [`write`](Self::write), the last block being a record with a checksum over all others;
+    /// durable when it returns.
     pub(in crate::schemes) fn write_covering_commit(
         &self,
         mut body: Dirty<'_>,
@@ -174,7 +176,8 @@ impl Area {
         Ok(body.write_covering_commit(offset, last)?)
     }
 
-    /// Takes what is to be written from log block `at` on apart into what lies together on the device, and where.
+    /// Takes what is to be written from log block `at` on apart into what lies together on the
+    /// device, and where.
     fn runs<'b, 'p>(
         &self,
         mut at: u32,
@@ -195,10 +198,11 @@ impl Area {
         Ok(runs)
     }
 
-    /// Takes blocks apart into those that are brought home by a remap and those that are written. `place` says of one where its home is
-    /// and which log block holds it, if one does as it is.
+    /// Takes blocks apart into those that are brought home by a remap and those that are written.
+    /// `place` says of one where its home is and which log block holds it, if one does as it is.
     ///
-    /// Remapped are neighbours, at home and in the log, that make whole granules of the device and are worth it.
+    /// Remapped are neighbours, at home and in the log, that make whole granules of the device and
+    /// are worth it.
     pub(in crate::schemes) fn split<T>(
         &self,
         blocks: Vec<T>,
@@ -247,8 +251,9 @@ impl Area {
         Ok((remapped, written))
     }
 
-    /// Gives homes what log blocks hold, without a copy; durable when it returns. The log keeps what it has, since until its tail is
-    /// moved a replay reads it, and a replay is what makes the list whole where the device does not do all of it or nothing.
+    /// Gives homes what log blocks hold, without a copy; durable when it returns. The log keeps
+    /// what it has, since until its tail is moved a replay reads it, and a replay is what makes the
+    /// list whole where the device does not do all of it or nothing.
     pub(in crate::schemes) fn remap(
         &self,
         blocks: impl Iterator<Item = (BlockNo, u32)>,
@@ -266,7 +271,8 @@ impl Area {
         let Some(remap) = self.dev.remap().filter(|_| !pairs.is_empty()) else {
             return Ok(());
         };
-        // Several lists are as good as one: the commit block has decided, and whoever finds some of them repeats all.
+        // Several lists are as good as one: the commit block has decided, and whoever finds some of
+        // them repeats all.
         for list in pairs.chunks(remap.max_pairs()) {
             remap.remap(list, JournalCopy::Kept)?;
         }

@@ -1,8 +1,9 @@
-//! The live part of the log: which transactions are in it, and the newest committed version of each block that
-//! is not home yet.
+//! The live part of the log: which transactions are in it, and the newest committed version of each
+//! block that is not home yet.
 //!
-//! A block stays in the index until the log's tail has passed its newest copy, even when its content is
-//! home: until then a replay would write that copy, so freeing the block needs a revoke record.
+//! A block stays in the index until the log's tail has passed its newest copy, even when its
+//! content is home: until then a replay would write that copy, so freeing the block needs a revoke
+//! record.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -112,7 +113,8 @@ impl Live {
         self.index.read().contains_key(&block)
     }
 
-    /// Transaction `logged` is durable: its versions are the newest, what it revoked is gone, and the next one goes to `head`.
+    /// Transaction `logged` is durable: its versions are the newest, what it revoked is gone, and
+    /// the next one goes to `head`.
     pub(super) fn add(
         &self,
         logged: Logged,
@@ -139,7 +141,8 @@ impl Live {
         }
         drop(index);
         self.held.fetch_add(held as usize, Relaxed);
-        // All at once: to a checkpoint, a log whose end lies behind a transaction that is not listed has no need of it.
+        // All at once: to a checkpoint, a log whose end lies behind a transaction that is not
+        // listed has no need of it.
         let mut span = self.span.lock();
         span.head = head;
         span.free -= logged.len;
@@ -151,8 +154,8 @@ impl Live {
         span.transactions.push_back(logged);
     }
 
-    /// What must be written home so that the first `n` transactions can leave the log: the newest version of each of their
-    /// blocks, unless a later transaction logged it again.
+    /// What must be written home so that the first `n` transactions can leave the log: the newest
+    /// version of each of their blocks, unless a later transaction logged it again.
     pub(super) fn due(&self, n: usize) -> Vec<Due> {
         let span = self.span.lock();
         let index = self.index.read();
@@ -194,7 +197,8 @@ impl Live {
         self.held.fetch_sub(home, Relaxed);
     }
 
-    /// The first `n` transactions are no longer replayed by anybody: forget them and free their blocks.
+    /// The first `n` transactions are no longer replayed by anybody: forget them and free their
+    /// blocks.
     pub(super) fn drop_oldest(&self, n: usize) {
         let mut span = self.span.lock();
         let mut index = self.index.write();

@@ -1,6 +1,7 @@
 //! A transaction as JBD2's records.
 //!
-//! In the log, a transaction is: revoke blocks, then descriptors each followed by the blocks that it names, then the commit block.
+//! In the log, a transaction is: revoke blocks, then descriptors each followed by the blocks that
+//! it names, then the commit block.
 
 use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
@@ -51,11 +52,12 @@ impl Super {
         self.plain = fields.log_format().checksum;
     }
 
-    /// Asynchronous commits, or what [`set_features`](Self::set_features) set. Only while the log is empty.
+    /// Asynchronous commits, or what [`set_features`](Self::set_features) set. Only while the log
+    /// is empty.
     ///
-    /// They need the checksum of the whole transaction in its commit block, which is version 1: with
-    /// versions 2 and 3 the kernel and e2fsck find a block that does not fit only when they replay it, and then
-    /// refuse the whole journal.
+    /// They need the checksum of the whole transaction in its commit block, which is version 1:
+    /// with versions 2 and 3 the kernel and e2fsck find a block that does not fit only when they
+    /// replay it, and then refuse the whole journal.
     pub(super) fn set_async_commit(&mut self, on: bool) {
         self.fields
             .feature_incompat
@@ -178,7 +180,8 @@ impl Records {
 }
 
 impl Body {
-    /// Which of the transaction's log blocks holds the `n`th logged block; none when it had to be changed to be logged.
+    /// Which of the transaction's log blocks holds the `n`th logged block; none when it had to be
+    /// changed to be logged.
     pub(super) fn place(&self, n: usize) -> Option<u32> {
         let is_escaped = self.escaped.iter().any(|(at, _)| *at == n);
         let place = self.revokes.len() + n / self.tags_per_block + 1 + n;

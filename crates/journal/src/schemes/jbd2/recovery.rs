@@ -14,9 +14,9 @@
 //! | a logged block that does not fit its tag's checksum | error | as above: it was durable once |
 //! | a tag that names a block outside the volume or inside the journal | error | no file system wrote that |
 //!
-//! All blocks go home, then a flush, then the journal superblock says that the log is empty. A second crash before that finds the same log and
-//! does the same again. The next transaction skips one sequence number, so that remains of an incomplete one can
-//! never be taken for parts of it.
+//! All blocks go home, then a flush, then the journal superblock says that the log is empty. A
+//! second crash before that finds the same log and does the same again. The next transaction skips
+//! one sequence number, so that remains of an incomplete one can never be taken for parts of it.
 
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc32_be;
@@ -192,7 +192,8 @@ enum End {
     Committed(Found, u32),
     /// The log ends before it.
     Absent,
-    /// A record of it is damaged, or its body does not fit its commit block, behind which the log would go on at this block.
+    /// A record of it is damaged, or its body does not fit its commit block, behind which the log
+    /// would go on at this block.
     Damaged(Corrupt, Option<u32>),
 }
 
@@ -226,7 +227,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Reads the transaction that should begin at log block `at`; `left` blocks of the log were not looked at yet.
+    /// Reads the transaction that should begin at log block `at`; `left` blocks of the log were not
+    /// looked at yet.
     fn transaction(&self, mut at: u32, sequence: Tid, left: &mut u32) -> Result<End> {
         let mut block = Block::zeroed(self.area.block_size);
         let mut found = Found {
@@ -345,7 +347,8 @@ impl Scan<'_> {
         Ok(header.is_some_and(|h| h.sequence == sequence.next() && h.known_type().is_some()))
     }
 
-    /// Whether an intact commit block of `sequence` lies anywhere behind `at`, written when the body was durable.
+    /// Whether an intact commit block of `sequence` lies anywhere behind `at`, written when the
+    /// body was durable.
     fn is_committed_behind(&self, at: u32, sequence: Tid) -> Result<bool> {
         if self.is_async || !self.format.has_tails() {
             return Ok(false);

@@ -1,15 +1,20 @@
-//! A cache of the volume's blocks in persistent memory that is the journal too: what UBJ, Tinca and Spindle have in common.
+//! A cache of the volume's blocks in persistent memory that is the journal too: what UBJ, Tinca and
+//! Spindle have in common.
 //!
-//! Where a block is, what commits, and how a crash is undone is each scheme's; here is what any such cache does: it knows in memory
-//! which blocks are in it, serves reads, takes in what was read from home, makes room, and writes home.
+//! Where a block is, what commits, and how a crash is undone is each scheme's; here is what any
+//! such cache does: it knows in memory which blocks are in it, serves reads, takes in what was read
+//! from home, makes room, and writes home.
 //!
-//! - A block is *clean* (home has the same), *dirty* (it is committed, and home has something else) or *dead* (it was freed: home need
-//!   not have it). One that a transaction is changing is *pinned*: it is neither evicted nor marked.
-//! - Room is made when none is left: the blocks that were used least recently (in a pool for metadata: least often) go, a few at a time, dirty ones
-//!   home first. Their entries are freed on the medium, fenced, before anything is stored in their place.
+//! - A block is *clean* (home has the same), *dirty* (it is committed, and home has something else)
+//!   or *dead* (it was freed: home need not have it). One that a transaction is changing is
+//!   *pinned*: it is neither evicted nor marked.
+//! - Room is made when none is left: the blocks that were used least recently (in a pool for
+//!   metadata: least often) go, a few at a time, dirty ones home first. Their entries are freed on
+//!   the medium, fenced, before anything is stored in their place.
 //! - One at a time writes home, so that an older version can never land on a newer one.
 //!
-//! Locks, in this order: `homing`, `rooms`, a shard. None but `homing` is held while the device is used.
+//! Locks, in this order: `homing`, `rooms`, a shard. None but `homing` is held while the device is
+//! used.
 
 mod region;
 mod room;
@@ -41,7 +46,8 @@ pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
     name: "keep-cache",
     syntax: "on|off",
     default: "off",
-    what: "leave the cache as it is at unmount, for a later mount with the same scheme; nobody else can use the volume until then",
+    what: "leave the cache as it is at unmount, for a later mount with the same scheme; nobody \
+        else can use the volume until then",
 };
 
 const SHARDS: usize = 64;
@@ -204,9 +210,10 @@ impl Look for Contents<'_> {
 }
 
 impl Cache {
-    /// Opens the region that belongs to the volume, or begins one. When something is left in it, `recover` sets it right, [adopts](Self::adopt)
-    /// what counts, and says where the scheme goes on; it hears whether the cache was closed with what is in it.
-    /// `newest` finds the newest transaction of a region.
+    /// Opens the region that belongs to the volume, or begins one. When something is left in it,
+    /// `recover` sets it right, [adopts](Self::adopt) what counts, and says where the scheme goes
+    /// on; it hears whether the cache was closed with what is in it. `newest` finds the newest
+    /// transaction of a region.
     pub(super) fn open<T>(
         about: &'static About,
         args: &OpenArgs,
@@ -357,7 +364,8 @@ impl Cache {
         ];
     }
 
-    /// The most blocks of one transaction: a quarter of all, so that what the others take can be had.
+    /// The most blocks of one transaction: a quarter of all, so that what the others take can be
+    /// had.
     pub(super) fn max_transaction(&self) -> u32 {
         let most = stetfs_format::nvm_cache::CacheGeometry::MOST_IN_TRANSACTION;
         (self.region.geometry.blocks() / 4).min(most)
@@ -485,7 +493,8 @@ impl Cache {
         })
     }
 
-    /// A clean block that a transaction is going to change where it is, and that no other one is changing; pinned then.
+    /// A clean block that a transaction is going to change where it is, and that no other one is
+    /// changing; pinned then.
     pub(super) fn take_clean(&self, home: BlockNo) -> Option<Place> {
         let mut map = self.shard(home).map.write();
         let cached = map.get_mut(&home)?;
@@ -531,7 +540,8 @@ impl Cache {
         self.give_back(&mut self.rooms.lock(), place);
     }
 
-    /// A block that was changed where it is goes, if that is still its place: nobody wants what is there any more.
+    /// A block that was changed where it is goes, if that is still its place: nobody wants what is
+    /// there any more.
     pub(super) fn forget(&self, home: BlockNo, place: Place) -> Result<()> {
         {
             let mut map = self.shard(home).map.write();
@@ -550,8 +560,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Gives a commit a block of the cache for each of `pools`, and so many entries; makes room first if need be. Where there is none in a pool, it
-    /// is from the other one.
+    /// Gives a commit a block of the cache for each of `pools`, and so many entries; makes room
+    /// first if need be. Where there is none in a pool, it is from the other one.
     pub(super) fn reserve(&self, pools: &[Pool], entries: usize) -> Result<Reserved> {
         let meta = pools.iter().filter(|pool| **pool == Pool::Meta).count();
         let mut want = [pools.len() - meta, meta];
@@ -626,7 +636,8 @@ impl Cache {
         self.end_limbo(&mut rooms);
     }
 
-    /// A commit is durable. `freed` are places of the cache that nothing names any more, `limbo` those of which that is true after the next fence.
+    /// A commit is durable. `freed` are places of the cache that nothing names any more, `limbo`
+    /// those of which that is true after the next fence.
     pub(super) fn finish(
         &self,
         changed: &[Changed],

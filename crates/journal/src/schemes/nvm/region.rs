@@ -83,7 +83,8 @@ impl Region {
         for word in [HEAD_OFFSET, TAIL_OFFSET] {
             self.store_end(word, RingEnd::FIRST, CONTROL)?;
         }
-        // The ring and the metadata log too: what they hold says to which transaction it belongs, and numbers begin anew.
+        // The ring and the metadata log too: what they hold says to which transaction it belongs,
+        // and numbers begin anew.
         let (mut at, end) = (self.geometry.ring_start(), self.geometry.entry_at(0));
         let zeros = vec![0; PIECE as usize];
         while at < end {
@@ -158,7 +159,8 @@ impl Region {
         EntryState::to_word(state, self.key(entry))
     }
 
-    /// Stores the block number of an entry as a part of `body`. It must be durable before the entry's own word names a block.
+    /// Stores the block number of an entry as a part of `body`. It must be durable before the
+    /// entry's own word names a block.
     pub(in crate::schemes) fn store_home(
         &self,
         body: &mut Dirty<'_>,

@@ -92,7 +92,8 @@ impl Cache {
         found
     }
 
-    /// Writes home what of these is dirty, and notes it in the cache; how many have gone. The caller holds `homing`.
+    /// Writes home what of these is dirty, and notes it in the cache; how many have gone. The
+    /// caller holds `homing`.
     fn bring_home(&self, homes: Vec<BlockNo>, then: Then) -> Result<usize> {
         let mut gone = 0;
         for homes in homes.chunks(BATCH) {

@@ -41,7 +41,8 @@ pub(in crate::schemes) trait OnCache: Send + Sync {
     /// Makes the blocks of a transaction durable, of which there are some: data, then metadata.
     fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()>;
 
-    /// Transactions up to this one are durable, or all of them: nobody wants any more what they changed and did not commit.
+    /// Transactions up to this one are durable, or all of them: nobody wants any more what they
+    /// changed and did not commit.
     fn let_go(&self, up_to: Option<Tid>) -> Result<()> {
         let _ = up_to;
         Ok(())

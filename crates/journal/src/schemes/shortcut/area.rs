@@ -1,7 +1,8 @@
 //! The log as a ring of bytes in persistent memory.
 //!
-//! Blocks 0 (JBD2's superblock) and 1 (our header) of the journal's inode stay out of the ring; the rest is the ring, in
-//! order of the inode. Positions count from its start without end; they are multiples of a cache line.
+//! Blocks 0 (JBD2's superblock) and 1 (our header) of the journal's inode stay out of the ring; the
+//! rest is the ring, in order of the inode. Positions count from its start without end; they are
+//! multiples of a cache line.
 
 use std::sync::Arc;
 
@@ -109,7 +110,8 @@ impl Area {
         Ok(())
     }
 
-    /// Stores a record with a checksum over itself and the rest of its body; all of it is durable when it returns.
+    /// Stores a record with a checksum over itself and the rest of its body; all of it is durable
+    /// when it returns.
     pub(super) fn write_covering_commit(
         &self,
         mut body: Dirty<'_>,
@@ -183,8 +185,8 @@ impl Area {
         Ok(self.pmem.fence(cause)?)
     }
 
-    /// Clears the blocks of the first `used` bytes of the ring that begin as a record of JBD2 does, so that its recovery never takes what is
-    /// left here for one.
+    /// Clears the blocks of the first `used` bytes of the ring that begin as a record of JBD2 does,
+    /// so that its recovery never takes what is left here for one.
     pub(super) fn wipe(&self, used: u64) -> Result<()> {
         let mut at = 0;
         for &(offset, len) in &self.pieces {

@@ -32,7 +32,8 @@ impl Name {
 }
 
 impl Record {
-    /// Bytes at most of a record with so many blocks and freed blocks in it, for a log of blocks of `block_size`.
+    /// Bytes at most of a record with so many blocks and freed blocks in it, for a log of blocks of
+    /// `block_size`.
     pub(super) fn bound(blocks: usize, revoked: usize, block_size: usize) -> u64 {
         // A block in sixteen ranges costs no more than a whole one; the pairs come on top.
         let block = block_size + CHUNK_SIZE + 64 + 8;

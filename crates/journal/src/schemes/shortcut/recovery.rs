@@ -14,8 +14,9 @@
 //! | other bytes | they are written home, in the order of the log | whatever of them a checkpoint has written, they end as the newest |
 //! | a chunk of a block outside the volume or inside the journal | error | no file system wrote that |
 //!
-//! All bytes go home, fence, then the tail is moved behind them, in one store. A second crash before that finds the same log and does the
-//! same again. The next transaction skips one number, so that remains of an incomplete one can never be taken for it.
+//! All bytes go home, fence, then the tail is moved behind them, in one store. A second crash
+//! before that finds the same log and does the same again. The next transaction skips one number,
+//! so that remains of an incomplete one can never be taken for it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -112,8 +113,8 @@ fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
     Ok(start)
 }
 
-/// A log that was closed by an unmount of which the end is missing. Its header must not be made anew: while the volume has the mark, no word
-/// of it may be torn from the others.
+/// A log that was closed by an unmount of which the end is missing. Its header must not be made
+/// anew: while the volume has the mark, no word of it may be torn from the others.
 fn reopen(area: &Area, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
     if args.writable {
         area.write_log_state(false)?;
@@ -189,7 +190,8 @@ impl Scan<'_> {
             if !self.is_intact(*at, sequence, &record) {
                 if self.is_followed(*at + header.length, sequence)? {
                     let why = format!(
-                        "transaction {sequence} in its log is damaged, and there are later ones; run `stetfs fsck`"
+                        "transaction {sequence} in its log is damaged, and there are later ones; \
+                            run `stetfs fsck`"
                     );
                     return Err(JournalError::Unusable(why));
                 }

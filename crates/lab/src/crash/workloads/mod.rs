@@ -1,7 +1,7 @@
 //! Workloads: short sequences that are enumerated, and long ones that are written down or drawn.
 //!
-//! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's ACE (Mohan, Martinez,
-//!   Ponnapalli, Raju, Chidambaram, OSDI 2018).
+//! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
+//!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
 //! - [`sequences`]: all sequences of one operation, of two, samples of three.
 //! - [`script`]: long workloads by their names.
 //! - `corners`: those among them that have a mistake in mind.

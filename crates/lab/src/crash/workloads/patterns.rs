@@ -1,4 +1,5 @@
-//! How programs write that people trust with their data: postmark's pool of small files, SQLite's two journals.
+//! How programs write that people trust with their data: postmark's pool of small files, SQLite's
+//! two journals.
 
 use crate::rng::Rng;
 use crate::world::op::Op;
@@ -8,9 +9,9 @@ use super::script::{append, create, fdatasync, fsync, fsync_dir, open, unlink, w
 /// Bytes of a page of the database.
 const PAGE: u64 = 1024;
 
-/// Postmark (Katcher, NetApp TR3022, 1997): a pool of small files in a few
-/// directories; each transaction creates or deletes one and reads or appends to another. Every tenth is
-/// followed by a sync, which stands for the periodic commit.
+/// Postmark (Katcher, NetApp TR3022, 1997): a pool of small files in a few directories; each
+/// transaction creates or deletes one and reads or appends to another. Every tenth is followed by a
+/// sync, which stands for the periodic commit.
 pub(super) fn postmark(seed: u64) -> Vec<Op> {
     const TRANSACTIONS: u32 = 80;
     const POOL: u64 = 15;
@@ -77,9 +78,10 @@ fn changes(rng: &mut Rng, pages: u64) -> Vec<u64> {
     changed
 }
 
-/// SQLite's rollback journal in mode DELETE (<https://www.sqlite.org/atomiccommit.html>, sections 3.2 to 3.11): the old
-/// pages into a journal, which is made durable before and after its header says how many they are; the new
-/// ones into the database; the deletion of the journal is the commit.
+/// SQLite's rollback journal in mode DELETE (<https://www.sqlite.org/atomiccommit.html>, sections
+/// 3.2 to 3.11): the old pages into a journal, which is made durable before and after its header
+/// says how many they are; the new ones into the database; the deletion of the journal is the
+/// commit.
 pub(super) fn sqlite_rollback() -> Vec<Op> {
     const PAGES: u64 = 20;
     /// The journal's header fills a sector; a record is a page with its number and checksum.
@@ -105,9 +107,9 @@ pub(super) fn sqlite_rollback() -> Vec<Op> {
     ops
 }
 
-/// SQLite's write-ahead log (<https://www.sqlite.org/fileformat2.html#walformat>): a transaction appends frames, each a page
-/// behind 24 bytes, and syncs; a checkpoint copies the newest pages into the database, and the log begins again
-/// from its start, over what is there.
+/// SQLite's write-ahead log (<https://www.sqlite.org/fileformat2.html#walformat>): a transaction
+/// appends frames, each a page behind 24 bytes, and syncs; a checkpoint copies the newest pages
+/// into the database, and the log begins again from its start, over what is there.
 pub(super) fn sqlite_wal() -> Vec<Op> {
     const PAGES: u64 = 20;
     const HEADER: u32 = 32;

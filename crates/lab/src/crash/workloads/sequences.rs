@@ -15,7 +15,8 @@ use crate::world::op::Op;
 /// Which sequences of two or three actions are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Of the sequences of two actions that are not all of the core: one in so many. 0: none of them.
+    /// Of the sequences of two actions that are not all of the core: one in so many. 0: none of
+    /// them.
     pub pairs: u64,
     /// How many of the sequences of three actions.
     pub triples: usize,
@@ -52,8 +53,8 @@ fn steps() -> Vec<Step> {
     all.collect()
 }
 
-/// Sequences of `length` actions (1, 2 or 3) on a volume with these rules. The sequences of one are complete; those of two are
-/// complete for the core; the others are drawn.
+/// Sequences of `length` actions (1, 2 or 3) on a volume with these rules. The sequences of one are
+/// complete; those of two are complete for the core; the others are drawn.
 ///
 /// Panics for another length.
 pub fn sequences(length: usize, rules: Rules, sample: Sample) -> Sequences {

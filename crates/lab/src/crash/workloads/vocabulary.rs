@@ -1,4 +1,5 @@
-//! The operations of the enumerated sequences, on two directories and a few files, and what may follow each.
+//! The operations of the enumerated sequences, on two directories and a few files, and what may
+//! follow each.
 
 use crate::crash::workload::Workload;
 use crate::world::op::Op;
@@ -10,8 +11,8 @@ create A/x; write A/x 0 5000 11; setxattr A/x user.one 20 13
 create B/y; write B/y 0 3000 12
 ";
 
-/// What the sequences start from: files `A/x` (5,000 bytes and an attribute) and `B/y` (3,000 bytes), empty
-/// directories `A/d` and `B/e`.
+/// What the sequences start from: files `A/x` (5,000 bytes and an attribute) and `B/y` (3,000
+/// bytes), empty directories `A/d` and `B/e`.
 pub fn standard_setup() -> Vec<Op> {
     ops(SETUP)
 }
@@ -74,8 +75,8 @@ const X: Object = File("A/x");
 const Y: Object = File("B/y");
 const N: Object = File("A/n");
 
-/// The vocabulary. An action that does not apply after another fails in the model, and the sequence is left out: `A/n` and
-/// `B/n` do not exist at first.
+/// The vocabulary. An action that does not apply after another fails in the model, and the sequence
+/// is left out: `A/n` and `B/n` do not exist at first.
 pub const VOCABULARY: [Action; 59] = [
     // Names.
     action(C, "create A/n excl", N, A),

@@ -16,14 +16,17 @@ const CONDITIONS: [(u32, &str, &str); 4] = [
         2,
         "D_NEXT_O_ID - 1 is the largest O_ID, and the largest NO_O_ID if there is any",
         "SELECT count(*) FROM district
-         WHERE d_next_o_id - 1 IS NOT (SELECT max(o_id) FROM orders WHERE o_w_id = d_w_id AND o_d_id = d_id)
-            OR d_next_o_id - 1 <> (SELECT max(no_o_id) FROM new_order WHERE no_w_id = d_w_id AND no_d_id = d_id)",
+         WHERE d_next_o_id - 1 IS NOT (SELECT max(o_id) FROM orders WHERE o_w_id = d_w_id AND \
+         o_d_id = d_id)
+            OR d_next_o_id - 1 <> (SELECT max(no_o_id) FROM new_order WHERE no_w_id = d_w_id AND \
+            no_d_id = d_id)",
     ),
     (
         3,
         "a district's NO_O_ID have no gap",
         "SELECT count(*) FROM
-             (SELECT max(no_o_id) - min(no_o_id) + 1 - count(*) AS gap FROM new_order GROUP BY no_w_id, no_d_id)
+             (SELECT max(no_o_id) - min(no_o_id) + 1 - count(*) AS gap FROM new_order GROUP BY \
+             no_w_id, no_d_id)
          WHERE gap <> 0",
     ),
     (

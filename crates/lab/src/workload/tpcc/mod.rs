@@ -1,13 +1,18 @@
-//! TPC-C on SQLite, written from the specification (Transaction Processing Performance Council, "TPC Benchmark C", revision 5.11).
+//! TPC-C on SQLite, written from the specification (Transaction Processing Performance Council,
+//! "TPC Benchmark C", revision 5.11).
 //!
-//! - Nine tables, filled as clause 4.3.3 says, with its numbers of rows unless there are fewer ([`Cardinality`]).
-//! - The five transactions of clause 2, on one connection that does the work of all terminals in turn: each draws its warehouse. Transactions come
-//!   in the order of shuffled decks of 23, with 10 New-Order, 10 Payment and one of each other (clause 5.2.4.2). There are no keying and thinking
-//!   times, and a delivery is not queued.
-//! - The random numbers of clause 2.1.6, of a seed; 1 % of the New-Orders are rolled back (clause 2.4.1.4), 1 % of their lines are of other
-//!   warehouses and 15 % of the payments, if there are others; 60 % of customers are named by their last name.
+//! - Nine tables, filled as clause 4.3.3 says, with its numbers of rows unless there are fewer
+//!   ([`Cardinality`]).
+//! - The five transactions of clause 2, on one connection that does the work of all terminals in
+//!   turn: each draws its warehouse. Transactions come in the order of shuffled decks of 23, with
+//!   10 New-Order, 10 Payment and one of each other (clause 5.2.4.2). There are no keying and
+//!   thinking times, and a delivery is not queued.
+//! - The random numbers of clause 2.1.6, of a seed; 1 % of the New-Orders are rolled back (clause
+//!   2.4.1.4), 1 % of their lines are of other warehouses and 15 % of the payments, if there are
+//!   others; 60 % of customers are named by their last name.
 //! - tpmC counts New-Orders, those rolled back too (clause 5.4).
-//! - After a run the consistency conditions 1 to 4 of clause 3.3.2 are checked, and SQLite's own integrity check is made.
+//! - After a run the consistency conditions 1 to 4 of clause 3.3.2 are checked, and SQLite's own
+//!   integrity check is made.
 
 pub mod check;
 pub mod random;
@@ -56,12 +61,14 @@ impl Cardinality {
         }
     }
 
-    /// The same with fewer items, customers and orders; what a factor of 1 or more changes is the number of warehouses.
+    /// The same with fewer items, customers and orders; what a factor of 1 or more changes is the
+    /// number of warehouses.
     pub fn scaled(scale: f64) -> Self {
         let whole = Self::of((scale.round() as u32).max(1));
         let part = scale.min(1.0);
         let some = |n: u32, least: u32| ((f64::from(n) * part) as u32).max(least);
-        // Less than twenty orders a district would leave the Stock-Level transaction without its work.
+        // Less than twenty orders a district would leave the Stock-Level transaction without its
+        // work.
         Self {
             items: some(whole.items, 100),
             customers: some(whole.customers, 30),
@@ -236,7 +243,8 @@ impl Tpcc {
 impl Workload for Tpcc {
     fn name(&self) -> String {
         format!(
-            "TPC-C, {} transactions on {} warehouses with {} items and {} customers a district, pages of {} bytes, journal_mode={}",
+            "TPC-C, {} transactions on {} warehouses with {} items and {} customers a district, \
+                pages of {} bytes, journal_mode={}",
             self.transactions(),
             self.size.warehouses,
             self.size.items,

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::rng::Rng;
 
-/// The constants of NURand in a run (clause 2.1.6.1): one for each of its uses, of the load and of the transactions.
+/// The constants of NURand in a run (clause 2.1.6.1): one for each of its uses, of the load and of
+/// the transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Constants {
     /// C for last names while loading.
@@ -141,7 +142,8 @@ mod tests {
         for _ in 0..draws {
             found[nurand(&mut rng, a, c, x, y) as usize] += 1;
         }
-        // Pearson's statistic over those that can be; its mean is their number, its deviation the root of twice that.
+        // Pearson's statistic over those that can be; its mean is their number, its deviation the
+        // root of twice that.
         let mut chi_squared = 0.0;
         let mut cells = 0.0;
         for (n, (&found, &expected)) in found.iter().zip(&expected).enumerate() {

@@ -1,8 +1,9 @@
 //! TPC-C's nine tables in SQLite, and what is in them in the beginning (clauses 1.3 and 4.3.3).
 //!
-//! Money is in cents, taxes and discounts in hundredths of a percent, dates in seconds since 1970: integers, so that sums are exact. Tables are SQLite's
-//! ordinary ones, with a row number, and an index for the primary key; customers are found by last name, and orders by customer, through one more
-//! each.
+//! Money is in cents, taxes and discounts in hundredths of a percent, dates in seconds since 1970:
+//! integers, so that sums are exact. Tables are SQLite's ordinary ones, with a row number, and an
+//! index for the primary key; customers are found by last name, and orders by customer, through one
+//! more each.
 
 use anyhow::Result;
 use rusqlite::{Connection, params};
@@ -15,33 +16,43 @@ use crate::rng::Rng;
 
 const TABLES: &str = "
 CREATE TABLE warehouse (
-    w_id INTEGER PRIMARY KEY, w_name TEXT, w_street_1 TEXT, w_street_2 TEXT, w_city TEXT, w_state TEXT, w_zip TEXT,
+    w_id INTEGER PRIMARY KEY, w_name TEXT, w_street_1 TEXT, w_street_2 TEXT, w_city TEXT, w_state \
+    TEXT, w_zip TEXT,
     w_tax INTEGER, w_ytd INTEGER);
 CREATE TABLE district (
-    d_id INTEGER, d_w_id INTEGER, d_name TEXT, d_street_1 TEXT, d_street_2 TEXT, d_city TEXT, d_state TEXT, d_zip TEXT,
+    d_id INTEGER, d_w_id INTEGER, d_name TEXT, d_street_1 TEXT, d_street_2 TEXT, d_city TEXT, \
+    d_state TEXT, d_zip TEXT,
     d_tax INTEGER, d_ytd INTEGER, d_next_o_id INTEGER, PRIMARY KEY (d_w_id, d_id));
 CREATE TABLE customer (
-    c_id INTEGER, c_d_id INTEGER, c_w_id INTEGER, c_first TEXT, c_middle TEXT, c_last TEXT, c_street_1 TEXT, c_street_2 TEXT,
-    c_city TEXT, c_state TEXT, c_zip TEXT, c_phone TEXT, c_since INTEGER, c_credit TEXT, c_credit_lim INTEGER,
-    c_discount INTEGER, c_balance INTEGER, c_ytd_payment INTEGER, c_payment_cnt INTEGER, c_delivery_cnt INTEGER,
+    c_id INTEGER, c_d_id INTEGER, c_w_id INTEGER, c_first TEXT, c_middle TEXT, c_last TEXT, \
+    c_street_1 TEXT, c_street_2 TEXT,
+    c_city TEXT, c_state TEXT, c_zip TEXT, c_phone TEXT, c_since INTEGER, c_credit TEXT, \
+    c_credit_lim INTEGER,
+    c_discount INTEGER, c_balance INTEGER, c_ytd_payment INTEGER, c_payment_cnt INTEGER, \
+    c_delivery_cnt INTEGER,
     c_data TEXT, PRIMARY KEY (c_w_id, c_d_id, c_id));
 CREATE TABLE history (
-    h_c_id INTEGER, h_c_d_id INTEGER, h_c_w_id INTEGER, h_d_id INTEGER, h_w_id INTEGER, h_date INTEGER, h_amount INTEGER,
+    h_c_id INTEGER, h_c_d_id INTEGER, h_c_w_id INTEGER, h_d_id INTEGER, h_w_id INTEGER, h_date \
+    INTEGER, h_amount INTEGER,
     h_data TEXT);
 CREATE TABLE new_order (
     no_o_id INTEGER, no_d_id INTEGER, no_w_id INTEGER, PRIMARY KEY (no_w_id, no_d_id, no_o_id));
 CREATE TABLE orders (
-    o_id INTEGER, o_d_id INTEGER, o_w_id INTEGER, o_c_id INTEGER, o_entry_d INTEGER, o_carrier_id INTEGER, o_ol_cnt INTEGER,
+    o_id INTEGER, o_d_id INTEGER, o_w_id INTEGER, o_c_id INTEGER, o_entry_d INTEGER, o_carrier_id \
+    INTEGER, o_ol_cnt INTEGER,
     o_all_local INTEGER, PRIMARY KEY (o_w_id, o_d_id, o_id));
 CREATE TABLE order_line (
-    ol_o_id INTEGER, ol_d_id INTEGER, ol_w_id INTEGER, ol_number INTEGER, ol_i_id INTEGER, ol_supply_w_id INTEGER,
+    ol_o_id INTEGER, ol_d_id INTEGER, ol_w_id INTEGER, ol_number INTEGER, ol_i_id INTEGER, \
+    ol_supply_w_id INTEGER,
     ol_delivery_d INTEGER, ol_quantity INTEGER, ol_amount INTEGER, ol_dist_info TEXT,
     PRIMARY KEY (ol_w_id, ol_d_id, ol_o_id, ol_number));
 CREATE TABLE item (
     i_id INTEGER PRIMARY KEY, i_im_id INTEGER, i_name TEXT, i_price INTEGER, i_data TEXT);
 CREATE TABLE stock (
-    s_i_id INTEGER, s_w_id INTEGER, s_quantity INTEGER, s_dist_01 TEXT, s_dist_02 TEXT, s_dist_03 TEXT, s_dist_04 TEXT,
-    s_dist_05 TEXT, s_dist_06 TEXT, s_dist_07 TEXT, s_dist_08 TEXT, s_dist_09 TEXT, s_dist_10 TEXT, s_ytd INTEGER,
+    s_i_id INTEGER, s_w_id INTEGER, s_quantity INTEGER, s_dist_01 TEXT, s_dist_02 TEXT, s_dist_03 \
+    TEXT, s_dist_04 TEXT,
+    s_dist_05 TEXT, s_dist_06 TEXT, s_dist_07 TEXT, s_dist_08 TEXT, s_dist_09 TEXT, s_dist_10 \
+    TEXT, s_ytd INTEGER,
     s_order_cnt INTEGER, s_remote_cnt INTEGER, s_data TEXT, PRIMARY KEY (s_w_id, s_i_id));
 ";
 
@@ -75,7 +86,8 @@ impl Address {
     }
 }
 
-/// Makes the tables and fills them. `now`: seconds since 1970; `last_c`: NURand's constant for last names. `tell` hears of done steps, of how many.
+/// Makes the tables and fills them. `now`: seconds since 1970; `last_c`: NURand's constant for last
+/// names. `tell` hears of done steps, of how many.
 pub(super) fn load(
     db: &Connection,
     size: &Cardinality,

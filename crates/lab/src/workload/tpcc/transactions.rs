@@ -1,4 +1,5 @@
-//! TPC-C's five transactions (clauses 2.4 to 2.8), each as its clause has it: the same rows read and changed, in the same order.
+//! TPC-C's five transactions (clauses 2.4 to 2.8), each as its clause has it: the same rows read
+//! and changed, in the same order.
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -50,8 +51,10 @@ struct Payer {
 }
 
 impl Payer {
-    const COLUMNS: &str = "c_id, c_credit, c_balance, c_ytd_payment, c_payment_cnt, c_first, c_middle, c_last, c_street_1, \
-                           c_street_2, c_city, c_state, c_zip, c_phone, c_since, c_credit_lim, c_discount";
+    const COLUMNS: &str = "c_id, c_credit, c_balance, c_ytd_payment, c_payment_cnt, c_first, \
+        c_middle, c_last, c_street_1, \
+                           c_street_2, c_city, c_state, c_zip, c_phone, c_since, c_credit_lim, \
+                           c_discount";
 
     fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
         let credit: String = row.get(1)?;
@@ -177,7 +180,8 @@ impl Terminals<'_> {
         )?;
         let _customer: (i64, String, String) = db
             .prepare_cached(
-                "SELECT c_discount, c_last, c_credit FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
+                "SELECT c_discount, c_last, c_credit FROM customer WHERE c_w_id = ? AND c_d_id = ? \
+                    AND c_id = ?",
             )?
             .query_row(params![w_id, d_id, c_id], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?))
@@ -223,7 +227,8 @@ impl Terminals<'_> {
             return Ok(false);
         };
         let select = format!(
-            "SELECT s_quantity, s_ytd, s_order_cnt, s_remote_cnt, s_data, s_dist_{d_id:02} FROM stock WHERE s_w_id = ? AND s_i_id = ?"
+            "SELECT s_quantity, s_ytd, s_order_cnt, s_remote_cnt, s_data, s_dist_{d_id:02} FROM \
+                stock WHERE s_w_id = ? AND s_i_id = ?"
         );
         let key = params![line.supply_w_id, line.i_id];
         let (has, ytd, orders, remote, info): (i64, i64, i64, i64, String) =
@@ -245,7 +250,8 @@ impl Terminals<'_> {
         let is_remote = i64::from(line.supply_w_id != w_id);
         one_row(
             db.prepare_cached(
-                "UPDATE stock SET s_quantity = ?, s_ytd = ?, s_order_cnt = ?, s_remote_cnt = ? WHERE s_w_id = ? AND s_i_id = ?",
+                "UPDATE stock SET s_quantity = ?, s_ytd = ?, s_order_cnt = ?, s_remote_cnt = ? \
+                    WHERE s_w_id = ? AND s_i_id = ?",
             )?
             .execute(params![
                 left,
@@ -288,7 +294,8 @@ impl Terminals<'_> {
         let db = self.db;
         let name: String = db
             .prepare_cached(
-                "SELECT w_name, w_street_1, w_street_2, w_city, w_state, w_zip FROM warehouse WHERE w_id = ?",
+                "SELECT w_name, w_street_1, w_street_2, w_city, w_state, w_zip FROM warehouse \
+                    WHERE w_id = ?",
             )?
             .query_row([w_id], |row| row.get(0))?;
         one_row(
@@ -297,7 +304,8 @@ impl Terminals<'_> {
         )?;
         let district: String = db
             .prepare_cached(
-                "SELECT d_name, d_street_1, d_street_2, d_city, d_state, d_zip FROM district WHERE d_w_id = ? AND d_id = ?",
+                "SELECT d_name, d_street_1, d_street_2, d_city, d_state, d_zip FROM district WHERE \
+                    d_w_id = ? AND d_id = ?",
             )?
             .query_row(params![w_id, d_id], |row| row.get(0))?;
         one_row(
@@ -335,7 +343,8 @@ impl Terminals<'_> {
             }
             Who::LastName(name) => {
                 let sql = format!(
-                    "SELECT {columns} FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_last = ? ORDER BY c_first"
+                    "SELECT {columns} FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_last = ? \
+                        ORDER BY c_first"
                 );
                 let mut select = self.db.prepare_cached(&sql)?;
                 let found = select.query_map(params![w_id, d_id, name], Payer::of)?;
@@ -359,7 +368,8 @@ impl Terminals<'_> {
             false => self
                 .db
                 .prepare_cached(
-                    "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ? WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
+                    "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ? WHERE \
+                        c_w_id = ? AND c_d_id = ? AND c_id = ?",
                 )?
                 .execute(params![balance, ytd, payments, key.0, key.1, key.2])?,
             true => {
@@ -378,7 +388,8 @@ impl Terminals<'_> {
                 data.truncate(CUSTOMER_DATA);
                 self.db
                     .prepare_cached(
-                        "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ?, c_data = ? \
+                        "UPDATE customer SET c_balance = ?, c_ytd_payment = ?, c_payment_cnt = ?, \
+                            c_data = ? \
                          WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
                     )?
                     .execute(params![balance, ytd, payments, data, key.0, key.1, key.2])?
@@ -395,7 +406,8 @@ impl Terminals<'_> {
         let db = self.db;
         let newest: Option<i64> = db
             .prepare_cached(
-                "SELECT o_id, o_entry_d, o_carrier_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_c_id = ? \
+                "SELECT o_id, o_entry_d, o_carrier_id FROM orders WHERE o_w_id = ? AND o_d_id = ? \
+                    AND o_c_id = ? \
                  ORDER BY o_id DESC LIMIT 1",
             )?
             .query_row(params![w_id, d_id, payer.c_id], |row| row.get(0))
@@ -450,18 +462,21 @@ impl Terminals<'_> {
         )?;
         let lines = db
             .prepare_cached(
-                "UPDATE order_line SET ol_delivery_d = ? WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
+                "UPDATE order_line SET ol_delivery_d = ? WHERE ol_w_id = ? AND ol_d_id = ? AND \
+                    ol_o_id = ?",
             )?
             .execute(params![self.now, w_id, d_id, o_id])?;
         ensure!((5..=15).contains(&lines), "{lines} lines");
         let amount: i64 = db
             .prepare_cached(
-                "SELECT sum(ol_amount) FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
+                "SELECT sum(ol_amount) FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND \
+                    ol_o_id = ?",
             )?
             .query_row(key, |row| row.get(0))?;
         one_row(
             db.prepare_cached(
-                "UPDATE customer SET c_balance = c_balance + ?, c_delivery_cnt = c_delivery_cnt + 1 \
+                "UPDATE customer SET c_balance = c_balance + ?, c_delivery_cnt = c_delivery_cnt + \
+                    1 \
                  WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
             )?
             .execute(params![amount, w_id, d_id, c_id])?,

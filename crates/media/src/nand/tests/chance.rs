@@ -50,7 +50,8 @@ fn the_first_block_is_good() {
     assert_eq!(bad, [false, true, true, true, true, true].map(Ok));
 }
 
-/// Erases and programs each block until it goes bad, at most up to `last` erases. Returns how often each was erased.
+/// Erases and programs each block until it goes bad, at most up to `last` erases. Returns how often
+/// each was erased.
 fn lives(part: NandPart, last: u32) -> Vec<u32> {
     let nand = NandOptions {
         record: false,
@@ -83,7 +84,8 @@ fn blocks_die_when_they_are_said_to() {
     assert_plausible("early deaths", early.len(), 1000, 0.1);
     let by_half = early.iter().filter(|life| ***life <= 10).count();
     assert_plausible("in the first half", by_half, early.len(), 0.5);
-    // The chance at each erase is 0.7 (n - 20) / 400, twice: once for the erase, once for the programs.
+    // The chance at each erase is 0.7 (n - 20) / 400, twice: once for the erase, once for the
+    // programs.
     let survive = |n: u32| {
         let erase = 0.7 * f64::from(n - 20) / 400.0;
         (1.0 - erase) * (1.0 - erase / 4.0).powi(4)
@@ -98,7 +100,8 @@ fn blocks_die_when_they_are_said_to() {
 
 #[test]
 fn parts_that_exist_keep_their_blocks() {
-    // JFTL's part is promised to have 8,032 of 8,192 blocks left at the end, the other one 3,936 of 4,096.
+    // JFTL's part is promised to have 8,032 of 8,192 blocks left at the end, the other one 3,936 of
+    // 4,096.
     for (part, kept) in [(parts::JFTL, 8032), (parts::MLC, 3936)] {
         part.check().expect("it exists");
         let blocks = part.geometry.blocks as usize;
@@ -156,7 +159,8 @@ fn wrong_bits_are_poisson_and_corrected_up_to_the_strength() {
                 }
             }
         }
-        // The spare area has 128 bits and 0.125 wrong ones when the page has 4: the worse of the two counts.
+        // The spare area has 128 bits and 0.125 wrong ones when the page has 4: the worse of the
+        // two counts.
         let spare = mean * 128.0 / 4096.0;
         let below = |mean: f64, n: u32| (0..=n).map(|k| poisson(mean, k)).sum::<f64>();
         let at_most = |n: u32| below(mean, n) * below(spare, n);

@@ -1,4 +1,5 @@
-//! Every moment of a run, every outcome of the request in flight: what is left is what the table in `outcome.rs` says.
+//! Every moment of a run, every outcome of the request in flight: what is left is what the table in
+//! `outcome.rs` says.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,7 +7,8 @@ use super::*;
 use crate::sim::{Fault, Rig, SimOptions};
 use crate::{BlockDev, Image, Op};
 
-/// Two blocks filled and erased and filled again, with a program and an erase that fail and a block marked bad.
+/// Two blocks filled and erased and filled again, with a program and an erase that fail and a block
+/// marked bad.
 fn run(nand: &NandSim) -> Result<(), NandError> {
     for (n, page) in (1..).zip([0, 1, 4, 2, 3, 5]) {
         program(nand, &SMALL, page, n)?;
@@ -203,7 +205,8 @@ fn deceived_codes_err_in_every_way() {
     assert!(ways[..3].iter().all(|n| *n > 10), "{ways:?}");
 }
 
-/// A page that was written weakly can be read once, also by its spare area, and the loss is a change like others.
+/// A page that was written weakly can be read once, also by its spare area, and the loss is a
+/// change like others.
 #[test]
 fn marginal_pages_fade() {
     let nand = NandSim::new(SMALL);
@@ -255,7 +258,8 @@ fn outcomes_print_and_read_back() {
     }
 }
 
-/// The order of all changes, and the moment of a cut, are shared with the other media of the machine.
+/// The order of all changes, and the moment of a cut, are shared with the other media of the
+/// machine.
 #[test]
 fn a_cut_hits_all_media_at_one_moment() {
     let rig = Rig::default();

@@ -32,7 +32,8 @@ fn faults_choose_by_kind_place_and_turn() {
     nand.erase(BlockAddr(1), Cause::Gc).expect("healed");
 }
 
-/// What was programmed in a block before it went bad can be read, and the mark can be found in its spare area.
+/// What was programmed in a block before it went bad can be read, and the mark can be found in its
+/// spare area.
 #[test]
 fn grown_bad_blocks_can_be_saved() {
     let nand = NandSim::new(SMALL);
@@ -93,7 +94,8 @@ fn requests_take_the_time_of_the_part() {
     assert_eq!(nand.rig().clock.now_ns(), 1_300_000);
 }
 
-/// Requests by chance on a part that is worn and errs a lot: what they answered, the time, and what is left.
+/// Requests by chance on a part that is worn and errs a lot: what they answered, the time, and what
+/// is left.
 fn busy_run(part: NandPart, requests: u64) -> (Vec<String>, u64, NandSim) {
     let nand = NandOptions {
         erases: 24,

@@ -156,9 +156,10 @@ fn damage_is_found_while_a_file_is_open() {
     let corrupt = |result: Result<(), NandError>| {
         let of = BlockAddr(0);
         let error = result.expect_err("damage");
-        assert!(
-            matches!(error, NandError::Corrupt(NandCorrupt::BlockChecksum { block, .. }) if block == of)
-        );
+        let NandError::Corrupt(NandCorrupt::BlockChecksum { block, .. }) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(block, of);
     };
     corrupt(program(&nand, &SMALL, 0, 1));
     corrupt(read(&nand, 0).result.map(drop));
@@ -239,7 +240,8 @@ impl Store for Dying {
     }
 }
 
-/// The process dies before each write of each request: what it leaves is one of the outcomes of a power cut.
+/// The process dies before each write of each request: what it leaves is one of the outcomes of a
+/// power cut.
 #[test]
 fn a_death_at_any_write_is_an_outcome() {
     let sim = NandSim::new(SMALL);
@@ -296,7 +298,8 @@ fn a_death_at_any_write_is_an_outcome() {
 
 const KILLED: &str = "STETFS_TEST_NAND_KILLED";
 
-/// What the killed process does until it is killed: it says each request before and after, one line each.
+/// What the killed process does until it is killed: it says each request before and after, one line
+/// each.
 fn work_until_killed(path: &Path) {
     let nand = open(path).expect("the file");
     let mut out = std::io::stdout().lock();
@@ -318,8 +321,8 @@ fn work_until_killed(path: &Path) {
     }
 }
 
-/// A process is killed while it works. Whatever it said was done is there, and the request that it may have been in is done, not
-/// done, or torn.
+/// A process is killed while it works. Whatever it said was done is there, and the request that it
+/// may have been in is done, not done, or torn.
 #[test]
 fn files_survive_kills() {
     if let Ok(path) = std::env::var(KILLED) {

@@ -6,8 +6,8 @@ use super::*;
 use crate::Op;
 use crate::sim::Fault;
 
-/// What `misuse` panics with, on a part in which page 4 is programmed, block 2 is bad, and programming page 12 and erasing block 4
-/// have failed.
+/// What `misuse` panics with, on a part in which page 4 is programmed, block 2 is bad, and
+/// programming page 12 and erasing block 4 have failed.
 fn complaint(misuse: impl Fn(&NandSim)) -> String {
     let nand = NandSim::new(SMALL);
     program(&nand, &SMALL, 4, 1).expect("a program");
@@ -106,7 +106,8 @@ fn half_erased_blocks_are_erased_first() {
     }
 }
 
-/// So must the block of a page whose program was interrupted, even when the page seems to be erased.
+/// So must the block of a page whose program was interrupted, even when the page seems to be
+/// erased.
 #[test]
 fn interrupted_programs_count() {
     let nand = NandSim::new(SMALL);
@@ -136,7 +137,8 @@ fn impossible_outcomes() {
     let _ = nand.tape().crash_point(0).crash(Outcome::HalfTorn);
 }
 
-/// Who lost his power before he could mark a block does not know that it has failed: it is no misuse to try again, and fails again.
+/// Who lost his power before he could mark a block does not know that it has failed: it is no
+/// misuse to try again, and fails again.
 #[test]
 fn a_failed_block_that_was_not_marked_fails_again() {
     let nand = NandSim::new(SMALL);

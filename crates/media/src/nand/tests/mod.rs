@@ -23,7 +23,8 @@ const SMALL: NandPart = NandPart {
     ..parts::JFTL.flawless()
 };
 
-/// A directory for files, in memory where there is such a place: closing a part waits for its medium.
+/// A directory for files, in memory where there is such a place: closing a part waits for its
+/// medium.
 fn directory() -> tempfile::TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     in_memory

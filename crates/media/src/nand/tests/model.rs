@@ -1,4 +1,5 @@
-//! Random legal requests against a model that knows nothing of records and cells, on memory and on a file at once.
+//! Random legal requests against a model that knows nothing of records and cells, on memory and on
+//! a file at once.
 
 use proptest::prelude::*;
 
@@ -35,7 +36,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let fails = || prop::bool::weighted(0.03);
     prop_oneof![
-        10 => (0..BLOCKS, any::<u64>(), fails()).prop_map(|(block, content, fails)| Step::Program { block, content, fails }),
+        10 => (0..BLOCKS, any::<u64>(), fails())
+            .prop_map(|(block, content, fails)| Step::Program { block, content, fails }),
         4 => (0..BLOCKS, fails()).prop_map(|(block, fails)| Step::Erase { block, fails }),
         1 => (0..BLOCKS).prop_map(|block| Step::MarkBad { block }),
         6 => (0..BLOCKS * PAGES, fails()).prop_map(|(page, fails)| Step::Read { page, fails }),
@@ -242,8 +244,14 @@ proptest! {
         for (meter, clock) in [(sim.meter(), &sim.rig().clock), (file.meter(), &file.rig().clock)] {
             let count = meter.snapshot();
             let all = count.total();
-            prop_assert_eq!((all.writes, all.write_bytes), (since_restart.programs, since_restart.programs * 512));
-            prop_assert_eq!((all.reads, all.read_bytes), (2 * since_restart.reads, since_restart.reads * 528));
+            prop_assert_eq!(
+                (all.writes, all.write_bytes),
+                (since_restart.programs, since_restart.programs * 512)
+            );
+            prop_assert_eq!(
+                (all.reads, all.read_bytes),
+                (2 * since_restart.reads, since_restart.reads * 528)
+            );
             prop_assert_eq!(count.erases(Cause::Gc), since_restart.erases);
             let ns = since_restart.programs * 126_400
                 + since_restart.reads * (51_400 + 25_800)

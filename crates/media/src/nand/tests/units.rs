@@ -99,7 +99,8 @@ fn the_meter_tells_units_apart() {
     assert_eq!(meter.of(log).write_bytes, 3 * 512);
 }
 
-/// A page that cannot be programmed: what was taken for durable can be read all the same, and the last unit is the caller's.
+/// A page that cannot be programmed: what was taken for durable can be read all the same, and the
+/// last unit is the caller's.
 #[test]
 fn what_waited_outlives_a_failed_program() {
     let (nand, units, part) = build();

@@ -1,0 +1,192 @@
+//! The place is kept: lines and files that fit a screen and a mind, no file that nobody put there
+//! on purpose, and a tour of the source that shows what is there.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Columns of a line of code or text.
+const COLUMNS: usize = 100;
+
+/// Lines of a file of code.
+const LINES: usize = 1000;
+
+/// Where people put files, below the directory of the sources.
+const PLACES: [&str; 5] = ["crates", "docs", "fuzz", "scripts", ".ci"];
+
+/// What a package has beside its directories.
+const OF_A_PACKAGE: [&str; 2] = ["Cargo.toml", "build.rs"];
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Every file below the places and beside them, by its path from the top; not what tools make.
+fn files() -> BTreeSet<PathBuf> {
+    let (top, mut found) = (top(), BTreeSet::new());
+    let mut todo: Vec<PathBuf> = PLACES.iter().map(|place| top.join(place)).collect();
+    let is_made = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        let of_fuzzing = ["corpus", "artifacts", "target"]
+            .iter()
+            .any(|made| name == *made);
+        of_fuzzing && path.parent().is_some_and(|dir| dir.ends_with("fuzz"))
+    };
+    let entries = |dir: &Path| {
+        let entries =
+            fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+        entries.map(|entry| entry.expect("an entry").path())
+    };
+    while let Some(dir) = todo.pop() {
+        for path in entries(&dir).filter(|path| !is_made(path)) {
+            match path.is_dir() {
+                true => todo.push(path),
+                false => drop(found.insert(path.strip_prefix(&top).expect("below").to_owned())),
+            }
+        }
+    }
+    let beside = entries(&top).filter(|path| path.is_file());
+    found.extend(beside.map(|path| path.strip_prefix(&top).expect("below").to_owned()));
+    found
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(top().join(path))
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|found| found == ending)
+}
+
+/// Numbers of lines that are too long. Rows of tables cannot be broken, and what a program makes of
+/// a document is its own.
+fn too_long(path: &Path, text: &str) -> Vec<usize> {
+    let is_row = |line: &str| {
+        let words = line.trim_start();
+        words
+            .trim_start_matches(['/', '!'])
+            .trim_start()
+            .starts_with('|')
+    };
+    let (mut is_made, mut long) = (false, Vec::new());
+    for (number, line) in text.lines().enumerate() {
+        if has_ending(path, "md") && line.starts_with("<!--") {
+            is_made = !line.contains("end -->");
+            continue;
+        }
+        if !is_made && !is_row(line) && line.chars().count() > COLUMNS {
+            long.push(number + 1);
+        }
+    }
+    long
+}
+
+#[test]
+fn lines_fit() {
+    let mut wrong = Vec::new();
+    for path in files() {
+        if has_ending(&path, "rs") || has_ending(&path, "md") {
+            let text = text(&path);
+            let shown = path.display();
+            let long = too_long(&path, &text).into_iter();
+            wrong.extend(long.map(|n| format!("{shown}:{n}: more than {COLUMNS} columns")));
+            let blank = text
+                .lines()
+                .enumerate()
+                .filter(|(_, line)| line.ends_with([' ', '\t']));
+            wrong.extend(blank.map(|(n, _)| format!("{shown}:{}: ends with a blank", n + 1)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn files_can_be_held_in_mind() {
+    let lines = |path: &PathBuf| text(path).lines().count();
+    let code = files().into_iter().filter(|path| has_ending(path, "rs"));
+    let long: Vec<_> = code.filter(|path| lines(path) > LINES).collect();
+    assert!(long.is_empty(), "more than {LINES} lines: {long:?}");
+}
+
+#[test]
+fn the_judge_of_lines_can_fail() {
+    let (long, row) = (
+        "x".repeat(COLUMNS + 1),
+        format!("    /// | {} |", "x".repeat(COLUMNS)),
+    );
+    let made = format!("short\n{long}\n{row}\n<!-- made -->\n{long}\n<!-- end -->\n{long}\n");
+    assert_eq!(too_long(Path::new("a.md"), &made), [2, 7]);
+    assert_eq!(too_long(Path::new("a.rs"), &made), [2, 5, 7]);
+}
+
+/// Tests and tools leave what they make elsewhere.
+#[test]
+fn nothing_lies_about() {
+    let endings = ["rs", "toml", "md", "json", "sh"];
+    let at_the_top = [
+        "Makefile",
+        "Cargo.lock",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        ".gitignore",
+    ];
+    let is_known = |path: &PathBuf| {
+        let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+        match parts.iter().map(AsRef::as_ref).collect::<Vec<&str>>()[..] {
+            [name] => at_the_top.contains(&name) || endings.iter().any(|e| has_ending(path, e)),
+            [".ci", "run"] => true,
+            ["crates", _, name] => OF_A_PACKAGE.contains(&name),
+            _ => endings.iter().any(|ending| has_ending(path, ending)),
+        }
+    };
+    let strays: Vec<_> = files().into_iter().filter(|path| !is_known(path)).collect();
+    assert!(strays.is_empty(), "what are these? {strays:?}");
+}
+
+/// What ARCHITECTURE names of each crate is there, and what is there it names.
+#[test]
+fn the_tour_shows_what_is_there() {
+    let tour = text(Path::new("ARCHITECTURE.md"));
+    let mut wrong = Vec::new();
+    for crate_dir in fs::read_dir(top().join("crates")).expect("crates") {
+        let name = crate_dir.expect("a crate").file_name();
+        let name = name.to_string_lossy();
+        let begin = format!("### crates/{name}:");
+        let Some((_, section)) = tour.split_once(&begin) else {
+            wrong.push(format!("there is no \"{begin}\""));
+            continue;
+        };
+        let section = section.split("\n#").next().unwrap_or_default();
+        let source = top().join("crates").join(&*name).join("src");
+        // Between backquotes, in rows of the table.
+        let rows = section.lines().filter(|line| line.starts_with('|'));
+        let quoted = rows.flat_map(|row| {
+            row.split('|')
+                .nth(1)
+                .unwrap_or("")
+                .split('`')
+                .skip(1)
+                .step_by(2)
+        });
+        let named: BTreeSet<&str> = quoted.collect();
+        let gone = named.iter().filter(|entry| !source.join(entry).exists());
+        wrong.extend(gone.map(|entry| format!("crates/{name}/src/{entry} is not there")));
+        for entry in fs::read_dir(&source).expect("sources") {
+            let entry = entry.expect("an entry");
+            let file = entry.file_name().to_string_lossy().into_owned();
+            let stem = file.trim_end_matches(".rs");
+            let is_known = ["lib", "main", "bin", "tests"].contains(&stem)
+                || stem.ends_with("_test")
+                || stem.ends_with("_tests")
+                || named
+                    .iter()
+                    .any(|n| *n == file || n.split('/').next() == Some(stem));
+            if !is_known {
+                wrong.push(format!("crates/{name}/src/{file} is not in the tour"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+}
