@@ -175,9 +175,10 @@ fn errno() -> Errno {
 
 /// The handler of SIGBUS.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a siginfo_t that says at which address it was.
-    let address = unsafe { (*info).si_addr() } as usize;
-    if let Some(watched) = all().find(|watched| watched.has(address)) {
+    // SAFETY: the kernel gives a siginfo_t, which says at which address it was where the kernel
+    // itself has sent the signal.
+    let (address, is_fault) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
+    if let Some(watched) = all().find(|watched| is_fault && watched.has(address)) {
         let page = address - address % page_size();
         // First: who sees the zeros sees this too.
         watched.note(page);
@@ -185,7 +186,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
             return;
         }
     }
-    hand_on(signal, info, context);
+    hand_on(signal, info, context, is_fault);
 }
 
 /// Puts a page of zeros where a page was lost.
@@ -200,14 +201,18 @@ fn put_zeros(page: usize) -> bool {
 }
 
 /// To whoever was there before: his handler, or the default, which ends the process when the
-/// instruction is tried again.
-fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+/// instruction is tried again, or the signal sent again where no instruction was its cause.
+fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let Some(before) = BEFORE.get() else {
         return;
     };
     if before.sa_sigaction == libc::SIG_DFL || before.sa_sigaction == libc::SIG_IGN {
         // SAFETY: it is what sigaction(2) has given.
         unsafe { libc::sigaction(signal, before, ptr::null_mut()) };
+        if !is_fault {
+            // SAFETY: it takes any number.
+            unsafe { libc::raise(signal) };
+        }
     } else if before.sa_flags & libc::SA_SIGINFO != 0 {
         // SAFETY: whoever has set SA_SIGINFO has given a function of three arguments.
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
