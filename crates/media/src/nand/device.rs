@@ -3,10 +3,10 @@
 //!
 //! - It hangs on the supply of its [`Rig`]: a cut at one of its changes leaves that change in
 //!   flight.
-//! - Requests fail as planned ([`Fault`]): a read ([`Op::Read`]) cannot be corrected, that one
-//!   time; a program ([`Op::Write`]) or an erase ([`Op::Erase`]) finds that the block has gone bad.
-//!   A fault's bytes are those of the data, counted from the first page. How it is to fail
-//!   ([`Failure`](crate::sim::Failure)) makes no difference.
+//! - Requests fail as planned ([`Fault`](crate::sim::Fault)): a read ([`Op::Read`]) cannot be
+//!   corrected, that one time; a program ([`Op::Write`]) or an erase ([`Op::Erase`]) finds that the
+//!   block has gone bad. A fault's bytes are those of the data, counted from the first page. How it
+//!   is to fail ([`Failure`](crate::sim::Failure)) makes no difference.
 //! - A block that has failed must not be used again by who was told. When the power went off before
 //!   it was marked, nobody knows: the block fails again.
 //! - Time: a page takes its time in the cells and the time of its bytes on the bus; the bus is not
@@ -23,7 +23,7 @@ use super::{Corrected, Nand, NandEntry, NandError};
 use crate::error::Op;
 use crate::meter::Meter;
 use crate::pmem::Survives;
-use crate::sim::{Fault, FaultPlan, NextChange, Rig, Supply};
+use crate::sim::{FaultPlan, NextChange, Rig, Supply, plans_errors};
 use crate::tag::{Cause, Tag};
 
 /// A simulated part, kept in a store: [`NandSim`](super::NandSim) in memory,
@@ -91,25 +91,7 @@ impl<S: Store> NandDev<S> {
         self.state.lock().changes
     }
 
-    /// Plans an error.
-    pub fn inject(&self, fault: Fault) {
-        self.state.lock().faults.add(fault);
-    }
-
-    /// Forgets all planned errors.
-    pub fn heal(&self) {
-        self.state.lock().faults.heal();
-    }
-
-    /// How many planned errors have struck.
-    pub fn faults_struck(&self) -> u64 {
-        self.state.lock().faults.struck()
-    }
-
-    /// Requests so far that could have failed.
-    pub fn requests(&self) -> u64 {
-        self.state.lock().faults.requests()
-    }
+    plans_errors!();
 
     /// The state of a block, as nobody can ask a real part: for reports on wear and for tests. It
     /// works without power.

@@ -16,7 +16,7 @@ use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
 use crate::image::Image;
 use crate::meter::Meter;
-use crate::sim::fault::{Fault, FaultPlan};
+use crate::sim::fault::{FaultPlan, plans_errors};
 use crate::sim::medium::{Kind, Medium};
 use crate::sim::timing::{Model, Request};
 use crate::sim::{CrashPoint, Entry, Rig, Tape, Timing};
@@ -153,25 +153,7 @@ impl SimDev {
         self.rig.power.is_cut()
     }
 
-    /// Plans an error.
-    pub fn inject(&self, fault: Fault) {
-        self.state.lock().faults.add(fault);
-    }
-
-    /// Forgets all planned errors.
-    pub fn heal(&self) {
-        self.state.lock().faults.heal();
-    }
-
-    /// How many planned errors have struck.
-    pub fn faults_struck(&self) -> u64 {
-        self.state.lock().faults.struck()
-    }
-
-    /// Requests so far that could have failed.
-    pub fn requests(&self) -> u64 {
-        self.state.lock().faults.requests()
-    }
+    plans_errors!();
 
     /// The newest content: what reads give.
     pub fn newest(&self) -> Image {

@@ -154,3 +154,31 @@ impl FaultPlan {
         failure
     }
 }
+
+/// What a simulated medium whose state has a [`FaultPlan`] shows of it.
+macro_rules! plans_errors {
+    () => {
+        /// Plans an error. In memory `Fault::nth(Op::Read, 0).within(line).for_good()` is a line
+        /// that has gone bad, and a fence a flush of no bytes.
+        pub fn inject(&self, fault: $crate::sim::Fault) {
+            self.state.lock().faults.add(fault);
+        }
+
+        /// Forgets all planned errors.
+        pub fn heal(&self) {
+            self.state.lock().faults.heal();
+        }
+
+        /// How many planned errors have struck.
+        pub fn faults_struck(&self) -> u64 {
+            self.state.lock().faults.struck()
+        }
+
+        /// Requests so far that could have failed.
+        pub fn requests(&self) -> u64 {
+            self.state.lock().faults.requests()
+        }
+    };
+}
+
+pub(crate) use plans_errors;

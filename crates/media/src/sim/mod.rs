@@ -54,6 +54,6 @@ pub use power::{Power, Rig};
 pub use tape::{CrashPoints, Entry, JointCrashPoints, Tape, joint_crash_points};
 pub use timing::Timing;
 
-pub(crate) use fault::FaultPlan;
+pub(crate) use fault::{FaultPlan, plans_errors};
 pub(crate) use keep::scramble;
 pub(crate) use power::{NextChange, Supply};

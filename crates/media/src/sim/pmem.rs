@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::meter::Meter;
 use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
 use crate::sim::medium::{Kind, Medium};
-use crate::sim::{CrashPoint, Entry, Fault, FaultPlan, Rig, Tape};
+use crate::sim::{CrashPoint, Entry, FaultPlan, Rig, Tape, plans_errors};
 use crate::tag::{Cause, Tag};
 
 /// How long persistent memory takes for each cache line that is loaded, and for each that is
@@ -157,26 +157,7 @@ impl SimPmem {
         self.state.lock().medium.changes()
     }
 
-    /// Plans an error: `Fault::nth(Op::Read, 0).within(line).for_good()` is a line that has gone
-    /// bad. A fence is a flush of no bytes.
-    pub fn inject(&self, fault: Fault) {
-        self.state.lock().faults.add(fault);
-    }
-
-    /// Forgets all planned errors.
-    pub fn heal(&self) {
-        self.state.lock().faults.heal();
-    }
-
-    /// How many planned errors have struck.
-    pub fn faults_struck(&self) -> u64 {
-        self.state.lock().faults.struck()
-    }
-
-    /// Requests so far that could have failed.
-    pub fn requests(&self) -> u64 {
-        self.state.lock().faults.requests()
-    }
+    plans_errors!();
 
     /// The machine that it is part of, whose power can be cut.
     pub fn rig(&self) -> &Rig {
