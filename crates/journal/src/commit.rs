@@ -2,7 +2,7 @@
 //!
 //! The committer is the thread that asked first. In order:
 //! 1. the gate is locked and the last open handle waited for;
-//! 2. the file system gives the data its place ([`Placer`](crate::scheme::Placer)), which changes
+//! 2. the file system gives the data its place ([`Placer`](crate::placer::Placer)), which changes
 //!    more metadata of the same transaction;
 //! 3. the snapshot is taken: shared references to every changed block, no copies;
 //! 4. the next transaction may run; its changes copy what the snapshot still holds;

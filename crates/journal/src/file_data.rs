@@ -19,7 +19,8 @@ use stetfs_media::{BlockRef, Class};
 
 use crate::error::Result;
 use crate::page::Page;
-use crate::scheme::{DirtyBlock, PlaceReq, Placement, Scheme};
+use crate::placer::PlaceReq;
+use crate::scheme::{DirtyBlock, Placement, Scheme};
 use crate::sync::Mutex;
 
 /// What a write of file data found.

@@ -16,17 +16,15 @@ use crate::file_data::{FileData, Files};
 use crate::gate::{Gate, Join, Limits, Pace};
 use crate::handle::{self, Handle};
 use crate::page::Page;
+use crate::placer::Placer;
 use crate::ranges;
-use crate::registry;
 use crate::schedule;
-use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Placer, RecoveryReport, Scheme};
+use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Scheme};
 use crate::stats::{CacheStats, Counters, JournalStats, count};
 
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The scheme's name.
-    pub scheme: String,
     /// A transaction is committed when it is this old (`commit=`); `None`: only when asked or
     /// when it is full, and without a thread in the background: everything happens in one order.
     pub commit_interval: Option<Duration>,
@@ -37,9 +35,28 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            scheme: "jbd2".to_owned(),
             commit_interval: Some(Duration::from_secs(5)),
             memory: 256 << 20,
+        }
+    }
+}
+
+/// The volume that a journal is of.
+pub struct Journaled {
+    dev: Arc<dyn BlockDev>,
+    block_size: usize,
+    blocks: u64,
+    writable: bool,
+}
+
+impl Journaled {
+    /// The volume that a scheme is opened with.
+    pub fn of(args: &OpenArgs) -> Self {
+        Self {
+            dev: args.dev.clone(),
+            block_size: args.block_size,
+            blocks: args.blocks,
+            writable: args.writable,
         }
     }
 }
@@ -66,12 +83,15 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the scheme, which recovers what a crash left.
-    pub fn open(args: OpenArgs, config: &Config) -> Result<(Arc<Self>, RecoveryReport)> {
-        let registration = registry::find(&config.scheme)?;
-        let (dev, block_size, blocks) = (Arc::clone(&args.dev), args.block_size, args.blocks);
-        let writable = args.writable;
-        let (scheme, report) = (registration.open)(args)?;
+    /// Begins to take transactions, which `scheme` makes durable: it was opened for this volume,
+    /// and has recovered what a crash left.
+    pub fn open(volume: Journaled, scheme: Box<dyn Scheme>, config: &Config) -> Arc<Self> {
+        let Journaled {
+            dev,
+            block_size,
+            blocks,
+            writable,
+        } = volume;
         let most_cached = (config.memory / block_size).max(64);
         let blocks_max = scheme.max_transaction();
         // Placing data on a volume in pieces takes a new leaf of a map, half full, for every
@@ -83,7 +103,7 @@ impl Journal {
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
         // A commit in memory is over before somebody has gone to sleep.
-        let pace = match dev.pmem().is_some() || registration.about.caches {
+        let pace = match dev.pmem().is_some() || scheme.about().caches {
             true => Pace::PROCESSORS,
             false => Pace::default(),
         };
@@ -109,7 +129,7 @@ impl Journal {
             Some(interval) => journal.background.start(Arc::downgrade(&journal), interval),
             None => {}
         }
-        Ok((journal, report))
+        journal
     }
 
     /// Names the file system's part of a commit; without it no new data can be committed. The first

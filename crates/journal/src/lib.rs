@@ -34,6 +34,7 @@ mod gate_tests;
 mod handle;
 mod journal;
 mod page;
+mod placer;
 mod ranges;
 mod registry;
 mod schedule;
@@ -45,14 +46,14 @@ pub mod sync;
 pub use error::{JournalError, Result};
 pub use file_data::{FileData, Wrote};
 pub use handle::{Broken, Handle, Old, note_broken};
-pub use journal::{Config, Journal};
+pub use journal::{Config, Journal, Journaled};
+pub use placer::{PlaceReq, Placer};
 pub use ranges::Ranges;
 pub use registry::{Opened, Registration, SCHEMES, find, find_option};
 pub use schedule::{Schedule, Scheduled};
 pub use scheme::{
     About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
-    OptionAbout, PlaceReq, Placement, Placer, RecoveryReport, Scheme, SchemeOptions, Snapshot,
-    Spot,
+    OptionAbout, Placement, RecoveryReport, Scheme, SchemeOptions, Snapshot, Spot,
 };
 pub use stats::{CacheStats, JournalStats};
 pub use stetfs_media::planted;

@@ -11,7 +11,6 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::{BlockDev, BlockRef, Class, Pmem};
 
 use crate::error::{JournalError, Result};
-use crate::handle::Handle;
 use crate::ranges::Ranges;
 use crate::stats::CacheStats;
 
@@ -264,43 +263,6 @@ pub enum Placement {
     Home,
     /// To a new block, to which the file's mapping is switched in the same transaction.
     Relocate,
-}
-
-/// A dirty data block that needs a place in the committing transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceReq {
-    /// The block of the file.
-    pub lblk: LBlock,
-    /// Where it is, if it has a home: the scheme would like another, and the file system may
-    /// decline when space is short. If it has none (it lies in a hole or an unwritten extent), a
-    /// block is reserved for it.
-    pub home: Option<BlockNo>,
-}
-
-/// The file system's part of a commit: the only call from the journal upwards.
-pub trait Placer: Send + Sync {
-    /// Gives each of the blocks of `ino` (ascending) a home in `handle`'s transaction and appends
-    /// it to `homes`.
-    ///
-    /// Called when no other handle is open. May take inode *state* locks, never one that is held
-    /// across a wait. An error aborts the journal, so space must have been reserved when the data
-    /// was written.
-    fn place(
-        &self,
-        handle: &Handle,
-        ino: InodeNo,
-        blocks: &[PlaceReq],
-        homes: &mut Vec<BlockNo>,
-    ) -> Result<()>;
-
-    /// Writes what the file system has put off until the transaction closes: what many operations
-    /// change and only the last state of which counts. Called for every transaction, after
-    /// everything is placed. The blocks have joined the transaction before. An error aborts the
-    /// journal.
-    fn settle(&self, handle: &Handle) -> Result<()> {
-        let _ = handle;
-        Ok(())
-    }
 }
 
 /// Where a scheme keeps a block that the running transaction changes: a number of its own.

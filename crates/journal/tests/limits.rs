@@ -11,8 +11,8 @@ use std::time::Duration;
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_journal::{
-    Config, DataMode, Goal, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer,
-    SchemeOptions,
+    Config, DataMode, Goal, Handle, Journal, Journaled, LogExtent, Old, OpenArgs, PlaceReq, Placer,
+    SchemeOptions, find,
 };
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
 
@@ -92,9 +92,10 @@ fn open_on(
     let config = Config {
         commit_interval,
         memory: caches,
-        ..Config::default()
     };
-    Journal::open(args, &config).unwrap().0
+    let volume = Journaled::of(&args);
+    let (scheme, _) = (find("jbd2").unwrap().open)(args).unwrap();
+    Journal::open(volume, scheme, &config)
 }
 
 /// Commits 600 blocks, one after the other, for all of which the log has room.

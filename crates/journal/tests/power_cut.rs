@@ -12,7 +12,8 @@ use std::sync::Arc;
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_journal::{
-    Config, DataMode, Handle, Journal, LogExtent, Old, OpenArgs, PlaceReq, Placer, SchemeOptions,
+    Config, DataMode, Handle, Journal, Journaled, LogExtent, Old, OpenArgs, PlaceReq, Placer,
+    SchemeOptions, find,
 };
 use stetfs_media::sim::{Keep, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, SimDev};
@@ -125,9 +126,10 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
     let config = Config {
         commit_interval: None,
         memory: 64 * BLOCK,
-        ..Config::default()
     };
-    Ok(Journal::open(args, &config)?.0)
+    let volume = Journaled::of(&args);
+    let (scheme, _) = (find("jbd2")?.open)(args)?;
+    Ok(Journal::open(volume, scheme, &config))
 }
 
 /// What a block of the world is.

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::sync::{Arc, Weak};
 
 use stetfs_format::{BlockNo, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use stetfs_journal::{Config, Handle, Journal, OpenArgs, PlaceReq, Placer, SchemeOptions};
+use stetfs_journal::{
+    Config, Handle, Journal, Journaled, OpenArgs, PlaceReq, Placer, SchemeOptions, find,
+};
 use stetfs_media::{BlockDev, Cause, Class, RamDev, Tag};
 use tempfile::NamedTempFile;
 
@@ -155,11 +157,12 @@ impl TestImage {
             options: SchemeOptions::default(),
         };
         let config = Config {
-            scheme: "null".into(),
             commit_interval: None,
             memory: 64 << 20,
         };
-        let (journal, _) = Journal::open(args, &config).expect("open the journal");
+        let volume = Journaled::of(&args);
+        let scheme = find("null").and_then(|null| (null.open)(args));
+        let journal = Journal::open(volume, scheme.expect("a scheme").0, &config);
         // Tests go on after the damage that they make.
         journal.go_on();
         let alloc = Alloc::new(&sb, journal.clone(), dev.clone()).expect("read the descriptors");

@@ -34,7 +34,8 @@ use stetfs_format::superblock::State;
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
 use stetfs_journal::sync::RwLock;
 use stetfs_journal::{
-    About, Config, DataMode, Journal, JournalError, Mark, OpenArgs, RecoveryReport, SchemeOptions,
+    About, Config, DataMode, Journal, JournalError, Journaled, Mark, OpenArgs, RecoveryReport,
+    SchemeOptions, find,
 };
 use stetfs_media::{BlockDev, Class, Survives};
 
@@ -246,12 +247,13 @@ fn mount_planned(
         journal_area::wipe(&*dev, &plan.sb, &plan.args.log)?;
     }
     let config = Config {
-        scheme: about.name.to_owned(),
         commit_interval: (opts.commit < Duration::MAX).then_some(opts.commit),
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
-    let (journal, recovery) = Journal::open(plan.args, &config)?;
+    let volume = Journaled::of(&plan.args);
+    let (scheme, recovery) = (find(about.name)?.open)(plan.args)?;
+    let journal = Journal::open(volume, scheme, &config);
     if let Some(protection) = protection.as_ref().filter(|_| !is_alone) {
         protection.keep(Arc::downgrade(&journal));
     }
