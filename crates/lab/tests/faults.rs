@@ -30,7 +30,7 @@ use stetfs_lab::world::library::Library;
 use stetfs_lab::world::model::Model;
 use stetfs_lab::world::op::{Durable, Op};
 use stetfs_lab::world::{Outcome, Reply, World};
-use stetfs_media::Op::{Read, Write};
+use stetfs_media::Op::{Erase, Read, Write};
 use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
 use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
 
@@ -146,6 +146,7 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
         let fault = match (kind, rng.below(4)) {
             // A page that cannot be read is lost, whatever was promised of it.
             (Kind::Nand, 0) => Fault::nth(Write, nth / 2).times(2),
+            (Kind::Nand, 1) => Fault::nth(Erase, nth % 8),
             (Kind::Nand, _) => Fault::nth(Write, nth / 2),
             (_, 0) => Fault::nth_of_any(nth).for_good(),
             (Kind::Block, 1) => Fault::nth_of_any(nth).failing(Failure::Torn { sectors: 1 }),

@@ -88,8 +88,10 @@ struct Known {
     outcome: Outcome,
     /// Where the state was: one of a recovery was not cut again.
     depth: Depth,
-    /// Where e2fsck does not agree: with our checker, or with our replay.
-    disagreement: Option<(Fault, String)>,
+    /// Where our checker and e2fsck do not agree.
+    disagreement: Option<String>,
+    /// What the volume holds where e2fsck has replayed the journal, and not where we have.
+    replay: Option<String>,
     /// The outcomes after a second cut, each once, with a cut that leads there.
     nested: Vec<(usize, Cut)>,
 }
@@ -97,7 +99,10 @@ struct Known {
 impl Known {
     /// Why it is wrong, whatever the volume should hold.
     fn broken(&self) -> Option<(Fault, String)> {
-        self.disagreement.clone().or_else(|| self.outcome.broken())
+        match &self.disagreement {
+            Some(why) => Some((Fault::Disagreement, why.clone())),
+            None => self.outcome.broken(),
+        }
     }
 }
 
@@ -314,7 +319,7 @@ impl Explorer<'_> {
         let counts = &mut self.found.counts;
         counts.recoveries += 1;
         let is_asked = is_due(self.phase + counts.recoveries, self.effort.e2fsck_every);
-        let mut disagreement = None;
+        let (mut disagreement, mut replay) = (None, None);
         if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
             && (ours.is_err() || is_asked)
         {
@@ -322,7 +327,7 @@ impl Explorer<'_> {
                 second_opinion(recovered, ours, self.scratch).context("e2fsck's opinion")?;
             counts.e2fsck += 1;
             counts.e2fsck_agreed += u64::from(opinion.is_ok());
-            disagreement = opinion.err().map(|why| (Fault::Disagreement, why));
+            disagreement = opinion.err();
         }
         if let (None, Some(seen)) = (&recovery.outcome.broken, &recovery.outcome.seen)
             && is_asked
@@ -331,7 +336,7 @@ impl Explorer<'_> {
         {
             counts.replayed += 1;
             counts.replayed_alike += u64::from(same.is_ok());
-            disagreement = disagreement.or(same.err().map(|why| (Fault::Replay, why)));
+            replay = same.err();
         }
         let id = self.known.len();
         self.folds.add(view, state, &recovery.watched.read, id);
@@ -339,6 +344,7 @@ impl Explorer<'_> {
             outcome: recovery.outcome,
             depth,
             disagreement,
+            replay,
             nested: Vec::new(),
         });
         let is_sound = self.known[id].broken().is_none();
@@ -496,7 +502,9 @@ impl Explorer<'_> {
     fn verdict(&self, id: usize, allowed: &RangeInclusive<usize>) -> Option<(Fault, String)> {
         let known = &self.known[id];
         let judged = || known.outcome.judge(&self.record.oracle, allowed).err();
-        known.broken().or_else(judged)
+        // Last, as in `Subject::judge`: what breaks the promise is the same fault whoever is asked.
+        let replayed = || known.replay.clone().map(|why| (Fault::Replay, why));
+        known.broken().or_else(judged).or_else(replayed)
     }
 
     fn note(&mut self, fault: Fault, why: String, cut: &Cut, nested: Option<&Cut>) {

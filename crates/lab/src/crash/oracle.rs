@@ -70,9 +70,7 @@ impl Observation {
             apart: Some((bare, pages)),
         })
     }
-}
 
-impl Observation {
     /// How it differs from another one, a line each; nothing when they are equal.
     pub fn differences_from(&self, expected: &Self) -> Vec<String> {
         differences(&expected.tree, &self.tree)

@@ -126,12 +126,13 @@ impl Subject {
         {
             return Ok(Err((Fault::Disagreement, why)));
         }
-        if let (None, Some(seen)) = (&recovery.outcome.broken, &recovery.outcome.seen)
+        let judged = recovery.outcome.judge(oracle, allowed);
+        if let (Ok(_), Some(seen)) = (&judged, &recovery.outcome.seen)
             && let Some(Err(why)) = second_replay(&self.target, left, seen, scratch)?
         {
             return Ok(Err((Fault::Replay, why)));
         }
-        Ok(recovery.outcome.judge(oracle, allowed))
+        Ok(judged)
     }
 
     fn run(&mut self, media: &Media, steps: &mut Steps) -> Result<(), (Fault, anyhow::Error)> {
