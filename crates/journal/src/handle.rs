@@ -109,18 +109,9 @@ impl Handle {
     }
 
     pub(crate) fn of_commit(journal: Arc<Journal>, txn: Arc<Transaction>, tid: Tid) -> Self {
-        let (credits, used) = (Cell::new(u32::MAX), Cell::new(0));
-        Self {
-            journal,
-            txn,
-            tid,
-            credits,
-            used,
-            of_commit: true,
-            changed: Cell::new(false),
-            splits: Cell::new(false),
-            here: PhantomData,
-        }
+        let mut handle = Self::new(journal, txn, tid, u32::MAX);
+        handle.of_commit = true;
+        handle
     }
 
     /// The transaction.

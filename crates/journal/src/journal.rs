@@ -32,15 +32,6 @@ pub struct Config {
     pub memory: usize,
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            commit_interval: Some(Duration::from_secs(5)),
-            memory: 256 << 20,
-        }
-    }
-}
-
 /// The volume that a journal is of.
 pub struct Journaled {
     dev: Arc<dyn BlockDev>,

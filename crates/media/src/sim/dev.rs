@@ -92,7 +92,6 @@ impl SimOptions {
                 medium: Medium::new(image, Kind::Device(self), self.record),
                 faults: FaultPlan::default(),
                 model: self.timing.model(size, self.volatile_cache),
-                writes_lost: false,
             }),
         }
     }
@@ -111,8 +110,6 @@ struct State {
     medium: Medium,
     faults: FaultPlan,
     model: Model,
-    /// A flush or a durable write has failed: none will succeed any more.
-    writes_lost: bool,
 }
 
 impl SimDev {
@@ -202,11 +199,7 @@ impl SimDev {
             request,
             Entry::Flush { .. } | Entry::Write { durable: true, .. }
         );
-        if must_settle && state.writes_lost {
-            return Err(MediaError::WritesLost);
-        }
-        if let Some(failure) = state.faults.strike(op, offset, len) {
-            state.writes_lost |= must_settle;
+        if let Some(failure) = state.faults.strike_change((op, offset, len), must_settle)? {
             if let Some(remains) = request.after(failure, self.options.sector) {
                 state.medium.carry_out(&mut supply, remains);
             }

@@ -118,6 +118,8 @@ pub(crate) struct FaultPlan {
     faults: Vec<Fault>,
     struck: u64,
     requests: u64,
+    /// What settles earlier writes has failed: nothing will settle any more.
+    writes_lost: bool,
 }
 
 impl FaultPlan {
@@ -137,6 +139,21 @@ impl FaultPlan {
     /// No error is planned any more.
     pub(crate) fn heal(&mut self) {
         self.faults.clear();
+    }
+
+    /// [`strike`](Self::strike) for a request that changes the medium; whether it settles what was
+    /// written before it, as a flush or a fence does.
+    pub(crate) fn strike_change(
+        &mut self,
+        (op, offset, len): (Op, u64, u64),
+        settles: bool,
+    ) -> Result<Option<Failure>, MediaError> {
+        if settles && self.writes_lost {
+            return Err(MediaError::WritesLost);
+        }
+        let failure = self.strike(op, offset, len);
+        self.writes_lost |= settles && failure.is_some();
+        Ok(failure)
     }
 
     /// Every fault counts the request; the first whose turn it is decides.

@@ -119,7 +119,6 @@ impl SimPmemOptions {
             state: Mutex::new(State {
                 medium: Medium::new(image, Kind::Pmem, self.record),
                 faults: FaultPlan::default(),
-                writes_lost: false,
             }),
         }
     }
@@ -137,8 +136,6 @@ pub struct SimPmem {
 struct State {
     medium: Medium,
     faults: FaultPlan,
-    /// A fence has failed: none will succeed any more.
-    writes_lost: bool,
 }
 
 impl SimPmem {
@@ -201,11 +198,7 @@ impl SimPmem {
         let mut state = self.state.lock();
         state.medium.admit(&mut supply, &change)?;
         let is_fence = matches!(change, Entry::Fence { .. });
-        if is_fence && state.writes_lost {
-            return Err(MediaError::WritesLost);
-        }
-        if let Some(failure) = state.faults.strike(op, offset, len) {
-            state.writes_lost |= is_fence;
+        if let Some(failure) = state.faults.strike_change((op, offset, len), is_fence)? {
             return Err(failure.of(op, offset, len));
         }
         state.medium.carry_out(&mut supply, change);
