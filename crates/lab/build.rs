@@ -6,10 +6,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Relative to this package.
-const JUDGED: [&str; 6] = [
+const JUDGED: [&str; 9] = [
     "../format/src",
     "../media/src",
     "../ftl/src",
+    "../sync/src",
+    "../scheme/src",
+    "../schemes/src",
     "../journal/src",
     "../core/src",
     "../check/src",

@@ -8,10 +8,10 @@
 use std::sync::LazyLock;
 
 use stetfs_check::{Checker, FnSource, Report};
-use stetfs_journal::SCHEMES;
 use stetfs_lab::crash::target::Target as Subject;
 use stetfs_lab::damage::{self, BARE_EXT4, Left};
 use stetfs_media::Image;
+use stetfs_schemes::SCHEMES;
 
 #[path = "../../crates/format/tests/decoders/mod.rs"]
 mod decoders;

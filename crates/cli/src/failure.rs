@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use stetfs::{Kind, MountError};
 use stetfs_journal::JournalError;
 use stetfs_media::MediaError;
+use stetfs_scheme::SchemeError;
 
 /// It failed; the reason is on standard error.
 pub(crate) const EXIT_FAILED: u8 = 1;
@@ -139,7 +140,7 @@ fn advice(error: &stetfs::Error) -> Option<&'static str> {
             while let JournalError::Aborted(earlier) = cause {
                 cause = earlier;
             }
-            if let JournalError::Media(e) = cause {
+            if let JournalError::Scheme(SchemeError::Media(e)) = cause {
                 return media_advice(e);
             }
         }
@@ -186,7 +187,7 @@ fn is_wrong_wish(error: &stetfs::Error) -> bool {
     match error {
         stetfs::Error::Journal(e) => matches!(
             **e,
-            JournalError::UnknownScheme(_) | JournalError::SchemeOption { .. }
+            JournalError::Scheme(SchemeError::Unknown(_) | SchemeError::Option { .. })
         ),
         stetfs::Error::Mount(e) => matches!(
             **e,

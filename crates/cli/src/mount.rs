@@ -98,8 +98,8 @@ fn parse(options: &[String]) -> Result<Options> {
 
 /// What can be said of the scheme and its options before anything is opened.
 fn check_scheme(options: &Options) -> Result<()> {
-    let about = stetfs_journal::find(&options.core.scheme)?.about;
-    let wishes = stetfs_journal::SchemeOptions {
+    let about = stetfs_schemes::find(&options.core.scheme)?.about;
+    let wishes = stetfs_scheme::SchemeOptions {
         data: None,
         extra: options.core.scheme_options.clone(),
     };

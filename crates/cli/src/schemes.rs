@@ -2,7 +2,8 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
-use stetfs_journal::{About, SCHEMES};
+use stetfs_scheme::About;
+use stetfs_schemes::SCHEMES;
 
 use crate::args::Schemes;
 use crate::failure::Result;

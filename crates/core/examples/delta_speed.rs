@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use stetfs::{Caller, Fs, Media, MountOptions, OpenFlags};
-use stetfs_journal::delta::{COMPRESSORS, difference};
 use stetfs_media::pmem::PmemOptions;
 use stetfs_media::{Pmem, RamDev, Survives};
+use stetfs_schemes::delta::{COMPRESSORS, difference};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -267,7 +267,7 @@ impl Args {
     /// The mount options, with a new file for the memory beside the volume if the scheme has some.
     fn options(&self, nvm_size: u64) -> MountOptions {
         let mut options = MountOptions::parse(&self.options).expect("mount options");
-        let scheme = stetfs_journal::find(&options.scheme).expect("a scheme");
+        let scheme = stetfs_schemes::find(&options.scheme).expect("a scheme");
         if scheme.about.nvm.is_some() {
             let path = self.file.with_extension("nvm");
             let file = std::fs::File::create(&path).expect("the file");

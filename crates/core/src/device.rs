@@ -52,7 +52,7 @@ pub enum OpenError {
 pub struct Media {
     /// The volume itself.
     pub home: Arc<dyn BlockDev>,
-    /// The persistent memory that its scheme has beside it ([`stetfs_journal::About::nvm`]).
+    /// The persistent memory that its scheme has beside it ([`stetfs_scheme::About::nvm`]).
     pub nvm: Option<Arc<dyn Pmem>>,
 }
 
@@ -136,7 +136,7 @@ impl Found {
             (None, None) => None,
         };
         Ok(Self {
-            is_in_memory: stetfs_journal::find(&scheme).is_ok_and(|s| s.about.needs_pmem),
+            is_in_memory: stetfs_schemes::find(&scheme).is_ok_and(|s| s.about.needs_pmem),
             options: MountOptions {
                 scheme,
                 ..options.clone()
@@ -219,7 +219,7 @@ fn open_nvm(
     read_only: bool,
     may_make: bool,
 ) -> Result<Arc<dyn Pmem>, MediaError> {
-    let scheme = stetfs_journal::find(&options.scheme);
+    let scheme = stetfs_schemes::find(&options.scheme);
     let size = scheme.ok().and_then(|scheme| scheme.about.nvm);
     let made = match size.filter(|_| may_make) {
         Some(size) => make(path, size)?,
@@ -329,7 +329,7 @@ pub fn open_device(
     if NandFile::is_at(path) {
         return open_flash(path, options, read_only);
     }
-    let scheme = stetfs_journal::find(&options.scheme);
+    let scheme = stetfs_schemes::find(&options.scheme);
     if scheme.is_ok_and(|scheme| scheme.about.needs_pmem) {
         let pmem = PmemOptions::default()
             .survives(options.durability)

@@ -9,6 +9,7 @@
 use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
 use stetfs_journal::{Broken, JournalError, note_broken};
 use stetfs_media::MediaError;
+use stetfs_scheme::SchemeError;
 
 use crate::alloc::Damage as AllocationDamage;
 use crate::mapping::Damage as MappingDamage;
@@ -126,11 +127,11 @@ answers! {
 
 fn journal_kind(e: &JournalError) -> Kind {
     match e {
-        JournalError::Corrupt(_) => Kind::Corrupted,
+        JournalError::Scheme(SchemeError::Corrupt(_)) => Kind::Corrupted,
+        JournalError::Scheme(
+            SchemeError::Nvm(_) | SchemeError::Unknown(_) | SchemeError::Option { .. },
+        ) => Kind::Invalid,
         JournalError::Shutdown => Kind::ShutDown,
-        JournalError::Nvm(_)
-        | JournalError::UnknownScheme(_)
-        | JournalError::SchemeOption { .. } => Kind::Invalid,
         // As the kernel answers once a journal has stopped (ext4_journal_check_start).
         JournalError::Aborted(_) | JournalError::ReadOnly => Kind::ReadOnly,
         _ => Kind::Io,
@@ -287,6 +288,12 @@ impl From<MediaError> for Error {
 impl From<JournalError> for Error {
     fn from(e: JournalError) -> Self {
         Self::Journal(broken(Broken::ByFailure, e))
+    }
+}
+
+impl From<SchemeError> for Error {
+    fn from(e: SchemeError) -> Self {
+        JournalError::from(e).into()
     }
 }
 

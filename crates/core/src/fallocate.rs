@@ -11,8 +11,8 @@ use std::ops::Range;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
-use stetfs_journal::planted::{Bug, is_planted};
 use stetfs_media::Class;
+use stetfs_planted::{Bug, is_planted};
 
 use crate::alloc::Source;
 use crate::error::{Error, Result};
@@ -92,7 +92,7 @@ pub(crate) fn fallocate(
     }
     // Before anything that can be seen, so that a full volume is left as it was.
     preallocate(vol, c, inode, offset..end, |_| ())?;
-    match vol.journal.about().relocates {
+    match vol.journal.terms().relocates {
         false => zero(vol, inode, offset..end, grow),
         true => {
             remove(vol, inode, offset..end, grow)?;

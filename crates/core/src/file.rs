@@ -12,9 +12,10 @@
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
-use stetfs_journal::planted::{Bug, is_planted};
-use stetfs_journal::{DataPromise, FileData, Handle, Old, Wrote};
+use stetfs_journal::{FileData, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::DataPromise;
 
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
@@ -117,7 +118,7 @@ fn read_gap(
     skip: usize,
     out: &mut [u8],
 ) -> Result<()> {
-    let is_cached = vol.dev.host_cached() || vol.journal.about().is_buffer_cache;
+    let is_cached = vol.dev.host_cached() || vol.journal.terms().is_buffer_cache;
     let keep = !is_cached && out.len() <= CACHED_READ_MAX;
     // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those
     // are cached.
@@ -394,7 +395,7 @@ fn chunk_blocks(vol: &Volume) -> u64 {
 /// How long a write may be that is one handle, wherever in a block it begins; 0 when its data is
 /// not part of the transaction.
 pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
-    if vol.journal.data_promise() != DataPromise::Atomic {
+    if vol.journal.terms().promise != DataPromise::Atomic {
         return 0;
     }
     let chunk = handle_write_max(vol);
@@ -428,7 +429,7 @@ fn write_chunk(
         }
     };
     let bytes = &bytes[..bytes.len().min(count as usize * size - skip)];
-    let logged = if vol.journal.journals_data() {
+    let logged = if vol.journal.terms().logs_data {
         count
     } else {
         0

@@ -13,8 +13,9 @@ use std::time::Duration;
 use serde::Serialize;
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{InodeFlags, InodeNo};
-use stetfs_journal::{About, CacheStats, DataPromise, JournalError, JournalStats};
+use stetfs_journal::{JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
+use stetfs_scheme::{About, CacheStats, Terms};
 
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
@@ -559,7 +560,7 @@ impl Fs {
         Stats {
             scheme: vol.journal.about().name,
             medium: vol.dev.describe(),
-            remaps: vol.journal.remaps(),
+            remaps: vol.journal.terms().remaps,
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
             atomic_write_max: file::atomic_write_max(vol),
@@ -583,9 +584,9 @@ impl Fs {
         self.0.journal.about()
     }
 
-    /// What a crash may do to file data.
-    pub fn data_promise(&self) -> DataPromise {
-        self.0.journal.data_promise()
+    /// What the scheme has agreed to.
+    pub fn terms(&self) -> &Terms {
+        self.0.journal.terms()
     }
 
     /// The step of the timestamps that inodes of this volume hold: a nanosecond, or a second with

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use hashbrown::HashSet;
 use stetfs_format::InodeNo;
-use stetfs_journal::sync::Mutex;
+use stetfs_sync::Mutex;
 
 use crate::error::Result;
 use crate::inode::{Inode, InodeState};

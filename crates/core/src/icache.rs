@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
 use stetfs_format::{InodeNo, Tid};
-use stetfs_journal::planted::{Bug, is_planted};
-use stetfs_journal::sync::Mutex;
+use stetfs_planted::{Bug, is_planted};
+use stetfs_sync::Mutex;
 
 use crate::error::Result;
 use crate::inode::Inode;

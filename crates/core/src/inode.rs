@@ -13,9 +13,9 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::{SmallVec, smallvec};
 use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid, Time};
-use stetfs_journal::sync::RwLock;
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::{BlockRef, Class};
+use stetfs_sync::RwLock;
 
 use crate::error::{Error, Inconsistent, Result};
 use crate::mapping;

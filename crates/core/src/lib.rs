@@ -64,5 +64,5 @@ pub use mount::{
     MountError, MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
 };
 pub use options::{Atime, MountOptions, OnError, OptionError};
-pub use stetfs_journal::{Schedule, Scheduled};
+pub use stetfs_sync::{Schedule, Scheduled};
 pub use types::*;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
-use stetfs_journal::planted::{Bug, is_planted};
+use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
 use crate::inode::Inode;

@@ -58,7 +58,7 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Inodes to keep in memory; none: as many as `memory` has room for.
     pub inodes: Option<usize>,
-    /// The scheme's own options and their values ([`stetfs_journal::OptionAbout`]).
+    /// The scheme's own options and their values ([`stetfs_scheme::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
 }
 
@@ -206,7 +206,7 @@ impl MountOptions {
             "scheme" | "data" | "commit" | "errors" | "memory" | "durability" | "nvm" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
-            _ => match stetfs_journal::find_option(name) {
+            _ => match stetfs_schemes::find_option(name) {
                 Some(option) if option.syntax == "on|off" => self.set_of_scheme(name, "on"),
                 Some(_) => return Err(OptionError::NoValue(name.to_owned())),
                 None => return Err(OptionError::Unknown(name.to_owned())),
@@ -267,7 +267,7 @@ impl MountOptions {
                     .filter(|&n| n >= MEMORY_MIN)
                     .ok_or_else(|| wrong("a size of at least 8M, such as 64M or 1G"))?;
             }
-            _ if stetfs_journal::find_option(name).is_some() => self.set_of_scheme(name, value),
+            _ if stetfs_schemes::find_option(name).is_some() => self.set_of_scheme(name, value),
             _ if Self::default().apply_flag(name).is_ok() => {
                 return Err(OptionError::UnwantedValue(name.to_owned()));
             }

@@ -21,9 +21,9 @@ use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
 use stetfs_format::orphan::{OrphanBlock, set_orphan};
 use stetfs_format::{InodeNo, LBlock};
 use stetfs_journal::Handle;
-use stetfs_journal::planted::{Bug, is_planted};
-use stetfs_journal::sync::Mutex;
 use stetfs_media::Class;
+use stetfs_planted::{Bug, is_planted};
+use stetfs_sync::Mutex;
 
 use crate::error::{Inconsistent, Result};
 use crate::inode::{Inode, InodeState, changed_ranges};

@@ -7,7 +7,7 @@
 
 use stetfs_format::LBlock;
 use stetfs_journal::Handle;
-use stetfs_journal::planted::{Bug, is_planted};
+use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
 use crate::file;

@@ -15,9 +15,9 @@ use std::sync::{Arc, OnceLock};
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
-use stetfs_journal::sync::RwLock;
 use stetfs_journal::{Handle, Journal};
 use stetfs_media::{BlockDev, Class, Pmem};
+use stetfs_sync::RwLock;
 
 use crate::clock::Clock;
 use crate::error::{Error, Inconsistent, Result};

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use stetfs_format::ftl::{NO_PAGE, PageKind};
 use stetfs_format::num::PageNo;
 use stetfs_media::nand::Nand;
-use stetfs_media::planted::{Bug, is_planted};
 use stetfs_media::{
     BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Survives, Tag,
 };
+use stetfs_planted::{Bug, is_planted};
 
 use crate::core::{Core, FtlStats};
 use crate::error::{FtlError, Stop};

@@ -13,7 +13,7 @@
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::{BlockAddr, PageNo};
-use stetfs_media::planted::{Bug, is_planted};
+use stetfs_planted::{Bug, is_planted};
 
 use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, Stream};

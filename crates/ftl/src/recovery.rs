@@ -38,8 +38,8 @@ use stetfs_format::ftl::{
 };
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_media::nand::{Nand, NandError};
-use stetfs_media::planted::{Bug, is_planted};
 use stetfs_media::{Cause, Class, Tag};
+use stetfs_planted::{Bug, is_planted};
 
 use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, MAP_TAG, Stream};

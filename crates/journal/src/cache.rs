@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use stetfs_format::BlockNo;
 
 use crate::page::Page;
-use crate::sync::{Mutex, RwLock};
+use stetfs_sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
 

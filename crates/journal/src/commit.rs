@@ -24,10 +24,10 @@ use crate::gate::{Begin, Blocks, Gate, Load};
 use crate::handle::Handle;
 use crate::journal::Journal;
 use crate::page::Page;
-use crate::planted::{Bug, is_planted};
-use crate::scheme::{LoggedBlock, Snapshot};
 use crate::stats::count;
-use crate::sync::Mutex;
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{LoggedBlock, Snapshot};
+use stetfs_sync::Mutex;
 
 /// What a transaction collects while it runs.
 #[derive(Default)]
@@ -142,7 +142,7 @@ impl Journal {
         self.gate().take_turn()?;
         if !(snapshot.meta.is_empty() && snapshot.data.is_empty() && snapshot.revoked.is_empty()) {
             self.account(&snapshot);
-            self.scheme().commit(&snapshot)?;
+            self.served().scheme.commit(&snapshot)?;
         }
         for buffer in &buffers {
             if let Some(page) = buffer.page.lock().as_mut() {
@@ -177,7 +177,7 @@ impl Journal {
 
     fn place_file(&self, handle: &Handle, file: &FileData) -> Result<()> {
         let mut reqs = SmallVec::new();
-        file.to_place(handle.tid(), self.scheme(), &mut reqs);
+        file.to_place(handle.tid(), self.served(), &mut reqs);
         if reqs.is_empty() {
             return Ok(());
         }

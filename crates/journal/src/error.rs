@@ -4,21 +4,19 @@ use std::sync::Arc;
 
 use stetfs_format::BlockNo;
 use stetfs_media::MediaError;
+use stetfs_scheme::SchemeError;
 use thiserror::Error;
 
 /// The crate's result.
 pub type Result<T, E = JournalError> = std::result::Result<T, E>;
 
-/// An error of the transaction layer or of a scheme. Cloned to everyone who waited for the same
-/// commit.
+/// An error of the transaction layer, or of what is below it. Cloned to everyone who waited for the
+/// same commit.
 #[derive(Clone, Debug, Error)]
 pub enum JournalError {
-    /// The medium failed.
+    /// The scheme failed, or a medium when the journal read from it.
     #[error(transparent)]
-    Media(Arc<MediaError>),
-    /// A record of the journal or of the volume is not valid.
-    #[error(transparent)]
-    Corrupt(Arc<stetfs_format::Corrupt>),
+    Scheme(#[from] SchemeError),
     /// An earlier error stopped the journal: nothing more is written, what was not yet confirmed is
     /// lost.
     #[error("the journal was stopped by an earlier error: {0}")]
@@ -53,34 +51,19 @@ pub enum JournalError {
         /// What the file system said.
         why: String,
     },
-    /// The persistent memory beside the volume is missing, or is not the one that belongs to it.
-    /// Nothing was written.
-    #[error("the memory beside the volume: {0}")]
-    Nvm(String),
-    /// The journal area cannot be used.
+    /// The file system cannot go on: it met damage, or is gone.
     #[error("the journal cannot be used: {0}")]
     Unusable(String),
-    /// No scheme has this name.
-    #[error("no journaling scheme is called {0:?} (see `stetfs schemes`)")]
-    UnknownScheme(String),
-    /// The scheme does not have this option, or not with this value.
-    #[error("scheme {scheme}: {why}")]
-    SchemeOption {
-        /// The scheme.
-        scheme: &'static str,
-        /// What is wrong.
-        why: String,
-    },
 }
 
 impl From<MediaError> for JournalError {
     fn from(error: MediaError) -> Self {
-        Self::Media(Arc::new(error))
+        SchemeError::from(error).into()
     }
 }
 
 impl From<stetfs_format::Corrupt> for JournalError {
     fn from(error: stetfs_format::Corrupt) -> Self {
-        Self::Corrupt(Arc::new(error))
+        SchemeError::from(error).into()
     }
 }

@@ -20,8 +20,8 @@ use stetfs_media::{BlockRef, Class};
 use crate::error::Result;
 use crate::page::Page;
 use crate::placer::PlaceReq;
-use crate::scheme::{DirtyBlock, Placement, Scheme};
-use crate::sync::Mutex;
+use stetfs_scheme::{DirtyBlock, Opened, Placement};
+use stetfs_sync::Mutex;
 
 /// What a write of file data found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl FileData {
     pub(crate) fn write(
         &self,
         tid: Tid,
-        scheme: &dyn Scheme,
+        served: &Opened,
         lblk: LBlock,
         offset: usize,
         bytes: &[u8],
@@ -183,8 +183,8 @@ impl FileData {
         };
         let fresh = page.unplaced || page.home.is_none();
         let newly = !page.unplaced && page.home.is_none();
-        let block = page.join(tid, scheme, fresh);
-        page.change(offset, bytes, scheme)?;
+        let block = page.join(tid, served, fresh);
+        page.change(offset, bytes, served)?;
         page.unplaced |= newly;
         let wrote = if page.unplaced {
             Wrote::Unplaced { newly }
@@ -210,12 +210,7 @@ impl FileData {
     }
 
     /// The blocks of transaction `tid` that need the file system to place them, ascending.
-    pub(crate) fn to_place(
-        &self,
-        tid: Tid,
-        scheme: &dyn Scheme,
-        out: &mut SmallVec<[PlaceReq; 4]>,
-    ) {
+    pub(crate) fn to_place(&self, tid: Tid, served: &Opened, out: &mut SmallVec<[PlaceReq; 4]>) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.dirty_tid != Some(tid) {
@@ -227,7 +222,7 @@ impl FileData {
         inner
             .dirty
             .retain(|l| pages.get(l).is_some_and(|page| page.tid == Some(tid)));
-        let relocates = scheme.about().relocates;
+        let relocates = served.terms.relocates;
         for &l in &inner.dirty {
             let page = &pages[&l];
             let relocate = match page.home {
@@ -238,7 +233,7 @@ impl FileData {
                         content: &page.content,
                         ranges: &page.ranges,
                     };
-                    scheme.placement(&block) == Placement::Relocate
+                    served.scheme.place(&block) == Placement::Relocate
                 }
                 _ => false,
             };

@@ -26,7 +26,7 @@ use stetfs_format::Tid;
 
 use crate::error::{JournalError, Result};
 use crate::gate_sync::{self, Condvar, Mutex, MutexGuard};
-use crate::planted::{Bug, is_planted};
+use stetfs_planted::{Bug, is_planted};
 
 /// What a transaction collects while it runs (generic, so that the gate is tested alone).
 pub(crate) trait Load: Default {

@@ -3,7 +3,7 @@
 
 #[cfg(not(shuttle))]
 pub(crate) use {
-    crate::sync::Condvar, crate::sync::Mutex, crate::sync::unlocked, parking_lot::MutexGuard,
+    parking_lot::MutexGuard, stetfs_sync::Condvar, stetfs_sync::Mutex, stetfs_sync::unlocked,
 };
 
 #[cfg(shuttle)]

@@ -16,8 +16,8 @@ use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Wrote};
 use crate::journal::Journal;
 use crate::page::Page;
-use crate::schedule::ask;
 use crate::stats::count;
+use stetfs_sync::schedule::ask;
 
 /// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent
 /// or indirect block, and one more when that splits.
@@ -160,11 +160,11 @@ impl Handle {
         }
         let page = slot.as_mut().expect("loaded just now");
         self.note_change();
-        let joined = page.join(self.tid, self.journal.scheme(), false);
+        let joined = page.join(self.tid, self.journal.served(), false);
         page.class = class;
         let mut changed = Ok(());
         for (offset, bytes) in parts {
-            changed = changed.and_then(|()| page.change(offset, bytes, self.journal.scheme()));
+            changed = changed.and_then(|()| page.change(offset, bytes, self.journal.served()));
         }
         drop(slot);
         self.must_be(changed)?;
@@ -184,9 +184,9 @@ impl Handle {
         let mut slot = buffer.page.lock();
         let content: BlockRef = Block::copy_of(bytes).into();
         let page = slot.get_or_insert_with(|| Page::clean(content.clone(), class, Some(block)));
-        let joined = page.join(self.tid, self.journal.scheme(), true);
+        let joined = page.join(self.tid, self.journal.served(), true);
         page.class = class;
-        let changed = page.replace(content, self.journal.scheme());
+        let changed = page.replace(content, self.journal.served());
         drop(slot);
         self.must_be(changed)?;
         self.txn.cancel_revoke(block);
@@ -221,23 +221,28 @@ impl Handle {
         old: Old,
     ) -> Result<Wrote> {
         let journal = &self.journal;
-        let scheme = journal.scheme();
-        let is_overwritten = bytes.len() == journal.block_size() && !scheme.about().wants_base;
+        let served = journal.served();
+        let is_overwritten = bytes.len() == journal.block_size() && !served.terms.wants.base;
         let mut absent = match old {
             Old::Hole => Some(Page::clean(journal.zero_block(), Class::Data, None)),
-            Old::Home(home) if is_overwritten && scheme.changes_wanted() == 0 => {
+            Old::Home(home) if is_overwritten && served.terms.wants.changed_bytes == 0 => {
                 Some(Page::unread(journal.zero_block(), home))
             }
             Old::Home(_) => None,
         };
         self.note_change();
         let joined = loop {
-            let joined = file.write(self.tid, scheme, lblk, offset, bytes, absent);
+            let joined = file.write(self.tid, served, lblk, offset, bytes, absent);
             let joined = self.must_be(joined)?;
             match (joined, old) {
                 (Some(joined), _) => break joined,
                 (None, Old::Home(home)) => {
-                    let unread = is_overwritten && journal.differs_enough(home, bytes)?;
+                    journal.check_block(home)?;
+                    let unread = is_overwritten
+                        && !served
+                            .scheme
+                            .wants_changes(home, bytes)
+                            .map_err(JournalError::from)?;
                     absent = Some(match unread {
                         true => Page::unread(journal.zero_block(), home),
                         false => journal.load(home, Class::Data)?,
@@ -251,7 +256,7 @@ impl Handle {
         }
         if joined.block {
             self.txn.add_pinned(1);
-            self.charge(u32::from(scheme.logs_data()));
+            self.charge(u32::from(served.terms.logs_data));
         }
         if joined.run {
             self.charge(CREDITS_PER_RUN);

@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use stetfs_format::{BlockNo, InodeNo, Tid};
-use stetfs_media::pmem::LINE;
-use stetfs_media::{Block, BlockDev, BlockRef, Cause, Class, Pmem, Tag};
+use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
+use stetfs_scheme::{About, CacheStats, Goal, Held, Opened, Terms};
+use stetfs_sync::schedule;
 
 use crate::background::Background;
 use crate::cache::Cache;
@@ -17,10 +18,7 @@ use crate::gate::{Gate, Join, Limits, Pace};
 use crate::handle::{self, Handle};
 use crate::page::Page;
 use crate::placer::Placer;
-use crate::ranges;
-use crate::schedule;
-use crate::scheme::{About, DataPromise, Goal, Held, OpenArgs, Scheme};
-use crate::stats::{CacheStats, Counters, JournalStats, count};
+use crate::stats::{Counters, JournalStats, count};
 
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
@@ -32,32 +30,10 @@ pub struct Config {
     pub memory: usize,
 }
 
-/// The volume that a journal is of.
-pub struct Journaled {
-    dev: Arc<dyn BlockDev>,
-    block_size: usize,
-    blocks: u64,
-    writable: bool,
-}
-
-impl Journaled {
-    /// The volume that a scheme is opened with.
-    pub fn of(args: &OpenArgs) -> Self {
-        Self {
-            dev: args.dev.clone(),
-            block_size: args.block_size,
-            blocks: args.blocks,
-            writable: args.writable,
-        }
-    }
-}
-
 /// The transaction layer of one mounted volume.
 pub struct Journal {
-    dev: Arc<dyn BlockDev>,
-    scheme: Box<dyn Scheme>,
+    served: Opened,
     block_size: usize,
-    blocks: u64,
     limits: Limits,
     /// Cached blocks to keep.
     most_cached: usize,
@@ -74,17 +50,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Begins to take transactions, which `scheme` makes durable: it was opened for this volume,
-    /// and has recovered what a crash left.
-    pub fn open(volume: Journaled, scheme: Box<dyn Scheme>, config: &Config) -> Arc<Self> {
-        let Journaled {
-            dev,
-            block_size,
-            blocks,
-            writable,
-        } = volume;
+    /// Begins to take transactions, which the scheme makes durable: it has recovered what a crash
+    /// left.
+    pub fn open(opened: Opened, config: &Config) -> Arc<Self> {
+        let (dev, block_size, terms) = (&opened.dev, opened.block_size, &opened.terms);
         let most_cached = (config.memory / block_size).max(64);
-        let blocks_max = scheme.max_transaction();
+        let blocks_max = terms.max_transaction;
         // Placing data on a volume in pieces takes a new leaf of a map, half full, for every
         // block_size / 24 blocks at worst. There is room for twice as many as a transaction may
         // otherwise log.
@@ -94,16 +65,14 @@ impl Journal {
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
         };
         // A commit in memory is over before somebody has gone to sleep.
-        let pace = match dev.pmem().is_some() || scheme.about().caches {
+        let pace = match dev.pmem().is_some() || opened.scheme.cache().is_some() {
             true => Pace::PROCESSORS,
             false => Pace::default(),
         };
         let journal = Arc::new(Self {
             memory: dev.pmem().cloned(),
-            dev,
-            scheme,
             block_size,
-            blocks,
+            served: opened,
             limits,
             most_cached,
             zero: Block::zeroed(block_size).into(),
@@ -116,7 +85,7 @@ impl Journal {
             background: Background::new(),
         });
         match config.commit_interval {
-            _ if !writable => journal.gate.stop(JournalError::ReadOnly),
+            _ if !journal.served.writable => journal.gate.stop(JournalError::ReadOnly),
             Some(interval) => journal.background.start(Arc::downgrade(&journal), interval),
             None => {}
         }
@@ -166,21 +135,21 @@ impl Journal {
         }
         self.check_block(start.plus(u64::from(count) - 1))?;
         let size = self.block_size;
-        let caches = self.scheme.about().caches;
-        if !caches && !self.scheme.holds_any(start, count) {
+        let cache = self.served.scheme.cache();
+        if cache.is_none() && !self.served.scheme.holds_any(start, count) {
             return self.read_device(start, out, class);
         }
         // Runs that are at home are read in one request each.
         let mut run = 0;
         for i in 0..=count as usize {
             let is_held = match out.get_mut(i * size..(i + 1) * size) {
-                Some(block) => self.scheme.read_part(start.plus(i as u64), 0, block)?,
+                Some(block) => self.read_held(start.plus(i as u64), block)?,
                 None => true,
             };
             if is_held {
                 let (first, missing) = (start.plus(run as u64), &mut out[run * size..i * size]);
                 self.read_device(first, missing, class)?;
-                if caches {
+                if cache.is_some() {
                     for (n, content) in (0..).zip(missing.chunks_exact(size)) {
                         self.fill(first.plus(n), class, content);
                     }
@@ -191,11 +160,29 @@ impl Journal {
         Ok(())
     }
 
-    /// Offers the scheme's cache what was read. When it cannot make room because the device fails,
-    /// the reader has got what he wanted; but what is committed can no longer go home.
+    /// Reads a block from where the scheme holds it; false if it does not.
+    fn read_held(&self, block: BlockNo, out: &mut [u8]) -> Result<bool> {
+        if let Some(cache) = self.served.scheme.cache() {
+            return Ok(cache.read_part(block, 0, out)?);
+        }
+        match self.served.scheme.read(block)? {
+            Held::Here(content) => {
+                out.copy_from_slice(&content);
+                Ok(true)
+            }
+            Held::Home => Ok(false),
+        }
+    }
+
+    /// Offers the scheme's cache what was read, if it has one. When it cannot make room because the
+    /// device fails, the reader has got what he wanted; but what is committed can no longer go
+    /// home.
     fn fill(&self, block: BlockNo, class: Class, content: &[u8]) {
-        if let Err(error) = self.scheme.fill(block, class, content) {
-            self.abort(error);
+        let Some(cache) = self.served.scheme.cache() else {
+            return;
+        };
+        if let Err(error) = cache.fill(block, class, content) {
+            self.abort(error.into());
         }
     }
 
@@ -210,13 +197,13 @@ impl Journal {
         class: Class,
     ) -> Result<bool> {
         self.check_block(block)?;
-        if self.scheme.about().caches {
-            return self.scheme.read_part(block, offset, out);
+        if let Some(cache) = self.served.scheme.cache() {
+            return Ok(cache.read_part(block, offset, out)?);
         }
         let Some(memory) = &self.memory else {
             return Ok(false);
         };
-        if self.scheme.holds_any(block, 1) {
+        if self.served.scheme.holds_any(block, 1) {
             return Ok(false);
         }
         let at = block.0 * self.block_size as u64 + offset as u64;
@@ -277,36 +264,19 @@ impl Journal {
         self.block_size
     }
 
-    /// File data goes through the log: freed data blocks must be revoked, written ones take a
-    /// credit each.
-    pub fn journals_data(&self) -> bool {
-        self.scheme.logs_data()
-    }
-
     /// What the scheme says of itself.
     pub fn about(&self) -> &'static About {
-        self.scheme.about()
+        self.served.about
     }
 
-    /// By what means of the device committed blocks get home without being copied, if they do.
-    pub fn remaps(&self) -> Option<&'static str> {
-        self.scheme.remaps()
+    /// What the scheme has agreed to.
+    pub fn terms(&self) -> &Terms {
+        &self.served.terms
     }
 
     /// Of the scheme's own cache.
     pub fn cache_stats(&self) -> Option<CacheStats> {
-        self.scheme.cache_stats()
-    }
-
-    /// After [`close`](Self::close) the newest content is still where only the scheme finds it, as
-    /// the user wanted.
-    pub fn keeps(&self) -> bool {
-        self.scheme.keeps()
-    }
-
-    /// What a crash may do to file data.
-    pub fn data_promise(&self) -> DataPromise {
-        self.scheme.data_promise()
+        self.served.scheme.cache().map(|cache| cache.stats())
     }
 
     /// Why nothing more can be written, if so.
@@ -345,7 +315,11 @@ impl Journal {
     /// Writes committed blocks home.
     pub fn checkpoint(&self, goal: Goal) -> Result<()> {
         count(&self.counters.checkpoints, 1);
-        let result = self.scheme.checkpoint(goal);
+        let result = self
+            .served
+            .scheme
+            .checkpoint(goal)
+            .map_err(JournalError::from);
         if let Err(error) = &result {
             self.abort(error.clone());
         }
@@ -383,7 +357,7 @@ impl Journal {
             self.commit_running()?;
             settle()?;
             if self.gate.seal(JournalError::ReadOnly) {
-                return Ok(self.scheme.close()?);
+                return Ok(self.served.scheme.close().map_err(JournalError::from)?);
             }
         }
     }
@@ -398,7 +372,7 @@ impl Journal {
         let block = self.block_size as u64;
         let counted = self.counters.snapshot();
         JournalStats {
-            checkpoints: counted.checkpoints + self.scheme.forced_checkpoints(),
+            checkpoints: counted.checkpoints + self.served.scheme.backlog().forced,
             cached_bytes: (self.cache.len() + self.files.len()) as u64 * block,
             dirty_bytes: u64::from(self.gate.pinned()) * block,
             ..counted
@@ -409,8 +383,9 @@ impl Journal {
         &self.cache
     }
 
-    pub(crate) fn scheme(&self) -> &dyn Scheme {
-        &*self.scheme
+    /// The scheme, and on what terms it serves.
+    pub(crate) fn served(&self) -> &Opened {
+        &self.served
     }
 
     pub(crate) fn gate(&self) -> &Gate<Transaction> {
@@ -445,25 +420,25 @@ impl Journal {
     }
 
     pub(crate) fn check_block(&self, block: BlockNo) -> Result<()> {
-        if block.0 < self.blocks {
+        if block.0 < self.served.blocks {
             return Ok(());
         }
         Err(JournalError::BeyondVolume {
             block,
-            blocks: self.blocks,
+            blocks: self.served.blocks,
         })
     }
 
     /// Reads a block that is not in memory.
     pub(crate) fn load(&self, block: BlockNo, class: Class) -> Result<Page> {
         self.check_block(block)?;
-        let content = match self.scheme.read(block)? {
+        let content = match self.served.scheme.read(block)? {
             Held::Here(content) => content,
             Held::Home => {
                 let mut content = Block::zeroed(self.block_size);
                 self.read_device(block, content.bytes_mut(), class)?;
                 // File data is loaded to be changed: the commit brings it into a cache.
-                if self.scheme.about().caches && class != Class::Data {
+                if class != Class::Data {
                     self.fill(block, class, content.bytes());
                 }
                 content.into()
@@ -486,7 +461,10 @@ impl Journal {
     /// one does it, so that everything happens in one order.
     pub(crate) fn after_commit(&self) {
         self.trim_caches();
-        if self.scheme.wants_checkpoint() && !self.background.wake() && self.stopped().is_none() {
+        if self.served.scheme.backlog().is_due
+            && !self.background.wake()
+            && self.stopped().is_none()
+        {
             // The error has stopped the journal.
             let _ = self.checkpoint(Goal::Background);
         }
@@ -494,51 +472,8 @@ impl Journal {
 
     /// Whether a data block that has become clean stays in memory.
     pub(crate) fn keeps_clean(&self, home: BlockNo) -> bool {
-        !self.scheme.about().is_buffer_cache
-            && (self.memory.is_none() || self.scheme.holds_any(home, 1))
-    }
-
-    /// Whether `content` differs from the block's by as many bytes as the scheme wants to know of
-    /// at most. Where looking costs as much as loading the block, the answer may be no; where
-    /// everything that was looked at differs, it is yes.
-    pub(crate) fn differs_enough(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
-        const PIECE: usize = 512;
-        const LOOKS: usize = 8;
-        let enough = self.scheme.changes_wanted();
-        let Some(memory) = &self.memory else {
-            return Ok(false);
-        };
-        self.check_block(home)?;
-        if self.scheme.holds_any(home, 1) {
-            return Ok(false);
-        }
-        let (mut old, mut changed) = ([0; PIECE], 0);
-        let start = home.0 * self.block_size as u64;
-        // One line in eight tells most overwrites; each at another place, since what changes in a
-        // part of a block often changes in the same place of others. A wrong guess costs bytes of
-        // the log and nothing else.
-        let (part, line) = (content.len() / LOOKS, LINE as usize);
-        let look = |i: usize| i * part + i * 3 % (part / line) * line;
-        let mut all_differ = enough <= content.len();
-        for at in (0..LOOKS).map(look) {
-            let old = &mut old[..line];
-            if all_differ {
-                memory.load(start + at as u64, old, Tag::read(Class::Data))?;
-                all_differ = ranges::differing_bytes(old, &content[at..at + line]) > line / 2;
-            }
-        }
-        if all_differ {
-            return Ok(true);
-        }
-        for (i, new) in (0..).zip(content.as_chunks::<PIECE>().0) {
-            let at = start + i * PIECE as u64;
-            memory.load(at, &mut old, Tag::read(Class::Data))?;
-            changed += ranges::differing_bytes(&old, new);
-            if changed >= enough {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        !self.served.terms.is_buffer_cache
+            && (self.memory.is_none() || self.served.scheme.holds_any(home, 1))
     }
 
     fn read_device(&self, block: BlockNo, out: &mut [u8], class: Class) -> Result<()> {
@@ -550,6 +485,7 @@ impl Journal {
             cause: Cause::Read,
         };
         Ok(self
+            .served
             .dev
             .read_at(block.0 * self.block_size as u64, out, tag)?)
     }
@@ -574,7 +510,7 @@ impl Journal {
         {
             let _ = self.commit(tid);
         }
-        if self.scheme.wants_checkpoint() {
+        if self.served.scheme.backlog().is_due {
             let _ = self.checkpoint(Goal::Background);
         }
     }

@@ -17,14 +17,12 @@
 //! | `handle` | the changes of one operation |
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `commit` | from the running transaction to the scheme |
-//! | `schedule` | who goes on when several are at work, decided by a test |
-//! | `scheme`, `registry`, `schemes/` | what a scheme is, which there are, one file each |
+//! | `placer` | what the file system does in a commit |
 #![forbid(unsafe_code)]
 
 mod background;
 mod cache;
 mod commit;
-pub mod delta;
 mod error;
 mod file_data;
 mod gate;
@@ -35,25 +33,11 @@ mod handle;
 mod journal;
 mod page;
 mod placer;
-mod ranges;
-mod registry;
-mod schedule;
-mod scheme;
-mod schemes;
 mod stats;
-pub mod sync;
 
 pub use error::{JournalError, Result};
 pub use file_data::{FileData, Wrote};
 pub use handle::{Broken, Handle, Old, note_broken};
-pub use journal::{Config, Journal, Journaled};
+pub use journal::{Config, Journal};
 pub use placer::{PlaceReq, Placer};
-pub use ranges::Ranges;
-pub use registry::{Opened, Registration, SCHEMES, find, find_option};
-pub use schedule::{Schedule, Scheduled};
-pub use scheme::{
-    About, DataMode, DataPromise, DirtyBlock, Goal, Held, LogExtent, LoggedBlock, Mark, OpenArgs,
-    OptionAbout, Placement, RecoveryReport, Scheme, SchemeOptions, Snapshot, Spot,
-};
-pub use stats::{CacheStats, JournalStats};
-pub use stetfs_media::planted;
+pub use stats::JournalStats;

@@ -4,9 +4,8 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
 use crate::error::Result;
-use crate::planted::{Bug, is_planted};
-use crate::ranges::Ranges;
-use crate::scheme::{Scheme, Spot};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{Opened, Ranges, Spot};
 
 /// A block in a cache. Clean when `tid` is `None`: then the content is what is committed, and it
 /// may be dropped.
@@ -66,15 +65,17 @@ impl Page {
 
     /// Makes the page part of transaction `tid`; true when it was not yet. `fresh`: its old content
     /// means nothing.
-    pub(crate) fn join(&mut self, tid: Tid, scheme: &dyn Scheme, fresh: bool) -> bool {
+    pub(crate) fn join(&mut self, tid: Tid, served: &Opened, fresh: bool) -> bool {
         self.referenced = true;
         if self.tid == Some(tid) {
             return false;
         }
         // What is fresh, or what a commit under way has, is not what the scheme has of it.
         let is_kept = !fresh && self.tid.is_none();
-        self.spot = scheme.before_write(tid, self.home.filter(|_| is_kept));
-        self.base = (!fresh && scheme.about().wants_base).then(|| self.content.clone());
+        let home = self.home.filter(|_| is_kept);
+        let cache = served.scheme.cache();
+        self.spot = cache.and_then(|cache| cache.before_write(tid, home));
+        self.base = (!fresh && served.terms.wants.base).then(|| self.content.clone());
         self.ranges = Ranges::new();
         self.fresh = fresh;
         self.relocated = false;
@@ -83,13 +84,8 @@ impl Page {
     }
 
     /// Changes bytes; the page has joined before.
-    pub(crate) fn change(
-        &mut self,
-        offset: usize,
-        bytes: &[u8],
-        scheme: &dyn Scheme,
-    ) -> Result<()> {
-        if self.is_read && !self.fresh && scheme.changes_wanted() > 0 {
+    pub(crate) fn change(&mut self, offset: usize, bytes: &[u8], served: &Opened) -> Result<()> {
+        if self.is_read && !self.fresh && served.terms.wants.changed_bytes > 0 {
             self.ranges.add_changes(offset, &self.content, bytes);
         } else {
             self.ranges.add(offset, bytes.len());
@@ -101,21 +97,21 @@ impl Page {
             self.content.make_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
         self.is_read = true;
-        self.tell(offset, bytes.len(), scheme)
+        self.tell(offset, bytes.len(), served)
     }
 
     /// Gives it other content, all of it; the page has joined before.
-    pub(crate) fn replace(&mut self, content: BlockRef, scheme: &dyn Scheme) -> Result<()> {
+    pub(crate) fn replace(&mut self, content: BlockRef, served: &Opened) -> Result<()> {
         self.ranges.add(0, content.len());
         self.content = content;
-        self.tell(0, self.content.len(), scheme)
+        self.tell(0, self.content.len(), served)
     }
 
-    fn tell(&self, offset: usize, len: usize, scheme: &dyn Scheme) -> Result<()> {
-        match self.spot {
-            Some(spot) => scheme.after_write(spot, self.class, offset, len, &self.content),
-            None => Ok(()),
+    fn tell(&self, offset: usize, len: usize, served: &Opened) -> Result<()> {
+        if let (Some(spot), Some(cache)) = (self.spot, served.scheme.cache()) {
+            cache.after_write(spot, self.class, offset, len, &self.content)?;
         }
+        Ok(())
     }
 
     /// Transaction `tid` is durable.

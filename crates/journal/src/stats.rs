@@ -32,47 +32,6 @@ pub struct JournalStats {
     pub dirty_bytes: u64,
 }
 
-/// What a scheme's cache in persistent memory holds and has done since it was opened. Of blocks
-/// all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CacheStats {
-    /// That it has room for.
-    pub blocks: u64,
-    /// That are in it.
-    pub cached: u64,
-    /// That are committed and not home: UBJ's frozen blocks.
-    pub dirty: u64,
-    /// Reads that it served.
-    pub hits: u64,
-    /// Those of dirty blocks.
-    pub dirty_hits: u64,
-    /// Reads that it did not serve.
-    pub misses: u64,
-    /// That had to make room.
-    pub evictions: u64,
-    /// Written home.
-    pub written_home: u64,
-    /// Copied because a commit could not change them where they were.
-    pub cow_copies: u64,
-    /// It stays as it is at unmount.
-    pub keeps: bool,
-}
-
-impl CacheStats {
-    /// What was done since `before`, and what is there now.
-    pub fn since(self, before: &Self) -> Self {
-        Self {
-            hits: self.hits - before.hits,
-            dirty_hits: self.dirty_hits - before.dirty_hits,
-            misses: self.misses - before.misses,
-            evictions: self.evictions - before.evictions,
-            written_home: self.written_home - before.written_home,
-            cow_copies: self.cow_copies - before.cow_copies,
-            ..self
-        }
-    }
-}
-
 macro_rules! counters {
     ($($name:ident),*) => {
         #[derive(Default)]

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
-use stetfs_journal::{
-    Config, DataMode, Goal, Handle, Journal, Journaled, LogExtent, Old, OpenArgs, PlaceReq, Placer,
-    SchemeOptions, find,
-};
+use stetfs_journal::{Config, Handle, Journal, Old, PlaceReq, Placer};
 use stetfs_media::{BlockDev, Cause, Class, Layer, MediaError, RamDev, Tag};
+use stetfs_scheme::{DataMode, Goal, LogExtent, OpenArgs, SchemeOptions};
+use stetfs_schemes::find;
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 8192;
@@ -93,9 +92,8 @@ fn open_on(
         commit_interval,
         memory: caches,
     };
-    let volume = Journaled::of(&args);
-    let (scheme, _) = (find("jbd2").unwrap().open)(args).unwrap();
-    Journal::open(volume, scheme, &config)
+    let opened = find("jbd2").unwrap().open(args).unwrap();
+    Journal::open(opened, &config)
 }
 
 /// Commits 600 blocks, one after the other, for all of which the log has room.

@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
-use stetfs_journal::{
-    Config, DataMode, Handle, Journal, Journaled, LogExtent, Old, OpenArgs, PlaceReq, Placer,
-    SchemeOptions, find,
-};
+use stetfs_journal::{Config, Handle, Journal, Old, PlaceReq, Placer};
 use stetfs_media::sim::{Keep, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, SimDev};
+use stetfs_scheme::{DataMode, LogExtent, OpenArgs, SchemeOptions};
+use stetfs_schemes::find;
 
 const BLOCK: usize = 1024;
 const BLOCKS: u64 = 512;
@@ -127,9 +126,8 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
         commit_interval: None,
         memory: 64 * BLOCK,
     };
-    let volume = Journaled::of(&args);
-    let (scheme, _) = (find("jbd2")?.open)(args)?;
-    Ok(Journal::open(volume, scheme, &config))
+    let opened = find("jbd2")?.open(args)?;
+    Ok(Journal::open(opened, &config))
 }
 
 /// What a block of the world is.
@@ -191,7 +189,7 @@ fn transaction(
                     bytes[..4].copy_from_slice(&magic);
                 }
             }
-            Content::Data(bytes) if rng.below(4) > 0 && journal.journals_data() => {
+            Content::Data(bytes) if rng.below(4) > 0 && journal.terms().logs_data => {
                 let offset = rng.below(BLOCK as u64 - 100) as usize;
                 let old = Old::Home(BlockNo(block));
                 handle
@@ -215,7 +213,7 @@ fn transaction(
             }
             slot => {
                 handle.discard_data(&file, LBlock(0), None);
-                if matches!(slot, Content::Meta(_)) || journal.journals_data() {
+                if matches!(slot, Content::Meta(_)) || journal.terms().logs_data {
                     handle.revoke(BlockNo(block));
                 }
                 *slot = Content::Free;
@@ -257,7 +255,7 @@ fn run(dev: &Arc<SimDev>, kind: Kind, seed: u64) -> Run {
         }
         if rng.below(10) == 0 {
             journal
-                .checkpoint(stetfs_journal::Goal::Background)
+                .checkpoint(stetfs_scheme::Goal::Background)
                 .expect("a checkpoint");
         }
     }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stetfs_journal::DataMode;
+use stetfs_scheme::DataMode;
 
 use crate::crash::campaign::Done;
 use crate::crash::oracle::NOT_COMPARED;

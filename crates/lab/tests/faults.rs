@@ -15,7 +15,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use stetfs::{Fs, MountOptions};
-use stetfs_journal::DataPromise;
 use stetfs_lab::crash::media::{Kind, Media};
 use stetfs_lab::crash::oracle::Oracle;
 use stetfs_lab::crash::subject::Subject;
@@ -33,6 +32,7 @@ use stetfs_lab::world::{Outcome, Reply, World};
 use stetfs_media::Op::{Erase, Read, Write};
 use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
 use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
+use stetfs_scheme::DataPromise;
 
 /// How many requests of a run are let fail.
 fn tries() -> u64 {
@@ -67,7 +67,7 @@ fn run_with(
     let shown = media.shown()?;
     let mounted = Library::mount_as_it_is(shown, target.options()).context("mounting");
     let (mut library, _) = mounted?;
-    let promise = library.fs().data_promise();
+    let promise = library.fs().terms().promise;
     media.inject(medium, fault);
     let mut model = Model::new(target.volume.rules());
     let (mut vouched, mut told) = (0, None);

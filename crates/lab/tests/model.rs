@@ -16,7 +16,6 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use stetfs::clock::Clock;
 use stetfs::{Media, MountOptions};
 use stetfs_ftl::{Ftl, FtlOptions};
-use stetfs_journal::find;
 use stetfs_lab::host::{KernelMount, needs, scratch};
 use stetfs_lab::image::{
     EXT3_1K, EXT3_4K, EXT4_1K, EXT4_2K, EXT4_4K, EXT4_PLAIN, EXT4_SMALL_INODES, Variety, check,
@@ -29,6 +28,7 @@ use stetfs_lab::world::{BASE, World, moment, tree};
 use stetfs_media::nand::{NandOptions, parts};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{BlockDev, Class, Image, Pmem, PmemDev, RamDev, Tag};
+use stetfs_schemes::find;
 
 fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")

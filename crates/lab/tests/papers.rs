@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stetfs_journal::SCHEMES;
 use stetfs_lab::experiment::EXPERIMENTS;
+use stetfs_schemes::SCHEMES;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const LIST: &str = "docs/PAPERS.md";

@@ -10,7 +10,6 @@
 
 use std::fmt::Write;
 
-use stetfs_journal::planted::{BUGS, Bug, BugAbout, plant};
 use stetfs_lab::crash::campaign::{Budget, Campaign};
 use stetfs_lab::crash::report::Report;
 use stetfs_lab::crash::target::Target;
@@ -21,6 +20,7 @@ use stetfs_lab::document;
 use stetfs_lab::host::needs;
 use stetfs_lab::image::EXT4_1K;
 use stetfs_lab::skip_unless;
+use stetfs_planted::{BUGS, Bug, BugAbout, plant};
 
 /// Long random workloads that are tried when the written ones do not show a bug.
 const RANDOM: u64 = 24;

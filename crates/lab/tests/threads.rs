@@ -85,7 +85,7 @@ fn together(variety: Variety, options: &str, seed: u64) {
         .expect("a volume");
     let dev = Arc::new(RamDev::from_file(&image).expect("its content"));
     let options = MountOptions::parse(options).expect("good options");
-    let about = stetfs_journal::find(&options.scheme)
+    let about = stetfs_schemes::find(&options.scheme)
         .expect("a scheme")
         .about;
     // So little that caches evict.

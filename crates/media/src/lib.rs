@@ -26,7 +26,6 @@ mod meter_test;
 pub mod nand;
 mod order;
 mod overlay;
-pub mod planted;
 pub mod pmem;
 mod pmem_dev;
 mod ram;

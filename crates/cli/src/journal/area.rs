@@ -2,8 +2,8 @@
 
 use stetfs_format::FeatureIncompat;
 use stetfs_format::jbd2::{ChecksumVersion, JournalIncompat, JournalSuperblock, LogFormat};
-use stetfs_journal::LogExtent;
 use stetfs_media::{Block, Class, Tag};
+use stetfs_scheme::LogExtent;
 
 use crate::disk::Disk;
 use crate::failure::{Failure, Result};

@@ -75,7 +75,7 @@ fn cut_off() -> (Lab, String) {
 /// the rest repaired, by e2fsck; what had been brought home before is all there.
 #[test]
 fn what_is_lost_is_given_up_at_the_users_wish_only() {
-    let with_memory = stetfs_journal::SCHEMES
+    let with_memory = stetfs_schemes::SCHEMES
         .iter()
         .map(|scheme| scheme.about)
         .filter(|about| about.nvm.is_some());

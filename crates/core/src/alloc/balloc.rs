@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::{BlockNo, GroupNo, InodeNo};
 use stetfs_journal::Handle;
-use stetfs_journal::planted::{Bug, is_planted};
 use stetfs_media::Class;
+use stetfs_planted::{Bug, is_planted};
 
 use super::bits::View;
 use super::groups::{GroupState, Which};
@@ -327,7 +327,7 @@ impl Alloc {
         }
         self.note_freed(h.tid(), start, count);
         let is_forgotten = class == Class::Xattr && is_planted(Bug::UnrevokedXattr);
-        if (class != Class::Data || self.journal.journals_data()) && !is_forgotten {
+        if (class != Class::Data || self.journal.terms().logs_data) && !is_forgotten {
             for n in 0..count {
                 let block = start.plus(n.into());
                 h.revoke(block);

@@ -21,8 +21,8 @@ use smallvec::SmallVec;
 use stetfs_format::group::{GroupDesc, GroupFlags, init_inode_bitmap};
 use stetfs_format::{BlockNo, GroupNo, checksum};
 use stetfs_journal::Handle;
-use stetfs_journal::sync::Mutex;
 use stetfs_media::{Block, BlockRef, Class};
+use stetfs_sync::Mutex;
 
 use super::bits::{self, View};
 use super::pins::Pins;

@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use stetfs_format::{BlockNo, FeatureIncompat, Geometry, GroupNo, InodeNo, Superblock, Tid};
 use stetfs_journal::Journal;
-use stetfs_journal::sync::Mutex;
 use stetfs_media::BlockDev;
+use stetfs_sync::Mutex;
 
 use crate::error::{Error, Inconsistent, Result};
 use crate::types::Caller;

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use stetfs_format::Tid;
-use stetfs_journal::planted::{Bug, is_planted};
+use stetfs_planted::{Bug, is_planted};
 
 use super::bits;
 

@@ -14,7 +14,7 @@
 //!   `s_resv_clusters` in the kernel (`ext4_set_resv_clusters`); never given to an ordinary
 //!   request, so that the last writers' maps find room.
 
-use stetfs_journal::sync::Mutex;
+use stetfs_sync::Mutex;
 
 /// Blocks of the map that placing one data block can need at worst.
 const MAP_BLOCKS_PER_DATA: u64 = 3;

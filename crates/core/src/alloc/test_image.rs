@@ -5,10 +5,10 @@ use std::process::Command;
 use std::sync::{Arc, Weak};
 
 use stetfs_format::{BlockNo, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use stetfs_journal::{
-    Config, Handle, Journal, Journaled, OpenArgs, PlaceReq, Placer, SchemeOptions, find,
-};
+use stetfs_journal::{Config, Handle, Journal, PlaceReq, Placer};
 use stetfs_media::{BlockDev, Cause, Class, RamDev, Tag};
+use stetfs_scheme::{OpenArgs, SchemeOptions};
+use stetfs_schemes::find;
 use tempfile::NamedTempFile;
 
 use super::Alloc;
@@ -160,9 +160,8 @@ impl TestImage {
             commit_interval: None,
             memory: 64 << 20,
         };
-        let volume = Journaled::of(&args);
-        let scheme = find("null").and_then(|null| (null.open)(args));
-        let journal = Journal::open(volume, scheme.expect("a scheme").0, &config);
+        let opened = find("null").and_then(|null| null.open(args));
+        let journal = Journal::open(opened.expect("a scheme"), &config);
         // Tests go on after the damage that they make.
         journal.go_on();
         let alloc = Alloc::new(&sb, journal.clone(), dev.clone()).expect("read the descriptors");

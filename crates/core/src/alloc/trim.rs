@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use stetfs_format::{BlockNo, GroupNo, Tid};
-use stetfs_journal::sync::Mutex;
+use stetfs_sync::Mutex;
 
 use super::bits::View;
 use super::pins::Pins;

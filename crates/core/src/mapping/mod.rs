@@ -26,8 +26,8 @@ use stetfs_format::extent::{ExtentNodeMut, MAX_BLOCKS};
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Geometry, Inode as RawInode, InodeNo, LBlock};
 use stetfs_journal::Handle;
-use stetfs_journal::planted::{Bug, is_planted};
 use stetfs_media::Class;
+use stetfs_planted::{Bug, is_planted};
 
 use crate::alloc::{Alloc, Source};
 use crate::error::{Error, Result};

@@ -13,8 +13,8 @@ use stetfs_format::private_log::LogHeader;
 use stetfs_format::{
     BlockNo, Corrupt, FeatureIncompat, GroupDesc, Inode, InodeNo, Place, Superblock, Tid,
 };
-use stetfs_journal::LogExtent;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
+use stetfs_scheme::LogExtent;
 
 use super::MountError;
 use crate::error::Result;

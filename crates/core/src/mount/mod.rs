@@ -32,12 +32,11 @@ use serde::Serialize;
 use stetfs_format::features;
 use stetfs_format::superblock::State;
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
-use stetfs_journal::sync::RwLock;
-use stetfs_journal::{
-    About, Config, DataMode, Journal, JournalError, Journaled, Mark, OpenArgs, RecoveryReport,
-    SchemeOptions, find,
-};
+use stetfs_journal::{Config, Journal, JournalError};
 use stetfs_media::{BlockDev, Class, Survives};
+use stetfs_scheme::{About, DataMode, Mark, OpenArgs, RecoveryReport, Registration, SchemeOptions};
+use stetfs_schemes::find;
+use stetfs_sync::RwLock;
 
 pub use self::forget::forget_private_log;
 pub use self::journal_area::{journal_extents, memory_record, private_log_owner};
@@ -191,7 +190,7 @@ pub struct MountReport {
 /// What is decided before anything is written.
 struct Plan {
     sb: Superblock,
-    about: &'static About,
+    scheme: &'static Registration,
     data: Option<DataMode>,
     args: OpenArgs,
     /// The log is to be marked empty before the volume is marked in use.
@@ -242,7 +241,8 @@ fn mount_planned(
     let dev = media.home.clone();
     let is_alone = opts.commit == Duration::MAX;
     let before = plan.sb.clone();
-    let (about, data, read_only, writes) = (plan.about, plan.data, plan.read_only, plan.writes);
+    let (about, data, read_only, writes) =
+        (plan.scheme.about, plan.data, plan.read_only, plan.writes);
     if writes && plan.leftovers {
         journal_area::wipe(&*dev, &plan.sb, &plan.args.log)?;
     }
@@ -251,25 +251,25 @@ fn mount_planned(
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
-    let volume = Journaled::of(&plan.args);
-    let (scheme, recovery) = (find(about.name)?.open)(plan.args)?;
-    let journal = Journal::open(volume, scheme, &config);
+    let opened = plan.scheme.open(plan.args)?;
+    let recovery = opened.report.clone();
+    let journal = Journal::open(opened, &config);
     if let Some(protection) = protection.as_ref().filter(|_| !is_alone) {
         protection.keep(Arc::downgrade(&journal));
     }
     let vol = assemble(media, opts, journal, journal_blocks, read_only)?;
     check_root(&vol)?;
     if writes {
-        mark_in_use(&*dev, about)?;
+        mark_in_use(&*dev, vol.journal.terms().mark)?;
         // A scheme that logs differences must know what they are applied to.
         vol.journal.reread(super_place(vol.geo.block_bits).0);
-        note_mount(&vol, &before, about, recovery.journal_errno)?;
+        note_mount(&vol, &before, recovery.journal_errno)?;
     }
     let mut report = MountReport {
         scheme: about.name,
         data,
         survives: vol.dev.survives(),
-        remaps: vol.journal.remaps(),
+        remaps: vol.journal.terms().remaps,
         recovery,
         orphans_deleted: 0,
         orphans_truncated: 0,
@@ -374,8 +374,9 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         Some(owner) if !opts.names_scheme() && !opts.noload => owner,
         _ => &opts.scheme,
     };
-    let about = choose_scheme(wanted, has_journal, read_only)?;
-    if dirty && about.mark != Mark::NeedsRecovery {
+    let scheme = choose_scheme(wanted, has_journal, read_only)?;
+    let about = scheme.about;
+    if dirty && !about.is_jbd2 {
         return Err(MountError::ForeignRecovery { scheme: about.name }.into());
     }
     if has_private_log {
@@ -406,7 +407,7 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         options,
     };
     Ok(Plan {
-        about,
+        scheme,
         data,
         read_only,
         writes: args.writable,
@@ -418,15 +419,20 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
 }
 
 /// The scheme that was asked for; a read-only mount without a journal journals nothing.
-fn choose_scheme(wanted: &str, has_journal: bool, read_only: bool) -> Result<&'static About> {
-    let about = stetfs_journal::find(wanted)?.about;
-    if about.needs_journal_area && !has_journal {
+fn choose_scheme(
+    wanted: &str,
+    has_journal: bool,
+    read_only: bool,
+) -> Result<&'static Registration> {
+    let found = find(wanted)?;
+    if found.about.needs_journal_area && !has_journal {
         if !read_only {
-            return Err(MountError::NoJournal { scheme: about.name }.into());
+            let scheme = found.about.name;
+            return Err(MountError::NoJournal { scheme }.into());
         }
-        return Ok(stetfs_journal::find("null")?.about);
+        return Ok(find("null")?);
     }
-    Ok(about)
+    Ok(found)
 }
 
 /// `data=`, else the volume's own default (`tune2fs -o journal_data`), else the scheme's.
@@ -480,13 +486,13 @@ fn check_private_log(
 }
 
 /// Says on the device that the home blocks alone are no longer the whole truth.
-fn mark_in_use(dev: &dyn BlockDev, about: &About) -> Result<()> {
-    superblock::store(dev, |sb| mark(sb, about))?;
+fn mark_in_use(dev: &dyn BlockDev, with: Mark) -> Result<()> {
+    superblock::store(dev, |sb| mark(sb, with))?;
     Ok(())
 }
 
-fn mark(sb: &mut Superblock, about: &About) {
-    match about.mark {
+fn mark(sb: &mut Superblock, with: Mark) {
+    match with {
         Mark::Unclean => sb.state -= State::VALID,
         Mark::NeedsRecovery => sb.feature_incompat |= FeatureIncompat::RECOVER,
         Mark::PrivateLog => sb.feature_incompat |= FeatureIncompat::PRIVATE_LOG,
@@ -558,11 +564,11 @@ fn check_root(vol: &Volume) -> Result<()> {
 /// Counts the mount (`ext4_setup_super`), puts error marks back that recovery has overwritten with
 /// older ones, and takes over the error that stopped the journal last time
 /// (`ext4_clear_journal_err`).
-fn note_mount(vol: &Volume, before: &Superblock, about: &About, journal_errno: i32) -> Result<()> {
+fn note_mount(vol: &Volume, before: &Superblock, journal_errno: i32) -> Result<()> {
     let now = vol.clock.seconds();
     let h = vol.journal.start(1)?;
     vol.update_super(&h, |sb| {
-        mark(sb, about);
+        mark(sb, vol.journal.terms().mark);
         if sb.error_count < before.error_count || before.state.contains(State::ERROR) {
             keep_errors(sb, before);
         }
@@ -636,7 +642,7 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.state
         .fetch_or(VolumeState::SHUT_DOWN, Ordering::Relaxed);
     closed?;
-    if !writes || vol.journal.keeps() {
+    if !writes || vol.journal.terms().keeps {
         return release(vol);
     }
     let memory = vol.sb.read().clone();

@@ -16,7 +16,7 @@ use std::thread;
 
 use parking_lot::RwLockWriteGuard;
 use stetfs_journal::Handle;
-use stetfs_journal::planted::{Bug, is_planted};
+use stetfs_planted::{Bug, is_planted};
 
 use super::create::{Plan, WHITEOUT_MODE, enter, unmake};
 use super::unlink::{change_entry, check_empty, drop_link};

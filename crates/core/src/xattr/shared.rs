@@ -8,7 +8,7 @@
 use hashbrown::HashMap;
 use parking_lot::MutexGuard;
 use stetfs_format::BlockNo;
-use stetfs_journal::sync::Mutex;
+use stetfs_sync::Mutex;
 
 /// How many blocks are remembered.
 const BLOCKS_MAX: usize = 1024;

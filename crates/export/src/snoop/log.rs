@@ -2,8 +2,8 @@
 
 use stetfs_format::jbd2::{JournalSuperblock, LogFormat};
 use stetfs_format::{BlockNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid};
-use stetfs_journal::LogExtent;
 use stetfs_media::{Block, BlockDev, Class, Tag};
+use stetfs_scheme::LogExtent;
 
 /// What of the superblock says whether it is the same volume, and its journal at the same place.
 #[derive(Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::process::Command;
 use super::*;
 use stetfs_media::Op;
 use stetfs_media::nand::{NandCrashPoint, NandEntry, Outcome};
-use stetfs_media::planted::{find_bug, plant};
 use stetfs_media::sim::{Fault, Rig};
+use stetfs_planted::{find_bug, plant};
 
 /// A workload and what it promised at each moment.
 struct Recorded {

@@ -240,7 +240,7 @@ impl Running {
     /// The options of a scheme, with memory beside the volume if it has some.
     fn with_memory(&self, scheme: &str) -> Result<String> {
         let name = scheme.split(',').next().unwrap_or(scheme);
-        let about = stetfs_journal::find(name)?.about;
+        let about = stetfs_schemes::find(name)?.about;
         let mut options = format!("scheme={scheme}");
         if about.nvm.is_some() {
             let nvm = self.bench.dir.join("nvm");

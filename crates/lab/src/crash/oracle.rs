@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, bail, ensure};
-use stetfs_journal::DataPromise;
+use stetfs_scheme::DataPromise;
 
 use crate::world::library::Library;
 use crate::world::model::Model;
@@ -52,7 +52,7 @@ impl Observation {
     pub fn of(library: &Library) -> Result<Self> {
         let tree = library.tree().context("reading the tree")?;
         let is_apart = matches!(
-            library.fs().data_promise(),
+            library.fs().terms().promise,
             DataPromise::Ordered | DataPromise::Writeback
         );
         if !is_apart {

@@ -151,9 +151,12 @@ impl Record {
         begin: u64,
         start: Contents,
     ) -> Result<Self> {
-        let promise = library.fs().data_promise();
+        let promise = library.fs().terms().promise;
         let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
-        let (handle, relocates) = (library.fs().handle_write_max(), target.scheme.relocates);
+        let (handle, relocates) = (
+            library.fs().handle_write_max(),
+            library.fs().terms().relocates,
+        );
         let between = states.iter().zip(&workload.ops).map(|(state, op)| {
             let mut before = state.clone();
             before.set_time(moment(state.steps()));

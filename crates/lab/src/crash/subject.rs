@@ -6,7 +6,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
-use stetfs_journal::Mark;
 use stetfs_media::{BlockDev, Class, Image, Tag};
 
 use super::caught::caught;
@@ -262,7 +261,7 @@ pub fn second_replay(
     ours: &Observation,
     file: &Path,
 ) -> Result<Option<Result<(), String>>> {
-    if target.scheme.mark != Mark::NeedsRecovery || target.home != Kind::Block {
+    if !target.scheme.is_jbd2 || target.home != Kind::Block {
         return Ok(None);
     }
     let volume = left.volume()?;

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use stetfs_journal::{About, DataMode, SCHEMES, find};
 use stetfs_media::Image;
+use stetfs_scheme::{About, DataMode};
+use stetfs_schemes::{SCHEMES, find};
 
 use super::flash;
 use super::media::{Contents, Kind as Medium, Media};

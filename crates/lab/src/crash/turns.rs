@@ -361,7 +361,7 @@ mod tests {
     fn nobody_sleeps_on_a_lock() {
         for seed in 0..50 {
             let turns = Turns::new(Order::Overlap(seed));
-            let lock = stetfs_journal::sync::Mutex::new(0);
+            let lock = stetfs_sync::Mutex::new(0);
             thread::scope(|scope| {
                 let drive = turns.drive();
                 let (number, turns, lock) = (turns.add(), &turns, &lock);

@@ -16,7 +16,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use compcol::vec::decompress_to_vec_capped;
 use compcol::{Algorithm, Encoder, lzf::Lzf, lzw::Lzw};
-use stetfs_journal::delta::{COMPRESSORS, Compressor, difference};
+use stetfs_schemes::delta::{COMPRESSORS, Compressor, difference};
 
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};

@@ -8,12 +8,12 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, Media, MountOptions, MountReport, clock};
 use stetfs_ftl::Ftl;
-use stetfs_journal::CacheStats;
 use stetfs_media::sim::{Rig, SimPmemOptions, Timing};
 use stetfs_media::{
     BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, Pmem, PmemDev, SimPmem, Survives,
     Tag,
 };
+use stetfs_scheme::CacheStats;
 
 use super::card::{Card, Disk};
 use super::volume::START;
@@ -425,7 +425,7 @@ fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
 }
 
 fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media> {
-    let has_nvm = stetfs_journal::find(&options.scheme)?.about.nvm.is_some();
+    let has_nvm = stetfs_schemes::find(&options.scheme)?.about.nvm.is_some();
     let home: Arc<dyn BlockDev> = match (ground, system.access) {
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
         (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),
@@ -467,7 +467,7 @@ fn options(ground: &Ground, system: System, memory_mib: u64) -> Result<MountOpti
     if is_simulated(ground) {
         options.commit = Duration::MAX;
         options.clock = clock::Clock::manual(START);
-        let about = stetfs_journal::find(&options.scheme)?.about;
+        let about = stetfs_schemes::find(&options.scheme)?.about;
         if about
             .options
             .iter()

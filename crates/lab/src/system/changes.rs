@@ -15,9 +15,9 @@ use stetfs::{Fs, MountOptions, clock};
 use stetfs_format::group::{GroupDesc, GroupFlags};
 use stetfs_format::superblock::Superblock;
 use stetfs_format::{BlockNo, GroupNo};
-use stetfs_journal::delta::{COMPRESSORS, difference};
 use stetfs_media::sim::SimOptions;
 use stetfs_media::{BlockDev, Cause, Class, Clock, Layer, MediaError, SimDev, Tag};
+use stetfs_schemes::delta::{COMPRESSORS, difference};
 
 use super::Volume;
 use super::volume::START;

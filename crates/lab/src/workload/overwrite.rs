@@ -219,7 +219,7 @@ impl Workload for Overwrite {
 
 #[cfg(test)]
 mod tests {
-    use stetfs_journal::delta::difference;
+    use stetfs_schemes::delta::difference;
 
     use super::*;
 

@@ -1,0 +1,265 @@
+//! Bugs that can be planted, to see that the crash explorer finds them: the tester is tested.
+//!
+//! Only with the feature `planted-bugs`; without it [`is_planted`] is the constant `false` and
+//! nothing of it is left in the program. One bug at a time is planted, for the whole process. Each
+//! place that has one asks [`is_planted`] just before it does what is right.
+#![forbid(unsafe_code)]
+
+use serde::Serialize;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Bug {
+    /// The commit record is durable before its body is written.
+    RecordBeforeBody,
+    /// No flush between the body and its commit record.
+    MissingBodyFlush,
+    /// The commit record is written, but nobody waits until it is durable.
+    MissingRecordFlush,
+    /// Ordered data goes home after the transaction that refers to it.
+    LateOrderedData,
+    /// Freed blocks are not revoked.
+    ForgottenRevoke,
+    /// The tag of a block that begins with JBD2's magic does not say that the log has zeros in its
+    /// place.
+    UntoldEscape,
+    /// The log of an empty journal is written before the superblock says where it begins.
+    LateFirstMark,
+    /// A checkpoint frees log space although what it wrote home was not flushed.
+    MissingCheckpointFlush,
+    /// A checkpoint's log space is used again before the superblock says that the log begins behind
+    /// it.
+    LateTail,
+    /// Replay takes a transaction without computing its checksum.
+    UncheckedReplay,
+    /// Replay goes on through transactions of an earlier lap.
+    StaleLap,
+    /// Replay writes blocks that were revoked.
+    IgnoredRevoke,
+    /// Replay writes the oldest copy of a block that was logged several times.
+    OldestCopy,
+    /// Replay marks the log empty before what it wrote home is durable.
+    MissingReplayFlush,
+    /// Group descriptors are not journaled.
+    UnloggedGroupDesc,
+    /// `fsync` returns at once.
+    EarlyFsync,
+    /// Deleted open files and files being cut short are not in the orphan list.
+    ForgottenOrphan,
+    /// Freed blocks get a new owner before the transaction that freed them is durable.
+    EarlyReuse,
+    /// A block that is written where it stays gets there after the commit that switches to it.
+    EarlySwitch,
+    /// The journal's own pages are given back before the list that remaps them home is durable.
+    EarlyRelease,
+    /// Garbage collection takes the address in a page's spare area for that of what it holds, also
+    /// when that was remapped.
+    BelievedSpare,
+    /// Garbage collection that moves a page which two addresses share leaves one of them where it
+    /// was.
+    ForgottenSharer,
+    /// Nothing says that home has a version, so that its delta is applied again.
+    DeltaTwice,
+    /// A block on which deltas rest is not kept while it is on its way home.
+    UnkeptBase,
+    /// What says that a block of a cache is committed is durable before the block.
+    StateBeforeLines,
+    /// The ring's end that makes a transaction valid is durable before the entries that it vouches
+    /// for.
+    TailBeforeEntries,
+    /// A part of a committed block is changed where it lies before its log copy is durable.
+    EarlySubBlock,
+    /// A block that is not home is evicted.
+    EvictedDirty,
+    /// Recovery says that a transaction is undone before it is.
+    EarlyHead,
+    /// When preallocated blocks are written, four more count as written too.
+    ConvertedBeyond,
+    /// `fsync` does not know that blocks beyond the end were allocated.
+    UnnotedAllocation,
+    /// Times are not stored with a write that leaves the size.
+    UnstoredTimes,
+    /// A commit takes pages for clean that the next transaction has changed.
+    CleanedNext,
+    /// While a transaction commits, what runs beside it is not taken for newer.
+    OlderNewest,
+    /// An orphan that leaves the middle of the list takes those behind it along.
+    BrokenChain,
+    /// A rename makes the new name in one transaction and drops the old one in another.
+    SplitRename,
+    /// Freed attribute blocks are not revoked.
+    UnrevokedXattr,
+    /// A file that is cut in several transactions is not in the orphan list.
+    UnlistedTruncate,
+    /// After recovery sequence numbers begin again with that of the oldest transaction in the log.
+    ReusedSequence,
+    /// No fence between a slot of the ring and the change that it can undo.
+    MissingRingFence,
+    /// Places of the cache are used again before it is durable that nothing names them.
+    EarlyRoom,
+    /// `fsync` does not know what transaction changed an inode that has left the cache.
+    ForgottenInode,
+    /// Recovery makes the changes of the map in the order in which it finds them.
+    UnsortedChanges,
+    /// Recovery goes on from the newest page without programming it again.
+    UnsecuredPage,
+    /// The log's end moves behind a transaction before that is listed: a checkpoint in between
+    /// forgets it.
+    LateListing,
+}
+
+/// A bug, and where it shows.
+#[derive(Debug, Serialize)]
+pub struct BugAbout {
+    /// Which.
+    #[serde(skip)]
+    pub bug: Bug,
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Where it does harm: scheme, and its mode (`-`: it has none) and options. None: under the
+    /// schemes, in the flash translation layer, by whose own test it is found.
+    pub shows: &'static [(&'static str, &'static str)],
+    /// What goes wrong, in a line.
+    pub what: &'static str,
+}
+
+macro_rules! bugs {
+    ($($bug:ident $name:literal $what:literal: $($scheme:literal $mode:literal),*;)*) => {
+        /// Every bug, in the order in which reports list them.
+        pub static BUGS: &[BugAbout] = &[$(BugAbout {
+            bug: Bug::$bug,
+            name: $name,
+            shows: &[$(($scheme, $mode)),*],
+            what: $what,
+        }),*];
+    };
+}
+
+bugs! {
+    RecordBeforeBody "record-before-body" "commit record durable before its body is written":
+        "jbd2" "journal";
+    MissingBodyFlush "missing-body-flush" "no flush between body and commit record":
+        "jbd2" "journal", "dj" "journal";
+    MissingRecordFlush "missing-record-flush" "commit record not made durable":
+        "jbd2" "journal", "shortcut" "-";
+    LateOrderedData "late-ordered-data" "ordered data written after its commit": "jbd2" "ordered";
+    ForgottenRevoke "forgotten-revoke" "freed blocks not revoked":
+        "jbd2" "ordered", "shortcut" "-", "dj" "ordered";
+    UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic":
+        "jbd2" "journal";
+    LateFirstMark "late-first-mark"
+        "superblock says where the log begins only after the first commit":
+        "jbd2" "journal";
+    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable":
+        "jbd2" "journal", "shortcut" "-", "dj" "journal", "ubj" "-", "tinca" "-", "spindle" "-";
+    LateTail "late-tail" "log space used again before the tail is moved":
+        "jbd2" "journal", "shortcut" "-";
+    UncheckedReplay "unchecked-replay" "no checksum check at replay":
+        "jbd2" "journal,journal_async_commit", "shortcut" "-", "dj" "journal";
+    StaleLap "stale-lap" "replay of transactions of an earlier lap": "jbd2" "journal";
+    IgnoredRevoke "ignored-revoke" "replay of revoked blocks": "jbd2" "ordered", "shortcut" "-";
+    OldestCopy "oldest-copy" "replay of the oldest copy of a block": "jbd2" "journal";
+    MissingReplayFlush "missing-replay-flush"
+        "log marked empty before the replayed blocks are durable":
+        "jbd2" "journal", "shortcut" "-";
+    UnloggedGroupDesc "unlogged-group-desc" "group descriptors not journaled":
+        "jbd2" "journal", "shortcut" "-";
+    EarlyFsync "early-fsync" "fsync returns before the commit": "jbd2" "journal", "shortcut" "-";
+    ForgottenOrphan "forgotten-orphan" "orphans not in the list": "jbd2" "journal", "shortcut" "-";
+    EarlyReuse "early-reuse" "freed blocks reused before the freeing is durable":
+        "jbd2" "ordered", "shortcut" "-";
+    EarlySwitch "early-switch"
+        "mapping switched before the block that is logged in place is durable":
+        "shortcut" "-,fences=paper";
+    EarlyRelease "early-release" "journal's pages given back before the remap is durable":
+        "jftl" "journal", "jftl" "ordered";
+    BelievedSpare "believed-spare" "address in the spare area of a remapped page believed": ;
+    ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers": ;
+    DeltaTwice "delta-twice" "delta applied to a home that has it already":
+        "dj" "journal", "dj" "ordered";
+    UnkeptBase "unkept-base" "home torn under the deltas that rest on it":
+        "dj" "journal", "dj" "ordered";
+    StateBeforeLines "state-before-lines" "cached block vouched for before it is durable":
+        "ubj" "-", "ubj" "-,cow=range", "tinca" "-", "spindle" "-";
+    TailBeforeEntries "tail-before-entries" "transaction made valid before its entries are durable":
+        "tinca" "-", "spindle" "-";
+    EarlySubBlock "early-sub-block"
+        "part of a block changed in place before its log copy is durable":
+        "spindle" "-", "ubj" "-,cow=range";
+    EvictedDirty "evicted-dirty" "block evicted from the cache before home has it":
+        "ubj" "-", "tinca" "-", "spindle" "-";
+    EarlyHead "early-head" "recovery done before what it undoes is durable":
+        "tinca" "-", "spindle" "-";
+    ConvertedBeyond "converted-beyond" "four preallocated blocks too many count as written":
+        "jbd2" "journal";
+    UnnotedAllocation "unnoted-allocation" "allocation beyond the end not noted for fsync":
+        "jbd2" "journal";
+    UnstoredTimes "unstored-times" "times of a write that leaves the size not stored":
+        "jbd2" "journal";
+    CleanedNext "cleaned-next" "commit takes pages of the next transaction for clean":
+        "jbd2" "journal";
+    OlderNewest "older-newest" "sync during a commit leaves out what runs beside it":
+        "jbd2" "journal";
+    BrokenChain "broken-chain" "removing a middle orphan breaks the list": "jbd2" "journal";
+    SplitRename "split-rename" "rename in two transactions": "jbd2" "journal";
+    UnrevokedXattr "unrevoked-xattr" "freed attribute blocks not revoked": "jbd2" "ordered";
+    UnlistedTruncate "unlisted-truncate" "cut in several transactions without an orphan":
+        "jbd2" "journal";
+    ReusedSequence "reused-sequence" "sequence numbers used again after recovery":
+        "jbd2" "journal", "dj" "journal";
+    MissingRingFence "missing-ring-fence" "no fence behind slots of the ring": "spindle" "-";
+    EarlyRoom "early-room" "place of an evicted block used again too early": "tinca" "-";
+    ForgottenInode "forgotten-inode" "fsync forgets inodes that left the cache": "jbd2" "journal";
+    UnsortedChanges "unsorted-changes" "changes of the map not in order at recovery":
+        "jftl" "journal";
+    UnsecuredPage "unsecured-page" "newest page not programmed again at recovery": "jftl" "journal";
+    LateListing "late-listing" "log's end moves before the transaction is listed": "jbd2" "journal";
+}
+
+/// The bug called `name`.
+pub fn find_bug(name: &str) -> Option<&'static BugAbout> {
+    BUGS.iter().find(|about| about.name == name)
+}
+
+/// Plants a bug in place of the one before, or none.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    let number = bug.map_or(NONE, |bug| bug as u8);
+    PLANTED.store(number, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether this bug is planted.
+#[cfg(feature = "planted-bugs")]
+#[inline]
+pub fn is_planted(bug: Bug) -> bool {
+    PLANTED.load(std::sync::atomic::Ordering::Relaxed) == bug as u8
+}
+
+/// Whether this bug is planted: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub const fn is_planted(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-bugs")]
+const NONE: u8 = u8::MAX;
+
+#[cfg(feature = "planted-bugs")]
+static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(NONE);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bug_is_listed_once_in_order() {
+        for (i, about) in BUGS.iter().enumerate() {
+            assert_eq!(about.bug as usize, i);
+            let name = serde_json::to_string(&about.bug).expect("a name");
+            assert_eq!(name, format!("\"{}\"", about.name));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What a scheme says of itself before it is opened, and what the mount asks of it.
+
+use serde::Serialize;
+
+use crate::error::{Result, SchemeError};
+
+/// What a scheme says of itself: read by the command line, the documents, the tests and the lab.
+#[derive(Debug, Serialize)]
+pub struct About {
+    /// The one word by which it is chosen (`-o scheme=`).
+    pub name: &'static str,
+    /// One line for people.
+    pub title: &'static str,
+    /// The paper or document that it follows.
+    pub source: &'static str,
+    /// What `data=` may say; the first is the default. Empty: the scheme has no modes.
+    pub modes: &'static [DataMode],
+    /// It needs the journal area that mke2fs made inside the volume.
+    pub needs_journal_area: bool,
+    /// The home medium must be byte-addressable ([`BlockDev::pmem`]).
+    pub needs_pmem: bool,
+    /// The home medium must be able to remap ([`BlockDev::remap`]).
+    pub needs_remap: bool,
+    /// The size in bytes of the persistent memory that it needs beside the home medium, unless the
+    /// user has a region of another size.
+    pub nvm: Option<u64>,
+    /// That memory is a cache in which what was read and committed is kept.
+    pub caches: bool,
+    /// Its log is JBD2's: the kernel and e2fsck replay it, and it replays theirs.
+    pub is_jbd2: bool,
+    /// After a crash every transaction is there entirely or not at all.
+    pub atomic: bool,
+    /// What writing costs, in a line: bytes and flushes of a commit of n blocks.
+    pub cost: &'static str,
+    /// Mount options of its own.
+    pub options: &'static [&'static OptionAbout],
+}
+
+/// A mount option that a scheme has for itself.
+#[derive(Debug, Serialize)]
+pub struct OptionAbout {
+    /// Its name.
+    pub name: &'static str,
+    /// What may stand behind `=`; an option that takes `on|off` may stand alone and means `on`
+    /// then.
+    pub syntax: &'static str,
+    /// What holds when it is not given.
+    pub default: &'static str,
+    /// What it does, in a line.
+    pub what: &'static str,
+}
+
+/// How file data is treated (ext4's `data=`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataMode {
+    /// Data goes through the journal like metadata.
+    Journal,
+    /// Data is written home before the transaction that refers to it commits.
+    #[default]
+    Ordered,
+    /// Data is written home in no order with the commit.
+    Writeback,
+}
+
+impl DataMode {
+    /// The word that `data=` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Ordered => "ordered",
+            Self::Writeback => "writeback",
+        }
+    }
+}
+
+/// What the mount asks of the scheme.
+#[derive(Clone, Debug, Default)]
+pub struct SchemeOptions {
+    /// `data=`; `None` takes the scheme's default.
+    pub data: Option<DataMode>,
+    /// Options of the scheme's own ([`About::options`]) with their values; a later one overrides an
+    /// earlier one.
+    pub extra: Vec<(String, String)>,
+}
+
+impl SchemeOptions {
+    /// An error naming the first option that the scheme does not have.
+    pub fn check_known(&self, about: &'static About) -> Result<()> {
+        let is_known = |name: &str| about.options.iter().any(|option| option.name == name);
+        match self.extra.iter().find(|(name, _)| !is_known(name)) {
+            None => Ok(()),
+            Some((name, _)) => Err(SchemeError::Option {
+                scheme: about.name,
+                why: format!("it has no option \"{name}\""),
+            }),
+        }
+    }
+
+    /// The value of an option, or its default.
+    pub fn value<'a>(&'a self, option: &'a OptionAbout) -> &'a str {
+        let given = self
+            .extra
+            .iter()
+            .rev()
+            .find(|(name, _)| *name == option.name);
+        given.map_or(option.default, |(_, value)| value)
+    }
+
+    /// The value of an option that is on or off.
+    pub fn switch(&self, about: &'static About, option: &OptionAbout) -> Result<bool> {
+        match self.value(option) {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            value => Err(SchemeError::Option {
+                scheme: about.name,
+                why: format!("{}={value}: on or off", option.name),
+            }),
+        }
+    }
+
+    /// The value of an option that is a share: 1 to 100 percent.
+    pub fn percent(&self, about: &'static About, option: &OptionAbout) -> Result<u64> {
+        let number = self.value(option).parse().ok();
+        let share = number.filter(|n| (1..=100).contains(n));
+        share.ok_or_else(|| self.wrong(about, option))
+    }
+
+    /// The error that says what may stand behind an option instead of its value.
+    pub fn wrong(&self, about: &'static About, option: &OptionAbout) -> SchemeError {
+        SchemeError::Option {
+            scheme: about.name,
+            why: format!("{}={}: {}", option.name, self.value(option), option.syntax),
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! Delta Journaling: a block that changed little is logged as a small delta in a little NVRAM, any
+//! other in the volume's journal.
+//!
+//! Source: Kim, Min, Eom, "Reducing Excessive Journaling Overhead with Small-Sized NVRAM for Mobile
+//! Devices" (IEEE Trans. Consumer Electronics 60(2), 2014).
+//!
+//! Home is a block device; the delta journal is in persistent memory beside it, 16 MiB unless told
+//! otherwise. A commit, in order of writes:
+//! 1. `ordered`: data home;
+//! 2. each block that overwrites another is compared with what it was: if less than `threshold`
+//!    percent of the bits differ, or all but so few, their exclusive or is compressed and goes to
+//!    the NVRAM. Whatever else there is, new blocks included, goes to the volume's journal;
+//! 3. flush, if 1 or 2 wrote anything to the device;
+//! 4. descriptor, deltas and commit record into the NVRAM, with a checksum over all of it, and a
+//!    fence;
+//! 5. a word that says that it was durable, without a fence.
+//!
+//! A checkpoint brings the newest version of every block home. It happens when `nvm_checkpoint`
+//! percent of the NVRAM or a quarter of the journal are used, when too much is held in memory, and
+//! `checkpoint=` seconds after the oldest commit that it takes in. When there is no room in the
+//! NVRAM for a delta, the block goes to the journal; when there is none for the descriptor, the
+//! commit waits for a checkpoint.
+//!
+//! **The paper's hole.** A delta is worth nothing without its base. If home is the base, a home
+//! that is torn by a power cut in the middle of a checkpoint takes the newest version with it, and
+//! one that was written wholly gets the delta a second time, which undoes it. Therefore a block on
+//! which deltas rest is kept whole in the NVRAM while it is on its way home: a batch of up to an
+//! eighth of the NVRAM, fence, its homes, flush, the checkpoint's number (`owner.rs`), a flag in
+//! the newest tag of each of them, fence, and the batch is forgotten. It costs the NVRAM one copy
+//! of each such block a checkpoint and the device a flush a batch; nothing is written to the device
+//! that the paper does not write. A block whose base is in the journal needs none of this. Each
+//! delta carries the checksum of the block that it leads to (4 bytes), so that a wrong base is
+//! never taken for the right one.
+//!
+//! Further deviations from the paper: one fence a commit, since the checksum vouches for the
+//! deltas; blocks that begin like a record of JBD2 are escaped in the journal, as there; freed
+//! blocks are named by tags of their own; the journal's superblock stays as it is, and the mark of
+//! a private log keeps the kernel and e2fsck away.
+//!
+//! Recovery: see [`recovery`].
+
+mod checkpoint;
+mod draft;
+mod recovery;
+mod region;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use smallvec::{SmallVec, smallvec};
+use stetfs_format::delta_log::{Record, TagFlags};
+use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::nvm_pair::PairState;
+use stetfs_format::private_log::Tail;
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
+
+use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
+use self::region::{Region, TagWord};
+use crate::parts::area::Area;
+use crate::parts::home::InFlight;
+use crate::parts::owner::{self, Claim, Pair};
+use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{
+    About, Backlog, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
+    Parts, RecoveryReport, Result, Scheme, SchemeError, Snapshot, Terms, Wants,
+};
+use stetfs_sync::{Mutex, RwLock};
+
+pub(crate) static ABOUT: About = About {
+    name: "dj",
+    title: "Delta Journaling: blocks that changed little are logged as small deltas in NVRAM",
+    source: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014",
+    modes: &[DataMode::Journal, DataMode::Ordered],
+    needs_journal_area: true,
+    needs_pmem: false,
+    needs_remap: false,
+    nvm: Some(16 << 20),
+    caches: false,
+    is_jbd2: false,
+    atomic: true,
+    cost: "16 bytes and a delta a changed block, a line and 1 fence; whole blocks and 1 flush \
+        where deltas are large; n blocks home at checkpoint",
+    options: &[
+        &THRESHOLD,
+        &DECIDE,
+        &COMPRESS,
+        &NVM_CHECKPOINT,
+        &CHECKPOINT_INTERVAL,
+    ],
+};
+
+static NVM_CHECKPOINT: OptionAbout = OptionAbout {
+    name: "nvm_checkpoint",
+    syntax: "PERCENT",
+    default: "75",
+    what: "how much of the NVRAM is filled before a checkpoint",
+};
+
+/// The first block of the journal's inode that holds blocks: JBD2's superblock and our header are
+/// before it.
+const FIRST: u32 = 2;
+
+/// The number of a region's first transaction.
+const FIRST_TRANSACTION: Tid = Tid(1);
+
+struct Dj {
+    pair: Pair,
+    region: Region,
+    area: Area,
+    mode: DataMode,
+    rule: Rule,
+    /// Bytes of the ring in use at which a checkpoint is wanted.
+    most_used: u64,
+    /// Contents that may be held before a checkpoint is wanted, in blocks.
+    most_held: usize,
+    period: Period,
+    log: Mutex<Log>,
+    /// The newest committed version of each block that is not home yet.
+    index: RwLock<HashMap<BlockNo, Version>>,
+    /// What looks from outside see: blocks in `index`, bytes of the ring in use, blocks of the
+    /// journal in use.
+    held: AtomicUsize,
+    used: AtomicU64,
+    used_blocks: AtomicU64,
+    /// One checkpoint at a time.
+    checkpointing: Mutex<()>,
+    in_flight: InFlight,
+    /// Checkpoints that commits have made.
+    forced: AtomicU64,
+}
+
+struct Log {
+    /// Where the next transaction goes, and the oldest that would be replayed.
+    head: u64,
+    tail: u64,
+    sequence: Tid,
+    /// The block of the journal that is written next, and how many may be.
+    next: u32,
+    free: u32,
+    /// From tail to head.
+    transactions: VecDeque<Logged>,
+    draft: Draft,
+}
+
+/// A transaction in the ring.
+struct Logged {
+    sequence: Tid,
+    /// Where the next one begins.
+    end: u64,
+    /// Blocks of the journal that it takes.
+    blocks: u32,
+    /// Blocks that need it to be replayed.
+    needed: u32,
+}
+
+struct Version {
+    class: Class,
+    content: BlockRef,
+    /// Its newest tag.
+    tag: TagWord,
+    /// The transactions that a replay takes it from, its own last.
+    transactions: SmallVec<[Tid; 2]>,
+    /// The last of them that has all of it. None: they rest on home.
+    whole: Option<Tid>,
+}
+
+impl Version {
+    /// The transaction that it is from.
+    fn sequence(&self) -> Tid {
+        *self.transactions.last().expect("its own")
+    }
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    args.options.check_known(&ABOUT)?;
+    let options = &args.options;
+    let rule = Rule::of(options)?;
+    let nvm_checkpoint = options.percent(&ABOUT, &NVM_CHECKPOINT)?;
+    let period = Period::of(&ABOUT, options)?;
+    let area = journal_area(&args)?;
+    let mode = options.data.unwrap_or(ABOUT.modes[0]);
+    let (pair, region, start) = take_region(&args, &area)?;
+    let capacity = region.capacity();
+    let dj = Dj {
+        mode,
+        rule,
+        most_used: capacity * nvm_checkpoint / 100,
+        most_held: (args.memory / args.block_size).max(16),
+        period,
+        log: Mutex::new(Log {
+            head: start.at,
+            tail: start.at,
+            sequence: start.sequence,
+            next: area.first,
+            free: area.capacity(),
+            transactions: VecDeque::new(),
+            draft: Draft::default(),
+        }),
+        index: RwLock::default(),
+        held: AtomicUsize::new(0),
+        used: AtomicU64::new(0),
+        used_blocks: AtomicU64::new(0),
+        checkpointing: Mutex::new(()),
+        in_flight: InFlight::default(),
+        forced: AtomicU64::new(0),
+        pair,
+        region,
+        area,
+    };
+    let report = match start.is_left {
+        true => dj.recover(&args)?,
+        false => RecoveryReport::default(),
+    };
+    // All of them may be whole, and half of the tags may be of freed blocks.
+    let tags = capacity / 8 / Record::length(1, 0);
+    let tags = u32::try_from(tags).unwrap_or(u32::MAX);
+    let terms = Terms {
+        promise: match mode {
+            DataMode::Journal => DataPromise::Atomic,
+            _ => DataPromise::Ordered,
+        },
+        mark: Mark::PrivateLog,
+        max_transaction: (dj.area.capacity() / 4).min(tags),
+        logs_data: mode == DataMode::Journal,
+        wants: Wants {
+            base: true,
+            changed_bytes: 0,
+        },
+        relocates: false,
+        remaps: None,
+        is_buffer_cache: false,
+        keeps: false,
+    };
+    Ok((Box::new(dj), terms, report))
+}
+
+/// The journal's blocks, as many as its superblock says that there are.
+fn journal_area(args: &OpenArgs) -> Result<Area> {
+    let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+    let mut raw = Block::zeroed(args.block_size);
+    area.read(0, raw.bytes_mut())?;
+    let superblock = JournalSuperblock::decode(raw.bytes(), args.block_size)?;
+    area.set_log(FIRST, superblock.maxlen)?;
+    Ok(area)
+}
+
+/// Where the region's log goes on, and whether something in it is to be brought home.
+struct Start {
+    at: u64,
+    sequence: Tid,
+    is_left: bool,
+}
+
+/// Makes the region ours or opens it again.
+fn take_region(args: &OpenArgs, area: &Area) -> Result<(Pair, Region, Start)> {
+    let nvm = owner::memory(&ABOUT, args)?;
+    let look = recovery::Contents {
+        pmem: nvm.clone(),
+        block_size: args.block_size,
+    };
+    match owner::claim(&ABOUT, args, area, &nvm, &look)? {
+        Claim::New(pair) => {
+            let region = Region::new(nvm, args.block_size, &pair.header)?;
+            let start = Start {
+                at: 0,
+                sequence: FIRST_TRANSACTION,
+                is_left: false,
+            };
+            let tail = Tail {
+                line: 0,
+                sequence: FIRST_TRANSACTION,
+            };
+            if args.writable {
+                let newest = Tid(FIRST_TRANSACTION.0 - 1);
+                pair.begin(args.has_private_log, tail, newest, || {
+                    region.prepare(newest)
+                })?;
+            }
+            Ok((pair, region, start))
+        }
+        Claim::Left(pair) => {
+            let region = Region::new(nvm, args.block_size, &pair.header)?;
+            let tail = pair.tail();
+            let start = Start {
+                at: region.checked_position(tail)?,
+                sequence: tail.sequence,
+                is_left: true,
+            };
+            Ok((pair, region, start))
+        }
+    }
+}
+
+impl Scheme for Dj {
+    fn read(&self, block: BlockNo) -> Result<Held> {
+        if self.held.load(Relaxed) == 0 {
+            return Ok(Held::Home);
+        }
+        let index = self.index.read();
+        Ok(index
+            .get(&block)
+            .map_or(Held::Home, |version| Held::Here(version.content.clone())))
+    }
+
+    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        if self.held.load(Relaxed) == 0 {
+            return false;
+        }
+        let index = self.index.read();
+        u64::from(count) > index.len() as u64
+            || (0..u64::from(count)).any(|i| index.contains_key(&start.plus(i)))
+    }
+
+    fn commit(&self, txn: &Snapshot) -> Result<()> {
+        let logged: Vec<&LoggedBlock> = match self.mode {
+            DataMode::Journal => txn.data.iter().chain(&txn.meta).collect(),
+            _ => txn.meta.iter().collect(),
+        };
+        let revoked: Vec<BlockNo> = {
+            let index = self.index.read();
+            let is_logged =
+                |block: &BlockNo| index.contains_key(block) && !is_planted(Bug::ForgottenRevoke);
+            txn.revoked.iter().copied().filter(is_logged).collect()
+        };
+        let mut on_device = Dirty::on(&*self.area.dev);
+        if self.mode != DataMode::Journal {
+            self.in_flight
+                .write_data(&mut on_device, self.area.block_size, &txn.data)?;
+        }
+        if logged.is_empty() && revoked.is_empty() {
+            if !on_device.is_empty() {
+                let _durable = on_device.submit().flush(Cause::Home)?;
+            }
+            return Ok(());
+        }
+        self.make_room(logged.len(), revoked.len())?;
+        let (place, mut draft) = {
+            let mut log = self.log.lock();
+            let place = Place {
+                sequence: log.sequence,
+                at: log.head,
+                room: self.region.capacity() - (log.head - log.tail),
+                first: log.next,
+            };
+            (place, std::mem::take(&mut log.draft))
+        };
+        draft.describe(&place, &self.rule, &self.area, &logged, &revoked);
+        self.write(&place, &mut draft, on_device, txn.time)?;
+        self.add(&place, draft, &logged, &txn.revoked);
+        Ok(())
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog {
+            is_due: self.used.load(Relaxed) > self.most_used
+                || self.used_blocks.load(Relaxed) > u64::from(self.area.capacity() / 4)
+                || self.held.load(Relaxed) > self.most_held
+                || self.period.is_over(),
+            forced: self.forced.load(Relaxed),
+        }
+    }
+
+    fn checkpoint(&self, _goal: Goal) -> Result<()> {
+        self.bring_home()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.bring_home()?;
+        self.pair.close(PairState::Shut)
+    }
+}
+
+impl Dj {
+    /// Writes a transaction: what goes to the journal, then the record; durable when it returns.
+    fn write(
+        &self,
+        place: &Place,
+        draft: &mut Draft,
+        mut on_device: Dirty<'_>,
+        time: (u64, u32),
+    ) -> Result<()> {
+        let Draft { record, wholes, .. } = draft;
+        let parts: Vec<(Tag, &[u8])> = wholes
+            .iter()
+            .map(|(block, tag)| (*tag, &block[..]))
+            .collect();
+        self.area.write(&mut on_device, place.first, &parts)?;
+        let seed = self.region.seed(place.at, place.sequence);
+        record.seal(place.sequence, seed, time);
+        let durable = match on_device.is_empty() || is_planted(Bug::MissingBodyFlush) {
+            true => None,
+            false => Some(on_device.submit().flush(Cause::Log)?),
+        };
+        self.region
+            .write_transaction(durable, place.at, &record.0)?;
+        self.region.note_committed(place.sequence)
+    }
+
+    /// Waits until descriptor and commit record fit with every block in the journal.
+    fn make_room(&self, logged: usize, revoked: usize) -> Result<()> {
+        let (bytes, blocks) = (Record::length(logged + revoked, 0), logged as u32);
+        let fits = || {
+            let log = self.log.lock();
+            let free = self.region.capacity() - (log.head - log.tail);
+            bytes < free && blocks < log.free
+        };
+        if fits() {
+            return Ok(());
+        }
+        self.forced.fetch_add(1, Relaxed);
+        self.bring_home()?;
+        match fits() {
+            true => Ok(()),
+            false => Err(SchemeError::Unusable(format!(
+                "a transaction of {logged} blocks does not fit into it"
+            ))),
+        }
+    }
+
+    /// A transaction is durable: its versions are the newest, what it freed is gone.
+    fn add(&self, place: &Place, mut draft: Draft, logged: &[&LoggedBlock], revoked: &[BlockNo]) {
+        let sequence = place.sequence;
+        self.pair.note_commit(sequence);
+        let blocks = draft.wholes.len() as u32;
+        let mut log = self.log.lock();
+        log.head += draft.record.0.len() as u64;
+        log.sequence = sequence.next();
+        log.next = self.area.step(place.first, blocks);
+        log.free -= blocks;
+        let entry = Logged {
+            sequence,
+            end: log.head,
+            blocks,
+            needed: logged.len() as u32,
+        };
+        log.transactions.push_back(entry);
+        let mut index = self.index.write();
+        for (n, (block, tag)) in logged.iter().zip(&draft.tags).enumerate() {
+            let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
+            let before = index.remove(&block.home);
+            let mut version = Version {
+                class: block.class,
+                content: block.content.clone(),
+                tag: TagWord {
+                    at: place.at + Record::tag_at(n) as u64,
+                    word: tag.word(),
+                },
+                transactions: smallvec![],
+                whole: is_whole.then_some(sequence),
+            };
+            match before {
+                Some(before) if is_whole => log.need_no_more(&before.transactions),
+                Some(before) => {
+                    version.transactions = before.transactions;
+                    version.whole = before.whole;
+                }
+                None => {}
+            }
+            version.transactions.push(sequence);
+            index.insert(block.home, version);
+        }
+        for block in revoked {
+            if let Some(before) = index.remove(block) {
+                log.need_no_more(&before.transactions);
+            }
+        }
+        self.held.store(index.len(), Relaxed);
+        drop(index);
+        // Its contents are in the index, or were escaped copies.
+        draft.wholes.clear();
+        log.draft = draft;
+        self.note_use(&log);
+        self.period.note_commit();
+    }
+
+    fn note_use(&self, log: &Log) {
+        self.used.store(log.head - log.tail, Relaxed);
+        let blocks = self.area.capacity() - log.free;
+        self.used_blocks.store(blocks.into(), Relaxed);
+    }
+}
+
+impl Log {
+    /// A block takes nothing from these transactions any more.
+    fn need_no_more(&mut self, transactions: &[Tid]) {
+        for tid in transactions {
+            self.transaction(*tid).needed -= 1;
+        }
+    }
+
+    fn transaction(&mut self, tid: Tid) -> &mut Logged {
+        let first = self
+            .transactions
+            .front()
+            .expect("it is in the log")
+            .sequence;
+        &mut self.transactions[tid.0.wrapping_sub(first.0) as usize]
+    }
+}

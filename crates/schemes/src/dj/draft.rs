@@ -1,0 +1,173 @@
+//! A transaction while it is made: which of its blocks become deltas in the NVRAM and which go to
+//! the volume's journal.
+
+use stetfs_format::checksum::crc32c;
+use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags};
+use stetfs_format::jbd2::{escape, needs_escape};
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{Block, BlockRef, Cause, Tag};
+
+use super::ABOUT;
+use crate::delta::{COMPRESSORS, Compressor, difference};
+use crate::parts::area::Area;
+use stetfs_scheme::{LoggedBlock, OptionAbout, Result, SchemeOptions};
+
+pub(super) static THRESHOLD: OptionAbout = OptionAbout {
+    name: "threshold",
+    syntax: "PERCENT",
+    default: "25",
+    what: "how much of a block may differ, or be small, so that it is logged as a delta (scheme \
+        dj)",
+};
+
+pub(super) static DECIDE: OptionAbout = OptionAbout {
+    name: "decide",
+    syntax: "level|size",
+    default: "level",
+    what: "whether that is the share of the bits that differ, or the size of the compressed delta",
+};
+
+pub(super) static COMPRESS: OptionAbout = OptionAbout {
+    name: "compress",
+    syntax: "lzo|lz4|zstd|deflate|ranges",
+    default: "lzo",
+    what: "how deltas are made small",
+};
+
+/// What becomes a delta: the paper's section III.C.
+pub(super) struct Rule {
+    /// Percent.
+    threshold: u64,
+    by_size: bool,
+    with: &'static dyn Compressor,
+}
+
+impl Rule {
+    pub(super) fn of(options: &SchemeOptions) -> Result<Self> {
+        let name = options.value(&COMPRESS);
+        let with = COMPRESSORS.into_iter().find(|with| with.name() == name);
+        Ok(Self {
+            threshold: options.percent(&ABOUT, &THRESHOLD)?,
+            by_size: match options.value(&DECIDE) {
+                "level" => false,
+                "size" => true,
+                _ => return Err(options.wrong(&ABOUT, &DECIDE)),
+            },
+            with: with.ok_or_else(|| options.wrong(&ABOUT, &COMPRESS))?,
+        })
+    }
+
+    /// Whether a block becomes a delta, which is then in `delta`; `xor` is scratch.
+    fn makes_delta(&self, block: &LoggedBlock, xor: &mut Vec<u8>, delta: &mut Vec<u8>) -> bool {
+        let Some(base) = block.base.as_ref().filter(|_| !block.fresh) else {
+            return false;
+        };
+        let size = block.content.len();
+        xor.resize(size, 0);
+        let differ = difference(base, &block.content, xor) * 100;
+        let all = size as u64 * 8;
+        let few = self.threshold * all;
+        if !self.by_size && differ >= few && all * 100 - differ >= few {
+            return false;
+        }
+        self.with.compress(xor, delta);
+        let most = match self.by_size {
+            true => size * self.threshold as usize / 100,
+            false => size - 1,
+        };
+        delta.len() + DELTA_HEADER <= most
+    }
+}
+
+/// Where a transaction goes.
+pub(super) struct Place {
+    pub(super) sequence: Tid,
+    /// Where it begins in the ring, and the bytes that are free from there on.
+    pub(super) at: u64,
+    pub(super) room: u64,
+    /// The first block of the journal that it may take.
+    pub(super) first: u32,
+}
+
+/// A transaction, in buffers that the next one uses again.
+#[derive(Default)]
+pub(super) struct Draft {
+    pub(super) record: Record,
+    /// As they are in the record, those of freed blocks last.
+    pub(super) tags: Vec<BlockTag>,
+    /// What goes to the journal.
+    pub(super) wholes: Vec<(BlockRef, Tag)>,
+    xor: Vec<u8>,
+    delta: Vec<u8>,
+}
+
+impl Draft {
+    /// Begins anew, with descriptor, tags and deltas of these blocks.
+    pub(super) fn describe(
+        &mut self,
+        place: &Place,
+        rule: &Rule,
+        area: &Area,
+        logged: &[&LoggedBlock],
+        revoked: &[BlockNo],
+    ) {
+        let count = logged.len() + revoked.len();
+        self.record.begin(place.sequence, count);
+        self.tags.clear();
+        self.wholes.clear();
+        for block in logged {
+            let is_delta = rule.makes_delta(block, &mut self.xor, &mut self.delta);
+            let length = DELTA_HEADER + self.delta.len();
+            let deltas = self.record.0.len() - Record::tag_at(count) + length;
+            let tag = match is_delta && Record::length(count, deltas) < place.room {
+                true => {
+                    let flags = TagFlags::from_bits_retain(u16::from(rule.with.number()) << 8);
+                    self.log_delta(block, flags)
+                }
+                false => self.log_whole(block, area.step(place.first, self.wholes.len() as u32)),
+            };
+            self.tags.push(tag);
+        }
+        self.tags.extend(revoked.iter().map(|block| BlockTag {
+            home: *block,
+            flags: TagFlags::REVOKE,
+            place: 0,
+            length: 0,
+        }));
+        for (n, tag) in self.tags.iter().enumerate() {
+            self.record.set_tag(n, tag);
+        }
+    }
+
+    fn log_delta(&mut self, block: &LoggedBlock, flags: TagFlags) -> BlockTag {
+        let bytes = &mut self.record.0;
+        let place = bytes.len() as u32;
+        bytes.extend(crc32c(!0, &block.content).to_le_bytes());
+        bytes.extend_from_slice(&self.delta);
+        BlockTag {
+            home: block.home,
+            flags,
+            place,
+            length: bytes.len() as u32 - place,
+        }
+    }
+
+    fn log_whole(&mut self, block: &LoggedBlock, place: u32) -> BlockTag {
+        let mut flags = TagFlags::NON_DELTA;
+        let mut content = block.content.clone();
+        if needs_escape(&content) {
+            flags |= TagFlags::ESCAPE;
+            let mut copy = Block::copy_of(&content);
+            escape(copy.bytes_mut());
+            content = copy.into();
+        }
+        self.wholes
+            .push((content, Tag::new(block.class, Cause::Log)));
+        BlockTag {
+            home: block.home,
+            flags,
+            place,
+            length: crc32c(!0, &block.content),
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! What a crash left in the region, in the device's journal and at home, and what is done with it.
+//! Whose the region is: see `schemes/owner.rs`.
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | the mark, and a region that was closed | it goes on where it ended | everything was home before it said so |
+//! | the mark, and one with another division | error, nothing is written | what was committed is in a region that is not here |
+//! | a transaction with the expected number and a commit record with the right checksum | it counts | its blocks on the device were durable before the commit record was stored |
+//! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
+//! | one that is not, and a word that says that it was durable | error, nothing is written | it was damaged later |
+//! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
+//! | a block in flight | it is written home, then its tag says so, and it is not in flight any more | home may be torn; the deltas up to its version must not be applied again |
+//! | a block in flight that a later transaction freed | nothing | its new owner's content may be home already |
+//! | such a tag in the newest transaction, and home has another content | it counts as any tag | the flag is what an earlier record left in a word that was lost: the checksum leaves the flag out |
+//! | a tag that says that home has its version | it and earlier ones of the block are done with | it was set when home was durable |
+//! | a freed block | what was logged of it before is not replayed | its new owner's content may be home already |
+//! | a whole block in the device's journal | it is the base of the deltas behind it | home may be torn |
+//! | deltas without one | home is their base | only a block in flight can be torn, and that has been written again |
+//! | a delta that leads to a block with another checksum | error, nothing of it is written | the base is not what it was |
+//!
+//! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds
+//! less of the same.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use hashbrown::HashMap;
+use stetfs_format::checksum::crc32c;
+use stetfs_format::delta_log::{
+    COMMIT_SIZE, DELTA_HEADER, DESCRIPTOR_SIZE, InFlightEntry, Record, TAG_SIZE, Tag as BlockTag,
+    TagFlags, body_end, descriptor_tags, is_committed,
+};
+use stetfs_format::jbd2::unescape;
+use stetfs_format::nvm_pair::{RegionHeader, RegionState};
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::pmem::LINE;
+use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
+
+use super::region::{Region, TagWord};
+use super::{Dj, Logged, Version};
+use crate::delta;
+use crate::parts::area::Area;
+use crate::parts::home::{Write, write_home};
+use crate::parts::owner::Look;
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
+
+impl Dj {
+    /// Brings home what a crash left.
+    pub(super) fn recover(&self, args: &OpenArgs) -> Result<RecoveryReport> {
+        let (at, sequence) = {
+            let log = self.log.lock();
+            (log.head, log.sequence)
+        };
+        let left = read(&self.region, &self.area, args.blocks, at, sequence)?;
+        let mut report = RecoveryReport {
+            was_needed: true,
+            transactions: left.transactions.len() as u32,
+            blocks: left.pending.len() as u64,
+            revoked: left.revoked,
+            ..RecoveryReport::default()
+        };
+        if let (Some(first), Some(last)) = (left.transactions.first(), left.transactions.last()) {
+            report.sequences = Some((first.sequence.0, last.sequence.0));
+            let mut log = self.log.lock();
+            log.head = last.end;
+            // The next one skips a number, so that remains of an incomplete one are never taken for
+            // it.
+            if !is_planted(Bug::ReusedSequence) {
+                log.sequence = last.sequence.next();
+            }
+        }
+        // All of it is found whole before anything is written.
+        self.take_over(&left)?;
+        self.pair.resume()?;
+        self.land_kept(&left)?;
+        self.bring_home()?;
+        let mut log = self.log.lock();
+        if !is_planted(Bug::ReusedSequence) {
+            log.sequence = log.sequence.next();
+        }
+        (log.next, log.free) = (self.area.first, self.area.capacity());
+        let (head, sequence) = (log.head, log.sequence);
+        log.tail = head;
+        drop(log);
+        self.pair
+            .move_tail(self.region.tail(head, sequence), Cause::Recovery)?;
+        Ok(report)
+    }
+
+    /// Writes home what was on its way.
+    fn land_kept(&self, left: &Left) -> Result<()> {
+        let writes = left.kept.iter().map(|(entry, content, _)| Write {
+            home: entry.home,
+            class: Class::Data,
+            content,
+        });
+        if !left.kept.is_empty() {
+            let (dev, size) = (&*self.area.dev, self.area.block_size);
+            write_home(dev, size, Cause::Recovery, writes.collect())?;
+            dev.flush(Cause::Recovery)?;
+            let tags = left.kept.iter().filter_map(|(.., tag)| *tag);
+            self.region.note_home(tags)?;
+        }
+        self.region.forget_kept()
+    }
+
+    /// Makes what was found the state of the log.
+    fn take_over(&self, left: &Left) -> Result<()> {
+        let mut log = self.log.lock();
+        let mut index = self.index.write();
+        for found in &left.transactions {
+            log.transactions.push_back(Logged {
+                sequence: found.sequence,
+                end: found.end,
+                blocks: 0,
+                needed: 0,
+            });
+        }
+        for (home, pending) in &left.pending {
+            for tid in &pending.transactions {
+                log.transaction(*tid).needed += 1;
+            }
+            let version = Version {
+                class: Class::Data,
+                content: left.content(*home, pending, &self.area)?,
+                tag: pending.tag,
+                transactions: pending.transactions.iter().copied().collect(),
+                whole: pending.whole,
+            };
+            index.insert(*home, version);
+        }
+        self.held.store(index.len(), Relaxed);
+        Ok(())
+    }
+}
+
+/// A transaction in the region.
+struct Found {
+    sequence: Tid,
+    /// It has put data home by itself.
+    /// Where it begins and the next one would.
+    at: u64,
+    end: u64,
+    tags: Vec<BlockTag>,
+    /// All of it up to the commit record.
+    record: Vec<u8>,
+}
+
+impl Found {
+    fn tag(&self, n: usize) -> TagWord {
+        TagWord {
+            at: self.at + Record::tag_at(n) as u64,
+            word: self.tags[n].word(),
+        }
+    }
+}
+
+impl Found {
+    /// Whether home has what a tag leads to.
+    fn is_home(&self, tag: &BlockTag, area: &Area) -> Result<bool> {
+        let mut content = vec![0; area.block_size];
+        let at = tag.home.0 * area.block_size as u64;
+        let read = Tag::new(Class::Data, Cause::Recovery);
+        area.dev.read_at(at, &mut content, read)?;
+        let place = tag.place as usize;
+        let checksum = match tag.flags.contains(TagFlags::NON_DELTA) {
+            true => tag.length.to_le_bytes().to_vec(),
+            false => self.record[place..place + DELTA_HEADER].to_vec(),
+        };
+        Ok(crc32c(!0, &content).to_le_bytes() == checksum[..])
+    }
+}
+
+/// What is to be brought home of a block.
+struct Pending {
+    /// The transactions whose tags it takes.
+    transactions: Vec<Tid>,
+    /// The last that has all of it.
+    whole: Option<Tid>,
+    /// Its newest tag.
+    tag: TagWord,
+    steps: Vec<(usize, usize)>,
+}
+
+/// What was found.
+struct Left {
+    transactions: Vec<Found>,
+    pending: HashMap<BlockNo, Pending>,
+    /// Blocks in flight that nobody freed, each with the tag of its version.
+    kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
+    revoked: u64,
+}
+
+/// Reads what is in the region, from the position `at` and the number `sequence` on.
+fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Result<Left> {
+    let transactions = transactions(region, at, sequence)?;
+    let mut left = Left {
+        pending: HashMap::new(),
+        kept: Vec::new(),
+        revoked: 0,
+        transactions,
+    };
+    for (n, found) in left.transactions.iter().enumerate() {
+        for (t, tag) in found.tags.iter().enumerate() {
+            if tag.home.0 >= blocks || area.contains(tag.home) {
+                let why = format!("its region names block {} as a home", tag.home);
+                return Err(SchemeError::Unusable(why));
+            }
+            let is_revoke = tag.flags.contains(TagFlags::REVOKE);
+            // The checksum leaves out that home has a version, as that is noted later. Of the
+            // newest transaction a word may be missing, and what lay there before may say so of
+            // another one.
+            let is_last = n + 1 == left.transactions.len();
+            let is_home = tag.is_home()? && (!is_last || is_revoke || found.is_home(tag, area)?);
+            if is_revoke || is_home {
+                let had = left.pending.remove(&tag.home).is_some();
+                left.revoked += u64::from(had && is_revoke);
+                continue;
+            }
+            let word = found.tag(t);
+            let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
+            let pending = left.pending.entry(tag.home).or_insert_with(|| Pending {
+                transactions: Vec::new(),
+                whole: None,
+                tag: word,
+                steps: Vec::new(),
+            });
+            if is_whole {
+                pending.transactions.clear();
+                pending.steps.clear();
+                pending.whole = Some(found.sequence);
+            }
+            pending.transactions.push(found.sequence);
+            pending.steps.push((n, t));
+            pending.tag = word;
+        }
+    }
+    keep_what_counts(region, &mut left)?;
+    Ok(left)
+}
+
+/// What is in a region.
+pub(super) struct Contents {
+    pub(super) pmem: Arc<dyn Pmem>,
+    pub(super) block_size: usize,
+}
+
+impl Look for Contents {
+    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid> {
+        let region = Region::new(self.pmem.clone(), self.block_size, header)?;
+        let (at, first) = (region.checked_position(state.tail)?, state.tail.sequence);
+        let found = transactions(&region, at, first)?;
+        let before = Tid(first.0.wrapping_sub(1));
+        Ok(found.last().map_or(before, |last| last.sequence))
+    }
+
+    fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool> {
+        let newest = self.newest(header, state)?;
+        Ok(newest.is_at_or_after(state.tail.sequence))
+    }
+}
+
+/// Takes the blocks in flight, and leaves out of what is pending what they have.
+fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
+    for (entry, content) in region.kept()? {
+        if crc32c(!0, &content) != entry.checksum {
+            let why = format!("block {} in flight in its region is damaged", entry.home);
+            return Err(SchemeError::Unusable(why));
+        }
+        let later = left
+            .transactions
+            .iter()
+            .filter(|found| found.sequence.is_after(entry.sequence));
+        let is_freed = |found: &Found| {
+            let revokes =
+                |tag: &BlockTag| tag.home == entry.home && tag.flags.contains(TagFlags::REVOKE);
+            found.tags.iter().any(revokes)
+        };
+        if { later }.any(is_freed) {
+            continue;
+        }
+        let mut tag = None;
+        if let Some(found) = left
+            .transactions
+            .iter()
+            .find(|found| found.sequence == entry.sequence)
+            && let Some(t) = found.tags.iter().position(|tag| tag.home == entry.home)
+        {
+            tag = Some(found.tag(t));
+        }
+        if let Some(pending) = left.pending.get_mut(&entry.home) {
+            let transactions = &left.transactions;
+            pending
+                .steps
+                .retain(|(n, _)| transactions[*n].sequence.is_after(entry.sequence));
+            pending
+                .transactions
+                .retain(|tid| tid.is_after(entry.sequence));
+            pending.whole = pending.whole.filter(|tid| tid.is_after(entry.sequence));
+            if pending.steps.is_empty() {
+                left.pending.remove(&entry.home);
+            }
+        }
+        left.kept
+            .push((entry, Block::copy_of(&content).into(), tag));
+    }
+    Ok(())
+}
+
+impl Left {
+    /// The newest content of a pending block, by the device's journal, home, and what is in the
+    /// region.
+    fn content(&self, home: BlockNo, pending: &Pending, area: &Area) -> Result<BlockRef> {
+        let size = area.block_size;
+        let mut content = Block::zeroed(size);
+        let bytes = content.bytes_mut();
+        let kept = self.kept.iter().find(|(entry, ..)| entry.home == home);
+        if let Some((_, kept, _)) = kept {
+            // It is going there before this.
+            bytes.copy_from_slice(kept);
+        } else if pending.whole.is_none() {
+            let tag = Tag::new(Class::Data, Cause::Recovery);
+            area.dev.read_at(home.0 * size as u64, bytes, tag)?;
+        }
+        let (mut delta_bytes, wrong) = (Vec::new(), |what: &str| {
+            SchemeError::Unusable(format!(
+                "{what} of block {home} is not what it was: a part of the newest content is lost"
+            ))
+        });
+        for (n, t) in &pending.steps {
+            let found = &self.transactions[*n];
+            let tag = &found.tags[*t];
+            if tag.flags.contains(TagFlags::NON_DELTA) {
+                area.read(tag.place, bytes)?;
+                if tag.flags.contains(TagFlags::ESCAPE) {
+                    unescape(bytes);
+                }
+                if crc32c(!0, bytes) != tag.length {
+                    return Err(wrong("the copy in the journal"));
+                }
+                continue;
+            }
+            let (from, len) = (tag.place as usize, tag.length as usize);
+            let (checksum, delta) = found.record[from..from + len].split_at(DELTA_HEADER);
+            let with = delta::compressor(tag.compressor());
+            delta_bytes.clear();
+            if !with.is_some_and(|with| with.decompress(delta, size, &mut delta_bytes)) {
+                return Err(wrong("a delta"));
+            }
+            bytes
+                .iter_mut()
+                .zip(&delta_bytes)
+                .for_each(|(byte, delta)| *byte ^= delta);
+            if crc32c(!0, bytes).to_le_bytes() != *checksum {
+                return Err(wrong("the base of a delta"));
+            }
+        }
+        Ok(content.into())
+    }
+}
+
+/// All transactions that count.
+fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<Found>> {
+    let mut found: Vec<Found> = Vec::new();
+    let mut left = region.capacity();
+    while let Some(candidate) = Candidate::read(region, at, sequence, left)? {
+        if !is_planted(Bug::UncheckedReplay) && !candidate.is_committed(region) {
+            if candidate.is_followed(region, left)? {
+                let why = format!(
+                    "transaction {sequence} in its region is damaged, and there are later ones"
+                );
+                return Err(SchemeError::Unusable(why));
+            }
+            break;
+        }
+        left -= candidate.length();
+        at += candidate.length();
+        sequence = sequence.next();
+        found.push(Found {
+            sequence: candidate.sequence,
+            at: candidate.at,
+            end: at,
+            tags: candidate.tags,
+            record: candidate.record,
+        });
+    }
+    if region.committed()?.is_at_or_after(sequence) {
+        let why = format!("transaction {sequence} in its region was durable, and is damaged");
+        return Err(SchemeError::Unusable(why));
+    }
+    Ok(found)
+}
+
+/// What may be a transaction.
+struct Candidate {
+    sequence: Tid,
+    at: u64,
+    tags: Vec<BlockTag>,
+    /// All of it up to the end of the commit record.
+    record: Vec<u8>,
+    /// Where that begins.
+    body: usize,
+}
+
+impl Candidate {
+    /// The one with that number at a position, if there is one in at most so many bytes.
+    fn read(region: &Region, at: u64, sequence: Tid, most: u64) -> Result<Option<Self>> {
+        let mut descriptor = [0; DESCRIPTOR_SIZE];
+        if most < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
+            return Ok(None);
+        }
+        region.read(at, &mut descriptor)?;
+        let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
+            return Ok(None);
+        };
+        let mut raw = vec![0; count * TAG_SIZE];
+        region.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
+        let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
+        let Some(body) = body_end(&tags, most) else {
+            return Ok(None);
+        };
+        let mut record = vec![0; body + COMMIT_SIZE];
+        region.read(at, &mut record)?;
+        Ok(Some(Self {
+            sequence,
+            at,
+            tags,
+            record,
+            body,
+        }))
+    }
+
+    /// Its commit record vouches for it.
+    fn is_committed(&self, region: &Region) -> bool {
+        let seed = region.seed(self.at, self.sequence);
+        is_committed(
+            &self.record,
+            self.body,
+            self.tags.len(),
+            self.sequence,
+            seed,
+        )
+    }
+
+    /// Bytes of the ring that it takes.
+    fn length(&self) -> u64 {
+        (self.record.len() as u64).next_multiple_of(LINE)
+    }
+
+    /// Whether an intact transaction with the next number lies behind it; `left`: bytes of the ring
+    /// from its beginning on.
+    fn is_followed(&self, region: &Region, left: u64) -> Result<bool> {
+        let (at, next) = (self.at + self.length(), self.sequence.next());
+        let following = Self::read(region, at, next, left - self.length())?;
+        Ok(following.is_some_and(|following| following.is_committed(region)))
+    }
+}

@@ -1,0 +1,440 @@
+//! The classic write-ahead block journal, in genuine JBD2 format: what the kernel and e2fsck
+//! replay, and the baseline of all five papers.
+//!
+//! Source: kernel `Documentation/filesystems/ext4/journal.rst`; Tweedie, "Journaling the Linux
+//! ext2fs Filesystem" (LinuxExpo 1998).
+//!
+//! A commit, in order of writes:
+//! 1. if the log was marked empty: the journal superblock with the log's start, durable;
+//! 2. `ordered`: data home;
+//! 3. revoke records, descriptors and the blocks they name, into the log;
+//! 4. flush: data and body are durable;
+//! 5. the commit record, durable (it does not cover the blocks' contents by a checksum, hence step
+//!    4);
+//! 6. `writeback`: data home, and a flush, since the caller asked for durable data.
+//!
+//! With `journal_async_commit` steps 3 to 5 are one write and one flush where the commit block's
+//! checksum covers everything that it vouches for: a transaction without ordered data and without
+//! revoke records. Its chance of taking a torn body for a whole one is that of a CRC-32, 1 in 2^32
+//! torn commits.
+//!
+//! A transaction without metadata in `ordered` and `writeback` has nothing to log: its data goes
+//! home and is flushed.
+//!
+//! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with
+//! the new tail (durable), and only then may their blocks be written again.
+//!
+//! Deviations from the kernel: transactions are numbered when they are written, so an empty one
+//! leaves no gap; a block freed while a checkpoint is writing it holds back the direct write of its
+//! next owner's data; revoke records are written only for blocks that the live log holds.
+//!
+//! Recovery: see [`recovery`].
+
+mod live;
+mod record;
+mod recovery;
+
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{Cause, Class, Dirty, Remap, Tag};
+
+use self::live::{Committed, Due, Live, Logged, Span};
+use self::record::Records;
+use crate::parts::area::Area;
+use crate::parts::home::{InFlight, Write, write_home};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{
+    About, Backlog, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
+    Parts, Result, Scheme, SchemeError, Snapshot, Terms, Wants,
+};
+use stetfs_sync::Mutex;
+
+pub(crate) static ABOUT: About = About {
+    name: "jbd2",
+    title: "the kernel's block journal: log, then copy home",
+    source: "kernel Documentation/filesystems/ext4/journal.rst",
+    modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
+    needs_journal_area: true,
+    needs_pmem: false,
+    needs_remap: false,
+    nvm: None,
+    caches: false,
+    is_jbd2: true,
+    atomic: true,
+    cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks, n blocks more at checkpoint",
+    options: &[&ASYNC_COMMIT],
+};
+
+/// ext4's option of that name.
+pub(super) static ASYNC_COMMIT: OptionAbout = OptionAbout {
+    name: "journal_async_commit",
+    syntax: "on|off",
+    default: "off",
+    what: "write the commit block with the body that its checksum covers: one flush a commit \
+        instead of two",
+};
+
+struct Jbd2 {
+    area: Area,
+    records: Records,
+    mode: DataMode,
+    async_commit: bool,
+    /// What is logged gets home by a change of the device's table, with the commit after which so
+    /// many blocks of the log are taken.
+    remap: Option<u32>,
+    live: Live,
+    /// Contents that may be held before a checkpoint is wanted, in blocks.
+    most_held: usize,
+    /// One checkpoint at a time.
+    checkpointing: Mutex<()>,
+    in_flight: InFlight,
+    /// The journal superblock as it stands on the medium.
+    superblock: Mutex<record::Super>,
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    open_as(&ABOUT, args, None)
+}
+
+/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home, or
+/// remaps it with the commit after which `remap` blocks of the log are taken, or a quarter of it if
+/// that is less.
+pub(super) fn open_as(about: &'static About, args: OpenArgs, remap: Option<u32>) -> Result<Parts> {
+    args.options.check_known(about)?;
+    if args.log.is_empty() {
+        return Err(SchemeError::Unusable(
+            "the volume has no journal; make one with `tune2fs -j`, or mount with scheme=null"
+                .to_owned(),
+        ));
+    }
+    let mode = args.options.data.unwrap_or(about.modes[0]);
+    let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+    let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
+    let (mut superblock, report) = recovery::recover(&mut area, &args, remap.is_some())?;
+    if args.writable {
+        superblock.set_async_commit(async_commit);
+    }
+    let records = Records::new(&superblock);
+    let span = Span {
+        head: area.first,
+        free: area.capacity(),
+        sequence: superblock.fields.sequence,
+        marked_empty: true,
+        transactions: Default::default(),
+    };
+    let jbd2 = Jbd2 {
+        most_held: (args.memory / args.block_size).max(16),
+        remap: remap.map(|blocks| blocks.min(area.capacity() / 4)),
+        area,
+        records,
+        mode,
+        async_commit,
+        live: Live::new(span),
+        checkpointing: Mutex::new(()),
+        in_flight: InFlight::default(),
+        superblock: Mutex::new(superblock),
+    };
+    let terms = Terms {
+        promise: match mode {
+            DataMode::Journal => DataPromise::Atomic,
+            DataMode::Ordered => DataPromise::Ordered,
+            DataMode::Writeback => DataPromise::Writeback,
+        },
+        mark: Mark::NeedsRecovery,
+        // As jbd2's j_max_transaction_buffers: a quarter, so that placing at commit and the
+        // records have room, and the next transaction finds some.
+        max_transaction: jbd2.area.capacity() / 4,
+        logs_data: mode == DataMode::Journal,
+        wants: Wants::default(),
+        relocates: false,
+        remaps: jbd2.remap.and(jbd2.area.dev.remap()).map(Remap::means),
+        is_buffer_cache: false,
+        keeps: false,
+    };
+    Ok((Box::new(jbd2), terms, report))
+}
+
+impl Scheme for Jbd2 {
+    fn read(&self, block: BlockNo) -> Result<Held> {
+        Ok(self.live.content(block).map_or(Held::Home, Held::Here))
+    }
+
+    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        self.live.holds_any(start, count)
+    }
+
+    fn commit(&self, txn: &Snapshot) -> Result<()> {
+        let logged: Vec<&LoggedBlock> = match self.mode {
+            DataMode::Journal => txn.data.iter().chain(&txn.meta).collect(),
+            _ => txn.meta.iter().collect(),
+        };
+        let revoked: Vec<BlockNo> = txn
+            .revoked
+            .iter()
+            .copied()
+            .filter(|&b| self.live.is_logged(b) && !is_planted(Bug::ForgottenRevoke))
+            .collect();
+        let mut body = Dirty::on(&*self.area.dev);
+        let has_log = !(logged.is_empty() && revoked.is_empty());
+        let data_first = self.mode == DataMode::Ordered && !is_planted(Bug::LateOrderedData);
+        if data_first || !has_log {
+            self.in_flight
+                .write_data(&mut body, self.area.block_size, &txn.data)?;
+        }
+        if !has_log {
+            // Nothing that a record would have to make valid.
+            let _durable = body.submit().flush(Cause::Home)?;
+            return Ok(());
+        }
+        self.write_log(body, txn, &logged, &revoked)?;
+        let is_time = self.remap.is_some_and(|blocks| self.used() >= blocks);
+        if is_time && self.is_prompt() {
+            // All of it: that costs no copy, and the device can use the places of what was there
+            // before.
+            self.checkpoint_until(|_| false)?;
+        }
+        if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
+            let mut data = Dirty::on(&*self.area.dev);
+            self.in_flight
+                .write_data(&mut data, self.area.block_size, &txn.data)?;
+            let _durable = data.submit().flush(Cause::Home)?;
+        }
+        Ok(())
+    }
+
+    fn backlog(&self) -> Backlog {
+        let is_full = self.used() > self.area.capacity() / 2;
+        Backlog {
+            is_due: is_full || self.live.held() > self.most_held,
+            forced: 0,
+        }
+    }
+
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        // No more contents are held than there are blocks in the log.
+        let most =
+            (self.area.capacity() / 4).min(u32::try_from(self.most_held).unwrap_or(u32::MAX));
+        self.checkpoint_until(|span| match goal {
+            Goal::Some | Goal::All => false,
+            Goal::Background => self.area.capacity() - span.free <= most,
+        })
+    }
+
+    fn close(&self) -> Result<()> {
+        self.checkpoint(Goal::All)?;
+        let mut span = self.live.span.lock();
+        self.superblock.lock().set_async_commit(false);
+        self.update_superblock(0, span.sequence)?;
+        span.marked_empty = true;
+        Ok(())
+    }
+}
+
+impl Jbd2 {
+    /// Blocks of the log that are taken.
+    fn used(&self) -> u32 {
+        self.area.capacity() - self.live.span.lock().free
+    }
+
+    fn flush(&self, cause: Cause) -> Result<()> {
+        Ok(self.area.dev.flush(cause)?)
+    }
+
+    /// A remap costs nothing, so it need not wait for a checkpoint.
+    fn is_prompt(&self) -> bool {
+        let is_free = |remap: &dyn Remap| remap.least_run_bytes() == 0;
+        self.remap.is_some() && self.area.dev.remap().is_some_and(is_free)
+    }
+
+    /// Steps 1 and 3 to 5.
+    fn write_log(
+        &self,
+        mut body: Dirty<'_>,
+        txn: &Snapshot,
+        logged: &[&LoggedBlock],
+        revoked: &[BlockNo],
+    ) -> Result<()> {
+        let needed = self.records.log_blocks(logged.len(), revoked.len());
+        self.make_room(needed)?;
+        if self.live.held() > 2 * self.most_held {
+            // The background does not keep up: whoever commits helps, or waits for it.
+            self.checkpoint(Goal::Background)?;
+        }
+        let (head, sequence) = self.begin_log()?;
+        let records = self.records.body(sequence, logged, revoked);
+        let mut parts = records.parts(logged);
+        let len = parts.len() as u32 + 1;
+        assert_eq!(
+            len, needed,
+            "the transaction is as long as it was said to be"
+        );
+        let commit = self.records.commit(sequence, txn.time, &records, &parts);
+        if self.is_covered(txn, revoked) {
+            let record = Tag::new(Class::Journal, Cause::CommitRecord);
+            parts.push((record, commit.bytes()));
+            self.area.write_covering_commit(body, head, &parts)?;
+        } else {
+            let commit_at = self.area.step(head, len - 1);
+            if is_planted(Bug::RecordBeforeBody) {
+                self.area.write_unvouched(commit_at, commit.bytes(), true)?;
+            }
+            self.area.write(&mut body, head, &parts)?;
+            if is_planted(Bug::MissingBodyFlush) {
+                self.area.write_unvouched(commit_at, commit.bytes(), true)?;
+            } else if is_planted(Bug::MissingRecordFlush) {
+                let _durable = body.submit().flush(Cause::Log)?;
+                self.area
+                    .write_unvouched(commit_at, commit.bytes(), false)?;
+            } else {
+                let durable = body.submit().flush(Cause::Log)?;
+                self.area.write_commit(durable, commit_at, commit.bytes())?;
+            }
+        }
+        if is_planted(Bug::LateFirstMark) && self.live.span.lock().marked_empty {
+            let mut superblock = self.superblock.lock();
+            let bytes = superblock.update(head, sequence);
+            self.area.write_unvouched(0, bytes, false)?;
+            self.live.span.lock().marked_empty = false;
+        }
+        let homes = logged.iter().map(|b| b.home).collect();
+        let versions = logged.iter().enumerate().map(|(n, b)| Committed {
+            home: b.home,
+            class: b.class,
+            content: b.content.clone(),
+            at: records.place(n).map(|place| self.area.step(head, place)),
+        });
+        let logged = Logged {
+            sequence,
+            start: head,
+            len,
+            homes,
+        };
+        let head = self.area.step(head, len);
+        self.live.add(logged, head, versions, &txn.revoked);
+        Ok(())
+    }
+
+    /// The commit block's checksum vouches for everything that must be there with it: not for data
+    /// at home, and not for revoke blocks, which version 1 leaves out.
+    fn is_covered(&self, txn: &Snapshot, revoked: &[BlockNo]) -> bool {
+        let ordered_data = self.mode == DataMode::Ordered && !txn.data.is_empty();
+        self.async_commit && revoked.is_empty() && !ordered_data
+    }
+
+    /// Where the transaction goes. A log that is marked empty is first marked as beginning there.
+    fn begin_log(&self) -> Result<(u32, Tid)> {
+        let (head, sequence, marked_empty) = {
+            let span = self.live.span.lock();
+            (span.head, span.sequence, span.marked_empty)
+        };
+        if marked_empty && !is_planted(Bug::LateFirstMark) {
+            self.update_superblock(head, sequence)?;
+            self.live.span.lock().marked_empty = false;
+        }
+        Ok((head, sequence))
+    }
+
+    /// Waits for `needed` free log blocks, checkpointing as far as that takes.
+    fn make_room(&self, needed: u32) -> Result<()> {
+        // One block stays free: a head that meets the tail would look like an empty log.
+        if needed >= self.area.capacity() {
+            let why = format!(
+                "a transaction of {needed} blocks does not fit into its {} blocks",
+                self.area.capacity()
+            );
+            return Err(SchemeError::Unusable(why));
+        }
+        if self.live.span.lock().free > needed {
+            return Ok(());
+        }
+        self.checkpoint_until(|span| span.free > needed)
+    }
+
+    /// Takes transactions out of the log, oldest first, until `enough` says so of the span that
+    /// would remain.
+    fn checkpoint_until(&self, enough: impl Fn(&Span) -> bool) -> Result<()> {
+        let _one_at_a_time = self.checkpointing.lock();
+        // Where that costs nothing, records are released too.
+        let all = self.is_prompt();
+        let (n, tail, sequence, taken) = {
+            let mut span = self.live.span.lock();
+            let free = span.free;
+            let mut n = 0;
+            while n < span.transactions.len() && !enough(&span) {
+                span.free += span.transactions[n].len;
+                n += 1;
+            }
+            span.free = free;
+            let (tail, sequence) = match span.transactions.get(n) {
+                Some(logged) => (logged.start, logged.sequence),
+                None => (span.head, span.sequence),
+            };
+            let taken: Vec<_> = match all {
+                true => span.transactions.range(..n),
+                false => span.transactions.range(..0),
+            }
+            .map(|logged| (logged.start, logged.len))
+            .collect();
+            (n, tail, sequence, taken)
+        };
+        if n == 0 {
+            return Ok(());
+        }
+        let due = self.in_flight.take_off(|| self.live.due(n), |due| due.home);
+        let remapped = self.write_due(&due)?;
+        if !is_planted(Bug::LateTail) {
+            self.update_superblock(tail, sequence)?;
+        }
+        // The copies that homes share now.
+        let released = if all { taken } else { remapped };
+        for (start, len) in released {
+            self.area.release(start, len)?;
+        }
+        self.live.drop_oldest(n);
+        Ok(())
+    }
+
+    /// Brings home what is in flight; what was remapped, as runs of log blocks.
+    fn write_due(&self, due: &[Due]) -> Result<Vec<(u32, u32)>> {
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let landed = self.bring_home(due);
+        self.in_flight.land();
+        let remapped = landed?;
+        self.live.are_home(due);
+        Ok(remapped)
+    }
+
+    /// By remapping what the log holds as it is, the rest by writing it. Durable when it returns.
+    fn bring_home(&self, due: &[Due]) -> Result<Vec<(u32, u32)>> {
+        let place = |d: &&Due| d.at.filter(|_| self.remap.is_some()).map(|at| (d.home, at));
+        let (remapped, written) = self.area.split(due.iter().collect(), place)?;
+        let pairs = remapped.iter().filter_map(|d| Some((d.home, d.at?)));
+        self.area.remap(pairs)?;
+        let mut at: Vec<u32> = remapped.iter().filter_map(|d| d.at).collect();
+        at.sort_unstable();
+        let runs = at.chunk_by(|a, b| a + 1 == *b);
+        let remapped = runs.map(|run| (run[0], run.len() as u32)).collect();
+        if written.is_empty() {
+            return Ok(remapped);
+        }
+        let writes = written.iter().map(|d| Write {
+            home: d.home,
+            class: d.class,
+            content: &d.content,
+        });
+        let (dev, size) = (&*self.area.dev, self.area.block_size);
+        write_home(dev, size, Cause::Checkpoint, writes.collect())?;
+        if !is_planted(Bug::MissingCheckpointFlush) {
+            self.flush(Cause::Checkpoint)?;
+        }
+        Ok(remapped)
+    }
+
+    /// Where the log begins; `start` 0 says that it is empty. Durable when it returns.
+    fn update_superblock(&self, start: u32, sequence: Tid) -> Result<()> {
+        let mut superblock = self.superblock.lock();
+        let bytes = superblock.update(start, sequence);
+        self.area.write_record(0, bytes, Cause::Control)
+    }
+}

@@ -1,0 +1,217 @@
+//! The live part of the log: which transactions are in it, and the newest committed version of each
+//! block that is not home yet.
+//!
+//! A block stays in the index until the log's tail has passed its newest copy, even when its
+//! content is home: until then a replay would write that copy, so freeing the block needs a revoke
+//! record.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{BlockRef, Class};
+
+use stetfs_planted::{Bug, is_planted};
+use stetfs_sync::{Mutex, RwLock};
+
+/// A committed transaction in the log.
+pub(super) struct Logged {
+    pub(super) sequence: Tid,
+    /// Its first log block.
+    pub(super) start: u32,
+    /// Its log blocks, records included.
+    pub(super) len: u32,
+    /// The blocks that it logged.
+    pub(super) homes: Vec<BlockNo>,
+}
+
+/// The newest committed version of a block.
+struct Version {
+    sequence: Tid,
+    class: Class,
+    /// `None` once it is home.
+    content: Option<BlockRef>,
+    /// The log block that holds it as it is.
+    at: Option<u32>,
+}
+
+/// A block of a transaction that is durable in the log.
+pub(super) struct Committed {
+    pub(super) home: BlockNo,
+    pub(super) class: Class,
+    pub(super) content: BlockRef,
+    /// The log block that holds it as it is; none when it had to be changed to be logged.
+    pub(super) at: Option<u32>,
+}
+
+/// Where the log begins and ends.
+pub(super) struct Span {
+    /// Where the next transaction goes.
+    pub(super) head: u32,
+    /// Log blocks that may be written.
+    pub(super) free: u32,
+    /// The next transaction's sequence number.
+    pub(super) sequence: Tid,
+    /// The journal superblock says that the log is empty (`s_start` = 0).
+    pub(super) marked_empty: bool,
+    pub(super) transactions: VecDeque<Logged>,
+}
+
+pub(super) struct Live {
+    pub(super) span: Mutex<Span>,
+    index: RwLock<HashMap<BlockNo, Version>>,
+    /// Blocks whose content is held here.
+    held: AtomicUsize,
+}
+
+/// A block that a checkpoint writes home.
+pub(super) struct Due {
+    pub(super) home: BlockNo,
+    pub(super) class: Class,
+    pub(super) content: BlockRef,
+    /// The log block that holds it as it is.
+    pub(super) at: Option<u32>,
+    sequence: Tid,
+}
+
+impl Live {
+    pub(super) fn new(span: Span) -> Self {
+        Self {
+            span: Mutex::new(span),
+            index: RwLock::default(),
+            held: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    pub(super) fn content(&self, block: BlockNo) -> Option<BlockRef> {
+        if self.held() == 0 {
+            return None;
+        }
+        self.index
+            .read()
+            .get(&block)
+            .and_then(|v| v.content.clone())
+    }
+
+    pub(super) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        if self.held() == 0 {
+            return false;
+        }
+        let index = self.index.read();
+        let holds = |v: Option<&Version>| v.is_some_and(|v| v.content.is_some());
+        u64::from(count) > index.len() as u64
+            || (0..u64::from(count)).any(|i| holds(index.get(&start.plus(i))))
+    }
+
+    /// A copy of the block is in the live log: freeing it needs a revoke record.
+    pub(super) fn is_logged(&self, block: BlockNo) -> bool {
+        self.index.read().contains_key(&block)
+    }
+
+    /// Transaction `logged` is durable: its versions are the newest, what it revoked is gone, and
+    /// the next one goes to `head`.
+    pub(super) fn add(
+        &self,
+        logged: Logged,
+        head: u32,
+        versions: impl Iterator<Item = Committed>,
+        revoked: &[BlockNo],
+    ) {
+        let mut index = self.index.write();
+        let mut held = 0isize;
+        for block in versions {
+            let version = Version {
+                sequence: logged.sequence,
+                class: block.class,
+                content: Some(block.content),
+                at: block.at,
+            };
+            let before = index.insert(block.home, version);
+            held += isize::from(before.is_none_or(|v| v.content.is_none()));
+        }
+        for block in revoked {
+            if index.remove(block).is_some_and(|v| v.content.is_some()) {
+                held -= 1;
+            }
+        }
+        drop(index);
+        self.held.fetch_add(held as usize, Relaxed);
+        // All at once: to a checkpoint, a log whose end lies behind a transaction that is not
+        // listed has no need of it.
+        let mut span = self.span.lock();
+        span.head = head;
+        span.free -= logged.len;
+        span.sequence = logged.sequence.next();
+        if is_planted(Bug::LateListing) {
+            drop(span);
+            span = self.span.lock();
+        }
+        span.transactions.push_back(logged);
+    }
+
+    /// What must be written home so that the first `n` transactions can leave the log: the newest
+    /// version of each of their blocks, unless a later transaction logged it again.
+    pub(super) fn due(&self, n: usize) -> Vec<Due> {
+        let span = self.span.lock();
+        let index = self.index.read();
+        let mut due = Vec::new();
+        for logged in span.transactions.iter().take(n) {
+            for &home in &logged.homes {
+                if let Some(Version {
+                    sequence,
+                    class,
+                    content: Some(content),
+                    at,
+                }) = index.get(&home)
+                    && *sequence == logged.sequence
+                {
+                    due.push(Due {
+                        home,
+                        class: *class,
+                        content: content.clone(),
+                        at: *at,
+                        sequence: *sequence,
+                    });
+                }
+            }
+        }
+        due
+    }
+
+    /// These versions are durable at home.
+    pub(super) fn are_home(&self, due: &[Due]) {
+        let mut index = self.index.write();
+        let mut home = 0;
+        for block in due {
+            if let Some(version) = index.get_mut(&block.home)
+                && version.sequence == block.sequence
+            {
+                home += usize::from(version.content.take().is_some());
+            }
+        }
+        self.held.fetch_sub(home, Relaxed);
+    }
+
+    /// The first `n` transactions are no longer replayed by anybody: forget them and free their
+    /// blocks.
+    pub(super) fn drop_oldest(&self, n: usize) {
+        let mut span = self.span.lock();
+        let mut index = self.index.write();
+        for logged in span.transactions.drain(..n).collect::<Vec<_>>() {
+            span.free += logged.len;
+            for home in logged.homes {
+                if index
+                    .get(&home)
+                    .is_some_and(|v| v.sequence == logged.sequence)
+                {
+                    index.remove(&home);
+                }
+            }
+        }
+    }
+}

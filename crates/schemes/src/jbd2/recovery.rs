@@ -1,0 +1,384 @@
+//! What a crash left in the log, and what is done with it.
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | `s_start` = 0 | nothing | everything was written home before the log was marked empty |
+//! | a block without JBD2's magic, or with another sequence number | the log ends | never written in this lap, or left from an earlier one |
+//! | descriptors, revoke blocks and an intact commit block of the expected number | the transaction counts | its body was durable before its commit block was written |
+//! | a damaged record and no intact commit block of that number behind it | the log ends | it was in flight when the power went: nobody was told that it is durable |
+//! | a damaged record and an intact commit block of that number behind it | error, nothing is written | the body was durable once and was damaged since; leaving it out would lose confirmed data silently |
+//! | with asynchronous commits: a body that does not fit its checksums, and the next transaction behind it | error, nothing is written | a transaction is begun only when the one before it is durable |
+//! | with asynchronous commits: a body that does not fit its checksums, and nothing behind it | the log ends | it was in flight; the commit block was durable before the body |
+//! | a block named in the same or a later transaction's revoke block | this copy is not written | the block was freed after; its new owner's content is already home |
+//! | a block logged several times | the newest copy is written, once | it contains the older changes |
+//! | a logged block that does not fit its tag's checksum | error | as above: it was durable once |
+//! | a tag that names a block outside the volume or inside the journal | error | no file system wrote that |
+//!
+//! All blocks go home, then a flush, then the journal superblock says that the log is empty. A
+//! second crash before that finds the same log and does the same again. The next transaction skips
+//! one sequence number, so that remains of an incomplete one can never be taken for parts of it.
+
+use hashbrown::HashMap;
+use stetfs_format::checksum::crc32_be;
+use stetfs_format::jbd2::{
+    BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, JournalIncompat, LogFormat,
+    RevokeBlock, Tag, unescape,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::{Block, BlockRef, Cause, Class};
+
+use super::record::Super;
+use crate::parts::area::Area;
+use crate::parts::home::{Write, write_home};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
+
+/// Blocks put in place at a time: bounds the memory.
+const BATCH: usize = 1024;
+
+/// Reads the journal superblock, sets the log's bounds, recovers if that is needed and allowed.
+pub(super) fn recover(
+    area: &mut Area,
+    args: &OpenArgs,
+    remaps: bool,
+) -> Result<(Super, RecoveryReport)> {
+    let mut raw = Block::zeroed(args.block_size);
+    area.read(0, raw.bytes_mut())?;
+    let mut superblock = Super::decode(raw)?;
+    area.set_log(superblock.fields.first, superblock.fields.log_end())?;
+    let mut report = RecoveryReport {
+        journal_errno: superblock.fields.errno,
+        ..Default::default()
+    };
+    if superblock.fields.start != 0 {
+        report.was_needed = true;
+        if !args.writable {
+            return Err(SchemeError::Unusable(
+                "it must be replayed, which needs a writable device".to_owned(),
+            ));
+        }
+        if superblock
+            .fields
+            .feature_incompat
+            .contains(JournalIncompat::FAST_COMMIT)
+        {
+            return Err(SchemeError::Unusable(
+                "it holds fast commits, which stetfs does not replay; run e2fsck first".to_owned(),
+            ));
+        }
+        replay(area, args, remaps, &mut superblock, &mut report)?;
+    }
+    if args.writable {
+        superblock.fields.errno = 0;
+        superblock.set_features(args.has_64bit, args.has_metadata_csum);
+    }
+    Ok((superblock, report))
+}
+
+fn replay(
+    area: &Area,
+    args: &OpenArgs,
+    remaps: bool,
+    superblock: &mut Super,
+    report: &mut RecoveryReport,
+) -> Result<()> {
+    let fields = &superblock.fields;
+    let is_async = fields
+        .feature_incompat
+        .contains(JournalIncompat::ASYNC_COMMIT);
+    let scan = Scan {
+        area,
+        format: &fields.log_format(),
+        is_async,
+    };
+    let transactions = scan.transactions(fields.start, fields.sequence)?;
+    let next = transactions
+        .last()
+        .map_or(fields.sequence, |t| t.sequence.next());
+    if let (Some(first), Some(last)) = (transactions.first(), transactions.last()) {
+        report.sequences = Some((first.sequence.0, last.sequence.0));
+        report.transactions = transactions.len() as u32;
+    }
+    let copies = newest_copies(&transactions, report);
+    for copy in &copies {
+        let block = copy.tag.block;
+        if block.0 >= args.blocks || area.contains(block) {
+            return Err(Corrupt::JournalTagBlock(block).into());
+        }
+    }
+    // A block that had to be changed to be logged has to be written.
+    let place = |copy: &Copy| {
+        let is_remapped = remaps && !copy.tag.escaped;
+        is_remapped.then_some((copy.tag.block, copy.at))
+    };
+    let blocks = copies.len() as u64;
+    let (remapped, written) = area.split(copies, place)?;
+    for copy in &remapped {
+        // That it is intact: its checksum.
+        scan.content(copy)?;
+    }
+    area.remap(remapped.iter().map(|copy| (copy.tag.block, copy.at)))?;
+    for batch in written.chunks(BATCH) {
+        let contents = batch
+            .iter()
+            .map(|copy| scan.content(copy))
+            .collect::<Result<Vec<_>>>()?;
+        let writes = batch.iter().zip(&contents).map(|(copy, content)| Write {
+            home: copy.tag.block,
+            class: Class::Journal,
+            content,
+        });
+        write_home(
+            &*area.dev,
+            area.block_size,
+            Cause::Recovery,
+            writes.collect(),
+        )?;
+    }
+    report.blocks = blocks;
+    if !is_planted(Bug::MissingReplayFlush) {
+        area.dev.flush(Cause::Recovery)?;
+    }
+    let next = match is_planted(Bug::ReusedSequence) {
+        true => superblock.fields.sequence,
+        false => next.next(),
+    };
+    area.write_record(0, superblock.update(0, next), Cause::Recovery)
+}
+
+/// A complete transaction in the log.
+struct Found {
+    sequence: Tid,
+    copies: Vec<Copy>,
+    revoked: Vec<BlockNo>,
+}
+
+/// A logged block.
+#[derive(Clone, Copy)]
+struct Copy {
+    tag: Tag,
+    sequence: Tid,
+    at: u32,
+}
+
+/// The copies to be written, each block once, in ascending order.
+fn newest_copies(transactions: &[Found], report: &mut RecoveryReport) -> Vec<Copy> {
+    let mut revoked: HashMap<BlockNo, Tid> = HashMap::new();
+    for found in transactions {
+        revoked.extend(found.revoked.iter().map(|&block| (block, found.sequence)));
+    }
+    let mut newest: HashMap<BlockNo, Copy> = HashMap::new();
+    for copy in transactions.iter().flat_map(|found| &found.copies) {
+        let is_revoked = revoked
+            .get(&copy.tag.block)
+            .is_some_and(|r| r.is_at_or_after(copy.sequence));
+        if is_revoked && !is_planted(Bug::IgnoredRevoke) {
+            report.revoked += 1;
+        } else if is_planted(Bug::OldestCopy) {
+            newest.entry(copy.tag.block).or_insert(*copy);
+        } else {
+            newest.insert(copy.tag.block, *copy);
+        }
+    }
+    let mut copies: Vec<Copy> = newest.into_values().collect();
+    copies.sort_unstable_by_key(|copy| copy.tag.block);
+    copies
+}
+
+/// How a transaction ended.
+enum End {
+    /// Its commit block is intact; the log goes on at this block.
+    Committed(Found, u32),
+    /// The log ends before it.
+    Absent,
+    /// A record of it is damaged, or its body does not fit its commit block, behind which the log
+    /// would go on at this block.
+    Damaged(Corrupt, Option<u32>),
+}
+
+struct Scan<'a> {
+    area: &'a Area,
+    format: &'a LogFormat,
+    is_async: bool,
+}
+
+impl Scan<'_> {
+    fn transactions(&self, start: u32, first: Tid) -> Result<Vec<Found>> {
+        let (mut at, mut sequence) = (start, first);
+        let mut left = self.area.capacity();
+        let mut transactions = Vec::new();
+        loop {
+            match self.transaction(at, sequence, &mut left)? {
+                End::Committed(found, next) => {
+                    transactions.push(found);
+                    (at, sequence) = (next, sequence.next());
+                }
+                End::Absent => return Ok(transactions),
+                End::Damaged(corrupt, next) => {
+                    if self.is_committed_behind(at, sequence)?
+                        || self.is_followed(next, sequence)?
+                    {
+                        return Err(corrupt.into());
+                    }
+                    return Ok(transactions);
+                }
+            }
+        }
+    }
+
+    /// Reads the transaction that should begin at log block `at`; `left` blocks of the log were not
+    /// looked at yet.
+    fn transaction(&self, mut at: u32, sequence: Tid, left: &mut u32) -> Result<End> {
+        let mut block = Block::zeroed(self.area.block_size);
+        let mut found = Found {
+            sequence,
+            copies: Vec::new(),
+            revoked: Vec::new(),
+        };
+        let mut crc = !0;
+        loop {
+            if *left == 0 {
+                return Ok(End::Absent);
+            }
+            self.area.read(at, block.bytes_mut())?;
+            *left -= 1;
+            let header = Header::decode(block.bytes())
+                .filter(|h| h.sequence == sequence || is_planted(Bug::StaleLap));
+            match header.and_then(|h| h.known_type()) {
+                Some(BlockType::Descriptor) => {
+                    let before = found.copies.len();
+                    if let Err(corrupt) = self.descriptor(block.bytes(), at, &mut found, left) {
+                        return Ok(End::Damaged(corrupt, None));
+                    }
+                    crc = self.body_crc(crc, block.bytes(), &found.copies[before..])?;
+                    at = self.area.step(at, (found.copies.len() - before) as u32);
+                }
+                Some(BlockType::Revoke) => match RevokeBlock::decode(block.bytes(), self.format) {
+                    Ok(revoke) => found.revoked.extend(revoke.blocks()),
+                    Err(corrupt) => return Ok(End::Damaged(corrupt, None)),
+                },
+                Some(BlockType::Commit) => {
+                    let commit =
+                        CommitBlock::decode(block.bytes(), self.format).and_then(|commit| {
+                            match is_planted(Bug::UncheckedReplay) {
+                                true => Ok(()),
+                                false => commit.check_transaction(crc),
+                            }
+                        });
+                    let next = self.area.step(at, 1);
+                    let whole = match commit {
+                        Ok(()) => self.check_body(&found)?,
+                        Err(corrupt) => Err(corrupt),
+                    };
+                    return Ok(match whole {
+                        Ok(()) => End::Committed(found, next),
+                        Err(corrupt) => End::Damaged(corrupt, Some(next)),
+                    });
+                }
+                _ => return Ok(End::Absent),
+            }
+            at = self.area.step(at, 1);
+        }
+    }
+
+    /// Takes the tags of a descriptor at `at`; its blocks follow it.
+    fn descriptor(
+        &self,
+        block: &[u8],
+        mut at: u32,
+        found: &mut Found,
+        left: &mut u32,
+    ) -> Result<(), Corrupt> {
+        let descriptor = DescriptorBlock::decode(block, self.format)?;
+        for tag in descriptor.tags() {
+            let tag = tag?;
+            at = self.area.step(at, 1);
+            *left = left.saturating_sub(1);
+            found.copies.push(Copy {
+                tag,
+                sequence: found.sequence,
+                at,
+            });
+        }
+        Ok(())
+    }
+
+    /// Checksums v1: the CRC of everything in the body but the revoke blocks.
+    fn body_crc(&self, mut crc: u32, descriptor: &[u8], copies: &[Copy]) -> Result<u32> {
+        if self.format.checksum != ChecksumVersion::V1 {
+            return Ok(crc);
+        }
+        crc = crc32_be(crc, descriptor);
+        let mut logged = Block::zeroed(self.area.block_size);
+        for copy in copies {
+            self.area.read(copy.at, logged.bytes_mut())?;
+            crc = crc32_be(crc, logged.bytes());
+        }
+        Ok(crc)
+    }
+
+    /// With asynchronous commits the commit block may have become durable before the body.
+    fn check_body(&self, found: &Found) -> Result<Result<(), Corrupt>> {
+        if !self.is_async || self.format.checksum == ChecksumVersion::V1 {
+            return Ok(Ok(()));
+        }
+        let mut logged = Block::zeroed(self.area.block_size);
+        for copy in &found.copies {
+            self.area.read(copy.at, logged.bytes_mut())?;
+            if !self
+                .format
+                .is_intact(&copy.tag, copy.sequence, logged.bytes())
+            {
+                return Ok(Err(Corrupt::JournalTagChecksum(copy.tag.block)));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// With asynchronous commits: whether the transaction after `sequence` was begun at `next`.
+    fn is_followed(&self, next: Option<u32>, sequence: Tid) -> Result<bool> {
+        let (true, Some(next)) = (self.is_async, next) else {
+            return Ok(false);
+        };
+        let mut block = Block::zeroed(self.area.block_size);
+        self.area.read(next, block.bytes_mut())?;
+        let header = Header::decode(block.bytes());
+        Ok(header.is_some_and(|h| h.sequence == sequence.next() && h.known_type().is_some()))
+    }
+
+    /// Whether an intact commit block of `sequence` lies anywhere behind `at`, written when the
+    /// body was durable.
+    fn is_committed_behind(&self, at: u32, sequence: Tid) -> Result<bool> {
+        if self.is_async || !self.format.has_tails() {
+            return Ok(false);
+        }
+        let mut block = Block::zeroed(self.area.block_size);
+        for n in 0..self.area.capacity() {
+            self.area.read(self.area.step(at, n), block.bytes_mut())?;
+            if CommitBlock::decode(block.bytes(), self.format).is_ok_and(|c| c.tid == sequence) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A logged block as it belongs home.
+    fn content(&self, copy: &Copy) -> Result<BlockRef> {
+        let mut block = Block::zeroed(self.area.block_size);
+        self.area.read(copy.at, block.bytes_mut())?;
+        if !self
+            .format
+            .is_intact(&copy.tag, copy.sequence, block.bytes())
+        {
+            let why = format!(
+                "log block {} (home {}, transaction {}) does not fit its checksum; run e2fsck",
+                copy.at, copy.tag.block, copy.sequence
+            );
+            return Err(SchemeError::Unusable(why));
+        }
+        if copy.tag.escaped {
+            unescape(block.bytes_mut());
+        }
+        Ok(block.into())
+    }
+}

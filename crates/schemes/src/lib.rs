@@ -1,0 +1,33 @@
+//! The journaling schemes: one file each, all in the order of the contract's verbs
+//! ([`stetfs_scheme`]), and the list of them. What several need is in `parts`.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `registry` | the list |
+//! | `jbd2` | the kernel's block journal |
+//! | `shortcut` | Shortcut-JFS: a byte log in the volume's own memory |
+//! | `jftl` | the block journal, remapped home |
+//! | `dj` | Delta Journaling: deltas in NVRAM beside the volume |
+//! | `ubj`, `tinca`, `spindle` | caches in NVM that are the journal |
+//! | `null`, `relocate_all` | none, and one for tests |
+//! | `nvm/` | the cache of the three |
+//! | `delta` | differences of blocks, compressed |
+//! | `parts/` | the journal area, writing home, whose memory it is, checkpoints by time |
+#![forbid(unsafe_code)]
+
+pub mod delta;
+mod dj;
+mod jbd2;
+mod jftl;
+mod null;
+mod nvm;
+mod parts;
+mod registry;
+#[cfg(feature = "testing")]
+mod relocate_all;
+mod shortcut;
+mod spindle;
+mod tinca;
+mod ubj;
+
+pub use registry::{SCHEMES, find, find_option};

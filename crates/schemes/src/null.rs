@@ -1,0 +1,99 @@
+//! No journal: blocks go home when the transaction commits, in no order, and one flush ends it.
+//!
+//! Source: none. It is the floor for cost, and what the judges must catch: a power cut in the
+//! middle of a commit leaves some blocks of a transaction new and others old, and an overwritten
+//! block torn.
+//!
+//! Recovery:
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | anything | nothing | it is not: e2fsck must look at a volume that was not unmounted |
+
+use std::sync::Arc;
+
+use stetfs_format::BlockNo;
+use stetfs_media::{BlockDev, Cause};
+
+use crate::parts::home::{Write, write_home};
+use stetfs_scheme::{
+    About, DataPromise, Goal, Held, Mark, OpenArgs, Parts, RecoveryReport, Result, Scheme,
+    SchemeError, Snapshot, Terms, Wants,
+};
+
+pub(crate) static ABOUT: About = About {
+    name: "null",
+    title: "no journal: the floor for cost, unsafe by design",
+    source: "none",
+    modes: &[],
+    needs_journal_area: false,
+    needs_pmem: false,
+    needs_remap: false,
+    nvm: None,
+    caches: false,
+    is_jbd2: false,
+    atomic: false,
+    cost: "n blocks and 1 flush for a commit of n blocks",
+    options: &[],
+};
+
+struct Null {
+    dev: Arc<dyn BlockDev>,
+    block_size: usize,
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    if let Some(mode) = args.options.data {
+        let why = format!("there is no data={} without a journal", mode.name());
+        return Err(SchemeError::Option {
+            scheme: ABOUT.name,
+            why,
+        });
+    }
+    args.options.check_known(&ABOUT)?;
+    let null = Null {
+        dev: args.dev,
+        block_size: args.block_size,
+    };
+    let terms = Terms {
+        promise: DataPromise::Nothing,
+        mark: Mark::Unclean,
+        max_transaction: u32::MAX / 2,
+        logs_data: false,
+        wants: Wants::default(),
+        relocates: false,
+        remaps: None,
+        is_buffer_cache: false,
+        keeps: false,
+    };
+    Ok((Box::new(null), terms, RecoveryReport::default()))
+}
+
+impl Scheme for Null {
+    fn read(&self, _: BlockNo) -> Result<Held> {
+        Ok(Held::Home)
+    }
+
+    fn holds_any(&self, _: BlockNo, _: u32) -> bool {
+        false
+    }
+
+    fn commit(&self, txn: &Snapshot) -> Result<()> {
+        let blocks = txn.data.iter().chain(&txn.meta);
+        let writes = blocks.map(|b| Write {
+            home: b.home,
+            class: b.class,
+            content: &b.content,
+        });
+        write_home(&*self.dev, self.block_size, Cause::Home, writes.collect())?;
+        Ok(self.dev.flush(Cause::Home)?)
+    }
+
+    fn checkpoint(&self, _: Goal) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(self.dev.flush(Cause::Home)?)
+    }
+}

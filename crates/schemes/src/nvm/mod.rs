@@ -1,0 +1,743 @@
+//! A cache of the volume's blocks in persistent memory that is the journal too: what UBJ, Tinca and
+//! Spindle have in common.
+//!
+//! Where a block is, what commits, and how a crash is undone is each scheme's; here is what any
+//! such cache does: it knows in memory which blocks are in it, serves reads, takes in what was read
+//! from home, makes room, and writes home.
+//!
+//! - A block is *clean* (home has the same), *dirty* (it is committed, and home has something else)
+//!   or *dead* (it was freed: home need not have it). One that a transaction is changing is
+//!   *pinned*: it is neither evicted nor marked.
+//! - Room is made when none is left: the blocks that were used least recently (in a pool for
+//!   metadata: least often) go, a few at a time, dirty ones home first. Their entries are freed on
+//!   the medium, fenced, before anything is stored in their place.
+//! - One at a time writes home, so that an older version can never land on a newer one.
+//!
+//! Locks, in this order: `homing`, `rooms`, a shard. None but `homing` is held while the device is
+//! used.
+
+mod region;
+mod room;
+mod scheme;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry as MapEntry;
+use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState};
+use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState};
+use stetfs_format::private_log::Tail;
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::pmem::Dirty as Body;
+use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
+
+pub(super) use self::region::Region;
+pub(super) use self::scheme::{OnCache, Serving};
+use crate::parts::area::Area;
+use crate::parts::owner::{self, Claim, Look, Pair};
+use stetfs_scheme::{
+    About, CacheStats, DataPromise, Goal, Held, Mark, OpenArgs, OptionAbout, RecoveryReport,
+    Result, SchemeError, Terms, Wants,
+};
+use stetfs_sync::{Mutex, RwLock};
+
+pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
+    name: "keep-cache",
+    syntax: "on|off",
+    default: "off",
+    what: "leave the cache as it is at unmount, for a later mount with the same scheme; nobody \
+        else can use the volume until then",
+};
+
+const SHARDS: usize = 64;
+
+/// Blocks that are loaded and written home at once.
+const BATCH: usize = 1024;
+
+/// What a block is to its home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Clean,
+    Dirty,
+    /// It was freed.
+    Dead,
+}
+
+/// A block in the cache.
+struct Cached {
+    entry: u32,
+    slot: u32,
+    class: Class,
+    state: State,
+    /// Another one with each commit.
+    version: u32,
+    pinned: bool,
+    /// When it was used last, or how often: see [`Pool`].
+    used: AtomicU64,
+}
+
+#[derive(Default)]
+struct Shard {
+    map: RwLock<HashMap<BlockNo, Cached>>,
+    hits: AtomicU64,
+    dirty_hits: AtomicU64,
+}
+
+/// Blocks of the cache that are for the same. Each has its own way to find who goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pool {
+    /// Least recently used.
+    Data,
+    /// Least often used.
+    Meta,
+}
+
+/// What is free.
+#[derive(Default)]
+struct Rooms {
+    entries: Vec<u32>,
+    slots: [Vec<u32>; 2],
+    /// What becomes free with the next fence.
+    limbo: Vec<Place>,
+    victims: [VecDeque<(u64, BlockNo)>; 2],
+}
+
+/// An entry and the block that it names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) entry: u32,
+    pub(super) slot: u32,
+}
+
+/// What a commit may fill.
+#[derive(Default)]
+pub(super) struct Reserved {
+    pub(super) entries: Vec<u32>,
+    slots: [Vec<u32>; 2],
+}
+
+impl Reserved {
+    /// One of the blocks that were reserved, of that pool if there were enough.
+    pub(super) fn slot(&mut self, pool: Pool) -> u32 {
+        let [data, meta] = &mut self.slots;
+        let slot = match pool {
+            Pool::Data => data.pop().or_else(|| meta.pop()),
+            Pool::Meta => meta.pop().or_else(|| data.pop()),
+        };
+        slot.expect("it was reserved")
+    }
+
+    pub(super) fn entry(&mut self) -> u32 {
+        self.entries.pop().expect("it was reserved")
+    }
+}
+
+/// A block as a commit finds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pinned {
+    pub(super) place: Place,
+    pub(super) state: State,
+}
+
+/// A block as a commit leaves it.
+pub(super) struct Changed {
+    pub(super) home: BlockNo,
+    pub(super) class: Class,
+    pub(super) place: Place,
+}
+
+#[derive(Default)]
+struct Counters {
+    misses: AtomicU64,
+    evictions: AtomicU64,
+    written_home: AtomicU64,
+    cow_copies: AtomicU64,
+}
+
+pub(super) struct NvmCache {
+    pub(super) pair: Pair,
+    pub(super) region: Region,
+    pub(super) dev: Arc<dyn BlockDev>,
+    pub(super) block_size: usize,
+    blocks: u64,
+    /// Dirty blocks are not evicted: they are written home, and stay.
+    evicts_clean_only: bool,
+    keeps: bool,
+    writable: bool,
+    shards: Vec<Shard>,
+    rooms: Mutex<Rooms>,
+    homing: Mutex<()>,
+    /// Counts what came in.
+    tick: AtomicU64,
+    cached: AtomicUsize,
+    dirty: AtomicUsize,
+    counters: Counters,
+}
+
+/// What is in a region.
+struct Contents<'a> {
+    pmem: &'a Arc<dyn Pmem>,
+    block_size: usize,
+    plan: CachePlan,
+    newest: fn(&Region) -> Result<Tid>,
+}
+
+impl Contents<'_> {
+    fn region(&self, header: &RegionHeader) -> Result<Region> {
+        let geometry = Region::divided(&**self.pmem, self.block_size, self.plan)?;
+        Ok(Region::new(self.pmem.clone(), geometry, header))
+    }
+}
+
+impl Look for Contents<'_> {
+    fn newest(&self, header: &RegionHeader, _: &RegionState) -> Result<Tid> {
+        (self.newest)(&self.region(header)?)
+    }
+
+    fn holds_any(&self, header: &RegionHeader, _: &RegionState) -> Result<bool> {
+        // What cannot be told may be in use.
+        let Ok(region) = self.region(header) else {
+            return Ok(true);
+        };
+        let mut any = false;
+        region.entries(|_, entry| {
+            any |= entry.state.is_dirty;
+            Ok(())
+        })?;
+        Ok(any)
+    }
+}
+
+impl NvmCache {
+    /// Opens the region that belongs to the volume, or begins one. When something is left in it,
+    /// `recover` sets it right, [adopts](Self::adopt) what counts, and says where the scheme goes
+    /// on; it hears whether the cache was closed with what is in it. `newest` finds the newest
+    /// transaction of a region.
+    pub(super) fn open<T>(
+        about: &'static About,
+        args: &OpenArgs,
+        plan: CachePlan,
+        evicts_clean_only: bool,
+        newest: fn(&Region) -> Result<Tid>,
+        recover: fn(&Self, bool) -> Result<T>,
+    ) -> Result<(Self, Option<T>, RecoveryReport)> {
+        let keeps = args.options.switch(about, &KEEP_CACHE)?;
+        if let Some(mode) = args.options.data {
+            let why = format!("there is no data={}: data is always journaled", mode.name());
+            return Err(SchemeError::Option {
+                scheme: about.name,
+                why,
+            });
+        }
+        let pmem = owner::memory(about, args)?;
+        let area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+        let look = Contents {
+            pmem: &pmem,
+            block_size: args.block_size,
+            plan,
+            newest,
+        };
+        let claim = owner::claim(about, args, &area, &pmem, &look)?;
+        let (pair, region, is_left) = match claim {
+            Claim::New(pair) => {
+                let geometry = Region::plan(&*pmem, args.block_size, plan)?;
+                let region = Region::new(pmem, geometry, &pair.header);
+                if args.writable {
+                    let tail = Tail::from_word(0);
+                    pair.begin(args.has_private_log, tail, Tid(0), || region.prepare())?;
+                }
+                (pair, region, false)
+            }
+            Claim::Left(pair) => {
+                let geometry = Region::divided(&*pmem, args.block_size, plan)?;
+                let region = Region::new(pmem, geometry, &pair.header);
+                (pair, region, true)
+            }
+        };
+        let cache = Self {
+            pair,
+            region,
+            dev: args.dev.clone(),
+            block_size: args.block_size,
+            blocks: args.blocks,
+            evicts_clean_only,
+            keeps,
+            writable: args.writable,
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            rooms: Mutex::default(),
+            homing: Mutex::new(()),
+            tick: AtomicU64::new(1),
+            cached: AtomicUsize::new(0),
+            dirty: AtomicUsize::new(0),
+            counters: Counters::default(),
+        };
+        let mut report = RecoveryReport::default();
+        if !is_left {
+            cache.start();
+            return Ok((cache, None, report));
+        }
+        // All of them are found whole before anything is written.
+        cache.entries(|_, _| Ok(()))?;
+        cache.pair.resume()?;
+        let is_kept = cache.pair.is_kept;
+        report.was_needed = !is_kept;
+        let left = recover(&cache, is_kept)?;
+        cache.start_with_adopted()?;
+        Ok((cache, Some(left), report))
+    }
+
+    /// Every entry of the region that is not free: for recovery.
+    pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
+        self.region.entries(|n, entry| {
+            if entry.home.0 >= self.blocks {
+                return Err(Corrupt::NvmCache("an entry names a block beyond the volume").into());
+            }
+            each(n, entry)
+        })
+    }
+
+    /// What the entry says is in the cache.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: another one says so of the same block.
+    pub(super) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
+        if found.state.slot >= self.region.geometry.blocks() {
+            return Err(Corrupt::NvmCache("an entry names a block beyond the cache").into());
+        }
+        let mut map = self.shard(found.home).map.write();
+        let MapEntry::Vacant(vacant) = map.entry(found.home) else {
+            return Err(Corrupt::NvmCache("two entries have the same block").into());
+        };
+        let EntryState { slot, is_dirty, .. } = found.state;
+        vacant.insert(Cached {
+            entry,
+            slot,
+            class: match self.pool_of(slot) {
+                Pool::Data => Class::Data,
+                // What it is exactly nobody has noted.
+                Pool::Meta => Class::InodeTable,
+            },
+            state: if is_dirty { State::Dirty } else { State::Clean },
+            version: 0,
+            pinned: false,
+            used: AtomicU64::new(0),
+        });
+        self.cached.fetch_add(1, Relaxed);
+        self.dirty.fetch_add(usize::from(is_dirty), Relaxed);
+        Ok(())
+    }
+
+    /// What nobody adopted is free: from here on the cache can be used.
+    ///
+    /// # Errors
+    /// [`Corrupt::NvmCache`]: two entries name the same block of the cache.
+    fn start_with_adopted(&self) -> Result<()> {
+        let blocks = self.region.geometry.blocks() as usize;
+        let (mut entries, mut slots) = (vec![false; blocks], vec![false; blocks]);
+        for shard in &self.shards {
+            for cached in shard.map.read().values() {
+                entries[cached.entry as usize] = true;
+                if std::mem::replace(&mut slots[cached.slot as usize], true) {
+                    return Err(Corrupt::NvmCache("two entries name the same place").into());
+                }
+            }
+        }
+        let free = |used: &[bool], from: u32, to: u32| {
+            let free = (from..to).rev().filter(|&n| !used[n as usize]);
+            free.collect::<Vec<u32>>()
+        };
+        let (data, all) = (self.region.geometry.data, blocks as u32);
+        let mut rooms = self.rooms.lock();
+        rooms.entries = free(&entries, 0, all);
+        rooms.slots = [free(&slots, 0, data), free(&slots, data, all)];
+        Ok(())
+    }
+
+    fn start(&self) {
+        let geometry = self.region.geometry;
+        let mut rooms = self.rooms.lock();
+        rooms.entries = (0..geometry.blocks()).rev().collect();
+        rooms.slots = [
+            (0..geometry.data).rev().collect(),
+            (geometry.data..geometry.blocks()).rev().collect(),
+        ];
+    }
+
+    /// The terms of a scheme on this cache that wants to know nothing of changes.
+    pub(super) fn terms(&self) -> Terms {
+        // A quarter of all blocks, so that what the others take can be had.
+        let most = stetfs_format::nvm_cache::CacheGeometry::MOST_IN_TRANSACTION;
+        Terms {
+            promise: DataPromise::Atomic,
+            mark: Mark::PrivateLog,
+            max_transaction: (self.region.geometry.blocks() / 4).min(most),
+            logs_data: true,
+            wants: Wants::default(),
+            relocates: false,
+            remaps: None,
+            is_buffer_cache: false,
+            keeps: self.keeps,
+        }
+    }
+
+    fn shard(&self, home: BlockNo) -> &Shard {
+        &self.shards[home.0 as usize % SHARDS]
+    }
+
+    /// The pool that a block of the cache belongs to.
+    pub(super) fn pool_of(&self, slot: u32) -> Pool {
+        match slot < self.region.geometry.data {
+            true => Pool::Data,
+            false => Pool::Meta,
+        }
+    }
+
+    /// The pool for blocks of that class.
+    pub(super) fn pool_for(&self, class: Class) -> Pool {
+        match class == Class::Data || self.region.geometry.meta == 0 {
+            true => Pool::Data,
+            false => Pool::Meta,
+        }
+    }
+
+    fn touch(&self, cached: &Cached) {
+        match self.pool_of(cached.slot) {
+            Pool::Data => cached.used.store(self.tick.load(Relaxed), Relaxed),
+            Pool::Meta => _ = cached.used.fetch_add(1, Relaxed),
+        }
+    }
+
+    // -- reading --
+
+    /// A block, if it is in the cache.
+    pub(super) fn read(&self, home: BlockNo) -> Result<Held> {
+        let mut content = Block::zeroed(self.block_size);
+        Ok(match self.read_part(home, 0, content.bytes_mut())? {
+            true => Held::Here(content.into()),
+            false => Held::Home,
+        })
+    }
+
+    /// Reads a part of a block; false when it is not in the cache.
+    pub(super) fn read_part(&self, home: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool> {
+        let shard = self.shard(home);
+        let map = shard.map.read();
+        let Some(cached) = map.get(&home).filter(|cached| cached.state != State::Dead) else {
+            self.counters.misses.fetch_add(1, Relaxed);
+            return Ok(false);
+        };
+        self.touch(cached);
+        shard.hits.fetch_add(1, Relaxed);
+        if cached.state == State::Dirty {
+            shard.dirty_hits.fetch_add(1, Relaxed);
+        }
+        // Under the lock: when it is given back, the place may get another block.
+        self.region
+            .read(cached.slot, offset, out, Tag::read(cached.class))?;
+        Ok(true)
+    }
+
+    pub(super) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        (0..u64::from(count)).any(|i| {
+            let home = start.plus(i);
+            let map = self.shard(home).map.read();
+            map.get(&home).is_some_and(|c| c.state != State::Dead)
+        })
+    }
+
+    /// Takes in what was read from home.
+    pub(super) fn fill(&self, home: BlockNo, class: Class, content: &[u8]) -> Result<()> {
+        if !self.writable {
+            return Ok(());
+        }
+        let pool = self.pool_for(class);
+        let mut reserved = self.reserve(std::slice::from_ref(&pool), 1)?;
+        let place = Place {
+            entry: reserved.entry(),
+            slot: reserved.slot(pool),
+        };
+        let tag = Tag::new(class, Cause::Read);
+        let mut map = self.shard(home).map.write();
+        let MapEntry::Vacant(vacant) = map.entry(home) else {
+            drop(map);
+            self.give_back(&mut self.rooms.lock(), place);
+            return Ok(());
+        };
+        let mut body = Body::in_memory(&*self.region.pmem);
+        body.store_nt(self.region.geometry.slot_at(place.slot), content, tag)?;
+        self.region.store_home(&mut body, place.entry, home, tag)?;
+        let _durable = body.submit()?.fence(Cause::Read)?;
+        // Whether this is durable does not matter: home has the same.
+        let clean = EntryState::clean(place.slot);
+        self.region.store_state(place.entry, Some(clean), tag)?;
+        vacant.insert(Cached {
+            entry: place.entry,
+            slot: place.slot,
+            class,
+            state: State::Clean,
+            version: 0,
+            pinned: false,
+            used: AtomicU64::new(match pool {
+                Pool::Data => self.tick.fetch_add(1, Relaxed),
+                Pool::Meta => 1,
+            }),
+        });
+        self.cached.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    // -- a commit --
+
+    /// A block that a commit is going to change stays as it is until [`finish`](Self::finish).
+    pub(super) fn pin(&self, home: BlockNo) -> Option<Pinned> {
+        let mut map = self.shard(home).map.write();
+        let cached = map.get_mut(&home)?;
+        cached.pinned = true;
+        Some(Pinned {
+            place: Place {
+                entry: cached.entry,
+                slot: cached.slot,
+            },
+            state: cached.state,
+        })
+    }
+
+    /// A clean block that a transaction is going to change where it is, and that no other one is
+    /// changing; pinned then.
+    pub(super) fn take_clean(&self, home: BlockNo) -> Option<Place> {
+        let mut map = self.shard(home).map.write();
+        let cached = map.get_mut(&home)?;
+        if cached.pinned || cached.state != State::Clean {
+            return None;
+        }
+        cached.pinned = true;
+        Some(Place {
+            entry: cached.entry,
+            slot: cached.slot,
+        })
+    }
+
+    /// It is in the cache, and home has something else.
+    pub(super) fn is_dirty(&self, home: BlockNo) -> bool {
+        let map = self.shard(home).map.read();
+        map.get(&home).is_some_and(|c| c.state == State::Dirty)
+    }
+
+    /// Changes a block where it lies. Nobody reads it meanwhile.
+    pub(super) fn change_in_place(
+        &self,
+        home: BlockNo,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _alone = self.shard(home).map.write();
+        change()
+    }
+
+    /// A block of the cache and an entry for data, if there are some without making room.
+    pub(super) fn reserve_if_free(&self) -> Option<Place> {
+        let mut rooms = self.rooms.lock();
+        let slot = rooms.slots[Pool::Data as usize].pop()?;
+        let Some(entry) = rooms.entries.pop() else {
+            rooms.slots[Pool::Data as usize].push(slot);
+            return None;
+        };
+        Some(Place { entry, slot })
+    }
+
+    /// Nothing names this place, on the medium neither.
+    pub(super) fn release(&self, place: Place) {
+        self.give_back(&mut self.rooms.lock(), place);
+    }
+
+    /// A block that was changed where it is goes, if that is still its place: nobody wants what is
+    /// there any more.
+    pub(super) fn forget(&self, home: BlockNo, place: Place) -> Result<()> {
+        {
+            let mut map = self.shard(home).map.write();
+            let MapEntry::Occupied(cached) = map.entry(home) else {
+                return Ok(());
+            };
+            if cached.get().slot != place.slot {
+                return Ok(());
+            }
+            cached.remove();
+            self.cached.fetch_sub(1, Relaxed);
+        }
+        let tag = Tag::new(Class::Journal, Cause::Log);
+        self.region.store_state(place.entry, None, tag)?;
+        self.rooms.lock().limbo.push(place);
+        Ok(())
+    }
+
+    /// Gives a commit a block of the cache for each of `pools`, and so many entries; makes room
+    /// first if need be. Where there is none in a pool, it is from the other one.
+    pub(super) fn reserve(&self, pools: &[Pool], entries: usize) -> Result<Reserved> {
+        let meta = pools.iter().filter(|pool| **pool == Pool::Meta).count();
+        let mut want = [pools.len() - meta, meta];
+        let mut is_settled = false;
+        loop {
+            {
+                let mut rooms = self.rooms.lock();
+                let has = |rooms: &Rooms| {
+                    rooms.entries.len() >= entries
+                        && (0..2).all(|pool| rooms.slots[pool].len() >= want[pool])
+                };
+                if has(&rooms) {
+                    let take = |from: &mut Vec<u32>, n: usize| from.split_off(from.len() - n);
+                    return Ok(Reserved {
+                        entries: take(&mut rooms.entries, entries),
+                        slots: [
+                            take(&mut rooms.slots[0], want[0]),
+                            take(&mut rooms.slots[1], want[1]),
+                        ],
+                    });
+                }
+            }
+            if !std::mem::replace(&mut is_settled, true) {
+                self.settle_limbo()?;
+                continue;
+            }
+            let pool = self.scarce(&want);
+            if !self.evict(pool, want[pool as usize])? {
+                let other = 1 - pool as usize;
+                if want[pool as usize] == 0 || want[other] == pools.len() {
+                    return Err(SchemeError::Unusable(
+                        "the cache has no room for a transaction".to_owned(),
+                    ));
+                }
+                want = [0, 0];
+                want[other] = pools.len();
+            }
+        }
+    }
+
+    fn scarce(&self, want: &[usize; 2]) -> Pool {
+        let rooms = self.rooms.lock();
+        match rooms.slots[1].len() < want[1] {
+            true => Pool::Meta,
+            false => Pool::Data,
+        }
+    }
+
+    fn give_back(&self, rooms: &mut Rooms, place: Place) {
+        rooms.entries.push(place.entry);
+        rooms.slots[self.pool_of(place.slot) as usize].push(place.slot);
+    }
+
+    fn end_limbo(&self, rooms: &mut Rooms) {
+        for place in std::mem::take(&mut rooms.limbo) {
+            self.give_back(rooms, place);
+        }
+    }
+
+    fn settle_limbo(&self) -> Result<()> {
+        let mut rooms = self.rooms.lock();
+        if !rooms.limbo.is_empty() {
+            self.region.fence(Cause::Log)?;
+            self.end_limbo(&mut rooms);
+        }
+        Ok(())
+    }
+
+    /// What was in limbo is free: a fence was made.
+    pub(super) fn after_fence(&self) {
+        let mut rooms = self.rooms.lock();
+        self.end_limbo(&mut rooms);
+    }
+
+    /// A commit is durable. `freed` are places of the cache that nothing names any more, `limbo`
+    /// those of which that is true after the next fence.
+    pub(super) fn finish(
+        &self,
+        changed: &[Changed],
+        freed_slots: &[u32],
+        limbo: &[Place],
+        revoked: &[BlockNo],
+    ) {
+        for block in changed {
+            let mut map = self.shard(block.home).map.write();
+            let cached = map.entry(block.home).or_insert_with(|| {
+                self.cached.fetch_add(1, Relaxed);
+                Cached {
+                    entry: 0,
+                    slot: 0,
+                    class: block.class,
+                    state: State::Clean,
+                    version: 0,
+                    pinned: false,
+                    used: AtomicU64::new(0),
+                }
+            });
+            if cached.state != State::Dirty {
+                self.dirty.fetch_add(1, Relaxed);
+            }
+            (cached.entry, cached.slot) = (block.place.entry, block.place.slot);
+            (cached.class, cached.state) = (block.class, State::Dirty);
+            cached.version = cached.version.wrapping_add(1);
+            cached.pinned = false;
+            self.touch(cached);
+        }
+        self.tick.fetch_add(1, Relaxed);
+        for home in revoked {
+            if let Some(cached) = self.shard(*home).map.write().get_mut(home) {
+                if cached.state == State::Dirty {
+                    self.dirty.fetch_sub(1, Relaxed);
+                }
+                cached.state = State::Dead;
+                cached.used.store(0, Relaxed);
+            }
+        }
+        let mut rooms = self.rooms.lock();
+        for &slot in freed_slots {
+            rooms.slots[self.pool_of(slot) as usize].push(slot);
+        }
+        rooms.limbo.extend(limbo);
+    }
+
+    /// A commit copied so many blocks that it could not change where they were.
+    pub(super) fn note_copies(&self, copies: usize) {
+        self.counters.cow_copies.fetch_add(copies as u64, Relaxed);
+    }
+
+    /// Leaves everything at home and the region closed; or all of it where it is.
+    pub(super) fn close(&self) -> Result<()> {
+        if self.keeps {
+            return self.pair.close(PairState::Kept);
+        }
+        self.checkpoint(Goal::All)?;
+        self.pair.close(PairState::Shut)
+    }
+
+    /// Blocks that home has not.
+    pub(super) fn dirty(&self) -> usize {
+        self.dirty.load(Relaxed)
+    }
+
+    pub(super) fn stats(&self) -> CacheStats {
+        let sum = |of: fn(&Shard) -> &AtomicU64| {
+            let counts = self.shards.iter().map(|shard| of(shard).load(Relaxed));
+            counts.sum()
+        };
+        CacheStats {
+            blocks: u64::from(self.region.geometry.blocks()),
+            cached: self.cached.load(Relaxed) as u64,
+            dirty: self.dirty() as u64,
+            hits: sum(|shard| &shard.hits),
+            dirty_hits: sum(|shard| &shard.dirty_hits),
+            misses: self.counters.misses.load(Relaxed),
+            evictions: self.counters.evictions.load(Relaxed),
+            written_home: self.counters.written_home.load(Relaxed),
+            cow_copies: self.counters.cow_copies.load(Relaxed),
+            keeps: self.keeps,
+        }
+    }
+}
+
+impl Pinned {
+    /// Home has something else; of a freed block nobody knows.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.state != State::Clean
+    }
+}

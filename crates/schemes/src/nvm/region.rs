@@ -1,0 +1,200 @@
+//! The region of a cache: its words, entries and blocks.
+
+use std::sync::Arc;
+
+use stetfs_format::nvm_cache::{
+    CACHE_GEOMETRY_LAYOUT, CacheGeometry, CachePlan, ENTRY_SIZE, Entry, EntryState,
+    GEOMETRY_OFFSET, HEAD_OFFSET, RingEnd, TAIL_OFFSET, key,
+};
+use stetfs_format::nvm_pair::RegionHeader;
+use stetfs_format::{BlockNo, Corrupt};
+use stetfs_media::pmem::Dirty;
+use stetfs_media::{Cause, Class, Pmem, Tag};
+
+use stetfs_scheme::{Result, SchemeError};
+
+const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+/// Bytes that are zeroed or looked through at once.
+const PIECE: u64 = 1 << 20;
+
+pub(crate) struct Region {
+    pub(crate) pmem: Arc<dyn Pmem>,
+    pub(crate) geometry: CacheGeometry,
+    /// What checksums in it begin with.
+    pub(crate) seed: u32,
+}
+
+impl Region {
+    pub(super) fn new(pmem: Arc<dyn Pmem>, geometry: CacheGeometry, header: &RegionHeader) -> Self {
+        Self {
+            pmem,
+            geometry,
+            seed: header.seed(),
+        }
+    }
+
+    /// How the memory would be divided now.
+    pub(super) fn plan(
+        pmem: &dyn Pmem,
+        block_size: usize,
+        plan: CachePlan,
+    ) -> Result<CacheGeometry> {
+        CacheGeometry::of(pmem.size(), block_size as u32, plan)
+            .map_err(|e| SchemeError::Nvm(format!("{}: {e}", pmem.describe())))
+    }
+
+    /// How the region in it is divided.
+    pub(super) fn divided(
+        pmem: &dyn Pmem,
+        block_size: usize,
+        plan: CachePlan,
+    ) -> Result<CacheGeometry> {
+        let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
+        if pmem.size() >= GEOMETRY_OFFSET + raw.len() as u64 {
+            pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
+        }
+        let geometry = CacheGeometry::decode(&raw)?;
+        if geometry.size != pmem.size() || geometry.block_size as usize != block_size {
+            return Err(SchemeError::Nvm(format!(
+                "{} has {} bytes, but the region in it {} with blocks of {}",
+                pmem.describe(),
+                pmem.size(),
+                geometry.size,
+                geometry.block_size
+            )));
+        }
+        match geometry.is_for(plan) {
+            true => Ok(geometry),
+            false => Err(Corrupt::NvmCache("the region is divided for another scheme").into()),
+        }
+    }
+
+    /// Stores the geometry and an empty cache. Durable after a fence.
+    pub(super) fn prepare(&self) -> Result<()> {
+        self.pmem
+            .store_nt(GEOMETRY_OFFSET, &self.geometry.encode(), CONTROL)?;
+        self.clear()
+    }
+
+    /// Stores that nothing is in it. Durable after a fence.
+    pub(super) fn clear(&self) -> Result<()> {
+        for word in [HEAD_OFFSET, TAIL_OFFSET] {
+            self.store_end(word, RingEnd::FIRST, CONTROL)?;
+        }
+        // The ring and the metadata log too: what they hold says to which transaction it belongs,
+        // and numbers begin anew.
+        let (mut at, end) = (self.geometry.ring_start(), self.geometry.entry_at(0));
+        let zeros = vec![0; PIECE as usize];
+        while at < end {
+            let n = PIECE.min(end - at);
+            self.pmem.store_nt(at, &zeros[..n as usize], CONTROL)?;
+            at += n;
+        }
+        let mut free = Vec::with_capacity(PIECE as usize);
+        for entry in 0..self.geometry.blocks() {
+            free.extend(Entry::free(self.key(entry)));
+            if free.len() == PIECE as usize || entry + 1 == self.geometry.blocks() {
+                self.pmem.store_nt(at, &free, CONTROL)?;
+                at += free.len() as u64;
+                free.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// What checksums in an entry begin with.
+    fn key(&self, entry: u32) -> u32 {
+        key(self.seed, entry.into())
+    }
+
+    /// Head or tail, by where it lies.
+    pub(crate) fn end(&self, offset: u64) -> Result<RingEnd> {
+        let word = self.pmem.load_u64(offset, RECOVERY)?;
+        Ok(RingEnd::from_word(word, self.end_key(offset))?)
+    }
+
+    /// As the word that is stored there.
+    pub(crate) fn end_word(&self, offset: u64, end: RingEnd) -> u64 {
+        end.to_word(self.end_key(offset))
+    }
+
+    /// Stores it past the cache; durable after a fence.
+    pub(crate) fn store_end(&self, offset: u64, end: RingEnd, tag: Tag) -> Result<()> {
+        self.store_word(offset, self.end_word(offset, end), tag)
+    }
+
+    fn end_key(&self, offset: u64) -> u32 {
+        // Entries have numbers of 32 bits.
+        key(self.seed, 1 << 32 | offset)
+    }
+
+    /// Stores a word past the cache; durable after a fence.
+    pub(crate) fn store_word(&self, offset: u64, word: u64, tag: Tag) -> Result<()> {
+        Ok(self.pmem.store_nt(offset, &word.to_le_bytes(), tag)?)
+    }
+
+    pub(crate) fn fence(&self, cause: Cause) -> Result<()> {
+        Ok(self.pmem.fence(cause)?)
+    }
+
+    /// Where an entry's own word lies.
+    pub(crate) fn state_at(&self, entry: u32) -> u64 {
+        self.geometry.entry_at(entry) + Entry::STATE_OFFSET
+    }
+
+    /// Stores an entry's own word; durable after a fence.
+    pub(crate) fn store_state(
+        &self,
+        entry: u32,
+        state: Option<EntryState>,
+        tag: Tag,
+    ) -> Result<()> {
+        self.store_word(self.state_at(entry), self.state_word(entry, state), tag)
+    }
+
+    /// An entry's own word; `None`: it is free.
+    pub(crate) fn state_word(&self, entry: u32, state: Option<EntryState>) -> u64 {
+        EntryState::to_word(state, self.key(entry))
+    }
+
+    /// Stores the block number of an entry as a part of `body`. It must be durable before the
+    /// entry's own word names a block.
+    pub(crate) fn store_home(
+        &self,
+        body: &mut Dirty<'_>,
+        entry: u32,
+        home: BlockNo,
+        tag: Tag,
+    ) -> Result<()> {
+        let word = Entry::home_word(home, self.key(entry));
+        Ok(body.store_u64(self.geometry.entry_at(entry), word, tag)?)
+    }
+
+    /// Reads a part of a block of the cache.
+    pub(crate) fn read(&self, slot: u32, offset: usize, out: &mut [u8], tag: Tag) -> Result<()> {
+        let at = self.geometry.slot_at(slot) + offset as u64;
+        Ok(self.pmem.load(at, out, tag)?)
+    }
+
+    /// Every entry that is not free.
+    pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
+        let per_piece = (PIECE / ENTRY_SIZE) as u32;
+        let mut raw = vec![0; PIECE as usize];
+        let mut first = 0;
+        while first < self.geometry.blocks() {
+            let n = per_piece.min(self.geometry.blocks() - first);
+            let raw = &mut raw[..(u64::from(n) * ENTRY_SIZE) as usize];
+            self.pmem
+                .load(self.geometry.entry_at(first), raw, RECOVERY)?;
+            for (i, raw) in (first..).zip(raw.chunks_exact(ENTRY_SIZE as usize)) {
+                if let Some(entry) = Entry::decode(raw, self.key(i))? {
+                    each(i, entry)?;
+                }
+            }
+            first += n;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,231 @@
+//! Making room in the cache, and writing home.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use hashbrown::hash_map::Entry as MapEntry;
+use stetfs_format::BlockNo;
+use stetfs_format::nvm_cache::EntryState;
+use stetfs_media::{Block, BlockRef, Cause, Class, Tag};
+
+use super::{BATCH, Cached, NvmCache, Place, Pool, State};
+use crate::parts::home::{Write, write_home};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{Goal, Result};
+
+/// A block that goes home.
+struct Due {
+    home: BlockNo,
+    class: Class,
+    place: Place,
+    version: u32,
+    content: Option<BlockRef>,
+}
+
+/// What happens to a block when home has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Stays,
+    Goes,
+}
+
+impl NvmCache {
+    /// Lets some blocks of a pool go, about as many as are wanted; false if none could.
+    pub(super) fn evict(&self, pool: Pool, want: usize) -> Result<bool> {
+        let _homing = self.homing.lock();
+        let size = match pool {
+            Pool::Data => self.region.geometry.data,
+            Pool::Meta => self.region.geometry.meta,
+        };
+        let n = (size as usize / 64).min(BATCH).max(want);
+        let clean_only = self.evicts_clean_only && !is_planted(Bug::EvictedDirty);
+        let mut victims = self.victims(pool, n, clean_only);
+        if victims.is_empty() && clean_only {
+            let due = self.victims(pool, BATCH.max(want), false);
+            self.bring_home(due, Then::Stays)?;
+            victims = self.victims(pool, n, true);
+        }
+        let gone = self.bring_home(victims, Then::Goes)?;
+        self.counters.evictions.fetch_add(gone as u64, Relaxed);
+        Ok(gone > 0)
+    }
+
+    /// Up to `n` blocks of a pool that may go, those first that were used least.
+    fn victims(&self, pool: Pool, n: usize, clean_only: bool) -> Vec<BlockNo> {
+        let may_go = |cached: &Cached| {
+            !cached.pinned
+                && self.pool_of(cached.slot) == pool
+                && !(clean_only && cached.state == State::Dirty)
+        };
+        let mut rooms = self.rooms.lock();
+        let mut found = Vec::new();
+        for is_fresh in [false, true] {
+            while found.len() < n
+                && let Some((used, home)) = rooms.victims[pool as usize].pop_front()
+            {
+                let map = self.shard(home).map.read();
+                if map
+                    .get(&home)
+                    .is_some_and(|c| may_go(c) && c.used.load(Relaxed) == used)
+                {
+                    found.push(home);
+                }
+            }
+            if !found.is_empty() || is_fresh {
+                break;
+            }
+            let mut all = Vec::new();
+            for shard in &self.shards {
+                let map = shard.map.read();
+                let its = map.iter().filter(|(_, cached)| may_go(cached));
+                all.extend(its.map(|(home, cached)| (cached.used.load(Relaxed), *home)));
+            }
+            // More than are wanted, so that this is not done for every block.
+            let some = (all.len() / 8).max(n).max(64);
+            if some < all.len() {
+                all.select_nth_unstable(some);
+                all.truncate(some);
+            }
+            all.sort_unstable();
+            rooms.victims[pool as usize] = all.into();
+        }
+        found
+    }
+
+    /// Writes home what of these is dirty, and notes it in the cache; how many have gone. The
+    /// caller holds `homing`.
+    fn bring_home(&self, homes: Vec<BlockNo>, then: Then) -> Result<usize> {
+        let mut gone = 0;
+        for homes in homes.chunks(BATCH) {
+            let mut due = Vec::with_capacity(homes.len());
+            for home in homes {
+                due.extend(self.due(*home)?);
+            }
+            let writes: Vec<_> = due
+                .iter()
+                .filter_map(|due| {
+                    Some(Write {
+                        home: due.home,
+                        class: due.class,
+                        content: due.content.as_ref()?,
+                    })
+                })
+                .collect();
+            let is_forgotten = then == Then::Goes && is_planted(Bug::EvictedDirty);
+            if !writes.is_empty() && !is_forgotten {
+                let n = writes.len() as u64;
+                self.counters.written_home.fetch_add(n, Relaxed);
+                write_home(&*self.dev, self.block_size, Cause::Checkpoint, writes)?;
+                self.pair.note_in_volume(Cause::Checkpoint)?;
+                if !is_planted(Bug::MissingCheckpointFlush) {
+                    self.dev.flush(Cause::Checkpoint)?;
+                }
+                self.pair.note_in_memory(Cause::Checkpoint)?;
+            }
+            // What an entry before one of these said must not outlive it.
+            self.settle_limbo()?;
+            gone += self.are_home(&due, then)?;
+        }
+        Ok(gone)
+    }
+
+    /// A block with what is to be written home of it.
+    fn due(&self, home: BlockNo) -> Result<Option<Due>> {
+        let map = self.shard(home).map.read();
+        let Some(cached) = map.get(&home).filter(|cached| !cached.pinned) else {
+            return Ok(None);
+        };
+        let mut due = Due {
+            home,
+            class: cached.class,
+            place: Place {
+                entry: cached.entry,
+                slot: cached.slot,
+            },
+            version: cached.version,
+            content: None,
+        };
+        if cached.state == State::Dirty {
+            let mut content = Block::zeroed(self.block_size);
+            let tag = Tag::new(cached.class, Cause::Checkpoint);
+            self.region.read(cached.slot, 0, content.bytes_mut(), tag)?;
+            due.content = Some(content.into());
+        }
+        Ok(Some(due))
+    }
+
+    /// Home has these, as far as nobody has changed them since. How many have gone.
+    fn are_home(&self, due: &[Due], then: Then) -> Result<usize> {
+        let mut gone = Vec::new();
+        for due in due {
+            let mut map = self.shard(due.home).map.write();
+            let MapEntry::Occupied(cached) = map.entry(due.home) else {
+                continue;
+            };
+            if cached.get().pinned || cached.get().version != due.version {
+                continue;
+            }
+            let state = match then {
+                Then::Stays => Some(EntryState::clean(due.place.slot)),
+                Then::Goes => None,
+            };
+            let tag = Tag::new(due.class, Cause::Checkpoint);
+            self.region.store_state(due.place.entry, state, tag)?;
+            if then == Then::Goes {
+                let cached = cached.remove();
+                self.cached.fetch_sub(1, Relaxed);
+                if cached.state == State::Dirty {
+                    self.dirty.fetch_sub(1, Relaxed);
+                }
+                gone.push(due.place);
+            }
+        }
+        if then == Then::Stays || !is_planted(Bug::EarlyRoom) {
+            self.region.fence(Cause::Checkpoint)?;
+        }
+        if then == Then::Stays {
+            self.are_clean(due);
+        }
+        let mut rooms = self.rooms.lock();
+        for place in &gone {
+            self.give_back(&mut rooms, *place);
+        }
+        // The fence was one for these too.
+        Ok(gone.len())
+    }
+
+    /// That they are clean is durable, so they may be treated so.
+    fn are_clean(&self, due: &[Due]) {
+        for due in due {
+            let mut map = self.shard(due.home).map.write();
+            if let Some(cached) = map.get_mut(&due.home)
+                && cached.version == due.version
+                && !cached.pinned
+                && cached.state == State::Dirty
+            {
+                cached.state = State::Clean;
+                self.dirty.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    /// Writes home what is dirty now; it stays in the cache, clean.
+    pub(crate) fn checkpoint(&self, goal: Goal) -> Result<()> {
+        let most = match goal {
+            Goal::Some => BATCH,
+            Goal::Background | Goal::All => usize::MAX,
+        };
+        let _homing = self.homing.lock();
+        let mut due = Vec::new();
+        for shard in &self.shards {
+            let map = shard.map.read();
+            let dirty = map
+                .iter()
+                .filter(|(_, c)| c.state == State::Dirty && !c.pinned);
+            due.extend(dirty.map(|(home, _)| *home));
+        }
+        due.sort_unstable();
+        due.truncate(most);
+        self.bring_home(due, Then::Stays)?;
+        Ok(())
+    }
+}

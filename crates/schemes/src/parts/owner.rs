@@ -1,0 +1,494 @@
+//! Whose a region of persistent memory beside the volume is, and of what time.
+//!
+//! The region begins with a [`RegionHeader`]; block 1 of the volume's journal area has a
+//! [`VolumeRecord`], which counts as long as the superblock says that the newest content is not at
+//! home. Only together they tell that the one belongs to the other: by the volume's UUID, by an
+//! epoch that is another one each time a region is begun, and by the numbers that both write at
+//! each checkpoint ([`stetfs_format::nvm_pair`]).
+//!
+//! | volume | region | done | why that is right |
+//! |---|---|---|---|
+//! | no mark, or its record says closed | of this volume, closed | a new one | everything that was in it is home |
+//! | " | nothing but zeros, or one whose making was cut short | a new one | nothing is lost |
+//! | " | open, of this volume, with nothing in it | a new one | the mount was cut short before it set the mark, or the unmount before it closed the region |
+//! | " | open, of this volume, with something in it | error | a copy of this volume needs it |
+//! | " | of another volume, open | error | that volume's newest content is in it |
+//! | " | of another volume, closed; anything else | error, unless `nvm-new` says that it may be overwritten | it may be somebody's |
+//! | mark | none, of another volume, scheme or epoch | error | the newest content is in another region |
+//! | mark | of this volume and epoch, and of another time | error | the volume or the region is an older copy |
+//! | mark | of this volume and epoch, and of the same time | recovery | |
+//!
+//! Order of writes. Beginning: the region says that it is being made, fence; what is in it, fence;
+//! its first word, fence; the volume's record, flush; the mark. A checkpoint: the region's state,
+//! fence; homes and the volume's record, flush; the region's state, fence; then the region may give
+//! up what is home (dj does that with each batch of a checkpoint; the number is written with the
+//! first). Closing: everything home; the volume's record, flush; the region's state, fence; the
+//! mark. A commit that puts data home by itself: the data and the volume's record, flush; the
+//! commit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use stetfs_format::nvm_pair::{
+    MAKING_WORD, Mismatch, PairState, REGION_WORD, RegionHeader, RegionState, STATE_OFFSETS,
+    VolumeRecord,
+};
+use stetfs_format::private_log::{LogHeader, Tail};
+use stetfs_format::{Corrupt, Tid};
+use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
+
+use crate::parts::area::Area;
+use stetfs_scheme::{About, OpenArgs, Result, SchemeError};
+use stetfs_sync::Mutex;
+
+const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+pub(crate) const LOST: &str =
+    "what was committed last is in another region, without which the volume cannot be used";
+
+/// The log block that has the volume's record.
+const RECORD_BLOCK: u32 = 1;
+
+/// A region that may be used by this volume.
+pub(crate) enum Claim {
+    /// It is to be begun.
+    New(Pair),
+    /// Something may be in it.
+    Left(Pair),
+}
+
+/// What a scheme knows of what is in a region. Nothing is written.
+pub(crate) trait Look {
+    /// The newest durable transaction in one that is not closed.
+    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid>;
+
+    /// Whether home has not all of what is in one that is not closed.
+    fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool>;
+}
+
+/// The memory that the mount was given.
+pub(crate) fn memory(about: &About, args: &OpenArgs) -> Result<Arc<dyn Pmem>> {
+    args.nvm.clone().ok_or_else(|| {
+        SchemeError::Nvm(format!(
+            "scheme {} needs some: mount with nvm=FILE (or `stetfs fsck --nvm FILE`)",
+            about.name
+        ))
+    })
+}
+
+/// Finds out whose the region is. Nothing is written.
+pub(crate) fn claim(
+    about: &'static About,
+    args: &OpenArgs,
+    area: &Area,
+    pmem: &Arc<dyn Pmem>,
+    look: &dyn Look,
+) -> Result<Claim> {
+    let unusable = |why: String| Err(SchemeError::Nvm(why));
+    let shown = pmem.describe();
+    let found = Found::read(&**pmem)?;
+    let mut raw = vec![0; args.block_size];
+    if args.log.is_empty() {
+        let why = "the volume has no journal to remember the memory in".to_owned();
+        return Err(SchemeError::Unusable(why));
+    }
+    area.read(RECORD_BLOCK, &mut raw)?;
+    let ours = VolumeRecord::newest(&raw);
+    let ours = match args.has_private_log {
+        true => Some(ours?),
+        // Whatever is there may be an earlier record, or a block of JBD2's log.
+        false => None,
+    };
+    if ours.as_ref().is_some_and(|ours| ours.uuid != args.uuid) {
+        return Err(
+            Corrupt::NvmPair("the volume's record of its memory is another volume's").into(),
+        );
+    }
+    let needed = ours.as_ref().filter(|ours| ours.state != PairState::Shut);
+    let Some(needed) = needed else {
+        check_usable(about, args, &**pmem, &found, ours.as_ref(), look)?;
+        return Ok(Claim::New(Pair::new(about, args, area, pmem, ours)?));
+    };
+    let (header, state) = match found {
+        Found::Region(header, state) => (header, state),
+        Found::Damaged(why) => return Err(why.into()),
+        _ => {
+            return unusable(format!(
+                "{shown} holds nothing of scheme {}; {LOST}",
+                about.name
+            ));
+        }
+    };
+    if header.scheme != about.name || header.uuid != args.uuid {
+        return unusable(format!("{shown} belongs to another volume; {LOST}"));
+    }
+    if header.epoch != needed.epoch {
+        return unusable(format!(
+            "{shown} is a region that the volume had at another time; {LOST}"
+        ));
+    }
+    let newest = match state.state {
+        PairState::Shut => needed.sequence,
+        _ => look.newest(&header, &state)?,
+    };
+    match needed.check(&state, newest) {
+        Ok(()) => {}
+        Err(Mismatch::OlderVolume) => {
+            return unusable(format!(
+                "{shown} is newer than the volume, which is an older copy: what was brought home \
+                    since is missing in it"
+            ));
+        }
+        Err(Mismatch::OlderMemory) => {
+            return unusable(format!("{shown} is an older copy of its region; {LOST}"));
+        }
+    }
+    if !args.writable {
+        return unusable(format!(
+            "{shown} must be recovered, which needs a writable volume"
+        ));
+    }
+    let record = needed.clone();
+    Ok(Claim::Left(Pair::left(
+        args, area, pmem, header, state, record, newest,
+    )?))
+}
+
+/// Whether memory that the volume does not need may become its region.
+fn check_usable(
+    about: &About,
+    args: &OpenArgs,
+    pmem: &dyn Pmem,
+    found: &Found,
+    ours: Option<&VolumeRecord>,
+    look: &dyn Look,
+) -> Result<()> {
+    let shown = pmem.describe();
+    let may_overwrite = |why: &str| match args.nvm_new {
+        true => Ok(()),
+        false => Err(SchemeError::Nvm(format!(
+            "{shown} {why}: it is left as it is; name an empty file, or say nvm-new to overwrite it"
+        ))),
+    };
+    match found {
+        Found::Making => Ok(()),
+        Found::Nothing if args.nvm_new || is_zero(pmem)? => Ok(()),
+        Found::Nothing => may_overwrite("is not empty, and holds no region of stetfs's"),
+        Found::Damaged(why) => may_overwrite(&format!("holds a damaged region ({why})")),
+        Found::Older(header) if header.is_closed && header.uuid == args.uuid => Ok(()),
+        Found::Older(_) => Err(Corrupt::NvmPairVersion(1).into()),
+        Found::Region(header, state) => {
+            let is_ours = header.uuid == args.uuid;
+            let holds_any = || match (is_ours && header.scheme == about.name, ours) {
+                (false, _) => Ok(true),
+                // The volume was closed and the region was not told: it may know nothing that the
+                // volume does not.
+                (true, Some(ours)) if ours.epoch == header.epoch => {
+                    Ok(look.newest(header, state)?.is_after(ours.sequence))
+                }
+                (true, _) => look.holds_any(header, state),
+            };
+            match state.state {
+                PairState::Shut if is_ours => Ok(()),
+                PairState::Shut => may_overwrite("was the region of another volume"),
+                _ if holds_any()? => Err(SchemeError::Nvm(format!(
+                    "{shown} holds what another volume, or a copy of this one, has not brought \
+                        home yet"
+                ))),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// What some memory is.
+enum Found {
+    Region(RegionHeader, RegionState),
+    /// One that is being made.
+    Making,
+    /// One of an earlier format.
+    Older(LogHeader),
+    /// It begins like one.
+    Damaged(Corrupt),
+    Nothing,
+}
+
+impl Found {
+    fn read(pmem: &dyn Pmem) -> Result<Self> {
+        let mut raw = [0; LogHeader::SIZE];
+        if pmem.size() < STATE_OFFSETS[1] + RegionState::SIZE as u64 {
+            return Ok(Self::Nothing);
+        }
+        pmem.load(0, &mut raw, RECOVERY)?;
+        if RegionHeader::is_making(&raw) {
+            return Ok(Self::Making);
+        }
+        if LogHeader::is_one(&raw) {
+            let old = LogHeader::decode(&raw);
+            return Ok(old.map_or_else(Self::Damaged, Self::Older));
+        }
+        if !raw.starts_with(&REGION_WORD.to_le_bytes()) {
+            return Ok(Self::Nothing);
+        }
+        let header = match RegionHeader::decode(&raw) {
+            Ok(header) => header,
+            Err(why) => return Ok(Self::Damaged(why)),
+        };
+        let mut slots = [[0; RegionState::SIZE]; 2];
+        for (slot, at) in slots.iter_mut().zip(STATE_OFFSETS) {
+            pmem.load(at, slot, RECOVERY)?;
+        }
+        Ok(match RegionState::newest(&slots, header.seed()) {
+            Ok(state) => Self::Region(header, state),
+            Err(why) => Self::Damaged(why),
+        })
+    }
+}
+
+/// Whether nothing was ever stored in it.
+fn is_zero(pmem: &dyn Pmem) -> Result<bool> {
+    const PIECE: u64 = 1 << 20;
+    let mut raw = vec![0; PIECE as usize];
+    let mut at = pmem.next_data(0);
+    while at < pmem.size() {
+        let raw = &mut raw[..PIECE.min(pmem.size() - at) as usize];
+        pmem.load(at, raw, RECOVERY)?;
+        if raw.iter().fold(0, |all, byte| all | byte) != 0 {
+            return Ok(false);
+        }
+        at = pmem.next_data(at + raw.len() as u64);
+    }
+    Ok(true)
+}
+
+/// A volume and its region, and what they say of each other.
+pub(crate) struct Pair {
+    pub(crate) pmem: Arc<dyn Pmem>,
+    dev: Arc<dyn BlockDev>,
+    /// Where the block with the volume's record lies.
+    block_at: u64,
+    block_size: usize,
+    pub(crate) header: RegionHeader,
+    /// It was closed with what is in it.
+    pub(crate) is_kept: bool,
+    /// The newest transaction that is durable.
+    newest: AtomicU32,
+    now: Mutex<Now>,
+}
+
+struct Now {
+    volume: VolumeRecord,
+    region: RegionState,
+}
+
+impl Pair {
+    /// One whose region is yet to be begun; `before` is the volume's record of one that is closed.
+    fn new(
+        about: &About,
+        args: &OpenArgs,
+        area: &Area,
+        pmem: &Arc<dyn Pmem>,
+        before: Option<VolumeRecord>,
+    ) -> Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let header = RegionHeader {
+            scheme: about.name.to_owned(),
+            uuid: args.uuid,
+            epoch: now.unwrap_or_default().as_nanos() as u64,
+        };
+        let volume = VolumeRecord {
+            scheme: header.scheme.clone(),
+            uuid: header.uuid,
+            epoch: header.epoch,
+            checkpoint: 0,
+            // The record that counts until this one is there stays where it is.
+            count: before.map_or(0, |before| before.count),
+            sequence: Tid(0),
+            state: PairState::Open,
+            size: 0,
+            path: Vec::new(),
+        };
+        let region = RegionState {
+            count: 0,
+            checkpoint: 0,
+            tail: Tail::from_word(0),
+            state: PairState::Open,
+        };
+        Self::left(args, area, pmem, header, region, volume, Tid(0))
+    }
+
+    fn left(
+        args: &OpenArgs,
+        area: &Area,
+        pmem: &Arc<dyn Pmem>,
+        header: RegionHeader,
+        region: RegionState,
+        mut volume: VolumeRecord,
+        newest: Tid,
+    ) -> Result<Self> {
+        volume.size = pmem.size();
+        let path = pmem
+            .path()
+            .map(|path| path.as_os_str().as_encoded_bytes().to_vec());
+        let fits = |path: &Vec<u8>| path.len() <= VolumeRecord::MOST_PATH && path.starts_with(b"/");
+        volume.path = path.filter(fits).unwrap_or_default();
+        Ok(Self {
+            pmem: pmem.clone(),
+            dev: area.dev.clone(),
+            block_at: area.offset(RECORD_BLOCK)?,
+            block_size: args.block_size,
+            header,
+            is_kept: region.state == PairState::Kept,
+            newest: AtomicU32::new(newest.0),
+            now: Mutex::new(Now { volume, region }),
+        })
+    }
+
+    /// Begins the region, of which `prepare` stores what is behind the header and the state, and
+    /// tells the volume; durable when it returns. `newest` is the number before that of the first
+    /// transaction.
+    pub(crate) fn begin(
+        &self,
+        is_marked: bool,
+        tail: Tail,
+        newest: Tid,
+        prepare: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut now = self.now.lock();
+        // Until the first word is there nothing in the region counts.
+        self.store_word(MAKING_WORD)?;
+        prepare()?;
+        now.region.count = 1;
+        now.region.checkpoint += 1;
+        now.region.tail = tail;
+        for (n, at) in STATE_OFFSETS.into_iter().enumerate() {
+            let raw = match n as u64 == now.region.count % 2 {
+                true => now.region.encode(self.header.seed()),
+                false => [0; RegionState::SIZE],
+            };
+            self.pmem.store_nt(at, &raw, CONTROL)?;
+        }
+        self.pmem.store_nt(8, &self.header.encode()[8..], CONTROL)?;
+        self.pmem.fence(Cause::Control)?;
+        self.store_word(REGION_WORD)?;
+        self.newest.store(newest.0, Relaxed);
+        now.volume.checkpoint = now.region.checkpoint;
+        now.volume.sequence = newest;
+        if is_marked {
+            self.write_volume(&mut now.volume, Cause::Control)?;
+            return Ok(self.dev.flush(Cause::Control)?);
+        }
+        // What else is in the block is no record that counts.
+        let mut block = vec![0; self.block_size];
+        now.volume.count += 1;
+        let at = now.volume.offset();
+        block[at..at + VolumeRecord::SIZE].copy_from_slice(&now.volume.encode());
+        Ok(self.dev.write_durable(self.block_at, &[&block], CONTROL)?)
+    }
+
+    /// Goes on with a region that was left. A cut at any moment leaves a pair of one time.
+    pub(crate) fn resume(&self) -> Result<()> {
+        let mut now = self.now.lock();
+        // The volume's record may be in a cache only, if it was the process that ended.
+        self.dev.flush(Cause::Recovery)?;
+        let was_kept = now.volume.state == PairState::Kept;
+        let caught_up = now.volume.checkpoint + u64::from(was_kept);
+        now.region.state = match was_kept {
+            true => PairState::Open,
+            false => PairState::Homing,
+        };
+        now.region.checkpoint = caught_up;
+        self.write_region(&mut now.region, Cause::Recovery)?;
+        now.volume.state = PairState::Open;
+        now.volume.sequence = Tid(self.newest.load(Relaxed));
+        now.volume.checkpoint = caught_up + u64::from(!was_kept);
+        self.write_volume(&mut now.volume, Cause::Recovery)?;
+        self.dev.flush(Cause::Recovery)?;
+        if !was_kept {
+            now.region.state = PairState::Open;
+            now.region.checkpoint = now.volume.checkpoint;
+            self.write_region(&mut now.region, Cause::Recovery)?;
+        }
+        Ok(())
+    }
+
+    /// A transaction is durable.
+    pub(crate) fn note_commit(&self, tid: Tid) {
+        self.newest.store(tid.0, Relaxed);
+    }
+
+    /// Begins another checkpoint, in the region and then in the volume; there durable after a
+    /// flush, which must be before the region hears that it has ended.
+    pub(crate) fn note_in_volume(&self, cause: Cause) -> Result<()> {
+        let mut now = self.now.lock();
+        now.region.state = PairState::Homing;
+        self.write_region(&mut now.region, cause)?;
+        now.volume.checkpoint += 1;
+        now.volume.sequence = Tid(self.newest.load(Relaxed));
+        self.write_volume(&mut now.volume, cause)
+    }
+
+    /// Ends it in the region; durable when it returns. What is home may be given up then.
+    pub(crate) fn note_in_memory(&self, cause: Cause) -> Result<()> {
+        let mut now = self.now.lock();
+        now.region.state = PairState::Open;
+        now.region.checkpoint = now.volume.checkpoint;
+        self.write_region(&mut now.region, cause)
+    }
+
+    /// Where the scheme's log begins.
+    pub(crate) fn tail(&self) -> Tail {
+        self.now.lock().region.tail
+    }
+
+    /// Moves that; durable when it returns.
+    pub(crate) fn move_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
+        let mut now = self.now.lock();
+        now.region.tail = tail;
+        self.write_region(&mut now.region, cause)
+    }
+
+    /// Closes both, when everything is home or is to be kept; durable when it returns.
+    pub(crate) fn close(&self, state: PairState) -> Result<()> {
+        let mut now = self.now.lock();
+        now.volume.state = state;
+        now.volume.sequence = Tid(self.newest.load(Relaxed));
+        now.volume.checkpoint += 1;
+        self.write_volume(&mut now.volume, Cause::Control)?;
+        self.dev.flush(Cause::Control)?;
+        now.region.state = state;
+        now.region.checkpoint = now.volume.checkpoint;
+        self.write_region(&mut now.region, Cause::Control)
+    }
+
+    fn write_volume(&self, record: &mut VolumeRecord, cause: Cause) -> Result<()> {
+        record.count += 1;
+        let tag = Tag::new(Class::Journal, cause);
+        let raw = record.encode();
+        let at = self.block_at + record.offset() as u64;
+        if self.dev.sector_size() as usize <= raw.len() {
+            return Ok(self.dev.write_at(at, &raw, tag)?);
+        }
+        // A sector has both slots, and the other one is written as it is.
+        let mut block = vec![0; self.block_size];
+        self.dev.read_at(self.block_at, &mut block, tag)?;
+        let from = record.offset();
+        block[from..from + raw.len()].copy_from_slice(&raw);
+        Ok(self.dev.write_at(self.block_at, &block, tag)?)
+    }
+
+    fn write_region(&self, state: &mut RegionState, cause: Cause) -> Result<()> {
+        state.count += 1;
+        let tag = Tag::new(Class::Journal, cause);
+        let raw = state.encode(self.header.seed());
+        self.pmem.store_nt(state.offset(), &raw, tag)?;
+        Ok(self.pmem.fence(cause)?)
+    }
+
+    fn store_word(&self, word: u64) -> Result<()> {
+        self.pmem.store_nt(0, &word.to_le_bytes(), CONTROL)?;
+        Ok(self.pmem.fence(Cause::Control)?)
+    }
+}

@@ -1,0 +1,333 @@
+//! What a crash left in the log, and what is done with it.
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | no mark in the superblock | a new log, of another epoch | the volume is a plain one: there is nothing in the log |
+//! | the mark, and a header that says closed | the log goes on where it ended | everything was home before the header said so |
+//! | the mark, and no intact header of this volume and scheme | error, nothing is written | what is in the log cannot be told |
+//! | a transaction with the expected number, COMMIT or CHECKPOINT, intact | it counts | its record is complete |
+//! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
+//! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
+//! | the last one names a block written in place that has not the content | the log ends before it | it was in flight; the block is free in the state before it |
+//! | an earlier one does | nothing | it was durable once; the block was freed and has a new owner since |
+//! | bytes of a block that the same or a later transaction freed | they are not written | its new owner's content may be home already |
+//! | other bytes | they are written home, in the order of the log | whatever of them a checkpoint has written, they end as the newest |
+//! | a chunk of a block outside the volume or inside the journal | error | no file system wrote that |
+//!
+//! All bytes go home, fence, then the tail is moved behind them, in one store. A second crash
+//! before that finds the same log and does the same again. The next transaction skips one number,
+//! so that remains of an incomplete one can never be taken for it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hashbrown::HashMap;
+use stetfs_format::checksum::crc64;
+use stetfs_format::private_log::{
+    CHECKPOINT, COMMIT, LogHeader, TRANSACTION_SIZE, Tail, Transaction, state_of,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::pmem::LINE;
+use stetfs_media::{Block, Cause, Class, Tag};
+
+use super::ABOUT;
+use super::area::Area;
+use super::record::{Change, Name, changes, is_intact};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
+
+/// Where the log goes on.
+pub(super) struct Start {
+    pub(super) epoch: u64,
+    pub(super) at: u64,
+    pub(super) sequence: Tid,
+    /// The log has been written to in this epoch.
+    pub(super) was_used: bool,
+}
+
+/// A transaction in the log.
+struct Found {
+    record: Vec<u8>,
+    chunks: u32,
+    sequence: Tid,
+}
+
+pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryReport)> {
+    let header = LogHeader::decode(&area.read_header()?);
+    let mut report = RecoveryReport::default();
+    if !args.has_private_log {
+        let epoch = header.map_or_else(|_| new_epoch(), |h| h.epoch.wrapping_add(1));
+        return Ok((begin(area, args, epoch)?, report));
+    }
+    let header = header?;
+    if header.uuid != args.uuid {
+        return Err(SchemeError::Unusable(
+            "its log belongs to another volume".to_owned(),
+        ));
+    }
+    if header.scheme != ABOUT.name {
+        return Err(SchemeError::Unusable(format!(
+            "its log was written by scheme {}: mount with scheme={}",
+            header.scheme, header.scheme
+        )));
+    }
+    if header.is_closed {
+        return Ok((reopen(area, args, &header)?, report));
+    }
+    report.was_needed = true;
+    if !args.writable {
+        return Err(SchemeError::Unusable(
+            "it must be replayed, which needs a writable volume".to_owned(),
+        ));
+    }
+    let start = replay(area, args, &header, &mut report)?;
+    Ok((start, report))
+}
+
+/// Another number than any that the log had before, when nothing is known of those.
+fn new_epoch() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_nanos() as u64
+}
+
+/// An empty log.
+fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
+    let start = Start {
+        epoch,
+        at: 0,
+        sequence: Tid(1),
+        was_used: false,
+    };
+    if args.writable {
+        area.write_header(&LogHeader {
+            scheme: ABOUT.name.to_owned(),
+            uuid: args.uuid,
+            epoch,
+            is_closed: false,
+            tail: Tail {
+                line: 0,
+                sequence: start.sequence,
+            },
+        })?;
+    }
+    Ok(start)
+}
+
+/// A log that was closed by an unmount of which the end is missing. Its header must not be made
+/// anew: while the volume has the mark, no word of it may be torn from the others.
+fn reopen(area: &Area, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
+    if args.writable {
+        area.write_log_state(false)?;
+    }
+    Ok(Start {
+        epoch: header.epoch,
+        at: tail_of(area, header)?,
+        sequence: header.tail.sequence,
+        was_used: true,
+    })
+}
+
+/// The position where the log begins.
+fn tail_of(area: &Area, header: &LogHeader) -> Result<u64> {
+    let at = u64::from(header.tail.line) * LINE;
+    if at >= area.capacity {
+        let why = format!("its log begins at byte {at} of {}", area.capacity);
+        return Err(SchemeError::Unusable(why));
+    }
+    Ok(at)
+}
+
+fn replay(
+    area: &Area,
+    args: &OpenArgs,
+    header: &LogHeader,
+    report: &mut RecoveryReport,
+) -> Result<Start> {
+    let mut at = tail_of(area, header)?;
+    let mut scan = Scan {
+        area,
+        args,
+        epoch: header.epoch,
+        left: area.capacity,
+    };
+    let found = scan.transactions(&mut at, header.tail.sequence)?;
+    let next = found
+        .last()
+        .map_or(header.tail.sequence, |t| t.sequence.next());
+    if let (Some(first), Some(last)) = (found.first(), found.last()) {
+        report.sequences = Some((first.sequence.0, last.sequence.0));
+        report.transactions = found.len() as u32;
+    }
+    apply(area, args, &found, report)?;
+    let start = Start {
+        epoch: header.epoch,
+        at: at % area.capacity,
+        sequence: next.next(),
+        was_used: true,
+    };
+    let tail = Tail {
+        line: area.line(at),
+        sequence: start.sequence,
+    };
+    area.write_tail(tail, Cause::Recovery)?;
+    Ok(start)
+}
+
+struct Scan<'a> {
+    area: &'a Area,
+    args: &'a OpenArgs,
+    epoch: u64,
+    /// Bytes of the ring that were not looked at.
+    left: u64,
+}
+
+impl Scan<'_> {
+    /// All that count, from `at` on, which ends behind them.
+    fn transactions(&mut self, at: &mut u64, mut sequence: Tid) -> Result<Vec<Found>> {
+        let mut found: Vec<Found> = Vec::new();
+        let mut last_at = *at;
+        while let Some((header, record)) = self.record(*at, sequence)? {
+            if !self.is_intact(*at, sequence, &record) {
+                if self.is_followed(*at + header.length, sequence)? {
+                    let why = format!(
+                        "transaction {sequence} in its log is damaged, and there are later ones; \
+                            run `stetfs fsck`"
+                    );
+                    return Err(SchemeError::Unusable(why));
+                }
+                break;
+            }
+            last_at = *at;
+            *at += header.length;
+            self.left -= header.length;
+            found.push(Found {
+                record,
+                chunks: header.chunks,
+                sequence,
+            });
+            sequence = sequence.next();
+        }
+        if let Some(last) = found.last()
+            && !self.is_in_place(last)?
+        {
+            found.pop();
+            *at = last_at;
+        }
+        Ok(found)
+    }
+
+    /// The record that may be at `at`: its header is plausible.
+    fn record(&self, at: u64, sequence: Tid) -> Result<Option<(Transaction, Vec<u8>)>> {
+        if self.left < TRANSACTION_SIZE as u64 {
+            return Ok(None);
+        }
+        let mut raw = [0; TRANSACTION_SIZE];
+        self.area.read(at, &mut raw)?;
+        let (word, header) = Transaction::decode(&raw);
+        let (state, its) = state_of(word);
+        let counts = (state == COMMIT || state == CHECKPOINT)
+            && (its == sequence || is_planted(Bug::StaleLap))
+            && (header.epoch == self.epoch || is_planted(Bug::StaleLap));
+        let fits = header.length.is_multiple_of(LINE)
+            && (TRANSACTION_SIZE as u64..=self.left).contains(&header.length);
+        if !counts || !fits {
+            return Ok(None);
+        }
+        let mut record = vec![0; header.length as usize];
+        self.area.read(at, &mut record)?;
+        Ok(Some((header, record)))
+    }
+
+    fn is_intact(&self, at: u64, sequence: Tid, record: &[u8]) -> bool {
+        let name = Name {
+            uuid: self.args.uuid,
+            epoch: self.epoch,
+            line: self.area.line(at),
+            sequence,
+        };
+        is_intact(&name, record) || is_planted(Bug::UncheckedReplay) || is_planted(Bug::StaleLap)
+    }
+
+    /// Whether the transaction after `sequence` is at `at`, intact.
+    fn is_followed(&self, at: u64, sequence: Tid) -> Result<bool> {
+        let next = sequence.next();
+        let behind = Scan {
+            left: self.left.saturating_sub(LINE),
+            ..*self
+        };
+        let record = behind.record(at, next)?;
+        Ok(record.is_some_and(|(_, record)| self.is_intact(at, next, &record)))
+    }
+
+    /// Whether each block that the transaction says was written in place is there.
+    fn is_in_place(&self, found: &Found) -> Result<bool> {
+        if is_planted(Bug::UncheckedReplay) || is_planted(Bug::EarlySwitch) {
+            return Ok(true);
+        }
+        let size = self.args.block_size;
+        let mut content = Block::zeroed(size);
+        for change in changes(&found.record, found.chunks, size)? {
+            if let Change::InPlace(block, crc) = change {
+                check_block(self.args, block)?;
+                let at = block.0 * size as u64;
+                let tag = Tag::new(Class::Data, Cause::Recovery);
+                self.area.pmem.load(at, content.bytes_mut(), tag)?;
+                if crc64(0, content.bytes()) != crc {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
+    let in_log = args
+        .log
+        .iter()
+        .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len));
+    if block.0 >= args.blocks || in_log {
+        return Err(Corrupt::JournalTagBlock(block).into());
+    }
+    Ok(())
+}
+
+/// Writes what counts home, durably.
+fn apply(area: &Area, args: &OpenArgs, found: &[Found], report: &mut RecoveryReport) -> Result<()> {
+    let size = args.block_size;
+    let mut all = Vec::with_capacity(found.len());
+    let mut revoked: HashMap<BlockNo, usize> = HashMap::new();
+    for (i, found) in found.iter().enumerate() {
+        let changes = changes(&found.record, found.chunks, size)?;
+        for change in &changes {
+            match change {
+                Change::Revoked(blocks) => revoked.extend(blocks.iter().map(|&b| (b, i))),
+                Change::Bytes(block, _) => check_block(args, *block)?,
+                Change::InPlace(..) => {}
+            }
+        }
+        all.push(changes);
+    }
+    let tag = Tag::new(Class::Journal, Cause::Recovery);
+    for (i, changes) in all.iter().enumerate() {
+        for change in changes {
+            let Change::Bytes(block, pieces) = change else {
+                continue;
+            };
+            let is_revoked = revoked.get(block).is_some_and(|&by| by >= i);
+            if is_revoked && !is_planted(Bug::IgnoredRevoke) {
+                report.revoked += 1;
+                continue;
+            }
+            report.blocks += 1;
+            for (offset, bytes) in pieces {
+                let at = block.0 * size as u64 + *offset as u64;
+                area.pmem.store(at, bytes, tag)?;
+                area.pmem.flush(at, bytes.len() as u64, tag)?;
+            }
+        }
+    }
+    if is_planted(Bug::MissingReplayFlush) {
+        return Ok(());
+    }
+    Ok(area.pmem.fence(Cause::Recovery)?)
+}

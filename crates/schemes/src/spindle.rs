@@ -1,0 +1,441 @@
+//! Spindle: a cache in persistent memory that keeps data and metadata apart. Data is committed
+//! block by block, by a switch of its state; metadata is changed where it lies, by pieces of an
+//! inode's size.
+//!
+//! Source: Yan, Huang, Huang, "Spindle: A Write-Optimized NVM NvmCache for Journaling File System"
+//! (NPC 2019).
+//!
+//! Home is a block device; the cache replaces journal and buffer cache: blocks go home only to make
+//! room. A commit:
+//! 1. of each metadata block that changed in few places, the sub-blocks that changed go as they
+//!    were to the metadata log;
+//! 2. each other block, of data or metadata: what its entry says goes to the ring, or that there is
+//!    none, fence; the new content goes into a free block and the entry names that; Tail moves on
+//!    (section 3.2, steps 1 to 3);
+//! 3. the metadata of 1 is changed where it lies, after a fence;
+//! 4. fence; Head becomes Tail, with the transaction's number: one word, fence. That is the commit;
+//!    the blocks before are free then.
+//!
+//! Victims are for data those least recently used, for metadata those least often used (section
+//! 3.3), found a few at a time.
+//!
+//! Deviations from the paper:
+//! - The paper empties the metadata log when Head has become Tail. A crash between would undo the
+//!   metadata of a transaction of which the data stays. Here Head's word has the transaction's
+//!   number, and the log's records have theirs: they are one commit.
+//! - An entry behind Tail may be of any earlier transaction: it is looked at, as the paper says,
+//!   but counts only if it has the number.
+//! - Metadata gets to the cache with the commit, from the memory in which the running transaction
+//!   has it. So there is one fence for all records of the log and not one for each, and a sub-block
+//!   that changes several times is logged and stored once.
+//! - Of a block of which storing the sub-blocks twice would cost more lines than storing all of it
+//!   once, and when the metadata log is full, the whole block goes the way of data; so does one
+//!   that is not in the cache.
+//! - A metadata block for which there is no room goes to the data cache, and the other way round.
+//! - Freed blocks are not written home.
+//!
+//! Recovery (section 3.4):
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | a block in the ring between Head and Tail, or at Tail with the number of the transaction | its entry becomes what the ring says that it was | Head was not moved, so nobody was told that the transaction is durable; the block before is not free until then |
+//! | a slot between Head and Tail that is of another transaction | error | it was durable before Tail was moved |
+//! | a record in the metadata log with that number, intact | the sub-block becomes what it was | it was durable before its sub-block was changed |
+//! | one that is not | nothing, and what is behind it is not looked at | it was in flight: no sub-block had been changed |
+//! | any other entry | it counts | its transaction is complete, or it was read from home |
+//!
+//! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that
+//! number, so that nothing in ring and log is of any later transaction. Until then a second cut
+//! finds the same and does the same again.
+
+use hashbrown::HashMap;
+use stetfs_format::nvm_cache::{
+    CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot,
+    SUB_BLOCK_HEADER_SIZE, SubBlock, TAIL_OFFSET,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::pmem::{Dirty, LINE};
+use stetfs_media::{Cause, Class, Tag};
+
+use super::nvm::{
+    Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving, State,
+};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{About, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Result, Snapshot};
+use stetfs_sync::Mutex;
+
+pub(crate) static ABOUT: About = About {
+    name: "spindle",
+    title: "Spindle: a cache in NVM, data and metadata apart, metadata by parts of a block",
+    source: "Yan, Huang, Huang, NPC 2019",
+    modes: &[],
+    needs_journal_area: true,
+    needs_pmem: false,
+    needs_remap: false,
+    nvm: Some(1 << 30),
+    caches: true,
+    is_jbd2: false,
+    atomic: true,
+    cost: "n data blocks and a fence for each in NVM, changed parts of metadata twice, 2 fences a \
+        commit; blocks home when they are evicted",
+    options: &[&META, &KEEP_CACHE],
+};
+
+static META: OptionAbout = OptionAbout {
+    name: "meta",
+    syntax: "PERCENT",
+    default: "12.5",
+    what: "how much of the NVM is for metadata, 1 to 50, when the region is begun (scheme spindle)",
+};
+
+const ENTRY: Tag = Tag::new(Class::Journal, Cause::Log);
+const COMMIT: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+struct Spindle {
+    cache: NvmCache,
+    /// Head and Tail when no transaction is under way.
+    head: Mutex<RingEnd>,
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    args.options.check_known(&ABOUT)?;
+    let percent = args.options.value(&META).parse().ok();
+    let percent: f64 = percent
+        .filter(|percent| (1.0..=50.0).contains(percent))
+        .ok_or_else(|| args.options.wrong(&ABOUT, &META))?;
+    let plan = CachePlan {
+        ring: true,
+        meta: Some((args.inode_size as u32, (percent * 10.0) as u32)),
+        changes: false,
+    };
+    let (cache, left, report) = NvmCache::open(&ABOUT, &args, plan, false, newest, recover)?;
+    let head = left.unwrap_or(RingEnd::FIRST);
+    let head = Mutex::new(head);
+    let terms = cache.terms();
+    Ok((Box::new(Serving(Spindle { cache, head })), terms, report))
+}
+
+/// How a block is committed.
+enum How {
+    /// These sub-blocks of it are changed where they lie.
+    Parts(Ranges),
+    /// All of it, somewhere else.
+    Whole,
+}
+
+impl OnCache for Spindle {
+    fn cache(&self) -> &NvmCache {
+        &self.cache
+    }
+
+    fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()> {
+        let (cache, region) = (&self.cache, &self.cache.region);
+        let mut head = self.head.lock();
+        let sequence = head.sequence.next();
+        let pinned: Vec<Option<Pinned>> = blocks.iter().map(|b| cache.pin(b.home)).collect();
+        let mut room = region.geometry.sub_blocks as usize;
+        let how: Vec<How> = blocks
+            .iter()
+            .zip(&pinned)
+            .map(|(block, before)| self.how(block, before.as_ref(), &mut room))
+            .collect();
+        let is_whole = |how: &How| matches!(how, How::Whole);
+        let whole = blocks.iter().zip(&how).filter(|(_, how)| is_whole(how));
+        let pools: Vec<Pool> = whole.map(|(b, _)| cache.pool_for(b.class)).collect();
+        let new = pinned.iter().filter(|before| before.is_none()).count();
+        let mut reserved = cache.reserve(&pools, new)?;
+
+        let mut logged = Dirty::in_memory(&*region.pmem);
+        let is_early = is_planted(Bug::EarlySubBlock);
+        let mut n = 0;
+        for (before, how) in pinned.iter().zip(&how) {
+            if let (Some(before), How::Parts(parts), false) = (before, how, is_early) {
+                self.log_parts(&mut logged, before.place.slot, parts, sequence, &mut n)?;
+            }
+        }
+        let mut logged = Some(logged);
+        let (mut changed, mut freed) = (Vec::with_capacity(blocks.len()), Vec::new());
+        let mut at = head.at;
+        for ((block, before), how) in blocks.iter().zip(&pinned).zip(&how) {
+            let place = match (how, before) {
+                (How::Parts(_), Some(before)) => before.place,
+                _ => {
+                    let slot = reserved.slot(cache.pool_for(block.class));
+                    let entry = before.map_or_else(|| reserved.entry(), |b| b.place.entry);
+                    let body = logged.take();
+                    let body = body.unwrap_or_else(|| Dirty::in_memory(&*region.pmem));
+                    self.write_block(body, block, Place { entry, slot }, *before, at, sequence)?;
+                    freed.extend(before.map(|before| before.place.slot));
+                    at = at.wrapping_add(1);
+                    Place { entry, slot }
+                }
+            };
+            changed.push(Changed {
+                home: block.home,
+                class: block.class,
+                place,
+            });
+        }
+        if let Some(logged) = logged.filter(|_| n > 0) {
+            let _durable = logged.submit()?.fence(Cause::Log)?;
+        }
+        let end = RingEnd { at, sequence };
+        let is_tail_early = is_planted(Bug::TailBeforeEntries);
+        if is_tail_early {
+            region.store_end(HEAD_OFFSET, end, COMMIT)?;
+            region.fence(Cause::CommitRecord)?;
+        }
+        let mut body = Dirty::in_memory(&*region.pmem);
+        for ((block, changed), how) in blocks.iter().zip(&changed).zip(&how) {
+            if let How::Parts(_) = how {
+                self.change_parts(&mut body, block, changed.place)?;
+            }
+        }
+        let late = is_planted(Bug::StateBeforeLines);
+        let body = body.submit()?.fence(Cause::Log)?;
+        if !is_tail_early {
+            let word = region.end_word(HEAD_OFFSET, end);
+            body.store_commit_word(HEAD_OFFSET, word, COMMIT)?;
+        }
+        if late {
+            for ((block, changed), how) in blocks.iter().zip(&changed).zip(&how) {
+                if is_whole(how) {
+                    self.store_whole(block, changed.place.slot)?;
+                }
+            }
+            region.fence(Cause::Log)?;
+        }
+        *head = end;
+        cache.pair.note_commit(sequence);
+        cache.finish(&changed, &freed, &[], &txn.revoked);
+        Ok(())
+    }
+}
+
+impl Spindle {
+    /// How a block is committed, as long as the metadata log has `room` for so many sub-blocks.
+    fn how(&self, block: &LoggedBlock, before: Option<&Pinned>, room: &mut usize) -> How {
+        let Some(before) = before else {
+            return How::Whole;
+        };
+        let is_meta = self.cache.pool_of(before.place.slot) == Pool::Meta;
+        if !is_meta || before.state == State::Dead || block.fresh {
+            return How::Whole;
+        }
+        let size = self.cache.region.geometry.sub_block as usize;
+        let parts = block.ranges.widened(size);
+        let n = parts.bytes() / size;
+        // A sub-block and its header into the log, a sub-block and the entry in place, against a
+        // block, the ring, the entry and Tail.
+        let lines = LINE as usize;
+        let in_place =
+            2 * n * size / lines + n.div_ceil(lines / SUB_BLOCK_HEADER_SIZE as usize) + 1;
+        if in_place > block.content.len() / lines + 3 || n > *room {
+            return How::Whole;
+        }
+        *room -= n;
+        How::Parts(parts)
+    }
+
+    /// Stores parts of a block as they are into the metadata log.
+    fn log_parts(
+        &self,
+        body: &mut Dirty<'_>,
+        slot: u32,
+        parts: &Ranges,
+        sequence: Tid,
+        n: &mut u32,
+    ) -> Result<()> {
+        let region = &self.cache.region;
+        let size = region.geometry.sub_block as usize;
+        let mut old = vec![0; size];
+        for index in parts
+            .iter()
+            .flat_map(|part| part.step_by(size))
+            .map(|at| at / size)
+        {
+            region.read(slot, index * size, &mut old, ENTRY)?;
+            let header = SubBlock {
+                slot,
+                index: index as u16,
+                sequence,
+            };
+            let header = header.encode(region.seed, &old);
+            body.store(region.geometry.sub_block_header_at(*n), &header, ENTRY)?;
+            body.store_nt(region.geometry.sub_block_at(*n), &old, ENTRY)?;
+            *n += 1;
+        }
+        Ok(())
+    }
+
+    /// Steps 1 to 3 of section 3.2 for one block. `body` is what must be durable with the ring's
+    /// slot, before anything that it vouches for changes.
+    fn write_block(
+        &self,
+        mut body: Dirty<'_>,
+        block: &LoggedBlock,
+        place: Place,
+        before: Option<Pinned>,
+        at: u16,
+        sequence: Tid,
+    ) -> Result<()> {
+        let region = &self.cache.region;
+        if before.is_none() {
+            region.store_home(&mut body, place.entry, block.home, ENTRY)?;
+        }
+        let slot = RingSlot {
+            home: block.home,
+            before: before.map(|before| EntryState {
+                slot: before.place.slot,
+                is_dirty: before.is_dirty(),
+                high: 0,
+            }),
+        };
+        let ring_at = region.geometry.ring_at(at);
+        body.store_nt(ring_at, &slot.encode(sequence, region.seed), ENTRY)?;
+        let slot_is_stored = body.submit()?;
+        if !is_planted(Bug::MissingRingFence) {
+            let _durable = slot_is_stored.fence(Cause::Log)?;
+        }
+        if !is_planted(Bug::StateBeforeLines) {
+            self.store_whole(block, place.slot)?;
+        }
+        let state = EntryState {
+            slot: place.slot,
+            is_dirty: true,
+            high: 0,
+        };
+        region.store_state(place.entry, Some(state), ENTRY)?;
+        region.store_end(TAIL_OFFSET, tail(at.wrapping_add(1)), ENTRY)
+    }
+
+    fn store_whole(&self, block: &LoggedBlock, slot: u32) -> Result<()> {
+        let region = &self.cache.region;
+        let at = region.geometry.slot_at(slot);
+        let tag = Tag::new(block.class, Cause::Log);
+        Ok(region.pmem.store_nt(at, &block.content, tag)?)
+    }
+
+    /// Changes a block where it lies.
+    fn change_parts(&self, body: &mut Dirty<'_>, block: &LoggedBlock, place: Place) -> Result<()> {
+        let region = &self.cache.region;
+        let at = region.geometry.slot_at(place.slot);
+        let tag = Tag::new(block.class, Cause::Log);
+        for range in block.ranges.iter() {
+            body.store(at + range.start as u64, &block.content[range], tag)?;
+        }
+        let state = EntryState {
+            slot: place.slot,
+            is_dirty: true,
+            high: 0,
+        };
+        let word = region.state_word(place.entry, Some(state));
+        Ok(body.store_u64(region.state_at(place.entry), word, ENTRY)?)
+    }
+}
+
+/// Tail says of no transaction.
+fn tail(at: u16) -> RingEnd {
+    RingEnd {
+        at,
+        ..RingEnd::FIRST
+    }
+}
+
+/// The newest transaction in a region.
+fn newest(region: &Region) -> Result<Tid> {
+    Ok(region.end(HEAD_OFFSET)?.sequence)
+}
+
+/// Sets back what a transaction that is not complete has changed; where the ring goes on.
+fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
+    let region = &cache.region;
+    let (head, newest) = (region.end(HEAD_OFFSET)?, region.end(TAIL_OFFSET)?);
+    let sequence = head.sequence.next();
+    let (undone, at) = read_ring(cache, head.at, newest.at, sequence)?;
+    let end = RingEnd { at, sequence };
+    let finish = || {
+        region.store_end(TAIL_OFFSET, tail(at), RECOVERY)?;
+        region.fence(Cause::Recovery)?;
+        region.store_end(HEAD_OFFSET, end, RECOVERY)?;
+        region.fence(Cause::Recovery)
+    };
+    let is_early = is_planted(Bug::EarlyHead);
+    if is_early {
+        finish()?;
+    }
+    cache.entries(|n, entry| {
+        let Some(before) = undone.get(&entry.home) else {
+            return cache.adopt(n, entry);
+        };
+        region.store_state(n, *before, RECOVERY)?;
+        match *before {
+            Some(state) => cache.adopt(n, Entry { state, ..entry }),
+            None => Ok(()),
+        }
+    })?;
+    undo_parts(cache, sequence)?;
+    region.fence(Cause::Recovery)?;
+    if !is_early {
+        finish()?;
+    }
+    Ok(end)
+}
+
+/// Blocks of a transaction, and what the cache had of each before.
+type Undone = HashMap<BlockNo, Option<EntryState>>;
+
+/// The blocks between head and tail, and the one at tail if it is of the transaction; and where the
+/// ring goes on.
+fn read_ring(cache: &NvmCache, head: u16, tail: u16, sequence: Tid) -> Result<(Undone, u16)> {
+    let geometry = cache.region.geometry;
+    let count = tail.wrapping_sub(head);
+    if u32::from(count) > geometry.ring {
+        return Err(Corrupt::NvmCache("the ring's ends are further apart than it is long").into());
+    }
+    let mut found = HashMap::new();
+    for i in 0..=count {
+        let mut raw = [0; RING_SLOT_SIZE as usize];
+        let ring_at = geometry.ring_at(head.wrapping_add(i));
+        cache.region.pmem.load(ring_at, &mut raw, RECOVERY)?;
+        match RingSlot::decode(&raw, sequence, cache.region.seed)? {
+            Some(slot) => _ = found.insert(slot.home, slot.before),
+            None if i == count => return Ok((found, tail)),
+            None => {
+                let why = "a slot of the ring is of another transaction";
+                return Err(Corrupt::NvmCache(why).into());
+            }
+        }
+    }
+    Ok((found, tail.wrapping_add(1)))
+}
+
+/// Gives metadata back what it was.
+fn undo_parts(cache: &NvmCache, sequence: Tid) -> Result<()> {
+    let region = &cache.region;
+    let geometry = region.geometry;
+    let (mut header, mut old) = (
+        [0; SUB_BLOCK_HEADER_SIZE as usize],
+        vec![0; geometry.sub_block as usize],
+    );
+    for n in 0..geometry.sub_blocks {
+        let at = geometry.sub_block_header_at(n);
+        region.pmem.load(at, &mut header, RECOVERY)?;
+        let at = geometry.sub_block_at(n);
+        region.pmem.load(at, &mut old, RECOVERY)?;
+        let Some(found) = SubBlock::decode(&header, region.seed, &old) else {
+            break;
+        };
+        if found.sequence != sequence {
+            break;
+        }
+        let offset = u32::from(found.index) * geometry.sub_block;
+        if found.slot >= geometry.blocks() || offset >= geometry.block_size {
+            return Err(Corrupt::NvmCache("the metadata log names a part of no block").into());
+        }
+        let at = geometry.slot_at(found.slot) + u64::from(offset);
+        region.pmem.store_nt(at, &old, RECOVERY)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! Tinca: a cache in persistent memory that is transactional; a block gets from the log to the
+//! cache by a change of its role.
+//!
+//! Source: Wei and others, SC 2017, as the paper on Spindle tells it (Yan, Huang, Huang, NPC 2019),
+//! which was measured against it. The paper itself was not at hand: its entries of 16 bytes, its
+//! ring and its `cmpxchg16b` are as is generally known of it.
+//!
+//! Home is a block device; the cache replaces journal and buffer cache: what was read or committed
+//! is in it, and blocks go home only to make room. A commit, for each block, data and metadata
+//! alike, whole:
+//! 1. the new content into a free block of the cache, fence;
+//! 2. its entry names that block and the one before it, with the role *log*: one word, fence;
+//! 3. its number into the ring, and Head behind it, fence.
+//!
+//! Then the role of each turns from *log* to *buffer*, fence; and Tail becomes Head: one word,
+//! fence. That is the commit. The blocks before are free then.
+//!
+//! Deviations from the paper: an entry is changed by one word of 8 bytes, not by 16 (`cmpxchg16b`
+//! is atomic for other processors; for a power cut only a word is): both places and the role are in
+//! one word, the block's number in the other one, which is durable before. A slot of the ring says
+//! to which transaction it belongs, so that Head and it need one fence, and what the entry was
+//! before, since an entry that recovery has set back looks as one that never had a block before.
+//! Freed blocks are not written home. Victims are those least recently used, found a few at a time.
+//!
+//! Recovery:
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | a block in the ring, between Tail and Head | its entry becomes what the ring says that it was | Tail was not moved, so nobody was told that the transaction is durable; the block before is not free until then |
+//! | the role *log* in an entry that is not in the ring | it names the block before, as one that home has not; or it is free | the power went between steps 2 and 3 |
+//! | any other entry | it counts | its transaction is complete, or it was read from home |
+//! | a slot in the ring of another transaction, the last one before Head | nothing; the entry's role tells | Head is stored with it, and the power went before their fence |
+//! | another one | error | it was durable before Head moved on |
+//!
+//! Then a fence, and Tail becomes Head with the transaction's number: what is left in the ring is
+//! of no transaction any more. A second cut before that finds the same ring and does the same
+//! again.
+
+use hashbrown::HashMap;
+use stetfs_format::nvm_cache::{
+    CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot, TAIL_OFFSET,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::pmem::Dirty;
+use stetfs_media::{Cause, Class, Tag};
+
+use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{About, LoggedBlock, OpenArgs, Parts, Result, Snapshot};
+use stetfs_sync::Mutex;
+
+pub(crate) static ABOUT: About = About {
+    name: "tinca",
+    title: "Tinca: a transactional cache in NVM, blocks change their role",
+    source: "Wei and others, SC 2017, as Yan, Huang, Huang, NPC 2019 tell it",
+    modes: &[],
+    needs_journal_area: true,
+    needs_pmem: false,
+    needs_remap: false,
+    nvm: Some(1 << 30),
+    caches: true,
+    is_jbd2: false,
+    atomic: true,
+    cost: "n blocks in NVM, 3 fences a block and 2 a commit; blocks home when they are evicted",
+    options: &[&KEEP_CACHE],
+};
+
+/// In the upper half of an entry's word, whose other bits are the block before this one, plus 1.
+const LOG: u32 = 1 << 31;
+
+const ENTRY: Tag = Tag::new(Class::Journal, Cause::Log);
+const COMMIT: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+struct Tinca {
+    cache: NvmCache,
+    /// Behind the newest block in the ring, which is behind the newest transaction too when none is
+    /// under way.
+    head: Mutex<RingEnd>,
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    args.options.check_known(&ABOUT)?;
+    let plan = CachePlan {
+        ring: true,
+        meta: None,
+        changes: false,
+    };
+    let (cache, left, report) = NvmCache::open(&ABOUT, &args, plan, false, newest, recover)?;
+    let head = left.unwrap_or(RingEnd::FIRST);
+    let head = Mutex::new(head);
+    let terms = cache.terms();
+    Ok((Box::new(Serving(Tinca { cache, head })), terms, report))
+}
+
+impl OnCache for Tinca {
+    fn cache(&self) -> &NvmCache {
+        &self.cache
+    }
+
+    fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()> {
+        let (cache, region) = (&self.cache, &self.cache.region);
+        let mut head = self.head.lock();
+        let sequence = head.sequence.next();
+        let pinned: Vec<Option<Pinned>> = blocks.iter().map(|b| cache.pin(b.home)).collect();
+        let new = pinned.iter().filter(|pinned| pinned.is_none()).count();
+        let mut reserved = cache.reserve(&vec![Pool::Data; blocks.len()], new)?;
+        let mut changed = Vec::with_capacity(blocks.len());
+        let mut freed = Vec::new();
+        let mut at = head.at;
+        for (block, before) in blocks.iter().zip(&pinned) {
+            let slot = reserved.slot(Pool::Data);
+            let entry = before.map_or_else(|| reserved.entry(), |before| before.place.entry);
+            self.write_block(block, Place { entry, slot }, *before, at, sequence)?;
+            at = at.wrapping_add(1);
+            freed.extend(before.map(|before| before.place.slot));
+            changed.push(Changed {
+                home: block.home,
+                class: block.class,
+                place: Place { entry, slot },
+            });
+        }
+        let end = RingEnd { at, sequence };
+        if is_planted(Bug::TailBeforeEntries) {
+            region.store_end(TAIL_OFFSET, end, COMMIT)?;
+            region.fence(Cause::CommitRecord)?;
+        }
+        for (block, before) in changed.iter().zip(&pinned) {
+            let state = state(block.place.slot, *before);
+            region.store_state(block.place.entry, Some(state), ENTRY)?;
+        }
+        region.fence(Cause::Log)?;
+        region.store_end(TAIL_OFFSET, end, COMMIT)?;
+        region.fence(Cause::CommitRecord)?;
+        if is_planted(Bug::StateBeforeLines) {
+            for (block, changed) in blocks.iter().zip(&changed) {
+                let at = region.geometry.slot_at(changed.place.slot);
+                region.pmem.store_nt(at, &block.content, ENTRY)?;
+            }
+        }
+        *head = end;
+        cache.pair.note_commit(sequence);
+        cache.finish(&changed, &freed, &[], &txn.revoked);
+        Ok(())
+    }
+}
+
+impl Tinca {
+    /// Steps 1 to 3 of one block.
+    fn write_block(
+        &self,
+        block: &LoggedBlock,
+        place: Place,
+        before: Option<Pinned>,
+        at: u16,
+        sequence: Tid,
+    ) -> Result<()> {
+        let region = &self.cache.region;
+        let mut body = Dirty::in_memory(&*region.pmem);
+        if before.is_none() {
+            region.store_home(&mut body, place.entry, block.home, ENTRY)?;
+        }
+        if !is_planted(Bug::StateBeforeLines) {
+            let at = region.geometry.slot_at(place.slot);
+            body.store_nt(at, &block.content, Tag::new(block.class, Cause::Log))?;
+        }
+        let _durable = body.submit()?.fence(Cause::Log)?;
+        let mut state = state(place.slot, before);
+        state.high |= LOG;
+        region.store_state(place.entry, Some(state), ENTRY)?;
+        region.fence(Cause::Log)?;
+        let slot = RingSlot {
+            home: block.home,
+            before: before.map(|before| EntryState {
+                slot: before.place.slot,
+                is_dirty: before.is_dirty(),
+                high: 0,
+            }),
+        };
+        let ring_at = region.geometry.ring_at(at);
+        let slot = slot.encode(sequence, region.seed);
+        region.pmem.store_nt(ring_at, &slot, ENTRY)?;
+        let head = RingEnd {
+            at: at.wrapping_add(1),
+            sequence,
+        };
+        region.store_end(HEAD_OFFSET, head, ENTRY)?;
+        region.fence(Cause::Log)
+    }
+}
+
+/// What an entry says in the role *buffer*: the new block, and the one before.
+fn state(slot: u32, before: Option<Pinned>) -> EntryState {
+    EntryState {
+        slot,
+        is_dirty: true,
+        high: before.map_or(0, |before| before.place.slot + 1),
+    }
+}
+
+/// The newest transaction in a region.
+fn newest(region: &Region) -> Result<Tid> {
+    Ok(region.end(TAIL_OFFSET)?.sequence)
+}
+
+/// Sets back what a transaction that is not complete has changed; where the ring goes on.
+fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
+    let region = &cache.region;
+    let tail = region.end(TAIL_OFFSET)?;
+    let head = region.end(HEAD_OFFSET)?;
+    let sequence = tail.sequence.next();
+    // A head of the newest complete transaction is at its end.
+    let end = RingEnd {
+        at: if head.sequence == sequence {
+            head.at
+        } else {
+            tail.at
+        },
+        sequence,
+    };
+    let undone = read_ring(cache, tail.at, end.at, sequence)?;
+    if is_planted(Bug::EarlyHead) {
+        region.store_end(TAIL_OFFSET, end, RECOVERY)?;
+        region.fence(Cause::Recovery)?;
+    }
+    cache.entries(|n, mut entry| {
+        let is_log = entry.state.high & LOG != 0;
+        let before = match undone.get(&entry.home) {
+            Some(before) => *before,
+            None if is_log => (entry.state.high & !LOG)
+                .checked_sub(1)
+                .map(|slot| EntryState {
+                    slot,
+                    is_dirty: true,
+                    high: 0,
+                }),
+            None => {
+                entry.state.high = 0;
+                return cache.adopt(n, entry);
+            }
+        };
+        region.store_state(n, before, RECOVERY)?;
+        match before {
+            Some(state) => cache.adopt(n, Entry { state, ..entry }),
+            None => Ok(()),
+        }
+    })?;
+    region.fence(Cause::Recovery)?;
+    region.store_end(TAIL_OFFSET, end, RECOVERY)?;
+    region.fence(Cause::Recovery)?;
+    Ok(end)
+}
+
+/// The blocks in a part of the ring, and what the cache had of them before.
+fn read_ring(
+    cache: &NvmCache,
+    from: u16,
+    to: u16,
+    sequence: Tid,
+) -> Result<HashMap<BlockNo, Option<EntryState>>> {
+    let geometry = cache.region.geometry;
+    if u32::from(to.wrapping_sub(from)) > geometry.ring {
+        return Err(Corrupt::NvmCache("the ring's ends are further apart than it is long").into());
+    }
+    let mut found = HashMap::new();
+    let mut at = from;
+    while at != to {
+        let mut raw = [0; RING_SLOT_SIZE as usize];
+        let pmem = &cache.region.pmem;
+        pmem.load(geometry.ring_at(at), &mut raw, RECOVERY)?;
+        at = at.wrapping_add(1);
+        match RingSlot::decode(&raw, sequence, cache.region.seed)? {
+            Some(slot) => _ = found.insert(slot.home, slot.before),
+            None if at == to => {}
+            None => {
+                let why = "a slot of the ring is of another transaction";
+                return Err(Corrupt::NvmCache(why).into());
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,515 @@
+//! UBJ: buffer cache and journal are one. A block of the cache is committed by freezing it where it
+//! is.
+//!
+//! Source: Lee, Bahn, Noh, "Unioning of the Buffer NvmCache and Journaling Layers with Non-volatile
+//! Memory" (FAST 2013), of which the abstract and the slides were at hand: its three lists of
+//! transactions are as is generally known of it.
+//!
+//! Home is a block device; the cache in persistent memory replaces journal and buffer cache. A
+//! block in it is *clean* (home has the same) or *frozen* (it is committed, and home has something
+//! else). The running transaction changes blocks in the cache:
+//! - one that is clean where it is: home has what it was;
+//! - one that is frozen, or that a commit under way is about to freeze, in a copy: the frozen one
+//!   may be all that there is; or, with `cow=range`, in memory alone until its commit;
+//! - one that is not in the cache in a free block. When there is none, it is changed in memory
+//!   alone, and the commit makes room for it: changing never waits for a device.
+//!
+//! A commit copies none of them:
+//! 1. the lines that were changed are flushed, and the entry of each block says *frozen*, and by
+//!    which transaction; fence;
+//! 2. the number of the newest transaction: one word, fence. That is the commit.
+//!
+//! With `cow=range` a block that is frozen, and of which so little changed that storing that twice
+//! is less than a copy, is committed without one: the changed bytes are in a log by 1, and go where
+//! the block lies after 2. The log has two halves, for even and odd transactions: the next commit's
+//! first fence is also the one for these bytes, before anything is written over what the log has of
+//! them.
+//!
+//! Frozen blocks serve reads and are not evicted. A checkpoint writes the newest frozen version of
+//! each block home, flush, and its entry says *clean*. It happens when `frozen=` percent of the
+//! cache are frozen, `checkpoint=` seconds after the oldest commit that it takes in, and when a
+//! commit finds no clean block to evict. Victims are those least recently used, found a few at a
+//! time.
+//!
+//! Deviations from the paper: what the running transaction changes is in memory as well, where
+//! readers find it, so NVM is stored to and not read; its three lists of transactions are the
+//! numbers in the entries (newer than the commit's word: running; frozen: committed; clean:
+//! checkpointed); a frozen version is free as soon as the transaction with the next one is durable,
+//! and not only at the checkpoint, since nothing would ever be written home from it.
+//!
+//! Recovery:
+//!
+//! | found | done | why that is right |
+//! |---|---|---|
+//! | a frozen block of a transaction that the commit's word includes | it counts; of several of one block the newest | its lines were durable before the word |
+//! | a frozen block of a later one | it is dropped | nobody was told that it is durable; what it was is at home, or in a frozen block of its own |
+//! | a clean block | it is dropped, unless an unmount kept the cache | it may have been about to change; home has what it was |
+//! | a log of the transaction that the commit's word names | its bytes go into those of its blocks that are frozen | they may not have been durable there; a block that is not frozen any more has them at home |
+//! | a log of any other one | nothing | it was durable in the blocks before the next transaction was, or is no transaction |
+//!
+//! That blocks are dropped and bytes are in them is durable before the log is emptied, and that
+//! before the next commit; a second cut finds the same, or less of it to do.
+
+use std::time::Instant;
+
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+use stetfs_format::nvm_cache::{
+    CachePlan, Change, ChangeLog, Entry, EntryState, HEAD_OFFSET, RingEnd,
+};
+use stetfs_format::{BlockNo, Corrupt, Tid};
+use stetfs_media::pmem::Dirty;
+use stetfs_media::{Cause, Class, Tag};
+
+use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Region, Serving, State};
+use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{
+    About, Backlog, Goal, LoggedBlock, OpenArgs, OptionAbout, Parts, Result, Snapshot, Spot, Terms,
+    Wants,
+};
+use stetfs_sync::Mutex;
+
+pub(crate) static ABOUT: About = About {
+    name: "ubj",
+    title: "UBJ: the buffer cache in NVM is the journal, a commit freezes its blocks",
+    source: "Lee, Bahn, Noh, FAST 2013",
+    modes: &[],
+    needs_journal_area: true,
+    needs_pmem: false,
+    needs_remap: false,
+    nvm: Some(1 << 30),
+    caches: true,
+    is_jbd2: false,
+    atomic: true,
+    cost: "changed bytes of clean blocks, n blocks of frozen and new ones, and 2 fences a commit; \
+        frozen blocks home at checkpoint",
+    options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
+};
+
+static FROZEN: OptionAbout = OptionAbout {
+    name: "frozen",
+    syntax: "PERCENT",
+    default: "50",
+    what: "how much of the cache is frozen before a checkpoint (scheme ubj)",
+};
+
+static COW: OptionAbout = OptionAbout {
+    name: "cow",
+    syntax: "block|range",
+    default: "block",
+    what: "whether changing a frozen block takes a copy of it, or the changed bytes where they are \
+        fewer (scheme ubj)",
+};
+
+const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
+const COMMIT: Tag = Tag::new(Class::Journal, Cause::CommitRecord);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+struct Ubj {
+    cache: NvmCache,
+    /// What running transactions, and the one that is being committed, change in the cache; also
+    /// what nobody wants any more.
+    changing: Mutex<HashMap<Spot, Changing>>,
+    /// Of a frozen block only the changed bytes are logged, if that is less than a copy.
+    logs_changes: bool,
+    /// Frozen blocks at which a checkpoint is wanted.
+    most_frozen: usize,
+    period: Period,
+    /// The newest transaction that is durable.
+    committed: Mutex<Tid>,
+}
+
+/// A block of the cache that is being changed.
+struct Changing {
+    tid: Tid,
+    place: Place,
+    /// It is changed where it is: of this block of the volume.
+    in_place_of: Option<BlockNo>,
+    /// It has all of the block, and not only what was there before.
+    is_filled: bool,
+    /// Stored through the cache and not flushed.
+    unflushed: SmallVec<[(u32, u32); 4]>,
+}
+
+/// From so many bytes on they are stored past the processor's cache.
+const MUCH: usize = 512;
+
+/// What is stored in one piece: changes are logged in such.
+const WORD: usize = 8;
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    args.options.check_known(&ABOUT)?;
+    let frozen = args.options.percent(&ABOUT, &FROZEN)?;
+    let period = Period::of(&ABOUT, &args.options)?;
+    let logs_changes = match args.options.value(&COW) {
+        "block" => false,
+        "range" => true,
+        _ => return Err(args.options.wrong(&ABOUT, &COW)),
+    };
+    let plan = CachePlan {
+        ring: false,
+        meta: None,
+        changes: true,
+    };
+    let (cache, left, report) = NvmCache::open(&ABOUT, &args, plan, true, newest, recover)?;
+    let committed = left.unwrap_or(Tid(0));
+    let blocks = u64::from(cache.region.geometry.blocks());
+    let terms = Terms {
+        wants: Wants {
+            base: false,
+            changed_bytes: if logs_changes { args.block_size / 2 } else { 0 },
+        },
+        is_buffer_cache: true,
+        ..cache.terms()
+    };
+    let ubj = Ubj {
+        logs_changes,
+        most_frozen: (blocks * frozen / 100) as usize,
+        cache,
+        changing: Mutex::default(),
+        period,
+        committed: Mutex::new(committed),
+    };
+    Ok((Box::new(Serving(ubj)), terms, report))
+}
+
+impl OnCache for Ubj {
+    fn cache(&self) -> &NvmCache {
+        &self.cache
+    }
+
+    fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
+        if self.logs_changes && home.is_some_and(|home| self.cache.is_dirty(home)) {
+            return None;
+        }
+        let clean = home.and_then(|home| self.cache.take_clean(home));
+        let place = clean.or_else(|| self.cache.reserve_if_free())?;
+        let spot = Spot(place.slot);
+        let changing = Changing {
+            tid,
+            place,
+            in_place_of: home.filter(|_| clean.is_some()),
+            is_filled: clean.is_some(),
+            unflushed: SmallVec::new(),
+        };
+        self.changing.lock().insert(spot, changing);
+        Some(spot)
+    }
+
+    fn after_write(
+        &self,
+        spot: Spot,
+        class: Class,
+        offset: usize,
+        len: usize,
+        content: &[u8],
+    ) -> Result<()> {
+        let (pmem, tag) = (&self.cache.region.pmem, Tag::new(class, Cause::Log));
+        let at = self.cache.region.geometry.slot_at(spot.0);
+        let (start, bytes, is_past) = {
+            let mut changing = self.changing.lock();
+            let changing = changing.get_mut(&spot).expect("it was given");
+            let (start, bytes) = match std::mem::replace(&mut changing.is_filled, true) {
+                true => (offset, &content[offset..offset + len]),
+                false => (0, content),
+            };
+            let is_in_words = start.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD);
+            let is_past = is_in_words && bytes.len() >= MUCH;
+            if !is_past {
+                changing.unflushed.push((start as u32, bytes.len() as u32));
+            }
+            (start, bytes, is_past)
+        };
+        let at = at + start as u64;
+        match is_past {
+            true => pmem.store_nt(at, bytes, tag)?,
+            false => pmem.store(at, bytes, tag)?,
+        }
+        Ok(())
+    }
+
+    fn commit(&self, txn: &Snapshot, blocks: &[&LoggedBlock]) -> Result<()> {
+        let (cache, region) = (&self.cache, &self.cache.region);
+        let mut committed = self.committed.lock();
+        let tid = committed.next();
+        let mut log = ChangeLog::new();
+        let logged: Vec<Option<Place>> = blocks
+            .iter()
+            .map(|block| self.log_changes(&mut log, block))
+            .collect();
+        // What else was changed in memory alone needs room now.
+        let needs_room = |(block, logged): &(&&LoggedBlock, &Option<Place>)| {
+            block.spot.is_none() && logged.is_none()
+        };
+        let homeless = blocks.iter().zip(&logged).filter(needs_room).count();
+        let mut reserved = cache.reserve(&vec![Pool::Data; homeless], homeless)?;
+        let mut body = Dirty::in_memory(&*region.pmem);
+        if !log.is_empty() {
+            let at = region.geometry.changes_at(tid);
+            body.store_nt(at, log.encode(region.seed, tid), LOG)?;
+        }
+        let mut changed = Vec::with_capacity(blocks.len());
+        let mut superseded = Vec::new();
+        for (block, logged) in blocks.iter().zip(&logged) {
+            let before = cache.pin(block.home);
+            let place = match (block.spot, *logged) {
+                (Some(spot), _) => self.complete(&mut body, spot, block)?,
+                (None, Some(place)) => place,
+                (None, None) => {
+                    let place = Place {
+                        entry: reserved.entry(),
+                        slot: reserved.slot(Pool::Data),
+                    };
+                    let tag = Tag::new(block.class, Cause::Log);
+                    let at = region.geometry.slot_at(place.slot);
+                    body.store_nt(at, &block.content, tag)?;
+                    place
+                }
+            };
+            let is_new = before.is_none_or(|before| before.place.slot != place.slot);
+            if is_new {
+                region.store_home(&mut body, place.entry, block.home, LOG)?;
+                superseded.extend(before.map(|before| before.place));
+            }
+            // A block that is logged stays frozen by one before this one, also if a checkpoint that
+            // came too late has said that it is clean.
+            let frozen_by = if logged.is_some() { *committed } else { tid };
+            let frozen = EntryState {
+                slot: place.slot,
+                is_dirty: true,
+                high: frozen_by.0,
+            };
+            let word = region.state_word(place.entry, Some(frozen));
+            body.store_u64(region.state_at(place.entry), word, LOG)?;
+            changed.push(Changed {
+                home: block.home,
+                class: block.class,
+                place,
+            });
+        }
+        let newest = RingEnd {
+            at: 0,
+            sequence: tid,
+        };
+        let is_early = is_planted(Bug::EarlySubBlock);
+        if is_early {
+            self.change_logged(blocks, &logged)?;
+        }
+        let body = body.submit()?;
+        if is_planted(Bug::StateBeforeLines) {
+            region.store_end(HEAD_OFFSET, newest, COMMIT)?;
+            let _durable = body.fence(Cause::CommitRecord)?;
+        } else {
+            let body = body.fence(Cause::Log)?;
+            let word = region.end_word(HEAD_OFFSET, newest);
+            body.store_commit_word(HEAD_OFFSET, word, COMMIT)?;
+        }
+        cache.after_fence();
+        if !is_early {
+            self.change_logged(blocks, &logged)?;
+        }
+        // With the next fence: until then a crash finds two frozen versions and takes the newer
+        // one.
+        for old in &superseded {
+            region.store_state(old.entry, None, LOG)?;
+        }
+        *committed = tid;
+        cache.pair.note_commit(tid);
+        cache.note_copies(superseded.len());
+        cache.finish(&changed, &[], &superseded, &txn.revoked);
+        self.period.note_commit();
+        Ok(())
+    }
+
+    /// What was changed and is in no transaction, as it was freed again, is wanted by nobody.
+    fn let_go(&self, up_to: Option<Tid>) -> Result<()> {
+        let mut left: Vec<Changing> = {
+            let mut changing = self.changing.lock();
+            let is_over = |_: &Spot, changing: &mut Changing| {
+                up_to.is_none_or(|up_to| !changing.tid.is_after(up_to))
+            };
+            let left = changing.extract_if(is_over);
+            left.map(|(_, changing)| changing).collect()
+        };
+        // In the same order each time, for who wants to see the same again.
+        left.sort_unstable_by_key(|changing| changing.place.slot);
+        for Changing {
+            place, in_place_of, ..
+        } in left
+        {
+            match in_place_of {
+                Some(home) => self.cache.forget(home, place)?,
+                None => self.cache.release(place),
+            }
+        }
+        Ok(())
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog {
+            is_due: self.cache.dirty() > self.most_frozen || self.period.is_over(),
+            forced: 0,
+        }
+    }
+
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        let since = Instant::now();
+        self.cache.checkpoint(goal)?;
+        let is_left = self.cache.dirty() > 0;
+        self.period.note_checkpoint(is_left.then_some(since));
+        Ok(())
+    }
+}
+
+impl Ubj {
+    /// Logs what changed in a block, if that is how it is committed: where it lies then.
+    fn log_changes(&self, log: &mut ChangeLog, block: &LoggedBlock) -> Option<Place> {
+        if !self.logs_changes || block.spot.is_some() || block.fresh {
+            return None;
+        }
+        let changed = block.ranges.widened(WORD);
+        let size: usize = changed.iter().map(|r| ChangeLog::size_of(r.len())).sum();
+        let room = self.cache.region.geometry.changes as usize;
+        if size + changed.bytes() >= block.content.len() || log.size() + size > room {
+            return None;
+        }
+        let before = self.cache.pin(block.home)?;
+        if before.state != State::Dirty {
+            return None;
+        }
+        let slot = before.place.slot;
+        for range in changed.iter() {
+            log.add(Change {
+                slot,
+                offset: range.start,
+                bytes: &block.content[range],
+            });
+        }
+        Some(before.place)
+    }
+
+    /// Stores what was logged where the blocks lie; durable after a fence.
+    fn change_logged(&self, blocks: &[&LoggedBlock], logged: &[Option<Place>]) -> Result<()> {
+        let region = &self.cache.region;
+        for (block, place) in blocks.iter().zip(logged) {
+            let Some(place) = place else { continue };
+            let (at, tag) = (
+                region.geometry.slot_at(place.slot),
+                Tag::new(block.class, Cause::Log),
+            );
+            self.cache.change_in_place(block.home, || {
+                for range in block.ranges.widened(WORD).iter() {
+                    let at = at + range.start as u64;
+                    region.pmem.store_nt(at, &block.content[range], tag)?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A block that was changed in the cache, all of whose lines become durable with `body`.
+    fn complete(&self, body: &mut Dirty<'_>, spot: Spot, block: &LoggedBlock) -> Result<Place> {
+        let changing = self.changing.lock().remove(&spot);
+        let changing = changing.expect("it was given");
+        let (at, tag) = (
+            self.cache.region.geometry.slot_at(spot.0),
+            Tag::new(block.class, Cause::Log),
+        );
+        if !changing.is_filled {
+            // It became a part of the transaction, and nothing of it changed.
+            body.store_nt(at, &block.content, tag)?;
+        }
+        for (start, len) in changing.unflushed {
+            body.include(at + u64::from(start), u64::from(len), tag);
+        }
+        Ok(changing.place)
+    }
+}
+
+/// The newest transaction in a region.
+fn newest(region: &Region) -> Result<Tid> {
+    Ok(region.end(HEAD_OFFSET)?.sequence)
+}
+
+/// Drops what is not committed, and brings what was logged to where it belongs; the newest
+/// transaction.
+fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
+    let region = &cache.region;
+    let committed = region.end(HEAD_OFFSET)?.sequence;
+    let mut newest: HashMap<BlockNo, (u32, Entry)> = HashMap::new();
+    let mut dropped = Vec::new();
+    cache.entries(|n, entry| {
+        let tid = Tid(entry.state.high);
+        let counts = match entry.state.is_dirty {
+            true => !tid.is_after(committed) || is_planted(Bug::UncheckedReplay),
+            false => is_kept,
+        };
+        if !counts {
+            dropped.push(n);
+            return Ok(());
+        }
+        let known = newest.entry(entry.home).or_insert((n, entry));
+        if known.0 != n {
+            let is_newer = !known.1.state.is_dirty
+                || entry.state.is_dirty && tid.is_after(Tid(known.1.state.high));
+            dropped.push(if is_newer { known.0 } else { n });
+            if is_newer {
+                *known = (n, entry);
+            }
+        }
+        Ok(())
+    })?;
+    for n in dropped {
+        region.store_state(n, None, RECOVERY)?;
+    }
+    let frozen = newest.values().map(|(_, entry)| entry.state);
+    let frozen = frozen.filter(|state| state.is_dirty);
+    let frozen: HashSet<u32> = frozen.map(|state| state.slot).collect();
+    replay(cache, committed, &frozen)?;
+    region.fence(Cause::Recovery)?;
+    // A commit that was cut short left a log with the number that the next one will have.
+    for tid in [committed, committed.next()] {
+        // Number and length are in one word: half a header would be a damaged log.
+        region.store_word(region.geometry.changes_at(tid), 0, RECOVERY)?;
+    }
+    for (n, entry) in newest.into_values() {
+        cache.adopt(n, entry)?;
+    }
+    Ok(committed)
+}
+
+/// Stores the logged bytes of a transaction in those of its blocks that are still frozen.
+fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
+    let region = &cache.region;
+    let (pmem, geometry) = (&region.pmem, region.geometry);
+    let at = geometry.changes_at(tid);
+    let mut header = [0; ChangeLog::HEADER_SIZE];
+    pmem.load(at, &mut header, RECOVERY)?;
+    let size = match ChangeLog::length(&header, tid) {
+        0 => return Ok(()),
+        bytes => header.len() + bytes as usize,
+    };
+    if size > geometry.changes as usize {
+        return Err(Corrupt::NvmCache("the log of changed bytes is longer than its room").into());
+    }
+    let mut raw = vec![0; size];
+    pmem.load(at, &mut raw, RECOVERY)?;
+    let log = ChangeLog::decode(raw, region.seed)?;
+    for change in log.changes() {
+        let Change {
+            slot,
+            offset,
+            bytes,
+        } = change?;
+        if offset + bytes.len() > cache.block_size || !(offset | bytes.len()).is_multiple_of(WORD) {
+            return Err(Corrupt::NvmCache("a logged change is of no part of a block").into());
+        }
+        if frozen.contains(&slot) {
+            let at = geometry.slot_at(slot) + offset as u64;
+            pmem.store_nt(at, bytes, RECOVERY)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! The locks of the schemes, the journal and the file system: parking_lot's. A thread that is
+//! [scheduled](schedule) says when it wants one and when it has to wait, and never sleeps on it.
+#![forbid(unsafe_code)]
+
+pub mod schedule;
+
+pub use schedule::{Schedule, Scheduled};
+
+pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+/// [`parking_lot::Mutex`].
+#[derive(Debug, Default)]
+pub struct Mutex<T>(parking_lot::Mutex<T>);
+
+/// [`parking_lot::RwLock`].
+#[derive(Debug, Default)]
+pub struct RwLock<T>(parking_lot::RwLock<T>);
+
+/// [`parking_lot::Condvar`].
+#[derive(Debug, Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+/// Takes a lock: by `attempts` when the thread is scheduled, else by `lock`.
+#[inline]
+fn take<G>(attempt: impl Fn() -> Option<G>, lock: impl FnOnce() -> G) -> G {
+    let scheduled = schedule::ask(|schedule| {
+        schedule.pass();
+        loop {
+            match attempt() {
+                Some(guard) => return guard,
+                None => schedule.wait(),
+            }
+        }
+    });
+    scheduled.unwrap_or_else(lock)
+}
+
+/// Looks whether a lock can be had at once.
+#[inline]
+fn look<G>(attempt: impl FnOnce() -> Option<G>) -> Option<G> {
+    schedule::ask(|schedule| schedule.pass());
+    attempt()
+}
+
+/// Lets go of the lock while `wait` runs.
+pub fn unlocked<'a, T>(guard: MutexGuard<'a, T>, wait: impl FnOnce()) -> MutexGuard<'a, T> {
+    let mutex = MutexGuard::mutex(&guard);
+    drop(guard);
+    wait();
+    take(|| mutex.try_lock(), || mutex.lock())
+}
+
+impl<T> Mutex<T> {
+    /// A mutex around a value.
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::const_mutex(value))
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        take(|| self.0.try_lock(), || self.0.lock())
+    }
+
+    /// What nobody else can hold.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+impl<T> RwLock<T> {
+    /// A lock around a value.
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::const_rwlock(value))
+    }
+
+    /// Waits until nobody writes.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        take(|| self.0.try_read(), || self.0.read())
+    }
+
+    /// Waits until nobody reads or writes.
+    #[inline]
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        take(|| self.0.try_write(), || self.0.write())
+    }
+
+    /// The lock for reading, if nobody writes or waits to.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        look(|| self.0.try_read())
+    }
+
+    /// The lock for writing, if nobody has it.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        look(|| self.0.try_write())
+    }
+}
+
+impl Condvar {
+    /// A condition that nobody waits for.
+    pub const fn new() -> Self {
+        Self(parking_lot::Condvar::new())
+    }
+
+    /// Lets go of the lock until somebody notifies, or for no reason.
+    pub fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        if !schedule::is_mine() {
+            self.0.wait(&mut guard);
+            return guard;
+        }
+        unlocked(guard, || {
+            schedule::ask(|schedule| schedule.wait());
+        })
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
