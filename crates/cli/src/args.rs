@@ -28,16 +28,16 @@ Examples:
   stetfs mkfs disk.img --size 1G          make an ext4 volume in a file
   stetfs cp -a ~/photos disk.img:/        copy into it without mounting
   mkdir mnt && stetfs mount disk.img mnt  mount it; goes to the background
-  stetfs stats mnt                        what was written, and why
+  stetfs stats mnt                        the bytes written, by kind and by reason
   stetfs umount mnt                       unmount and wait for the image
-  stetfs fsck disk.img                    let e2fsck judge it
+  stetfs fsck disk.img                    let e2fsck check it
 ";
 
 /// A journaling file system in user space, on the ext4 format.
 ///
-/// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read what stetfs wrote, and
-/// stetfs reads what they wrote. IMAGE is a file, a block device or a NAND part. PLACE is a path on
-/// this machine, or a path in an image that is not mounted, written image.img:/path.
+/// The volumes are plain ext4: the kernel, e2fsck and every ext4 tool read the volumes that stetfs
+/// wrote, and stetfs reads theirs. IMAGE is a file, a block device or a NAND part. PLACE is a path
+/// on this machine, or a path in an image that is not mounted, written image.img:/path.
 #[derive(Debug, Parser)]
 #[command(
     name = "stetfs",
@@ -87,10 +87,10 @@ pub(crate) enum Command {
 
 /// Make an ext4 volume (runs mke2fs)
 ///
-/// Drives mke2fs with defaults that suit full data journaling: 4 KiB blocks and 256-byte inodes
-/// also on small volumes, and a journal of a sixteenth of the volume (4 MiB to 256 MiB). An image
-/// file is made sparse. What is already there is overwritten only with --force, and never while it
-/// is mounted or open elsewhere.
+/// Runs mke2fs with defaults that suit full data journaling: 4 KiB blocks and 256-byte inodes also
+/// on small volumes, and a journal of a sixteenth of the volume (4 MiB to 256 MiB). An image file
+/// is made sparse. Existing content is overwritten only with --force, and never while IMAGE is
+/// mounted or open elsewhere.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -100,7 +100,7 @@ Examples:
   stetfs mkfs flash.nand               on a part that `stetfs nand create` made
   stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
 pub(crate) struct Mkfs {
-    /// File (made when it is not there), block device or NAND part
+    /// File (made if missing), block device or NAND part
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
     /// Size of the volume: 512M, 1G, 1.5T (powers of 1024). May be left out when IMAGE has a size
@@ -125,7 +125,7 @@ pub(crate) struct Mkfs {
         default_value = "ext4",
     )]
     pub(crate) kind: String,
-    /// Overwrite what IMAGE holds
+    /// Overwrite the content of IMAGE
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Print what was made as JSON
@@ -138,43 +138,40 @@ pub(crate) struct Mkfs {
 
 /// Mount a volume (FUSE)
 ///
-/// Goes to the background when the mount stands. The journal is recovered first when the volume was
-/// not cleanly unmounted. The server logs to the system log, or to the file given by --log.
+/// Recovers the journal first if the volume was not cleanly unmounted. Goes to the background when
+/// the volume is mounted. The server logs to the system log, or to the file given by --log.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Mount options, for -o (name or name=value, separated by commas):
-  ro, rw                              read-only: nothing is written, what needs recovery is \
-  recovered in memory; read-write
-  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: jbd2, or \
-  the one that a volume was
-                                      left in use by, if only that can read its log
-  data=journal|ordered|writeback      what jbd2 journals (default: the volume's setting, else \
-  journal)
-  commit=SECONDS                      how long a change may wait for its commit (default 5)
-  memory=SIZE                         bound of all caches together (default 256M); the process \
-  takes some 30M more
-  errors=remount-ro|continue|panic    what an error does (default: the volume's setting)
+  ro, rw                              read-only: writes nothing, recovers in memory; read-write
+  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: jbd2, or the
+                                      scheme that left the volume in use, if no other can read its
+                                      log
+  data=journal|ordered|writeback      what goes through the journal (schemes jbd2, jftl, dj;
+                                      default: the volume's setting, else journal)
+  commit=SECONDS                      how long a change may wait for its commit (default 5; 1 where
+                                      sync(2) does not reach the mount)
+  memory=SIZE                         bound of all caches together (default 256M); the process takes
+                                      some 30M more
+  errors=remount-ro|continue|panic    what happens on an error (default: the volume's setting)
   noatime, relatime, strictatime      when reading changes access times (default relatime)
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
-  journal_async_commit                one flush a commit instead of two, see `stetfs schemes`
-  durability=power|process            what memory (scheme shortcut) or a NAND part in a file \
-  survives (default power)
-  nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca, \
-  spindle);
-                                      made when it is not there or empty; default: where the \
+  journal_async_commit                one flush per commit instead of two, see `stetfs schemes`
+  durability=power|process            what a volume in memory, the memory beside a volume, or a NAND
+                                      part in a file survives (default power)
+  nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca,
+                                      spindle); made if it is missing or empty; default: where the
                                       volume had it last
-  nvm-new                             overwrite what is in that file, unless a volume needs it
+  nvm-new                             overwrite the content of that file, unless a volume needs it
   noload                              with ro: leave the journal alone
-  loop, noloop                        (root) attach a loop device that stands for the image, so \
-  that sync(2)
-                                      reaches the mount (Linux 6.18); default: if it can be
+  loop, noloop                        (root) attach a loop device that stands for the image, so that
+                                      sync(2) reaches the mount (Linux 6.18); default: if possible
   nowriteback                         no writeback cache: each write(2) goes to the volume by itself
   allow_other, default_permissions    who may use the mount, and who checks
-  suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work \
-  (default: only
-                                      when root mounts an image that root owns and nobody else may \
-                                      write)
+  suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work
+                                      (default: only when root mounts an image that root owns and
+                                      nobody else may write)
 
 In /etc/fstab:
   /srv/disk.img  /mnt/disk  fuse.stetfs  data=journal,noatime  0  0
@@ -182,10 +179,9 @@ In /etc/fstab:
 Examples:
   stetfs mount disk.img mnt
   stetfs mount -o ro,noatime disk.img mnt
-  stetfs mount -o scheme=jftl disk.img mnt   a file on XFS or Btrfs: logged blocks go home by \
-  reflink
-  stetfs mount -f -v disk.img mnt        stay in front, say what happens
-  mount -t fuse.stetfs disk.img mnt      after `make install`")]
+  stetfs mount -o scheme=jftl disk.img mnt   on XFS or Btrfs: logged blocks go home by reflink
+  stetfs mount -f -v disk.img mnt            stay in front, say what happens
+  mount -t fuse.stetfs disk.img mnt          after `make install`")]
 pub(crate) struct Mount {
     /// File, block device or NAND part with an ext4 volume
     #[arg(value_hint = ValueHint::FilePath)]
@@ -228,11 +224,11 @@ pub(crate) struct Umount {
     pub(crate) timeout: u64,
 }
 
-/// Write home what a cache in persistent memory has (schemes ubj, tinca, spindle)
+/// Write home the content of a cache in persistent memory (schemes ubj, tinca, spindle)
 ///
-/// Of an image that is not mounted, also one that was left with a warm cache (-o keep-cache) or by
-/// a crash: afterwards it is a plain ext4 volume, and the memory is not needed any more. A mounted
-/// one stays mounted, and its cache goes on filling.
+/// Takes an image that is not mounted, also after an unmount with a warm cache (-o keep-cache) or
+/// after a crash. Afterwards the image is a plain ext4 volume, and the memory is not needed any
+/// more. A mounted volume stays mounted, and its cache fills again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -243,7 +239,7 @@ pub(crate) struct Drain {
     /// File or block device, or the directory where one is mounted
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) path: PathBuf,
-    /// The file of the memory beside it, if it is not where the volume had it last
+    /// The file of the memory beside the volume, if it is not where the volume had it last
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
 }
@@ -257,12 +253,12 @@ Exit codes, as fsck(8); their sum when several apply:
   4  errors were left uncorrected    32  cancelled
 
 Examples:
-  stetfs fsck disk.img        repair, asking first (without a terminal: as -p)
-  stetfs fsck -n disk.img     change nothing, only look
-  stetfs fsck --nvm FILE disk.img          the memory that scheme dj, ubj, tinca or spindle has \
-  beside it was moved
-  stetfs fsck -y --forget-log disk.img     that memory is lost: repair what is home
-  stetfs fsck -y disk.img -- -D    further options for e2fsck")]
+  stetfs fsck disk.img                     repair, asking first (without a terminal: as -p)
+  stetfs fsck -n disk.img                  change nothing, only look
+  stetfs fsck --nvm FILE disk.img          the memory beside the volume was moved
+                                           (schemes dj, ubj, tinca, spindle)
+  stetfs fsck -y --forget-log disk.img     that memory is lost: repair the blocks that are home
+  stetfs fsck -y disk.img -- -D            further options for e2fsck")]
 pub(crate) struct Fsck {
     /// File, block device or NAND part that is not mounted
     #[arg(value_hint = ValueHint::FilePath)]
@@ -273,15 +269,14 @@ pub(crate) struct Fsck {
     /// Repair everything without asking
     #[arg(short, long, conflicts_with = "preen")]
     pub(crate) yes: bool,
-    /// Repair what is safe without asking, stop at the rest
+    /// Repair without asking where that is safe, stop at anything else
     #[arg(short, long)]
     pub(crate) preen: bool,
-    /// The file of the memory that the volume's scheme has beside it, if it is not where the volume
-    /// had it last
+    /// The file of the memory beside the volume, if it is not where the volume had it last
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nvm: Option<PathBuf>,
-    /// Give up what only the volume's scheme can read, if it cannot be recovered: what was written
-    /// last is LOST
+    /// Give up the content that only the volume's scheme can read, if it cannot be recovered: the
+    /// last writes are LOST
     #[arg(long, conflicts_with = "no_change")]
     pub(crate) forget_log: bool,
     /// Further arguments for e2fsck
@@ -302,14 +297,14 @@ pub(crate) struct Info {
 
 /// Show the journal's transactions in words
 ///
-/// Each record in the order of the log: descriptors with the home of each block and what lives
-/// there, revokes, commit records with their times; and whether recovery would replay it. Reads
-/// only.
+/// Shows each record in the order of the log: descriptors with the home of each block and what
+/// lives there, revokes, commit records with their times; and whether recovery would replay it.
+/// Reads only.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  stetfs journal disk.img              what a recovery would replay
-  stetfs journal --all disk.img        and what is left from earlier laps
+  stetfs journal disk.img              the transactions that recovery would replay
+  stetfs journal --all disk.img        also those left from earlier laps
   stetfs journal --json disk.img | jq '.transactions[].tid'")]
 pub(crate) struct Journal {
     /// File or block device
@@ -323,12 +318,12 @@ pub(crate) struct Journal {
     pub(crate) json: bool,
 }
 
-/// Show what a mounted volume has done: bytes by class and cause, commits, caches
+/// Show the counters of a mounted volume: bytes by class and cause, commits, caches
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   stetfs stats mnt
-  stetfs stats --watch mnt             once a second, with what changed
+  stetfs stats --watch mnt             once a second, with the changes
   stetfs stats --watch=0.2 mnt         five times a second
   stetfs stats --json mnt | jq .journal.commits")]
 pub(crate) struct Stats {
@@ -354,7 +349,7 @@ pub(crate) struct Stats {
 
 /// List files of an image that is not mounted
 ///
-/// What cannot be printed of a name is shown as by ls -b (\n, \033), except that spaces stay;
+/// Characters of a name that cannot be printed are shown as by ls -b (\n, \033); spaces stay.
 /// --json has the names as they are.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -396,9 +391,9 @@ pub(crate) struct Cat {
 
 /// Copy files into, out of or between images that are not mounted
 ///
-/// A place in an image is written IMAGE:/PATH; IMAGE must exist, anything else is a path on this
-/// machine. Holes in sparse files stay holes. Everything that is copied into one image is on the
-/// device when the command returns.
+/// A place in an image is written IMAGE:/PATH, where IMAGE must exist; any other place is a path on
+/// this machine. Holes in sparse files stay holes. When the command returns, every file that was
+/// copied into an image is on the device.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -407,16 +402,16 @@ Examples:
   stetfs cp disk.img:/etc/fstab .
   stetfs cp -a old.img:/ new.img:/copy")]
 pub(crate) struct Cp {
-    /// What to copy (one or more), and where to
+    /// The files to copy (one or more), then the destination
     #[arg(required = true, num_args = 2.., value_name = "PLACE", value_hint = ValueHint::AnyPath)]
     pub(crate) places: Vec<Place>,
-    /// Copy directories and what is in them
+    /// Copy directories and their contents
     #[arg(short, long)]
     pub(crate) recursive: bool,
     /// As -r, keeping mode, owner, times, extended attributes, ACLs, hard links, special files
     #[arg(short, long)]
     pub(crate) archive: bool,
-    /// Leave files that are already there as they are
+    /// Do not overwrite existing files
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
     /// No progress bar
@@ -431,10 +426,10 @@ pub(crate) struct Rm {
     /// IMAGE:/PATH
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
-    /// Directories and what is in them
+    /// Remove directories and their contents
     #[arg(short, long)]
     pub(crate) recursive: bool,
-    /// What is not there is no error
+    /// A missing file is no error
     #[arg(short, long)]
     pub(crate) force: bool,
 }
@@ -446,7 +441,7 @@ pub(crate) struct Mkdir {
     /// IMAGE:/PATH
     #[arg(required = true, value_name = "PLACE")]
     pub(crate) places: Vec<Place>,
-    /// Make parents as needed; what is there already is no error
+    /// Make parents as needed; an existing directory is no error
     #[arg(short, long)]
     pub(crate) parents: bool,
     /// Permissions, octal
@@ -464,8 +459,8 @@ pub(crate) struct Schemes {
 
 /// Make and inspect NAND flash: a simulated part in a file, with a flash translation layer
 ///
-/// The layer makes a block device of the part, whose journal can become home without being copied.
-/// Parts have bad blocks, wrong bits and wear, by chance that depends on --seed alone.
+/// The layer makes the part a block device that can remap: journaled blocks get home without being
+/// copied. Simulated parts have bad blocks, wrong bits and wear; chance depends on --seed alone.
 #[derive(Debug, Args)]
 #[command(
     disable_help_subcommand = true,
@@ -475,8 +470,8 @@ Examples:
   stetfs nand create flash.nand --part mlc --size 1G  pages of 8 KiB, 3,000 erases
   stetfs nand info flash.nand
   stetfs nand check flash.nand                        reads everything
-  stetfs nand create /dev/mtd0                        a real part: NAND with 16 free out-of-band \
-  bytes a page
+  stetfs nand create /dev/mtd0                        a real part with 16 free out-of-band bytes
+                                                      per page
   stetfs nand wear --json flash.nand | jq .life_left
   stetfs nand export flash.nand dev                   dev/device, for losetup and the like"
 )]
@@ -487,14 +482,13 @@ pub(crate) struct Nand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NandCommand {
-    /// Make a part with an empty layer, in a file that is not there yet; or a layer on a real part
-    /// (/dev/mtdN)
+    /// Make a part with an empty layer, in a new file; or a layer on a real part (/dev/mtdN)
     Create(NandCreate),
-    /// Show what part and layer are
+    /// Describe the part and its layer
     Info(NandFileArgs),
-    /// Read the map and every page that holds something; exit code 1 when a page is damaged
+    /// Read the map and every page in use; exit code 1 when a page is damaged
     Check(NandFileArgs),
-    /// Show how the erases are spread, and how much can yet be written
+    /// Show how the erases are spread over the blocks, and how much can still be written
     Wear(NandFileArgs),
     Export(NandExport),
 }
@@ -508,20 +502,20 @@ pub(crate) struct NandCreate {
     /// erases, 8 GiB
     #[arg(short, long, value_parser = ["jftl", "mlc"])]
     pub(crate) part: Option<String>,
-    /// Another size than the part's own, rounded down to whole erase blocks
+    /// A size other than the part's own, rounded down to whole erase blocks
     #[arg(short, long)]
     pub(crate) size: Option<Size>,
-    /// Percent of the pages that are not offered, from 1 to 90: more of them make garbage
-    /// collection cheaper
+    /// Percent of the pages that the device does not offer, from 1 to 90; a higher number makes
+    /// garbage collection cheaper
     #[arg(short, long, value_name = "PERCENT", default_value_t = 7)]
     pub(crate) over_provisioning: u32,
     /// No bad blocks, no wrong bits, no wear
     #[arg(long)]
     pub(crate) flawless: bool,
-    /// What chance is drawn from [default: 1]
+    /// Seed of every random choice [default: 1]
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Make the layer on a real part that holds something, which is lost
+    /// Make the layer on a real part that is not empty; its content is lost
     #[arg(long)]
     pub(crate) force: bool,
     /// Print what was made as JSON

@@ -301,25 +301,25 @@ pub(crate) fn help() -> String {
     let scripts: Vec<_> = Script::WRITTEN.iter().map(|s| s.name()).collect();
     format!(
         "\
-Workloads as text, an operation a line or separated by semicolons; # begins a comment:
+Workloads as text, one operation per line or separated by semicolons; # begins a comment:
 {}
-  FILE is a slot, @0 to @2, or a path, which is then opened for this operation. Before a line
-  `begin` is the setup, which is synced and not cut; `setup standard` is that of the sequences.
+  FILE is a slot, @0 to @2, or a path, which is then opened for this operation. The lines before
+  `begin` are the setup, which is synced and not cut; `setup standard` is that of the sequences.
 
 Scripts: {}, randomN, postmarkN.
 
-Exit codes: 0 nothing is wrong; 1 violations; 2 it could not be run; 130 and 143 it was \
-interrupted by SIGINT or SIGTERM, and nothing was wrong until then.
+Exit codes: 0 no violations; 1 violations; 2 it could not run; 130 and 143 it was interrupted by \
+SIGINT or SIGTERM, without violations until then.
 
 Examples:
   stetfs crash                                     all sequences of one operation
   stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
-  stetfs crash --scheme null --ops 1               what it finds without a journal
-  stetfs crash --workload mine.txt --json -        a workload of your own
-  stetfs crash --ops 2 --resume pairs.state        Ctrl-C, and the same again goes on
+  stetfs crash --scheme null --ops 1               violations, since there is no journal
+  stetfs crash --workload mine.txt --json -        your own workload
+  stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on
   stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
-  stetfs crash merge [1-4].json                    what the four of them found",
+  stetfs crash merge [1-4].json                    the sum of the four reports",
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
     )

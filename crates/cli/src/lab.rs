@@ -214,11 +214,11 @@ Experiments:
 {}
 
 Each claim is reached, short of the paper's figure, or overshot: better by more than the tolerance \
-(10 % where nothing else is said), which means that
-something else was measured than in the paper. \"Fitted\" is what was chosen so that it fits the \
-figure that it is compared with.
+(10 % unless the claim says otherwise), which means that we measured something else than the paper \
+did. A claim is \"fitted\" when a part of the experiment was chosen to fit the figure that it is \
+compared with.
 
-Exit codes: 0 it was run, whether the paper's claims are reached or not; 1 it could not be run.
+Exit codes: 0 it ran, whether the paper's claims are reached or not; 1 it could not run.
 
 Examples:
   stetfs lab                                       the list
