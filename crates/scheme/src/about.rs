@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::error::{Result, SchemeError};
 
-/// What a scheme says of itself: read by the command line, the documents, the tests and the lab.
+/// A scheme's description of itself, for the command line, the documents, the tests and the lab.
 #[derive(Debug, Serialize)]
 pub struct About {
     /// The one word by which it is chosen (`-o scheme=`).
@@ -13,40 +13,39 @@ pub struct About {
     pub title: &'static str,
     /// The paper or document that it follows.
     pub source: &'static str,
-    /// What `data=` may say; the first is the default. Empty: the scheme has no modes.
+    /// The values that `data=` takes; the first is the default. Empty: the scheme has no modes.
     pub modes: &'static [DataMode],
-    /// It needs the journal area that mke2fs made inside the volume.
+    /// The scheme needs the journal area that mke2fs made inside the volume.
     pub needs_journal_area: bool,
-    /// The home medium must be byte-addressable ([`BlockDev::pmem`]).
+    /// The home medium must be byte-addressable ([`BlockDev::pmem`](stetfs_media::BlockDev::pmem)).
     pub needs_pmem: bool,
-    /// The home medium must be able to remap ([`BlockDev::remap`]).
+    /// The home medium must be able to remap ([`BlockDev::remap`](stetfs_media::BlockDev::remap)).
     pub needs_remap: bool,
-    /// The size in bytes of the persistent memory that it needs beside the home medium, unless the
-    /// user has a region of another size.
+    /// The scheme needs persistent memory beside the home medium. This is the size in bytes of a
+    /// new region; the user may bring one of another size.
     pub nvm: Option<u64>,
-    /// That memory is a cache in which what was read and committed is kept.
+    /// That memory is a cache of the blocks that were read or committed.
     pub caches: bool,
     /// Its log is JBD2's: the kernel and e2fsck replay it, and it replays theirs.
     pub is_jbd2: bool,
     /// After a crash every transaction is there entirely or not at all.
     pub atomic: bool,
-    /// What writing costs, in a line: bytes and flushes of a commit of n blocks.
+    /// The cost of writing, in a line: bytes and flushes of a commit of n blocks.
     pub cost: &'static str,
-    /// Mount options of its own.
+    /// The scheme's own mount options.
     pub options: &'static [&'static OptionAbout],
 }
 
-/// A mount option that a scheme has for itself.
+/// A scheme's own mount option.
 #[derive(Debug, Serialize)]
 pub struct OptionAbout {
     /// Its name.
     pub name: &'static str,
-    /// What may stand behind `=`; an option that takes `on|off` may stand alone and means `on`
-    /// then.
+    /// The values behind `=`. An option that takes `on|off` may stand alone and then means `on`.
     pub syntax: &'static str,
-    /// What holds when it is not given.
+    /// The value when the option is not given.
     pub default: &'static str,
-    /// What it does, in a line.
+    /// Its effect, in a line.
     pub what: &'static str,
 }
 
@@ -56,7 +55,7 @@ pub struct OptionAbout {
 pub enum DataMode {
     /// Data goes through the journal like metadata.
     Journal,
-    /// Data is written home before the transaction that refers to it commits.
+    /// Data is written home before the transaction that refers to the data commits.
     #[default]
     Ordered,
     /// Data is written home in no order with the commit.
@@ -74,7 +73,7 @@ impl DataMode {
     }
 }
 
-/// What the mount asks of the scheme.
+/// The mount's options for the scheme.
 #[derive(Clone, Debug, Default)]
 pub struct SchemeOptions {
     /// `data=`; `None` takes the scheme's default.
@@ -85,7 +84,7 @@ pub struct SchemeOptions {
 }
 
 impl SchemeOptions {
-    /// An error naming the first option that the scheme does not have.
+    /// Returns an error that names the first option that the scheme does not have.
     pub fn check_known(&self, about: &'static About) -> Result<()> {
         let is_known = |name: &str| about.options.iter().any(|option| option.name == name);
         match self.extra.iter().find(|(name, _)| !is_known(name)) {
@@ -126,7 +125,7 @@ impl SchemeOptions {
         share.ok_or_else(|| self.wrong(about, option))
     }
 
-    /// The error that says what may stand behind an option instead of its value.
+    /// The error for a wrong value of an option: it gives the option's syntax.
     pub fn wrong(&self, about: &'static About, option: &OptionAbout) -> SchemeError {
         SchemeError::Option {
             scheme: about.name,

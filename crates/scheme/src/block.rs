@@ -9,52 +9,54 @@ use crate::ranges::Ranges;
 /// A block as a transaction leaves it.
 #[derive(Clone, Debug)]
 pub struct LoggedBlock {
-    /// Where it belongs.
+    /// Its home.
     pub home: BlockNo,
-    /// What it is.
+    /// What kind of block it is.
     pub class: Class,
     /// Its content at the end of the transaction.
     pub content: BlockRef,
-    /// Its content before the transaction, when the scheme [wants](crate::Wants::base) it and there
-    /// was one.
+    /// Its content before the transaction, if the scheme [wants](crate::Wants::base) that and the
+    /// block had any.
     pub base: Option<BlockRef>,
-    /// The bytes that the transaction changed, or those that it wrote to: see
+    /// The bytes that the transaction changed, or the bytes that it wrote: see
     /// [`Wants::changed_bytes`](crate::Wants::changed_bytes).
     pub ranges: Ranges,
-    /// The block was free or a hole before: its old content means nothing.
+    /// The block was free or a hole before, so its old content means nothing.
     pub fresh: bool,
-    /// For file data: whose.
+    /// For file data: the file and the block of the file.
     pub owner: Option<(InodeNo, LBlock)>,
-    /// The home is new: the file's mapping was switched to it in this transaction.
+    /// The home is new: this transaction switched the file's mapping to it.
     pub relocated: bool,
-    /// Where the scheme has it already ([`Cache::before_write`](crate::Cache::before_write)).
+    /// The place where the scheme keeps it already
+    /// ([`Cache::before_write`](crate::Cache::before_write)).
     pub spot: Option<Spot>,
 }
 
 /// A transaction, closed and complete.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Which transaction.
+    /// The transaction's number.
     pub tid: Tid,
     /// Changed metadata blocks, each once.
     pub meta: Vec<LoggedBlock>,
     /// Changed data blocks, each once.
     pub data: Vec<LoggedBlock>,
-    /// Blocks freed in this transaction whose older versions must never be replayed; none of them
-    /// is in `meta` or `data`.
+    /// Blocks that this transaction freed. Recovery must never replay an older version of them.
+    /// None of them is in `meta` or `data`.
     pub revoked: Vec<BlockNo>,
-    /// When it was closed: seconds and nanoseconds since 1970.
+    /// The time when the transaction was closed: seconds and nanoseconds since 1970.
     pub time: (u64, u32),
 }
 
-/// A dirty data block that has a home, as a scheme sees it that may want another one for it.
+/// A dirty data block that has a home. The scheme decides whether it gets another one
+/// ([`Scheme::place`](crate::Scheme::place)).
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyBlock<'a> {
-    /// Where it is now.
+    /// Its present home.
     pub home: BlockNo,
     /// Its new content.
     pub content: &'a BlockRef,
-    /// The bytes that changed, or those that were written to: see
+    /// The bytes that changed, or the bytes that were written: see
     /// [`Wants::changed_bytes`](crate::Wants::changed_bytes).
     pub ranges: &'a Ranges,
 }

@@ -6,30 +6,32 @@ use stetfs_media::Class;
 
 use crate::error::Result;
 
-/// Where a scheme keeps a block that the running transaction changes: a number of its own.
+/// A scheme's own number for the place where it keeps a block that the running transaction changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Spot(pub u32);
 
 /// What a scheme does besides whose persistent memory keeps what was read and committed. Called by
 /// any thread.
 pub trait Cache: Send + Sync {
-    /// Reads a part of a block, from byte `offset` of it on, in the newest committed version. False
-    /// if it is not in the cache.
+    /// Reads a part of a block's newest committed version, from byte `offset` on. Returns false if
+    /// the block is not in the cache.
     fn read_part(&self, block: BlockNo, offset: usize, out: &mut [u8]) -> Result<bool>;
 
-    /// Offers a block that was read from home. Nobody changes it meanwhile.
+    /// Offers a block that was read from home. Nobody changes the block during the call.
     fn fill(&self, block: BlockNo, class: Class, content: &[u8]) -> Result<()>;
 
     /// A block is about to change for the first time in transaction `tid` (JBD2's
-    /// `get_write_access`). Where the cache lets the running transaction change it, if it does.
-    /// `home` is given when what the cache would read of it is what is going to change. Must not
-    /// wait.
+    /// `get_write_access`). A cache that lets the running transaction change blocks in place
+    /// returns the place. `home` is given only if the content that is about to change is the one
+    /// that [`read_part`](Self::read_part) returns: not for a fresh block, nor for one that a
+    /// running commit takes. Must not wait.
     fn before_write(&self, tid: Tid, home: Option<BlockNo>) -> Option<Spot> {
         let _ = (tid, home);
         None
     }
 
-    /// `len` bytes from `offset` on of a block in such a spot have changed; `content` is all of it.
+    /// In the block at `spot`, `len` bytes from `offset` on have changed; `content` is the whole
+    /// block.
     fn after_write(
         &self,
         spot: Spot,

@@ -1,8 +1,9 @@
 //! What a journaling scheme is, and what it gets: the contract between the transaction layer and
 //! the schemes.
 //!
-//! A scheme receives whole transactions and makes them durable in its own way. It never sees a
-//! handle, an inode or a mount; it knows blocks, what changed in them, and what kind each is.
+//! A scheme receives whole transactions and makes them durable in its own way. It knows blocks, the
+//! bytes that changed in them, and the class of each. It never sees a handle or a mount, and of an
+//! inode only the number.
 //!
 //! | verb | when | what it does |
 //! |---|---|---|

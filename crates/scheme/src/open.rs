@@ -21,13 +21,13 @@ pub struct LogExtent {
     pub len: u32,
 }
 
-/// What a scheme is opened with.
+/// The arguments of opening a scheme.
 pub struct OpenArgs {
     /// The home medium.
     pub dev: Arc<dyn BlockDev>,
-    /// The persistent memory beside it, where there is one.
+    /// The persistent memory beside it, if there is any.
     pub nvm: Option<Arc<dyn Pmem>>,
-    /// That memory may be overwritten, whatever is in it that no volume needs.
+    /// The scheme may overwrite that memory, unless a volume needs its content.
     pub nvm_new: bool,
     /// The file system's block size in bytes.
     pub block_size: usize,
@@ -39,34 +39,35 @@ pub struct OpenArgs {
     pub has_64bit: bool,
     /// The volume has the metadata_csum feature.
     pub has_metadata_csum: bool,
-    /// The journal area in order of its logical blocks; empty without one.
+    /// The journal area in the order of its logical blocks; empty when there is none.
     pub log: Vec<LogExtent>,
-    /// Bytes that the scheme may use to hold committed blocks before it should write them home.
+    /// Bytes of memory for committed blocks that are held; beyond that the scheme should write them
+    /// home.
     pub memory: usize,
-    /// The superblock has the mark of a private log: what is in the scheme's log counts.
+    /// The superblock has the mark of a private log, so the content of the scheme's log counts.
     pub has_private_log: bool,
     /// Bytes of an inode.
     pub inode_size: usize,
-    /// Recover and write; otherwise look only (a journal that needs recovery is then an error).
+    /// True: recover and write. False: only read; a journal that needs recovery is then an error.
     pub writable: bool,
-    /// The mount's wishes.
+    /// The mount's options for the scheme.
     pub options: SchemeOptions,
 }
 
-/// What opening found and did.
+/// What opening the scheme found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecoveryReport {
-    /// The volume had been left unclean.
+    /// The volume was left unclean.
     pub was_needed: bool,
-    /// Committed transactions put in place.
+    /// Committed transactions that were recovered.
     pub transactions: u32,
     /// Blocks written home.
     pub blocks: u64,
     /// Blocks not replayed because a later transaction revoked them.
     pub revoked: u64,
-    /// The error that the journal had been stopped with (a negative errno), 0 for none.
+    /// The error that stopped the journal (a negative errno); 0: none.
     pub journal_errno: i32,
-    /// First and last transaction replayed, when there was one.
+    /// First and last transaction replayed, if any.
     pub sequences: Option<(u32, u32)>,
 }
 

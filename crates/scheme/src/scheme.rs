@@ -7,12 +7,12 @@ use crate::block::{DirtyBlock, Snapshot};
 use crate::cache::Cache;
 use crate::error::Result;
 
-/// Whether a scheme holds a block's newest committed version.
+/// Where a block's newest committed version is.
 #[derive(Clone, Debug)]
 pub enum Held {
-    /// This is it.
+    /// The scheme holds it; this is its content.
     Here(BlockRef),
-    /// It is at home.
+    /// It is home.
     Home,
 }
 
@@ -21,39 +21,40 @@ pub enum Held {
 pub enum Placement {
     /// To its present home.
     Home,
-    /// To a new block, to which the file's mapping is switched in the same transaction.
+    /// To a new block. The same transaction switches the file's mapping to it.
     Relocate,
 }
 
-/// How much of the log to reclaim.
+/// How much a checkpoint writes home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// As much as brings the log back to a comfortable size; called in the background.
+    /// Enough to bring the log back to a comfortable size; for the background.
     Background,
-    /// As much as takes a moment: for those who show progress.
+    /// A part that takes a moment; for callers that show progress.
     Some,
-    /// Everything that is committed.
+    /// Every committed block.
     All,
 }
 
 /// What waits to be brought home.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// A checkpoint in the background is due.
+    /// A background checkpoint is due.
     pub is_due: bool,
-    /// Checkpoints that commits have made since there was no room.
+    /// Checkpoints that commits had to make because there was no room.
     pub forced: u64,
 }
 
 /// A journaling scheme that serves a volume. The first of its verbs is `open`, which makes it
-/// ([`Registration::make`](crate::Registration::make)). One thread at a time commits; one thread at
-/// a time calls `checkpoint`, possibly while another commits; the rest is called by any thread.
+/// ([`Registration::make`](crate::Registration::make)). One thread at a time calls `commit`. One
+/// thread at a time calls `checkpoint`, possibly while another commits. Any thread calls the rest,
+/// at any time.
 pub trait Scheme: Send + Sync {
     /// The newest committed version of a home block, if the scheme holds one.
     fn read(&self, block: BlockNo) -> Result<Held>;
 
-    /// Some block from `start` on, `count` blocks long, may be held: a cheap filter before long
-    /// reads.
+    /// False only if the scheme holds none of the `count` blocks from `start` on: a cheap filter
+    /// before long reads.
     fn holds_any(&self, start: BlockNo, count: u32) -> bool;
 
     /// All of a data block that is not in memory is overwritten with `content`: whether the scheme
@@ -71,8 +72,8 @@ pub trait Scheme: Send + Sync {
         Placement::Home
     }
 
-    /// Makes the transaction durable. After an error nothing may be assumed of it and no further
-    /// commit is made.
+    /// Makes the transaction durable. After an error the transaction may or may not be durable, and
+    /// no further commit is made.
     fn commit(&self, txn: &Snapshot) -> Result<()>;
 
     /// What waits to be brought home. Looked at after each commit.
@@ -83,8 +84,8 @@ pub trait Scheme: Send + Sync {
     /// Writes committed blocks home and frees their log space.
     fn checkpoint(&self, goal: Goal) -> Result<()>;
 
-    /// Leaves a plain, clean ext4 image: everything home, the log empty; unless it
-    /// [keeps](crate::Terms::keeps) it. No commit follows.
+    /// Writes everything home and empties the log, so that a plain, clean ext4 image is left;
+    /// unless the scheme [keeps](crate::Terms::keeps) its cache. No commit follows.
     fn close(&self) -> Result<()>;
 
     /// The volume's cache, where the scheme's persistent memory is one.

@@ -6,25 +6,25 @@ use serde::Serialize;
 /// hold from opening to closing.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// What a crash may do to file data.
+    /// What a crash may do to file data, in the mode that the scheme was opened with.
     pub promise: DataPromise,
-    /// What the superblock says while the scheme has the volume.
+    /// The mark in the superblock while the scheme has the volume.
     pub mark: Mark,
     /// The most blocks that one transaction may log.
     pub max_transaction: u32,
-    /// Data blocks go through the log of [`commit`](crate::Scheme::commit): they count as credits,
-    /// and freed ones are revoked.
+    /// [`commit`](crate::Scheme::commit) logs data blocks too: they count as credits, and freed
+    /// ones are revoked.
     pub logs_data: bool,
     /// What the scheme wants to know of a change.
     pub wants: Wants,
-    /// It may ask for relocation ([`Placement::Relocate`](crate::Placement::Relocate)).
+    /// The scheme may ask for relocation ([`Placement::Relocate`](crate::Placement::Relocate)).
     pub relocates: bool,
-    /// By what means of the device committed blocks get home without being copied, if they do.
+    /// The device's means of getting committed blocks home without a copy, if the scheme uses one.
     pub remaps: Option<&'static str>,
-    /// Its [cache](crate::Scheme::cache) is all that there is for clean data: none is kept in other
-    /// memory too.
+    /// Its [cache](crate::Scheme::cache) is the only one for clean data: other memory keeps none.
     pub is_buffer_cache: bool,
-    /// The newest content stays where only the scheme finds it when it is closed.
+    /// When the scheme is closed, the newest content stays where only the scheme finds it
+    /// (`-o keep-cache`).
     pub keeps: bool,
 }
 
@@ -34,13 +34,14 @@ pub struct Wants {
     /// The content that each block had before the transaction
     /// ([`LoggedBlock::base`](crate::LoggedBlock::base)).
     pub base: bool,
-    /// Ranges ([`LoggedBlock::ranges`](crate::LoggedBlock::ranges)) with the bytes that changed,
-    /// as long as fewer than so many of a block changed. Beyond that, and always with 0, a range
-    /// may also have bytes that were written with the value that they had.
+    /// How precisely the scheme wants to know which bytes of a block changed
+    /// ([`LoggedBlock::ranges`](crate::LoggedBlock::ranges)). 0: not at all; the ranges are the
+    /// bytes that were written. n: the ranges are the bytes that changed, as long as fewer than n
+    /// bytes changed; from n on, they may be the bytes that were written.
     pub changed_bytes: usize,
 }
 
-/// How a volume that is mounted is marked for others.
+/// The mark by which a mounted volume warns other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
@@ -48,8 +49,8 @@ pub enum Mark {
     Unclean,
     /// `needs_recovery`: the kernel and e2fsck replay the journal.
     NeedsRecovery,
-    /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: the newest content is
-    /// where only the scheme finds it.
+    /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: only the scheme can
+    /// find the newest content.
     PrivateLog,
 }
 
