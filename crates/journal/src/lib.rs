@@ -5,7 +5,7 @@
 //! [`Handle::write_data`] (file data, named by inode and logical block until the commit gives it a
 //! place). A commit closes the running transaction, asks the file system to place its data
 //! ([`Placer`]), takes a snapshot of every block it changed, lets the next transaction run, and
-//! hands the snapshot to the [`Scheme`], which makes it durable.
+//! hands the snapshot to the [`Scheme`](stetfs_scheme::Scheme), which makes it durable.
 //!
 //! | file | what it is |
 //! |---|---|

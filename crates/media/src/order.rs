@@ -72,6 +72,11 @@ pub struct Durable<'d> {
     dev: &'d dyn BlockDev,
 }
 
+/// That a body is durable, on whatever medium. Only a flush or a fence makes one.
+pub trait Proof {}
+
+impl Proof for Durable<'_> {}
+
 impl<'d> Dirty<'d> {
     /// An empty body on this device.
     pub fn on(dev: &'d dyn BlockDev) -> Self {

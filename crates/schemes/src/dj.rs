@@ -45,21 +45,21 @@ mod recovery;
 mod region;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use smallvec::{SmallVec, smallvec};
 use stetfs_format::delta_log::{Record, TagFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::nvm_pair::PairState;
 use stetfs_format::private_log::Tail;
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
+use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 
 use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
 use self::region::{Region, TagWord};
 use crate::parts::area::Area;
 use crate::parts::home::InFlight;
+use crate::parts::index::{self, Index};
 use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
@@ -67,7 +67,7 @@ use stetfs_scheme::{
     About, Backlog, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     Parts, RecoveryReport, Result, Scheme, SchemeError, Snapshot, Terms, Wants,
 };
-use stetfs_sync::{Mutex, RwLock};
+use stetfs_sync::Mutex;
 
 pub(crate) static ABOUT: About = About {
     name: "dj",
@@ -119,10 +119,8 @@ struct Dj {
     period: Period,
     log: Mutex<Log>,
     /// The newest committed version of each block that is not home yet.
-    index: RwLock<HashMap<BlockNo, Version>>,
-    /// What looks from outside see: blocks in `index`, bytes of the ring in use, blocks of the
-    /// journal in use.
-    held: AtomicUsize,
+    index: Index<Version>,
+    /// What looks from outside see: bytes of the ring in use, blocks of the journal in use.
     used: AtomicU64,
     used_blocks: AtomicU64,
     /// One checkpoint at a time.
@@ -167,6 +165,8 @@ struct Version {
     whole: Option<Tid>,
 }
 
+impl index::Version for Version {}
+
 impl Version {
     /// The transaction that it is from.
     fn sequence(&self) -> Tid {
@@ -183,7 +183,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let area = journal_area(&args)?;
     let mode = options.data.unwrap_or(ABOUT.modes[0]);
     let (pair, region, start) = take_region(&args, &area)?;
-    let capacity = region.capacity();
+    let capacity = region.ring.capacity;
     let dj = Dj {
         mode,
         rule,
@@ -199,8 +199,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             transactions: VecDeque::new(),
             draft: Draft::default(),
         }),
-        index: RwLock::default(),
-        held: AtomicUsize::new(0),
+        index: Index::default(),
         used: AtomicU64::new(0),
         used_blocks: AtomicU64::new(0),
         checkpointing: Mutex::new(()),
@@ -296,22 +295,14 @@ fn take_region(args: &OpenArgs, area: &Area) -> Result<(Pair, Region, Start)> {
 
 impl Scheme for Dj {
     fn read(&self, block: BlockNo) -> Result<Held> {
-        if self.held.load(Relaxed) == 0 {
-            return Ok(Held::Home);
-        }
-        let index = self.index.read();
-        Ok(index
-            .get(&block)
-            .map_or(Held::Home, |version| Held::Here(version.content.clone())))
+        let content = self
+            .index
+            .find(block, |version| Some(version.content.clone()));
+        Ok(content.map_or(Held::Home, Held::Here))
     }
 
     fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        if self.held.load(Relaxed) == 0 {
-            return false;
-        }
-        let index = self.index.read();
-        u64::from(count) > index.len() as u64
-            || (0..u64::from(count)).any(|i| index.contains_key(&start.plus(i)))
+        self.index.holds_any(start, count)
     }
 
     fn commit(&self, txn: &Snapshot) -> Result<()> {
@@ -342,7 +333,7 @@ impl Scheme for Dj {
             let place = Place {
                 sequence: log.sequence,
                 at: log.head,
-                room: self.region.capacity() - (log.head - log.tail),
+                room: self.region.ring.capacity - (log.head - log.tail),
                 first: log.next,
             };
             (place, std::mem::take(&mut log.draft))
@@ -357,7 +348,7 @@ impl Scheme for Dj {
         Backlog {
             is_due: self.used.load(Relaxed) > self.most_used
                 || self.used_blocks.load(Relaxed) > u64::from(self.area.capacity() / 4)
-                || self.held.load(Relaxed) > self.most_held
+                || self.index.held() > self.most_held
                 || self.period.is_over(),
             forced: self.forced.load(Relaxed),
         }
@@ -390,12 +381,12 @@ impl Dj {
         self.area.write(&mut on_device, place.first, &parts)?;
         let seed = self.region.seed(place.at, place.sequence);
         record.seal(place.sequence, seed, time);
-        let durable = match on_device.is_empty() || is_planted(Bug::MissingBodyFlush) {
-            true => None,
-            false => Some(on_device.submit().flush(Cause::Log)?),
-        };
-        self.region
-            .write_transaction(durable, place.at, &record.0)?;
+        let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.pmem);
+        if !on_device.is_empty() && !is_planted(Bug::MissingBodyFlush) {
+            in_region.rests_on(on_device.submit().flush(Cause::Log)?);
+        }
+        let ring = &self.region.ring;
+        ring.write_covering_commit(in_region, place.at, &record.0)?;
         self.region.note_committed(place.sequence)
     }
 
@@ -404,7 +395,7 @@ impl Dj {
         let (bytes, blocks) = (Record::length(logged + revoked, 0), logged as u32);
         let fits = || {
             let log = self.log.lock();
-            let free = self.region.capacity() - (log.head - log.tail);
+            let free = self.region.ring.capacity - (log.head - log.tail);
             bytes < free && blocks < log.free
         };
         if fits() {
@@ -467,7 +458,6 @@ impl Dj {
                 log.need_no_more(&before.transactions);
             }
         }
-        self.held.store(index.len(), Relaxed);
         drop(index);
         // Its contents are in the index, or were escaped copies.
         draft.wholes.clear();

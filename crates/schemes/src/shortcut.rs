@@ -45,9 +45,8 @@ mod area;
 mod record;
 mod recovery;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
@@ -55,14 +54,15 @@ use stetfs_media::pmem::{Dirty, WORD};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use self::area::Area;
-use self::record::{Name, Record};
+use self::record::Record;
+use crate::parts::index::{self, Index};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, DataPromise, DirtyBlock, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     Parts, Placement, Ranges, Result, Scheme, SchemeError, Snapshot, Terms, Wants, differing_bytes,
 };
-use stetfs_sync::{Mutex, RwLock};
+use stetfs_sync::Mutex;
 
 pub(crate) static ABOUT: About = About {
     name: "shortcut",
@@ -126,9 +126,8 @@ struct Shortcut {
     /// Commits and checkpoints, one at a time.
     log: Mutex<Log>,
     /// The newest committed version of each block that is not home yet.
-    index: RwLock<HashMap<BlockNo, Version>>,
-    /// Blocks in `index`, and bytes between tail and head: for looks from outside.
-    held: AtomicUsize,
+    index: Index<Version>,
+    /// Bytes between tail and head: for looks from outside.
     used: AtomicU64,
 }
 
@@ -159,6 +158,8 @@ enum Kept {
     /// All of it.
     Whole(BlockRef),
 }
+
+impl index::Version for Version {}
 
 impl Version {
     fn new(class: Class) -> Self {
@@ -249,7 +250,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         mark: Mark::PrivateLog,
         max_transaction: {
             let block = Record::bound(1, 1, args.block_size);
-            u32::try_from(area.capacity / 4 / block).unwrap_or(u32::MAX)
+            u32::try_from(area.ring.capacity / 4 / block).unwrap_or(u32::MAX)
         },
         logs_data: true,
         wants: Wants {
@@ -275,13 +276,16 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             head: start.at,
             tail: start.at,
             sequence: start.sequence,
-            reached: if start.was_used { area.capacity } else { 0 },
+            reached: if start.was_used {
+                area.ring.capacity
+            } else {
+                0
+            },
             transactions: Vec::new(),
             record: Record::default(),
         }),
         area,
-        index: RwLock::default(),
-        held: AtomicUsize::new(0),
+        index: Index::default(),
         used: AtomicU64::new(0),
     };
     Ok((Box::new(shortcut), terms, report))
@@ -289,34 +293,26 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
 
 impl Scheme for Shortcut {
     fn read(&self, block: BlockNo) -> Result<Held> {
-        if self.held.load(Relaxed) == 0 {
-            return Ok(Held::Home);
-        }
-        // Under the lock: once a checkpoint has ended, home may be given to somebody else.
-        let index = self.index.read();
-        let Some(version) = index.get(&block) else {
-            return Ok(Held::Home);
-        };
-        if let Kept::Whole(content) = &version.kept {
-            return Ok(Held::Here(content.clone()));
-        }
-        let mut content = Block::zeroed(self.block_size);
-        let home = block.0 * self.block_size as u64;
-        let bytes = content.bytes_mut();
-        self.pmem().load(home, bytes, Tag::read(version.class))?;
-        for (start, part) in version.parts() {
-            bytes[start..start + part.len()].copy_from_slice(part);
-        }
-        Ok(Held::Here(content.into()))
+        let content = self.index.find(block, |version| {
+            if let Kept::Whole(content) = &version.kept {
+                return Some(Ok(content.clone()));
+            }
+            let mut content = Block::zeroed(self.block_size);
+            let home = block.0 * self.block_size as u64;
+            let bytes = content.bytes_mut();
+            if let Err(error) = self.pmem().load(home, bytes, Tag::read(version.class)) {
+                return Some(Err(error));
+            }
+            for (start, part) in version.parts() {
+                bytes[start..start + part.len()].copy_from_slice(part);
+            }
+            Some(Ok(content.into()))
+        });
+        Ok(content.transpose()?.map_or(Held::Home, Held::Here))
     }
 
     fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        if self.held.load(Relaxed) == 0 {
-            return false;
-        }
-        let index = self.index.read();
-        u64::from(count) > index.len() as u64
-            || (0..u64::from(count)).any(|i| index.contains_key(&start.plus(i)))
+        self.index.holds_any(start, count)
     }
 
     /// Looks at the block where it lies, which costs as much as loading it at most.
@@ -326,7 +322,7 @@ impl Scheme for Shortcut {
         if self.holds_any(home, 1) {
             return Ok(true);
         }
-        let (pmem, tag) = (&self.area.pmem, Tag::read(Class::Data));
+        let (pmem, tag) = (&self.area.ring.pmem, Tag::read(Class::Data));
         let (mut old, mut changed) = ([0; PIECE], 0);
         let start = home.0 * self.block_size as u64;
         // One line in eight tells most overwrites; each at another place, since what changes in a
@@ -378,8 +374,8 @@ impl Scheme for Shortcut {
 
     fn backlog(&self) -> Backlog {
         Backlog {
-            is_due: self.used.load(Relaxed) > self.area.capacity / 4
-                || self.held.load(Relaxed) > self.most_held
+            is_due: self.used.load(Relaxed) > self.area.ring.capacity / 4
+                || self.index.held() > self.most_held
                 || self.period.is_over(),
             forced: 0,
         }
@@ -407,7 +403,7 @@ enum Part {
 
 impl Shortcut {
     fn pmem(&self) -> &dyn Pmem {
-        &*self.area.pmem
+        &*self.area.ring.pmem
     }
 
     fn commit_as(&self, log: &mut Log, record: &mut Record, txn: &Snapshot) -> Result<()> {
@@ -475,12 +471,7 @@ impl Shortcut {
         time: (u64, u32),
     ) -> Result<()> {
         let (at, sequence) = (log.head, log.sequence);
-        let name = Name {
-            uuid: self.uuid,
-            epoch: self.epoch,
-            line: self.area.line(at),
-            sequence,
-        };
+        let seed = self.area.ring.seed(&self.uuid, self.epoch, at, sequence);
         let state = if self.by_paper { PENDING } else { COMMIT };
         if self.by_paper {
             self.area
@@ -490,12 +481,12 @@ impl Shortcut {
         if !is_planted(Bug::EarlySwitch) {
             self.write_in_place(&mut body, in_place)?;
         }
-        let record = record.seal(&name, state, time);
+        let record = record.seal((self.epoch, sequence), seed, state, time);
         if is_planted(Bug::MissingRecordFlush) {
-            return self.area.write(&mut body, at, record);
+            return self.area.ring.write(&mut body, at, record);
         }
         if self.by_paper {
-            self.area.write(&mut body, at, record)?;
+            self.area.ring.write(&mut body, at, record)?;
             let word = state_word(COMMIT, sequence);
             let durable = body.submit()?.fence(Cause::Log)?;
             self.area.write_commit(durable, at, word)?;
@@ -506,7 +497,7 @@ impl Shortcut {
             }
             Ok(())
         } else {
-            self.area.write_covering_commit(body, at, record)
+            self.area.ring.write_covering_commit(body, at, record)
         }
     }
 
@@ -530,7 +521,7 @@ impl Shortcut {
         log.transactions.push((log.head, log.sequence));
         log.head += len;
         log.sequence = log.sequence.next();
-        log.reached = log.reached.max(log.head.min(self.area.capacity));
+        log.reached = log.reached.max(log.head.min(self.area.ring.capacity));
         self.used.store(log.head - log.tail, Relaxed);
         self.period.note_commit();
         let mut index = self.index.write();
@@ -540,26 +531,26 @@ impl Shortcut {
                 Part::Whole => Ranges::whole(self.block_size),
                 Part::Ranges(_, ranges) => ranges,
             };
-            let version = index.entry(block.home);
-            let version = version.or_insert_with(|| Version::new(block.class));
-            version.class = block.class;
-            version.update(&block.content, &ranges);
+            let new = || Version::new(block.class);
+            index.change_or_insert(block.home, new, |version| {
+                version.class = block.class;
+                version.update(&block.content, &ranges);
+            });
         }
         for block in revoked {
             index.remove(block);
         }
-        self.held.store(index.len(), Relaxed);
     }
 
     fn make_room(&self, log: &mut Log, needed: u64) -> Result<()> {
-        if needed > self.area.capacity {
+        if needed > self.area.ring.capacity {
             let why = format!(
                 "a transaction of {needed} bytes does not fit into its {} bytes",
-                self.area.capacity
+                self.area.ring.capacity
             );
             return Err(SchemeError::Unusable(why));
         }
-        if log.head + needed - log.tail > self.area.capacity {
+        if log.head + needed - log.tail > self.area.ring.capacity {
             self.checkpoint_all(log)?;
         }
         Ok(())
@@ -567,7 +558,7 @@ impl Shortcut {
 
     fn tail(&self, log: &Log) -> Tail {
         Tail {
-            line: self.area.line(log.head),
+            line: self.area.ring.line(log.head),
             sequence: log.sequence,
         }
     }
@@ -601,9 +592,7 @@ impl Shortcut {
         log.tail = log.head;
         self.used.store(0, Relaxed);
         self.period.note_checkpoint(None);
-        let mut index = self.index.write();
-        index.clear();
-        self.held.store(0, Relaxed);
+        self.index.write().clear();
         Ok(())
     }
 

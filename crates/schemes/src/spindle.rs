@@ -155,6 +155,7 @@ impl OnCache for Spindle {
             }
         }
         let mut logged = Some(logged);
+        let mut body = Dirty::in_memory(&*region.pmem);
         let (mut changed, mut freed) = (Vec::with_capacity(blocks.len()), Vec::new());
         let mut at = head.at;
         for ((block, before), how) in blocks.iter().zip(&pinned).zip(&how) {
@@ -163,12 +164,14 @@ impl OnCache for Spindle {
                 _ => {
                     let slot = reserved.slot(cache.pool_for(block.class));
                     let entry = before.map_or_else(|| reserved.entry(), |b| b.place.entry);
-                    let body = logged.take();
-                    let body = body.unwrap_or_else(|| Dirty::in_memory(&*region.pmem));
-                    self.write_block(body, block, Place { entry, slot }, *before, at, sequence)?;
+                    let place = Place { entry, slot };
+                    let first = logged.take();
+                    let first = first.unwrap_or_else(|| Dirty::in_memory(&*region.pmem));
+                    let name = RingEnd { at, sequence };
+                    self.write_block(first, &mut body, block, place, *before, name)?;
                     freed.extend(before.map(|before| before.place.slot));
                     at = at.wrapping_add(1);
-                    Place { entry, slot }
+                    place
                 }
             };
             changed.push(Changed {
@@ -178,7 +181,7 @@ impl OnCache for Spindle {
             });
         }
         if let Some(logged) = logged.filter(|_| n > 0) {
-            let _durable = logged.submit()?.fence(Cause::Log)?;
+            body.rests_on(logged.submit()?.fence(Cause::Log)?);
         }
         let end = RingEnd { at, sequence };
         let is_tail_early = is_planted(Bug::TailBeforeEntries);
@@ -186,25 +189,24 @@ impl OnCache for Spindle {
             region.store_end(HEAD_OFFSET, end, COMMIT)?;
             region.fence(Cause::CommitRecord)?;
         }
-        let mut body = Dirty::in_memory(&*region.pmem);
         for ((block, changed), how) in blocks.iter().zip(&changed).zip(&how) {
             if let How::Parts(_) = how {
                 self.change_parts(&mut body, block, changed.place)?;
             }
         }
-        let late = is_planted(Bug::StateBeforeLines);
+        let is_late = is_planted(Bug::StateBeforeLines);
         let body = body.submit()?.fence(Cause::Log)?;
         if !is_tail_early {
-            let word = region.end_word(HEAD_OFFSET, end);
-            body.store_commit_word(HEAD_OFFSET, word, COMMIT)?;
+            region.commit(body, HEAD_OFFSET, end)?;
         }
-        if late {
+        if is_late {
+            let mut late = Dirty::in_memory(&*region.pmem);
             for ((block, changed), how) in blocks.iter().zip(&changed).zip(&how) {
                 if is_whole(how) {
-                    self.store_whole(block, changed.place.slot)?;
+                    self.store_whole(&mut late, block, changed.place.slot)?;
                 }
             }
-            region.fence(Cause::Log)?;
+            let _durable = late.submit()?.fence(Cause::Log)?;
         }
         *head = end;
         cache.pair.note_commit(sequence);
@@ -269,20 +271,20 @@ impl Spindle {
         Ok(())
     }
 
-    /// Steps 1 to 3 of section 3.2 for one block. `body` is what must be durable with the ring's
-    /// slot, before anything that it vouches for changes.
+    /// Steps 1 to 3 of section 3.2 for one block, which goes to this place of the ring. `first` is
+    /// what must be durable with the ring's slot, before `body` changes anything of it.
     fn write_block(
         &self,
-        mut body: Dirty<'_>,
+        mut first: Dirty<'_>,
+        body: &mut Dirty<'_>,
         block: &LoggedBlock,
         place: Place,
         before: Option<Pinned>,
-        at: u16,
-        sequence: Tid,
+        RingEnd { at, sequence }: RingEnd,
     ) -> Result<()> {
         let region = &self.cache.region;
         if before.is_none() {
-            region.store_home(&mut body, place.entry, block.home, ENTRY)?;
+            region.store_home(&mut first, place.entry, block.home, ENTRY)?;
         }
         let slot = RingSlot {
             home: block.home,
@@ -293,28 +295,28 @@ impl Spindle {
             }),
         };
         let ring_at = region.geometry.ring_at(at);
-        body.store_nt(ring_at, &slot.encode(sequence, region.seed), ENTRY)?;
-        let slot_is_stored = body.submit()?;
+        first.store_nt(ring_at, &slot.encode(sequence, region.seed), ENTRY)?;
+        let first = first.submit()?;
         if !is_planted(Bug::MissingRingFence) {
-            let _durable = slot_is_stored.fence(Cause::Log)?;
+            body.rests_on(first.fence(Cause::Log)?);
         }
         if !is_planted(Bug::StateBeforeLines) {
-            self.store_whole(block, place.slot)?;
+            self.store_whole(body, block, place.slot)?;
         }
         let state = EntryState {
             slot: place.slot,
             is_dirty: true,
             high: 0,
         };
-        region.store_state(place.entry, Some(state), ENTRY)?;
-        region.store_end(TAIL_OFFSET, tail(at.wrapping_add(1)), ENTRY)
+        region.store_state_in(body, place.entry, state, ENTRY)?;
+        region.store_end_in(body, TAIL_OFFSET, tail(at.wrapping_add(1)), ENTRY)
     }
 
-    fn store_whole(&self, block: &LoggedBlock, slot: u32) -> Result<()> {
+    fn store_whole(&self, body: &mut Dirty<'_>, block: &LoggedBlock, slot: u32) -> Result<()> {
         let region = &self.cache.region;
         let at = region.geometry.slot_at(slot);
         let tag = Tag::new(block.class, Cause::Log);
-        Ok(region.pmem.store_nt(at, &block.content, tag)?)
+        Ok(body.store_nt(at, &block.content, tag)?)
     }
 
     /// Changes a block where it lies.

@@ -41,7 +41,7 @@ use stetfs_format::nvm_cache::{
     CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot, TAIL_OFFSET,
 };
 use stetfs_format::{BlockNo, Corrupt, Tid};
-use stetfs_media::pmem::Dirty;
+use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving};
@@ -108,16 +108,18 @@ impl OnCache for Tinca {
         let mut changed = Vec::with_capacity(blocks.len());
         let mut freed = Vec::new();
         let mut at = head.at;
+        let mut roles = Dirty::in_memory(&*region.pmem);
         for (block, before) in blocks.iter().zip(&pinned) {
             let slot = reserved.slot(Pool::Data);
             let entry = before.map_or_else(|| reserved.entry(), |before| before.place.entry);
-            self.write_block(block, Place { entry, slot }, *before, at, sequence)?;
+            let place = Place { entry, slot };
+            roles.rests_on(self.write_block(block, place, *before, at, sequence)?);
             at = at.wrapping_add(1);
             freed.extend(before.map(|before| before.place.slot));
             changed.push(Changed {
                 home: block.home,
                 class: block.class,
-                place: Place { entry, slot },
+                place,
             });
         }
         let end = RingEnd { at, sequence };
@@ -127,11 +129,10 @@ impl OnCache for Tinca {
         }
         for (block, before) in changed.iter().zip(&pinned) {
             let state = state(block.place.slot, *before);
-            region.store_state(block.place.entry, Some(state), ENTRY)?;
+            region.store_state_in(&mut roles, block.place.entry, state, ENTRY)?;
         }
-        region.fence(Cause::Log)?;
-        region.store_end(TAIL_OFFSET, end, COMMIT)?;
-        region.fence(Cause::CommitRecord)?;
+        let roles = roles.submit()?.fence(Cause::Log)?;
+        region.commit(roles, TAIL_OFFSET, end)?;
         if is_planted(Bug::StateBeforeLines) {
             for (block, changed) in blocks.iter().zip(&changed) {
                 let at = region.geometry.slot_at(changed.place.slot);
@@ -154,7 +155,7 @@ impl Tinca {
         before: Option<Pinned>,
         at: u16,
         sequence: Tid,
-    ) -> Result<()> {
+    ) -> Result<Durable<'_>> {
         let region = &self.cache.region;
         let mut body = Dirty::in_memory(&*region.pmem);
         if before.is_none() {
@@ -164,11 +165,13 @@ impl Tinca {
             let at = region.geometry.slot_at(place.slot);
             body.store_nt(at, &block.content, Tag::new(block.class, Cause::Log))?;
         }
-        let _durable = body.submit()?.fence(Cause::Log)?;
+        let mut role = Dirty::in_memory(&*region.pmem);
+        role.rests_on(body.submit()?.fence(Cause::Log)?);
         let mut state = state(place.slot, before);
         state.high |= LOG;
-        region.store_state(place.entry, Some(state), ENTRY)?;
-        region.fence(Cause::Log)?;
+        region.store_state_in(&mut role, place.entry, state, ENTRY)?;
+        let mut listed = Dirty::in_memory(&*region.pmem);
+        listed.rests_on(role.submit()?.fence(Cause::Log)?);
         let slot = RingSlot {
             home: block.home,
             before: before.map(|before| EntryState {
@@ -179,13 +182,13 @@ impl Tinca {
         };
         let ring_at = region.geometry.ring_at(at);
         let slot = slot.encode(sequence, region.seed);
-        region.pmem.store_nt(ring_at, &slot, ENTRY)?;
+        listed.store_nt(ring_at, &slot, ENTRY)?;
         let head = RingEnd {
             at: at.wrapping_add(1),
             sequence,
         };
-        region.store_end(HEAD_OFFSET, head, ENTRY)?;
-        region.fence(Cause::Log)
+        region.store_end_in(&mut listed, HEAD_OFFSET, head, ENTRY)?;
+        Ok(listed.submit()?.fence(Cause::Log)?)
     }
 }
 

@@ -302,8 +302,7 @@ impl OnCache for Ubj {
             let _durable = body.fence(Cause::CommitRecord)?;
         } else {
             let body = body.fence(Cause::Log)?;
-            let word = region.end_word(HEAD_OFFSET, newest);
-            body.store_commit_word(HEAD_OFFSET, word, COMMIT)?;
+            region.commit(body, HEAD_OFFSET, newest)?;
         }
         cache.after_fence();
         if !is_early {

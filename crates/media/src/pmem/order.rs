@@ -69,6 +69,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::error::MediaError;
+use crate::order::Proof;
 use crate::pmem::{LINE, Pmem, WORD};
 use crate::tag::{Cause, Tag};
 
@@ -120,6 +121,10 @@ impl<'p> Dirty<'p> {
         self.pmem.store_nt(offset, data, tag)
     }
 
+    /// The body rests on another one, of this medium or of another, that is durable already: the
+    /// record or word that makes this one valid vouches for that one too.
+    pub fn rests_on(&mut self, _: impl Proof) {}
+
     /// Takes a part in that was stored otherwise, through the cache: it is flushed with the body.
     pub fn include(&mut self, offset: u64, len: u64, tag: Tag) {
         self.will_flush(offset, len, tag);
@@ -169,6 +174,8 @@ impl<'p> InFlight<'p> {
         Ok(Durable { pmem: self.pmem })
     }
 }
+
+impl Proof for Durable<'_> {}
 
 impl Durable<'_> {
     /// Stores the word (little-endian) that makes the body valid: it is there or not, as one.

@@ -1,7 +1,6 @@
 //! Checkpoints: the newest version of every block goes home, in batches none of which a cut can
 //! tear; see `dj.rs`.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use smallvec::SmallVec;
@@ -57,7 +56,7 @@ impl Dj {
             self.pair.note_in_memory(Cause::Checkpoint)?;
         }
         self.drop_oldest()?;
-        let is_all_home = self.held.load(Relaxed) == 0;
+        let is_all_home = self.index.held() == 0;
         self.period
             .note_checkpoint((!is_all_home).then_some(started));
         Ok(())
@@ -136,21 +135,20 @@ impl Dj {
         let mut log = self.log.lock();
         let mut index = self.index.write();
         for due in due {
-            let Some(version) = index.get_mut(&due.home) else {
-                continue;
-            };
             let is_later = |tid: &Tid| tid.is_after(due.sequence);
-            let (later, done): (SmallVec<[Tid; 2]>, SmallVec<[Tid; 2]>) =
-                version.transactions.iter().copied().partition(is_later);
-            log.need_no_more(&done);
-            if later.is_empty() {
+            let mut rests_on_none = false;
+            index.change(&due.home, |version| {
+                let (later, done): (SmallVec<[Tid; 2]>, SmallVec<[Tid; 2]>) =
+                    version.transactions.iter().copied().partition(is_later);
+                log.need_no_more(&done);
+                rests_on_none = later.is_empty();
+                version.transactions = later;
+                version.whole = version.whole.filter(is_later);
+            });
+            if rests_on_none {
                 index.remove(&due.home);
-                continue;
             }
-            version.transactions = later;
-            version.whole = version.whole.filter(is_later);
         }
-        self.held.store(index.len(), Relaxed);
     }
 
     /// Takes transactions out of the log that no block needs.

@@ -22,7 +22,6 @@
 //! less of the same.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc32c;
@@ -42,6 +41,7 @@ use crate::delta;
 use crate::parts::area::Area;
 use crate::parts::home::{Write, write_home};
 use crate::parts::owner::Look;
+use crate::parts::scan::{Seen, scan};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
 
@@ -130,7 +130,6 @@ impl Dj {
             };
             index.insert(*home, version);
         }
-        self.held.store(index.len(), Relaxed);
         Ok(())
     }
 }
@@ -138,7 +137,6 @@ impl Dj {
 /// A transaction in the region.
 struct Found {
     sequence: Tid,
-    /// It has put data home by itself.
     /// Where it begins and the next one would.
     at: u64,
     end: u64,
@@ -361,98 +359,54 @@ impl Left {
 }
 
 /// All transactions that count.
-fn transactions(region: &Region, mut at: u64, mut sequence: Tid) -> Result<Vec<Found>> {
-    let mut found: Vec<Found> = Vec::new();
-    let mut left = region.capacity();
-    while let Some(candidate) = Candidate::read(region, at, sequence, left)? {
-        if !is_planted(Bug::UncheckedReplay) && !candidate.is_committed(region) {
-            if candidate.is_followed(region, left)? {
-                let why = format!(
-                    "transaction {sequence} in its region is damaged, and there are later ones"
-                );
-                return Err(SchemeError::Unusable(why));
-            }
-            break;
-        }
-        left -= candidate.length();
-        at += candidate.length();
-        sequence = sequence.next();
-        found.push(Found {
-            sequence: candidate.sequence,
-            at: candidate.at,
-            end: at,
-            tags: candidate.tags,
-            record: candidate.record,
-        });
-    }
-    if region.committed()?.is_at_or_after(sequence) {
-        let why = format!("transaction {sequence} in its region was durable, and is damaged");
+fn transactions(region: &Region, at: u64, sequence: Tid) -> Result<Vec<Found>> {
+    let end = at + region.ring.capacity;
+    let look = |at, sequence| look(region, at, sequence, end);
+    let (found, _) = scan(at, sequence, look, |_, next, sequence| match next {
+        Some(next) => Ok(matches!(look(next, sequence.next())?, Seen::Intact(..))),
+        None => Ok(false),
+    })?;
+    let next = found.last().map_or(sequence, |last| last.sequence.next());
+    if region.committed()?.is_at_or_after(next) {
+        let why = format!("transaction {next} in its region was durable, and is damaged");
         return Err(SchemeError::Unusable(why));
     }
     Ok(found)
 }
 
-/// What may be a transaction.
-struct Candidate {
-    sequence: Tid,
-    at: u64,
-    tags: Vec<BlockTag>,
-    /// All of it up to the end of the commit record.
-    record: Vec<u8>,
-    /// Where that begins.
-    body: usize,
-}
-
-impl Candidate {
-    /// The one with that number at a position, if there is one in at most so many bytes.
-    fn read(region: &Region, at: u64, sequence: Tid, most: u64) -> Result<Option<Self>> {
-        let mut descriptor = [0; DESCRIPTOR_SIZE];
-        if most < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
-            return Ok(None);
-        }
-        region.read(at, &mut descriptor)?;
-        let Some(count) = descriptor_tags(&descriptor, sequence, most) else {
-            return Ok(None);
-        };
-        let mut raw = vec![0; count * TAG_SIZE];
-        region.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
-        let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
-        let Some(body) = body_end(&tags, most) else {
-            return Ok(None);
-        };
-        let mut record = vec![0; body + COMMIT_SIZE];
-        region.read(at, &mut record)?;
-        Ok(Some(Self {
-            sequence,
-            at,
-            tags,
-            record,
-            body,
-        }))
+/// The transaction with that number at position `at` of a ring that meets its beginning at `end`.
+fn look(region: &Region, at: u64, sequence: Tid, end: u64) -> Result<Seen<u64, Found>> {
+    let left = end.saturating_sub(at);
+    let mut descriptor = [0; DESCRIPTOR_SIZE];
+    if left < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
+        return Ok(Seen::Nothing);
     }
-
-    /// Its commit record vouches for it.
-    fn is_committed(&self, region: &Region) -> bool {
-        let seed = region.seed(self.at, self.sequence);
-        is_committed(
-            &self.record,
-            self.body,
-            self.tags.len(),
-            self.sequence,
-            seed,
-        )
+    region.ring.read(at, &mut descriptor)?;
+    let Some(count) = descriptor_tags(&descriptor, sequence, left) else {
+        return Ok(Seen::Nothing);
+    };
+    let mut raw = vec![0; count * TAG_SIZE];
+    region.ring.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
+    let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
+    let Some(body) = body_end(&tags, left) else {
+        return Ok(Seen::Nothing);
+    };
+    let mut record = vec![0; body + COMMIT_SIZE];
+    region.ring.read(at, &mut record)?;
+    let next = at + (record.len() as u64).next_multiple_of(LINE);
+    let seed = region.seed(at, sequence);
+    let is_intact = is_committed(&record, body, tags.len(), sequence, seed);
+    if !is_intact && !is_planted(Bug::UncheckedReplay) {
+        let why =
+            format!("transaction {sequence} in its region is damaged, and there are later ones");
+        return Ok(Seen::Damaged(SchemeError::Unusable(why), Some(next)));
     }
-
-    /// Bytes of the ring that it takes.
-    fn length(&self) -> u64 {
-        (self.record.len() as u64).next_multiple_of(LINE)
-    }
-
-    /// Whether an intact transaction with the next number lies behind it; `left`: bytes of the ring
-    /// from its beginning on.
-    fn is_followed(&self, region: &Region, left: u64) -> Result<bool> {
-        let (at, next) = (self.at + self.length(), self.sequence.next());
-        let following = Self::read(region, at, next, left - self.length())?;
-        Ok(following.is_some_and(|following| following.is_committed(region)))
-    }
+    let found = Found {
+        sequence,
+        at,
+        end: next,
+        tags,
+        record,
+    };
+    Ok(Seen::Intact(found, next))
 }

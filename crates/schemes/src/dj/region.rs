@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use stetfs_format::Tid;
 use stetfs_format::delta_log::{
     COMMITTED_OFFSET, GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry,
     TagFlags, committed_of, committed_word, decode_in_flight, encode_in_flight, in_flight_of,
@@ -12,11 +12,11 @@ use stetfs_format::delta_log::{
 };
 use stetfs_format::nvm_pair::RegionHeader;
 use stetfs_format::private_log::Tail;
-use stetfs_format::{Tid, private_log};
-use stetfs_media::pmem::{Dirty, LINE};
-use stetfs_media::{Cause, Class, Durable, Pmem, Tag};
+use stetfs_media::pmem::LINE;
+use stetfs_media::{Cause, Class, Pmem, Tag};
 
 use crate::parts::owner::LOST;
+use crate::parts::ring::Ring;
 use stetfs_scheme::{Result, SchemeError};
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
@@ -38,7 +38,7 @@ pub(super) struct TagWord {
 }
 
 pub(super) struct Region {
-    pub(super) pmem: Arc<dyn Pmem>,
+    pub(super) ring: Ring,
     pub(super) geometry: RegionGeometry,
     uuid: [u8; 16],
     /// Another number each time the region is begun anew.
@@ -55,7 +55,7 @@ impl Region {
     ) -> Result<Self> {
         let geometry = RegionGeometry::of(pmem.size(), block_size as u32)?;
         Ok(Self {
-            pmem,
+            ring: Ring::new(pmem, vec![(geometry.ring, geometry.capacity())]),
             geometry,
             uuid: header.uuid,
             epoch: header.epoch,
@@ -70,7 +70,7 @@ impl Region {
             false => None,
         };
         at.ok_or_else(|| {
-            let shown = self.pmem.describe();
+            let shown = self.ring.pmem.describe();
             SchemeError::Nvm(format!("{shown} has not the size that it had; {LOST}"))
         })
     }
@@ -78,7 +78,7 @@ impl Region {
     /// Whether it is divided as it would be now.
     fn is_divided_so(&self) -> Result<bool> {
         let mut raw = [0; size_of_geometry()];
-        self.pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
+        self.ring.pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
         Ok(RegionGeometry::decode(&raw)? == self.geometry)
     }
 
@@ -88,72 +88,29 @@ impl Region {
         self.note_committed(newest)?;
         self.store_word(IN_FLIGHT_OFFSET, 0, CONTROL)?;
         let geometry = self.geometry.encode();
-        Ok(self.pmem.store_nt(GEOMETRY_OFFSET, &geometry, CONTROL)?)
+        Ok(self
+            .ring
+            .pmem
+            .store_nt(GEOMETRY_OFFSET, &geometry, CONTROL)?)
     }
 
     /// A position and a number as the ring's beginning.
     pub(super) fn tail(&self, at: u64, sequence: Tid) -> Tail {
         Tail {
-            line: self.line(at),
+            line: self.ring.line(at),
             sequence,
         }
-    }
-
-    pub(super) fn capacity(&self) -> u64 {
-        self.geometry.capacity()
     }
 
     /// The position that a tail names, if there is one.
     fn position(&self, tail: Tail) -> Option<u64> {
         let at = u64::from(tail.line) * LINE;
-        (at < self.capacity()).then_some(at)
-    }
-
-    fn line(&self, at: u64) -> u32 {
-        (at % self.capacity() / LINE) as u32
+        (at < self.ring.capacity).then_some(at)
     }
 
     /// What checksums of the transaction at a position begin with.
     pub(super) fn seed(&self, at: u64, sequence: Tid) -> u64 {
-        private_log::seed(&self.uuid, self.epoch, self.line(at), sequence)
-    }
-
-    /// Where `len` bytes of the ring from `at` on lie: at most in two pieces.
-    fn places(&self, at: u64, len: usize) -> SmallVec<[(u64, std::ops::Range<usize>); 2]> {
-        let at = at % self.capacity();
-        let first = len.min((self.capacity() - at) as usize);
-        let mut places = SmallVec::new();
-        places.push((self.geometry.ring + at, 0..first));
-        if first < len {
-            places.push((self.geometry.ring, first..len));
-        }
-        places
-    }
-
-    pub(super) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        for (offset, range) in self.places(at, out.len()) {
-            self.pmem.load(offset, &mut out[range], RECOVERY)?;
-        }
-        Ok(())
-    }
-
-    /// Stores a transaction, whose commit record has a checksum over all of it; durable when it
-    /// returns. What it vouches for on the device, if anything, is durable already.
-    pub(super) fn write_transaction(
-        &self,
-        on_device: Option<Durable<'_>>,
-        at: u64,
-        record: &[u8],
-    ) -> Result<()> {
-        // It was for this that the device was flushed.
-        let _vouched_for = on_device;
-        let mut body = Dirty::in_memory(&*self.pmem);
-        let mut places = self.places(at, record.len());
-        let (offset, last) = places.pop().expect("a record is not empty");
-        for (offset, range) in places {
-            body.store_nt(offset, &record[range], LOG)?;
-        }
-        Ok(body.store_covering_commit(offset, &record[last], LOG)?)
+        self.ring.seed(&self.uuid, self.epoch, at, sequence)
     }
 
     /// Notes that a transaction is durable, so that if it is found damaged it is not taken for one
@@ -161,23 +118,23 @@ impl Region {
     pub(super) fn note_committed(&self, sequence: Tid) -> Result<()> {
         let word = committed_word(sequence, self.word_seed);
         let word = word.to_le_bytes();
-        Ok(self.pmem.store_nt(COMMITTED_OFFSET, &word, LOG)?)
+        Ok(self.ring.pmem.store_nt(COMMITTED_OFFSET, &word, LOG)?)
     }
 
     /// A transaction that was durable, the newest or an earlier one.
     pub(super) fn committed(&self) -> Result<Tid> {
-        let word = self.pmem.load_u64(COMMITTED_OFFSET, RECOVERY)?;
+        let word = self.ring.pmem.load_u64(COMMITTED_OFFSET, RECOVERY)?;
         Ok(committed_of(word, self.word_seed)?)
     }
 
     /// Notes in tags that home has their versions; durable when it returns.
     pub(super) fn note_home(&self, tags: impl Iterator<Item = TagWord>) -> Result<()> {
         for TagWord { at, word } in tags {
-            let (offset, _) = self.places(at, 8)[0].clone();
+            let offset = self.ring.word_at(at);
             let home = u64::from(TagFlags::HOME.bits()) << HOME_BITS;
             self.store_word(offset, word | home, IN_FLIGHT)?;
         }
-        Ok(self.pmem.fence(Cause::Checkpoint)?)
+        Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
     }
 
     /// Keeps blocks until they are home; durable when it returns. Those that were kept before are
@@ -187,40 +144,44 @@ impl Region {
         let entries: Vec<InFlightEntry> = flights.iter().map(|flight| flight.entry).collect();
         let table = encode_in_flight(&entries, self.seed(0, Tid(0)));
         // The state, its first word, comes last.
-        self.pmem
+        self.ring
+            .pmem
             .store_nt(IN_FLIGHT_OFFSET + 8, &table[8..], IN_FLIGHT)?;
         for (n, flight) in flights.iter().enumerate() {
             let at = self.geometry.block_at(n);
-            self.pmem.store_nt(at, flight.content, IN_FLIGHT)?;
+            self.ring.pmem.store_nt(at, flight.content, IN_FLIGHT)?;
         }
-        self.pmem.fence(Cause::Checkpoint)?;
+        self.ring.pmem.fence(Cause::Checkpoint)?;
         self.store_word(IN_FLIGHT_OFFSET, in_flight_word(flights.len()), IN_FLIGHT)?;
-        Ok(self.pmem.fence(Cause::Checkpoint)?)
+        Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
     }
 
     /// Nothing is kept any more; durable when it returns.
     pub(super) fn forget_kept(&self) -> Result<()> {
-        if self.pmem.load_u64(IN_FLIGHT_OFFSET, IN_FLIGHT)? == 0 {
+        if self.ring.pmem.load_u64(IN_FLIGHT_OFFSET, IN_FLIGHT)? == 0 {
             return Ok(());
         }
         self.store_word(IN_FLIGHT_OFFSET, 0, IN_FLIGHT)?;
-        Ok(self.pmem.fence(Cause::Checkpoint)?)
+        Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
     }
 
     /// The blocks that are kept, with their contents.
     pub(super) fn kept(&self) -> Result<Vec<(InFlightEntry, Vec<u8>)>> {
-        let word = self.pmem.load_u64(IN_FLIGHT_OFFSET, RECOVERY)?;
+        let word = self.ring.pmem.load_u64(IN_FLIGHT_OFFSET, RECOVERY)?;
         let count = in_flight_of(word, self.geometry.in_flight)?;
         if count == 0 {
             return Ok(Vec::new());
         }
         let mut table = vec![0; in_flight_table(count)];
-        self.pmem.load(IN_FLIGHT_OFFSET, &mut table, RECOVERY)?;
+        self.ring
+            .pmem
+            .load(IN_FLIGHT_OFFSET, &mut table, RECOVERY)?;
         let entries = decode_in_flight(&table, self.seed(0, Tid(0)))?;
         let mut kept = Vec::with_capacity(count);
         for (n, entry) in entries.into_iter().enumerate() {
             let mut content = vec![0; self.geometry.block_size as usize];
-            self.pmem
+            self.ring
+                .pmem
                 .load(self.geometry.block_at(n), &mut content, RECOVERY)?;
             kept.push((entry, content));
         }
@@ -228,8 +189,8 @@ impl Region {
     }
 
     fn store_word(&self, offset: u64, word: u64, tag: Tag) -> Result<()> {
-        self.pmem.store_u64(offset, word, tag)?;
-        Ok(self.pmem.flush(offset, 8, tag)?)
+        self.ring.pmem.store_u64(offset, word, tag)?;
+        Ok(self.ring.pmem.flush(offset, 8, tag)?)
     }
 }
 

@@ -6,14 +6,13 @@
 //! record.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use hashbrown::HashMap;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Class};
 
+use crate::parts::index::{self, Index};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_sync::{Mutex, RwLock};
+use stetfs_sync::Mutex;
 
 /// A committed transaction in the log.
 pub(super) struct Logged {
@@ -34,6 +33,12 @@ struct Version {
     content: Option<BlockRef>,
     /// The log block that holds it as it is.
     at: Option<u32>,
+}
+
+impl index::Version for Version {
+    fn is_held(&self) -> bool {
+        self.content.is_some()
+    }
 }
 
 /// A block of a transaction that is durable in the log.
@@ -60,9 +65,7 @@ pub(super) struct Span {
 
 pub(super) struct Live {
     pub(super) span: Mutex<Span>,
-    index: RwLock<HashMap<BlockNo, Version>>,
-    /// Blocks whose content is held here.
-    held: AtomicUsize,
+    index: Index<Version>,
 }
 
 /// A block that a checkpoint writes home.
@@ -79,33 +82,20 @@ impl Live {
     pub(super) fn new(span: Span) -> Self {
         Self {
             span: Mutex::new(span),
-            index: RwLock::default(),
-            held: AtomicUsize::new(0),
+            index: Index::default(),
         }
     }
 
     pub(super) fn held(&self) -> usize {
-        self.held.load(Relaxed)
+        self.index.held()
     }
 
     pub(super) fn content(&self, block: BlockNo) -> Option<BlockRef> {
-        if self.held() == 0 {
-            return None;
-        }
-        self.index
-            .read()
-            .get(&block)
-            .and_then(|v| v.content.clone())
+        self.index.find(block, |version| version.content.clone())
     }
 
     pub(super) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
-        if self.held() == 0 {
-            return false;
-        }
-        let index = self.index.read();
-        let holds = |v: Option<&Version>| v.is_some_and(|v| v.content.is_some());
-        u64::from(count) > index.len() as u64
-            || (0..u64::from(count)).any(|i| holds(index.get(&start.plus(i))))
+        self.index.holds_any(start, count)
     }
 
     /// A copy of the block is in the live log: freeing it needs a revoke record.
@@ -123,7 +113,6 @@ impl Live {
         revoked: &[BlockNo],
     ) {
         let mut index = self.index.write();
-        let mut held = 0isize;
         for block in versions {
             let version = Version {
                 sequence: logged.sequence,
@@ -131,16 +120,12 @@ impl Live {
                 content: Some(block.content),
                 at: block.at,
             };
-            let before = index.insert(block.home, version);
-            held += isize::from(before.is_none_or(|v| v.content.is_none()));
+            index.insert(block.home, version);
         }
         for block in revoked {
-            if index.remove(block).is_some_and(|v| v.content.is_some()) {
-                held -= 1;
-            }
+            index.remove(block);
         }
         drop(index);
-        self.held.fetch_add(held as usize, Relaxed);
         // All at once: to a checkpoint, a log whose end lies behind a transaction that is not
         // listed has no need of it.
         let mut span = self.span.lock();
@@ -186,15 +171,13 @@ impl Live {
     /// These versions are durable at home.
     pub(super) fn are_home(&self, due: &[Due]) {
         let mut index = self.index.write();
-        let mut home = 0;
         for block in due {
-            if let Some(version) = index.get_mut(&block.home)
-                && version.sequence == block.sequence
-            {
-                home += usize::from(version.content.take().is_some());
-            }
+            index.change(&block.home, |version| {
+                if version.sequence == block.sequence {
+                    version.content = None;
+                }
+            });
         }
-        self.held.fetch_sub(home, Relaxed);
     }
 
     /// The first `n` transactions are no longer replayed by anybody: forget them and free their

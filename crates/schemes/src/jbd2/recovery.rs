@@ -30,6 +30,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class};
 use super::record::Super;
 use crate::parts::area::Area;
 use crate::parts::home::{Write, write_home};
+use crate::parts::scan::{Seen, scan};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
 
@@ -86,12 +87,12 @@ fn replay(
     let is_async = fields
         .feature_incompat
         .contains(JournalIncompat::ASYNC_COMMIT);
-    let scan = Scan {
+    let log = Reader {
         area,
         format: &fields.log_format(),
         is_async,
     };
-    let transactions = scan.transactions(fields.start, fields.sequence)?;
+    let transactions = log.transactions(fields.start, fields.sequence)?;
     let next = transactions
         .last()
         .map_or(fields.sequence, |t| t.sequence.next());
@@ -115,13 +116,13 @@ fn replay(
     let (remapped, written) = area.split(copies, place)?;
     for copy in &remapped {
         // That it is intact: its checksum.
-        scan.content(copy)?;
+        log.content(copy)?;
     }
     area.remap(remapped.iter().map(|copy| (copy.tag.block, copy.at)))?;
     for batch in written.chunks(BATCH) {
         let contents = batch
             .iter()
-            .map(|copy| scan.content(copy))
+            .map(|copy| log.content(copy))
             .collect::<Result<Vec<_>>>()?;
         let writes = batch.iter().zip(&contents).map(|(copy, content)| Write {
             home: copy.tag.block,
@@ -185,50 +186,25 @@ fn newest_copies(transactions: &[Found], report: &mut RecoveryReport) -> Vec<Cop
     copies
 }
 
-/// How a transaction ended.
-enum End {
-    /// Its commit block is intact; the log goes on at this block.
-    Committed(Found, u32),
-    /// The log ends before it.
-    Absent,
-    /// A record of it is damaged, or its body does not fit its commit block, behind which the log
-    /// would go on at this block.
-    Damaged(Corrupt, Option<u32>),
-}
-
-struct Scan<'a> {
+struct Reader<'a> {
     area: &'a Area,
     format: &'a LogFormat,
     is_async: bool,
 }
 
-impl Scan<'_> {
+impl Reader<'_> {
     fn transactions(&self, start: u32, first: Tid) -> Result<Vec<Found>> {
-        let (mut at, mut sequence) = (start, first);
         let mut left = self.area.capacity();
-        let mut transactions = Vec::new();
-        loop {
-            match self.transaction(at, sequence, &mut left)? {
-                End::Committed(found, next) => {
-                    transactions.push(found);
-                    (at, sequence) = (next, sequence.next());
-                }
-                End::Absent => return Ok(transactions),
-                End::Damaged(corrupt, next) => {
-                    if self.is_committed_behind(at, sequence)?
-                        || self.is_followed(next, sequence)?
-                    {
-                        return Err(corrupt.into());
-                    }
-                    return Ok(transactions);
-                }
-            }
-        }
+        let look = |at, sequence| self.transaction(at, sequence, &mut left);
+        let (found, _) = scan(start, first, look, |at, next, sequence| {
+            Ok(self.is_committed_behind(at, sequence)? || self.is_followed(next, sequence)?)
+        })?;
+        Ok(found)
     }
 
     /// Reads the transaction that should begin at log block `at`; `left` blocks of the log were not
     /// looked at yet.
-    fn transaction(&self, mut at: u32, sequence: Tid, left: &mut u32) -> Result<End> {
+    fn transaction(&self, mut at: u32, sequence: Tid, left: &mut u32) -> Result<Seen<u32, Found>> {
         let mut block = Block::zeroed(self.area.block_size);
         let mut found = Found {
             sequence,
@@ -238,7 +214,7 @@ impl Scan<'_> {
         let mut crc = !0;
         loop {
             if *left == 0 {
-                return Ok(End::Absent);
+                return Ok(Seen::Nothing);
             }
             self.area.read(at, block.bytes_mut())?;
             *left -= 1;
@@ -248,14 +224,14 @@ impl Scan<'_> {
                 Some(BlockType::Descriptor) => {
                     let before = found.copies.len();
                     if let Err(corrupt) = self.descriptor(block.bytes(), at, &mut found, left) {
-                        return Ok(End::Damaged(corrupt, None));
+                        return Ok(Seen::Damaged(corrupt.into(), None));
                     }
                     crc = self.body_crc(crc, block.bytes(), &found.copies[before..])?;
                     at = self.area.step(at, (found.copies.len() - before) as u32);
                 }
                 Some(BlockType::Revoke) => match RevokeBlock::decode(block.bytes(), self.format) {
                     Ok(revoke) => found.revoked.extend(revoke.blocks()),
-                    Err(corrupt) => return Ok(End::Damaged(corrupt, None)),
+                    Err(corrupt) => return Ok(Seen::Damaged(corrupt.into(), None)),
                 },
                 Some(BlockType::Commit) => {
                     let commit =
@@ -271,11 +247,11 @@ impl Scan<'_> {
                         Err(corrupt) => Err(corrupt),
                     };
                     return Ok(match whole {
-                        Ok(()) => End::Committed(found, next),
-                        Err(corrupt) => End::Damaged(corrupt, Some(next)),
+                        Ok(()) => Seen::Intact(found, next),
+                        Err(corrupt) => Seen::Damaged(corrupt.into(), Some(next)),
                     });
                 }
-                _ => return Ok(End::Absent),
+                _ => return Ok(Seen::Nothing),
             }
             at = self.area.step(at, 1);
         }

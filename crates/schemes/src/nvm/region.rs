@@ -8,7 +8,7 @@ use stetfs_format::nvm_cache::{
 };
 use stetfs_format::nvm_pair::RegionHeader;
 use stetfs_format::{BlockNo, Corrupt};
-use stetfs_media::pmem::Dirty;
+use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
 use stetfs_scheme::{Result, SchemeError};
@@ -120,6 +120,18 @@ impl Region {
         end.to_word(self.end_key(offset))
     }
 
+    /// Stores it past the cache as a part of `body`.
+    pub(crate) fn store_end_in(
+        &self,
+        body: &mut Dirty<'_>,
+        offset: u64,
+        end: RingEnd,
+        tag: Tag,
+    ) -> Result<()> {
+        let word = self.end_word(offset, end).to_le_bytes();
+        Ok(body.store_nt(offset, &word, tag)?)
+    }
+
     /// Stores it past the cache; durable after a fence.
     pub(crate) fn store_end(&self, offset: u64, end: RingEnd, tag: Tag) -> Result<()> {
         self.store_word(offset, self.end_word(offset, end), tag)
@@ -142,6 +154,25 @@ impl Region {
     /// Where an entry's own word lies.
     pub(crate) fn state_at(&self, entry: u32) -> u64 {
         self.geometry.entry_at(entry) + Entry::STATE_OFFSET
+    }
+
+    /// Stores an entry's own word as a part of `body`.
+    pub(crate) fn store_state_in(
+        &self,
+        body: &mut Dirty<'_>,
+        entry: u32,
+        state: EntryState,
+        tag: Tag,
+    ) -> Result<()> {
+        let word = self.state_word(entry, Some(state)).to_le_bytes();
+        Ok(body.store_nt(self.state_at(entry), &word, tag)?)
+    }
+
+    /// Stores the end of the ring, or the newest transaction, that makes a durable body valid;
+    /// durable when it returns.
+    pub(crate) fn commit(&self, body: Durable<'_>, offset: u64, end: RingEnd) -> Result<()> {
+        let tag = Tag::new(Class::Journal, Cause::CommitRecord);
+        Ok(body.store_commit_word(offset, self.end_word(offset, end), tag)?)
     }
 
     /// Stores an entry's own word; durable after a fence.

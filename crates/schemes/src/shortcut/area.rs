@@ -6,26 +6,22 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use stetfs_format::jbd2::JBD2_MAGIC;
 use stetfs_format::private_log::{LOG_STATE_OFFSET, LogHeader, TAIL_OFFSET, Tail};
-use stetfs_media::pmem::{Dirty, Durable, LINE};
+use stetfs_media::pmem::Durable;
 use stetfs_media::{Cause, Class, Pmem, Tag};
+
+use crate::parts::ring::Ring;
 
 use stetfs_scheme::{LogExtent, Result, SchemeError};
 
-const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
 pub(super) struct Area {
-    pub(super) pmem: Arc<dyn Pmem>,
+    pub(super) ring: Ring,
     block_size: u64,
-    /// Offset in the memory and length of each piece of the ring.
-    pieces: Vec<(u64, u64)>,
     header_at: u64,
-    /// Bytes of the ring.
-    pub(super) capacity: u64,
 }
 
 impl Area {
@@ -53,7 +49,7 @@ impl Area {
                 ));
             }
         }
-        let capacity = pieces.iter().map(|p| p.1).sum();
+        let capacity: u64 = pieces.iter().map(|p| p.1).sum();
         let in_memory =
             |&(at, len): &(u64, u64)| at.checked_add(len).is_some_and(|e| e <= pmem.size());
         match header_at {
@@ -61,11 +57,9 @@ impl Area {
                 if capacity >= Self::LEAST_BLOCKS * block_size && pieces.iter().all(in_memory) =>
             {
                 Ok(Self {
-                    pmem,
+                    ring: Ring::new(pmem, pieces),
                     block_size,
-                    pieces,
                     header_at,
-                    capacity,
                 })
             }
             _ => Err(SchemeError::Unusable(format!(
@@ -74,85 +68,22 @@ impl Area {
         }
     }
 
-    /// Where `len` bytes from position `at` on lie: offset in the memory, and which of the bytes.
-    fn places(&self, at: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
-        let (mut at, mut done) = (at % self.capacity, 0);
-        std::iter::from_fn(move || {
-            if done == len {
-                return None;
-            }
-            let mut before = 0;
-            for &(offset, piece) in &self.pieces {
-                if at < before + piece {
-                    let n = (len - done).min((before + piece - at) as usize);
-                    let place = (offset + at - before, done..done + n);
-                    done += n;
-                    at = (at + n as u64) % self.capacity;
-                    return Some(place);
-                }
-                before += piece;
-            }
-            None
-        })
-    }
-
-    /// The number of the cache line at a position, as records name it.
-    pub(super) fn line(&self, at: u64) -> u32 {
-        (at % self.capacity / LINE) as u32
-    }
-
-    /// Stores a part of a body.
-    pub(super) fn write(&self, body: &mut Dirty<'_>, at: u64, bytes: &[u8]) -> Result<()> {
-        for (offset, range) in self.places(at, bytes.len()) {
-            body.store_nt(offset, &bytes[range], LOG)?;
-        }
-        Ok(())
-    }
-
-    /// Stores a record with a checksum over itself and the rest of its body; all of it is durable
-    /// when it returns.
-    pub(super) fn write_covering_commit(
-        &self,
-        mut body: Dirty<'_>,
-        at: u64,
-        record: &[u8],
-    ) -> Result<()> {
-        let mut places: SmallVec<[_; 2]> = self.places(at, record.len()).collect();
-        let (offset, last) = places.pop().expect("a record is not empty");
-        for (offset, range) in places {
-            body.store_nt(offset, &record[range], LOG)?;
-        }
-        Ok(body.store_covering_commit(offset, &record[last], LOG)?)
-    }
-
     /// Stores the state that makes a durable body valid; durable when it returns.
     pub(super) fn write_commit(&self, body: Durable<'_>, at: u64, word: u64) -> Result<()> {
-        let (offset, _) = self.places(at, 8).next().expect("a word");
         let tag = Tag::new(Class::Journal, Cause::CommitRecord);
-        Ok(body.store_commit_word(offset, word, tag)?)
-    }
-
-    pub(super) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        for (offset, range) in self.places(at, out.len()) {
-            self.pmem.load(offset, &mut out[range], RECOVERY)?;
-        }
-        Ok(())
+        Ok(body.store_commit_word(self.ring.word_at(at), word, tag)?)
     }
 
     /// Stores a transaction's state that vouches for nothing; durable when it returns.
     pub(super) fn write_state(&self, at: u64, word: u64, cause: Cause) -> Result<()> {
         let tag = Tag::new(Class::Journal, cause);
-        for (offset, _) in self.places(at, 8) {
-            self.pmem.store_u64(offset, word, tag)?;
-            self.pmem.flush(offset, 8, tag)?;
-        }
-        Ok(self.pmem.fence(cause)?)
+        self.store_word(self.ring.word_at(at), word, tag)
     }
 
     /// The header block, as it stands.
     pub(super) fn read_header(&self) -> Result<[u8; LogHeader::SIZE]> {
         let mut bytes = [0; LogHeader::SIZE];
-        self.pmem.load(self.header_at, &mut bytes, RECOVERY)?;
+        self.ring.pmem.load(self.header_at, &mut bytes, RECOVERY)?;
         Ok(bytes)
     }
 
@@ -160,53 +91,54 @@ impl Area {
     pub(super) fn write_header(&self, header: &LogHeader) -> Result<()> {
         let mut bytes = [0; LogHeader::SIZE];
         header.encode(&mut bytes);
-        self.pmem.store_nt(self.header_at, &bytes, CONTROL)?;
-        Ok(self.pmem.fence(Cause::Control)?)
+        self.ring.pmem.store_nt(self.header_at, &bytes, CONTROL)?;
+        Ok(self.ring.pmem.fence(Cause::Control)?)
     }
 
     /// Closes the log or opens it again, in one store; durable when it returns.
     pub(super) fn write_log_state(&self, is_closed: bool) -> Result<()> {
         let at = self.header_at + LOG_STATE_OFFSET as u64;
         let word = LogHeader::state_word(is_closed);
-        self.pmem.store_u64(at, word, CONTROL)?;
-        self.pmem.flush(at, 8, CONTROL)?;
-        Ok(self.pmem.fence(Cause::Control)?)
+        self.store_word(at, word, CONTROL)
     }
 
     /// Moves the log's beginning, in one store; durable when it returns.
     pub(super) fn write_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
-        let (at, tag) = (
-            self.header_at + TAIL_OFFSET as u64,
-            Tag::new(Class::Journal, cause),
-        );
-        self.pmem.store_u64(at, tail.to_word(), tag)?;
-        self.pmem.flush(at, 8, tag)?;
-        Ok(self.pmem.fence(cause)?)
+        let at = self.header_at + TAIL_OFFSET as u64;
+        self.store_word(at, tail.to_word(), Tag::new(Class::Journal, cause))
+    }
+
+    /// Stores a word; durable when it returns.
+    fn store_word(&self, at: u64, word: u64, tag: Tag) -> Result<()> {
+        self.ring.pmem.store_u64(at, word, tag)?;
+        self.ring.pmem.flush(at, 8, tag)?;
+        Ok(self.ring.pmem.fence(tag.cause)?)
     }
 
     /// Clears the blocks of the first `used` bytes of the ring that begin as a record of JBD2 does,
     /// so that its recovery never takes what is left here for one.
     pub(super) fn wipe(&self, used: u64) -> Result<()> {
         let mut at = 0;
-        for &(offset, len) in &self.pieces {
+        for &(offset, len) in &self.ring.pieces {
             for block in (0..len).step_by(self.block_size as usize) {
                 if at + block >= used {
                     break;
                 }
-                let word = self.pmem.load_u64(offset + block, CONTROL)?;
+                let word = self.ring.pmem.load_u64(offset + block, CONTROL)?;
                 if word.to_le_bytes().starts_with(&JBD2_MAGIC.to_be_bytes()) {
-                    self.pmem.store_nt(offset + block, &[0; 8], CONTROL)?;
+                    self.ring.pmem.store_nt(offset + block, &[0; 8], CONTROL)?;
                 }
             }
             at += len;
         }
-        Ok(self.pmem.fence(Cause::Control)?)
+        Ok(self.ring.pmem.fence(Cause::Control)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use stetfs_format::BlockNo;
+    use stetfs_media::pmem::Dirty;
     use stetfs_media::{Image, SimPmem};
 
     use super::*;
@@ -227,17 +159,18 @@ mod tests {
         ] {
             let pmem = Arc::new(SimPmem::new(Image::new(128 << 10)));
             let area = Area::new(pmem.clone(), 1024, &extents).expect("a log");
-            assert_eq!(area.capacity, 38 * 1024);
-            let bytes: Vec<u8> = (0..area.capacity / 8 * 8)
+            assert_eq!(area.ring.capacity, 38 * 1024);
+            let ring = &area.ring;
+            let bytes: Vec<u8> = (0..ring.capacity / 8 * 8)
                 .map(|i| (i % 251) as u8)
                 .collect();
-            let at = area.capacity * 3 + 17 * 64;
+            let at = ring.capacity * 3 + 17 * 64;
             let mut body = Dirty::in_memory(&*pmem);
-            area.write(&mut body, at, &bytes).expect("a write");
+            ring.write(&mut body, at, &bytes).expect("a write");
             let mut found = vec![0; bytes.len()];
-            area.read(at, &mut found).expect("a read");
+            ring.read(at, &mut found).expect("a read");
             assert_eq!(found, bytes);
-            area.read(0, &mut found[..64]).expect("a read");
+            ring.read(0, &mut found[..64]).expect("a read");
             assert_eq!(found[..64], bytes[bytes.len() - 17 * 64..][..64]);
             // Nothing outside the journal's blocks was touched, nor blocks 0 and 1.
             let newest = pmem.newest().to_bytes();

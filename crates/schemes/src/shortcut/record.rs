@@ -2,7 +2,7 @@
 
 use stetfs_format::checksum::crc64;
 use stetfs_format::private_log::{
-    CHUNK_SIZE, Chunk, ChunkKind, TRANSACTION_SIZE, Transaction, seed, state_word,
+    CHUNK_SIZE, Chunk, ChunkKind, TRANSACTION_SIZE, Transaction, state_word,
 };
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::Class;
@@ -14,21 +14,6 @@ use stetfs_scheme::{Ranges, Result};
 pub(super) struct Record {
     bytes: Vec<u8>,
     chunks: u32,
-}
-
-/// Where a record goes and what it is called.
-#[derive(Clone, Copy)]
-pub(super) struct Name {
-    pub(super) uuid: [u8; 16],
-    pub(super) epoch: u64,
-    pub(super) line: u32,
-    pub(super) sequence: Tid,
-}
-
-impl Name {
-    fn seed(&self) -> u64 {
-        seed(&self.uuid, self.epoch, self.line, self.sequence)
-    }
 }
 
 impl Record {
@@ -132,21 +117,24 @@ impl Record {
         self.bytes.len().next_multiple_of(64) as u64
     }
 
-    /// Seals it with this state; what is to be written.
-    pub(super) fn seal(&mut self, name: &Name, state: u32, time: (u64, u32)) -> &[u8] {
+    /// Seals it as transaction `sequence` of this epoch, with this state. `seed` is what its
+    /// checksum begins with. Returns what is to be written.
+    pub(super) fn seal(
+        &mut self,
+        (epoch, sequence): (u64, Tid),
+        seed: u64,
+        state: u32,
+        time: (u64, u32),
+    ) -> &[u8] {
         let length = self.len();
         self.bytes.resize(length as usize, 0);
         let transaction = Transaction {
             length,
-            epoch: name.epoch,
+            epoch,
             chunks: self.chunks,
             time,
         };
-        transaction.encode(
-            state_word(state, name.sequence),
-            name.seed(),
-            &mut self.bytes,
-        );
+        transaction.encode(state_word(state, sequence), seed, &mut self.bytes);
         &self.bytes
     }
 }
@@ -160,11 +148,6 @@ pub(super) enum Change<'a> {
     InPlace(BlockNo, u64),
     /// These were freed.
     Revoked(Vec<BlockNo>),
-}
-
-/// Whether a record read from the log is intact.
-pub(super) fn is_intact(name: &Name, record: &[u8]) -> bool {
-    Transaction::is_intact(name.seed(), record)
 }
 
 /// The changes in an intact record.
@@ -252,14 +235,8 @@ mod tests {
             record.revoke(&[BlockNo(1), BlockNo(u64::MAX)]);
         }
         assert!(record.len() <= Record::bound(3, 2, 1024));
-        let name = Name {
-            uuid: [3; 16],
-            epoch: 1,
-            line: 2,
-            sequence: Tid(3),
-        };
-        let bytes = record.seal(&name, COMMIT, (5, 6)).to_vec();
-        assert!(bytes.len().is_multiple_of(64) && is_intact(&name, &bytes));
+        let bytes = record.seal((1, Tid(3)), 2, COMMIT, (5, 6)).to_vec();
+        assert!(bytes.len().is_multiple_of(64) && Transaction::is_intact(2, &bytes));
         let found = changes(&bytes, 4, 1024).expect("four chunks");
         assert_eq!(
             found,

@@ -31,7 +31,8 @@ use stetfs_media::{Block, Cause, Class, Tag};
 
 use super::ABOUT;
 use super::area::Area;
-use super::record::{Change, Name, changes, is_intact};
+use super::record::{Change, changes};
+use crate::parts::scan::{Seen, scan};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
 
@@ -46,6 +47,7 @@ pub(super) struct Start {
 
 /// A transaction in the log.
 struct Found {
+    at: u64,
     record: Vec<u8>,
     chunks: u32,
     sequence: Tid,
@@ -129,8 +131,8 @@ fn reopen(area: &Area, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
 /// The position where the log begins.
 fn tail_of(area: &Area, header: &LogHeader) -> Result<u64> {
     let at = u64::from(header.tail.line) * LINE;
-    if at >= area.capacity {
-        let why = format!("its log begins at byte {at} of {}", area.capacity);
+    if at >= area.ring.capacity {
+        let why = format!("its log begins at byte {at} of {}", area.ring.capacity);
         return Err(SchemeError::Unusable(why));
     }
     Ok(at)
@@ -142,14 +144,31 @@ fn replay(
     header: &LogHeader,
     report: &mut RecoveryReport,
 ) -> Result<Start> {
-    let mut at = tail_of(area, header)?;
-    let mut scan = Scan {
+    let begin = tail_of(area, header)?;
+    let reader = Reader {
         area,
         args,
         epoch: header.epoch,
-        left: area.capacity,
+        end: begin + area.ring.capacity,
     };
-    let found = scan.transactions(&mut at, header.tail.sequence)?;
+    let (mut found, mut at) = scan(
+        begin,
+        header.tail.sequence,
+        |at, sequence| reader.look(at, sequence),
+        |_, next, sequence| match next {
+            Some(next) => Ok(matches!(
+                reader.look(next, sequence.next())?,
+                Seen::Intact(..)
+            )),
+            None => Ok(false),
+        },
+    )?;
+    if let Some(last) = found.last()
+        && !reader.is_in_place(last)?
+    {
+        at = last.at;
+        found.pop();
+    }
     let next = found
         .last()
         .map_or(header.tail.sequence, |t| t.sequence.next());
@@ -160,102 +179,67 @@ fn replay(
     apply(area, args, &found, report)?;
     let start = Start {
         epoch: header.epoch,
-        at: at % area.capacity,
+        at: at % area.ring.capacity,
         sequence: next.next(),
         was_used: true,
     };
     let tail = Tail {
-        line: area.line(at),
+        line: area.ring.line(at),
         sequence: start.sequence,
     };
     area.write_tail(tail, Cause::Recovery)?;
     Ok(start)
 }
 
-struct Scan<'a> {
+struct Reader<'a> {
     area: &'a Area,
     args: &'a OpenArgs,
     epoch: u64,
-    /// Bytes of the ring that were not looked at.
-    left: u64,
+    /// The position where the ring meets its beginning.
+    end: u64,
 }
 
-impl Scan<'_> {
-    /// All that count, from `at` on, which ends behind them.
-    fn transactions(&mut self, at: &mut u64, mut sequence: Tid) -> Result<Vec<Found>> {
-        let mut found: Vec<Found> = Vec::new();
-        let mut last_at = *at;
-        while let Some((header, record)) = self.record(*at, sequence)? {
-            if !self.is_intact(*at, sequence, &record) {
-                if self.is_followed(*at + header.length, sequence)? {
-                    let why = format!(
-                        "transaction {sequence} in its log is damaged, and there are later ones; \
-                            run `stetfs fsck`"
-                    );
-                    return Err(SchemeError::Unusable(why));
-                }
-                break;
-            }
-            last_at = *at;
-            *at += header.length;
-            self.left -= header.length;
-            found.push(Found {
-                record,
-                chunks: header.chunks,
-                sequence,
-            });
-            sequence = sequence.next();
-        }
-        if let Some(last) = found.last()
-            && !self.is_in_place(last)?
-        {
-            found.pop();
-            *at = last_at;
-        }
-        Ok(found)
-    }
-
-    /// The record that may be at `at`: its header is plausible.
-    fn record(&self, at: u64, sequence: Tid) -> Result<Option<(Transaction, Vec<u8>)>> {
-        if self.left < TRANSACTION_SIZE as u64 {
-            return Ok(None);
+impl Reader<'_> {
+    /// The transaction with that number at `at`, if its header is plausible.
+    fn look(&self, at: u64, sequence: Tid) -> Result<Seen<u64, Found>> {
+        let left = self.end.saturating_sub(at);
+        if left < TRANSACTION_SIZE as u64 {
+            return Ok(Seen::Nothing);
         }
         let mut raw = [0; TRANSACTION_SIZE];
-        self.area.read(at, &mut raw)?;
+        self.area.ring.read(at, &mut raw)?;
         let (word, header) = Transaction::decode(&raw);
         let (state, its) = state_of(word);
         let counts = (state == COMMIT || state == CHECKPOINT)
             && (its == sequence || is_planted(Bug::StaleLap))
             && (header.epoch == self.epoch || is_planted(Bug::StaleLap));
         let fits = header.length.is_multiple_of(LINE)
-            && (TRANSACTION_SIZE as u64..=self.left).contains(&header.length);
+            && (TRANSACTION_SIZE as u64..=left).contains(&header.length);
         if !counts || !fits {
-            return Ok(None);
+            return Ok(Seen::Nothing);
         }
         let mut record = vec![0; header.length as usize];
-        self.area.read(at, &mut record)?;
-        Ok(Some((header, record)))
-    }
-
-    fn is_intact(&self, at: u64, sequence: Tid, record: &[u8]) -> bool {
-        let name = Name {
-            uuid: self.args.uuid,
-            epoch: self.epoch,
-            line: self.area.line(at),
+        self.area.ring.read(at, &mut record)?;
+        let next = at + header.length;
+        let seed = self
+            .area
+            .ring
+            .seed(&self.args.uuid, self.epoch, at, sequence);
+        let is_unchecked = is_planted(Bug::UncheckedReplay) || is_planted(Bug::StaleLap);
+        if !is_unchecked && !Transaction::is_intact(seed, &record) {
+            let why = format!(
+                "transaction {sequence} in its log is damaged, and there are later ones; run \
+                    `stetfs fsck`"
+            );
+            return Ok(Seen::Damaged(SchemeError::Unusable(why), Some(next)));
+        }
+        let found = Found {
+            at,
+            record,
+            chunks: header.chunks,
             sequence,
         };
-        is_intact(&name, record) || is_planted(Bug::UncheckedReplay) || is_planted(Bug::StaleLap)
-    }
-
-    /// Whether the transaction after `sequence` is at `at`, intact.
-    fn is_followed(&self, at: u64, sequence: Tid) -> Result<bool> {
-        let next = sequence.next();
-        let behind = Scan {
-            left: self.left.saturating_sub(LINE),
-            ..*self
-        };
-        let record = behind.record(at, next)?;
-        Ok(record.is_some_and(|(_, record)| self.is_intact(at, next, &record)))
+        Ok(Seen::Intact(found, next))
     }
 
     /// Whether each block that the transaction says was written in place is there.
@@ -270,7 +254,7 @@ impl Scan<'_> {
                 check_block(self.args, block)?;
                 let at = block.0 * size as u64;
                 let tag = Tag::new(Class::Data, Cause::Recovery);
-                self.area.pmem.load(at, content.bytes_mut(), tag)?;
+                self.area.ring.pmem.load(at, content.bytes_mut(), tag)?;
                 if crc64(0, content.bytes()) != crc {
                     return Ok(false);
                 }
@@ -321,13 +305,13 @@ fn apply(area: &Area, args: &OpenArgs, found: &[Found], report: &mut RecoveryRep
             report.blocks += 1;
             for (offset, bytes) in pieces {
                 let at = block.0 * size as u64 + *offset as u64;
-                area.pmem.store(at, bytes, tag)?;
-                area.pmem.flush(at, bytes.len() as u64, tag)?;
+                area.ring.pmem.store(at, bytes, tag)?;
+                area.ring.pmem.flush(at, bytes.len() as u64, tag)?;
             }
         }
     }
     if is_planted(Bug::MissingReplayFlush) {
         return Ok(());
     }
-    Ok(area.pmem.fence(Cause::Recovery)?)
+    Ok(area.ring.pmem.fence(Cause::Recovery)?)
 }

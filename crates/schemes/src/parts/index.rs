@@ -1,0 +1,162 @@
+//! The newest committed version of each block that is not home.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use hashbrown::HashMap;
+use stetfs_format::BlockNo;
+use stetfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A version, as it is known in memory.
+pub(crate) trait Version {
+    /// Home has not got it. A version that is home may still be listed, for the sake of what the
+    /// log has of it.
+    fn is_held(&self) -> bool {
+        true
+    }
+}
+
+pub(crate) struct Index<V> {
+    versions: RwLock<Versions<V>>,
+    /// How many are held, for looks from outside.
+    held: AtomicUsize,
+}
+
+/// Versions by their homes.
+pub(crate) struct Versions<V> {
+    map: HashMap<BlockNo, V>,
+    /// Those of them that are home.
+    home: usize,
+}
+
+impl<V> Default for Index<V> {
+    fn default() -> Self {
+        Self {
+            versions: RwLock::new(Versions {
+                map: HashMap::new(),
+                home: 0,
+            }),
+            held: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl<V: Version> Index<V> {
+    /// Blocks that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    /// What `look` makes of a block's version, if it is held. While it looks, no checkpoint ends:
+    /// afterwards home may be given to somebody else.
+    pub(crate) fn find<T>(&self, block: BlockNo, look: impl FnOnce(&V) -> Option<T>) -> Option<T> {
+        if self.held() == 0 {
+            return None;
+        }
+        let versions = self.versions.read();
+        versions
+            .map
+            .get(&block)
+            .filter(|v| v.is_held())
+            .and_then(look)
+    }
+
+    /// Whether one of `count` blocks from `start` on may be held.
+    pub(crate) fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        if self.held() == 0 {
+            return false;
+        }
+        let versions = self.versions.read();
+        let holds = |block| versions.map.get(&block).is_some_and(V::is_held);
+        u64::from(count) > versions.map.len() as u64
+            || (0..u64::from(count)).any(|i| holds(start.plus(i)))
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Versions<V>> {
+        self.versions.read()
+    }
+
+    /// For changes, which looks from outside see when this is dropped.
+    pub(crate) fn write(&self) -> Changing<'_, V> {
+        Changing {
+            versions: self.versions.write(),
+            held: &self.held,
+        }
+    }
+}
+
+impl<V> Deref for Versions<V> {
+    type Target = HashMap<BlockNo, V>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
+
+/// Versions that are being changed.
+pub(crate) struct Changing<'a, V> {
+    versions: RwLockWriteGuard<'a, Versions<V>>,
+    held: &'a AtomicUsize,
+}
+
+impl<V: Version> Changing<'_, V> {
+    /// Gives a block another version, which is held; the one before.
+    pub(crate) fn insert(&mut self, block: BlockNo, version: V) -> Option<V> {
+        let before = self.versions.map.insert(block, version);
+        self.forget(before)
+    }
+
+    /// Forgets a block; its version.
+    pub(crate) fn remove(&mut self, block: &BlockNo) -> Option<V> {
+        let before = self.versions.map.remove(block);
+        self.forget(before)
+    }
+
+    fn forget(&mut self, before: Option<V>) -> Option<V> {
+        let was_home = before.as_ref().is_some_and(|v| !v.is_held());
+        self.versions.home -= usize::from(was_home);
+        before
+    }
+
+    /// A version's content: `change` may say that it is home.
+    pub(crate) fn change(&mut self, block: &BlockNo, change: impl FnOnce(&mut V)) {
+        if let Some(version) = self.versions.map.get_mut(block) {
+            let was_held = version.is_held();
+            change(version);
+            self.versions.home += usize::from(was_held && !version.is_held());
+        }
+    }
+
+    /// [`change`](Self::change) of the version that there is, or of a new one that is held.
+    pub(crate) fn change_or_insert(
+        &mut self,
+        block: BlockNo,
+        new: impl FnOnce() -> V,
+        change: impl FnOnce(&mut V),
+    ) {
+        if !self.versions.map.contains_key(&block) {
+            self.insert(block, new());
+        }
+        self.change(&block, change);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.versions.map.clear();
+        self.versions.home = 0;
+    }
+}
+
+impl<V> Deref for Changing<'_, V> {
+    type Target = HashMap<BlockNo, V>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.versions.map
+    }
+}
+
+impl<V> Drop for Changing<'_, V> {
+    fn drop(&mut self) {
+        let held = self.versions.map.len() - self.versions.home;
+        self.held.store(held, Relaxed);
+    }
+}

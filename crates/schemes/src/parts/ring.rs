@@ -1,0 +1,106 @@
+//! A log as a ring of bytes in persistent memory, of one piece or of several.
+//!
+//! Positions count from its start without end; transactions begin at multiples of a cache line.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use stetfs_format::{Tid, private_log};
+use stetfs_media::pmem::{Dirty, LINE};
+use stetfs_media::{Cause, Class, Pmem, Tag};
+use stetfs_scheme::Result;
+
+const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
+const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
+
+pub(crate) struct Ring {
+    pub(crate) pmem: Arc<dyn Pmem>,
+    /// Offset in the memory and length of each piece.
+    pub(crate) pieces: Vec<(u64, u64)>,
+    /// Bytes of it.
+    pub(crate) capacity: u64,
+}
+
+impl Ring {
+    pub(crate) fn new(pmem: Arc<dyn Pmem>, pieces: Vec<(u64, u64)>) -> Self {
+        let capacity = pieces.iter().map(|piece| piece.1).sum();
+        Self {
+            pmem,
+            pieces,
+            capacity,
+        }
+    }
+
+    /// Where `len` bytes from position `at` on lie: offset in the memory, and which of the bytes.
+    fn places(&self, at: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+        let (mut at, mut done) = (at % self.capacity, 0);
+        std::iter::from_fn(move || {
+            if done == len {
+                return None;
+            }
+            let mut before = 0;
+            for &(offset, piece) in &self.pieces {
+                if at < before + piece {
+                    let n = (len - done).min((before + piece - at) as usize);
+                    let place = (offset + at - before, done..done + n);
+                    done += n;
+                    at = (at + n as u64) % self.capacity;
+                    return Some(place);
+                }
+                before += piece;
+            }
+            None
+        })
+    }
+
+    /// Where the word at a position lies.
+    pub(crate) fn word_at(&self, at: u64) -> u64 {
+        let (offset, _) = self.places(at, 8).next().expect("a word");
+        offset
+    }
+
+    /// The number of the cache line at a position, as records name it.
+    pub(crate) fn line(&self, at: u64) -> u32 {
+        (at % self.capacity / LINE) as u32
+    }
+
+    /// What the checksums of the transaction at a position begin with, in a log of this volume and
+    /// epoch.
+    pub(crate) fn seed(&self, uuid: &[u8; 16], epoch: u64, at: u64, sequence: Tid) -> u64 {
+        private_log::seed(uuid, epoch, self.line(at), sequence)
+    }
+
+    pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        for (offset, range) in self.places(at, out.len()) {
+            self.pmem.load(offset, &mut out[range], RECOVERY)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a part of a body.
+    pub(crate) fn write(&self, body: &mut Dirty<'_>, at: u64, bytes: &[u8]) -> Result<()> {
+        for (offset, range) in self.places(at, bytes.len()) {
+            body.store_nt(offset, &bytes[range], LOG)?;
+        }
+        Ok(())
+    }
+
+    /// Stores a record with a checksum over itself and the rest of its body; all of it is durable
+    /// when it returns.
+    pub(crate) fn write_covering_commit(
+        &self,
+        mut body: Dirty<'_>,
+        at: u64,
+        record: &[u8],
+    ) -> Result<()> {
+        let mut rest = None;
+        for place in self.places(at, record.len()) {
+            if let Some((offset, range)) = rest.replace(place) {
+                let range: Range<usize> = range;
+                body.store_nt(offset, &record[range], LOG)?;
+            }
+        }
+        let (offset, last) = rest.expect("a record is not empty");
+        Ok(body.store_covering_commit(offset, &record[last], LOG)?)
+    }
+}

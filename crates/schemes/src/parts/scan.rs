@@ -1,0 +1,42 @@
+//! Reading a log after a crash: which transactions count.
+
+use stetfs_format::Tid;
+use stetfs_scheme::{Result, SchemeError};
+
+/// What lies where a transaction should begin.
+pub(crate) enum Seen<P, T> {
+    /// A transaction, intact, and where the next one begins.
+    Intact(T, P),
+    /// None with that number.
+    Nothing,
+    /// Something that is not intact, and where the next one would begin, if that can be told.
+    Damaged(SchemeError, Option<P>),
+}
+
+/// All transactions that count, from position `at` and number `sequence` on, and the position
+/// behind them.
+///
+/// The log ends where there is nothing, and where something is damaged: the power went off while it
+/// was written. Unless what `is_followed` looks for (by its position, the next one and its number)
+/// proves that it was durable.
+///
+/// # Errors
+/// The damage of a transaction that was durable.
+pub(crate) fn scan<P: Copy, T>(
+    mut at: P,
+    mut sequence: Tid,
+    mut look: impl FnMut(P, Tid) -> Result<Seen<P, T>>,
+    is_followed: impl FnOnce(P, Option<P>, Tid) -> Result<bool>,
+) -> Result<(Vec<T>, P)> {
+    let mut found = Vec::new();
+    loop {
+        match look(at, sequence)? {
+            Seen::Intact(transaction, next) => {
+                found.push(transaction);
+                (at, sequence) = (next, sequence.next());
+            }
+            Seen::Damaged(why, next) if is_followed(at, next, sequence)? => return Err(why),
+            Seen::Nothing | Seen::Damaged(..) => return Ok((found, at)),
+        }
+    }
+}
