@@ -40,20 +40,22 @@ lint: ## Formatting and clippy, as .ci/run has it
 doc: ## The library's documentation: target/doc/stetfs/index.html
 	$(CARGO) doc --workspace --no-deps --locked
 
-install: build ## Command, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
-	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh $(STETFS)
+install: ## Command, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
+	@scripts/deps.sh build
+	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh $(TARGET)/release
 
 uninstall: ## Takes away what install put there
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh --remove
 
 bench-mount: ## Mounted speed beside the kernel's ext4 and a floor that keeps everything in memory (ARGS=--help)
 	@scripts/deps.sh bench
-	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab
+	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-bench
 	$(TARGET)/release/bench-mount $(ARGS)
 
 bench-lib: ## The library's speed on a volume in memory, without a mount, beside the kernel's ext4 (ARGS=--help)
 	@scripts/deps.sh bench
-	$(CARGO) build --release --locked -p stetfs-lab
+	$(CARGO) build --release --locked -p stetfs-bench
 	$(TARGET)/release/bench-lib $(ARGS)
 
 bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, with and without snooping (root)
@@ -76,11 +78,11 @@ stress-export: ## What holds when an exported part's server and its users share 
 
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test
-	$(CARGO) test --locked -p stetfs-lab --test planted -- --ignored --nocapture
+	$(CARGO) test --locked -p stetfs-crash --test planted -- --ignored --nocapture
 
 explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before, BUDGET=10m each (go on by the same again)
 	@scripts/deps.sh test
-	$(CARGO) run --release --locked -q -p stetfs-lab --bin explored -- --resume $(TARGET)/explored $(if $(BUDGET),--budget $(BUDGET)) $(if $(JOBS),--jobs $(JOBS)) $(ROWS)
+	$(CARGO) run --release --locked -q -p stetfs-crash --bin explored -- --resume $(TARGET)/explored $(if $(BUDGET),--budget $(BUDGET)) $(if $(JOBS),--jobs $(JOBS)) $(ROWS)
 
 mutants: ## Whether the tests and the explorer notice changes of the code, made by the thousand (a day; SHARD=1/8 for a part); needs cargo-gamma
 	@scripts/deps.sh test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the command and what belongs to it, or takes it away.
 #
-#   PREFIX=/usr/local DESTDIR= SBINDIR=/sbin scripts/install.sh path/to/stetfs
+#   PREFIX=/usr/local DESTDIR= SBINDIR=/sbin scripts/install.sh path/to/programs
 #   PREFIX=/usr/local DESTDIR= SBINDIR=/sbin scripts/install.sh --remove
 set -euo pipefail
 
@@ -22,17 +22,22 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 
 if [ "${1:-}" = --remove ]; then
-    rm -fv -- "$bin/stetfs" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
 fi
 
-program=${1:?usage: scripts/install.sh path/to/stetfs | --remove}
-install -Dm755 "$program" "$bin/stetfs"
+programs=${1:?usage: scripts/install.sh path/to/programs | --remove}
+program=$programs/stetfs
+# Without the sections for debuggers, which are most of a file.
+for name in stetfs stetfs-lab; do
+    install -D --strip -m755 "$programs/$name" "$bin/$name"
+done
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
 "$program" man "$pages"
+"$programs/stetfs-lab" --man-page "$pages/stetfs-lab.1"
 install -d "$man/man1" "$man/man8"
 install -m644 "$pages"/*.1 "$man/man1/"
 install -m644 "$pages"/*.8 "$man/man8/"
@@ -49,4 +54,4 @@ for helper in "${helpers[@]}"; do
         echo "not installed (no permission): $helper; as root: ln -s $prefix/bin/stetfs $helper" >&2
     fi
 done
-echo "installed $bin/stetfs"
+echo "installed $bin/stetfs and $bin/stetfs-lab"

@@ -8,8 +8,8 @@
 use std::sync::LazyLock;
 
 use stetfs_check::{Checker, FnSource, Report};
-use stetfs_lab::crash::target::Target as Subject;
-use stetfs_lab::damage::{self, BARE_EXT4, Left};
+use stetfs_crash::damage::{self, BARE_EXT4, Left};
+use stetfs_crash::target::Target as Subject;
 use stetfs_media::Image;
 use stetfs_schemes::SCHEMES;
 

@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 
 use stetfs_fuzz::TARGETS;
-use stetfs_lab::host::needs;
-use stetfs_lab::rng::Rng;
-use stetfs_lab::skip_unless;
+use stetfs_testkit::host::needs;
+use stetfs_testkit::rng::Rng;
+use stetfs_testkit::skip_unless;
 
 #[test]
 fn every_target_takes_any_input() {

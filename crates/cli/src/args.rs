@@ -5,8 +5,6 @@
 #[cfg(feature = "crash")]
 mod crash;
 mod export;
-#[cfg(feature = "lab")]
-mod lab;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,8 +18,6 @@ use crate::size::Size;
 #[cfg(feature = "crash")]
 pub(crate) use crash::{Crash, CrashCommand, CrashMerge};
 pub(crate) use export::NandExport;
-#[cfg(feature = "lab")]
-pub(crate) use lab::Lab;
 
 const TOUR: &str = "\
 Examples:
@@ -77,7 +73,6 @@ pub(crate) enum Command {
     Nand(Nand),
     #[cfg(feature = "crash")]
     Crash(Box<Crash>),
-    #[cfg(feature = "lab")]
     Lab(Lab),
     #[command(hide = true)]
     Completions(Completions),
@@ -642,4 +637,20 @@ mod tests {
         assert!(parse_mode("17777").is_err());
         assert!(parse_mode("8").is_err());
     }
+}
+
+/// Run the papers' experiments: systems side by side, with the paper's figures beside ours
+///
+/// This is the program stetfs-lab, which is installed beside stetfs; `stetfs lab --help` is its
+/// help.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Lab {
+    /// What stetfs-lab takes: experiments and options
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGS"
+    )]
+    pub(crate) args: Vec<OsString>,
 }

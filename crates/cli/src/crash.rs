@@ -13,16 +13,16 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use stetfs_lab::crash::campaign::{Campaign, Done, MINIMIZED, Progress};
-use stetfs_lab::crash::case::Case;
-use stetfs_lab::crash::report::Report;
-use stetfs_lab::crash::states::Effort;
-use stetfs_lab::crash::target::Target;
-use stetfs_lab::crash::workload::Workload;
-use stetfs_lab::crash::workloads::sequences::Sample;
-use stetfs_lab::crash::workloads::{Choice, script::Script};
-use stetfs_lab::exploration::{Explorations, Plan, Resumed, Shard};
-use stetfs_lab::world::text::VERBS;
+use stetfs_crash::campaign::{Campaign, Done, MINIMIZED, Progress};
+use stetfs_crash::case::Case;
+use stetfs_crash::exploration::{Explorations, Plan, Resumed, Shard};
+use stetfs_crash::report::Report;
+use stetfs_crash::states::Effort;
+use stetfs_crash::target::Target;
+use stetfs_crash::workload::Workload;
+use stetfs_crash::workloads::sequences::Sample;
+use stetfs_crash::workloads::{Choice, script::Script};
+use stetfs_testkit::world::text::VERBS;
 
 mod shown;
 

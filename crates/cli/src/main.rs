@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod beside;
 mod clock;
 mod copy;
 #[cfg(feature = "crash")]
@@ -23,8 +24,6 @@ mod holds;
 mod image;
 mod info;
 mod journal;
-#[cfg(feature = "lab")]
-mod lab;
 mod loan;
 mod logging;
 mod mkfs;
@@ -161,8 +160,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         Command::Mount(_) => unreachable!("taken above"),
         #[cfg(feature = "crash")]
         Command::Crash(_) => unreachable!("taken above"),
-        #[cfg(feature = "lab")]
-        Command::Lab(args) => lab::run(args),
+        Command::Lab(args) => return Err(beside::run("stetfs-lab", &args.args)),
         Command::Umount(args) => umount::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Info(args) => info::run(args),

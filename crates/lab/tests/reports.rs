@@ -7,9 +7,9 @@
 use std::fs;
 use std::path::Path;
 
-use stetfs_lab::document;
 use stetfs_lab::experiment::find;
 use stetfs_lab::experiment::stored::{Store, Stored, places};
+use stetfs_testkit::document;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// What is done in a second or two.

@@ -7,11 +7,9 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use stetfs_ffi::sqlite::{self, File, Files};
 use stetfs_lab::experiment::report::{Check, Report};
 use stetfs_lab::experiment::{Setting, find};
-use stetfs_lab::host::{needs, scratch};
-use stetfs_lab::image::{EXT4_4K, check};
-use stetfs_lab::skip_unless;
 use stetfs_lab::system::{
     Bed, DJ_JOURNAL, DJ_ORDERED, EXT3, EXT3_4K, EXT4_ORDERED, Medium, Nvram, PCM, Volume,
     changes_of,
@@ -21,7 +19,9 @@ use stetfs_lab::workload::tpcc::{Cardinality, FILE, Outcome, Tpcc, check::check_
 use stetfs_lab::workload::{Durable, Session, Workload};
 use stetfs_media::sim::PmemTiming;
 use stetfs_media::{Cause, Class, Image, MeterSnapshot};
-use stetfs_sys::sqlite::{self, File, Files};
+use stetfs_testkit::host::{needs, scratch};
+use stetfs_testkit::image::{EXT4_4K, check};
+use stetfs_testkit::skip_unless;
 
 const SMALL: Cardinality = Cardinality {
     warehouses: 2,

@@ -23,8 +23,6 @@ pub mod mapping;
 pub mod mtd;
 #[cfg(target_os = "linux")]
 pub mod ring;
-#[cfg(feature = "sqlite")]
-pub mod sqlite;
 mod xor;
 
 pub use cache_line::store_fence;

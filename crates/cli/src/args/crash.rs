@@ -4,9 +4,9 @@ use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
-use stetfs_lab::crash::campaign::Budget;
-use stetfs_lab::crash::turns::Order;
-use stetfs_lab::exploration::Shard;
+use stetfs_crash::campaign::Budget;
+use stetfs_crash::exploration::Shard;
+use stetfs_crash::turns::Order;
 
 /// Explore power cuts: the states that a crash can leave, recovered and judged
 ///

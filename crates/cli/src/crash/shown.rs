@@ -1,9 +1,9 @@
 //! What an exploration gave, for people.
 
 use comfy_table::{CellAlignment, Table, presets};
-use stetfs_lab::crash::oracle::NOT_COMPARED;
-use stetfs_lab::crash::report::{Counts, Violation};
-use stetfs_lab::exploration::{Exploration, grouped, listed};
+use stetfs_crash::exploration::{Exploration, grouped, listed};
+use stetfs_crash::oracle::NOT_COMPARED;
+use stetfs_crash::report::{Counts, Violation};
 
 use super::indented;
 

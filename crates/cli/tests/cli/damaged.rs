@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stetfs_lab::damage;
-use stetfs_lab::rng::Rng;
+use stetfs_crash::damage;
 use stetfs_media::Image;
+use stetfs_testkit::rng::Rng;
 
 use crate::run::{Lab, STETFS, stetfs};
 

@@ -19,7 +19,8 @@ fn the_list_of_commands() {
         "rm", "mkdir", "schemes", "nand", "crash", "lab",
     ];
     assert_eq!(commands, expected);
-    for command in expected {
+    // `lab` is another program's help.
+    for command in &expected[..expected.len() - 1] {
         let help = stetfs(&[command, "--help"]).ok();
         assert!(help.contains("Usage: stetfs"), "{help}");
     }

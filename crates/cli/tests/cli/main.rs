@@ -1,10 +1,11 @@
 //! The command as its users meet it: run as a process, judged by e2fsprogs, man, and (where it can)
 //! a mount.
 
+mod beside;
 mod copy;
 #[cfg(feature = "crash")]
 mod crash;
-#[cfg(feature = "lab")]
+#[cfg(feature = "crash")]
 mod damaged;
 mod docs;
 mod export;
@@ -12,8 +13,6 @@ mod files;
 mod fsck;
 mod hostile;
 mod journal;
-#[cfg(feature = "lab")]
-mod lab;
 mod mistakes;
 mod mkfs;
 mod mounted;

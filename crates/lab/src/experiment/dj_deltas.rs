@@ -20,7 +20,7 @@ use stetfs_schemes::delta::{COMPRESSORS, Compressor, difference};
 
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 pub(super) const SIZES: Experiment = Experiment {
     id: "dj-fig4",

@@ -16,9 +16,9 @@ use stetfs_media::{BlockDev, Cause, Class, Tag};
 
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
-use crate::rng::Rng;
 use crate::system::{Flash, Measured, Medium};
 use crate::workload::Counts;
+use stetfs_testkit::rng::Rng;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "ftl-wear",

@@ -6,9 +6,9 @@ use stetfs_media::sim::PmemTiming;
 
 use super::Setting;
 use super::report::Report;
-use crate::image::EXT4_4K;
 use crate::system::{Bed, Changes, Measured, Medium, Nvram, System, Volume, changes_of};
 use crate::workload::{Durable, Session, Workload};
+use stetfs_testkit::image::EXT4_4K;
 
 /// What a paper's machine had, before it is scaled.
 pub(super) struct Machine {

@@ -35,10 +35,10 @@ pub use shortcut_recovery::RecoveryRun;
 
 use anyhow::{Result, ensure};
 
-use crate::image::Variety;
 use crate::system::{Bed, Measured, Medium, System, Volume};
 use crate::workload::{Durable, Workload};
 use report::Report;
+use stetfs_testkit::image::Variety;
 
 /// An experiment.
 pub struct Experiment {

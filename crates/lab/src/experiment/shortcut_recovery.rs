@@ -7,9 +7,9 @@ use stetfs_media::{Cause, MeterSnapshot};
 
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
-use crate::rng::Rng;
 use crate::system::{ADP_S, Bed, EXT3, EXT3_4K, Medium, MountCost, PCM, System, Volume};
 use crate::workload::{Content, Durable, Session, Tell};
+use stetfs_testkit::rng::Rng;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "shortcut-recovery",

@@ -25,7 +25,7 @@ use stetfs_format::checksum::crc32c;
 
 use super::report::{Check, Report, Table, VERSION};
 use super::{EXPERIMENTS, Experiment, Setting};
-use crate::document;
+use stetfs_testkit::document;
 
 /// What of a report is kept: all but the runs and what is drawn from them.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -18,8 +18,8 @@ use stetfs_scheme::CacheStats;
 use super::card::{Card, Disk};
 use super::volume::START;
 use super::{Access, BlockLayer, CauseBytes, Chip, DeltaCount, Medium, System, Volume};
-use crate::host::{Loop, needs, scratch};
 use crate::workload::{Counts, Durable, Session, Tell, Time, Workload};
+use stetfs_testkit::host::{Loop, needs, scratch};
 
 /// What holds the volume, mounted or not.
 enum Ground {

@@ -12,7 +12,7 @@ use stetfs_media::sim::{PmemTiming, Rig, SimOptions, SimPmemOptions, Timing};
 use stetfs_media::{Clock, FileOptions, Image, Pmem, SimDev, Survives, Uncached};
 
 use super::deltas::{CountedPmem, DeltaCount};
-use crate::host::scratch;
+use stetfs_testkit::host::scratch;
 
 /// The memory beside a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use stetfs_ftl::{Ftl, FtlOptions};
 use stetfs_media::nand::{Nand, NandOptions, NandPart, NandSim, UnitNand};
 use stetfs_media::sim::Rig;
-use stetfs_media::{BlockDev, Cause, Class, Clock, Image, Tag};
+use stetfs_media::{BlockDev, Clock, Image};
+use stetfs_testkit::image::copy_to;
 
 /// A kind of part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,32 +129,9 @@ impl Flash {
     /// The volume is larger.
     pub(super) fn with(self, volume: &Image) -> Result<Image> {
         let (chip, ftl) = self.format()?;
-        copy(volume, &ftl, 64 << 10)?;
+        copy_to(volume, &ftl, 64 << 10)?;
         drop(ftl);
         chip.settle()?;
         Ok(chip.sim.image())
     }
-}
-
-/// Writes a volume onto a layer, but for pieces of so many bytes that hold nothing but zeros.
-///
-/// # Errors
-/// The volume is larger than what the layer exports; writing.
-pub fn copy(volume: &Image, ftl: &Ftl, piece_bytes: usize) -> Result<()> {
-    ensure!(
-        volume.size() <= ftl.size(),
-        "a volume of {} bytes on a layer of {}",
-        volume.size(),
-        ftl.size()
-    );
-    let mut piece = vec![0; piece_bytes];
-    for at in (0..volume.size()).step_by(piece_bytes) {
-        let len = (volume.size() - at).min(piece_bytes as u64) as usize;
-        let piece = &mut piece[..len];
-        volume.read(at, piece);
-        if piece.iter().any(|&byte| byte != 0) {
-            ftl.write_at(at, piece, Tag::new(Class::Data, Cause::Home))?;
-        }
-    }
-    Ok(ftl.flush(Cause::Home)?)
 }

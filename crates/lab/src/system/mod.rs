@@ -24,7 +24,7 @@ pub use block_layer::BlockLayer;
 pub use card::Nvram;
 pub use changes::{Changes, changes_of};
 pub use deltas::DeltaCount;
-pub use flash::{Chip, Flash, copy};
+pub use flash::{Chip, Flash};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
 
 use serde::Serialize;

@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use stetfs_media::Image;
 
 use super::Flash;
-use crate::host::{run, scratch};
-use crate::image::Variety;
+use stetfs_testkit::host::{run, scratch};
+use stetfs_testkit::image::Variety;
 
 /// ext3's features, with inodes of 256 bytes as in the Shortcut-JFS paper.
-const EXT3_FEATURES: &str = crate::image::EXT3_1K.features;
+const EXT3_FEATURES: &str = stetfs_testkit::image::EXT3_1K.features;
 
 /// An ext3 volume with 4 KiB blocks: block pointers, no checksums.
 pub const EXT3_4K: Variety = Variety {
@@ -24,7 +24,7 @@ pub const EXT3_4K: Variety = Variety {
 };
 
 /// The same with 1 KiB blocks.
-pub const EXT3_1K: Variety = crate::image::EXT3_1K;
+pub const EXT3_1K: Variety = stetfs_testkit::image::EXT3_1K;
 
 /// So that volumes are the same each time.
 const UUID: &str = "73746574-6673-4c61-8000-000000000002";

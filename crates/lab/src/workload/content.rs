@@ -4,7 +4,7 @@
 //! content would then have nothing to log, which is not what the benchmark means to measure; so
 //! here each pass has content of its own.
 
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// Bytes of the pool besides the longest piece.
 const POOL: usize = 1 << 20;

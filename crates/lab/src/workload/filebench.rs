@@ -22,7 +22,7 @@ use serde::Serialize;
 use stetfs_format::InodeNo;
 
 use super::{Content, Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// A line of a personality's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use stetfs_format::InodeNo;
 
 use super::{Content, Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// A job with its parameters.
 #[derive(Clone, Copy, Debug, Serialize)]

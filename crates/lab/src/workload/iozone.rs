@@ -21,7 +21,7 @@ use serde::Serialize;
 use stetfs_format::InodeNo;
 
 use super::{Content, Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// Which test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -10,7 +10,7 @@ use rand_distr::{Beta, Distribution, Uniform, Zipf};
 use stetfs_format::InodeNo;
 
 use super::{Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// Which shares of blocks differ.
 #[derive(Clone, Copy, Debug, PartialEq)]

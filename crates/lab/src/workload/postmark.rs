@@ -24,7 +24,7 @@ use serde::Serialize;
 use stetfs_format::InodeNo;
 
 use super::{Content, Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// The original's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -15,8 +15,8 @@ use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, OpenFlags as SqliteFlags};
 use serde::Serialize;
 use stetfs::{Caller, Error, Fs, Kind, OpenFlags, SetAttr};
+use stetfs_ffi::sqlite::{self, Attached, File, Files};
 use stetfs_format::InodeNo;
-use stetfs_sys::sqlite::{self, Attached, File, Files};
 
 use super::{Counts, Session};
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::sqlite::{Database, JournalMode};
 use super::{Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// Updates of 100 bytes, each a transaction.
 #[derive(Clone, Copy, Debug)]

@@ -26,7 +26,7 @@ use self::random::{Constants, shuffle};
 use self::transactions::Terminals;
 use super::sqlite::{Database, JournalMode};
 use super::{Session, Workload};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// The database's file.
 pub const FILE: &str = "tpcc.db";

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// The constants of NURand in a run (clause 2.1.6.1): one for each of its uses, of the load and of
 /// the transactions.

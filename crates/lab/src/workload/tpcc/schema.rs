@@ -12,7 +12,7 @@ use super::random::{
     A_LAST, a_string, item_data, last_name, n_string, nurand, permutation, uniform, zip,
 };
 use super::{Cardinality, DISTRICTS};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 const TABLES: &str = "
 CREATE TABLE warehouse (

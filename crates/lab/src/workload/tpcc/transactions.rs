@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::random::{A_CUSTOMER, A_ITEM, A_LAST, Constants, last_name, nurand, uniform};
 use super::{Cardinality, DISTRICTS, Kind, Outcome};
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// Bytes of C_DATA at most.
 const CUSTOMER_DATA: usize = 500;

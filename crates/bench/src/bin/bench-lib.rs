@@ -1,0 +1,229 @@
+//! Measures the library without FUSE: a volume in memory, beside the kernel's ext4 with
+//! `data=journal` on a loop device over memory; and what mounting a large volume takes. See
+//! `bench-lib --help`.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use stetfs::{Caller, Fs, MountOptions, OpenFlags};
+use stetfs_bench::library::{KernelBed, LibraryBed, ROWS};
+use stetfs_bench::report::Report;
+use stetfs_media::FileOptions;
+use stetfs_testkit::host::{needs, run, scratch};
+
+const HELP: &str = "usage: bench-lib [options]
+  --rounds N      medians of N (default 3)
+  --seconds N     length of timed rows (default 2)
+  --modes LIST    the library's modes (default journal,ordered)
+  --rows LIST     only rows whose name contains one of these, comma separated; \"mount\" is the \
+  large volume
+  --files N       files on the large volume (default 1000000)
+  --size GIB      size of the large volume (default 16)
+  --json FILE     writes every sample
+The kernel's column needs root; without, it is left out.";
+
+struct Plan {
+    rounds: u32,
+    seconds: u64,
+    modes: Vec<String>,
+    rows: Option<Vec<String>>,
+    files: u32,
+    size_gib: u64,
+    json: Option<PathBuf>,
+}
+
+impl Plan {
+    fn wants(&self, row: &str) -> bool {
+        self.rows
+            .as_ref()
+            .is_none_or(|rows| rows.iter().any(|r| row.contains(r.as_str())))
+    }
+}
+
+fn plan(args: &mut impl Iterator<Item = String>) -> Result<Option<Plan>> {
+    let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let mut plan = Plan {
+        rounds: 3,
+        seconds: 2,
+        modes: list("journal,ordered"),
+        rows: None,
+        files: 1_000_000,
+        size_gib: 16,
+        json: None,
+    };
+    while let Some(arg) = args.next() {
+        if arg == "--help" || arg == "-h" {
+            println!("{HELP}");
+            return Ok(None);
+        }
+        let value = args
+            .next()
+            .with_context(|| format!("{arg} takes a value, see --help"))?;
+        match arg.as_str() {
+            "--rounds" => plan.rounds = value.parse()?,
+            "--seconds" => plan.seconds = value.parse()?,
+            "--modes" => plan.modes = list(&value),
+            "--rows" => plan.rows = Some(list(&value)),
+            "--files" => plan.files = value.parse()?,
+            "--size" => plan.size_gib = value.parse()?,
+            "--json" => plan.json = Some(PathBuf::from(value)),
+            _ => bail!("unknown option {arg}\n{HELP}"),
+        }
+    }
+    Ok(Some(plan))
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    if std::env::args().nth(1).as_deref() == Some("--mount-only") {
+        return mount_only(Path::new(&std::env::args().nth(2).context("an image")?));
+    }
+    let Some(plan) = plan(&mut args)? else {
+        return Ok(());
+    };
+    let mut report = Report::default();
+    let kernel = needs(true, false, &["mke2fs"]);
+    if let Err(missing) = &kernel {
+        report
+            .failures
+            .push(format!("the kernel's column: {missing}"));
+    }
+    let names: Vec<String> = plan
+        .modes
+        .iter()
+        .map(|mode| format!("library-{mode}"))
+        .collect();
+    for round in 1..=plan.rounds {
+        for row in ROWS.iter().filter(|row| plan.wants(row.name)) {
+            for (mode, name) in plan.modes.iter().zip(&names) {
+                let bed = LibraryBed::new(mode)?;
+                report.add(row.name, row.unit, name, (row.library)(&bed, plan.seconds)?);
+                bed.finish()?;
+            }
+            if kernel.is_ok() {
+                let bed = KernelBed::new("journal")?;
+                report.add(
+                    row.name,
+                    row.unit,
+                    "kernel-journal",
+                    (row.kernel)(&bed, plan.seconds)?,
+                );
+                bed.finish()?;
+            }
+        }
+        println!("after round {round} of {}:", plan.rounds);
+        let mut columns: Vec<&str> = names.iter().map(String::as_str).collect();
+        columns.push("kernel-journal");
+        let ratios: Vec<_> = names
+            .iter()
+            .map(|name| (name.as_str(), "kernel-journal"))
+            .collect();
+        println!("{}", report.table(&columns, &ratios));
+    }
+    if plan.wants("mount") {
+        large_volume(&plan)?;
+    }
+    if let Some(path) = &plan.json {
+        std::fs::write(path, serde_json::to_string_pretty(&report)?)?;
+    }
+    Ok(())
+}
+
+/// Fills a large volume, unmounts it, and has another process mount it.
+fn large_volume(plan: &Plan) -> Result<()> {
+    let dir = scratch()?;
+    let image = dir.path().join("large");
+    std::fs::File::create(&image)?.set_len(plan.size_gib << 30)?;
+    let inodes = (plan.files + 100_000).to_string();
+    run(
+        "mke2fs",
+        &[
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-N",
+            &inodes,
+            &image.to_string_lossy(),
+        ],
+    )?;
+    let dev = FileOptions::default().open(&image)?;
+    let (fs, _) = Fs::mount(Arc::new(dev), MountOptions::parse("data=journal")?)?;
+    let (c, start) = (Caller::root(), Instant::now());
+    const IN_A_DIRECTORY: u32 = 1000;
+    for d in 0..plan.files.div_ceil(IN_A_DIRECTORY) {
+        let dir = fs
+            .mkdir(&c, fs.root(), format!("d{d}").as_bytes(), 0o755)?
+            .ino;
+        for f in 0..IN_A_DIRECTORY.min(plan.files - d * IN_A_DIRECTORY) {
+            let made = fs.create(
+                &c,
+                dir,
+                format!("file-{f}").as_bytes(),
+                0o644,
+                OpenFlags::WRITE,
+            )?;
+            fs.release(made.ino)?;
+        }
+    }
+    fs.unmount()?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "large volume: {} files created and unmounted in {seconds:.1} s",
+        plan.files
+    );
+    drop(fs);
+    for _ in 0..plan.rounds {
+        let out = Command::new(std::env::current_exe()?)
+            .arg("--mount-only")
+            .arg(&image)
+            .output()?;
+        ensure!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        print!("{}", String::from_utf8_lossy(&out.stdout));
+    }
+    Ok(())
+}
+
+/// Memory of this process that is its own, in KiB.
+fn private_kib() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find(|l| l.starts_with("RssAnon:"))
+        .context("no RssAnon")?;
+    Ok(line
+        .split_whitespace()
+        .nth(1)
+        .context("no number")?
+        .parse()?)
+}
+
+fn mount_only(image: &Path) -> Result<()> {
+    let before = private_kib()?;
+    let start = Instant::now();
+    let dev = FileOptions::default().open(image)?;
+    let (fs, report) = Fs::mount(Arc::new(dev), MountOptions::default())?;
+    let mounted = start.elapsed();
+    ensure!(!report.recovery.was_needed, "the volume was not clean");
+    let after = private_kib()?;
+    let c = Caller::root();
+    let first = fs.resolve(&c, b"/d0/file-0", true).is_ok();
+    let looked = start.elapsed();
+    fs.unmount()?;
+    println!(
+        "large volume: mounted in {:.1} ms, {} KiB of memory; first lookup {} after {:.1} ms",
+        mounted.as_secs_f64() * 1e3,
+        after.saturating_sub(before),
+        if first { "answered" } else { "failed" },
+        looked.as_secs_f64() * 1e3
+    );
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! Benchmarks: the same workloads on several systems, interleaved, with medians and ratios.
+//!
+//! [`systems`] makes and mounts what is measured, [`rows`] are the workloads on a mount point,
+//! [`library`] has the rows without a mount; [`report`] keeps samples and prints them beside each
+//! other. [`floor`] is a file system that keeps everything in memory: what FUSE itself costs.
+
+#![forbid(unsafe_code)]
+
+pub mod floor;
+pub mod library;
+pub mod report;
+pub mod rows;
+pub mod systems;

@@ -1,0 +1,424 @@
+//! The workloads. Each gets a mounted system and returns one figure, more is better.
+//!
+//! fio, postmark and dbench are run where they are the natural tool; the rest are loops of the
+//! plain calls. A time limit or a fixed amount of work, never both, so that the figure is a plain
+//! quotient.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::systems::Running;
+use stetfs_testkit::rng::Rng;
+
+const KIB4: usize = 4096;
+const MIB: usize = 1 << 20;
+
+/// How much work a row does: seconds for timed rows, a divisor for counted ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Seconds of each timed row.
+    pub seconds: u64,
+    /// Counted rows do `1/shrink` of their work.
+    pub shrink: u64,
+}
+
+/// One row of the report.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Its name, as given on the command line.
+    pub name: &'static str,
+    /// The unit of the figure.
+    pub unit: &'static str,
+    /// Programs that it runs.
+    pub programs: &'static [&'static str],
+    /// Does the work.
+    pub run: fn(&mut Running, Effort) -> Result<f64>,
+}
+
+/// Every row, in the order of the report.
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "overwrite+fsync, 1 job",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| overwrite_fsync(r, e, 1),
+    },
+    Row {
+        name: "overwrite+fsync, 2 jobs",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| overwrite_fsync(r, e, 2),
+    },
+    Row {
+        name: "fio, 30 % reads, fsync",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 30),
+    },
+    Row {
+        name: "fio, 50 % reads, fsync",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 50),
+    },
+    Row {
+        name: "fio, 70 % reads, fsync",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 70),
+    },
+    Row {
+        name: "fio, 100 % reads",
+        unit: "op/s",
+        programs: &["fio"],
+        run: |r, e| mix_fsync(r, e, 100),
+    },
+    Row {
+        name: "cached random writes, fsync",
+        unit: "op/s",
+        programs: &[],
+        run: cached_writes,
+    },
+    Row {
+        name: "sequential write",
+        unit: "MiB/s",
+        programs: &[],
+        run: sequential_write,
+    },
+    Row {
+        name: "sequential read",
+        unit: "MiB/s",
+        programs: &[],
+        run: sequential_read,
+    },
+    Row {
+        name: "create 4 KiB + fsync",
+        unit: "op/s",
+        programs: &[],
+        run: create_fsync,
+    },
+    Row {
+        name: "create + unlink",
+        unit: "op/s",
+        programs: &[],
+        run: create_unlink,
+    },
+    Row {
+        name: "stat, cached names",
+        unit: "op/s",
+        programs: &[],
+        run: |r, e| stat(r, e, false),
+    },
+    Row {
+        name: "stat, dropped names",
+        unit: "op/s",
+        programs: &[],
+        run: |r, e| stat(r, e, true),
+    },
+    Row {
+        name: "readdir + stat, 20 k names",
+        unit: "names/s",
+        programs: &[],
+        run: readdir,
+    },
+    Row {
+        name: "postmark",
+        unit: "trans/s",
+        programs: &["postmark"],
+        run: postmark,
+    },
+    Row {
+        name: "dbench 4",
+        unit: "MB/s",
+        programs: &["dbench"],
+        run: dbench,
+    },
+];
+
+fn rate(count: u64, start: Instant) -> f64 {
+    count as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Counts how often `work` is done in the time of a timed row.
+fn timed(effort: Effort, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+    let limit = Duration::from_secs(effort.seconds);
+    let start = Instant::now();
+    let mut count = 0;
+    while start.elapsed() < limit {
+        work(count)?;
+        count += 1;
+    }
+    Ok(rate(count, start))
+}
+
+/// fio: 4 KiB random overwrites of a written file of 64 MiB a job, fsync after each.
+fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<f64> {
+    let how = ["--rw=randwrite", "--size=64m", "--overwrite=1"];
+    fio(running, effort, &how, &["write"], jobs)
+}
+
+/// fio: 4 KiB reads and overwrites at random places of a written file of 256 MiB, an fsync after
+/// each write.
+fn mix_fsync(running: &mut Running, effort: Effort, reads: u32) -> Result<f64> {
+    let share = format!("--rwmixread={reads}");
+    let how = ["--rw=randrw", "--size=256m", "--overwrite=1", &share];
+    fio(running, effort, &how, &["read", "write"], 1)
+}
+
+/// Operations a second of these kinds, all of them of 4 KiB, an fsync after each write.
+fn fio(
+    running: &mut Running,
+    effort: Effort,
+    how: &[&str],
+    kinds: &[&str],
+    jobs: u32,
+) -> Result<f64> {
+    let out = Command::new("fio")
+        .args(["--name=random", "--bs=4k", "--fsync=1"])
+        .args(how)
+        .args([
+            "--ioengine=psync",
+            "--time_based",
+            "--group_reporting",
+            "--output-format=json",
+            "--randseed=7",
+        ])
+        .arg(format!("--numjobs={jobs}"))
+        .arg(format!("--runtime={}", effort.seconds))
+        .arg(format!("--directory={}", running.dir().display()))
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(out.status.success(), "fio ended with {}", out.status);
+    let text = String::from_utf8_lossy(&out.stdout);
+    let json: serde_json::Value =
+        serde_json::from_str(&text[text.find('{').context("fio printed no JSON")?..])?;
+    let rate = |kind: &&str| {
+        let rate = json["jobs"][0][kind]["iops"].as_f64();
+        rate.with_context(|| format!("fio reported no {kind}/iops"))
+    };
+    kinds.iter().map(rate).sum()
+}
+
+/// A file of `mib` MiB of random bytes, synced.
+fn fill(path: &Path, mib: usize) -> Result<File> {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .open(path)?;
+    let mut chunk = vec![0; MIB];
+    let mut rng = Rng::new(mib as u64);
+    for _ in 0..mib {
+        rng.fill(&mut chunk);
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// 4 KiB writes at random places of a written file of 256 MiB, then one fsync, all of it timed.
+fn cached_writes(running: &mut Running, effort: Effort) -> Result<f64> {
+    const FILE_MIB: usize = 256;
+    let writes = 65_536 / effort.shrink;
+    let file = fill(&running.dir().join("cached"), FILE_MIB)?;
+    let mut rng = Rng::new(11);
+    let mut page = [0; KIB4];
+    rng.fill(&mut page);
+    let start = Instant::now();
+    for i in 0..writes {
+        page[..8].copy_from_slice(&i.to_le_bytes());
+        let at = rng.below((FILE_MIB * MIB / KIB4) as u64) * KIB4 as u64;
+        file.write_all_at(&page, at)?;
+    }
+    file.sync_all()?;
+    Ok(rate(writes, start))
+}
+
+const SEQUENTIAL_MIB: u64 = 1024;
+
+/// 1 GiB in calls of 1 MiB into a new file, then fsync, all of it timed.
+fn sequential_write(running: &mut Running, effort: Effort) -> Result<f64> {
+    let mib = SEQUENTIAL_MIB / effort.shrink;
+    let mut file = File::create(running.dir().join("sequential"))?;
+    let mut chunk = vec![0; MIB];
+    Rng::new(13).fill(&mut chunk);
+    let start = Instant::now();
+    for i in 0..mib {
+        chunk[..8].copy_from_slice(&i.to_le_bytes());
+        file.write_all(&chunk)?;
+    }
+    file.sync_all()?;
+    Ok(rate(mib, start))
+}
+
+/// The same file read in calls of 1 MiB after the caches above the device were emptied.
+fn sequential_read(running: &mut Running, effort: Effort) -> Result<f64> {
+    let path = running.dir().join("sequential");
+    sequential_write(running, effort)?;
+    running.cool(&[&path])?;
+    let mut file = File::open(&path)?;
+    let mut chunk = vec![0; MIB];
+    let start = Instant::now();
+    let mib = SEQUENTIAL_MIB / effort.shrink;
+    for i in 0..mib {
+        file.read_exact(&mut chunk)?;
+        ensure!(chunk[..8] == i.to_le_bytes(), "MiB {i} was read back wrong");
+    }
+    Ok(rate(mib, start))
+}
+
+/// A new file of 4 KiB, written, synced and closed, over and over in one directory.
+fn create_fsync(running: &mut Running, effort: Effort) -> Result<f64> {
+    let dir = running.dir().join("create");
+    fs::create_dir(&dir)?;
+    let mut page = [0; KIB4];
+    Rng::new(17).fill(&mut page);
+    timed(effort, |i| {
+        let mut file = File::create(dir.join(format!("f{i}")))?;
+        file.write_all(&page)?;
+        file.sync_all()?;
+        Ok(())
+    })
+}
+
+/// A new empty file, closed and removed, over and over.
+fn create_unlink(running: &mut Running, effort: Effort) -> Result<f64> {
+    let dir = running.dir().join("pairs");
+    fs::create_dir(&dir)?;
+    timed(effort, |i| {
+        let path = dir.join(format!("f{}", i % 1000));
+        drop(File::create(&path)?);
+        fs::remove_file(&path)?;
+        Ok(())
+    })
+}
+
+/// Makes `dirs` directories of `files` empty files each.
+fn make_tree(root: &Path, dirs: u64, files: u64) -> Result<()> {
+    fs::create_dir(root)?;
+    for d in 0..dirs {
+        let dir = root.join(format!("d{d}"));
+        fs::create_dir(&dir)?;
+        for f in 0..files {
+            File::create(dir.join(format!("file-{f}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// Empties the kernel's name and inode caches (of the whole machine; page caches stay).
+fn drop_names() -> Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "2").context("dropping cached names")
+}
+
+/// stat of 10,000 files in random order: with names cached for as long as the timed row lasts, or
+/// each once after the names were dropped.
+fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<f64> {
+    const DIRS: u64 = 20;
+    const FILES: u64 = 500;
+    let root = running.dir().join("tree");
+    make_tree(&root, DIRS, FILES)?;
+    let mut rng = Rng::new(19);
+    let mut paths: Vec<_> = (0..DIRS * FILES)
+        .map(|i| root.join(format!("d{}/file-{}", i / FILES, i % FILES)))
+        .collect();
+    for i in (1..paths.len()).rev() {
+        paths.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    if !dropped {
+        return timed(effort, |i| {
+            fs::symlink_metadata(&paths[i as usize % paths.len()])?;
+            Ok(())
+        });
+    }
+    let (mut count, mut spent) = (0, 0.0);
+    for _ in 0..4 {
+        drop_names()?;
+        let start = Instant::now();
+        for path in &paths {
+            fs::symlink_metadata(path)?;
+        }
+        spent += start.elapsed().as_secs_f64();
+        count += paths.len();
+    }
+    Ok(count as f64 / spent)
+}
+
+/// Lists a directory of 20,000 files with the attributes of each, as `ls -l` does, names dropped
+/// before.
+fn readdir(running: &mut Running, _effort: Effort) -> Result<f64> {
+    const FILES: u64 = 20_000;
+    make_tree(&running.dir().join("large"), 1, FILES)?;
+    let dir = running.dir().join("large/d0");
+    let (mut count, mut spent) = (0, 0.0);
+    for _ in 0..4 {
+        drop_names()?;
+        let start = Instant::now();
+        let mut seen = 0;
+        for entry in fs::read_dir(&dir)? {
+            entry?.metadata()?;
+            seen += 1;
+        }
+        ensure!(seen == FILES, "{seen} of {FILES} names were listed");
+        spent += start.elapsed().as_secs_f64();
+        count += seen;
+    }
+    Ok(count as f64 / spent)
+}
+
+/// postmark: 500 files of 500 to 10,000 bytes, 20,000 transactions; the wall clock of the whole run
+/// (its own figures have a resolution of one second).
+fn postmark(running: &mut Running, effort: Effort) -> Result<f64> {
+    let transactions = 20_000 / effort.shrink;
+    let dir = running.dir().join("postmark");
+    fs::create_dir(&dir)?;
+    let script = format!(
+        "set location {}\nset number 500\nset transactions {transactions}\nset size 500 10000\nset \
+            seed 42\nrun\nquit\n",
+        dir.display()
+    );
+    let start = Instant::now();
+    let mut child = Command::new("postmark")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    child
+        .stdin
+        .take()
+        .context("postmark has no input")?
+        .write_all(script.as_bytes())?;
+    let out = child.wait_with_output()?;
+    let result = rate(transactions, start);
+    let text = String::from_utf8_lossy(&out.stdout);
+    ensure!(
+        out.status.success() && !text.contains("Error"),
+        "postmark: {text}"
+    );
+    Ok(result)
+}
+
+/// dbench with four clients and its own load file.
+fn dbench(running: &mut Running, effort: Effort) -> Result<f64> {
+    let out = Command::new("dbench")
+        .arg("-D")
+        .arg(running.dir())
+        .args(["-t", &(effort.seconds * 2).to_string(), "4"])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    ensure!(out.status.success(), "dbench: {text}");
+    let line = text
+        .lines()
+        .find(|l| l.starts_with("Throughput"))
+        .context("dbench gave no throughput")?;
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .context("dbench's throughput is no number")
+}

@@ -1,0 +1,311 @@
+//! What is measured: the kernel's ext4, stetfs and the floor, each mounted on its own fresh volume.
+//!
+//! Kernel and stetfs get the same kind of device (never a plain file against a loop device, which
+//! costs a hand-over a request): a loop device over a sparse file in memory or on the disk, or
+//! zram. Schemes that have memory beside the volume get a file in memory for that, as if it were
+//! memory that keeps what it has.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use stetfs_testkit::host::{KernelMount, Loop, run, run_tolerating, unmount, wait_until};
+use stetfs_testkit::mounted::serve;
+
+/// How long a server may take to mount, or to commit and leave.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The kind of device under kernel and stetfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// A loop device over a sparse file in `/dev/shm`.
+    Loop,
+    /// A loop device over a file in the directory for temporary files, past the page cache.
+    Disk,
+    /// A zram device.
+    Zram,
+}
+
+/// One column of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum System {
+    /// The kernel's ext4 with this `data=` mode.
+    Kernel(String),
+    /// stetfs with this `data=` mode, or with this scheme in its own.
+    Stetfs(How),
+    /// The FUSE server in memory.
+    Floor,
+}
+
+/// How stetfs journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The default scheme with this `data=` mode.
+    Mode(String),
+    /// This scheme, with its options behind commas.
+    Scheme(String),
+}
+
+impl System {
+    /// The column's name.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Kernel(mode) => format!("kernel-{mode}"),
+            Self::Stetfs(How::Mode(name) | How::Scheme(name)) => format!("stetfs-{name}"),
+            Self::Floor => "floor".to_owned(),
+        }
+    }
+}
+
+/// Where things are, and how large a volume is made.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// Scratch directory in memory.
+    pub dir: PathBuf,
+    /// Scratch directory on the disk.
+    pub disk: PathBuf,
+    /// The device's kind.
+    pub medium: Medium,
+    /// Size of a volume in MiB.
+    pub size_mib: u64,
+    /// Size of the memory beside it in MiB, for schemes that have some.
+    pub nvm_mib: u64,
+    /// The stetfs program.
+    pub stetfs: PathBuf,
+    /// The floor program.
+    pub floor: PathBuf,
+    /// More mount options for stetfs (`scheme=...`), comma separated.
+    pub stetfs_options: String,
+    /// More arguments for the floor.
+    pub floor_args: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Device {
+    Loop(Loop, PathBuf),
+    Zram(PathBuf),
+}
+
+impl Device {
+    fn make(bench: &Bench) -> Result<Self> {
+        match bench.medium {
+            Medium::Loop | Medium::Disk => {
+                let is_disk = bench.medium == Medium::Disk;
+                let file = if is_disk { &bench.disk } else { &bench.dir }.join("volume.img");
+                let _ = fs::remove_file(&file);
+                File::create(&file)?.set_len(bench.size_mib << 20)?;
+                let device = match is_disk {
+                    true => Loop::attach_past_cache(&file)?,
+                    false => Loop::attach(&file)?,
+                };
+                Ok(Self::Loop(device, file))
+            }
+            Medium::Zram => {
+                let size = format!("{}M", bench.size_mib);
+                let out = run(
+                    "zramctl",
+                    &["--find", "--size", &size, "--algorithm", "lz4"],
+                )
+                .or_else(|_| run("zramctl", &["--find", "--size", &size]))?;
+                Ok(Self::Zram(PathBuf::from(
+                    String::from_utf8_lossy(&out.stdout).trim(),
+                )))
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Loop(device, _) => device.device(),
+            Self::Zram(path) => path,
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        match self {
+            Self::Loop(_, file) => drop(fs::remove_file(file)),
+            Self::Zram(path) => {
+                if let Err(error) = run("zramctl", &[Path::new("--reset"), path]) {
+                    eprintln!("warning: {error:#}");
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Mounted {
+    Kernel(KernelMount),
+    Server(Child),
+}
+
+/// A mounted system; dropped: unmounted, its device gone.
+#[derive(Debug)]
+pub struct Running {
+    system: System,
+    bench: Bench,
+    dir: PathBuf,
+    mounted: Option<Mounted>,
+    device: Option<Device>,
+}
+
+impl Running {
+    /// A fresh volume (mke2fs defaults, tables written out), mounted.
+    ///
+    /// # Errors
+    /// What the tools say.
+    pub fn start(system: &System, bench: &Bench) -> Result<Self> {
+        let dir = bench.dir.join(format!("mnt-{}", system.name()));
+        fs::create_dir_all(&dir)?;
+        let device = if *system == System::Floor {
+            None
+        } else {
+            Some(Device::make(bench)?)
+        };
+        if let Some(device) = &device {
+            let args = [
+                "-q",
+                "-F",
+                "-t",
+                "ext4",
+                "-E",
+                "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
+            ];
+            run(
+                "mke2fs",
+                &[&args.map(Path::new)[..], &[device.path()]].concat(),
+            )?;
+        }
+        let mut running = Self {
+            system: system.clone(),
+            bench: bench.clone(),
+            dir,
+            mounted: None,
+            device,
+        };
+        running.mount()?;
+        Ok(running)
+    }
+
+    /// The mount point.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The process that serves it, when there is one.
+    pub fn server(&self) -> Option<u32> {
+        match &self.mounted {
+            Some(Mounted::Server(child)) => Some(child.id()),
+            _ => None,
+        }
+    }
+
+    fn mount(&mut self) -> Result<()> {
+        let device = self.device.as_ref().map(Device::path);
+        self.mounted = Some(match (&self.system, device) {
+            (System::Kernel(mode), Some(device)) => Mounted::Kernel(KernelMount::ext4(
+                device,
+                &self.dir,
+                &format!("data={mode}"),
+            )?),
+            (System::Stetfs(how), Some(device)) => {
+                let mut options = match how {
+                    How::Mode(mode) => format!("data={mode}"),
+                    How::Scheme(scheme) => self.with_memory(scheme)?,
+                };
+                if !self.bench.stetfs_options.is_empty() {
+                    options = format!("{options},{}", self.bench.stetfs_options);
+                }
+                let mut command = Command::new(&self.bench.stetfs);
+                command
+                    .args(["mount", "-f", "-o", &options])
+                    .arg(device)
+                    .arg(&self.dir);
+                Mounted::Server(serve(command, &self.dir)?)
+            }
+            (System::Floor, _) => {
+                let mut command = Command::new(&self.bench.floor);
+                command.args(&self.bench.floor_args).arg(&self.dir);
+                Mounted::Server(serve(command, &self.dir)?)
+            }
+            _ => bail!("{} has no device", self.system.name()),
+        });
+        Ok(())
+    }
+
+    /// The options of a scheme, with memory beside the volume if it has some.
+    fn with_memory(&self, scheme: &str) -> Result<String> {
+        let name = scheme.split(',').next().unwrap_or(scheme);
+        let about = stetfs_schemes::find(name)?.about;
+        let mut options = format!("scheme={scheme}");
+        if about.nvm.is_some() {
+            let nvm = self.bench.dir.join("nvm");
+            File::create(&nvm)?.set_len(self.bench.nvm_mib << 20)?;
+            options += &format!(",nvm={},durability=process", nvm.display());
+        }
+        Ok(options)
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        match self.mounted.take() {
+            None => Ok(()),
+            Some(Mounted::Kernel(mount)) => mount.unmount(),
+            Some(Mounted::Server(mut child)) => {
+                unmount(&self.dir)?;
+                wait_until("the server's end", PATIENCE, || {
+                    matches!(child.try_wait(), Ok(Some(_)))
+                })?;
+                let status = child.wait()?;
+                ensure!(
+                    status.success(),
+                    "the server of {} ended with {status}",
+                    self.system.name()
+                );
+                Ok(())
+            }
+        }
+    }
+
+    /// Empties the caches above the device: unmounts and mounts again. The floor, which keeps its
+    /// data nowhere else, only loses the kernel's pages of `files`.
+    ///
+    /// # Errors
+    /// What unmounting and mounting say.
+    pub fn cool(&mut self, files: &[&Path]) -> Result<()> {
+        if self.system == System::Floor {
+            for path in files {
+                let file = File::open(path)?;
+                rustix::fs::fsync(&file)?;
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+            }
+            return Ok(());
+        }
+        self.unmount()?;
+        self.mount()
+    }
+
+    /// Unmounts and has e2fsck judge the volume.
+    ///
+    /// # Errors
+    /// The unmount failed, or e2fsck found something.
+    pub fn stop(mut self) -> Result<()> {
+        self.unmount()?;
+        if let Some(device) = &self.device {
+            run_tolerating("e2fsck", &[Path::new("-fn"), device.path()], 0)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            eprintln!("warning: {error:#}");
+        }
+    }
+}

@@ -1,0 +1,610 @@
+//! Explorations of power cuts with what was asked of them: so that several machines share one
+//! ([`Shard`]), what they found is added up ([`Exploration::add`]), one that was interrupted goes
+//! on ([`Resumed`]), and a report says of what it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stetfs_scheme::DataMode;
+
+use crate::campaign::Done;
+use crate::oracle::NOT_COMPARED;
+use crate::report::Report;
+use crate::states::Effort;
+use crate::target::Target;
+use crate::turns::Order;
+use crate::workload::Workload;
+use crate::workloads::Choice;
+
+/// The form of a report, and of what is kept to go on.
+pub const VERSION: u32 = 2;
+
+/// The code that is judged and that judges: its version, and a checksum of its sources.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), " ", env!("STETFS_SOURCES"));
+
+/// What an exploration looks at. Where that is the same, its numbers are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// [`VERSION`].
+    pub version: u32,
+    /// [`BUILD`].
+    pub build: String,
+    /// What is judged, as [`Target`] reads it.
+    pub target: String,
+    /// How much is looked at; of longer workloads less.
+    pub effort: Effort,
+    /// Which workloads.
+    pub choice: Choice,
+    /// Workloads of the user's own, by name.
+    pub own: Vec<String>,
+    /// How many workloads there are, those of all shards.
+    pub chosen: u64,
+    /// A checksum of them.
+    pub checksum: String,
+}
+
+impl Asked {
+    /// Whether something else was asked, and in what it differs.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn check_same(&self, other: &Self) -> Result<()> {
+        let (ours, theirs) = (serde_json::to_value(self)?, serde_json::to_value(other)?);
+        // First what says most.
+        let names = ["version", "build", "target", "effort", "choice", "own"];
+        let mut names = names.into_iter().chain(["chosen", "checksum"]);
+        match names.find_map(|name| difference(name, &ours[name], &theirs[name])) {
+            Some(difference) => bail!(difference),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where two values first differ.
+fn difference(name: &str, ours: &Value, theirs: &Value) -> Option<String> {
+    if let (Value::Object(ours), Value::Object(theirs)) = (ours, theirs) {
+        let null = Value::Null;
+        return ours.iter().find_map(|(key, value)| {
+            difference(
+                &format!("{name}.{key}"),
+                value,
+                theirs.get(key).unwrap_or(&null),
+            )
+        });
+    }
+    (ours != theirs).then(|| format!("its {name} is {theirs}, and not {ours}"))
+}
+
+/// One of so many parts of the workloads; which part a workload belongs to is told by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// From 1.
+    number: u64,
+    of: u64,
+}
+
+impl Shard {
+    /// All of them.
+    pub const WHOLE: Self = Self { number: 1, of: 1 };
+
+    /// So many at most.
+    const MOST: u64 = 10_000;
+
+    /// Whether the workload is of this part.
+    pub fn has(&self, workload: &Workload) -> bool {
+        workload.key() % self.of == self.number - 1
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/');
+        let numbers = numbers.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if of <= Self::MOST && (1..=of).contains(&number) => {
+                Ok(Self { number, of })
+            }
+            _ => Err(format!(
+                "`{text}` is not I/N, with I from 1 to N and N of {} at most",
+                Self::MOST
+            )),
+        }
+    }
+}
+
+/// Parts of the workloads that a report is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shards {
+    /// So many there are.
+    pub of: u64,
+    /// From 1.
+    pub these: BTreeSet<u64>,
+}
+
+impl Shards {
+    /// Those that are missing.
+    pub fn missing(&self) -> Vec<u64> {
+        (1..=self.of).filter(|n| !self.these.contains(n)).collect()
+    }
+
+    fn check(&self) -> Result<()> {
+        let right = 1..=self.of;
+        ensure!(
+            self.of <= Shard::MOST && self.these.iter().all(|n| right.contains(n)),
+            "shards {:?} of {} cannot be",
+            self.these,
+            self.of
+        );
+        Ok(())
+    }
+}
+
+impl From<Shard> for Shards {
+    fn from(shard: Shard) -> Self {
+        Self {
+            of: shard.of,
+            these: [shard.number].into(),
+        }
+    }
+}
+
+/// `2/4`; of several `1,2/4`.
+impl fmt::Display for Shards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", listed(self.these.iter()), self.of)
+    }
+}
+
+/// Numbers with commas.
+pub fn listed<'a>(numbers: impl Iterator<Item = &'a u64>) -> String {
+    numbers.map(u64::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A number with its thousands apart.
+pub fn grouped(n: u64) -> String {
+    if n == u64::MAX {
+        return "more than 2^64".to_owned();
+    }
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// In which orders the workloads were to be carried out, all shards together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orders {
+    /// Workloads, those counted once that differ in the order alone.
+    pub workloads: u64,
+    /// Among them, those that are not carried out in-order, each-handle and overlapping.
+    pub in_some_only: u64,
+    /// Seeds of overlapping orders, of 2^64 that there are.
+    pub overlap_seeds: u64,
+}
+
+impl Orders {
+    fn of(workloads: &[Workload]) -> Self {
+        let (mut kinds, mut seeds) = (BTreeMap::<_, [bool; 3]>::new(), BTreeSet::new());
+        for workload in workloads {
+            let text = workload.clone().in_order(Order::InOrder).to_string();
+            let kind = match workload.order {
+                Order::InOrder => 0,
+                Order::EachHandle => 1,
+                Order::Overlap(seed) => {
+                    seeds.insert(seed);
+                    2
+                }
+            };
+            kinds.entry((&workload.name, text)).or_default()[kind] = true;
+        }
+        let some_only = kinds.values().filter(|kinds| kinds.contains(&false));
+        Self {
+            workloads: kinds.len() as u64,
+            in_some_only: some_only.count() as u64,
+            overlap_seeds: seeds.len() as u64,
+        }
+    }
+}
+
+/// An exploration before it is run.
+pub struct Plan {
+    /// What is judged.
+    pub target: Target,
+    /// What is run on it: of the shard.
+    pub workloads: Vec<Workload>,
+    asked: Asked,
+    shards: Shards,
+    orders: Orders,
+    impossible: u64,
+    not_drawn: u64,
+}
+
+impl Plan {
+    /// Chooses the workloads, those of the user's `own` among them.
+    pub fn new(
+        target: Target,
+        effort: Effort,
+        choice: Choice,
+        own: Vec<Workload>,
+        shard: Shard,
+    ) -> Self {
+        let names = own.iter().map(Workload::title).collect();
+        let mut chosen = choice.workloads(&target.volume);
+        let own = own.into_iter().flat_map(|w| w.in_each(&choice.orders));
+        chosen.workloads.extend(own);
+        // What was chosen twice is done once.
+        let mut keys = BTreeSet::new();
+        chosen.workloads.retain(|w| keys.insert(w.key()));
+        let of_all = keys.iter().flat_map(|key| key.to_le_bytes());
+        let asked = Asked {
+            version: VERSION,
+            build: BUILD.to_owned(),
+            target: target.to_string(),
+            effort,
+            choice,
+            own: names,
+            chosen: keys.len() as u64,
+            checksum: format!(
+                "{:016x}",
+                stetfs_testkit::world::tree::hash(&of_all.collect::<Vec<_>>())
+            ),
+        };
+        let orders = Orders::of(&chosen.workloads);
+        chosen.workloads.retain(|w| shard.has(w));
+        Self {
+            target,
+            workloads: chosen.workloads,
+            asked,
+            shards: shard.into(),
+            orders,
+            impossible: chosen.impossible,
+            not_drawn: chosen.not_drawn,
+        }
+    }
+
+    /// How much is looked at.
+    pub fn effort(&self) -> Effort {
+        self.asked.effort
+    }
+
+    /// With what it gave.
+    pub fn found(&self, report: Report) -> Exploration {
+        Exploration {
+            asked: self.asked.clone(),
+            scheme: self.target.scheme.name.to_owned(),
+            data: self
+                .target
+                .data
+                .map(|mode: DataMode| mode.name().to_owned()),
+            volume: self.target.volume.name.to_owned(),
+            shards: self.shards.clone(),
+            orders: self.orders,
+            sequences_impossible: self.impossible,
+            sequences_not_drawn: self.not_drawn,
+            states_a_second: report.states_a_second(),
+            report,
+        }
+    }
+}
+
+/// An exploration, and what it gave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Exploration {
+    /// What was asked.
+    #[serde(flatten)]
+    pub asked: Asked,
+    /// The scheme.
+    pub scheme: String,
+    /// Its mode.
+    pub data: Option<String>,
+    /// The volume.
+    pub volume: String,
+    /// Of which parts of the workloads it is.
+    pub shards: Shards,
+    /// In which orders they were to be carried out.
+    pub orders: Orders,
+    /// Sequences that cannot be done: an operation fails.
+    pub sequences_impossible: u64,
+    /// Sequences that were not drawn.
+    pub sequences_not_drawn: u64,
+    /// States judged in a second.
+    pub states_a_second: f64,
+    /// What it gave.
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+impl Exploration {
+    /// Workloads of shards that are not in it.
+    pub fn elsewhere(&self) -> u64 {
+        let counts = &self.report.counts;
+        let here = counts.workloads + counts.workloads_unfinished;
+        self.asked.chosen.saturating_sub(here)
+    }
+
+    /// Adds what other shards gave.
+    ///
+    /// # Errors
+    /// Something else was asked there; a shard is in both.
+    pub fn add(&mut self, other: Self) -> Result<()> {
+        self.asked.check_same(&other.asked)?;
+        let (ours, theirs) = (&mut self.shards, other.shards);
+        ensure!(
+            ours.of == theirs.of,
+            "it is shard {theirs}, where others are shards of {}",
+            ours.of
+        );
+        let both: Vec<_> = theirs.these.intersection(&ours.these).copied().collect();
+        ensure!(
+            both.is_empty(),
+            "shard {} of {} is in another report too",
+            listed(both.iter()),
+            ours.of
+        );
+        ours.these.extend(theirs.these);
+        let (report, more) = (&mut self.report, other.report);
+        report.counts += more.counts;
+        report.seconds += more.seconds;
+        report.jobs = report.jobs.max(more.jobs);
+        report.violations.extend(more.violations);
+        self.states_a_second = report.states_a_second();
+        Ok(())
+    }
+}
+
+/// Reports as they are written.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Explorations {
+    /// One a target.
+    pub explorations: Vec<Exploration>,
+    /// [`NOT_COMPARED`].
+    #[serde(default)]
+    pub not_compared: Vec<String>,
+}
+
+impl Explorations {
+    /// Of these.
+    pub fn new(explorations: Vec<Exploration>) -> Self {
+        Self {
+            explorations,
+            not_compared: NOT_COMPARED.map(str::to_owned).into(),
+        }
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// It cannot be read; it is none, or of another form.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path)?;
+        check_version(&text)?;
+        let all: Self = serde_json::from_slice(&text).context("it is no report of stetfs crash")?;
+        for exploration in &all.explorations {
+            exploration.shards.check()?;
+        }
+        Ok(all)
+    }
+
+    /// The reports of files added up.
+    ///
+    /// # Errors
+    /// The file, and why it does not belong to the others.
+    pub fn merge(files: &[PathBuf]) -> Result<Self> {
+        let mut merged: Option<Vec<Exploration>> = None;
+        for file in files {
+            let at = || file.display().to_string();
+            let more = Self::read(file).with_context(at)?.explorations;
+            match &mut merged {
+                None => merged = Some(more),
+                Some(merged) => add_all(merged, more).with_context(at)?,
+            }
+        }
+        let merged = merged.filter(|merged| !merged.is_empty());
+        Ok(Self::new(merged.context("there is nothing to merge")?))
+    }
+}
+
+/// Adds the explorations of one report to those of others, each to that of its target.
+fn add_all(merged: &mut [Exploration], more: Vec<Exploration>) -> Result<()> {
+    let targets = |all: &[Exploration]| {
+        let names = all.iter().map(|e| e.asked.target.clone());
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (ours, theirs) = (targets(merged), targets(&more));
+    ensure!(ours == theirs, "it is of {theirs}, and not of {ours}");
+    for (ours, theirs) in merged.iter_mut().zip(more) {
+        ours.add(theirs)?;
+    }
+    Ok(())
+}
+
+/// Of what another version wrote, the version is all that can be relied upon.
+fn check_version(text: &[u8]) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Versions {
+        explorations: Vec<Version>,
+    }
+    #[derive(Deserialize)]
+    struct Version {
+        #[serde(default)]
+        version: u32,
+    }
+    let all: Versions = serde_json::from_slice(text).context("it is no report of stetfs crash")?;
+    for Version { version } in all.explorations {
+        ensure!(
+            version == VERSION,
+            "it is of version {version}; this one reads {VERSION}"
+        );
+    }
+    Ok(())
+}
+
+/// A file that says what of some explorations is done, so that the same command goes on with the
+/// rest.
+pub struct Resumed {
+    path: PathBuf,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    explorations: Vec<Begun>,
+}
+
+/// An exploration that was begun.
+#[derive(Debug, Serialize, Deserialize)]
+struct Begun {
+    #[serde(flatten)]
+    asked: Asked,
+    shards: Shards,
+    done: Done,
+}
+
+impl Begun {
+    fn check(&self, plan: &Plan) -> Result<()> {
+        plan.asked.check_same(&self.asked)?;
+        ensure!(
+            self.shards == plan.shards,
+            "it is of shard {}, and not of {}",
+            self.shards,
+            plan.shards
+        );
+        let keys: BTreeSet<u64> = plan.workloads.iter().map(Workload::key).collect();
+        ensure!(
+            self.done.workloads.is_subset(&keys),
+            "it is damaged: it names workloads that do not belong to it"
+        );
+        Ok(())
+    }
+}
+
+impl Resumed {
+    /// What the file says of the explorations that are planned; nothing when there is no such file,
+    /// which is made then.
+    ///
+    /// # Errors
+    /// The file is of another exploration, or none such, and stays as it is; it cannot be read or
+    /// written.
+    pub fn open(path: &Path, plans: &[Plan]) -> Result<Self> {
+        let kept = Self::read(path, plans).with_context(|| path.display().to_string())?;
+        let resumed = Self {
+            path: path.to_owned(),
+            kept: Mutex::new(kept),
+        };
+        resumed.write(&resumed.kept.lock())?;
+        Ok(resumed)
+    }
+
+    fn read(path: &Path, plans: &[Plan]) -> Result<Kept> {
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Kept::default()),
+            Err(error) => return Err(error.into()),
+        };
+        check_version(&text)?;
+        let kept: Kept = serde_json::from_slice(&text).context("it does not say what is done")?;
+        for begun in &kept.explorations {
+            let target = &begun.asked.target;
+            let plan = plans.iter().find(|plan| plan.asked.target == *target);
+            let plan = plan.with_context(|| format!("it is of {target}"));
+            let checked = plan.and_then(|plan| begun.check(plan));
+            checked.context("it is not of this exploration")?;
+        }
+        Ok(kept)
+    }
+
+    /// What is done of an exploration.
+    pub fn done(&self, plan: &Plan) -> Done {
+        let kept = self.kept.lock();
+        let begun = kept
+            .explorations
+            .iter()
+            .find(|begun| begun.asked == plan.asked);
+        begun.map_or_else(Done::default, |begun| begun.done.clone())
+    }
+
+    /// Keeps what is done of an exploration.
+    ///
+    /// # Errors
+    /// The file cannot be written; what it said before, it still says.
+    pub fn keep(&self, plan: &Plan, done: &Done) -> Result<()> {
+        let mut kept = self.kept.lock();
+        kept.explorations.retain(|begun| begun.asked != plan.asked);
+        kept.explorations.push(Begun {
+            asked: plan.asked.clone(),
+            shards: plan.shards.clone(),
+            done: done.clone(),
+        });
+        self.write(&kept)
+    }
+
+    /// Beside it first, and in its place when that is durable.
+    fn write(&self, kept: &Kept) -> Result<()> {
+        let written = || {
+            let dir = match self.path.parent() {
+                Some(dir) if !dir.as_os_str().is_empty() => dir,
+                _ => Path::new("."),
+            };
+            // As any file that a user makes.
+            let mode = fs::Permissions::from_mode(0o666);
+            let mut beside = tempfile::Builder::new()
+                .permissions(mode)
+                .tempfile_in(dir)?;
+            beside.write_all(&serde_json::to_vec(kept)?)?;
+            beside.as_file().sync_all()?;
+            beside.persist(&self.path)?;
+            fs::File::open(dir)?.sync_all()?;
+            Ok::<_, anyhow::Error>(())
+        };
+        written().with_context(|| self.path.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_counted() {
+        let workload = |name: &str, order| {
+            let workload = Workload::parse(name, "create f; sync").expect("a workload");
+            workload.in_order(order)
+        };
+        let (overlap, some) = (Order::Overlap, [Order::InOrder, Order::EachHandle]);
+        let all = [some[0], some[1], overlap(1), overlap(9)].map(|order| workload("all", order));
+        let some = some.map(|order| workload("some", order));
+        let orders = Orders::of(&[&all[..], &some[..]].concat());
+        assert_eq!(
+            (orders.workloads, orders.in_some_only, orders.overlap_seeds),
+            (2, 1, 2)
+        );
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_234_567, "1,234,567"),
+        ] {
+            assert_eq!(grouped(n), text);
+        }
+    }
+}

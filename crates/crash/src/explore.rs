@@ -1,0 +1,527 @@
+//! Explores one workload: every moment, the states that it can leave, and what becomes of them.
+
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use hashbrown::{HashMap, HashSet};
+use stetfs_media::sim::Keep;
+
+use super::case::{Case, Cut};
+use super::caught::Panicked;
+use super::fold::{Differ, Folds, State, States, View};
+use super::media::Contents;
+use super::moment::{Moment, Tapes};
+use super::record::Record;
+use super::report::{Counts, Fault, Violation};
+use super::states::{Effort, possible};
+use super::subject::{Outcome, Subject, second_opinion, second_replay};
+use super::turns::Order;
+use super::workload::Workload;
+use stetfs_testkit::rng::Rng;
+
+/// A state whose outcome is not allowed.
+#[derive(Clone, Debug)]
+pub struct Wrong {
+    /// What kind.
+    pub fault: Fault,
+    /// In words.
+    pub why: String,
+    /// The cut; none when the workload itself went wrong.
+    pub cut: Option<Cut>,
+    /// The cut during recovery.
+    pub nested: Option<Cut>,
+    /// What was done after the first cut: then the second one falls there.
+    pub then: Option<Workload>,
+}
+
+impl Wrong {
+    /// What a report says of it, as it was found.
+    ///
+    /// # Errors
+    /// Its case is none.
+    pub(super) fn as_found(violation: &Violation) -> Result<(Order, Self)> {
+        let case: Case = violation.case.parse().context("a violation")?;
+        let wrong = Self {
+            fault: violation.fault,
+            why: violation.why.clone(),
+            cut: case.cut,
+            nested: case.nested,
+            then: case.then,
+        };
+        Ok((case.workload.order, wrong))
+    }
+
+    /// A workload that went wrong without a power cut.
+    pub(super) fn without_cut(error: &anyhow::Error) -> Self {
+        let panicked = error.downcast_ref::<Panicked>().is_some();
+        Self {
+            fault: if panicked {
+                Fault::Panic
+            } else {
+                Fault::Answer
+            },
+            why: format!("{error:#}"),
+            cut: None,
+            nested: None,
+            then: None,
+        }
+    }
+}
+
+/// What exploring a workload gave.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// The numbers, the workload itself not counted.
+    pub counts: Counts,
+    /// Wrong states, each kind of fault once, in the order in which they were found.
+    pub wrong: Vec<Wrong>,
+    /// Whether the budget ended before the workload.
+    pub unfinished: bool,
+}
+
+/// Moments of what is done after a power cut.
+const CHAINED_MOMENTS: usize = 40;
+
+/// An outcome, with what is needed to use it for other states.
+struct Known {
+    outcome: Outcome,
+    /// Where the state was: one of a recovery was not cut again.
+    depth: Depth,
+    /// Where our checker and e2fsck do not agree.
+    disagreement: Option<String>,
+    /// What the volume holds where e2fsck has replayed the journal, and not where we have.
+    replay: Option<String>,
+    /// The outcomes after a second cut, each once, with a cut that leads there.
+    nested: Vec<(usize, Cut)>,
+}
+
+impl Known {
+    /// Why it is wrong, whatever the volume should hold.
+    fn broken(&self) -> Option<(Fault, String)> {
+        match &self.disagreement {
+            Some(why) => Some((Fault::Disagreement, why.clone())),
+            None => self.outcome.broken(),
+        }
+    }
+}
+
+/// Explores a run; `scratch` is a file for e2fsck, `go_on` is asked at each moment, with the
+/// numbers so far.
+///
+/// # Errors
+/// e2fsck cannot be run.
+pub fn explore(
+    record: &Record,
+    workload: &Workload,
+    effort: Effort,
+    subject: &mut Subject,
+    scratch: &Path,
+    go_on: &mut dyn FnMut(&Counts) -> bool,
+) -> Result<Findings> {
+    // Of what is taken every so often, each workload begins elsewhere: it may have less than one
+    // turn.
+    let mut rng = Rng::new(effort.seed ^ record.moments());
+    let phase = rng.below(1 << 20);
+    let mut explorer = Explorer {
+        record,
+        effort,
+        subject,
+        scratch,
+        rng,
+        phase,
+        folds: Folds::default(),
+        by_content: HashMap::new(),
+        known: Vec::new(),
+        right: HashSet::new(),
+        go_on,
+        stopped: false,
+        folded: 0,
+        foldable: 0,
+        found: Findings::default(),
+        drawn: Vec::new(),
+        seen: 0,
+    };
+    explorer.run()?;
+    if !explorer.stopped {
+        explorer.go_on_from_drawn(workload)?;
+    }
+    Ok(explorer.found)
+}
+
+struct Explorer<'a> {
+    record: &'a Record,
+    effort: Effort,
+    subject: &'a mut Subject,
+    scratch: &'a Path,
+    go_on: &'a mut dyn FnMut(&Counts) -> bool,
+    /// It did not.
+    stopped: bool,
+    rng: Rng,
+    /// Where in the turns it begins.
+    phase: u64,
+    folds: Folds<usize>,
+    /// Outcomes by the key of the whole content.
+    by_content: HashMap<u64, usize>,
+    known: Vec<Known>,
+    /// Outcomes that are right, with those after a second cut, where these states are allowed.
+    right: HashSet<(usize, RangeInclusive<usize>)>,
+    /// States that were folded so far.
+    folded: u64,
+    /// States of the workload that could be.
+    foldable: u64,
+    found: Findings,
+    /// States by chance that the run may go on from: the cut, and what is allowed.
+    drawn: Vec<(Cut, usize, RangeInclusive<usize>)>,
+    /// Out of so many.
+    seen: u64,
+}
+
+/// The power is cut in the workload, or once more in a recovery.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Workload,
+    Recovery,
+}
+
+impl Explorer<'_> {
+    fn run(&mut self) -> Result<()> {
+        let record = self.record;
+        let all = record.begin..record.tapes.changes() + 1;
+        let most = self.effort.moments;
+        let mut wanted = Effort::spread(all, &record.tapes.brims(), most, &mut self.rng);
+        // Little is pending then, and nothing that was promised may be missing.
+        wanted.extend(record.told());
+        wanted.sort_unstable();
+        wanted.dedup();
+        let (moments, chosen) = (record.moments() as usize, wanted.len());
+        let mut differ = Differ::new(record.start.clone());
+        let mut looked_at = 0;
+        for moment in record.tapes.moments(wanted) {
+            let allowed = record.allowed(moment.at());
+            for (outcome, keep) in self.look_at(&moment, Depth::Workload, &mut differ)? {
+                self.draw(outcome, &allowed, moment.at(), &keep);
+                self.judge(outcome, &allowed, moment.at(), keep);
+            }
+            looked_at += 1;
+            self.found.counts.moments += 1;
+            if self.stopped || !(self.go_on)(&self.found.counts) {
+                self.found.unfinished = self.stopped || looked_at < chosen;
+                break;
+            }
+        }
+        self.found.counts.moments_left_out += (moments - looked_at) as u64;
+        Ok(())
+    }
+
+    /// Finds the outcome of each state that is chosen at a moment.
+    fn look_at(
+        &mut self,
+        moment: &Moment<'_>,
+        depth: Depth,
+        differ: &mut Differ,
+    ) -> Result<Vec<(usize, Keep)>> {
+        let relevant = moment.relevant();
+        let choices = self.effort.choices(&relevant, &mut self.rng);
+        let counts = &mut self.found.counts;
+        let (states, left_out) = match depth {
+            Depth::Workload => (&mut counts.states, &mut counts.states_left_out),
+            Depth::Recovery => (&mut counts.nested, &mut counts.nested_left_out),
+        };
+        let chosen = choices.len() as u64;
+        *states += chosen;
+        *left_out = left_out.saturating_add(possible(&relevant).saturating_sub(chosen));
+        let mut outcomes = Vec::with_capacity(choices.len());
+        if let Some(states) = States::of(moment, &relevant, differ) {
+            let mut view = self.folds.look_at(&states);
+            for keep in choices {
+                let state = states.state(&keep);
+                let left = || moment.contents(&keep);
+                outcomes.push((self.outcome(&mut view, &state, depth, left)?, keep));
+            }
+            return Ok(outcomes);
+        }
+        for keep in choices {
+            let left = moment.contents(&keep);
+            let states = States::single(differ.clone().go_to(&left));
+            let mut view = self.folds.look_at(&states);
+            let state = states.state(&keep);
+            outcomes.push((self.outcome(&mut view, &state, depth, || left)?, keep));
+        }
+        Ok(outcomes)
+    }
+
+    /// The outcome of a state, recovered if no other one tells it.
+    fn outcome(
+        &mut self,
+        view: &mut View<'_>,
+        state: &State,
+        depth: Depth,
+        left: impl FnOnce() -> Contents,
+    ) -> Result<usize> {
+        // In a recovery states are judged that need no third cut; in the workload they do not do.
+        let will_do = |known: &Known| depth == Depth::Recovery || known.depth == Depth::Workload;
+        if let Some(outcome) = self.by_content.get(&state.key())
+            && will_do(&self.known[*outcome])
+        {
+            return Ok(*outcome);
+        }
+        match depth {
+            Depth::Workload => self.found.counts.states_distinct += 1,
+            Depth::Recovery => self.found.counts.nested_distinct += 1,
+        }
+        let found = self.folds.find(view, state);
+        let outcome = match found.filter(|outcome| will_do(&self.known[*outcome])) {
+            Some(outcome) if !self.goes_its_own_way(depth) => {
+                self.folded += 1;
+                if is_due(self.phase + self.folded, self.effort.audit_every) {
+                    self.audit(outcome, &left());
+                }
+                outcome
+            }
+            _ => self.recover(view, state, depth, &left())?,
+        };
+        self.by_content.insert(state.key(), outcome);
+        Ok(outcome)
+    }
+
+    /// Whether a state that could be folded is recovered and cut again by itself all the same: what
+    /// the first recovery did not look at, as old blocks of a log, may matter to the second.
+    fn goes_its_own_way(&mut self, depth: Depth) -> bool {
+        self.foldable += u64::from(depth == Depth::Workload);
+        depth == Depth::Workload && is_due(self.phase + self.foldable, self.effort.nest_folded)
+    }
+
+    /// Recovers a folded state and compares its outcome with the one that was foretold.
+    fn audit(&mut self, foretold: usize, left: &Contents) {
+        self.found.counts.audits += 1;
+        let outcome = self.subject.recover(left).outcome;
+        let known = &mut self.known[foretold];
+        let same = known.outcome.seen == outcome.seen
+            && known.outcome.structure == outcome.structure
+            && known.outcome.broken == outcome.broken;
+        if !same && known.outcome.broken.is_none() {
+            let why = "a state that holds the same wherever it was read had another outcome";
+            known.outcome.broken = Some((Fault::Nondeterminism, why.to_owned()));
+            // Whatever was judged by it has to be judged again.
+            self.right.clear();
+        }
+    }
+
+    fn recover(
+        &mut self,
+        view: &mut View<'_>,
+        state: &State,
+        depth: Depth,
+        left: &Contents,
+    ) -> Result<usize> {
+        let recovery = self.subject.recover(left);
+        let counts = &mut self.found.counts;
+        counts.recoveries += 1;
+        let is_asked = is_due(self.phase + counts.recoveries, self.effort.e2fsck_every);
+        let (mut disagreement, mut replay) = (None, None);
+        if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
+            && (ours.is_err() || is_asked)
+        {
+            let opinion =
+                second_opinion(recovered, ours, self.scratch).context("e2fsck's opinion")?;
+            counts.e2fsck += 1;
+            counts.e2fsck_agreed += u64::from(opinion.is_ok());
+            disagreement = opinion.err();
+        }
+        if let (None, Some(seen)) = (&recovery.outcome.broken, &recovery.outcome.seen)
+            && is_asked
+            && let Some(same) = second_replay(&self.record.target, left, seen, self.scratch)
+                .context("e2fsck's replay")?
+        {
+            counts.replayed += 1;
+            counts.replayed_alike += u64::from(same.is_ok());
+            replay = same.err();
+        }
+        let id = self.known.len();
+        self.folds.add(view, state, &recovery.watched.read, id);
+        self.known.push(Known {
+            outcome: recovery.outcome,
+            depth,
+            disagreement,
+            replay,
+            nested: Vec::new(),
+        });
+        let is_sound = self.known[id].broken().is_none();
+        if depth == Depth::Workload
+            && is_sound
+            && is_due(self.phase + id as u64 + 1, self.effort.nest_every)
+        {
+            self.found.counts.recoveries_cut += 1;
+            self.cut_again(id, left, &recovery.tapes)?;
+        }
+        Ok(id)
+    }
+
+    /// Cuts the power again at each moment of a recovery.
+    fn cut_again(&mut self, id: usize, left: &Contents, tapes: &Tapes) -> Result<()> {
+        let mut differ = Differ::new(self.record.start.clone());
+        differ.go_to(left);
+        let mut nested: Vec<(usize, Cut)> = Vec::new();
+        let mut listed = HashSet::new();
+        let moments = tapes.changes() + 1;
+        let most = self.effort.nest_moments;
+        let wanted = Effort::spread(0..moments, &tapes.brims(), most, &mut self.rng);
+        let mut looked_at = 0;
+        for moment in tapes.moments(wanted) {
+            if !(self.go_on)(&self.found.counts) {
+                self.stopped = true;
+                break;
+            }
+            looked_at += 1;
+            let at = moment.at();
+            for (outcome, keep) in self.look_at(&moment, Depth::Recovery, &mut differ)? {
+                if listed.insert(outcome) {
+                    nested.push((outcome, Cut { at, keep }));
+                }
+            }
+        }
+        self.found.counts.nested_moments += looked_at;
+        self.found.counts.nested_moments_left_out += moments - looked_at;
+        self.known[id].nested = nested;
+        Ok(())
+    }
+
+    /// Draws the states to go on from, each with the same chance.
+    fn draw(&mut self, outcome: usize, allowed: &RangeInclusive<usize>, at: u64, keep: &Keep) {
+        self.seen += 1;
+        let most = self.effort.chains;
+        let place = match self.drawn.len() < most {
+            true => self.drawn.len(),
+            false => self.rng.below(self.seen) as usize,
+        };
+        if place < most {
+            let cut = Cut {
+                at,
+                keep: keep.clone(),
+            };
+            match self.drawn.get_mut(place) {
+                Some(drawn) => *drawn = (cut, outcome, allowed.clone()),
+                None => self.drawn.push((cut, outcome, allowed.clone())),
+            }
+        }
+    }
+
+    /// Goes on from the states that were drawn, and cuts the power in what is done then.
+    fn go_on_from_drawn(&mut self, workload: &Workload) -> Result<()> {
+        self.found.counts.chains_drawn = self.drawn.len() as u64;
+        for (cut, outcome, allowed) in std::mem::take(&mut self.drawn) {
+            let (outcome, oracle) = (&self.known[outcome].outcome, &self.record.oracle);
+            let (Ok(state), Some(moment)) = (
+                outcome.judge(oracle, &allowed),
+                self.record.tapes.moment(cut.at),
+            ) else {
+                continue;
+            };
+            // The model knows no other.
+            let is_exact = |seen| oracle.is_exactly(seen, state);
+            if !outcome.seen.as_ref().is_some_and(is_exact) {
+                continue;
+            }
+            let then = workload.continued(state);
+            if then.ops.is_empty() {
+                continue;
+            }
+            let (left, target) = (moment.contents(&cut.keep), &self.record.target);
+            let model = &self.record.oracle.states()[state];
+            self.found.counts.chains += 1;
+            let record = match Record::go_on(target, &left, model, &then) {
+                Ok(record) => record,
+                Err(error) => {
+                    self.found.counts.violations += 1;
+                    self.found.wrong.push(Wrong {
+                        cut: Some(cut),
+                        then: Some(then),
+                        ..Wrong::without_cut(&error)
+                    });
+                    continue;
+                }
+            };
+            let effort = Effort {
+                moments: self.effort.moments.min(CHAINED_MOMENTS),
+                nest_every: 0,
+                chains: 0,
+                ..self.effort
+            };
+            let (told, go_on) = (self.found.counts, &mut *self.go_on);
+            let mut count = |_: &Counts| go_on(&told);
+            let found = explore(
+                &record,
+                &then,
+                effort,
+                self.subject,
+                self.scratch,
+                &mut count,
+            )?;
+            self.found.counts += found.counts.of_chain();
+            for wrong in found.wrong {
+                self.found.wrong.push(Wrong {
+                    nested: wrong.cut,
+                    cut: Some(cut.clone()),
+                    then: Some(then.clone()),
+                    ..wrong
+                });
+            }
+            if found.unfinished {
+                self.stopped = true;
+                self.found.unfinished = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges an outcome, and those after a second cut, where these states are allowed.
+    fn judge(&mut self, id: usize, allowed: &RangeInclusive<usize>, at: u64, keep: Keep) {
+        let key = (id, allowed.clone());
+        if self.right.contains(&key) {
+            return;
+        }
+        let cut = Cut { at, keep };
+        let mut is_right = true;
+        let nested = std::mem::take(&mut self.known[id].nested);
+        let all = [(id, None)].into_iter();
+        for (outcome, nested) in all.chain(nested.iter().map(|(n, cut)| (*n, Some(cut)))) {
+            if let Some((fault, why)) = self.verdict(outcome, allowed) {
+                is_right = false;
+                self.note(fault, why, &cut, nested);
+            }
+        }
+        self.known[id].nested = nested;
+        if is_right {
+            self.right.insert(key);
+        }
+    }
+
+    /// Why an outcome is wrong where these states are allowed.
+    fn verdict(&self, id: usize, allowed: &RangeInclusive<usize>) -> Option<(Fault, String)> {
+        let known = &self.known[id];
+        let judged = || known.outcome.judge(&self.record.oracle, allowed).err();
+        // Last, as in `Subject::judge`: what breaks the promise is the same fault whoever is asked.
+        let replayed = || known.replay.clone().map(|why| (Fault::Replay, why));
+        known.broken().or_else(judged).or_else(replayed)
+    }
+
+    fn note(&mut self, fault: Fault, why: String, cut: &Cut, nested: Option<&Cut>) {
+        self.found.counts.violations += 1;
+        if self.found.wrong.iter().all(|wrong| wrong.fault != fault) {
+            self.found.wrong.push(Wrong {
+                fault,
+                why,
+                cut: Some(cut.clone()),
+                nested: nested.cloned(),
+                then: None,
+            });
+        }
+    }
+}
+
+/// Whether the `nth` is one of those of which every so manyth is taken.
+fn is_due(nth: u64, every: usize) -> bool {
+    every > 0 && nth.is_multiple_of(every as u64)
+}

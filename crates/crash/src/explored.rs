@@ -1,0 +1,346 @@
+//! Explorations of power cuts that are kept in `docs/explored`, and the tables of `docs/TESTING.md`
+//! that are made from them: `make explored`.
+//!
+//! A row says at which commit it was made. Where the code that it judges, or the judge, has changed
+//! since, it is marked: the build of the report ([`BUILD`]) is then another than that of this
+//! program.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::exploration::{BUILD, Exploration, Plan, Shard, grouped};
+use crate::report::{Counts, Violation};
+use crate::states::Effort;
+use crate::turns::Order;
+use crate::workloads::Choice;
+use crate::workloads::sequences::Sample;
+use stetfs_testkit::document;
+
+const TARGETS: [(&str, &str); 18] = [
+    ("jbd2-journal", "jbd2 journal ext4-1k"),
+    ("jbd2-ordered", "jbd2 ordered ext4-1k"),
+    ("jbd2-writeback", "jbd2 writeback ext4-1k"),
+    ("jbd2-async", "jbd2 journal,journal_async_commit ext4-1k"),
+    ("shortcut-blk", "shortcut -,variant=blk ext4-1k"),
+    ("shortcut-blk-s", "shortcut -,variant=blk-s ext4-1k"),
+    ("shortcut-diff", "shortcut -,variant=diff ext4-1k"),
+    ("shortcut-adp-s", "shortcut -,variant=adp-s ext4-1k"),
+    ("jftl-journal", "jftl journal ext4-1k"),
+    ("jftl-journal-off", "jftl journal,remap=off ext4-1k"),
+    ("jftl-ordered", "jftl ordered ext4-1k"),
+    ("jftl-ordered-off", "jftl ordered,remap=off ext4-1k"),
+    ("dj-journal", "dj journal ext4-1k"),
+    ("dj-ordered", "dj ordered ext4-1k"),
+    ("ubj", "ubj - ext4-1k"),
+    ("ubj-range", "ubj -,cow=range ext4-1k"),
+    ("tinca", "tinca - ext4-1k"),
+    ("spindle", "spindle - ext4-1k"),
+];
+
+/// What is run: its name, how the command is told, lengths of sequences, and whether the scripts.
+const CHOICES: [(&str, &str, &[usize], bool); 2] = [
+    ("short", "--ops 1 --scripts", &[1], true),
+    ("pairs", "--ops 2", &[2], false),
+];
+
+/// An exploration of which a report is kept.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The name of the row, and of its file.
+    pub id: String,
+    /// What is judged.
+    pub target: &'static str,
+    /// The options of `stetfs crash`.
+    pub options: &'static str,
+    /// Which workloads.
+    pub choice: Choice,
+}
+
+impl Row {
+    /// All rows, in their order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        CHOICES
+            .iter()
+            .flat_map(|(choice, options, lengths, scripts)| {
+                TARGETS.iter().map(move |(name, target)| Self {
+                    id: format!("{name}-{choice}"),
+                    target,
+                    options,
+                    choice: Choice {
+                        lengths: lengths.to_vec(),
+                        sample: Sample {
+                            pairs: 100,
+                            triples: 1000,
+                            seed: 1,
+                        },
+                        random: 0,
+                        scripts: *scripts,
+                        orders: vec![Order::InOrder, Order::EachHandle, Order::Overlap(1)],
+                    },
+                })
+            })
+    }
+
+    /// How much is looked at.
+    pub fn effort(&self) -> Effort {
+        Effort::default()
+    }
+
+    /// What is to be run.
+    ///
+    /// # Errors
+    /// The target is none.
+    pub fn plan(&self) -> Result<Plan> {
+        let target = self.target.parse()?;
+        let choice = self.choice.clone();
+        Ok(Plan::new(
+            target,
+            self.effort(),
+            choice,
+            Vec::new(),
+            Shard::WHOLE,
+        ))
+    }
+}
+
+/// A row's report.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept {
+    /// The commit at which it was made.
+    pub commit: String,
+    /// What it was not to exceed.
+    pub budget: Option<String>,
+    /// What it gave.
+    #[serde(flatten)]
+    pub exploration: Exploration,
+}
+
+impl Kept {
+    /// Of violations only what replays them.
+    pub fn new(commit: String, budget: Option<String>, mut exploration: Exploration) -> Self {
+        for violation in &mut exploration.report.violations {
+            *violation = Violation {
+                why: violation.why.lines().next().unwrap_or_default().to_owned(),
+                left: String::new(),
+                minimized: None,
+                ..violation.clone()
+            };
+        }
+        Self {
+            commit,
+            budget,
+            exploration,
+        }
+    }
+
+    /// Whether what it judges or what judges has changed since.
+    pub fn is_old(&self) -> bool {
+        self.exploration.asked.build != BUILD
+    }
+}
+
+/// The reports that are kept in the tree.
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// In this directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The names of what is kept.
+    ///
+    /// # Errors
+    /// Of the directory.
+    pub fn names(&self) -> Result<Vec<String>> {
+        let files = match fs::read_dir(&self.dir) {
+            Ok(files) => files,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error).context(self.dir.display().to_string()),
+        };
+        let names = files.map(|file| {
+            let path = file?.path();
+            let stem = path.file_stem().unwrap_or_default();
+            Ok(stem.to_string_lossy().into_owned())
+        });
+        names.collect()
+    }
+
+    /// The report that is kept under a name.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, name: &str) -> Result<Kept> {
+        let path = self.path(name);
+        let at = || path.display().to_string();
+        serde_json::from_slice(&fs::read(&path).with_context(at)?).with_context(at)
+    }
+
+    /// Keeps a report.
+    ///
+    /// # Errors
+    /// Of the file.
+    pub fn write(&self, name: &str, kept: &Kept) -> Result<()> {
+        let path = self.path(name);
+        let at = || path.display().to_string();
+        fs::create_dir_all(&self.dir).with_context(at)?;
+        let text = serde_json::to_string_pretty(kept)? + "\n";
+        fs::write(&path, text).with_context(at)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name).with_extension("json")
+    }
+
+    /// The document with its tables made anew.
+    ///
+    /// # Errors
+    /// A report that cannot be read; a marker that is not ended.
+    pub fn render(&self, document: &str) -> Result<String> {
+        document::render(document, "<!-- explored: ", |_| {
+            let names = self.names()?;
+            let (kept, missing): (Vec<_>, Vec<_>) =
+                Row::all().partition(|row| names.contains(&row.id));
+            let kept = kept
+                .into_iter()
+                .map(|row| Ok((self.read(&row.id)?, row)))
+                .collect::<Result<Vec<_>>>()?;
+            let missing: Vec<_> = missing.into_iter().map(|row| row.id).collect();
+            Ok(tables(&kept, &missing))
+        })
+    }
+}
+
+/// The document of which the tables are made, and where the reports are, in a tree.
+pub fn places(root: &Path) -> (PathBuf, Store) {
+    (
+        root.join("docs/TESTING.md"),
+        Store::new(root.join("docs/explored")),
+    )
+}
+
+type Column = (&'static str, fn(&Kept) -> String);
+
+/// A column with a number of the report.
+macro_rules! number {
+    ($name:literal, $number:expr) => {
+        ($name, |kept| {
+            let number: fn(&Counts) -> u64 = $number;
+            grouped(number(&kept.exploration.report.counts))
+        })
+    };
+}
+
+const GAVE: [Column; 14] = [
+    ("commit", |kept| match kept.is_old() {
+        true => format!("{}, {OLD}", kept.commit),
+        false => kept.commit.clone(),
+    }),
+    number!("workloads", |c| c.workloads),
+    number!("orders besides", |c| c.orders),
+    number!("moments", |c| c.moments),
+    number!("states", |c| c.states),
+    number!("after a second cut", |c| c.nested),
+    number!("after going on", |c| c.chained),
+    number!("recoveries", |c| c.recoveries),
+    number!("shown to e2fsck", |c| c.e2fsck),
+    number!("which agreed", |c| c.e2fsck_agreed),
+    number!("replayed by e2fsck too", |c| c.replayed),
+    number!("to the same", |c| c.replayed_alike),
+    ("seconds", |kept| {
+        format!("{:.0}", kept.exploration.report.seconds)
+    }),
+    number!("violations", |c| c.violations),
+];
+
+const LEFT_OUT: [Column; 10] = [
+    ("workloads cut off by the budget", |kept| {
+        let unfinished = kept.exploration.report.counts.workloads_unfinished;
+        match &kept.budget {
+            Some(budget) if unfinished > 0 => format!("{} ({budget})", grouped(unfinished)),
+            _ => grouped(unfinished),
+        }
+    }),
+    ("sequences not drawn", |kept| {
+        grouped(kept.exploration.sequences_not_drawn)
+    }),
+    ("seeds of overlapping orders drawn", |kept| {
+        grouped(kept.exploration.orders.overlap_seeds)
+    }),
+    number!("moments", |c| c.moments_left_out),
+    number!("states", |c| c.states_left_out),
+    number!("recoveries not cut again", |c| c
+        .recoveries
+        .saturating_sub(c.recoveries_cut)),
+    number!("moments of recoveries", |c| c.nested_moments_left_out),
+    number!("states after a second cut", |c| c.nested_left_out),
+    number!("moments after going on", |c| c.chained_moments_left_out),
+    number!("states after going on", |c| c.chained_left_out),
+];
+
+/// What is said of a row when the code has changed since.
+pub const OLD: &str = "**older than the code**";
+
+/// The tables of these rows; `missing` are those of which no report is kept.
+pub fn tables(kept: &[(Kept, Row)], missing: &[String]) -> String {
+    let mut text = String::new();
+    if !kept.is_empty() {
+        text += "What was looked at:\n\n";
+        text += &table(kept, &GAVE);
+        text += "\nWhat was not:\n\n";
+        text += &table(kept, &LEFT_OUT);
+    }
+    for (kept, row) in kept {
+        for violation in &kept.exploration.report.violations {
+            let Violation { fault, case, .. } = violation;
+            let _ = writeln!(text, "\n{}: {fault}: `{case}`", row.id);
+        }
+    }
+    if !missing.is_empty() {
+        let _ = writeln!(text, "\nNot made yet: {}.", missing.join(", "));
+    }
+    text.trim_start().to_owned()
+}
+
+fn table(kept: &[(Kept, Row)], columns: &[Column]) -> String {
+    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+    let mut text = format!("| row | {} |\n", names.join(" | "));
+    text += &format!("|---|{}\n", "---|".repeat(columns.len()));
+    for (kept, row) in kept {
+        let cells: Vec<_> = columns.iter().map(|(_, cell)| cell(kept)).collect();
+        let _ = writeln!(
+            text,
+            "| {}: {}, {} | {} |",
+            row.id,
+            row.target,
+            row.options,
+            cells.join(" | ")
+        );
+    }
+    text
+}
+
+/// The rows whose names contain one of these words; all of them when it is `all`.
+///
+/// # Errors
+/// A word that no row has.
+pub fn find(words: &[String]) -> Result<Vec<Row>> {
+    let has = |row: &Row, word: &String| word == "all" || row.id.contains(word.as_str());
+    for word in words {
+        let ids = || Row::all().map(|row| row.id).collect::<Vec<_>>().join(", ");
+        ensure!(
+            Row::all().any(|row| has(&row, word)),
+            "there is no row {word}; there are {}",
+            ids()
+        );
+    }
+    let is_chosen = |row: &Row| words.iter().any(|word| has(row, word));
+    Ok(Row::all().filter(is_chosen).collect())
+}

@@ -1,0 +1,433 @@
+//! Which states need not be recovered, because one that is the same to the recovery already was.
+//!
+//! Recovering and judging a state is a function of what is read from the media before it is written
+//! there ([`Watched::read`]): the same bytes in these units, the same outcome, whatever the others
+//! hold. Most of what a power cut keeps or loses is never read - the body of a transaction that has
+//! no commit record, the homes that a replay is about to write - so thousands of states have the
+//! outcome of one. This presumes that the code under test is deterministic; a share of the folded
+//! states is recovered all the same, to see that it is so.
+//!
+//! A state is described by the units in which it differs from one reference, each with a *delta*:
+//! the difference of the hashes of its content and the reference's. Sums of deltas (64 bits) then
+//! tell contents apart, of everything or of a set of units.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use stetfs_media::sim::Keep;
+
+use super::media::{Contents, UNIT, Unit};
+use super::moment::{AtomOf, Moment, Piece};
+use super::watch::UnitSet;
+
+/// Units that differ from the reference, each with its delta.
+pub type Deltas = BTreeMap<Unit, u64>;
+
+/// What a word of a unit adds to the hash of the whole: a folded multiplication, as in wyhash. Not
+/// for adversaries.
+fn word_hash(unit: Unit, at: usize, word: u64) -> u64 {
+    let place = ((u64::from(unit) << 6) | (at as u64 / 8)).wrapping_mul(0xa076_1d64_78bd_642f);
+    let product = u128::from(word ^ place) * u128::from(place ^ 0xe703_7ed1_a0b4_28db);
+    product as u64 ^ (product >> 64) as u64
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+/// The difference that these bytes make, in whole words at byte `at` of a unit, to those that are
+/// there in the reference.
+fn delta(unit: Unit, at: usize, bytes: &[u8], reference: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(8).zip(reference[at..].chunks_exact(8));
+    let places = (at..).step_by(8);
+    sum(places
+        .zip(words)
+        .filter(|(_, (a, b))| a != b)
+        .map(|(at, (a, b))| {
+            word_hash(unit, at, word(a)).wrapping_sub(word_hash(unit, at, word(b)))
+        }))
+}
+
+/// Follows contents that differ little from one to the next, and says how each differs from the
+/// reference.
+#[derive(Clone)]
+pub struct Differ {
+    reference: Contents,
+    last: Contents,
+    deltas: Deltas,
+}
+
+impl Differ {
+    /// A differ that stands at the reference.
+    pub fn new(reference: Contents) -> Self {
+        Self {
+            last: reference.clone(),
+            reference,
+            deltas: Deltas::new(),
+        }
+    }
+
+    /// Goes on to `contents`, in time proportional to what has changed since the last.
+    pub fn go_to(&mut self, contents: &Contents) -> &Deltas {
+        for unit in contents.unshared(&self.last) {
+            let (now, before) = (contents.unit(unit), self.reference.unit(unit));
+            match delta(unit, 0, &now, &before) {
+                0 => self.deltas.remove(&unit),
+                delta => self.deltas.insert(unit, delta),
+            };
+        }
+        self.last = contents.clone();
+        &self.deltas
+    }
+}
+
+/// The states of a moment, each told by its deltas without being built.
+pub struct States {
+    /// Deltas of what is the same in all states.
+    fixed: Vec<(Unit, u64)>,
+    /// The sum of them.
+    fixed_sum: u64,
+    /// What atoms write, and what is there when none of them is.
+    places: Vec<Place>,
+    /// What each relevant atom does, by its number.
+    effects: Vec<(usize, Effect)>,
+}
+
+/// A piece that atoms write: a whole sector, of which a delta tells the content, or a word, of
+/// which atoms may write a part.
+#[derive(Clone, Copy)]
+struct Place {
+    unit: Unit,
+    /// The byte in the unit and, for a word, its content in the reference.
+    word: Option<(usize, u64)>,
+    /// Without any of the atoms: the delta, or the word.
+    absent: u64,
+}
+
+/// What an atom makes of a place.
+#[derive(Clone, Copy)]
+enum Effect {
+    /// It is this, all of it.
+    Sector { place: usize, delta: u64 },
+    /// These bits of the word are those.
+    Word { place: usize, mask: u64, bits: u64 },
+}
+
+/// One state of [`States`]: the deltas of the places.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    places: Vec<u64>,
+    sum: u64,
+}
+
+impl State {
+    /// What tells its content from that of every other state of the run.
+    pub fn key(&self) -> u64 {
+        self.sum
+    }
+}
+
+impl States {
+    /// The states of `moment`; none when it has an atom in several units, or sectors and words in
+    /// one.
+    pub fn of(moment: &Moment<'_>, relevant: &[AtomOf], differ: &mut Differ) -> Option<Self> {
+        // Whatever is certain, the rest absent. An atom that makes a difference is not covered by
+        // anything certain.
+        let certain = moment.contents_of(|_| false);
+        differ.go_to(&certain);
+        let mut made = Self {
+            fixed: Vec::new(),
+            fixed_sum: 0,
+            places: Vec::new(),
+            effects: Vec::new(),
+        };
+        let mut known: BTreeMap<(Unit, usize), usize> = BTreeMap::new();
+        // Of each unit with places: whether that is one for all of it, and what of its delta is
+        // theirs.
+        let mut units: BTreeMap<Unit, (bool, u64)> = BTreeMap::new();
+        for atom in relevant {
+            let piece = moment.piece(atom)?;
+            let whole = piece.bytes.len() as u64 == UNIT;
+            let (is_whole, taken) = units.entry(piece.unit).or_insert((whole, 0));
+            if *is_whole != whole || !whole && piece.at % 8 + piece.bytes.len() > 8 {
+                return None;
+            }
+            let at = if whole { 0 } else { piece.at / 8 * 8 };
+            let place = *known.entry((piece.unit, at)).or_insert_with(|| {
+                let there = &certain.unit(piece.unit)[at..];
+                let reference = &differ.reference.unit(piece.unit);
+                let len = if whole { UNIT as usize } else { 8 };
+                let delta = delta(piece.unit, at, &there[..len], reference);
+                *taken = taken.wrapping_add(delta);
+                made.places.push(Place {
+                    unit: piece.unit,
+                    word: (!whole).then(|| (at, word(&reference[at..at + 8]))),
+                    absent: if whole { delta } else { word(&there[..8]) },
+                });
+                made.places.len() - 1
+            });
+            made.effects
+                .push((atom.number, made.effect(place, &piece, differ)));
+        }
+        for (unit, delta) in &differ.deltas {
+            let (_, taken) = units.get(unit).unwrap_or(&(false, 0));
+            made.fixed.push((*unit, delta.wrapping_sub(*taken)));
+        }
+        made.fixed_sum = sum(made.fixed.iter().map(|(_, delta)| *delta));
+        Some(made)
+    }
+
+    fn effect(&self, place: usize, piece: &Piece<'_>, differ: &Differ) -> Effect {
+        if self.places[place].word.is_none() {
+            let reference = differ.reference.unit(piece.unit);
+            let delta = delta(piece.unit, 0, piece.bytes, &reference);
+            return Effect::Sector { place, delta };
+        }
+        let (mut mask, mut bits) = ([0; 8], [0; 8]);
+        let at = piece.at % 8;
+        mask[at..at + piece.bytes.len()].fill(0xff);
+        bits[at..at + piece.bytes.len()].copy_from_slice(piece.bytes);
+        Effect::Word {
+            place,
+            mask: u64::from_le_bytes(mask),
+            bits: u64::from_le_bytes(bits),
+        }
+    }
+
+    /// The one state of which these are the deltas.
+    pub fn single(deltas: &Deltas) -> Self {
+        Self {
+            fixed_sum: sum(deltas.values().copied()),
+            fixed: deltas.iter().map(|(unit, delta)| (*unit, *delta)).collect(),
+            places: Vec::new(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// The state in which just those atoms are there.
+    pub fn state(&self, keep: &Keep) -> State {
+        let mut places: Vec<u64> = self.places.iter().map(|place| place.absent).collect();
+        for (number, effect) in &self.effects {
+            if !keep.keeps(*number) {
+                continue;
+            }
+            match *effect {
+                Effect::Sector { place, delta } => places[place] = delta,
+                Effect::Word { place, mask, bits } => {
+                    places[place] = places[place] & !mask | bits;
+                }
+            }
+        }
+        for (now, place) in places.iter_mut().zip(&self.places) {
+            if let Some((at, reference)) = place.word {
+                let hash = |word| word_hash(place.unit, at, word);
+                *now = hash(*now).wrapping_sub(hash(reference));
+            }
+        }
+        let sum = self.fixed_sum.wrapping_add(sum(places.iter().copied()));
+        State { places, sum }
+    }
+}
+
+fn sum(deltas: impl Iterator<Item = u64>) -> u64 {
+    deltas.fold(0, u64::wrapping_add)
+}
+
+/// The outcomes so far, found by what they depended on.
+pub struct Folds<T> {
+    groups: Vec<Group<T>>,
+}
+
+/// Outcomes that depended on the same units.
+struct Group<T> {
+    read: UnitSet,
+    by_content: HashMap<u64, T>,
+}
+
+impl<T> Default for Folds<T> {
+    fn default() -> Self {
+        Self { groups: Vec::new() }
+    }
+}
+
+impl<T: Copy> Folds<T> {
+    /// Prepares looking up the states of a moment.
+    pub fn look_at<'a>(&self, states: &'a States) -> View<'a> {
+        View {
+            states,
+            groups: self
+                .groups
+                .iter()
+                .map(|group| Part::of(states, &group.read))
+                .collect(),
+        }
+    }
+
+    /// The outcome of a state, when it is known by what it depends on.
+    pub fn find(&self, view: &mut View<'_>, state: &State) -> Option<T> {
+        for group in &self.groups[view.groups.len()..] {
+            view.groups.push(Part::of(view.states, &group.read));
+        }
+        let mut parts = self.groups.iter().zip(&view.groups);
+        parts.find_map(|(group, part)| group.by_content.get(&part.key(state)).copied())
+    }
+
+    /// Notes the outcome of a state that was recovered, and what it depended on.
+    pub fn add(&mut self, view: &View<'_>, state: &State, read: &UnitSet, outcome: T) {
+        let key = Part::of(view.states, read).key(state);
+        let group = match self.groups.iter().position(|group| group.read == *read) {
+            Some(at) => &mut self.groups[at],
+            None => {
+                self.groups.push(Group {
+                    read: read.clone(),
+                    by_content: HashMap::new(),
+                });
+                self.groups.last_mut().expect("pushed now")
+            }
+        };
+        group.by_content.insert(key, outcome);
+    }
+
+    /// Different sets of units that outcomes depended on.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+}
+
+/// The states of a moment as each group sees them.
+pub struct View<'a> {
+    states: &'a States,
+    groups: Vec<Part>,
+}
+
+/// Of a moment's states what lies in a set of units.
+struct Part {
+    fixed_sum: u64,
+    places: Vec<usize>,
+}
+
+impl Part {
+    fn of(states: &States, units: &UnitSet) -> Self {
+        let fixed = states
+            .fixed
+            .iter()
+            .filter(|(unit, _)| units.contains(*unit));
+        let places = states.places.iter().enumerate();
+        let inside = places.filter(|(_, place)| units.contains(place.unit));
+        Self {
+            fixed_sum: sum(fixed.map(|(_, delta)| *delta)),
+            places: inside.map(|(n, _)| n).collect(),
+        }
+    }
+
+    fn key(&self, state: &State) -> u64 {
+        let places = sum(self.places.iter().map(|n| state.places[*n]));
+        self.fixed_sum.wrapping_add(places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stetfs_media::{Cause, Class, Image, Tag};
+
+    use super::*;
+    use crate::media::{Kind, Media};
+    use crate::states::Effort;
+    use stetfs_testkit::rng::Rng;
+
+    const SIZE: u64 = 16 << 10;
+
+    fn changes(media: &Media, kind: Kind, rng: &mut Rng) {
+        let tag = Tag::new(Class::Data, Cause::Home);
+        let dev = media.shown().expect("a device").home;
+        for _ in 0..40 {
+            let mut bytes = vec![0; 512 * (1 + rng.below(4) as usize)];
+            rng.fill(&mut bytes);
+            let at = rng.below(8) * 512;
+            match (rng.below(5), dev.pmem().filter(|_| kind == Kind::Pmem)) {
+                (0, _) => dev.flush(Cause::Log).expect("a flush"),
+                (1, None) => dev.write_durable(at, &[&bytes], tag).expect("a write"),
+                (1 | 2, Some(pmem)) => {
+                    let len = 1 + rng.below(30) as usize;
+                    let at = at + rng.below(300);
+                    pmem.store(at, &bytes[..len], tag).expect("a store");
+                    if rng.chance(50) {
+                        pmem.flush(at, len as u64, tag).expect("a flush of lines");
+                    }
+                }
+                (3, _) => {
+                    // What is there already.
+                    dev.read_at(at, &mut bytes, tag).expect("a read");
+                    dev.write_at(at, &bytes, tag).expect("a write");
+                }
+                _ => dev.write_at(at, &bytes, tag).expect("a write"),
+            }
+        }
+    }
+
+    /// The key of a state that is not built must be that of the content when it is.
+    #[test]
+    fn keys_tell_contents_apart() {
+        for (seed, kind) in (0..20).flat_map(|seed| [(seed, Kind::Block), (seed, Kind::Pmem)]) {
+            let mut rng = Rng::new(seed);
+            let start = Contents::new(vec![(kind, Image::new(SIZE))]);
+            let media = Media::new(&start);
+            changes(&media, kind, &mut rng);
+            let tapes = media.tapes();
+            let mut differ = Differ::new(start.clone());
+            let mut by_key: HashMap<u64, Contents> = HashMap::new();
+            for moment in tapes.moments(0..) {
+                let relevant = moment.relevant();
+                let states = States::of(&moment, &relevant, &mut differ).expect("no discards");
+                for keep in Effort::default().choices(&relevant, &mut rng) {
+                    let key = states.state(&keep).key();
+                    let left = moment.contents(&keep);
+                    let built = States::single(Differ::new(start.clone()).go_to(&left));
+                    let shown = format!("seed {seed}, {kind:?}, {} {keep}", moment.at());
+                    assert_eq!(key, built.state(&Keep::All).key(), "{shown}");
+                    let same = by_key.entry(key).or_insert_with(|| left.clone());
+                    assert_eq!(*same, left, "{shown}");
+                }
+            }
+            assert!(
+                by_key.len() > 100,
+                "seed {seed}, {kind:?}: {}",
+                by_key.len()
+            );
+        }
+    }
+
+    /// A state is folded into one that holds the same where that one was read, and into no other.
+    #[test]
+    fn states_fold_by_what_was_read() {
+        let start = Contents::of_block_device(Image::new(SIZE));
+        let media = Media::new(&start);
+        let tag = Tag::new(Class::Data, Cause::Home);
+        media
+            .shown()
+            .expect("a device")
+            .home
+            .write_at(0, &[7; 3 * 512], tag)
+            .expect("a write");
+        let tapes = media.tapes();
+        let mut differ = Differ::new(start.clone());
+        let moment = tapes.moment(1).expect("the end");
+        let states = States::of(&moment, &moment.relevant(), &mut differ).expect("states");
+        // A reader of the first two sectors, which wrote the second before.
+        let reader = Media::new(&start);
+        let dev = reader.shown_watched().expect("a device").home;
+        dev.write_at(512, &[1; 512], tag).expect("a write");
+        dev.read_at(0, &mut [0; 1024], tag).expect("a read");
+        let read = reader.watched().read;
+        assert!(read.contains(0) && !read.contains(1) && !read.contains(2));
+        let mut folds = Folds::default();
+        let state = |keep: &str| states.state(&keep.parse().expect("a choice"));
+        let mut view = folds.look_at(&states);
+        folds.add(&view, &state("only:0"), &read, 1);
+        for (keep, found) in [("only:0,2", Some(1)), ("all", Some(1)), ("only:1,2", None)] {
+            assert_eq!(folds.find(&mut view, &state(keep)), found, "{keep}");
+        }
+        folds.add(&view, &state("none"), &read, 2);
+        assert_eq!(folds.find(&mut view, &state("only:1,2")), Some(2));
+    }
+}

@@ -1,0 +1,319 @@
+//! One run of a workload on simulated media, with the model beside it.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use stetfs_fuse::errno::of_kind;
+use stetfs_media::BlockDev;
+
+use super::caught::caught;
+use super::media::{Contents, Media};
+use super::moment::Tapes;
+use super::oracle::Oracle;
+use super::target::Target;
+use super::turns::{Order, Turns};
+use super::workload::Workload;
+use stetfs_testkit::world::library::Library;
+use stetfs_testkit::world::model::Model;
+use stetfs_testkit::world::op::Op;
+use stetfs_testkit::world::{Outcome, Reply, World, moment};
+
+/// Something in front of the home device, through which the volume under test sees it: a liar, for
+/// tests of the judge.
+pub type Front<'a> = &'a (dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev> + Sync);
+
+/// A run: every change of the media, and the states that the operations went through.
+pub struct Record {
+    /// What was run on.
+    pub target: Target,
+    /// Every change of the media.
+    pub tapes: Tapes,
+    /// What the media held when the setup was durable, or before the mount when there is no setup.
+    pub start: Contents,
+    /// How many changes there had been then: the power is cut from there on.
+    pub begin: u64,
+    /// What may be found: state n is that after n operations.
+    pub oracle: Oracle,
+    /// Of each operation, and of the unmount at the end.
+    marks: Vec<Mark>,
+}
+
+/// An operation of a run.
+struct Mark {
+    /// How many changes of the media there had been when it began.
+    begun: u64,
+    /// And when it returned.
+    returned: u64,
+    /// The state that it vouches for when it has returned.
+    vouches: usize,
+}
+
+/// An answer that is not the model's.
+#[derive(Debug, thiserror::Error)]
+#[error("operation {number}, \"{line}\", answers {found}; the model says {expected}")]
+pub struct WrongAnswer {
+    number: usize,
+    line: String,
+    found: String,
+    expected: String,
+}
+
+impl Record {
+    /// Runs the workload on a volume with these contents, as [`Target::contents`] makes it, and
+    /// unmounts it.
+    ///
+    /// # Errors
+    /// [`WrongAnswer`], [`Panicked`](super::caught::Panicked), or the volume cannot be mounted or
+    /// unmounted.
+    pub fn make(target: &Target, fresh: &Contents, workload: &Workload) -> Result<Self> {
+        Self::make_behind(target, fresh, workload, None)
+    }
+
+    /// The same behind something in front of the device.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn make_behind(
+        target: &Target,
+        fresh: &Contents,
+        workload: &Workload,
+        front: Option<Front<'_>>,
+    ) -> Result<Self> {
+        caught(|| Self::run(target, fresh, workload, front))?
+    }
+
+    fn run(
+        target: &Target,
+        fresh: &Contents,
+        workload: &Workload,
+        front: Option<Front<'_>>,
+    ) -> Result<Self> {
+        let media = Media::new(fresh);
+        let turns = Turns::new(workload.order);
+        let mut shown = match workload.order {
+            Order::InOrder => media.shown()?,
+            Order::EachHandle | Order::Overlap(_) => media.shown_to(&turns)?,
+        };
+        if let Some(front) = front {
+            shown.home = front(shown.home);
+        }
+        let mounted = Library::mount(shown, target.options());
+        let (mut library, _) = mounted.context("mounting")?;
+        let mut model = Model::new(target.volume.rules());
+        model.set_time(moment(0));
+        for (i, op) in workload.setup.iter().enumerate() {
+            let expected = foretell(&mut model, &library, op);
+            agree(i, op, expected, library.apply(op)).context("in the setup")?;
+        }
+        let (begin, start) = match workload.setup.is_empty() {
+            true => (0, fresh.clone()),
+            false => {
+                library.fs().sync().context("syncing the setup")?;
+                (media.changes(), media.contents())
+            }
+        };
+        let run = (&media, &mut library, &turns);
+        Self::finish(target, run, model, workload, begin, start)
+    }
+
+    /// Goes on after a power cut that left this, which holds a state of the model: mounts it and
+    /// carries out the operations. The power is cut from the end of the recovery on.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub fn go_on(
+        target: &Target,
+        left: &Contents,
+        state: &Model,
+        workload: &Workload,
+    ) -> Result<Self> {
+        caught(|| {
+            let media = Media::new(left);
+            let mounted = Library::mount_as_it_is(media.shown()?, target.options());
+            let (mut library, _) = mounted.context("mounting what was left")?;
+            let mut model = state.clone();
+            model.cut_off();
+            let (begin, start) = (media.changes(), media.contents());
+            let run = (&media, &mut library, &Turns::new(workload.order));
+            Self::finish(target, run, model, workload, begin, start)
+        })?
+    }
+
+    fn finish(
+        target: &Target,
+        (media, library, turns): (&Media, &mut Library, &Arc<Turns>),
+        mut model: Model,
+        workload: &Workload,
+        begin: u64,
+        start: Contents,
+    ) -> Result<Self> {
+        let promise = library.fs().terms().promise;
+        let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
+        let (handle, relocates) = (
+            library.fs().handle_write_max(),
+            library.fs().terms().relocates,
+        );
+        let between = states.iter().zip(&workload.ops).map(|(state, op)| {
+            let mut before = state.clone();
+            before.set_time(moment(state.steps()));
+            before.between(op, handle, relocates)
+        });
+        let between: Vec<_> = between.collect();
+        let begun = media.changes();
+        library.unmount().context("unmounting")?;
+        marks.push(Mark {
+            begun,
+            returned: media.changes(),
+            vouches: workload.ops.len(),
+        });
+        Ok(Self {
+            target: target.clone(),
+            tapes: media.tapes(),
+            start,
+            begin,
+            oracle: Oracle::new(states, &between, promise),
+            marks,
+        })
+    }
+
+    /// The states that a cut after `at` changes may leave: from the newest that was vouched for
+    /// before it to that of the last operation that had begun.
+    pub fn allowed(&self, at: u64) -> RangeInclusive<usize> {
+        let begun = self.marks.partition_point(|mark| mark.begun <= at);
+        let returned = self.marks.iter().filter(|mark| mark.returned <= at);
+        let vouched = returned.map(|mark| mark.vouches).max();
+        // The last mark is the unmount's, which changes nothing that can be seen.
+        vouched.unwrap_or(0)..=begun.min(self.marks.len() - 1)
+    }
+
+    /// The moments at which somebody was told that what he had done is durable.
+    pub fn told(&self) -> impl Iterator<Item = u64> {
+        let more = |&(before, mark): &(&Mark, &Mark)| mark.vouches > before.vouches;
+        let pairs = self
+            .marks
+            .iter()
+            .zip(self.marks.iter().skip(1))
+            .filter(more);
+        let told = pairs.map(|(_, mark)| mark.returned);
+        told.filter(|at| (self.begin..=self.tapes.changes()).contains(at))
+    }
+
+    /// Moments from the end of the setup to the end of the unmount.
+    pub fn moments(&self) -> u64 {
+        self.tapes.changes() - self.begin + 1
+    }
+}
+
+/// Syncs that are under way at once, beside the operation of the first thread.
+const SYNCS: usize = 3;
+
+/// Carries out the operations of a workload in its order; the states that they go through, and of
+/// each operation its mark.
+fn carry_out(
+    workload: &Workload,
+    turns: &Arc<Turns>,
+    media: &Media,
+    model: &mut Model,
+    library: &mut Library,
+) -> Result<(Vec<Model>, Vec<Mark>)> {
+    let setup = model.steps();
+    let mut states = vec![model.clone()];
+    let mut marks: Vec<Mark> = Vec::new();
+    let returned = Mutex::new(Vec::new());
+    let drained = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let drive = turns.drive();
+        for (i, op) in workload.ops.iter().enumerate() {
+            if turns.overlap() && turns.chance(30) {
+                turns.until(SYNCS - 1);
+                let (number, drained) = (turns.add(), &drained);
+                let drain = library.drain();
+                scope.spawn(move || {
+                    let done = turns.run(number, || caught(|| drain.run()));
+                    drained.lock().push(done);
+                });
+                turns.stop(Some(number));
+            }
+            let begun = media.changes();
+            let expected = foretell(model, library, op);
+            let mut mark = Mark {
+                begun,
+                returned: u64::MAX,
+                vouches: model.vouched().saturating_sub(setup),
+            };
+            states.push(model.clone());
+            let sync = turns.overlap().then(|| library.sync_op(op));
+            match sync.flatten() {
+                Some(Ok(sync)) => {
+                    turns.until(SYNCS - 1);
+                    let (number, returned) = (turns.add(), &returned);
+                    scope.spawn(move || {
+                        let done = turns.run(number, || {
+                            let done = caught(|| sync.run());
+                            (done, media.changes())
+                        });
+                        returned.lock().push((i, done));
+                    });
+                    turns.stop(Some(number));
+                }
+                _ => {
+                    if *op == Op::Remount {
+                        turns.until(0);
+                    }
+                    agree(i, op, expected, library.apply(op))?;
+                    mark.returned = media.changes();
+                }
+            }
+            marks.push(mark);
+            if turns.overlap() && turns.chance(50) {
+                turns.stop(None);
+            }
+        }
+        turns.until(0);
+        drop(drive);
+        Ok::<_, anyhow::Error>(())
+    })?;
+    for done in drained.into_inner() {
+        done?.context("committing and writing home in the background")?;
+    }
+    for (i, (done, at)) in returned.into_inner() {
+        let found = done?.map_err(|error| of_kind(error.kind()));
+        if found == Err(Errno::STALE) {
+            // What it was to sync was removed meanwhile, which nobody has told the library it is
+            // still used. It vouches for nothing.
+            continue;
+        }
+        agree(
+            i,
+            &workload.ops[i],
+            Ok(Reply::Done),
+            found.map(|()| Reply::Done),
+        )?;
+        marks[i].returned = at;
+    }
+    Ok((states, marks))
+}
+
+/// What the model says to an operation, which it and the library do at the same time.
+fn foretell(model: &mut Model, library: &Library, op: &Op) -> Outcome {
+    let now = moment(model.steps());
+    model.set_time(now);
+    library.set_time(now);
+    model.apply(op)
+}
+
+fn agree(number: usize, op: &Op, expected: Outcome, found: Outcome) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    bail!(WrongAnswer {
+        number: number + 1,
+        line: op.to_string(),
+        found: format!("{found:?}"),
+        expected: format!("{expected:?}"),
+    })
+}

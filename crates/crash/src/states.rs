@@ -1,0 +1,235 @@
+//! Which of the states that a power cut can leave are looked at.
+//!
+//! Of moments, where there are too many, those just before a flush or fence are taken first; in
+//! what may be left then, everything is included that could be left since the one before. Those at
+//! which a sync has returned are taken besides, all of them.
+//!
+//! At a moment n atoms are pending that make a difference: 2^n states. With up to
+//! [`Effort::exhaustive`] atoms every one is taken. With more: none, all, up to
+//! [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order; those
+//! that end with a change first, then those that tear one), all but one and one alone for up to
+//! [`Effort::singles`] atoms spread over them, and [`Effort::random`] subsets by chance. How many
+//! states there would have been is counted beside those that were taken.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use stetfs_media::sim::Keep;
+
+use super::media::Kind;
+use super::moment::AtomOf;
+use super::target::Target;
+use super::turns::Order;
+use super::workload::Workload;
+use stetfs_testkit::rng::Rng;
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Up to so many atoms, every subset.
+    pub exhaustive: usize,
+    /// Beyond that, so many prefixes.
+    pub prefixes: usize,
+    /// And so many atoms are the only one that is missing, and the only one that is there.
+    pub singles: usize,
+    /// And so many subsets by chance.
+    pub random: usize,
+    /// At most so many moments of a workload.
+    pub moments: usize,
+    /// Of the distinct recoveries of a workload, one in so many is cut in its turn, at each of its
+    /// moments. 0: none.
+    pub nest_every: usize,
+    /// At most so many moments of a recovery.
+    pub nest_moments: usize,
+    /// Of the states that read the same as one that was cut again, one in so many is too. 0: none.
+    pub nest_folded: usize,
+    /// Of the distinct recoveries, one in so many is shown to e2fsck. 0: only failures.
+    pub e2fsck_every: usize,
+    /// Of the states that were folded into another one, one in so many is recovered all the same.
+    /// 0: none.
+    pub audit_every: usize,
+    /// Of so many states of a workload the run goes on, to be cut once more.
+    pub chains: usize,
+    /// Of a workload whose operations overlap so many more orders are looked at, only where
+    /// somebody was told that something is durable: most of what goes wrong between threads shows
+    /// there, if it is their order.
+    pub orders: u64,
+    /// Where chance comes from.
+    pub seed: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self {
+            exhaustive: 6,
+            prefixes: 48,
+            singles: 12,
+            random: 12,
+            moments: usize::MAX,
+            nest_every: 1,
+            nest_moments: 64,
+            nest_folded: 32,
+            e2fsck_every: 256,
+            audit_every: 4096,
+            chains: 2,
+            orders: 32,
+            seed: 1,
+        }
+    }
+}
+
+impl Effort {
+    /// As much as does not take too long. The recoveries of a workload of one operation are all cut
+    /// again; those of others are much the same. In memory a commit is dozens of changes of
+    /// hundreds of words, and on flash of hundreds of pages, and nearly every state of them differs
+    /// from the others in what recovery reads.
+    pub fn fitted(self, workload: &Workload, target: &Target) -> Self {
+        let mut fitted = self;
+        match workload.is_long() {
+            true => fitted.moments = fitted.moments.min(160),
+            false => fitted.orders = fitted.orders.min(2),
+        }
+        if workload.operations() > 1 {
+            fitted.nest_every *= 4;
+            fitted.nest_folded = 0;
+        }
+        if target.home != Kind::Block || target.scheme.nvm.is_some() {
+            let (moments, nest_every) = match (workload.is_long(), workload.operations()) {
+                (true, _) => (160, 64),
+                (false, ..=1) => (24, 64),
+                (false, _) => (16, 256),
+            };
+            // A state on flash costs two mounts of the layer.
+            let is_costly = target.home == Kind::Nand && workload.operations() > 1;
+            let moments = match is_costly && !workload.is_long() {
+                true => 6,
+                false => moments,
+            };
+            fitted.moments = fitted.moments.min(moments);
+            fitted.prefixes = fitted.prefixes.min(16);
+            fitted.singles = fitted.singles.min(4);
+            fitted.random = fitted.random.min(6);
+            fitted.nest_every = self.nest_every * nest_every;
+            fitted.nest_moments = fitted.nest_moments.min(12);
+            fitted.nest_folded = 0;
+        }
+        fitted
+    }
+
+    /// Each order in which a workload is carried out, with what is looked at in it: first its own.
+    pub fn looks(self, workload: &Workload, target: &Target) -> Vec<(Workload, Self)> {
+        let fitted = self.fitted(workload, target);
+        let mut looks = vec![(workload.clone(), fitted)];
+        if let Order::Overlap(seed) = workload.order {
+            let others = (1..=fitted.orders).map(|n| Order::Overlap(seed + 1000 * n));
+            looks.extend(others.map(|o| (workload.clone().in_order(o), fitted.brief())));
+        }
+        looks
+    }
+
+    /// All or nothing of what is pending, and only where somebody was told something.
+    fn brief(self) -> Self {
+        Self {
+            exhaustive: 0,
+            prefixes: 0,
+            singles: 0,
+            random: 0,
+            moments: 0,
+            nest_every: 0,
+            nest_folded: 0,
+            e2fsck_every: 0,
+            audit_every: 0,
+            chains: 0,
+            orders: 0,
+            ..self
+        }
+    }
+
+    /// Moments of `all`, at most so many: first of `brims`, the moments just before something
+    /// settles, then others; both evenly spread.
+    pub fn spread(all: Range<u64>, brims: &BTreeSet<u64>, most: usize, rng: &mut Rng) -> Vec<u64> {
+        if (all.end - all.start) as usize <= most {
+            return all.collect();
+        }
+        let (first, rest): (Vec<_>, Vec<_>) = all.partition(|at| brims.contains(at));
+        let mut taken = some_of(&first, most, rng);
+        taken.extend(some_of(&rest, most - taken.len(), rng));
+        taken.sort_unstable();
+        taken
+    }
+
+    /// Lengths of the prefixes that are taken, those that end with a change first.
+    fn prefixes(&self, relevant: &[AtomOf]) -> impl Iterator<Item = usize> {
+        let ends_a_change = |k: &usize| relevant[*k].change() != relevant[k - 1].change();
+        let (whole, torn): (Vec<_>, Vec<_>) = (1..relevant.len()).partition(ends_a_change);
+        let most = self.prefixes;
+        let left = most.saturating_sub(whole.len());
+        let spread = |those: Vec<usize>, most: usize| {
+            let n = those.len().min(most);
+            let nth = move |i: usize| those[i * those.len() / n];
+            (0..n).map(nth).collect::<Vec<_>>()
+        };
+        spread(whole, most).into_iter().chain(spread(torn, left))
+    }
+
+    /// The choices at a moment with these atoms.
+    pub fn choices(&self, relevant: &[AtomOf], rng: &mut Rng) -> Vec<Keep> {
+        let n = relevant.len();
+        let set = |those: &[AtomOf]| those.iter().map(|a| a.number).collect::<BTreeSet<_>>();
+        let mut choices = vec![Keep::All];
+        if n == 0 {
+            return choices;
+        }
+        choices.push(Keep::None);
+        if relevant.iter().all(AtomOf::is_alternative) {
+            // The last is the whole one.
+            let single = |atom: &AtomOf| Keep::Only([atom.number].into());
+            choices.extend(relevant[..n - 1].iter().map(single));
+            return choices;
+        }
+        if n <= self.exhaustive {
+            // Not the empty set and not the whole one.
+            for bits in 1..(1u64 << n) - 1 {
+                let those = (0..n).filter(|i| bits >> i & 1 == 1);
+                choices.push(Keep::Only(those.map(|i| relevant[i].number).collect()));
+            }
+            return choices;
+        }
+        // The atoms of one medium are numbered in their order; those of several are not.
+        let in_order = relevant.is_sorted_by_key(|a| a.number);
+        choices.extend(self.prefixes(relevant).map(|k| match in_order {
+            true => Keep::First(relevant[k].number),
+            false => Keep::Only(set(&relevant[..k])),
+        }));
+        let step = n.div_ceil(self.singles.max(1));
+        let start = rng.below(step as u64) as usize;
+        for atom in relevant.iter().skip(start).step_by(step).take(self.singles) {
+            choices.push(Keep::Without(set(&[*atom])));
+            choices.push(Keep::Only(set(&[*atom])));
+        }
+        choices.extend((0..self.random).map(|_| Keep::Random(rng.below(1 << 20))));
+        choices
+    }
+}
+
+/// At most so many of them, evenly spread from a random start.
+fn some_of(those: &[u64], most: usize, rng: &mut Rng) -> Vec<u64> {
+    if most == 0 {
+        return Vec::new();
+    }
+    let step = those.len().div_ceil(most).max(1);
+    let start = rng.below(step as u64) as usize;
+    those.iter().copied().skip(start).step_by(step).collect()
+}
+
+/// How many states a moment with these atoms has; as many as a `u64` counts when there are more.
+pub fn possible(relevant: &[AtomOf]) -> u64 {
+    if relevant.iter().all(AtomOf::is_alternative) {
+        return relevant.len() as u64 + 1;
+    }
+    u32::try_from(relevant.len())
+        .ok()
+        .and_then(|n| 1u64.checked_shl(n))
+        .unwrap_or(u64::MAX)
+}

@@ -1,0 +1,321 @@
+//! Recovers what a power cut left, looks at it, checks its structure, and writes to it.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use stetfs_check::{Checker, FnSource};
+use stetfs_media::{BlockDev, Class, Image, Tag};
+
+use super::caught::caught;
+use super::media::{Contents, Kind, Media};
+use super::moment::Tapes;
+use super::oracle::{Observation, Oracle};
+use super::report::Fault;
+use super::target::Target;
+use super::watch::Watched;
+use stetfs_testkit::world::library::Library;
+use stetfs_testkit::world::op::{Durable, Op, Payload};
+use stetfs_testkit::world::{Reply, World};
+
+/// What became of a state. It depends only on what was read of it.
+pub struct Outcome {
+    /// What is wrong whatever the volume should hold.
+    pub broken: Option<(Fault, String)>,
+    /// What the volume holds, when it could be recovered.
+    pub seen: Option<Observation>,
+    /// What our checker says of the recovered volume, when there is one.
+    pub structure: Option<Result<(), String>>,
+}
+
+impl Outcome {
+    /// Why it is wrong, whatever the volume should hold.
+    pub fn broken(&self) -> Option<(Fault, String)> {
+        self.broken.clone().or_else(|| match &self.structure {
+            Some(Err(why)) => Some((Fault::Structure, why.clone())),
+            _ => None,
+        })
+    }
+
+    /// Which of the allowed states it is, or why it is wrong.
+    ///
+    /// # Errors
+    /// It is wrong.
+    pub fn judge(
+        &self,
+        oracle: &Oracle,
+        allowed: &RangeInclusive<usize>,
+    ) -> Result<usize, (Fault, String)> {
+        match (self.broken(), &self.seen) {
+            (Some(broken), _) => Err(broken),
+            (None, Some(seen)) => oracle
+                .judge(seen, allowed)
+                .map_err(|why| (Fault::Contents, format!("{why:#}"))),
+            (None, None) => unreachable!("a volume that was not seen is broken"),
+        }
+    }
+}
+
+/// What recovering a state did.
+pub struct Recovery {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// What was read and written.
+    pub watched: Watched,
+    /// The changes from the mount to the unmount: where the power can be cut again.
+    pub tapes: Tapes,
+    /// What the media held after the unmount, when it came to that.
+    pub recovered: Option<Contents>,
+}
+
+/// Recovers states of one target.
+pub struct Subject {
+    target: Target,
+    checker: Checker,
+    uses: Vec<Op>,
+}
+
+impl Subject {
+    /// For this target.
+    pub fn new(target: &Target) -> Self {
+        Self {
+            target: target.clone(),
+            checker: Checker::keeping(10),
+            uses: uses(),
+        }
+    }
+
+    /// Mounts the volume, which recovers it, looks at it, unmounts and checks it, then mounts it
+    /// again, writes, and checks it once more. A panic on the way is a fault like others.
+    pub fn recover(&mut self, left: &Contents) -> Recovery {
+        let media = Media::new(left);
+        let mut steps = Steps::default();
+        let broken = match caught(|| self.run(&media, &mut steps)) {
+            Ok(Ok(())) => None,
+            Ok(Err((fault, error))) => Some((fault, format!("{error:#}"))),
+            Err(panicked) => Some((Fault::Panic, panicked.to_string())),
+        };
+        Recovery {
+            outcome: Outcome {
+                broken,
+                seen: steps.seen,
+                structure: steps.structure,
+            },
+            watched: media.watched(),
+            tapes: steps.tapes.unwrap_or_else(|| media.tapes()),
+            recovered: steps.recovered,
+        }
+    }
+
+    /// Recovers a state and judges it, by e2fsck too; `scratch` is a file for that.
+    ///
+    /// # Errors
+    /// e2fsck cannot be run.
+    pub fn judge(
+        &mut self,
+        left: &Contents,
+        oracle: &Oracle,
+        allowed: &RangeInclusive<usize>,
+        scratch: &Path,
+    ) -> Result<Result<usize, (Fault, String)>> {
+        let recovery = self.recover(left);
+        if let (Some(recovered), Some(ours)) = (&recovery.recovered, &recovery.outcome.structure)
+            && let Err(why) = second_opinion(recovered, ours, scratch)?
+        {
+            return Ok(Err((Fault::Disagreement, why)));
+        }
+        let judged = recovery.outcome.judge(oracle, allowed);
+        if let (Ok(_), Some(seen)) = (&judged, &recovery.outcome.seen)
+            && let Some(Err(why)) = second_replay(&self.target, left, seen, scratch)?
+        {
+            return Ok(Err((Fault::Replay, why)));
+        }
+        Ok(judged)
+    }
+
+    fn run(&mut self, media: &Media, steps: &mut Steps) -> Result<(), (Fault, anyhow::Error)> {
+        let recovery = |error: anyhow::Error| (Fault::Recovery, error);
+        let shown = media.shown_watched().map_err(recovery)?;
+        let options = self.target.options();
+        let (mut library, _) = Library::mount_as_it_is(shown.clone(), options.clone())
+            .context("mounting what was left")
+            .map_err(recovery)?;
+        let seen = Observation::of(&library).map_err(recovery)?;
+        library
+            .unmount()
+            .context("unmounting what was recovered")
+            .map_err(recovery)?;
+        steps.tapes = Some(media.tapes());
+        steps.seen = Some(seen);
+        steps.recovered = Some(media.contents());
+        let structure = check(&mut self.checker, &*shown.home);
+        steps.structure = Some(structure.clone());
+        if structure.is_err() {
+            // Damage is for the oracle's caller to report, beside e2fsck's opinion; whatever comes
+            // after it means nothing.
+            return Ok(());
+        }
+        drop(shown);
+        self.use_it(media, options)
+            .map_err(|error| (Fault::Use, error))
+    }
+
+    /// Writes to the recovered volume and reads it back.
+    fn use_it(&mut self, media: &Media, options: stetfs::MountOptions) -> Result<()> {
+        let shown = media.shown_watched()?;
+        let (mut library, report) =
+            Library::mount_as_it_is(shown.clone(), options).context("mounting again")?;
+        ensure!(
+            !report.recovery.was_needed,
+            "recovery was needed after a clean unmount"
+        );
+        for op in &self.uses {
+            library
+                .apply(op)
+                .with_context(|| format!("after recovery, {op}"))?;
+        }
+        let read = library.apply(&READ);
+        let right = Ok(Reply::Bytes(PAYLOAD.bytes()));
+        ensure!(read == right, "after recovery, {READ} gives {read:?}");
+        library.unmount().context("unmounting again")?;
+        check(&mut self.checker, &*shown.home)
+            .map_err(|why| anyhow::anyhow!("after recovery and use: {why}"))
+    }
+}
+
+#[derive(Default)]
+struct Steps {
+    seen: Option<Observation>,
+    tapes: Option<Tapes>,
+    recovered: Option<Contents>,
+    structure: Option<Result<(), String>>,
+}
+
+const PAYLOAD: Payload = Payload {
+    seed: 77,
+    len: 6000,
+};
+
+const READ: Op = Op::Read {
+    slot: 0,
+    offset: 100,
+    len: PAYLOAD.len,
+};
+
+/// What a recovered volume must take.
+fn uses() -> Vec<Op> {
+    let dir = "after-the-crash";
+    let path = |name: &str| format!("{dir}/{name}");
+    let create = |name| Op::Create {
+        path: path(name),
+        mode: 0o600,
+        exclusive: true,
+    };
+    vec![
+        Op::Mkdir {
+            path: dir.into(),
+            mode: 0o755,
+        },
+        create("f"),
+        Op::Open {
+            slot: 0,
+            path: path("f"),
+            truncate: false,
+        },
+        Op::Write {
+            slot: 0,
+            offset: 100,
+            payload: PAYLOAD,
+            durable: Durable::No,
+        },
+        Op::Fsync { slot: 0 },
+        create("g"),
+        Op::Unlink { path: path("g") },
+    ]
+}
+
+/// What our checker says.
+fn check(checker: &mut Checker, dev: &dyn BlockDev) -> Result<(), String> {
+    let read = |offset: u64, out: &mut [u8]| {
+        dev.read_bytes_at(offset, out, Tag::read(Class::Data))
+            .map_err(io::Error::other)
+    };
+    let report = checker.check(&FnSource::new(dev.size(), read));
+    match report.is_clean() {
+        true => Ok(()),
+        false => Err(report.to_string()),
+    }
+}
+
+/// Replays the journal of what a power cut left by e2fsck, and says how the volume then differs
+/// from `ours`, to which it was recovered by us. Orphans are left to our mount in both. None:
+/// e2fsck cannot replay it, being no plain volume with JBD2's journal, or one of which the
+/// superblock is torn.
+///
+/// # Errors
+/// The file cannot be written or read, or e2fsck not be run.
+pub fn second_replay(
+    target: &Target,
+    left: &Contents,
+    ours: &Observation,
+    file: &Path,
+) -> Result<Option<Result<(), String>>> {
+    if !target.scheme.is_jbd2 || target.home != Kind::Block {
+        return Ok(None);
+    }
+    let volume = left.volume()?;
+    if stetfs_testkit::image::superblock_is_torn(&volume) {
+        return Ok(None);
+    }
+    volume.to_file(file).context("an image for e2fsck")?;
+    if let Err(error) = stetfs_testkit::image::replay(file) {
+        return Ok(Some(Err(format!("{error:#}"))));
+    }
+    let replayed = Contents::of_block_device(Image::from_file(file)?);
+    Ok(Some(
+        compare(target, &replayed, ours).map_err(|error| format!("{error:#}")),
+    ))
+}
+
+/// Mounts what e2fsck has replayed.
+fn compare(target: &Target, replayed: &Contents, ours: &Observation) -> Result<()> {
+    let shown = Media::new(replayed).shown()?;
+    let (library, _) = Library::mount_as_it_is(shown, target.options())
+        .context("mounting what e2fsck has replayed")?;
+    let seen = Observation::of(&library)?;
+    let differ = seen.differences_from(ours);
+    ensure!(
+        differ.is_empty(),
+        "where e2fsck has replayed the journal, and expected as we have replayed it:\n{}",
+        differ.join("\n")
+    );
+    Ok(())
+}
+
+/// What e2fsck says of a volume, and where it differs from `ours`, what our checker said of it.
+///
+/// # Errors
+/// The file cannot be written or e2fsck not be run.
+pub fn second_opinion(
+    recovered: &Contents,
+    ours: &Result<(), String>,
+    file: &Path,
+) -> Result<Result<(), String>> {
+    let volume = match recovered.volume() {
+        Ok(volume) => volume,
+        // As on a part where a page has vanished that nobody has read so far.
+        Err(error) => {
+            return Ok(Err(format!(
+                "the recovered volume cannot be read: {error:#}"
+            )));
+        }
+    };
+    volume.to_file(file).context("an image for e2fsck")?;
+    let theirs = stetfs_testkit::image::check(file).map_err(|error| format!("{error:#}"));
+    Ok(match (ours, theirs) {
+        (Ok(()), Ok(())) | (Err(_), Err(_)) => Ok(()),
+        (Ok(()), Err(theirs)) => Err(format!("our checker finds nothing, but {theirs}")),
+        (Err(ours), Ok(())) => Err(format!("e2fsck -fn finds nothing, but our checker: {ours}")),
+    })
+}

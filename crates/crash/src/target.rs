@@ -1,0 +1,311 @@
+//! What is judged: a scheme in one of its modes, on one variety of volume.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
+use stetfs_format::jbd2::JournalSuperblock;
+use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_media::Image;
+use stetfs_scheme::{About, DataMode};
+use stetfs_schemes::{SCHEMES, find};
+
+use super::flash;
+use super::media::{Contents, Kind as Medium, Media};
+use stetfs_testkit::image::Variety;
+use stetfs_testkit::world::library::Library;
+
+/// A scheme in a mode, on a variety of volume.
+#[derive(Clone)]
+pub struct Target {
+    /// The scheme, as the registry has it.
+    pub scheme: &'static About,
+    /// Its mode, if it has modes.
+    pub data: Option<DataMode>,
+    /// Further mount options: those of the scheme.
+    pub more: Vec<String>,
+    /// The volume.
+    pub volume: Variety,
+    /// Blocks of the journal. mke2fs makes no log of less than 1,024 blocks, and the kernel mounts
+    /// none; a shorter one, of which the journal superblock says how long it is, fills and wraps
+    /// early. None: as mke2fs made it.
+    pub log_blocks: Option<u32>,
+    /// What the volume is on.
+    pub home: Medium,
+}
+
+/// A log of which a transaction may take enough for what one call of the workloads writes, so that
+/// each is one transaction, and that wraps after a few dozen of them.
+const SHORT_LOG: u32 = 512;
+
+/// Two groups where blocks have 1 KiB.
+const VOLUME_MIB: u64 = 12;
+
+/// Blocks that are left free, so that workloads soon write again where something else was: enough
+/// for each of them.
+const ROOM_BLOCKS: u64 = 1024;
+
+/// Bytes of the memory beside a volume, where the scheme has some: so little that it is full after
+/// a few dozen transactions.
+const NVM_BYTES: u64 = 96 << 10;
+
+/// Blocks of the volume's size that this memory has where it is a cache: so few that they are
+/// evicted all the time.
+const CACHE_BLOCKS: u64 = 384;
+
+/// The file, outside of what workloads see, that takes the others.
+const FILLER: &[u8] = b"filler";
+
+/// So that volumes are the same each time.
+const UUID: &str = "73746574-6673-4c61-8000-000000000001";
+
+/// Seconds since 1970 at which every run begins.
+const START: u64 = 1_700_000_000;
+
+impl Target {
+    /// A target by the names of its parts. A scheme with modes takes its default when none is
+    /// named. Behind the mode further mount options may follow: `journal,journal_async_commit`.
+    ///
+    /// # Errors
+    /// A name that does not exist, and those that do.
+    pub fn new(scheme: &str, mode: Option<&str>, volume: Variety) -> Result<Self> {
+        let scheme = find(scheme)
+            .map_err(|error| {
+                let names: Vec<_> = SCHEMES.iter().map(|s| s.about.name).collect();
+                anyhow!("{error}; there are {}", names.join(", "))
+            })?
+            .about;
+        let mut words = mode.unwrap_or("-").split(',');
+        let data = match words.next().filter(|word| *word != "-") {
+            None => scheme.modes.first().copied(),
+            Some(name) => {
+                let names: Vec<_> = scheme.modes.iter().map(|m| m.name()).collect();
+                let mode = scheme.modes.iter().find(|m| m.name() == name);
+                Some(*mode.with_context(|| {
+                    format!("scheme {} has no mode {name}: {names:?}", scheme.name)
+                })?)
+            }
+        };
+        let more: Vec<_> = words.map(str::to_owned).collect();
+        MountOptions::parse(&more.join(","))?;
+        Ok(Self {
+            scheme,
+            data,
+            more,
+            volume,
+            log_blocks: Some(SHORT_LOG),
+            home: Self::usual_home(scheme),
+        })
+    }
+
+    /// What the scheme is for.
+    fn usual_home(scheme: &About) -> Medium {
+        match (scheme.needs_pmem, scheme.needs_remap) {
+            (true, _) => Medium::Pmem,
+            (_, true) => Medium::Nand,
+            _ => Medium::Block,
+        }
+    }
+
+    /// The same on that medium.
+    ///
+    /// # Errors
+    /// The scheme cannot be on it.
+    pub fn on(self, home: Medium) -> Result<Self> {
+        let scheme = self.scheme;
+        for (needs, what, kind) in [
+            (scheme.needs_pmem, "byte-addressable memory", Medium::Pmem),
+            (scheme.needs_remap, "a device that remaps", Medium::Nand),
+        ] {
+            let (name, medium) = (scheme.name, kind.name());
+            ensure!(
+                !needs || home == kind,
+                "scheme {name} needs {what}: {medium}"
+            );
+        }
+        Ok(Self { home, ..self })
+    }
+
+    /// The same with the journal that mke2fs made: what the kernel mounts too.
+    pub fn with_whole_log(self) -> Self {
+        Self {
+            log_blocks: None,
+            ..self
+        }
+    }
+
+    /// Mount options: small caches, nothing by the clock and no thread, so that the same operations
+    /// give the same tape.
+    pub fn options(&self) -> MountOptions {
+        MountOptions {
+            scheme: self.scheme.name.to_owned(),
+            data: self.data.map(|mode| mode.name().to_owned()),
+            commit: Duration::MAX,
+            clock: stetfs::clock::Clock::still(START),
+            // As few as can be, so that they are dropped all the time.
+            inodes: Some(0),
+            ..MountOptions::parse(&format!("noatime,memory=8M,{}", self.more.join(",")))
+                .expect("options that were parsed before")
+        }
+    }
+
+    /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and
+    /// little room to grow: the resize inode's blocks would only be checked again and again. Free
+    /// blocks hold what was in them before, so that it shows when it is taken for content. Nothing
+    /// in it is drawn by chance.
+    ///
+    /// # Errors
+    /// mke2fs, or the first mount.
+    pub fn contents(&self) -> Result<Contents> {
+        let dir = stetfs_testkit::host::scratch()?;
+        let path = dir.path().join("image");
+        let journal_mib = u64::from(self.volume.block) >> 10;
+        let block = u64::from(self.volume.block);
+        // One group more than a block of the smallest descriptors describes. With less, mke2fs
+        // reserves what it likes.
+        let groups = block / 32 + 1;
+        let extended = format!("hash_seed={UUID},resize={}", groups * block * 8);
+        let more = ["-N", "256", "-U", UUID, "-E", &extended];
+        self.volume
+            .make_with(&path, VOLUME_MIB, journal_mib, &more)?;
+        let mut image = Image::from_file(&path)?;
+        if let Some(blocks) = self.log_blocks {
+            shorten_log(&mut image, blocks).context("shortening the log")?;
+        }
+        let home = match self.home {
+            Medium::Block | Medium::Pmem => image,
+            Medium::Nand => flash::part_with(&image)?,
+        };
+        let mut contents = vec![(self.home, home)];
+        if self.scheme.nvm.is_some() {
+            let bytes = match self.scheme.caches {
+                true => CACHE_BLOCKS * block,
+                false => NVM_BYTES,
+            };
+            contents.push((Medium::Pmem, Image::new(bytes)));
+        }
+        let media = Media::new(&Contents::new(contents));
+        let (mut library, _) = Library::mount(media.shown()?, self.options())?;
+        fill(library.fs()).context("filling the volume")?;
+        leave_stale_data(library.fs()).context("writing into free blocks")?;
+        library.unmount()?;
+        Ok(media.contents())
+    }
+}
+
+/// Leaves [`ROOM_BLOCKS`] free.
+fn fill(fs: &Fs) -> Result<()> {
+    let caller = Caller::root();
+    let file = fs.create(&caller, fs.root(), FILLER, 0o600, OpenFlags::WRITE)?;
+    let ino = file.ino;
+    let some = vec![b'f'; 64 << 10];
+    let mut at = 0;
+    loop {
+        let stat = fs.statfs()?;
+        let free = stat.blocks_free.saturating_sub(ROOM_BLOCKS) * u64::from(stat.block_size);
+        let len = free.min(some.len() as u64) as usize;
+        if len == 0 {
+            break;
+        }
+        at += fs.write(&caller, ino, at, &some[..len])? as u64;
+    }
+    fs.release(ino)?;
+    Ok(())
+}
+
+/// Writes into every free block what no workload writes, and frees it again.
+fn leave_stale_data(fs: &Fs) -> Result<()> {
+    let (caller, name) = (Caller::root(), b"stale");
+    let file = fs.create(&caller, fs.root(), name, 0o600, OpenFlags::WRITE)?;
+    let piece: Vec<u8> = b"STALE DATA, OF A FILE DELETED\n."
+        .iter()
+        .copied()
+        .cycle()
+        .take(4096)
+        .collect();
+    let mut at = 0;
+    loop {
+        match fs.write(&caller, file.ino, at, &piece) {
+            Ok(n) => at += n as u64,
+            Err(error) if error.kind() == Kind::NoSpace => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    ensure!(at > 0, "there is no free block");
+    fs.sync()?;
+    fs.release(file.ino)?;
+    fs.unlink(&caller, fs.root(), name)?;
+    Ok(())
+}
+
+/// Lets the journal superblock say that the log has so many blocks.
+fn shorten_log(image: &mut Image, blocks: u32) -> Result<()> {
+    let mut raw = [0; SUPERBLOCK_SIZE];
+    image.read(SUPERBLOCK_OFFSET, &mut raw);
+    let sb = Superblock::decode(&raw)?;
+    if !sb.feature_compat.contains(FeatureCompat::HAS_JOURNAL) {
+        return Ok(());
+    }
+    let dev = stetfs_media::SimDev::new(image.clone());
+    let extents = stetfs::journal_extents(&dev, &sb)?;
+    let at = extents.first().context("a journal without blocks")?.start.0 * sb.block_size() as u64;
+    let mut raw = vec![0; sb.block_size()];
+    image.read(at, &mut raw);
+    let mut journal = JournalSuperblock::decode(&raw, sb.block_size())?;
+    ensure!(blocks <= journal.maxlen, "it has {} blocks", journal.maxlen);
+    journal.maxlen = blocks;
+    journal.encode_into(&mut raw);
+    image.write(at, &raw);
+    Ok(())
+}
+
+/// `jbd2 journal ext4-1k`; a scheme without modes has `-` for its mode; further mount options stand
+/// behind it, and behind the volume the blocks of its log where they are not the usual
+/// (`ext4-1k:256`; 0: as mke2fs made it), and the medium where it is not the one that the scheme is
+/// for (`ext4-1k@pmem`).
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = self.data.map_or("-", DataMode::name);
+        let more: String = self.more.iter().map(|o| format!(",{o}")).collect();
+        write!(f, "{} {mode}{more} {}", self.scheme.name, self.volume.name)?;
+        if self.log_blocks != Some(SHORT_LOG) {
+            write!(f, ":{}", self.log_blocks.unwrap_or(0))?;
+        }
+        if self.home != Self::usual_home(self.scheme) {
+            write!(f, "@{}", self.home.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Target {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let words: Vec<_> = text.split_whitespace().collect();
+        let [scheme, mode, volume] = words[..] else {
+            return Err(anyhow!("\"{text}\" is not a scheme, a mode and a volume"));
+        };
+        let (volume, home) = volume.split_once('@').unwrap_or((volume, ""));
+        let (volume, log) = volume.split_once(':').unwrap_or((volume, ""));
+        let mut target = Self::new(scheme, Some(mode), Variety::find(volume)?)?;
+        if !home.is_empty() {
+            target = target.on(home.parse()?)?;
+        }
+        Ok(match log {
+            "" => target,
+            "0" => target.with_whole_log(),
+            blocks => Self {
+                log_blocks: Some(blocks.parse().context("the blocks of the log")?),
+                ..target
+            },
+        })
+    }
+}

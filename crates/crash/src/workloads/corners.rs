@@ -1,0 +1,117 @@
+//! Workloads that go where others seldom come, each with a mistake in mind that it would show.
+
+use stetfs_testkit::world::op::Op;
+use stetfs_testkit::world::text::read_line;
+
+/// The operations of lines in the text form, several of them in a line with semicolons between
+/// them.
+fn ops<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Vec<Op> {
+    let parse = |line: L| {
+        let parts = line.as_ref().split(';').map(str::trim);
+        let ops = parts
+            .map(|part| read_line(part).expect(part))
+            .collect::<Vec<_>>();
+        ops.concat()
+    };
+    lines.into_iter().flat_map(parse).collect()
+}
+
+/// Blocks that are allocated before they are written: which of them count as written, and whether a
+/// sync knows of them.
+pub(super) fn preallocated() -> Vec<Op> {
+    let rounds = (0..3).map(|n| {
+        let (from, seed) = (n * 9000 + 2000, n + 1);
+        format!(
+            "create p{n}; open @0 p{n}; fallocate @0 0 40000; fsync @0; write @0 {from} 3000 \
+                {seed}; fsync @0; \
+             write @0 0 1024 {seed}; fdatasync @0; fallocate @0 50000 20000 keep-size; fsync @0; \
+             append @0 15000 {seed}; fsync @0; \
+             zero @0 8000 12000; fsync @0; truncate @0 45000; fsync @0; close @0"
+        )
+    });
+    ops(rounds)
+}
+
+/// Three orphans at once, of which those in the middle of the list go first; and files that are cut
+/// while there are orphans.
+pub(super) fn orphan_list() -> Vec<Op> {
+    let rounds = [[0, 1, 2], [1, 0, 2], [1, 2, 0], [2, 0, 1]];
+    let rounds = rounds.into_iter().map(|[first, second, third]| {
+        let files = (0..3).map(|n| {
+            format!(
+                "create o{n}; open @{n} o{n}; write @{n} 0 30000 {}; fsync @{n}",
+                n + 1
+            )
+        });
+        let files: Vec<_> = files.collect();
+        format!(
+            "{}; create cut; write cut 0 60000 9; sync; unlink o0; unlink o1; unlink o2; sync; \
+             close @{first}; fsyncdir .; truncate cut 1000; fsync cut; close @{second}; fsyncdir \
+             .; close @{third}; unlink cut; fsyncdir .",
+            files.join("; ")
+        )
+    });
+    ops(rounds)
+}
+
+/// Attribute blocks: large ones, shared ones, ones that are freed and become data before the log
+/// has forgotten what they were.
+pub(super) fn attributes() -> Vec<Op> {
+    let rounds = (0..3).map(|n| {
+        let each = |what: &dyn Fn(u32) -> String| (0..8).map(what).collect::<Vec<_>>().join("; ");
+        let made = each(&|i| format!("create x{i}; setxattr x{i} user.large 700 {}", i / 2 + 1));
+        let less = each(&|i| format!("removexattr x{i} user.large"));
+        let gone = each(&|i| format!("unlink x{i}"));
+        // So much that it comes by all free blocks before the log has forgotten what they were.
+        let data = |i: u32| format!("write @0 {} 20000 {}", i * 20_000, n * 30 + i + 1);
+        let data = (0..22).map(data).collect::<Vec<_>>().join("; ");
+        format!(
+            "{made}; sync; setxattr x1 user.large 600 77; setxattr x1 user.more 100 5; sync; \
+                {less}; sync; \
+             create data; open @0 data; {data}; fsync @0; close @0; unlink data; {gone}; sync"
+        )
+    });
+    // Blocks that are in nobody's way, so that few others are free.
+    let begin = "create filler; fallocate filler 0 330000 keep-size".to_owned();
+    ops(std::iter::once(begin).chain(rounds))
+}
+
+/// More inodes than are kept in memory, changed and not synced, of which some are synced when they
+/// had to be read again.
+pub(super) fn inodes() -> Vec<Op> {
+    let each = |what: &dyn Fn(u32) -> String| (0..96).map(what).collect::<Vec<_>>().join("; ");
+    ops([
+        "mkdir d".to_owned(),
+        each(&|i| format!("create d/{i}")),
+        "sync; chmod d/0 600; write d/1 0 100 1; chmod d/2 640".to_owned(),
+        each(&|i| format!("stat d/{i}")),
+        "fsync d/0; fsync d/1; chmod d/95 600; unlink d/3".to_owned(),
+        each(&|i| format!("stat d/{}", if i == 3 { 4 } else { i })),
+        "fsync d/95; sync".to_owned(),
+    ])
+}
+
+/// Transactions of the same length, one after the other, from the beginning of a log that is empty:
+/// one from before a recovery lies exactly where a newer one is expected.
+pub(super) fn alike() -> Vec<Op> {
+    let begin = "create a; write a 0 4096 1; remount".to_owned();
+    let rounds = (0..12).map(|n| format!("chmod a {}; fsync a", 600 + n % 8));
+    ops(std::iter::once(begin).chain(rounds))
+}
+
+/// Operations on the same blocks as the sync before them is still making durable.
+pub(super) fn neighbours() -> Vec<Op> {
+    let begin = "mkdir n; create n/a; create n/b; open @0 n/a; open @1 n/b; sync".to_owned();
+    let rounds = (0..8).map(|n| {
+        let (mode, seed) = (600 + n % 8, n + 1);
+        format!(
+            "write @0 0 3000 {seed}; fsync @0; chmod n/b {mode}; write @0 1000 500 {}; create \
+                n/f{n}; fsync @1; write @1 0 2000 {seed}; \
+             sync; chmod n/a {mode}; write @1 500 500 {}; fsync @0; rename n/f{n} n/g{n}; \
+             fdatasync @1; fsyncdir n",
+            seed + 40,
+            seed + 60
+        )
+    });
+    ops(std::iter::once(begin).chain(rounds))
+}

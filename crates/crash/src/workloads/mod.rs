@@ -1,0 +1,72 @@
+//! Workloads: short sequences that are enumerated, and long ones that are written down or drawn.
+//!
+//! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
+//!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
+//! - [`sequences`]: all sequences of one operation, of two, samples of three.
+//! - [`script`]: long workloads by their names.
+//! - `corners`: those among them that have a mistake in mind.
+//! - [`patterns`]: how postmark and SQLite write.
+
+mod corners;
+pub mod patterns;
+pub mod script;
+pub mod sequences;
+pub mod vocabulary;
+
+use serde::{Deserialize, Serialize};
+
+use script::Script;
+use sequences::{Sample, sequences};
+use stetfs_testkit::image::Variety;
+
+use super::turns::Order;
+use super::workload::Workload;
+
+/// Which workloads are run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// Sequences of so many actions (1, 2, 3).
+    pub lengths: Vec<usize>,
+    /// Which of those of two and three.
+    pub sample: Sample,
+    /// So many random streams; their seeds count up from the sample's.
+    pub random: u64,
+    /// Every script that is written down.
+    pub scripts: bool,
+    /// Each of them is carried out in each of these orders.
+    pub orders: Vec<Order>,
+}
+
+/// Workloads, and what was not taken.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    /// Those to be run.
+    pub workloads: Vec<Workload>,
+    /// Sequences that cannot be done: an operation fails.
+    pub impossible: u64,
+    /// Sequences that were not drawn.
+    pub not_drawn: u64,
+}
+
+impl Choice {
+    /// The workloads for this variety of volume, the long ones first.
+    pub fn workloads(&self, volume: &Variety) -> Chosen {
+        let mut chosen = Chosen::default();
+        let random = (0..self.random).map(|n| Script::Random(self.sample.seed.wrapping_add(n)));
+        let written = Script::WRITTEN.into_iter().filter(|_| self.scripts);
+        chosen.workloads.extend(
+            random
+                .chain(written)
+                .map(|script| script.workload(volume.profile())),
+        );
+        for length in &self.lengths {
+            let made = sequences(*length, volume.rules(), self.sample);
+            chosen.workloads.extend(made.workloads);
+            chosen.impossible += made.impossible;
+            chosen.not_drawn += made.left_out;
+        }
+        let workloads = chosen.workloads.into_iter();
+        chosen.workloads = workloads.flat_map(|w| w.in_each(&self.orders)).collect();
+        chosen
+    }
+}

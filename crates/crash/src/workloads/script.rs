@@ -1,0 +1,378 @@
+//! Long workloads by name: written down, drawn from a seed, or as programs write.
+
+use super::{corners, patterns};
+use crate::turns::Order;
+use crate::workload::Workload;
+use stetfs_testkit::rng::Rng;
+use stetfs_testkit::world::op::{Durable, Op, Payload, Profile, RenameHow, Reserve, stream};
+
+/// What is done before the power goes off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script {
+    /// A random stream with many syncs, from a seed.
+    Random(u64),
+    /// A log that is appended to and synced, beside a file that is replaced by rename.
+    LogAndReplace,
+    /// A directory that grows until it splits, and shrinks again.
+    Directory,
+    /// Large files cut short, and files removed while open.
+    Orphans,
+    /// Overwrites in place, synced now and then.
+    Overwrites,
+    /// Blocks that change their role from metadata to data and back: what revoke records are for.
+    Revokes,
+    /// Blocks that are allocated before they are written.
+    Preallocated,
+    /// Three orphans at once, which end in any order.
+    OrphanList,
+    /// Large attributes, shared and given up.
+    Attributes,
+    /// More inodes than are kept in memory.
+    Inodes,
+    /// Transactions of the same length.
+    Alike,
+    /// Operations on the blocks that a sync is making durable.
+    Neighbours,
+    /// Postmark's pool of small files, from a seed.
+    Postmark(u64),
+    /// A SQLite database with a rollback journal.
+    SqliteRollback,
+    /// A SQLite database with a write-ahead log.
+    SqliteWal,
+}
+
+impl Script {
+    /// Those that are written down.
+    pub const WRITTEN: [Self; 14] = [
+        Self::LogAndReplace,
+        Self::Directory,
+        Self::Orphans,
+        Self::Overwrites,
+        Self::Revokes,
+        Self::Preallocated,
+        Self::OrphanList,
+        Self::Attributes,
+        Self::Inodes,
+        Self::Alike,
+        Self::Neighbours,
+        Self::Postmark(1),
+        Self::SqliteRollback,
+        Self::SqliteWal,
+    ];
+
+    /// A word that names it.
+    pub fn name(self) -> String {
+        match self {
+            Self::Random(seed) => format!("random{seed}"),
+            Self::LogAndReplace => "log".to_owned(),
+            Self::Directory => "directory".to_owned(),
+            Self::Orphans => "orphans".to_owned(),
+            Self::Overwrites => "overwrites".to_owned(),
+            Self::Revokes => "revokes".to_owned(),
+            Self::Preallocated => "preallocated".to_owned(),
+            Self::OrphanList => "orphan-list".to_owned(),
+            Self::Attributes => "attributes".to_owned(),
+            Self::Inodes => "inodes".to_owned(),
+            Self::Alike => "alike".to_owned(),
+            Self::Neighbours => "neighbours".to_owned(),
+            Self::Postmark(seed) => format!("postmark{seed}"),
+            Self::SqliteRollback => "sqlite-rollback".to_owned(),
+            Self::SqliteWal => "sqlite-wal".to_owned(),
+        }
+    }
+
+    /// The script of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        if let Some(seed) = name.strip_prefix("random") {
+            return seed.parse().ok().map(Self::Random);
+        }
+        if let Some(seed) = name.strip_prefix("postmark") {
+            return seed.parse().ok().map(Self::Postmark);
+        }
+        Self::WRITTEN
+            .into_iter()
+            .find(|script| script.name() == name)
+    }
+
+    /// The operations; `profile` bounds those that are random.
+    pub fn ops(self, profile: Profile) -> Vec<Op> {
+        match self {
+            Self::Random(seed) => random(seed, profile),
+            Self::LogAndReplace => log_and_replace(),
+            Self::Directory => directory(),
+            Self::Orphans => orphans(),
+            Self::Overwrites => overwrites(),
+            Self::Revokes => revokes(),
+            Self::Preallocated => corners::preallocated(),
+            Self::OrphanList => corners::orphan_list(),
+            Self::Attributes => corners::attributes(),
+            Self::Inodes => corners::inodes(),
+            Self::Alike => corners::alike(),
+            Self::Neighbours => corners::neighbours(),
+            Self::Postmark(seed) => patterns::postmark(seed),
+            Self::SqliteRollback => patterns::sqlite_rollback(),
+            Self::SqliteWal => patterns::sqlite_wal(),
+        }
+    }
+
+    /// The workload: it has no setup, so that the power is also cut in the mount.
+    pub fn workload(self, profile: Profile) -> Workload {
+        Workload {
+            name: self.name(),
+            setup: Vec::new(),
+            ops: self.ops(profile),
+            order: Order::default(),
+        }
+    }
+}
+
+fn random(seed: u64, profile: Profile) -> Vec<Op> {
+    let profile = Profile {
+        huge_files: false,
+        looks: false,
+        write_max: 20_000,
+        ..profile
+    };
+    let mut rng = Rng::new(seed ^ 0xC7A5);
+    let mut ops = Vec::new();
+    for op in stream(seed, 90, profile) {
+        let slot = match &op {
+            Op::Write { slot, .. } | Op::Append { slot, .. } | Op::Ftruncate { slot, .. } => {
+                Some(*slot)
+            }
+            _ => None,
+        };
+        ops.push(op);
+        match slot {
+            Some(slot) if rng.chance(30) => ops.push(Op::Fsync { slot }),
+            _ if rng.chance(6) => ops.push(Op::Sync),
+            _ => {}
+        }
+    }
+    ops
+}
+
+pub(super) fn create(path: &str) -> Op {
+    Op::Create {
+        path: path.to_owned(),
+        mode: 0o644,
+        exclusive: false,
+    }
+}
+
+pub(super) fn open(slot: u8, path: &str) -> Op {
+    Op::Open {
+        slot,
+        path: path.to_owned(),
+        truncate: false,
+    }
+}
+
+pub(super) fn write(slot: u8, offset: u64, seed: u16, len: u32) -> Op {
+    Op::Write {
+        slot,
+        offset,
+        payload: Payload { seed, len },
+        durable: Durable::No,
+    }
+}
+
+pub(super) fn unlink(path: &str) -> Op {
+    Op::Unlink {
+        path: path.to_owned(),
+    }
+}
+
+pub(super) fn append(slot: u8, seed: u16, len: u32) -> Op {
+    Op::Append {
+        slot,
+        payload: Payload { seed, len },
+    }
+}
+
+pub(super) fn fsync(slot: u8) -> Op {
+    Op::Fsync { slot }
+}
+
+pub(super) fn fdatasync(slot: u8) -> Op {
+    Op::Fdatasync { slot }
+}
+
+pub(super) fn fsync_dir(path: &str) -> Op {
+    Op::FsyncDir { path: path.into() }
+}
+
+fn log_and_replace() -> Vec<Op> {
+    let mut ops = vec![create("log"), open(0, "log")];
+    for i in 0..12u16 {
+        ops.push(Op::Append {
+            slot: 0,
+            payload: Payload {
+                seed: i + 1,
+                len: 700,
+            },
+        });
+        if i % 3 == 2 {
+            ops.push(Op::Fsync { slot: 0 });
+        }
+        ops.extend([
+            create("new"),
+            open(1, "new"),
+            write(1, 0, 100 + i, 5000),
+            Op::Fsync { slot: 1 },
+        ]);
+        ops.push(Op::Rename {
+            old: "new".into(),
+            new: "config".into(),
+            how: RenameHow::Plain,
+        });
+        if i % 4 == 3 {
+            ops.push(Op::FsyncDir { path: ".".into() });
+        }
+    }
+    ops.push(Op::Sync);
+    ops
+}
+
+fn directory() -> Vec<Op> {
+    let name = |i: u32| format!("d/a-name-that-takes-some-room-in-the-block-{i}");
+    let mut ops = vec![Op::Mkdir {
+        path: "d".into(),
+        mode: 0o755,
+    }];
+    for i in 0..150 {
+        ops.push(create(&name(i)));
+        if i % 10 == 9 {
+            ops.push(if i % 20 == 9 {
+                Op::FsyncDir { path: "d".into() }
+            } else {
+                Op::Sync
+            });
+        }
+    }
+    for i in 0..150 {
+        ops.push(unlink(&name((i * 7) % 150)));
+        if i % 25 == 24 {
+            ops.push(Op::FsyncDir { path: "d".into() });
+        }
+    }
+    ops.extend([Op::Rmdir { path: "d".into() }, Op::Sync]);
+    ops
+}
+
+fn orphans() -> Vec<Op> {
+    let mut ops = Vec::new();
+    for round in 0..4u16 {
+        ops.extend([create("big"), open(0, "big")]);
+        for i in 0..12u64 {
+            // Every other block, so that the mapping has many pieces.
+            ops.push(write(0, i * 40_000, round * 50 + i as u16 + 1, 9000));
+        }
+        ops.extend([
+            Op::Fsync { slot: 0 },
+            Op::Ftruncate {
+                slot: 0,
+                size: 30_000,
+            },
+            Op::Sync,
+        ]);
+        ops.extend([
+            create("gone"),
+            open(1, "gone"),
+            write(1, 5000, 900 + round, 15_000),
+        ]);
+        ops.extend([
+            Op::Fsync { slot: 1 },
+            unlink("gone"),
+            Op::FsyncDir { path: ".".into() },
+        ]);
+        ops.extend([
+            write(1, 0, 950 + round, 3000),
+            Op::Fsync { slot: 1 },
+            Op::Close { slot: 1 },
+            Op::Sync,
+        ]);
+        ops.extend([unlink("big"), Op::Close { slot: 0 }]);
+        // Without a name at first; what it replaces leaves a whiteout.
+        ops.extend([
+            Op::Tmpfile {
+                slot: 2,
+                path: ".".into(),
+                mode: 0o600,
+            },
+            write(2, 0, 970 + round, 7000),
+            Op::Fsync { slot: 2 },
+            Op::LinkSlot {
+                slot: 2,
+                new: format!("named-{round}"),
+            },
+            Op::Fsync { slot: 2 },
+            Op::Rename {
+                old: format!("named-{round}"),
+                new: "named".into(),
+                how: RenameHow::Whiteout,
+            },
+            Op::FsyncDir { path: ".".into() },
+            Op::Close { slot: 2 },
+        ]);
+    }
+    ops.push(Op::Sync);
+    ops
+}
+
+fn overwrites() -> Vec<Op> {
+    let mut rng = Rng::new(5);
+    let mut ops = vec![create("f"), open(0, "f")];
+    ops.extend((0..6).map(|i| write(0, i * 20_000, i as u16 + 1, 20_000)));
+    ops.push(Op::Sync);
+    for i in 0..60u16 {
+        let at = rng.below(118_000);
+        ops.push(write(0, at, 100 + i, 200 + rng.below(9000) as u32));
+        if rng.chance(25) {
+            ops.push(Op::Fsync { slot: 0 });
+        }
+    }
+    ops.push(Op::Sync);
+    ops
+}
+
+fn revokes() -> Vec<Op> {
+    let mut ops = Vec::new();
+    for round in 0..6u16 {
+        ops.push(Op::Mkdir {
+            path: "m".into(),
+            mode: 0o755,
+        });
+        ops.extend(
+            (0..30).map(|i| create(&format!("m/some-rather-long-name-so-that-blocks-fill-{i}"))),
+        );
+        ops.extend([create("holes"), open(0, "holes")]);
+        ops.extend((0..20).map(|i| write(0, i * 16_384, round * 40 + i as u16 + 1, 1024)));
+        ops.push(Op::Sync);
+        ops.extend(
+            (0..30).map(|i| unlink(&format!("m/some-rather-long-name-so-that-blocks-fill-{i}"))),
+        );
+        ops.extend([
+            Op::Rmdir { path: "m".into() },
+            Op::Fallocate {
+                slot: 0,
+                how: Reserve::Punch,
+                offset: 0,
+                len: 1 << 20,
+            },
+        ]);
+        ops.push(Op::Sync);
+        // So much that it comes by all free blocks before the log has forgotten what they were.
+        ops.extend([create("data"), open(1, "data")]);
+        ops.extend((0..20).map(|i| write(1, i * 20_000, 700 + round * 20 + i as u16, 20_000)));
+        ops.push(Op::Fsync { slot: 1 });
+        ops.extend([
+            unlink("data"),
+            Op::Close { slot: 1 },
+            unlink("holes"),
+            Op::Close { slot: 0 },
+        ]);
+    }
+    ops.push(Op::Sync);
+    ops
+}

@@ -1,0 +1,168 @@
+//! Sequences of actions: what is enumerated, and what is drawn.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::vocabulary::{Persist, VOCABULARY, standard_setup};
+use crate::turns::Order;
+use crate::workload::Workload;
+use stetfs_testkit::rng::Rng;
+use stetfs_testkit::world::World;
+use stetfs_testkit::world::model::{Model, Rules};
+use stetfs_testkit::world::op::Op;
+
+/// Which sequences of two or three actions are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Of the sequences of two actions that are not all of the core: one in so many. 0: none of
+    /// them.
+    pub pairs: u64,
+    /// How many of the sequences of three actions.
+    pub triples: usize,
+    /// Where the choice comes from.
+    pub seed: u64,
+}
+
+/// Sequences, and how many there would have been.
+#[derive(Debug, Default)]
+pub struct Sequences {
+    /// Those to be run.
+    pub workloads: Vec<Workload>,
+    /// Sequences looked at that cannot be done: an operation fails in the model.
+    pub impossible: u64,
+    /// Sequences that were not drawn.
+    pub left_out: u64,
+}
+
+/// An action with what follows it: the choices of each step.
+struct Step {
+    ops: Vec<Op>,
+    core: bool,
+}
+
+fn steps() -> Vec<Step> {
+    let all = VOCABULARY.iter().flat_map(|action| {
+        Persist::ALL.iter().filter_map(|persist| {
+            Some(Step {
+                ops: action.ops(*persist)?,
+                core: action.core,
+            })
+        })
+    });
+    all.collect()
+}
+
+/// Sequences of `length` actions (1, 2 or 3) on a volume with these rules. The sequences of one are
+/// complete; those of two are complete for the core; the others are drawn.
+///
+/// Panics for another length.
+pub fn sequences(length: usize, rules: Rules, sample: Sample) -> Sequences {
+    let mut start = Model::new(rules);
+    for op in standard_setup() {
+        start
+            .apply(&op)
+            .unwrap_or_else(|error| panic!("the setup's {op}: {error}"));
+    }
+    let mut maker = Maker {
+        steps: steps(),
+        start,
+        seen: BTreeSet::new(),
+        made: Sequences::default(),
+    };
+    let mut rng = Rng::new(sample.seed);
+    match length {
+        1 => (0..maker.steps.len()).for_each(|i| maker.take(&[i])),
+        2 => maker.pairs(sample.pairs, &mut rng),
+        3 => maker.triples(sample.triples, &mut rng),
+        _ => panic!("sequences of {length} operations"),
+    }
+    maker.made
+}
+
+struct Maker {
+    steps: Vec<Step>,
+    start: Model,
+    /// Sequences that were taken, by their text: some steps have the same operations.
+    seen: BTreeSet<String>,
+    made: Sequences,
+}
+
+impl Maker {
+    fn pairs(&mut self, one_in: u64, rng: &mut Rng) {
+        for i in 0..self.steps.len() {
+            for j in 0..self.steps.len() {
+                let core = self.steps[i].core && self.steps[j].core;
+                // Drawn in any case, so that the choice does not depend on what is core.
+                let drawn = rng.below(one_in.max(1)) == 0 && one_in > 0;
+                if core || drawn {
+                    self.take(&[i, j]);
+                } else {
+                    self.made.left_out += 1;
+                }
+            }
+        }
+    }
+
+    fn triples(&mut self, count: usize, rng: &mut Rng) {
+        let n = self.steps.len() as u64;
+        while self.made.workloads.len() < count {
+            let three: Vec<_> = (0..3).map(|_| rng.below(n) as usize).collect();
+            self.take(&three);
+        }
+        let looked_at = self.made.workloads.len() as u64 + self.made.impossible;
+        self.made.left_out = n.pow(3).saturating_sub(looked_at);
+    }
+
+    /// Takes the sequence of these steps, if it can be done and was not taken yet.
+    fn take(&mut self, steps: &[usize]) {
+        let ops: Vec<Op> = steps
+            .iter()
+            .flat_map(|i| self.steps[*i].ops.iter().cloned())
+            .collect();
+        let mut model = self.start.clone();
+        if ops.iter().any(|op| model.apply(op).is_err()) {
+            self.made.impossible += 1;
+            return;
+        }
+        let mut workload = Workload {
+            name: String::new(),
+            setup: standard_setup(),
+            ops,
+            order: Order::default(),
+        };
+        let text = workload.to_string();
+        if self.seen.insert(text) {
+            workload.name = format!("{}-op:{}", steps.len(), self.made.workloads.len());
+            self.made.workloads.push(workload);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stetfs_testkit::image::{EXT3_1K, EXT4_1K};
+
+    const SAMPLE: Sample = Sample {
+        pairs: 100,
+        triples: 50,
+        seed: 1,
+    };
+
+    #[test]
+    fn sequences_are_many_and_the_same_each_time() {
+        let of = |length| sequences(length, EXT4_1K.rules(), SAMPLE).workloads;
+        let (one, two, three) = (of(1), of(2), of(3));
+        assert!(
+            one.len() > 150 && two.len() > 3000 && three.len() == 50,
+            "{} {} {}",
+            one.len(),
+            two.len(),
+            three.len()
+        );
+        assert_eq!(three, of(3));
+        // Without extents fewer things can be done.
+        assert!(sequences(1, EXT3_1K.rules(), SAMPLE).workloads.len() < one.len());
+    }
+}

@@ -1,0 +1,228 @@
+//! The operations of the enumerated sequences, on two directories and a few files, and what may
+//! follow each.
+
+use crate::workload::Workload;
+use stetfs_testkit::world::op::Op;
+
+/// What the sequences start from, as text.
+const SETUP: &str = "\
+mkdir A; mkdir B; mkdir A/d; mkdir B/e
+create A/x; write A/x 0 5000 11; setxattr A/x user.one 20 13
+create B/y; write B/y 0 3000 12
+";
+
+/// What the sequences start from: files `A/x` (5,000 bytes and an attribute) and `B/y` (3,000
+/// bytes), empty directories `A/d` and `B/e`.
+pub fn standard_setup() -> Vec<Op> {
+    ops(SETUP)
+}
+
+fn ops(text: &str) -> Vec<Op> {
+    Workload::parse("vocabulary", text)
+        .unwrap_or_else(|error| panic!("{text}: {error:#}"))
+        .ops
+}
+
+/// What an fsync of an action's object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Object {
+    /// Of a file by its path.
+    File(&'static str),
+    /// Of a directory.
+    Dir(&'static str),
+    /// Of the file in slot 0, which the action opened: it has lost this name.
+    Open,
+    /// There is none: symbolic links cannot be opened.
+    Nothing,
+}
+
+use Object::{Dir, File, Nothing, Open};
+
+/// An operation of the vocabulary.
+#[derive(Debug)]
+pub struct Action {
+    does: &'static str,
+    object: Object,
+    /// Directories whose fsync vouches for it.
+    parents: &'static [&'static str],
+    /// Whether it belongs to the core, of which all pairs are run.
+    pub core: bool,
+}
+
+const fn action(
+    core: bool,
+    does: &'static str,
+    object: Object,
+    parents: &'static [&'static str],
+) -> Action {
+    Action {
+        does,
+        object,
+        parents,
+        core,
+    }
+}
+
+/// In the core.
+const C: bool = true;
+/// Beside it.
+const O: bool = false;
+
+const A: &[&str] = &["A"];
+const B: &[&str] = &["B"];
+const BOTH: &[&str] = &["B", "A"];
+const X: Object = File("A/x");
+const Y: Object = File("B/y");
+const N: Object = File("A/n");
+
+/// The vocabulary. An action that does not apply after another fails in the model, and the sequence
+/// is left out: `A/n` and `B/n` do not exist at first.
+pub const VOCABULARY: [Action; 59] = [
+    // Names.
+    action(C, "create A/n excl", N, A),
+    action(O, "create B/n excl", File("B/n"), B),
+    action(C, "create A/x excl", X, A),
+    action(C, "mkdir A/n", Dir("A/n"), A),
+    action(O, "mkdir B/n", Dir("B/n"), B),
+    action(C, "symlink x A/n", Nothing, A),
+    action(
+        O,
+        "symlink a/target/of/more/than/sixty/bytes/which/takes/a/block/of/its/own B/n",
+        Nothing,
+        B,
+    ),
+    action(O, "mkchar A/n 4000 1000000", Nothing, A),
+    action(C, "link A/x A/n", N, A),
+    action(C, "link A/x B/n", File("B/n"), B),
+    action(O, "link B/y A/n", N, A),
+    action(C, "unlink A/x", Nothing, A),
+    action(O, "unlink B/y", Nothing, B),
+    action(C, "unlink A/n", Nothing, A),
+    action(C, "open @0 A/x; unlink A/x", Open, A),
+    action(C, "rmdir A/d", Nothing, A),
+    action(O, "rmdir B/e", Nothing, B),
+    action(O, "rmdir A/n", Nothing, A),
+    action(C, "rename A/x A/n", N, A),
+    action(C, "rename A/x B/n", File("B/n"), BOTH),
+    action(C, "rename A/n A/x", X, A),
+    action(C, "rename A/x B/y", Y, BOTH),
+    action(O, "rename B/y A/x", X, BOTH),
+    action(O, "open @0 B/y; rename A/x B/y", Open, BOTH),
+    action(C, "rename A/x B/y exchange", Y, BOTH),
+    action(C, "rename A/d B/n", Dir("B/n"), BOTH),
+    action(O, "rename A/d B/e", Dir("B/e"), BOTH),
+    action(O, "rename A/d B/y exchange", Dir("B/y"), BOTH),
+    // Contents. A block has 1, 2 or 4 KiB, A/x 5,000 bytes.
+    action(C, "truncate A/x 0", X, A),
+    action(C, "truncate A/x 2500", X, A),
+    action(C, "truncate A/x 9000", X, A),
+    action(O, "truncate B/y 1024", Y, B),
+    action(C, "write A/x 0 5000 21", X, A),
+    action(O, "write A/x 1024 2048 22", X, A),
+    action(C, "write A/x 700 100 23", X, A),
+    action(O, "write A/x 4800 3000 24", X, A),
+    action(C, "write A/x 20000 1500 25", X, A),
+    action(C, "write A/n 0 3000 26", N, A),
+    action(O, "write B/y 2000 2000 27", Y, B),
+    action(O, "write A/x 700 100 35 dsync", X, A),
+    action(O, "write A/x 4800 3000 36 sync", X, A),
+    action(C, "append A/x 3000 28", X, A),
+    action(O, "append A/x 30000 29", X, A),
+    action(C, "append B/y 700 30", Y, B),
+    // Space.
+    action(C, "fallocate A/x 5000 6000", X, A),
+    action(O, "fallocate A/x 8192 6000 keep-size", X, A),
+    action(C, "punch A/x 1024 2048", X, A),
+    action(O, "punch A/x 500 3000", X, A),
+    action(C, "zero A/x 1000 2500", X, A),
+    action(O, "zero A/x 4000 4000", X, A),
+    action(O, "zero A/x 4096 8192 keep-size", X, A),
+    // Attributes.
+    action(C, "setxattr A/x user.two 30 31", X, A),
+    action(C, "setxattr A/x user.one 200 32", X, A),
+    action(C, "removexattr A/x user.one", X, A),
+    action(O, "setxattr A user.one 20 33", Dir("A"), &["."]),
+    action(O, "setxattr B/y user.one 40 34", Y, B),
+    action(O, "chmod A/x 600", X, A),
+    action(O, "chown A/x 7 8", X, A),
+    action(O, "utimes A/x 1.5 2.5", X, A),
+];
+
+/// What may follow an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persist {
+    /// Nothing.
+    Nothing,
+    /// fsync of the object.
+    Fsync,
+    /// fdatasync of the object, a file.
+    Fdatasync,
+    /// sync.
+    Sync,
+    /// fsync of a directory that holds its name: of the new one, or the old one.
+    Parent(usize),
+}
+
+impl Persist {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Nothing,
+        Self::Fsync,
+        Self::Fdatasync,
+        Self::Sync,
+        Self::Parent(0),
+        Self::Parent(1),
+    ];
+}
+
+impl Action {
+    /// The operations of the action with what follows it; nothing when that does not apply.
+    pub fn ops(&self, persist: Persist) -> Option<Vec<Op>> {
+        let after = match (persist, self.object) {
+            (Persist::Nothing, _) => String::new(),
+            (Persist::Sync, _) => "sync".to_owned(),
+            (Persist::Parent(n), _) => format!("fsyncdir {}", self.parents.get(n)?),
+            (Persist::Fsync, File(path)) => format!("fsync {path}"),
+            (Persist::Fsync, Dir(path)) => format!("fsyncdir {path}"),
+            (Persist::Fsync, Open) => "fsync @0".to_owned(),
+            (Persist::Fdatasync, File(path)) => format!("fdatasync {path}"),
+            (Persist::Fdatasync, Open) => "fdatasync @0".to_owned(),
+            _ => return None,
+        };
+        let close = if self.object == Open { "close @0" } else { "" };
+        Some(ops(&format!("{}; {after}; {close}", self.does)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stetfs_testkit::image::EXT4_1K;
+    use stetfs_testkit::world::World;
+    use stetfs_testkit::world::model::Model;
+
+    #[test]
+    fn every_action_applies_alone_or_after_another() {
+        let mut start = Model::new(EXT4_1K.rules());
+        for op in standard_setup() {
+            start
+                .apply(&op)
+                .unwrap_or_else(|error| panic!("{op}: {error}"));
+        }
+        let applies = |model: &mut Model, action: &Action| {
+            let ops = action.ops(Persist::Nothing).expect("operations");
+            ops.iter().all(|op| model.apply(op).is_ok())
+        };
+        for action in &VOCABULARY {
+            let after_another = VOCABULARY.iter().any(|first| {
+                let mut model = start.clone();
+                applies(&mut model, first) && applies(&mut model, action)
+            });
+            assert!(
+                applies(&mut start.clone(), action) || after_another,
+                "{}",
+                action.does
+            );
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The interfaces that C calls: the unsafe code beside that of `stetfs-sys`.
+
+pub mod sqlite;

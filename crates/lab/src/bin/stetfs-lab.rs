@@ -1,0 +1,303 @@
+//! `stetfs-lab`, which `stetfs lab` runs: the papers' experiments with a command line. It fails when
+//! an experiment could not be run; what does not hold of a paper's claims is a result like any
+//! other.
+#![forbid(unsafe_code)]
+
+use std::fmt::Display;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{CommandFactory, Parser, ValueHint};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use stetfs_lab::experiment::report::{self, Report};
+use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find, plot};
+
+/// Run the papers' experiments: systems side by side, with the paper's figures beside ours
+///
+/// Without an experiment it lists them. Each experiment compares journaling schemes on the same
+/// media with the same workload: in virtual time on simulated media, where equal seeds give equal
+/// results on every machine, and in real time in the memory of this machine. It says which of the
+/// paper's claims are reached here, which are not and which are overshot, and why.
+#[derive(Debug, Parser)]
+#[command(name = "stetfs-lab", version, after_long_help = help())]
+struct Args {
+    /// Experiments, or `all`
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Factor on the paper's data sets (default: the experiment's own, see the list)
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f64>,
+    /// Seed of contents, orders and choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Virtual time only, so that the result is the same on every machine
+    #[arg(long)]
+    no_real_time: bool,
+    /// Write each report (ID.json) and its plots (SVG and PNG) into this directory, made if missing
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+    /// Write the reports as JSON, to a file or to - (standard output, in place of the tables)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    json: Option<PathBuf>,
+    /// Write the manual page to this file, and do nothing else
+    #[arg(long, value_name = "FILE", hide = true)]
+    man_page: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has gone away (`| head`).
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stetfs-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+/// Writes text to standard output and ends the line.
+fn line(text: impl Display) -> Result<()> {
+    Ok(writeln!(io::stdout().lock(), "{text}")?)
+}
+
+/// Writes a value as indented JSON to a file, or to standard output where that is `-`.
+fn json_to(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    if path.as_os_str() == "-" {
+        return line(text);
+    }
+    fs::write(path, text + "\n").with_context(|| path.display().to_string())
+}
+
+fn run(args: &Args) -> Result<()> {
+    if let Some(file) = &args.man_page {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Args::command()).render(&mut page)?;
+        return fs::write(file, page).with_context(|| file.display().to_string());
+    }
+    if args.ids.is_empty() {
+        return list(args);
+    }
+    let experiments = chosen(&args.ids)?;
+    if let Some(dir) = &args.out {
+        fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    let to_stdout = args
+        .json
+        .as_ref()
+        .is_some_and(|path| path.as_os_str() == "-");
+    let mut reports = Vec::new();
+    for experiment in experiments {
+        let report = measure(args, experiment)?;
+        if !to_stdout {
+            show(&report)?;
+        }
+        if let Some(dir) = &args.out {
+            let plots = keep(&report, dir)?;
+            if !to_stdout {
+                line(format_args!("\n{plots}"))?;
+            }
+        }
+        reports.push(report);
+    }
+    match &args.json {
+        None => Ok(()),
+        Some(path) => json_to(path, &All { reports: &reports }),
+    }
+}
+
+#[derive(Serialize)]
+struct All<'a> {
+    reports: &'a [Report],
+}
+
+#[derive(Serialize)]
+struct Listed {
+    id: &'static str,
+    title: &'static str,
+    paper: &'static str,
+    scale: f64,
+    real_time: bool,
+}
+
+fn list(args: &Args) -> Result<()> {
+    let listed = |e: &Experiment| Listed {
+        id: e.id,
+        title: e.title,
+        paper: e.paper,
+        scale: e.scale,
+        real_time: e.has_real_time,
+    };
+    if let Some(path) = &args.json {
+        let all: Vec<_> = EXPERIMENTS.iter().map(listed).collect();
+        return json_to(path, &all);
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["experiment", "scale", "what it shows"]);
+    for e in EXPERIMENTS {
+        table.add_row([e.id.to_owned(), e.scale.to_string(), e.title.to_owned()]);
+    }
+    line(table.trim_fmt())?;
+    line("\nstetfs lab ID runs one; stetfs lab --help has examples")
+}
+
+fn chosen(ids: &[String]) -> Result<Vec<&'static Experiment>> {
+    if ids.iter().any(|id| id == "all") {
+        return Ok(EXPERIMENTS.iter().collect());
+    }
+    let one = |id: &String| {
+        find(id).ok_or_else(|| {
+            let names: Vec<_> = EXPERIMENTS.iter().map(|e| e.id).collect();
+            anyhow!(
+                "there is no experiment {id}\n  -> there are {}, and `all`",
+                names.join(", ")
+            )
+        })
+    };
+    ids.iter().map(one).collect()
+}
+
+fn measure(args: &Args, experiment: &Experiment) -> Result<Report> {
+    let bar = bar();
+    let report = (experiment.run)(&Setting {
+        seed: args.seed,
+        scale: args.scale.unwrap_or(experiment.scale),
+        real_time: experiment.has_real_time && !args.no_real_time,
+        progress: &|what, done, of| {
+            bar.set_length(of);
+            bar.set_position(done);
+            bar.set_message(what.to_owned());
+        },
+    });
+    bar.finish_and_clear();
+    report.context(experiment.id)
+}
+
+fn bar() -> ProgressBar {
+    let target = match io::stderr().is_terminal() {
+        true => ProgressDrawTarget::stderr(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3}% {elapsed} {wide_msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn show(report: &Report) -> Result<()> {
+    line(format_args!(
+        "{}: {}\n{}; scale {}, seed {}\n",
+        report.experiment, report.title, report.paper, report.scale, report.seed
+    ))?;
+    for (name, what) in &report.setup {
+        line(format_args!("{name}: {what}"))?;
+    }
+    for table in &report.tables {
+        line(format_args!("\n{}", table.title))?;
+        line(numbers(table).trim_fmt())?;
+    }
+    line("")?;
+    let mut checks = Table::new();
+    checks.load_preset(presets::NOTHING);
+    checks.set_content_arrangement(ContentArrangement::Dynamic);
+    checks.set_header(["what the paper says", "paper", "here", ""]);
+    for check in &report.checks {
+        let judged = match check.is_reached() {
+            true => check.judged(),
+            false => check.judged().to_uppercase(),
+        };
+        checks.add_row([&check.claim, &check.said(), &check.ours, &judged]);
+    }
+    line(checks.trim_fmt())?;
+    for check in &report.checks {
+        if let Some(why) = &check.why {
+            let verdict = check.verdict.name();
+            line(format_args!("\n{}: {verdict}: {why}", check.claim))?;
+        }
+        if let Some(what) = &check.fitted {
+            line(format_args!("\n{}: fitted: {what}", check.claim))?;
+        }
+    }
+    for note in &report.notes {
+        line(format_args!("\n{note}"))?;
+    }
+    Ok(())
+}
+
+fn numbers(table: &report::Table) -> Table {
+    let mut shown = Table::new();
+    shown.load_preset(presets::NOTHING);
+    shown.set_header(&table.head);
+    for row in &table.rows {
+        shown.add_row(row);
+    }
+    for column in 1..table.head.len() {
+        let is_text = |row: &Vec<String>| {
+            row.get(column)
+                .is_some_and(|c| c.starts_with(char::is_alphabetic))
+        };
+        if let Some(shown) = shown.column_mut(column)
+            && !table.rows.iter().any(is_text)
+        {
+            shown.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    shown
+}
+
+/// Writes a report and its plots; says where.
+fn keep(report: &Report, dir: &Path) -> Result<String> {
+    let file = dir.join(format!("{}.json", report.experiment));
+    json_to(&file, report)?;
+    let plots = plot::write_all(report, dir)?;
+    let files: Vec<_> = std::iter::once(file)
+        .chain(plots)
+        .map(|f| f.display().to_string())
+        .collect();
+    Ok(format!("written: {}", files.join(" ")))
+}
+
+/// The experiments and examples, for the help.
+fn help() -> String {
+    let width = EXPERIMENTS.iter().map(|e| e.id.len()).max().unwrap_or(0);
+    let lines: Vec<_> = EXPERIMENTS
+        .iter()
+        .map(|e| format!("  {:width$}  {} (scale {})", e.id, e.title, e.scale))
+        .collect();
+    format!(
+        "\
+Experiments:
+{}
+
+Each claim is reached, short of the paper's figure, or overshot: better by more than the tolerance \
+(10 % unless the claim says otherwise), which means that we measured something else than the paper \
+did. A claim is \"fitted\" when a part of the experiment was chosen to fit the figure that it is \
+compared with.
+
+Exit codes: 0 it ran, whether the paper's claims are reached or not; 1 it could not run.
+
+Examples:
+  stetfs lab                                       the list
+  stetfs lab shortcut-example                      in a second
+  stetfs lab shortcut-fig5 --no-real-time          the same on every machine
+  stetfs lab all --out report                      tables, and JSON, SVG and PNG in report/
+  stetfs lab shortcut-fig4 --scale 1               the paper's own sizes
+  stetfs lab shortcut-fig5 --json - | jq '.reports[].checks[] | select(.verdict != \"reached\")'",
+        lines.join("\n")
+    )
+}

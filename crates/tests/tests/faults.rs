@@ -1,0 +1,468 @@
+//! When the device fails or refuses: the error is told, nothing that was confirmed is lost, nothing
+//! half done appears.
+//!
+//! Each request of a workload to one of its media fails once, or from then on for good. The
+//! workload stops at the first answer that is not the model's; then the power is cut, and what is
+//! on the device must be a state that the model allows. `STETFS_LAB_CUTS=N` tries N requests of
+//! each run (default 24; 0: all).
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use stetfs::{Fs, MountOptions};
+use stetfs_crash::media::{Kind, Media};
+use stetfs_crash::oracle::Oracle;
+use stetfs_crash::subject::Subject;
+use stetfs_crash::target::Target;
+use stetfs_crash::workloads::script::Script;
+use stetfs_media::Op::{Erase, Read, Write};
+use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
+use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
+use stetfs_scheme::DataPromise;
+use stetfs_testkit::host::{KernelMount, Loop, needs, scratch};
+use stetfs_testkit::image::{EXT4_1K, EXT4_4K, check};
+use stetfs_testkit::mounted::Mounted;
+use stetfs_testkit::rng::Rng;
+use stetfs_testkit::skip_unless;
+use stetfs_testkit::world::library::Library;
+use stetfs_testkit::world::model::Model;
+use stetfs_testkit::world::op::{Durable, Op};
+use stetfs_testkit::world::{Outcome, Reply, World};
+
+/// How many requests of a run are let fail.
+fn tries() -> u64 {
+    std::env::var("STETFS_LAB_CUTS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(24)
+}
+
+fn mounted(target: &Target, dev: &Arc<SimDev>) -> Result<Library> {
+    Ok(Library::mount(dev.clone() as Arc<dyn BlockDev>, target.options())?.0)
+}
+
+/// What the script came to.
+struct Ran {
+    /// The states that may be found: from the newest that was vouched for to the one after the
+    /// operation that failed.
+    allowed: RangeInclusive<usize>,
+    /// The answer that was not the model's.
+    told: Option<Outcome>,
+    /// What the scheme and its mode promise.
+    promise: DataPromise,
+}
+
+/// Runs the script while `fault` is planned on a medium.
+fn run_with(
+    target: &Target,
+    script: Script,
+    media: &Media,
+    (medium, fault): (usize, Fault),
+) -> Result<Ran> {
+    let shown = media.shown()?;
+    let mounted = Library::mount_as_it_is(shown, target.options()).context("mounting");
+    let (mut library, _) = mounted?;
+    let promise = library.fs().terms().promise;
+    media.inject(medium, fault);
+    let mut model = Model::new(target.volume.rules());
+    let (mut vouched, mut told) = (0, None);
+    for op in script.ops(target.volume.profile()) {
+        if op == Op::Remount {
+            continue;
+        }
+        let (expected, found) = (model.apply(&op), library.apply(&op));
+        if expected == found {
+            vouched = vouched.max(model.vouched());
+            continue;
+        }
+        match (&expected, &found) {
+            (_, Err(Errno::IO | Errno::ROFS)) => {}
+            // What is left of a write fails when it is tried again.
+            (Ok(Reply::Count(all)), Ok(Reply::Count(some))) if some < all => {}
+            _ => bail!(
+                "{op:?}: {found:?} tells nobody that the device failed, expected {expected:?}"
+            ),
+        }
+        // A failed sync has vouched for nothing.
+        told = Some(found);
+        break;
+    }
+    Ok(Ran {
+        allowed: vouched..=model.steps(),
+        told,
+        promise,
+    })
+}
+
+/// The model's states of the script without remounts.
+fn states(target: &Target, script: Script) -> Vec<Model> {
+    let mut model = Model::new(target.volume.rules());
+    let mut states = vec![model.clone()];
+    for op in script
+        .ops(target.volume.profile())
+        .iter()
+        .filter(|op| **op != Op::Remount)
+    {
+        let _ = model.apply(op);
+        states.push(model.clone());
+    }
+    states
+}
+
+/// Each request to a medium, counted from the home device on.
+fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<String> {
+    let contents = target.contents()?;
+    let kind = contents
+        .media()
+        .nth(medium)
+        .context("there is no such medium")?
+        .0;
+    // How many requests there are.
+    let media = Media::new(&contents);
+    let never = Fault::nth_of_any(u64::MAX);
+    let ran = run_with(target, script, &media, (medium, never))?;
+    ensure!(ran.told.is_none(), "failed without a fault");
+    let idle = Media::new(&contents);
+    drop(Library::mount_as_it_is(idle.shown()?, target.options())?);
+    let requests_of = |media: &Media| media.struck()[medium].1;
+    let requests = requests_of(&media).saturating_sub(requests_of(&idle));
+    let oracle = Oracle::new(states(target, script), &[], ran.promise);
+    let dir = scratch()?;
+    let file = dir.path().join("left");
+    let mut subject = Subject::new(target);
+    let mut rng = Rng::new(requests);
+    let (mut struck, mut told) = (0, 0);
+    let step = if tries() == 0 {
+        1
+    } else {
+        (requests / tries()).max(1)
+    };
+    for nth in (rng.below(step)..requests).step_by(step as usize) {
+        let fault = match (kind, rng.below(4)) {
+            // A page that cannot be read is lost, whatever was promised of it.
+            (Kind::Nand, 0) => Fault::nth(Write, nth / 2).times(2),
+            (Kind::Nand, 1) => Fault::nth(Erase, nth % 8),
+            (Kind::Nand, _) => Fault::nth(Write, nth / 2),
+            (_, 0) => Fault::nth_of_any(nth).for_good(),
+            (Kind::Block, 1) => Fault::nth_of_any(nth).failing(Failure::Torn { sectors: 1 }),
+            // A line that has gone bad, and is not written either.
+            (Kind::Pmem, 1) => Fault::nth(Read, nth / 2).for_good(),
+            _ => Fault::nth_of_any(nth),
+        };
+        let name = format!("{target} {}, medium {medium}: {fault:?}", script.name());
+        let media = Media::new(&contents);
+        let ran = run_with(target, script, &media, (medium, fault));
+        let ran = ran.with_context(|| name.clone())?;
+        struck += media.struck()[medium].0;
+        told += u64::from(ran.told.is_some());
+        let tapes = media.tapes();
+        let now = tapes.moment(tapes.changes()).context("the last moment")?;
+        for keep in [Keep::All, Keep::Random(nth)] {
+            let left = now.contents(&keep);
+            if let Err((fault, why)) = subject.judge(&left, &oracle, &ran.allowed, &file)? {
+                let told = ran.told;
+                bail!("{name}, {told:?}, cut afterwards keeping {keep}: {fault}: {why}");
+            }
+        }
+    }
+    Ok(format!(
+        "{target} {}, medium {medium}: {struck} faults struck, {told} were told, of {requests} \
+            requests",
+        script.name()
+    ))
+}
+
+fn all_survive(cases: &[(&str, usize, Script)]) {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    for (target, medium, script) in cases {
+        let target = target.parse().expect("a target");
+        match each_request_fails(&target, *medium, *script) {
+            Ok(line) => println!("{line}"),
+            Err(error) => panic!("{error:#}"),
+        }
+    }
+}
+
+#[test]
+fn io_errors_in_journal_mode() {
+    all_survive(&[
+        ("jbd2 journal ext4-1k", 0, Script::LogAndReplace),
+        ("jbd2 journal ext4-1k", 0, Script::Random(21)),
+        ("jbd2 journal ext3-1k", 0, Script::Orphans),
+    ]);
+}
+
+#[test]
+fn io_errors_in_ordered_mode() {
+    all_survive(&[
+        ("jbd2 ordered ext4-1k", 0, Script::Overwrites),
+        ("jbd2 ordered ext4-4k", 0, Script::Random(22)),
+    ]);
+}
+
+/// Lines of memory that go bad, and stores that are lost, where the whole volume is in memory.
+#[test]
+fn errors_of_memory() {
+    all_survive(&[
+        ("shortcut - ext4-1k", 0, Script::LogAndReplace),
+        ("shortcut -,variant=blk-s ext4-1k", 0, Script::Revokes),
+    ]);
+}
+
+/// Of the memory beside a volume, and of the volume.
+#[test]
+fn errors_of_either_medium() {
+    for medium in [0, 1] {
+        all_survive(&[
+            ("dj journal ext4-1k", medium, Script::LogAndReplace),
+            ("dj ordered ext4-1k", medium, Script::Overwrites),
+            ("ubj - ext4-1k", medium, Script::LogAndReplace),
+            ("ubj -,cow=range ext4-1k", medium, Script::Overwrites),
+            ("tinca - ext4-1k", medium, Script::Revokes),
+            ("spindle - ext4-1k", medium, Script::LogAndReplace),
+        ]);
+    }
+}
+
+/// Pages that cannot be programmed and blocks that cannot be erased.
+#[test]
+fn errors_of_flash() {
+    all_survive(&[
+        ("jftl journal ext4-1k", 0, Script::LogAndReplace),
+        ("jftl ordered ext4-1k", 0, Script::Overwrites),
+    ]);
+}
+
+#[test]
+fn after_a_failed_commit_nothing_can_be_changed() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let target = Target::new("jbd2", Some("journal"), EXT4_1K).expect("a target");
+    let dev = Arc::new(
+        SimOptions::default().build(
+            target
+                .contents()
+                .expect("a volume")
+                .volume()
+                .expect("a volume"),
+        ),
+    );
+    let mut library = mounted(&target, &dev).expect("a mount");
+    let create = |path: &str| Op::Create {
+        path: path.into(),
+        mode: 0o644,
+        exclusive: true,
+    };
+    library.apply(&create("before")).expect("create");
+    library.apply(&Op::Sync).expect("sync");
+    library.apply(&create("lost")).expect("create");
+    dev.inject(Fault::nth(stetfs_media::Op::Write, 0).for_good());
+    assert!(
+        library.apply(&Op::Sync).is_err(),
+        "the sync was not durable and said nothing"
+    );
+    dev.heal();
+    assert!(
+        library.apply(&Op::Sync).is_err(),
+        "a later sync must not hide what was lost"
+    );
+    let refused = library.apply(&create("after"));
+    assert!(
+        matches!(refused, Err(Errno::ROFS | Errno::IO)),
+        "{refused:?}"
+    );
+    library
+        .apply(&Op::Stat {
+            path: "before".into(),
+        })
+        .expect("reading goes on");
+}
+
+#[test]
+fn a_device_that_cannot_be_written_is_mounted_read_only() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let target = Target::new("jbd2", Some("journal"), EXT4_4K).expect("a target");
+    let image = target
+        .contents()
+        .expect("a volume")
+        .volume()
+        .expect("a volume");
+    let options = SimOptions {
+        read_only: true,
+        ..SimOptions::default()
+    };
+    let (mut library, report) =
+        Library::mount(Arc::new(options.build(image.clone())), target.options()).expect("a mount");
+    assert!(
+        report.read_only && !report.warnings.is_empty(),
+        "{report:?}"
+    );
+    let op = Op::Create {
+        path: "f".into(),
+        mode: 0o644,
+        exclusive: false,
+    };
+    assert_eq!(library.apply(&op), Err(Errno::ROFS));
+    assert_eq!(
+        library.apply(&Op::Mkdir {
+            path: "d".into(),
+            mode: 0o755
+        }),
+        Err(Errno::ROFS)
+    );
+    library.apply(&Op::Readdir { path: ".".into() }).ok();
+    library.unmount().expect("unmount");
+    // Left dirty, it cannot be recovered there, and must not be shown as if it were clean.
+    let dev = Arc::new(SimOptions::default().build(image));
+    let mut library = mounted(&target, &dev).expect("a mount");
+    library.apply(&op).expect("create");
+    library.apply(&Op::Sync).expect("sync");
+    drop(library);
+    let dirty = dev.crash_point().crash(&Keep::All).image();
+    let error = Fs::mount(Arc::new(options.build(dirty)), target.options())
+        .map(drop)
+        .expect_err("a dirty journal");
+    assert!(error.to_string().contains("recover"), "{error}");
+}
+
+#[test]
+fn an_image_in_use_is_refused() {
+    skip_unless!(needs(true, true, &["mke2fs", "e2fsck"]));
+    let dir = scratch().expect("a scratch directory");
+    let at = |name: &str| dir.path().join(name);
+    for name in ["a", "b"] {
+        fs::create_dir(at(name)).expect("a mount point");
+    }
+    EXT4_4K.make(&at("image"), 32, 4).expect("a volume");
+    let serve = env!("CARGO_BIN_EXE_serve");
+    let first = Mounted::start(serve, &at("image"), &at("a"), "").expect("the first mount");
+    Mounted::start(serve, &at("image"), &at("b"), "")
+        .map(drop)
+        .expect_err("a second mount");
+    let busy = |path: &Path| match FileOptions::default().open(path) {
+        Ok(_) => panic!("{} was opened although it is in use", path.display()),
+        Err(error) => assert!(matches!(error, MediaError::Busy { .. }), "{error}"),
+    };
+    busy(&at("image"));
+    first.unmount().expect("unmount");
+    // A device that the kernel has mounted.
+    let device = Loop::attach(&at("image")).expect("a loop device");
+    let mount = KernelMount::ext4(device.device(), &at("a"), "").expect("the kernel's mount");
+    busy(device.device());
+    mount.unmount().expect("unmount");
+    drop(device);
+    check(&at("image")).expect("a clean volume");
+}
+
+/// Space and inodes run out: the writer is told at once, a sync never is, and what was confirmed
+/// stays.
+#[test]
+fn a_full_volume_tells_the_writer_and_keeps_what_it_has() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    for mode in ["journal", "ordered", "writeback"] {
+        let dir = scratch().expect("a scratch directory");
+        let path = dir.path().join("image");
+        EXT4_1K
+            .make_with(&path, 8, 1, &["-N", "64"])
+            .expect("a volume");
+        let dev = Arc::new(stetfs_media::RamDev::from_file(&path).expect("its content"));
+        let options = MountOptions::parse(&format!("data={mode},noatime")).expect("options");
+        let (mut library, _) = Library::mount(dev.clone(), options.clone()).expect("a mount");
+        let mut files = 0;
+        let full = loop {
+            let name = format!("f{files}");
+            let made = library.apply(&Op::Create {
+                path: name,
+                mode: 0o644,
+                exclusive: true,
+            });
+            match made {
+                Ok(_) => files += 1,
+                Err(errno) => break errno,
+            }
+            assert!(files < 64, "{files} files on a volume of 64 inodes");
+        };
+        assert_eq!(full, Errno::NOSPC);
+        library
+            .apply(&Op::Open {
+                slot: 0,
+                path: "f0".into(),
+                truncate: false,
+            })
+            .expect("open");
+        let payload = stetfs_testkit::world::op::Payload {
+            seed: 5,
+            len: 10_000,
+        };
+        let mut written = 0;
+        let full = loop {
+            match library.apply(&Op::Write {
+                slot: 0,
+                offset: written,
+                payload,
+                durable: Durable::No,
+            }) {
+                Ok(Reply::Count(10_000)) => written += 10_000,
+                // A short write: what is left does not fit, which the next call will say.
+                Ok(_) => {
+                    let rest = Op::Append { slot: 0, payload };
+                    break library.apply(&rest).expect_err("no room");
+                }
+                Err(errno) => break errno,
+            }
+            assert!(written < 8 << 20, "more was written than there is room");
+        };
+        assert_eq!(full, Errno::NOSPC, "after {written} bytes");
+        library
+            .apply(&Op::Fsync { slot: 0 })
+            .expect("what was taken can be made durable");
+        // Mounted again without an unmount: as after a crash.
+        drop(library);
+        let (mut library, _) = Library::mount(dev.clone(), options).expect("recovery");
+        library
+            .apply(&Op::Open {
+                slot: 0,
+                path: "f0".into(),
+                truncate: false,
+            })
+            .expect("open");
+        for at in (0..written).step_by(10_000) {
+            let read = library.apply(&Op::Read {
+                slot: 0,
+                offset: at,
+                len: 10_000,
+            });
+            assert_eq!(read, Ok(Reply::Bytes(payload.bytes())), "{mode}: at {at}");
+        }
+        library
+            .apply(&Op::Ftruncate { slot: 0, size: 0 })
+            .expect("truncate");
+        library.apply(&Op::Sync).expect("sync");
+        library
+            .apply(&Op::Write {
+                slot: 0,
+                offset: 0,
+                payload,
+                durable: Durable::No,
+            })
+            .expect("there is room again");
+        library
+            .apply(&Op::Unlink { path: "f1".into() })
+            .expect("unlink");
+        library.apply(&Op::Sync).expect("sync");
+        library
+            .apply(&Op::Create {
+                path: "again".into(),
+                mode: 0o644,
+                exclusive: true,
+            })
+            .expect("an inode is free again");
+        library.unmount().expect("unmount");
+        dev.to_file(&path).expect("the image");
+        check(&path).unwrap_or_else(|error| panic!("{mode}: {error:#}"));
+    }
+}
