@@ -84,8 +84,14 @@ pub struct SchemeOptions {
 }
 
 impl SchemeOptions {
-    /// Returns an error that names the first option that the scheme does not have.
+    /// Returns an error that names the mode or the first option that the scheme does not have.
     pub fn check_known(&self, about: &'static About) -> Result<()> {
+        if let Some(mode) = self.data.filter(|mode| !about.modes.contains(mode)) {
+            return Err(SchemeError::Option {
+                scheme: about.name,
+                why: format!("it has no mode data={}", mode.name()),
+            });
+        }
         let is_known = |name: &str| about.options.iter().any(|option| option.name == name);
         match self.extra.iter().find(|(name, _)| !is_known(name)) {
             None => Ok(()),

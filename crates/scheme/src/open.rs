@@ -39,12 +39,15 @@ pub struct OpenArgs {
     pub has_64bit: bool,
     /// The volume has the metadata_csum feature.
     pub has_metadata_csum: bool,
-    /// The journal area in the order of its logical blocks; empty when there is none.
+    /// The journal area in the order of its logical blocks; empty when there is none. Block 0 is
+    /// JBD2's superblock, and every scheme but JBD2's own leaves it as it is.
     pub log: Vec<LogExtent>,
     /// Bytes of memory for committed blocks that are held; beyond that the scheme should write them
     /// home.
     pub memory: usize,
-    /// The superblock has the mark of a private log, so the content of the scheme's log counts.
+    /// The superblock has the mark of a private log
+    /// ([`Mark::PrivateLog`](crate::Mark::PrivateLog)), so the content of the scheme's log counts.
+    /// Without it nothing in the journal area does.
     pub has_private_log: bool,
     /// Bytes of an inode.
     pub inode_size: usize,

@@ -10,7 +10,9 @@ pub struct Terms {
     pub promise: DataPromise,
     /// The mark in the superblock while the scheme has the volume.
     pub mark: Mark,
-    /// The most blocks that one transaction may log.
+    /// The most blocks that the handles of one transaction may log. Placing data when it is closed
+    /// may log twice as many more, so a quarter of the log is the usual answer: then the next
+    /// transaction has room too.
     pub max_transaction: u32,
     /// [`commit`](crate::Scheme::commit) logs data blocks too: they count as credits, and freed
     /// ones are revoked.
@@ -41,7 +43,9 @@ pub struct Wants {
     pub changed_bytes: usize,
 }
 
-/// The mark by which a mounted volume warns other tools.
+/// The mark by which a mounted volume warns other tools. The mount sets it in the superblock,
+/// durably, after the scheme was opened and before the first commit, and takes it away after the
+/// scheme was closed. So a log counts if and only if its volume has the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mark {
@@ -50,7 +54,10 @@ pub enum Mark {
     /// `needs_recovery`: the kernel and e2fsck replay the journal.
     NeedsRecovery,
     /// The feature `PRIVATE_LOG`, which neither the kernel nor e2fsck knows: only the scheme can
-    /// find the newest content.
+    /// find the newest content. Block 1 of the journal area then names the scheme, in a
+    /// [`LogHeader`](stetfs_format::private_log::LogHeader) or a
+    /// [`VolumeRecord`](stetfs_format::nvm_pair::VolumeRecord): a mount without `scheme=` reads it
+    /// there, and another scheme is refused.
     PrivateLog,
 }
 

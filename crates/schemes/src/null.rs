@@ -18,7 +18,7 @@ use stetfs_media::{BlockDev, Cause};
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
     About, DataPromise, Goal, Held, Mark, OpenArgs, Parts, RecoveryReport, Result, Scheme,
-    SchemeError, Snapshot, Terms, Wants,
+    Snapshot, Terms, Wants,
 };
 
 pub(crate) static ABOUT: About = About {
@@ -43,13 +43,6 @@ struct Null {
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
-    if let Some(mode) = args.options.data {
-        let why = format!("there is no data={} without a journal", mode.name());
-        return Err(SchemeError::Option {
-            scheme: ABOUT.name,
-            why,
-        });
-    }
     args.options.check_known(&ABOUT)?;
     let null = Null {
         dev: args.dev,

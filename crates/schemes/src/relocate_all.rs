@@ -33,6 +33,7 @@ pub(crate) static ABOUT: About = About {
 struct RelocateAll(Box<dyn Scheme>);
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    args.options.check_known(&ABOUT)?;
     let (jbd2, mut terms, report) = jbd2::open(args)?;
     terms.promise = DataPromise::Atomic;
     terms.wants.base = true;

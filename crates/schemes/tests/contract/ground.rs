@@ -1,0 +1,216 @@
+//! What schemes are opened on, and the transactions that they are given.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stetfs_format::jbd2::{JBD2_MAGIC, JournalCompat, JournalIncompat, JournalSuperblock};
+use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_media::sim::SimPmem;
+use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
+use stetfs_scheme::{
+    About, DataMode, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges, Registration, SchemeOptions,
+    Snapshot,
+};
+
+pub(crate) const BLOCK: usize = 1024;
+pub(crate) const BLOCKS: u64 = 256;
+pub(crate) const UUID: [u8; 16] = [7; 16];
+pub(crate) const LOG: [LogExtent; 2] = [
+    LogExtent {
+        start: BlockNo(20),
+        len: 30,
+    },
+    LogExtent {
+        start: BlockNo(70),
+        len: 34,
+    },
+];
+/// Blocks that transactions change; odd ones are data.
+pub(crate) const WORLD: std::ops::Range<u64> = 200..216;
+/// So many of them are in a transaction at most.
+pub(crate) const MOST: u64 = 6;
+
+/// The newest content of each block in use.
+pub(crate) type World = BTreeMap<u64, BlockRef>;
+
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (self.0 >> 33) % n
+    }
+}
+
+/// An empty journal, and nothing else.
+pub(crate) fn volume() -> Image {
+    let superblock = JournalSuperblock {
+        is_v2: true,
+        blocksize: BLOCK as u32,
+        maxlen: LOG.iter().map(|extent| extent.len).sum(),
+        first: 1,
+        sequence: Tid(1),
+        start: 0,
+        errno: 0,
+        feature_compat: JournalCompat::empty(),
+        feature_incompat: JournalIncompat::empty(),
+        feature_ro_compat: 0,
+        uuid: UUID,
+        nr_users: 1,
+        max_transaction: 0,
+        max_trans_data: 0,
+        checksum_type: 0,
+        num_fc_blks: 0,
+        head: 0,
+    };
+    let mut raw = vec![0; BLOCK];
+    superblock.encode_into(&mut raw);
+    let mut image = Image::new(BLOCKS * BLOCK as u64);
+    image.write(LOG[0].start.0 * BLOCK as u64, &raw);
+    image
+}
+
+/// What a scheme is opened on.
+pub(crate) struct Ground {
+    pub(crate) dev: Arc<dyn BlockDev>,
+    pub(crate) nvm: Option<Arc<dyn Pmem>>,
+    pub(crate) uuid: [u8; 16],
+}
+
+impl Ground {
+    pub(crate) fn new(about: &About) -> Self {
+        let dev: Arc<dyn BlockDev> = match about.needs_pmem {
+            true => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),
+            false => Arc::new(SimDev::new(volume())),
+        };
+        let memory = || Arc::new(SimPmem::new(Image::new(1 << 20))) as Arc<dyn Pmem>;
+        Self {
+            dev,
+            nvm: about.nvm.map(|_| memory()),
+            uuid: UUID,
+        }
+    }
+
+    /// On a plain device.
+    pub(crate) fn on(dev: Arc<dyn BlockDev>) -> Self {
+        Self {
+            dev,
+            nvm: None,
+            uuid: UUID,
+        }
+    }
+
+    /// With data in the journal, where that is a mode.
+    pub(crate) fn open(
+        &self,
+        scheme: &'static Registration,
+        is_marked: bool,
+    ) -> stetfs_scheme::Result<Opened> {
+        let has_it = scheme.about.modes.contains(&DataMode::Journal);
+        let options = SchemeOptions {
+            data: has_it.then_some(DataMode::Journal),
+            extra: Vec::new(),
+        };
+        self.open_with(scheme, is_marked, options)
+    }
+
+    pub(crate) fn open_with(
+        &self,
+        scheme: &'static Registration,
+        is_marked: bool,
+        options: SchemeOptions,
+    ) -> stetfs_scheme::Result<Opened> {
+        scheme.open(OpenArgs {
+            dev: self.dev.clone(),
+            nvm: self.nvm.clone(),
+            nvm_new: false,
+            block_size: BLOCK,
+            blocks: BLOCKS,
+            uuid: self.uuid,
+            has_64bit: true,
+            has_metadata_csum: true,
+            log: LOG.to_vec(),
+            memory: 1 << 20,
+            has_private_log: is_marked,
+            inode_size: 256,
+            writable: true,
+            options,
+        })
+    }
+
+    /// What is at home.
+    pub(crate) fn home(&self, block: u64) -> Vec<u8> {
+        let mut found = vec![0; BLOCK];
+        let tag = Tag::read(Class::Data);
+        let read = self.dev.read_at(block * BLOCK as u64, &mut found, tag);
+        read.expect("a read");
+        found
+    }
+
+    pub(crate) fn is_home(&self, world: &World) -> bool {
+        let mut blocks = world.iter();
+        blocks.all(|(block, content)| self.home(*block)[..] == content[..])
+    }
+}
+
+/// The next transaction; the world becomes what it leaves.
+pub(crate) fn transaction(
+    tid: u32,
+    world: &mut World,
+    rng: &mut Rng,
+    wants_base: bool,
+) -> Snapshot {
+    let mut snapshot = Snapshot {
+        tid: Tid(tid),
+        meta: Vec::new(),
+        data: Vec::new(),
+        revoked: Vec::new(),
+        time: (u64::from(tid), 0),
+    };
+    let before = world.clone();
+    for _ in 0..1 + rng.below(MOST) {
+        let block = WORLD.start + rng.below(WORLD.end - WORLD.start);
+        let home = BlockNo(block);
+        let known = snapshot.meta.iter().chain(&snapshot.data).map(|b| b.home);
+        if known
+            .chain(snapshot.revoked.iter().copied())
+            .any(|b| b == home)
+        {
+            continue;
+        }
+        if before.contains_key(&block) && rng.below(5) == 0 {
+            world.remove(&block);
+            snapshot.revoked.push(home);
+            continue;
+        }
+        let mut content = Block::zeroed(BLOCK);
+        content.bytes_mut().fill(rng.below(256) as u8);
+        if rng.below(4) == 0 {
+            content.bytes_mut()[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+        }
+        let content = BlockRef::from(content);
+        world.insert(block, content.clone());
+        let is_data = block % 2 == 1;
+        let old = before.get(&block);
+        let logged = LoggedBlock {
+            home,
+            class: if is_data {
+                Class::Data
+            } else {
+                Class::Directory
+            },
+            content,
+            base: old.filter(|_| wants_base).cloned(),
+            ranges: Ranges::whole(BLOCK),
+            fresh: old.is_none(),
+            owner: is_data.then_some((InodeNo(block as u32), LBlock(0))),
+            relocated: false,
+            spot: None,
+        };
+        match is_data {
+            true => snapshot.data.push(logged),
+            false => snapshot.meta.push(logged),
+        }
+    }
+    snapshot
+}

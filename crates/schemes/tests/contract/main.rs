@@ -1,0 +1,224 @@
+//! The contract of `stetfs_scheme`, asked of each scheme that is registered, without a journal and
+//! without a file system above it: the first test of a new scheme, in a second.
+//!
+//! A volume of 256 blocks with a log of 64, in two pieces, so that it fills all the time.
+//! Transactions overwrite metadata and data, free blocks and use them again; some blocks begin as a
+//! record of JBD2 does. The model is the list of contents after each transaction.
+#![forbid(unsafe_code)]
+
+mod ground;
+
+use std::sync::Arc;
+
+use stetfs_format::BlockNo;
+use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
+use stetfs_media::sim::Keep;
+use stetfs_media::{BlockDev, SimDev};
+use stetfs_scheme::{DataMode, Goal, Held, Mark, Opened, Registration, SchemeError, SchemeOptions};
+use stetfs_schemes::SCHEMES;
+
+use crate::ground::{BLOCK, Ground, LOG, Rng, World, transaction, volume};
+
+/// Those that a plain device or plain memory is enough for.
+fn schemes() -> impl Iterator<Item = &'static Registration> {
+    SCHEMES.iter().filter(|scheme| !scheme.about.needs_remap)
+}
+
+/// That each block is read as it is in the world, from the scheme or from home.
+fn assert_read(ground: &Ground, opened: &Opened, world: &World, what: &str) {
+    let scheme = &opened.scheme;
+    for (block, content) in world {
+        let at = BlockNo(*block);
+        match scheme.read(at).expect("a read") {
+            Held::Here(found) => {
+                assert!(
+                    found[..] == content[..],
+                    "{what}: block {block} is held, and wrong"
+                );
+                let sees_it = scheme.holds_any(at, 1) && scheme.holds_any(BlockNo(0), 256);
+                assert!(
+                    sees_it,
+                    "{what}: block {block} is held, and holds_any denies it"
+                );
+            }
+            Held::Home => assert!(
+                ground.home(*block)[..] == content[..],
+                "{what}: block {block} is not held, and not home"
+            ),
+        }
+    }
+}
+
+#[test]
+fn what_was_committed_is_read_and_gets_home() {
+    for scheme in schemes() {
+        for seed in 0..8 {
+            let name = scheme.about.name;
+            let (ground, mut rng) = (Ground::new(scheme.about), Rng(seed));
+            let (mut world, mut tid) = (World::new(), 0);
+            for mount in 0..3 {
+                let opened = ground.open(scheme, false).expect("it opens");
+                let wants_base = opened.terms.wants.base;
+                assert!(!opened.report.was_needed, "{name}: it was closed");
+                for _ in 0..30 {
+                    tid += 1;
+                    let what = format!("{name}, seed {seed}, mount {mount}, transaction {tid}");
+                    let txn = transaction(tid, &mut world, &mut rng, wants_base);
+                    opened.scheme.commit(&txn).expect("a commit");
+                    assert_read(&ground, &opened, &world, &what);
+                    if opened.scheme.backlog().is_due || rng.below(10) == 0 {
+                        opened
+                            .scheme
+                            .checkpoint(Goal::Background)
+                            .expect("a checkpoint");
+                        assert_read(&ground, &opened, &world, &what);
+                    }
+                }
+                opened.scheme.checkpoint(Goal::All).expect("a checkpoint");
+                assert!(ground.is_home(&world), "{name}, seed {seed}: Goal::All");
+                opened.scheme.close().expect("closing");
+                assert!(ground.is_home(&world), "{name}, seed {seed}: closed");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_it_does_not_have_is_refused() {
+    use DataMode::{Journal, Ordered, Writeback};
+    for scheme in schemes() {
+        let (ground, about) = (Ground::new(scheme.about), scheme.about);
+        let missing = [Journal, Ordered, Writeback].map(Some);
+        let missing = missing
+            .into_iter()
+            .filter(|m| !about.modes.contains(&m.expect("a mode")));
+        let modes = missing.map(|data| (data, Vec::new()));
+        let unknown = (None, vec![("nonsense".to_owned(), "on".to_owned())]);
+        for (data, extra) in modes.chain([unknown]) {
+            let what = format!("{}: {data:?} {extra:?}", about.name);
+            let error = ground.open_with(scheme, false, SchemeOptions { data, extra });
+            let error = error.map(drop).expect_err(&what);
+            assert!(
+                matches!(error, SchemeError::Option { .. }),
+                "{what}: {error}"
+            );
+        }
+    }
+}
+
+/// JBD2 must find neither a log that begins anywhere nor anything that it could take for a record.
+#[test]
+fn a_closed_log_means_nothing_to_jbd2() {
+    for scheme in schemes().filter(|s| s.about.needs_journal_area && !s.about.is_jbd2) {
+        let (ground, mut rng) = (Ground::new(scheme.about), Rng(1));
+        let (mut world, name) = (World::new(), scheme.about.name);
+        let opened = ground.open(scheme, false).expect("it opens");
+        for tid in 1..40 {
+            let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants.base);
+            opened.scheme.commit(&txn).expect("a commit");
+        }
+        opened.scheme.close().expect("closing");
+        let head = JournalSuperblock::decode(&ground.home(LOG[0].start.0), BLOCK);
+        assert_eq!(head.expect("JBD2's superblock").start, 0, "{name}");
+        let blocks = LOG
+            .iter()
+            .flat_map(|e| e.start.0..e.start.0 + u64::from(e.len));
+        for block in blocks.skip(1) {
+            let is_record = ground.home(block).starts_with(&JBD2_MAGIC.to_be_bytes());
+            assert!(
+                !is_record,
+                "{name}: block {block} looks like a record of JBD2"
+            );
+        }
+    }
+}
+
+/// The power goes off at every change of the device, and again during the recovery. Whatever was
+/// confirmed is there; the transaction in flight is there entirely or not at all.
+#[test]
+fn a_cut_leaves_whole_transactions() {
+    let on_a_device = |s: &&Registration| !s.about.needs_pmem && s.about.nvm.is_none();
+    for scheme in schemes().filter(on_a_device).filter(|s| s.about.atomic) {
+        for seed in 0..4 {
+            cut(scheme, seed);
+        }
+    }
+}
+
+fn cut(scheme: &'static Registration, seed: u64) {
+    let (dev, mut rng) = (Arc::new(SimDev::new(volume())), Rng(seed));
+    let ground = Ground::on(dev.clone());
+    let opened = ground.open(scheme, false).expect("it opens");
+    let is_private = opened.terms.mark == Mark::PrivateLog;
+    // Before that the volume has no mark.
+    let marked_at = dev.changes();
+    let (mut worlds, mut confirmed_at) = (vec![World::new()], vec![0]);
+    for tid in 1..=24 {
+        let mut world = worlds[worlds.len() - 1].clone();
+        let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants.base);
+        worlds.push(world);
+        opened.scheme.commit(&txn).expect("a commit");
+        confirmed_at.push(dev.changes());
+        if rng.below(6) == 0 {
+            opened
+                .scheme
+                .checkpoint(Goal::Background)
+                .expect("a checkpoint");
+        }
+    }
+    opened.scheme.close().expect("closing");
+    for point in dev.tape().crash_points() {
+        let at = point.position() as u64;
+        if at < marked_at {
+            continue;
+        }
+        let confirmed = confirmed_at.iter().rposition(|&c| c <= at).unwrap_or(0);
+        let allowed = &worlds[confirmed..worlds.len().min(confirmed + 2)];
+        for keep in [Keep::None, Keep::All, Keep::Random(at), Keep::Random(!at)] {
+            let left = point.crash(&keep).image();
+            let what = format!(
+                "{}, seed {seed}, cut at {at} keeping {keep}",
+                scheme.about.name
+            );
+            let first = Arc::new(SimDev::new(left.clone()));
+            judge(scheme, first.clone(), is_private, allowed, &what);
+            for second in (0..first.changes()).step_by(5) {
+                let again = Arc::new(SimDev::new(left.clone()));
+                again.cut_at(second);
+                let dev = again.clone() as Arc<dyn BlockDev>;
+                // It may or may not notice that the power is off.
+                drop(Ground::on(dev).open(scheme, is_private));
+                let left = again
+                    .crash_point()
+                    .crash(&Keep::Random(at ^ second))
+                    .image();
+                let what = format!("{what}, then at {second}");
+                judge(
+                    scheme,
+                    Arc::new(SimDev::new(left)),
+                    is_private,
+                    allowed,
+                    &what,
+                );
+            }
+        }
+    }
+}
+
+fn judge(
+    scheme: &'static Registration,
+    dev: Arc<SimDev>,
+    is_private: bool,
+    allowed: &[World],
+    what: &str,
+) {
+    let ground = Ground::on(dev);
+    let opened = ground.open(scheme, is_private);
+    let opened = opened.unwrap_or_else(|error| panic!("{what}: recovery: {error}"));
+    opened.scheme.close().expect("closing");
+    let is_allowed = allowed.iter().any(|world| ground.is_home(world));
+    assert!(
+        is_allowed,
+        "{what}: neither of the allowed transactions is there"
+    );
+}
