@@ -169,6 +169,18 @@ fn shortcut_in_each_variant() {
     );
 }
 
+/// The examples of CONTRIBUTING.md.
+#[test]
+fn schemes_to_copy() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let long = [Script::LogAndReplace];
+    survives("template", None, EXT4_1K, scripts(EXT4_1K, &long));
+    survives("template", None, EXT4_1K, some_sequences(EXT4_1K));
+    let long = [Script::LogAndReplace, Script::Revokes];
+    survives("shadow", None, EXT4_1K, scripts(EXT4_1K, &long));
+    survives("shadow", None, EXT4_1K, some_sequences(EXT4_1K));
+}
+
 /// Cuts in the middle of programs and erases of file data, of the log, of remaps, of garbage
 /// collection and of the layer's own map.
 #[test]

@@ -108,6 +108,10 @@ pub enum Bug {
     /// The log's end moves behind a transaction before that is listed: a checkpoint in between
     /// forgets it.
     LateListing,
+    /// Each root is written over the one before.
+    SingleSlot,
+    /// A transaction's blocks go to places that the newest durable root still names.
+    EarlyPlace,
 }
 
 /// A bug, and where it shows.
@@ -141,9 +145,9 @@ bugs! {
     RecordBeforeBody "record-before-body" "commit record durable before its body is written":
         "jbd2" "journal";
     MissingBodyFlush "missing-body-flush" "no flush between body and commit record":
-        "jbd2" "journal", "dj" "journal";
+        "jbd2" "journal", "dj" "journal", "shadow" "-";
     MissingRecordFlush "missing-record-flush" "commit record not made durable":
-        "jbd2" "journal", "shortcut" "-";
+        "jbd2" "journal", "shortcut" "-", "shadow" "-";
     LateOrderedData "late-ordered-data" "ordered data written after its commit": "jbd2" "ordered";
     ForgottenRevoke "forgotten-revoke" "freed blocks not revoked":
         "jbd2" "ordered", "shortcut" "-", "dj" "ordered";
@@ -153,17 +157,18 @@ bugs! {
         "superblock says where the log begins only after the first commit":
         "jbd2" "journal";
     MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable":
-        "jbd2" "journal", "shortcut" "-", "dj" "journal", "ubj" "-", "tinca" "-", "spindle" "-";
+        "jbd2" "journal", "shortcut" "-", "dj" "journal", "ubj" "-", "tinca" "-", "spindle" "-",
+        "shadow" "-", "template" "-";
     LateTail "late-tail" "log space used again before the tail is moved":
         "jbd2" "journal", "shortcut" "-";
     UncheckedReplay "unchecked-replay" "no checksum check at replay":
-        "jbd2" "journal,journal_async_commit", "shortcut" "-", "dj" "journal";
+        "jbd2" "journal,journal_async_commit", "shortcut" "-", "dj" "journal", "shadow" "-";
     StaleLap "stale-lap" "replay of transactions of an earlier lap": "jbd2" "journal";
     IgnoredRevoke "ignored-revoke" "replay of revoked blocks": "jbd2" "ordered", "shortcut" "-";
     OldestCopy "oldest-copy" "replay of the oldest copy of a block": "jbd2" "journal";
     MissingReplayFlush "missing-replay-flush"
         "log marked empty before the replayed blocks are durable":
-        "jbd2" "journal", "shortcut" "-";
+        "jbd2" "journal", "shortcut" "-", "shadow" "-";
     UnloggedGroupDesc "unlogged-group-desc" "group descriptors not journaled":
         "jbd2" "journal", "shortcut" "-";
     EarlyFsync "early-fsync" "fsync returns before the commit": "jbd2" "journal", "shortcut" "-";
@@ -216,6 +221,8 @@ bugs! {
         "jftl" "journal";
     UnsecuredPage "unsecured-page" "newest page not programmed again at recovery": "jftl" "journal";
     LateListing "late-listing" "log's end moves before the transaction is listed": "jbd2" "journal";
+    SingleSlot "single-slot" "each root written over the one before": "shadow" "-";
+    EarlyPlace "early-place" "blocks written to places that the durable root names": "shadow" "-";
 }
 
 /// The bug called `name`.

@@ -10,6 +10,8 @@
 //! | `dj` | Delta Journaling: deltas in NVRAM beside the volume |
 //! | `ubj`, `tinca`, `spindle` | caches in NVM that are the journal |
 //! | `null`, `relocate_all` | none, and one for tests |
+//! | `template`, `shadow` | one to copy, and one that was made so: CONTRIBUTING.md, "Add a scheme" |
+//! | `mapped_log` | what these two share |
 //! | `nvm/` | the cache of the three |
 //! | `delta` | differences of blocks, compressed |
 //! | `parts/` | the journal area, writing home, whose memory it is, checkpoints by time |
@@ -19,14 +21,20 @@ pub mod delta;
 mod dj;
 mod jbd2;
 mod jftl;
+#[cfg(feature = "testing")]
+mod mapped_log;
 mod null;
 mod nvm;
 mod parts;
 mod registry;
 #[cfg(feature = "testing")]
 mod relocate_all;
+#[cfg(feature = "testing")]
+mod shadow;
 mod shortcut;
 mod spindle;
+#[cfg(feature = "testing")]
+mod template;
 mod tinca;
 mod ubj;
 

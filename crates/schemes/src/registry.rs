@@ -42,6 +42,16 @@ pub static SCHEMES: &[Registration] = &[
         about: &crate::relocate_all::ABOUT,
         make: crate::relocate_all::open,
     },
+    #[cfg(feature = "testing")]
+    Registration {
+        about: &crate::template::ABOUT,
+        make: crate::template::open,
+    },
+    #[cfg(feature = "testing")]
+    Registration {
+        about: &crate::shadow::ABOUT,
+        make: crate::shadow::open,
+    },
 ];
 
 /// The option of that name that some scheme has.

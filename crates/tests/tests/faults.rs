@@ -205,6 +205,15 @@ fn io_errors_in_ordered_mode() {
     ]);
 }
 
+#[test]
+fn io_errors_in_schemes_to_copy() {
+    all_survive(&[
+        ("template - ext4-1k", 0, Script::LogAndReplace),
+        ("shadow - ext4-1k", 0, Script::LogAndReplace),
+        ("shadow - ext4-1k", 0, Script::Revokes),
+    ]);
+}
+
 /// Lines of memory that go bad, and stores that are lost, where the whole volume is in memory.
 #[test]
 fn errors_of_memory() {

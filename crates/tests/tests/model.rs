@@ -262,4 +262,7 @@ beds! {
     ext4_2k_shortcut_blk_s: EXT4_2K, "scheme=shortcut,variant=blk-s,fences=paper";
     ext3_4k_shortcut_diff: EXT3_4K, "scheme=shortcut,variant=diff";
     ext4_plain_shortcut_blk: EXT4_PLAIN, "scheme=shortcut,variant=blk";
+    ext4_1k_template: EXT4_1K, "scheme=template";
+    ext4_4k_shadow: EXT4_4K, "scheme=shadow";
+    ext3_1k_shadow: EXT3_1K, "scheme=shadow,fill=5";
 }

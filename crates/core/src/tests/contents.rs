@@ -10,13 +10,15 @@ const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const SIZE_MAX: u64 = 3 << 20;
 const STEPS: u32 = 150;
 
-const MODES: [&str; 6] = [
+const MODES: [&str; 8] = [
     "data=ordered",
     "data=journal",
     "data=writeback",
     "scheme=null",
     "scheme=relocate-all,data=ordered",
     "scheme=relocate-all,data=journal",
+    "scheme=template",
+    "scheme=shadow",
 ];
 
 struct Rng(u64);

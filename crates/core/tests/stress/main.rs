@@ -33,7 +33,7 @@ use worker::{Rules, Worker};
 const THREADS: u64 = 4;
 
 /// mke2fs's arguments and size in MiB, mount options, and memory in KiB.
-const KINDS: [(&str, u64, &str, u64); 9] = [
+const KINDS: [(&str, u64, &str, u64); 11] = [
     ("-t ext4 -b 1024 -J size=1", 12, "data=ordered", 256),
     ("-t ext4 -b 1024 -J size=1", 12, "data=journal", 256),
     ("-t ext4 -b 4096 -J size=4", 24, "data=ordered", 512),
@@ -58,6 +58,8 @@ const KINDS: [(&str, u64, &str, u64); 9] = [
         "scheme=relocate-all,data=journal",
         256,
     ),
+    ("-t ext4 -b 1024 -J size=1", 12, "scheme=template", 256),
+    ("-t ext4 -b 1024 -J size=1", 12, "scheme=shadow", 256),
 ];
 
 fn setting(name: &str, default: u64) -> u64 {

@@ -6,6 +6,8 @@
 //! record of JBD2 does. The model is the list of contents after each transaction.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "testing")]
+mod examples;
 mod ground;
 
 use std::sync::Arc;

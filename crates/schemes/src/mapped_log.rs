@@ -1,0 +1,303 @@
+//! What the two examples share, [`template`](crate::template) and [`shadow`](crate::shadow): a log
+//! in the journal area, and the map that says which of its blocks is which block of the volume.
+//!
+//! Block 0 of the journal area stays JBD2's superblock, which says how long the area is. Block 1
+//! has the header that says whose the log is ([`LogHeader`]); a mark of
+//! [`PrivateLog`](stetfs_scheme::Mark::PrivateLog) sends whoever finds it there. From block 2 on
+//! the scheme has one slot for a map or several, and behind them *places*: blocks for content.
+//!
+//! A map, little-endian:
+//!
+//! | offset | size | meaning |
+//! |---|---|---|
+//! | 0x00 | 8 | "stetMAP" and a zero |
+//! | 0x08 | 8 | the map's generation |
+//! | 0x10 | 4 | how many transactions it has taken in since it was empty |
+//! | 0x14 | 4 | how many entries follow, from 0x20 on |
+//! | 0x18 | 4 | zero |
+//! | 0x1c | 4 | CRC-32C of all of this, begun with that of the volume's UUID, this field left out |
+//!
+//! An entry is 16 bytes: the home block (8), the log block with its content (4), the CRC-32C of the
+//! content (4). A map counts if and only if its first word, its length and its checksum are right,
+//! and its generation is below 2^63: one that was torn does not. What was in the slots of an
+//! earlier log is overwritten when a log is made.
+
+use stetfs_format::bytes::{read_u32le, read_u64le, write_u32le, write_u64le};
+use stetfs_format::checksum::crc32c;
+use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
+use stetfs_format::private_log::{LogHeader, Tail};
+use stetfs_format::{BlockNo, Corrupt};
+use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
+
+use crate::parts::area::Area;
+use crate::parts::home::{Write, write_home};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError};
+
+/// The first log block that is the scheme's.
+pub(crate) const FIRST: u32 = 2;
+
+const HEADER_BLOCK: u32 = 1;
+const MAP_WORD: u64 = u64::from_le_bytes(*b"stetMAP\0");
+const CHECKSUM_AT: usize = 0x1c;
+const HEAD: usize = 0x20;
+const ENTRY: usize = 16;
+
+/// More than there ever are, so that one more can be counted.
+const MOST_GENERATIONS: u64 = 1 << 63;
+
+/// Blocks put in place at a time: bounds the memory.
+const BATCH: usize = 256;
+
+/// Where the content of a home block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) home: BlockNo,
+    /// The log block.
+    pub(crate) at: u32,
+    /// The content's checksum.
+    pub(crate) crc: u32,
+}
+
+/// Which blocks the log holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Map {
+    pub(crate) generation: u64,
+    pub(crate) transactions: u32,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// The checksum of an entry's content.
+pub(crate) fn content_crc(content: &[u8]) -> u32 {
+    crc32c(!0, content)
+}
+
+pub(crate) struct MappedLog {
+    pub(crate) area: Area,
+    /// Blocks of the volume.
+    blocks: u64,
+    /// What checksums of maps begin with.
+    seed: u32,
+}
+
+impl MappedLog {
+    /// Takes the journal area. Where the volume has no mark, what is in it counts no more, and it
+    /// gets a new header.
+    pub(crate) fn open(about: &About, args: &OpenArgs) -> Result<Self> {
+        if args.log.is_empty() {
+            return Err(SchemeError::Unusable("the volume has no journal".into()));
+        }
+        let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+        let mut raw = Block::zeroed(args.block_size);
+        area.read(0, raw.bytes_mut())?;
+        let jbd2 = JournalSuperblock::decode(raw.bytes(), args.block_size)?;
+        area.set_log(FIRST, jbd2.log_end())?;
+        area.read(HEADER_BLOCK, raw.bytes_mut())?;
+        let found = LogHeader::decode(raw.bytes());
+        if args.has_private_log {
+            check_owner(about, args, &found?)?;
+        } else if args.writable {
+            let header = LogHeader {
+                scheme: about.name.to_owned(),
+                uuid: args.uuid,
+                epoch: found.map_or(1, |before| before.epoch.wrapping_add(1)),
+                is_closed: false,
+                tail: Tail::from_word(0),
+            };
+            raw.bytes_mut().fill(0);
+            header.encode(raw.bytes_mut());
+            area.write_record(HEADER_BLOCK, raw.bytes(), Cause::Control)?;
+        }
+        Ok(Self {
+            area,
+            blocks: args.blocks,
+            seed: crc32c(!0, &args.uuid),
+        })
+    }
+
+    /// Blocks of a map with so many entries.
+    pub(crate) fn map_blocks(&self, entries: u32) -> u32 {
+        (HEAD + entries as usize * ENTRY).div_ceil(self.area.block_size) as u32
+    }
+
+    /// Splits the log into `slots` slots for maps, of at most `most` blocks each, and places:
+    /// the blocks of a slot, and the places, each of which a map can name.
+    pub(crate) fn split(&self, slots: u32, most: u32) -> Result<(u32, std::ops::Range<u32>)> {
+        let capacity = self.area.capacity();
+        for slot in 1..=most {
+            let room = (slot as usize * self.area.block_size - HEAD) / ENTRY;
+            let places = capacity.saturating_sub(slots * slot);
+            if room >= places as usize || slot == most {
+                let first = FIRST + slots * slot;
+                let places = places.min(room as u32);
+                if places >= 16 {
+                    return Ok((slot, first..first + places));
+                }
+            }
+        }
+        let why = format!("it has {capacity} blocks, too few");
+        Err(SchemeError::Unusable(why))
+    }
+
+    /// The map that begins at log block `at`, if one counts.
+    pub(crate) fn read_map(&self, at: u32, slot: u32) -> Result<Option<Map>> {
+        let size = self.area.block_size;
+        let mut raw = vec![0; size];
+        self.area.read(at, &mut raw)?;
+        let count = read_u32le(&raw, 0x14);
+        let room = (u64::from(slot) * size as u64 - HEAD as u64) / ENTRY as u64;
+        let generation = read_u64le(&raw, 0x08);
+        let is_one = read_u64le(&raw, 0) == MAP_WORD && generation < MOST_GENERATIONS;
+        if !is_one || u64::from(count) > room {
+            return Ok(None);
+        }
+        let blocks = self.map_blocks(count);
+        raw.resize(blocks as usize * size, 0);
+        for (i, block) in (0..).zip(raw.chunks_mut(size)).skip(1) {
+            self.area.read(at + i, block)?;
+        }
+        let is_intact = read_u32le(&raw, CHECKSUM_AT) == self.map_crc(&raw, count);
+        if !is_intact && !is_planted(Bug::UncheckedReplay) {
+            return Ok(None);
+        }
+        let entry = |i: u32| {
+            let at = HEAD + i as usize * ENTRY;
+            Entry {
+                home: BlockNo(read_u64le(&raw, at)),
+                at: read_u32le(&raw, at + 8),
+                crc: read_u32le(&raw, at + 12),
+            }
+        };
+        Ok(Some(Map {
+            generation,
+            transactions: read_u32le(&raw, 0x10),
+            entries: (0..count).map(entry).collect(),
+        }))
+    }
+
+    /// Writes the map at log block `at`: what is behind its first block as a part of the body that
+    /// it vouches for, the first block, which has the checksum, when all of that is durable.
+    /// Durable when it returns.
+    pub(crate) fn write_map(&self, mut body: Dirty<'_>, at: u32, map: &Map) -> Result<()> {
+        let raw = self.encode(map);
+        let (head, rest) = raw.split_at(self.area.block_size);
+        let tag = Tag::new(Class::Journal, Cause::Log);
+        let rest = rest.chunks(self.area.block_size);
+        let rest: Vec<_> = rest.map(|block| (tag, block)).collect();
+        if is_planted(Bug::MissingBodyFlush) {
+            self.area.write_unvouched(at, head, true)?;
+        }
+        self.area.write(&mut body, at + 1, &rest)?;
+        let durable = body.submit().flush(Cause::Log)?;
+        match is_planted(Bug::MissingRecordFlush) {
+            true => self.area.write_unvouched(at, head, false),
+            false => self.area.write_commit(durable, at, head),
+        }
+    }
+
+    /// Writes a map without entries, which vouches for nothing; durable when it returns.
+    pub(crate) fn write_empty(&self, at: u32, generation: u64, cause: Cause) -> Result<()> {
+        let map = Map {
+            generation,
+            ..Map::default()
+        };
+        self.area.write_record(at, &self.encode(&map), cause)
+    }
+
+    /// Whole blocks.
+    fn encode(&self, map: &Map) -> Vec<u8> {
+        let count = map.entries.len() as u32;
+        let mut raw = vec![0; self.map_blocks(count) as usize * self.area.block_size];
+        write_u64le(&mut raw, 0, MAP_WORD);
+        write_u64le(&mut raw, 0x08, map.generation);
+        write_u32le(&mut raw, 0x10, map.transactions);
+        write_u32le(&mut raw, 0x14, count);
+        for (i, entry) in map.entries.iter().enumerate() {
+            let at = HEAD + i * ENTRY;
+            write_u64le(&mut raw, at, entry.home.0);
+            write_u32le(&mut raw, at + 8, entry.at);
+            write_u32le(&mut raw, at + 12, entry.crc);
+        }
+        let crc = self.map_crc(&raw, count);
+        write_u32le(&mut raw, CHECKSUM_AT, crc);
+        raw
+    }
+
+    fn map_crc(&self, raw: &[u8], count: u32) -> u32 {
+        let crc = crc32c(self.seed, &raw[..CHECKSUM_AT]);
+        crc32c(crc, &raw[HEAD..HEAD + count as usize * ENTRY])
+    }
+
+    /// Writes what the map names home; durable when it returns. Nothing is written unless all of it
+    /// is what the map says, in homes that a file system can have.
+    pub(crate) fn replay(&self, map: &Map) -> Result<RecoveryReport> {
+        for entry in &map.entries {
+            if entry.home.0 >= self.blocks || self.area.contains(entry.home) {
+                return Err(Corrupt::JournalTagBlock(entry.home).into());
+            }
+            self.content(entry)?;
+        }
+        let (dev, size) = (&*self.area.dev, self.area.block_size);
+        for batch in map.entries.chunks(BATCH) {
+            let contents = batch.iter().map(|entry| self.content(entry));
+            let contents = contents.collect::<Result<Vec<_>>>()?;
+            let writes = batch.iter().zip(&contents).map(|(entry, content)| Write {
+                home: entry.home,
+                class: Class::Journal,
+                content,
+            });
+            write_home(dev, size, Cause::Recovery, writes.collect())?;
+        }
+        if !is_planted(Bug::MissingReplayFlush) {
+            dev.flush(Cause::Recovery)?;
+        }
+        Ok(RecoveryReport {
+            was_needed: true,
+            transactions: map.transactions,
+            blocks: map.entries.len() as u64,
+            ..RecoveryReport::default()
+        })
+    }
+
+    /// What the log has of an entry, which is what the map says.
+    fn content(&self, entry: &Entry) -> Result<BlockRef> {
+        let mut content = Block::zeroed(self.area.block_size);
+        self.area.read(entry.at, content.bytes_mut())?;
+        if content_crc(content.bytes()) != entry.crc {
+            let (home, at) = (entry.home, entry.at);
+            let why = format!("the copy of block {home} in log block {at} is damaged");
+            return Err(SchemeError::Unusable(why));
+        }
+        Ok(content.into())
+    }
+
+    /// Clears blocks of the log that begin as a record of JBD2 does, so that its recovery never
+    /// takes what is left here for one. Durable when it returns.
+    pub(crate) fn wipe(&self, places: std::ops::Range<u32>) -> Result<()> {
+        let (size, tag) = (
+            self.area.block_size,
+            Tag::new(Class::Journal, Cause::Control),
+        );
+        let (mut raw, zeros) = (vec![0; size], vec![0; size]);
+        for at in places {
+            self.area.read(at, &mut raw)?;
+            if raw.starts_with(&JBD2_MAGIC.to_be_bytes()) {
+                self.area.dev.write_at(self.area.offset(at)?, &zeros, tag)?;
+            }
+        }
+        Ok(self.area.dev.flush(Cause::Control)?)
+    }
+}
+
+/// That the log is this scheme's on this volume, and can be recovered.
+fn check_owner(about: &About, args: &OpenArgs, header: &LogHeader) -> Result<()> {
+    let why = match () {
+        () if header.uuid != args.uuid => "its log belongs to another volume".to_owned(),
+        () if header.scheme != about.name => {
+            format!("its log was written by scheme {}", header.scheme)
+        }
+        () if !args.writable => "it must be replayed, which needs a writable volume".to_owned(),
+        () => return Ok(()),
+    };
+    Err(SchemeError::Unusable(why))
+}
