@@ -247,7 +247,8 @@ impl Plan {
         let names = own.iter().map(Workload::title).collect();
         let mut chosen = choice.workloads(&target.volume);
         let own = own.into_iter().flat_map(|w| w.in_each(&choice.orders));
-        chosen.workloads.extend(own);
+        // Those that the user named come first.
+        chosen.workloads.splice(..0, own);
         // What was chosen twice is done once.
         let mut keys = BTreeSet::new();
         chosen.workloads.retain(|w| keys.insert(w.key()));

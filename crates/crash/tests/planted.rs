@@ -14,13 +14,13 @@ use stetfs_crash::campaign::{Budget, Campaign};
 use stetfs_crash::report::Report;
 use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
-use stetfs_crash::workloads::Choice;
-use stetfs_crash::workloads::sequences::Sample;
-use stetfs_planted::{BUGS, Bug, BugAbout, plant};
+use stetfs_crash::workloads::script::Script;
+use stetfs_crash::workloads::sequences::{Sample, sequences};
 use stetfs_testkit::document;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::image::EXT4_1K;
 use stetfs_testkit::skip_unless;
+use stetfs_planted::{BUGS, Bug, BugAbout, plant};
 
 /// Long random workloads that are tried when the written ones do not show a bug.
 const RANDOM: u64 = 24;
@@ -49,23 +49,21 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
     let target = Target::new(scheme, Some(mode), EXT4_1K).expect("a target");
     // Without the bug, so that what it does is done to the workloads.
     let fresh = target.contents().expect("a volume");
-    let choice = Choice {
-        lengths: vec![1],
-        sample: Sample {
-            pairs: 0,
-            triples: 0,
-            seed: 1,
-        },
-        random: RANDOM,
-        scripts: true,
-        orders: orders(),
+    let sample = Sample {
+        pairs: 0,
+        triples: 0,
+        seed: 1,
     };
-    let mut workloads = choice.workloads(&target.volume).workloads;
+    let long = |script: Script| script.workload(target.volume.profile());
     // Those that are written down first, since most bugs need a log that is used; random ones last.
+    let written = Script::WRITTEN.into_iter().map(long);
+    let short = sequences(1, target.volume.rules(), sample).workloads;
+    let random = (1..=RANDOM).map(|seed| long(Script::Random(seed)));
+    let all = written.chain(short).chain(random);
+    let mut workloads: Vec<_> = all.flat_map(|w| w.in_each(&orders())).collect();
     if let Some(name) = only_workload() {
         workloads.retain(|w| w.name == name);
     }
-    workloads.sort_by_key(|w| (w.name.starts_with("random"), !w.is_long()));
     let campaign = Campaign {
         budget: Budget {
             states: Some(states()),

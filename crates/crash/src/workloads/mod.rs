@@ -6,8 +6,10 @@
 //! - [`script`]: long workloads by their names.
 //! - `corners`: those among them that have a mistake in mind.
 //! - [`patterns`]: how postmark and SQLite write.
+//! - `mixture`: in which order they are run.
 
 mod corners;
+mod mixture;
 pub mod patterns;
 pub mod script;
 pub mod sequences;
@@ -49,24 +51,24 @@ pub struct Chosen {
 }
 
 impl Choice {
-    /// The workloads for this variety of volume, the long ones first.
+    /// The workloads for this variety of volume: of each kind some, wherever a budget ends them.
     pub fn workloads(&self, volume: &Variety) -> Chosen {
         let mut chosen = Chosen::default();
-        let random = (0..self.random).map(|n| Script::Random(self.sample.seed.wrapping_add(n)));
-        let written = Script::WRITTEN.into_iter().filter(|_| self.scripts);
-        chosen.workloads.extend(
-            random
-                .chain(written)
-                .map(|script| script.workload(volume.profile())),
-        );
+        let mut kinds = Vec::new();
         for length in &self.lengths {
             let made = sequences(*length, volume.rules(), self.sample);
-            chosen.workloads.extend(made.workloads);
+            kinds.push(made.workloads);
             chosen.impossible += made.impossible;
             chosen.not_drawn += made.left_out;
         }
-        let workloads = chosen.workloads.into_iter();
-        chosen.workloads = workloads.flat_map(|w| w.in_each(&self.orders)).collect();
+        let long = |scripts: Vec<Script>| -> Vec<Workload> {
+            let scripts = scripts.into_iter();
+            scripts.map(|s| s.workload(volume.profile())).collect()
+        };
+        let random = (0..self.random).map(|n| Script::Random(self.sample.seed.wrapping_add(n)));
+        let written = Script::WRITTEN.into_iter().filter(|_| self.scripts);
+        kinds.extend([long(written.collect()), long(random.collect())]);
+        chosen.workloads = mixture::mixed(kinds, &self.orders, self.sample.seed);
         chosen
     }
 }
