@@ -95,7 +95,8 @@ pub struct Campaign<'a> {
     pub budget: Budget,
     /// Threads.
     pub jobs: usize,
-    /// Workloads with violations after which nothing new is begun.
+    /// Workloads with violations after which nothing new is begun. With 1, a workload ends at its
+    /// first moment that shows one.
     pub enough: usize,
     /// Violations for which the smallest workload that shows them is looked for.
     pub minimized: usize,
@@ -514,7 +515,7 @@ impl<'a> Shared<'a> {
         let mut count = |counts: &Counts| {
             self.found.lock().counts += counts.since(&told);
             told = *counts;
-            go_on()
+            go_on() && (campaign.enough > 1 || counts.violations == 0)
         };
         let findings = explore(&record, workload, effort, subject, scratch, &mut count)?;
         self.found.lock().counts += findings.counts.since(&told);
