@@ -10,6 +10,7 @@ use stetfs_media::sim::Keep;
 use super::case::{Case, Cut};
 use super::caught::Panicked;
 use super::fold::{Differ, Folds, State, States, View};
+use super::guide::{Guide, Tried};
 use super::media::Contents;
 use super::moment::{Moment, Tapes};
 use super::record::Record;
@@ -88,6 +89,8 @@ struct Known {
     outcome: Outcome,
     /// Where the state was: one of a recovery was not cut again.
     depth: Depth,
+    /// By what it depended on, in the folds.
+    group: usize,
     /// Where our checker and e2fsck do not agree.
     disagreement: Option<String>,
     /// What the volume holds where e2fsck has replayed the journal, and not where we have.
@@ -184,6 +187,19 @@ enum Depth {
     Recovery,
 }
 
+/// A moment with what tells its states apart.
+struct Sight<'a> {
+    moment: &'a Moment<'a>,
+    depth: Depth,
+    /// Of states that need not be built for that.
+    view: Option<(&'a States, View<'a>)>,
+    differ: &'a Differ,
+}
+
+/// So many more states are tried than are to be chosen by what recoveries read, as some hold what
+/// an earlier one held.
+const TRIES: usize = 4;
+
 impl Explorer<'_> {
     fn run(&mut self) -> Result<()> {
         let record = self.record;
@@ -195,11 +211,13 @@ impl Explorer<'_> {
         wanted.sort_unstable();
         wanted.dedup();
         let (moments, chosen) = (record.moments() as usize, wanted.len());
-        let mut differ = Differ::new(record.start.clone());
+        let (mut differ, mut tried) = (Differ::new(record.start.clone()), Tried::default());
         let mut looked_at = 0;
         for moment in record.tapes.moments(wanted) {
             let allowed = record.allowed(moment.at());
-            for (outcome, keep) in self.look_at(&moment, Depth::Workload, &mut differ)? {
+            for (outcome, keep) in
+                self.look_at(&moment, Depth::Workload, &mut differ, &mut tried)?
+            {
                 self.draw(outcome, &allowed, moment.at(), &keep);
                 self.judge(outcome, &allowed, moment.at(), keep);
             }
@@ -220,35 +238,72 @@ impl Explorer<'_> {
         moment: &Moment<'_>,
         depth: Depth,
         differ: &mut Differ,
+        tried: &mut Tried,
     ) -> Result<Vec<(usize, Keep)>> {
         let relevant = moment.relevant();
-        let choices = self.effort.choices(&relevant, &mut self.rng);
+        let states = States::of(moment, &relevant, differ);
+        let mut sight = Sight {
+            moment,
+            depth,
+            view: states
+                .as_ref()
+                .map(|states| (states, self.folds.look_at(states))),
+            differ,
+        };
+        let mut outcomes = Vec::new();
+        for keep in self.effort.choices(&relevant, &mut self.rng) {
+            outcomes.push((self.outcome_of(&mut sight, &keep)?, keep));
+        }
+        let guided = self.effort.guided(&relevant);
+        if guided > 0 {
+            let read_of = |nth: usize| self.folds.read(self.known[outcomes[nth].0].group).clone();
+            let [of_none, of_all] = [read_of(1), read_of(0)];
+            let reads = [&of_none, &of_all];
+            let mut guide = Guide::new(moment, &relevant, reads, tried, &mut self.rng);
+            let most = outcomes.len() + guided;
+            for _ in 0..guided * TRIES {
+                let Some(step) = guide.choose().filter(|_| outcomes.len() < most) else {
+                    break;
+                };
+                let keep = guide.keep(&step);
+                let distinct = self.distinct(depth);
+                let outcome = self.outcome_of(&mut sight, &keep)?;
+                guide.learn(step, self.folds.read(self.known[outcome].group));
+                if self.distinct(depth) > distinct {
+                    outcomes.push((outcome, keep));
+                }
+            }
+        }
         let counts = &mut self.found.counts;
         let (states, left_out) = match depth {
             Depth::Workload => (&mut counts.states, &mut counts.states_left_out),
             Depth::Recovery => (&mut counts.nested, &mut counts.nested_left_out),
         };
-        let chosen = choices.len() as u64;
+        let chosen = outcomes.len() as u64;
         *states += chosen;
         *left_out = left_out.saturating_add(possible(&relevant).saturating_sub(chosen));
-        let mut outcomes = Vec::with_capacity(choices.len());
-        if let Some(states) = States::of(moment, &relevant, differ) {
-            let mut view = self.folds.look_at(&states);
-            for keep in choices {
-                let state = states.state(&keep);
-                let left = || moment.contents(&keep);
-                outcomes.push((self.outcome(&mut view, &state, depth, left)?, keep));
-            }
-            return Ok(outcomes);
-        }
-        for keep in choices {
-            let left = moment.contents(&keep);
-            let states = States::single(differ.clone().go_to(&left));
-            let mut view = self.folds.look_at(&states);
-            let state = states.state(&keep);
-            outcomes.push((self.outcome(&mut view, &state, depth, || left)?, keep));
-        }
         Ok(outcomes)
+    }
+
+    /// States so far that no earlier one held.
+    fn distinct(&self, depth: Depth) -> u64 {
+        match depth {
+            Depth::Workload => self.found.counts.states_distinct,
+            Depth::Recovery => self.found.counts.nested_distinct,
+        }
+    }
+
+    /// The outcome of a choice at a moment.
+    fn outcome_of(&mut self, sight: &mut Sight<'_>, keep: &Keep) -> Result<usize> {
+        let (moment, depth) = (sight.moment, sight.depth);
+        if let Some((states, view)) = &mut sight.view {
+            let left = || moment.contents(keep);
+            return self.outcome(view, &states.state(keep), depth, left);
+        }
+        let left = moment.contents(keep);
+        let states = States::single(sight.differ.clone().go_to(&left));
+        let mut view = self.folds.look_at(&states);
+        self.outcome(&mut view, &states.state(keep), depth, || left)
     }
 
     /// The outcome of a state, recovered if no other one tells it.
@@ -339,10 +394,11 @@ impl Explorer<'_> {
             replay = same.err();
         }
         let id = self.known.len();
-        self.folds.add(view, state, &recovery.watched.read, id);
+        let group = self.folds.add(view, state, &recovery.watched.read, id);
         self.known.push(Known {
             outcome: recovery.outcome,
             depth,
+            group,
             disagreement,
             replay,
             nested: Vec::new(),
@@ -360,7 +416,7 @@ impl Explorer<'_> {
 
     /// Cuts the power again at each moment of a recovery.
     fn cut_again(&mut self, id: usize, left: &Contents, tapes: &Tapes) -> Result<()> {
-        let mut differ = Differ::new(self.record.start.clone());
+        let (mut differ, mut tried) = (Differ::new(self.record.start.clone()), Tried::default());
         differ.go_to(left);
         let mut nested: Vec<(usize, Cut)> = Vec::new();
         let mut listed = HashSet::new();
@@ -375,7 +431,9 @@ impl Explorer<'_> {
             }
             looked_at += 1;
             let at = moment.at();
-            for (outcome, keep) in self.look_at(&moment, Depth::Recovery, &mut differ)? {
+            for (outcome, keep) in
+                self.look_at(&moment, Depth::Recovery, &mut differ, &mut tried)?
+            {
                 if listed.insert(outcome) {
                     nested.push((outcome, Cut { at, keep }));
                 }

@@ -272,20 +272,25 @@ impl<T: Copy> Folds<T> {
         parts.find_map(|(group, part)| group.by_content.get(&part.key(state)).copied())
     }
 
-    /// Notes the outcome of a state that was recovered, and what it depended on.
-    pub fn add(&mut self, view: &View<'_>, state: &State, read: &UnitSet, outcome: T) {
+    /// Notes the outcome of a state that was recovered, and what it depended on: the number of the
+    /// group that is found by.
+    pub fn add(&mut self, view: &View<'_>, state: &State, read: &UnitSet, outcome: T) -> usize {
         let key = Part::of(view.states, read).key(state);
-        let group = match self.groups.iter().position(|group| group.read == *read) {
-            Some(at) => &mut self.groups[at],
-            None => {
-                self.groups.push(Group {
-                    read: read.clone(),
-                    by_content: HashMap::new(),
-                });
-                self.groups.last_mut().expect("pushed now")
-            }
-        };
-        group.by_content.insert(key, outcome);
+        let known = self.groups.iter().position(|group| group.read == *read);
+        let at = known.unwrap_or_else(|| {
+            self.groups.push(Group {
+                read: read.clone(),
+                by_content: HashMap::new(),
+            });
+            self.groups.len() - 1
+        });
+        self.groups[at].by_content.insert(key, outcome);
+        at
+    }
+
+    /// What the outcomes of a group depended on.
+    pub fn read(&self, group: usize) -> &UnitSet {
+        &self.groups[group].read
     }
 
     /// Different sets of units that outcomes depended on.

@@ -7,8 +7,8 @@
 //!   [`watch`]: what is read from them; [`flash`]: volumes on a NAND part.
 //! - [`turns`]: in which order it is done, and who goes on when several are at work.
 //! - [`record`]: one run: the tapes, and the model's states between which a cut falls.
-//! - [`states`]: which of the states at a moment are looked at; [`fold`]: which of them need no
-//!   recovery of their own.
+//! - [`states`]: which of the states at a moment are looked at; [`guide`]: those that are chosen by
+//!   what recoveries read; [`fold`]: which need no recovery of their own.
 //! - [`subject`]: recovers a state, looks at it, checks it, writes to it.
 //! - [`oracle`]: what may be found after a cut, by the model and the scheme's promise.
 //! - [`explore`]: all of that for one workload; [`campaign`]: for many, on several threads, within
@@ -36,6 +36,7 @@ pub mod explore;
 pub mod explored;
 pub mod flash;
 pub mod fold;
+pub mod guide;
 mod handing;
 pub mod lies;
 pub mod media;

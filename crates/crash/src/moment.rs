@@ -6,6 +6,7 @@
 //! that are kept, the last counts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use stetfs_media::Image;
 use stetfs_media::nand::{NandCrashPoint, NandCrashPoints, NandTape, Outcome};
@@ -255,6 +256,20 @@ impl Moment<'_> {
         Contents::new(left)
     }
 
+    /// Where an atom lies; none when it is a change of a NAND part.
+    pub fn units(&self, atom: &AtomOf) -> Option<Range<Unit>> {
+        let What::Atom(Atom { offset, len, .. }) = atom.what else {
+            return None;
+        };
+        let before = self.units_before(atom.medium)?;
+        let unit = |n| (before + n) as Unit;
+        Some(unit(offset / UNIT)..unit((offset + len).div_ceil(UNIT)))
+    }
+
+    fn units_before(&self, medium: usize) -> Option<u64> {
+        self.tapes.tapes[..medium].iter().map(TapeOf::units).sum()
+    }
+
     /// Where an atom lies and its bytes; none when it has none (a discard, a change of a NAND part)
     /// or lies in several units.
     pub fn piece(&self, atom: &AtomOf) -> Option<Piece<'_>> {
@@ -280,9 +295,7 @@ impl Moment<'_> {
         else {
             return None;
         };
-        let before = self.tapes.tapes[..atom.medium].iter();
-        let before: Option<u64> = before.map(TapeOf::units).sum();
-        let before = before?;
+        let before = self.units_before(atom.medium)?;
         let skip = (offset - start) as usize;
         (offset / UNIT == (offset + len - 1) / UNIT).then(|| Piece {
             unit: (before + offset / UNIT) as Unit,

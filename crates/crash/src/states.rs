@@ -5,11 +5,17 @@
 //! which a sync has returned are taken besides, all of them.
 //!
 //! At a moment n atoms are pending that make a difference: 2^n states. With up to
-//! [`Effort::exhaustive`] atoms every one is taken. With more: none, all, up to
-//! [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order; those
-//! that end with a change first, then those that tear one), all but one and one alone for up to
-//! [`Effort::singles`] atoms spread over them, and [`Effort::random`] subsets by chance. How many
-//! states there would have been is counted beside those that were taken.
+//! [`Effort::exhaustive`] atoms every one is taken. With more:
+//!
+//! - none and all;
+//! - up to [`Effort::prefixes`] prefixes in the order of the writes (a device that writes in order;
+//!   those that end with a change first, then those that tear one);
+//! - [`Effort::random`] subsets by chance;
+//! - up to [`Effort::guided`] states that differ from all before them and are chosen by what the
+//!   recoveries of others have read ([`guide`](super::guide)): whole changes that are missing alone
+//!   or there alone, those that decide what else is read in every combination, and then torn.
+//!
+//! How many states there would have been is counted beside those that were taken.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -31,10 +37,10 @@ pub struct Effort {
     pub exhaustive: usize,
     /// Beyond that, so many prefixes.
     pub prefixes: usize,
-    /// And so many atoms are the only one that is missing, and the only one that is there.
-    pub singles: usize,
     /// And so many subsets by chance.
     pub random: usize,
+    /// And so many that are chosen by what recoveries read.
+    pub guided: usize,
     /// At most so many moments of a workload.
     pub moments: usize,
     /// Of the distinct recoveries of a workload, one in so many is cut in its turn, at each of its
@@ -63,9 +69,9 @@ impl Default for Effort {
     fn default() -> Self {
         Self {
             exhaustive: 6,
-            prefixes: 48,
-            singles: 12,
-            random: 12,
+            prefixes: 24,
+            random: 4,
+            guided: 54,
             moments: usize::MAX,
             nest_every: 1,
             nest_moments: 64,
@@ -107,9 +113,9 @@ impl Effort {
                 false => moments,
             };
             fitted.moments = fitted.moments.min(moments);
-            fitted.prefixes = fitted.prefixes.min(16);
-            fitted.singles = fitted.singles.min(4);
-            fitted.random = fitted.random.min(6);
+            fitted.prefixes = fitted.prefixes.min(8);
+            fitted.random = fitted.random.min(2);
+            fitted.guided = fitted.guided.min(20);
             fitted.nest_every = self.nest_every * nest_every;
             fitted.nest_moments = fitted.nest_moments.min(12);
             fitted.nest_folded = 0;
@@ -133,8 +139,8 @@ impl Effort {
         Self {
             exhaustive: 0,
             prefixes: 0,
-            singles: 0,
             random: 0,
+            guided: 0,
             moments: 0,
             nest_every: 0,
             nest_folded: 0,
@@ -173,7 +179,14 @@ impl Effort {
         spread(whole, most).into_iter().chain(spread(torn, left))
     }
 
-    /// The choices at a moment with these atoms.
+    /// How many states of a moment with these atoms are chosen by what recoveries read.
+    pub fn guided(&self, relevant: &[AtomOf]) -> usize {
+        let is_all_taken =
+            relevant.len() <= self.exhaustive || relevant.iter().all(AtomOf::is_alternative);
+        if is_all_taken { 0 } else { self.guided }
+    }
+
+    /// The other choices at a moment with these atoms: all first, then none if that differs.
     pub fn choices(&self, relevant: &[AtomOf], rng: &mut Rng) -> Vec<Keep> {
         let n = relevant.len();
         let set = |those: &[AtomOf]| those.iter().map(|a| a.number).collect::<BTreeSet<_>>();
@@ -202,12 +215,6 @@ impl Effort {
             true => Keep::First(relevant[k].number),
             false => Keep::Only(set(&relevant[..k])),
         }));
-        let step = n.div_ceil(self.singles.max(1));
-        let start = rng.below(step as u64) as usize;
-        for atom in relevant.iter().skip(start).step_by(step).take(self.singles) {
-            choices.push(Keep::Without(set(&[*atom])));
-            choices.push(Keep::Only(set(&[*atom])));
-        }
         choices.extend((0..self.random).map(|_| Keep::Random(rng.below(1 << 20))));
         choices
     }
