@@ -26,7 +26,7 @@ use stetfs_media::sim::Keep;
 use super::media::Unit;
 use super::moment::{AtomOf, Moment};
 use super::watch::UnitSet;
-use crate::rng::Rng;
+use stetfs_testkit::rng::Rng;
 
 /// So many times as often as others changes are flipped that decide.
 const DECIDES: usize = 4;
@@ -196,7 +196,7 @@ mod tests {
     use stetfs_media::{Cause, Class, Image, Tag};
 
     use super::*;
-    use crate::crash::media::{Contents, Media, UNIT};
+    use crate::media::{Contents, Media, UNIT};
 
     const UNITS: Unit = 32;
 

@@ -16,11 +16,11 @@ use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::script::Script;
 use stetfs_crash::workloads::sequences::{Sample, sequences};
+use stetfs_planted::{BUGS, Bug, BugAbout, plant};
 use stetfs_testkit::document;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::image::EXT4_1K;
 use stetfs_testkit::skip_unless;
-use stetfs_planted::{BUGS, Bug, BugAbout, plant};
 
 /// Long random workloads that are tried when the written ones do not show a bug.
 const RANDOM: u64 = 24;

@@ -8,9 +8,9 @@
 
 use std::collections::VecDeque;
 
-use crate::crash::turns::Order;
-use crate::crash::workload::Workload;
-use crate::rng::Rng;
+use crate::turns::Order;
+use crate::workload::Workload;
+use stetfs_testkit::rng::Rng;
 
 /// A kind of workloads.
 struct Line {
@@ -72,7 +72,7 @@ mod tests {
     use super::super::sequences::{Sample, sequences};
     use super::super::{Choice, script::Script};
     use super::*;
-    use crate::image::EXT4_1K;
+    use stetfs_testkit::image::EXT4_1K;
 
     const ORDERS: [Order; 3] = [Order::InOrder, Order::EachHandle, Order::Overlap(1)];
     const SAMPLE: Sample = Sample {
