@@ -9,6 +9,8 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
+use crate::width::{low32, must_fit_u16};
+
 /// CRC-32C (Castagnoli) of `bytes` as the kernel's `crc32c(seed, ...)`: the
 /// checksum of `metadata_csum` and of JBD2's checksums v2 and v3.
 #[inline]
@@ -18,7 +20,7 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     }
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, seed.into());
     digest.update(bytes);
-    !(digest.finalize() as u32)
+    !low32(digest.finalize())
 }
 
 /// What a change of content does to its [`crc32c`], to be XORed with it: a part that was `old` is
@@ -103,7 +105,7 @@ pub fn crc32_be(seed: u32, bytes: &[u8]) -> u32 {
     }
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Mpeg2, seed.into());
     digest.update(bytes);
-    digest.finalize() as u32
+    low32(digest.finalize())
 }
 
 /// CRC-64 (the NVMe specification's polynomial): what stetfs's own logs are checked by.
@@ -132,7 +134,7 @@ const CRC16_TABLE: [u16; 256] = {
     let mut table = [0; 256];
     let mut i = 0;
     while i < 256 {
-        let mut crc = i as u16;
+        let mut crc = must_fit_u16(i);
         let mut bit = 0;
         while bit < 8 {
             crc = if crc & 1 == 1 {

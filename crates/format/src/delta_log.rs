@@ -23,6 +23,7 @@ use crate::checksum::{crc32c, crc64};
 use crate::error::Corrupt;
 use crate::layout::{Le16, Le32, Le64, layout};
 use crate::num::{BlockNo, Tid};
+use crate::width::{high32, low32, must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 
 layout! {
     /// How a region is divided.
@@ -136,25 +137,25 @@ impl RegionGeometry {
         if size < IN_FLIGHT_OFFSET + Self::LEAST_BLOCKS * block {
             return Err(Corrupt::DeltaJournal("the region is too small"));
         }
-        let in_flight = (size / 8 / (block + TAG_SIZE as u64)).clamp(2, 1024);
+        let in_flight = must_fit((size / 8 / (block + usize_as_u64(TAG_SIZE))).clamp(2, 1024));
         Ok(Self {
             size,
             block_size,
-            in_flight: in_flight as u32,
-            ring: Self::blocks_at(in_flight as u32) + in_flight * block,
+            in_flight,
+            ring: Self::blocks_at(in_flight) + u64::from(in_flight) * block,
         })
     }
 
     /// Where the blocks in flight lie.
     fn blocks_at(in_flight: u32) -> u64 {
-        let table = DJ_IN_FLIGHT_LAYOUT.size as u64
-            + u64::from(in_flight) * DJ_IN_FLIGHT_ENTRY_LAYOUT.size as u64;
+        let table = usize_as_u64(DJ_IN_FLIGHT_LAYOUT.size)
+            + u64::from(in_flight) * usize_as_u64(DJ_IN_FLIGHT_ENTRY_LAYOUT.size);
         IN_FLIGHT_OFFSET + table.next_multiple_of(64)
     }
 
     /// Where the content of the `n`th block in flight lies.
     pub fn block_at(&self, n: usize) -> u64 {
-        Self::blocks_at(self.in_flight) + n as u64 * u64::from(self.block_size)
+        Self::blocks_at(self.in_flight) + usize_as_u64(n) * u64::from(self.block_size)
     }
 
     /// Bytes of the ring.
@@ -274,7 +275,8 @@ impl Tag {
 
     /// The compressor's number.
     pub fn compressor(&self) -> u8 {
-        (self.flags.bits() >> 8) as u8
+        let [_, compressor] = self.flags.bits().to_le_bytes();
+        compressor
     }
 }
 
@@ -286,7 +288,7 @@ impl Record {
     /// Bytes of a transaction with so many tags and bytes of deltas, padded to whole lines.
     pub fn length(tags: usize, deltas: usize) -> u64 {
         let body = DESCRIPTOR_SIZE + tags * TAG_SIZE + deltas;
-        (body.next_multiple_of(8) + COMMIT_SIZE).next_multiple_of(64) as u64
+        usize_as_u64((body.next_multiple_of(8) + COMMIT_SIZE).next_multiple_of(64))
     }
 
     /// Begins one with so many tags, which are all zeros.
@@ -296,7 +298,7 @@ impl Record {
         D_MAGIC.put(&mut self.0, MAGIC);
         D_TYPE.put(&mut self.0, TYPE_DESCRIPTOR);
         D_SEQUENCE.put(&mut self.0, sequence.0);
-        D_TAGS.put(&mut self.0, tags as u32);
+        D_TAGS.put(&mut self.0, must_fit(tags));
     }
 
     /// Where the `n`th tag lies.
@@ -334,27 +336,29 @@ pub fn descriptor_tags(raw: &[u8; DESCRIPTOR_SIZE], sequence: Tid, most: u64) ->
         && matches!(D_TYPE.get(raw), TYPE_DESCRIPTOR | TYPE_DESCRIPTOR_DATA)
         && D_SEQUENCE.get(raw) == sequence.0;
     let tags = D_TAGS.get(raw);
-    let fits = u64::from(tags) * TAG_SIZE as u64 + (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 <= most;
-    (is_one && fits).then_some(tags as usize)
+    let fits = u64::from(tags) * usize_as_u64(TAG_SIZE)
+        + usize_as_u64(DESCRIPTOR_SIZE + COMMIT_SIZE)
+        <= most;
+    (is_one && fits).then_some(u32_as_usize(tags))
 }
 
 /// Where the deltas that these tags name end, in bytes from the descriptor's start, and with it
 /// where the commit record begins; nothing when a tag names what cannot be within `most` bytes.
 pub fn body_end(tags: &[Tag], most: u64) -> Option<usize> {
-    let first = (DESCRIPTOR_SIZE + tags.len() * TAG_SIZE) as u64;
+    let first = usize_as_u64(DESCRIPTOR_SIZE + tags.len() * TAG_SIZE);
     let mut end = first;
     for tag in tags {
         if tag.flags.intersects(TagFlags::NON_DELTA | TagFlags::REVOKE) {
             continue;
         }
         let (from, len) = (u64::from(tag.place), u64::from(tag.length));
-        if from < first || len < DELTA_HEADER as u64 {
+        if from < first || len < usize_as_u64(DELTA_HEADER) {
             return None;
         }
         end = end.max(from + len);
     }
     let end = end.next_multiple_of(8);
-    (end + COMMIT_SIZE as u64 <= most).then_some(end as usize)
+    (end + usize_as_u64(COMMIT_SIZE) <= most).then_some(u64_as_usize(end))
 }
 
 /// Whether the commit record at `end` of `record` is that of the transaction, and vouches for what
@@ -368,9 +372,10 @@ pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed:
         return false;
     }
     let mut as_written = record[..end].to_vec();
+    let [home, _] = TagFlags::HOME.bits().to_le_bytes();
     for n in 0..tags {
         // The flags' low byte is the seventh of the tag.
-        as_written[Record::tag_at(n) + T_FLAGS.0] &= !(TagFlags::HOME.bits() as u8);
+        as_written[Record::tag_at(n) + T_FLAGS.0] &= !home;
     }
     C_CHECKSUM.get(commit) == crc64(seed, &as_written)
 }
@@ -388,7 +393,7 @@ pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
 /// # Errors
 /// [`Corrupt::DeltaJournal`].
 pub fn committed_of(word: u64, seed: u32) -> Result<Tid, Corrupt> {
-    let sequence = Tid(word as u32);
+    let sequence = Tid(low32(word));
     match committed_word(sequence, seed) == word {
         true => Ok(sequence),
         false => Err(Corrupt::DeltaJournal(
@@ -430,7 +435,7 @@ pub fn encode_in_flight(entries: &[InFlightEntry], seed: u64) -> Vec<u8> {
 pub fn in_flight_word(blocks: usize) -> u64 {
     match blocks {
         0 => 0,
-        n => n as u64 | u64::from(IN_FLIGHT_STATE) << 32,
+        n => usize_as_u64(n) | u64::from(IN_FLIGHT_STATE) << 32,
     }
 }
 
@@ -439,10 +444,10 @@ pub fn in_flight_word(blocks: usize) -> u64 {
 /// # Errors
 /// [`Corrupt::DeltaJournal`].
 pub fn in_flight_of(word: u64, most: u32) -> Result<usize, Corrupt> {
-    let count = word as u32;
-    match (word >> 32) as u32 {
+    let count = low32(word);
+    match high32(word) {
         0 if count == 0 => Ok(0),
-        IN_FLIGHT_STATE if (1..=most).contains(&count) => Ok(count as usize),
+        IN_FLIGHT_STATE if (1..=most).contains(&count) => Ok(u32_as_usize(count)),
         _ => Err(Corrupt::DeltaJournal(
             "the state of the blocks in flight cannot be",
         )),

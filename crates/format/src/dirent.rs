@@ -18,6 +18,7 @@ use crate::geometry::Geometry;
 use crate::inode::FileType;
 use crate::layout::{Le16, Le32, U8, layout};
 use crate::num::InodeNo;
+use crate::width::must_fit;
 
 /// Most bytes of a name.
 pub const MAX_NAME_LEN: usize = 255;
@@ -65,7 +66,7 @@ mod tail {
 
     pub(super) fn init(tail: &mut [u8]) {
         tail.fill(0);
-        REC_LEN.put(tail, TAIL_SIZE as u16);
+        REC_LEN.put(tail, super::must_fit(TAIL_SIZE));
         FILE_TYPE.put(tail, super::TAIL_FILE_TYPE);
     }
 
@@ -430,7 +431,7 @@ pub fn insert(
     );
     let offset = slot.offset + slot.used;
     if slot.used > 0 {
-        REC_LEN.put(&mut raw[slot.offset..], slot.used as u16);
+        REC_LEN.put(&mut raw[slot.offset..], must_fit(slot.used));
     }
     write_entry(
         &mut raw[offset..],
@@ -457,8 +458,8 @@ fn write_entry(
     geometry: &Geometry,
 ) {
     INODE.put(raw, ino.0);
-    REC_LEN.put(raw, rec_len as u16);
-    NAME_LEN.put(raw, name.len() as u8);
+    REC_LEN.put(raw, must_fit(rec_len));
+    NAME_LEN.put(raw, must_fit(name.len()));
     FILE_TYPE.put(
         raw,
         if geometry.filetype {
@@ -478,7 +479,7 @@ pub fn remove(raw: &mut [u8], entry: &Entry<'_>) -> Range<usize> {
         return entry.offset..entry.offset + INODE.end();
     };
     let grown = entry.offset - previous + entry.rec_len;
-    REC_LEN.put(&mut raw[previous..], grown as u16);
+    REC_LEN.put(&mut raw[previous..], must_fit(grown));
     previous + REC_LEN.0..previous + REC_LEN.end()
 }
 
@@ -507,7 +508,7 @@ pub fn init_empty(raw: &mut [u8], geometry: &Geometry) {
     assert_eq!(raw.len(), geometry.block_size());
     raw.fill(0);
     let body = body_size(geometry);
-    REC_LEN.put(raw, body as u16);
+    REC_LEN.put(raw, must_fit(body));
     init_tail(raw, geometry);
 }
 
@@ -552,8 +553,8 @@ pub fn fill<'e>(
         assert!(size <= body - offset, "entries do not fit the block");
         let record = &mut raw[offset..];
         INODE.put(record, entry.inode.0);
-        REC_LEN.put(record, size as u16);
-        NAME_LEN.put(record, entry.name.len() as u8);
+        REC_LEN.put(record, must_fit(size));
+        NAME_LEN.put(record, must_fit(entry.name.len()));
         let code = entry.file_type.map_or(0, FileType::dirent_code);
         FILE_TYPE.put(record, if geometry.filetype { code } else { 0 });
         record[HEADER_SIZE..HEADER_SIZE + entry.name.len()].copy_from_slice(entry.name);
@@ -561,7 +562,7 @@ pub fn fill<'e>(
         offset += size;
     }
     if let Some(latest) = latest {
-        REC_LEN.put(&mut raw[latest..], (body - latest) as u16);
+        REC_LEN.put(&mut raw[latest..], must_fit(body - latest));
     }
 }
 

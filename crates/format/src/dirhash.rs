@@ -4,6 +4,8 @@
 //! Directories") and its `fs/ext4/hash.c` for what the hashes are; half MD4 is a
 //! shortened RFC 1320, TEA the Tiny Encryption Algorithm of Wheeler and Needham.
 
+use crate::width::{low32, usize_as_u64};
+
 /// The largest hash, halved: it means the end of a directory and is never given to a name.
 const EOF_32BIT: u32 = 0x7fff_ffff;
 
@@ -31,6 +33,10 @@ impl HashVersion {
     }
 
     /// The code on disk.
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the codes on disk"
+    )]
     pub const fn code(self) -> u8 {
         self as u8
     }
@@ -76,7 +82,7 @@ impl Hasher {
         if self.unsigned {
             byte.into()
         } else {
-            byte as i8 as u32
+            i32::from(byte.cast_signed()).cast_unsigned()
         }
     }
 
@@ -120,7 +126,7 @@ impl Hasher {
     /// The first `4 * N` bytes of `rest` as big-endian words, filled up with words
     /// made of its length (that of all that is left of the name).
     fn words<const N: usize>(&self, rest: &[u8]) -> [u32; N] {
-        let length = rest.len() as u32;
+        let length = low32(usize_as_u64(rest.len()));
         let pad = length | length << 8;
         let pad = pad | pad << 16;
         let mut words = [pad; N];

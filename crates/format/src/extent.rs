@@ -16,6 +16,7 @@ use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::layout::{Le16, Le32, layout};
 use crate::num::{BlockNo, LBlock};
+use crate::width::{high32, low16, low32, must_fit_u16};
 
 /// `eh_magic`.
 pub const EXTENT_MAGIC: u16 = 0xf30a;
@@ -82,14 +83,14 @@ pub struct Extent {
 impl Extent {
     /// The logical block behind the last.
     #[inline]
-    pub const fn end(&self) -> u32 {
-        self.lblk.0 + self.len as u32
+    pub fn end(&self) -> u32 {
+        self.lblk.0 + u32::from(self.len)
     }
 
     /// Whether it holds logical block `lblk`.
     #[inline]
-    pub const fn contains(&self, lblk: LBlock) -> bool {
-        lblk.0 >= self.lblk.0 && lblk.0 - self.lblk.0 < self.len as u32
+    pub fn contains(&self, lblk: LBlock) -> bool {
+        lblk.0 >= self.lblk.0 && lblk.0 - self.lblk.0 < u32::from(self.len)
     }
 
     fn read(raw: &[u8]) -> Self {
@@ -127,8 +128,8 @@ impl Extent {
                 self.len
             },
         );
-        EE_START_HI.put(raw, (self.pblk.0 >> 32) as u16);
-        EE_START_LO.put(raw, self.pblk.0 as u32);
+        EE_START_HI.put(raw, low16(high32(self.pblk.0)));
+        EE_START_LO.put(raw, low32(self.pblk.0));
     }
 
     fn check(&self, index: u16, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -172,8 +173,8 @@ impl Index {
     fn write(&self, raw: &mut [u8]) {
         raw[..ENTRY_SIZE].fill(0);
         EI_BLOCK.put(raw, self.lblk.0);
-        EI_LEAF_LO.put(raw, self.pblk.0 as u32);
-        EI_LEAF_HI.put(raw, (self.pblk.0 >> 32) as u16);
+        EI_LEAF_LO.put(raw, low32(self.pblk.0));
+        EI_LEAF_HI.put(raw, low16(high32(self.pblk.0)));
     }
 
     fn check(&self, index: u16, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -199,7 +200,7 @@ pub struct Expected {
 
 /// Most entries of a node that is a block.
 pub const fn max_entries(geometry: &Geometry) -> u16 {
-    ((geometry.block_size() - HEADER_SIZE) / ENTRY_SIZE) as u16
+    must_fit_u16((geometry.block_size() - HEADER_SIZE) / ENTRY_SIZE)
 }
 
 /// What [`ExtentNode::replacement`] changes.
@@ -484,8 +485,8 @@ impl<'a> ExtentNode<'a> {
 }
 
 /// Where the checksum of a block with room for `max` entries lies.
-const fn tail_offset(max: u16) -> usize {
-    HEADER_SIZE + max as usize * ENTRY_SIZE
+fn tail_offset(max: u16) -> usize {
+    HEADER_SIZE + usize::from(max) * ENTRY_SIZE
 }
 
 // Between the last possible entry and the block's end is always room for the checksum.

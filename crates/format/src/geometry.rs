@@ -5,6 +5,7 @@
 //! Source: kernel `Documentation/filesystems/ext4/{blockgroup,group_descr}.rst`.
 
 use crate::num::{BlockNo, GroupNo, InodeNo};
+use crate::width::{low32, u16_as_u32, u32_as_u64, u32_as_usize};
 
 /// Bytes before the superblock, at any block size.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
@@ -149,13 +150,13 @@ impl Geometry {
     /// Bytes of an inode.
     #[inline]
     pub const fn inode_size(&self) -> usize {
-        self.inode_size as usize
+        u32_as_usize(u16_as_u32(self.inode_size))
     }
 
     /// Inodes in a block of the inode table.
     #[inline]
     pub const fn inodes_per_block(&self) -> u32 {
-        (self.block_size() / self.inode_size as usize) as u32
+        (1 << self.block_bits) / u16_as_u32(self.inode_size)
     }
 
     /// Blocks of a group's inode table.
@@ -167,13 +168,13 @@ impl Geometry {
     /// Bytes of a group descriptor.
     #[inline]
     pub const fn desc_size(&self) -> usize {
-        self.desc_size as usize
+        u32_as_usize(u16_as_u32(self.desc_size))
     }
 
     /// Group descriptors in a block.
     #[inline]
     pub const fn desc_per_block(&self) -> u32 {
-        (self.block_size() / self.desc_size as usize) as u32
+        (1 << self.block_bits) / u16_as_u32(self.desc_size)
     }
 
     /// Blocks of the whole descriptor table.
@@ -184,7 +185,7 @@ impl Geometry {
     /// The first block of group 0.
     #[inline]
     pub const fn first_data_block(&self) -> BlockNo {
-        BlockNo(self.first_data_block as u64)
+        BlockNo(u32_as_u64(self.first_data_block))
     }
 
     /// Seed of all metadata checksums.
@@ -197,7 +198,7 @@ impl Geometry {
     /// neither the boot block nor the superblock. What a file maps must be so.
     #[inline]
     pub const fn is_valid_range(&self, start: BlockNo, count: u64) -> bool {
-        start.0 > self.first_data_block as u64
+        start.0 > u32_as_u64(self.first_data_block)
             && start.0 < self.blocks_count
             && count <= self.blocks_count - start.0
     }
@@ -211,15 +212,17 @@ impl Geometry {
     /// The first block of group `g`.
     #[inline]
     pub const fn group_first_block(&self, g: GroupNo) -> BlockNo {
-        BlockNo(self.first_data_block as u64 + g.0 as u64 * self.blocks_per_group as u64)
+        BlockNo(
+            u32_as_u64(self.first_data_block) + u32_as_u64(g.0) * u32_as_u64(self.blocks_per_group),
+        )
     }
 
     /// Blocks of group `g`: fewer than `blocks_per_group` only in the last.
     #[inline]
     pub const fn group_blocks(&self, g: GroupNo) -> u32 {
         let left = self.blocks_count - self.group_first_block(g).0;
-        if left < self.blocks_per_group as u64 {
-            left as u32
+        if left < u32_as_u64(self.blocks_per_group) {
+            low32(left)
         } else {
             self.blocks_per_group
         }
@@ -228,11 +231,11 @@ impl Geometry {
     /// The group that `block` lies in and its index there.
     #[inline]
     pub const fn group_of_block(&self, block: BlockNo) -> (GroupNo, u32) {
-        let relative = block.0 - self.first_data_block as u64;
-        let per_group = self.blocks_per_group as u64;
+        let relative = block.0 - u32_as_u64(self.first_data_block);
+        let per_group = u32_as_u64(self.blocks_per_group);
         (
-            GroupNo((relative / per_group) as u32),
-            (relative % per_group) as u32,
+            GroupNo(low32(relative / per_group)),
+            low32(relative % per_group),
         )
     }
 
@@ -259,7 +262,7 @@ impl Geometry {
         let per_block = self.inodes_per_block();
         (
             index / per_block,
-            (index % per_block) as usize * self.inode_size as usize,
+            u32_as_usize(index % per_block) * u32_as_usize(u16_as_u32(self.inode_size)),
         )
     }
 
@@ -289,10 +292,10 @@ impl Geometry {
     pub const fn desc_block(&self, index: u32) -> BlockNo {
         if !self.is_meta(index) {
             let superblock = SUPERBLOCK_OFFSET >> self.block_bits;
-            return BlockNo(superblock + 1 + index as u64);
+            return BlockNo(superblock + 1 + u32_as_u64(index));
         }
         let first_group = GroupNo(index * self.desc_per_block());
-        let mut behind_super = self.has_super(first_group) as u64;
+        let mut behind_super = if self.has_super(first_group) { 1 } else { 0 };
         if self.block_bits == 10 && index == 0 && self.first_data_block == 0 {
             // bigalloc with blocks of 1 KiB: the boot block is in group 0 too.
             behind_super += 1;
@@ -304,12 +307,15 @@ impl Geometry {
     pub const fn desc_position(&self, g: GroupNo) -> (BlockNo, usize) {
         let per_block = self.desc_per_block();
         let block = self.desc_block(g.0 / per_block);
-        (block, (g.0 % per_block) as usize * self.desc_size as usize)
+        (
+            block,
+            u32_as_usize(g.0 % per_block) * u32_as_usize(u16_as_u32(self.desc_size)),
+        )
     }
 
     /// Blocks at the start of group `g` that hold copies of the superblock and of
     /// the descriptor table, and the blocks reserved for its growth.
-    pub const fn base_meta_blocks(&self, g: GroupNo) -> u32 {
+    pub fn base_meta_blocks(&self, g: GroupNo) -> u32 {
         let has_super = self.has_super(g);
         let meta_index = g.0 / self.desc_per_block();
         if self.is_meta(meta_index) {
@@ -317,7 +323,7 @@ impl Geometry {
             // copy of its one descriptor block.
             let at = g.0 % self.desc_per_block();
             let copy = at == 0 || at == 1 || at == self.desc_per_block() - 1;
-            return has_super as u32 + copy as u32;
+            return u32::from(has_super) + u32::from(copy);
         }
         if !has_super {
             return 0;
@@ -327,7 +333,7 @@ impl Geometry {
         } else {
             self.desc_blocks()
         };
-        1 + table + self.reserved_gdt_blocks as u32
+        1 + table + u32::from(self.reserved_gdt_blocks)
     }
 
     /// Groups whose metadata lie together with those of group `g`: the first
@@ -347,9 +353,9 @@ impl Geometry {
 }
 
 const fn is_power_of(n: u32, base: u32) -> bool {
-    let mut power = base as u64;
-    while power < n as u64 {
-        power *= base as u64;
+    let mut power = u32_as_u64(base);
+    while power < u32_as_u64(n) {
+        power *= u32_as_u64(base);
     }
-    power == n as u64
+    power == u32_as_u64(n)
 }

@@ -9,6 +9,7 @@ use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::layout::{Le16, Le32, layout};
 use crate::num::{BlockNo, GroupNo};
+use crate::width::{high16, high32, low16, low32, must_fit, u32_as_usize};
 
 layout! {
     /// A group descriptor: 32 bytes, or 64 (and unused bytes behind) with `64bit`.
@@ -217,15 +218,15 @@ impl GroupDesc {
         let raw = &mut raw[..geometry.desc_size()];
         let wide = geometry.is_64bit;
         let block = |raw: &mut [u8], lo: Le32, hi: Le32, value: BlockNo| {
-            lo.put(raw, value.0 as u32);
+            lo.put(raw, low32(value.0));
             if wide {
-                hi.put(raw, (value.0 >> 32) as u32);
+                hi.put(raw, high32(value.0));
             }
         };
         let word = |raw: &mut [u8], lo: Le16, hi: Le16, value: u32| {
-            lo.put(raw, value as u16);
+            lo.put(raw, low16(value));
             if wide {
-                hi.put(raw, (value >> 16) as u16);
+                hi.put(raw, high16(value));
             }
         };
         block(raw, BLOCK_BITMAP_LO, BLOCK_BITMAP_HI, self.block_bitmap);
@@ -350,7 +351,7 @@ fn checksum_of(raw: &[u8], g: GroupNo, geometry: &Geometry) -> Option<u16> {
     if geometry.metadata_csum {
         let mut crc = crc32c(crc32c(geometry.csum_seed, &group), before);
         crc = crc32c(crc, &[0, 0]);
-        return Some(crc32c(crc, behind) as u16);
+        return Some(low16(crc32c(crc, behind)));
     }
     if geometry.gdt_csum {
         let crc = crc16(crc16(!0, &geometry.uuid), &group);
@@ -363,14 +364,17 @@ fn checksum_of(raw: &[u8], g: GroupNo, geometry: &Geometry) -> Option<u16> {
 /// full group, also in the last one.
 pub fn block_bitmap_csum(bitmap: &[u8], geometry: &Geometry) -> u32 {
     bitmap_csum(
-        &bitmap[..geometry.clusters_per_group() as usize / 8],
+        &bitmap[..u32_as_usize(geometry.clusters_per_group()) / 8],
         geometry,
     )
 }
 
 /// The checksum that the descriptor holds of an inode bitmap.
 pub fn inode_bitmap_csum(bitmap: &[u8], geometry: &Geometry) -> u32 {
-    bitmap_csum(&bitmap[..geometry.inodes_per_group as usize / 8], geometry)
+    bitmap_csum(
+        &bitmap[..u32_as_usize(geometry.inodes_per_group) / 8],
+        geometry,
+    )
 }
 
 fn bitmap_csum(bits: &[u8], geometry: &Geometry) -> u32 {
@@ -394,13 +398,13 @@ pub fn init_block_bitmap(bitmap: &mut [u8], g: GroupNo, desc: &GroupDesc, geomet
         geometry.base_meta_blocks(g).min(geometry.blocks_per_group),
     );
     let first = geometry.group_first_block(g).0;
-    let blocks = u64::from(geometry.group_blocks(g));
+    let blocks = geometry.group_blocks(g);
     let mut claim = |start: BlockNo, count: u32| {
         // With `flex_bg` all or a part of it may lie in other groups.
         let from = start.0.max(first);
-        let to = (start.0 + u64::from(count)).min(first + blocks);
+        let to = (start.0 + u64::from(count)).min(first + u64::from(blocks));
         if from < to {
-            set_bits(bitmap, (from - first) as u32, (to - from) as u32);
+            set_bits(bitmap, must_fit(from - first), must_fit(to - from));
         }
     };
     claim(desc.block_bitmap, 1);
@@ -408,8 +412,8 @@ pub fn init_block_bitmap(bitmap: &mut [u8], g: GroupNo, desc: &GroupDesc, geomet
     claim(desc.inode_table, geometry.inode_table_blocks());
     set_bits(
         bitmap,
-        blocks as u32,
-        bitmap.len() as u32 * 8 - blocks as u32,
+        blocks,
+        must_fit::<_, u32>(bitmap.len() * 8) - blocks,
     );
 }
 
@@ -418,15 +422,19 @@ pub fn init_block_bitmap(bitmap: &mut [u8], g: GroupNo, desc: &GroupDesc, geomet
 pub fn init_inode_bitmap(bitmap: &mut [u8], geometry: &Geometry) {
     bitmap.fill(0);
     let inodes = geometry.inodes_per_group;
-    set_bits(bitmap, inodes, bitmap.len() as u32 * 8 - inodes);
+    set_bits(
+        bitmap,
+        inodes,
+        must_fit::<_, u32>(bitmap.len() * 8) - inodes,
+    );
 }
 
 fn set_bits(bitmap: &mut [u8], start: u32, count: u32) {
     for bit in start..start + count {
         if bit % 8 == 0 && start + count - bit >= 8 {
-            bitmap[bit as usize / 8] = 0xff;
+            bitmap[u32_as_usize(bit) / 8] = 0xff;
         } else {
-            bitmap[bit as usize / 8] |= 1 << (bit % 8);
+            bitmap[u32_as_usize(bit) / 8] |= 1 << (bit % 8);
         }
     }
 }

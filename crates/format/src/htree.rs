@@ -18,6 +18,7 @@ use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::layout::{Le16, Le32, U8, layout};
 use crate::num::{InodeNo, LBlock};
+use crate::width::{must_fit, must_fit_u16};
 
 /// Bytes of the checksum behind the last possible pair.
 const TAIL_SIZE: usize = 8;
@@ -125,7 +126,7 @@ pub const fn node_limit(geometry: &Geometry) -> u16 {
 
 const fn limit(pairs: usize, geometry: &Geometry) -> u16 {
     let tail = if geometry.metadata_csum { TAIL_SIZE } else { 0 };
-    ((geometry.block_size() - pairs - tail) / PAIR_SIZE) as u16
+    must_fit_u16((geometry.block_size() - pairs - tail) / PAIR_SIZE)
 }
 
 /// Whether a block other than a directory's first, in an indexed directory, is a node:
@@ -366,7 +367,7 @@ impl<'a> DxBlockMut<'a> {
         dirent::init_dot_dotdot(raw, ino, parent, geometry);
         // A root has no checksum of the kind that leaves have.
         raw[DOTS_SIZE..].fill(0);
-        DOTDOT_REC_LEN.put(raw, (geometry.block_size() - rec_len(1)) as u16);
+        DOTDOT_REC_LEN.put(raw, must_fit(geometry.block_size() - rec_len(1)));
         HASH_VERSION.put(raw, hash_version.code());
         INFO_LENGTH_FIELD.put(raw, INFO_LENGTH);
         Self::init_pairs(raw, ROOT_PAIRS, root_limit(geometry), first)
@@ -379,7 +380,7 @@ impl<'a> DxBlockMut<'a> {
     pub fn init_node(raw: &'a mut [u8], first: LBlock, geometry: &Geometry) -> Self {
         assert_eq!(raw.len(), geometry.block_size());
         raw.fill(0);
-        FAKE_REC_LEN.put(raw, geometry.block_size() as u16);
+        FAKE_REC_LEN.put(raw, must_fit(geometry.block_size()));
         Self::init_pairs(raw, NODE_PAIRS, node_limit(geometry), first)
     }
 

@@ -9,6 +9,7 @@ use crate::bytes::{read_u32le, write_u32le};
 use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::num::{BlockNo, LBlock};
+use crate::width::{low32, must_fit, u32_as_u64, u32_as_usize};
 
 /// Direct pointers at the start of `i_block`.
 pub const DIRECT: u32 = 12;
@@ -33,7 +34,7 @@ impl Path {
     pub fn to(lblk: LBlock, geometry: &Geometry) -> Option<Self> {
         let bits = geometry.block_bits - 2;
         let per_block = 1u64 << bits;
-        let index = |value: u64, level: u32| (value >> (bits * level) & (per_block - 1)) as u32;
+        let index = |value: u64, level: u32| low32(value >> (bits * level) & (per_block - 1));
         let mut rest = u64::from(lblk.0);
         if rest < u64::from(DIRECT) {
             return Some(Self {
@@ -44,7 +45,7 @@ impl Path {
         rest -= u64::from(DIRECT);
         if rest < per_block {
             return Some(Self {
-                indexes: [INDIRECT, rest as u32, 0, 0],
+                indexes: [INDIRECT, index(rest, 0), 0, 0],
                 depth: 2,
             });
         }
@@ -74,7 +75,7 @@ impl Path {
 
 /// Pointers in a block.
 pub const fn pointers_per_block(geometry: &Geometry) -> u32 {
-    geometry.block_size() as u32 / 4
+    (1 << geometry.block_bits) / 4
 }
 
 /// Logical blocks that a pointer reaches: 1 for a pointer to data (`level` 0), those
@@ -85,7 +86,7 @@ pub const fn blocks_below(level: u32, geometry: &Geometry) -> u64 {
 
 /// The logical block behind the last that a block map reaches.
 pub const fn max_blocks(geometry: &Geometry) -> u64 {
-    DIRECT as u64
+    u32_as_u64(DIRECT)
         + blocks_below(1, geometry)
         + blocks_below(2, geometry)
         + blocks_below(3, geometry)
@@ -108,7 +109,7 @@ impl<'a> Pointers<'a> {
     /// How many there are.
     #[inline]
     pub fn count(&self) -> u32 {
-        (self.raw.len() / 4) as u32
+        must_fit(self.raw.len() / 4)
     }
 
     /// The pointer at `index`; `None` is a hole.
@@ -120,7 +121,7 @@ impl<'a> Pointers<'a> {
     /// When there is no such pointer.
     #[inline]
     pub fn get(&self, index: u32) -> Result<Option<BlockNo>, Corrupt> {
-        let block = BlockNo(read_u32le(self.raw, index as usize * 4).into());
+        let block = BlockNo(read_u32le(self.raw, u32_as_usize(index) * 4).into());
         if block.0 == 0 {
             return Ok(None);
         }
@@ -169,5 +170,5 @@ impl<'a> Pointers<'a> {
 /// When there is no such pointer, or the block's number needs more than 32 bits.
 pub fn set_pointer(raw: &mut [u8], index: u32, block: Option<BlockNo>) {
     let block = block.map_or(0, |block| u32::try_from(block.0).expect("above 32 bits"));
-    write_u32le(raw, index as usize * 4, block);
+    write_u32le(raw, u32_as_usize(index) * 4, block);
 }

@@ -15,6 +15,9 @@ use crate::error::Corrupt;
 use crate::geometry::Geometry;
 use crate::layout::{Bytes, Le16, Le32, layout};
 use crate::num::{BlockNo, InodeNo};
+use crate::width::{
+    high16, high32, low16, low32, must_fit, u16_as_u32, u32_as_usize, usize_as_u64,
+};
 
 /// Bytes of the part that every inode has.
 pub const GOOD_OLD_INODE_SIZE: usize = 128;
@@ -158,6 +161,10 @@ impl FileType {
     }
 
     /// The type in `i_mode`'s place.
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the values on disk"
+    )]
     pub const fn mode_bits(self) -> u16 {
         self as u16
     }
@@ -203,7 +210,7 @@ pub struct Time {
 impl Time {
     /// The earliest time that an inode can hold.
     pub const MIN: Self = Self {
-        sec: i32::MIN as i64,
+        sec: -0x8000_0000,
         nsec: 0,
     };
     /// The latest second that an inode with extra fields can hold.
@@ -211,7 +218,7 @@ impl Time {
 
     /// From the 32-bit seconds and the extra field (nanoseconds, two epoch bits).
     fn decode(base: u32, extra: Option<u32>) -> Self {
-        let sec = i64::from(base as i32);
+        let sec = i64::from(base.cast_signed());
         match extra {
             None => Self { sec, nsec: 0 },
             Some(extra) => Self {
@@ -239,12 +246,13 @@ impl Time {
     /// The two words; times that do not fit become the nearest that does.
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {
-            return (self.kept(false).sec as u32, 0);
+            return (low32(self.kept(false).sec.cast_unsigned()), 0);
         }
         let fits = (Self::MIN.sec..=Self::MAX_SEC).contains(&self.sec);
         let Self { sec, nsec } = if fits { self } else { self.kept(true) };
-        let epoch = ((sec - i64::from(sec as i32)) >> 32) as u32 & 3;
-        (sec as u32, (nsec << 2) | epoch)
+        let base = low32(sec.cast_unsigned());
+        let epoch = high32((sec - i64::from(base.cast_signed())).cast_unsigned()) & 3;
+        (base, (nsec << 2) | epoch)
     }
 }
 
@@ -399,7 +407,7 @@ impl Inode {
                 mode: self.mode,
             });
         }
-        if self.size > i64::MAX as u64 {
+        if self.size > i64::MAX.cast_unsigned() {
             return Err(Corrupt::InodeSize {
                 ino,
                 size: self.size,
@@ -429,7 +437,7 @@ impl Inode {
         }
         self.write_times(raw, end);
         if VERSION_HI.end() <= end {
-            VERSION_HI.put(raw, (self.version >> 32) as u32);
+            VERSION_HI.put(raw, high32(self.version));
         }
         if PROJID.end() <= end {
             PROJID.put(raw, self.projid);
@@ -451,27 +459,27 @@ impl Inode {
 
     fn write_good_old(&self, raw: &mut [u8], geometry: &Geometry) {
         MODE.put(raw, self.mode);
-        UID_LO.put(raw, self.uid as u16);
-        UID_HI.put(raw, (self.uid >> 16) as u16);
-        GID_LO.put(raw, self.gid as u16);
-        GID_HI.put(raw, (self.gid >> 16) as u16);
-        SIZE_LO.put(raw, self.size as u32);
+        UID_LO.put(raw, low16(self.uid));
+        UID_HI.put(raw, high16(self.uid));
+        GID_LO.put(raw, low16(self.gid));
+        GID_HI.put(raw, high16(self.gid));
+        SIZE_LO.put(raw, low32(self.size));
         if has_size_hi(self.mode, geometry) {
-            SIZE_HI.put(raw, (self.size >> 32) as u32);
+            SIZE_HI.put(raw, high32(self.size));
         }
         DTIME.put(raw, self.dtime);
         LINKS_COUNT.put(raw, self.links_count);
-        BLOCKS_LO.put(raw, self.blocks as u32);
+        BLOCKS_LO.put(raw, low32(self.blocks));
         if geometry.huge_file {
-            BLOCKS_HI.put(raw, (self.blocks >> 32) as u16);
+            BLOCKS_HI.put(raw, low16(high32(self.blocks)));
         }
         FLAGS.put(raw, self.flags.bits());
-        VERSION_LO.put(raw, self.version as u32);
+        VERSION_LO.put(raw, low32(self.version));
         BLOCK.put(raw, &self.block);
         GENERATION.put(raw, self.generation);
-        FILE_ACL_LO.put(raw, self.file_acl.0 as u32);
+        FILE_ACL_LO.put(raw, low32(self.file_acl.0));
         if geometry.is_64bit {
-            FILE_ACL_HI.put(raw, (self.file_acl.0 >> 32) as u16);
+            FILE_ACL_HI.put(raw, low16(high32(self.file_acl.0)));
         }
     }
 
@@ -520,7 +528,7 @@ impl Inode {
     /// Where the extended attributes inside the inode begin, counted from its start.
     #[inline]
     pub const fn xattr_offset(&self) -> usize {
-        GOOD_OLD_INODE_SIZE + self.extra_isize as usize
+        GOOD_OLD_INODE_SIZE + u32_as_usize(u16_as_u32(self.extra_isize))
     }
 
     /// The space that the file takes, in units of 512 bytes.
@@ -582,7 +590,7 @@ impl Inode {
             .iter()
             .position(|&byte| byte == 0)
             .unwrap_or(self.block.len());
-        if length == 0 || length == self.block.len() || length as u64 != self.size {
+        if length == 0 || length == self.block.len() || usize_as_u64(length) != self.size {
             return Err(Corrupt::InodeSymlink {
                 ino,
                 size: self.size,
@@ -642,7 +650,7 @@ fn check_extra_isize(raw: &[u8], ino: InodeNo) -> Result<u16, Corrupt> {
         return Err(Corrupt::InodeExtraSize {
             ino,
             extra,
-            inode_size: raw.len() as u16,
+            inode_size: must_fit(raw.len()),
         });
     }
     Ok(extra)
@@ -675,9 +683,9 @@ fn check_checksum(
 fn write_checksum(raw: &mut [u8], ino: InodeNo, end: usize, generation: u32, geometry: &Geometry) {
     let has_hi = CHECKSUM_HI.end() <= end;
     let checksum = checksum_of(raw, ino, has_hi, generation, geometry);
-    CHECKSUM_LO.put(raw, checksum as u16);
+    CHECKSUM_LO.put(raw, low16(checksum));
     if has_hi {
-        CHECKSUM_HI.put(raw, (checksum >> 16) as u16);
+        CHECKSUM_HI.put(raw, high16(checksum));
     }
 }
 

@@ -9,6 +9,7 @@
 //! What the checks need to know of the volume is its [`Geometry`], to which a
 //! [`Superblock`] dereferences.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 pub mod acl;
 pub mod bytes;
@@ -36,6 +37,7 @@ pub mod orphan;
 pub mod private_log;
 mod shape;
 pub mod superblock;
+pub mod width;
 pub mod xattr;
 
 pub use acl::{Acl, AclEntry};

@@ -71,12 +71,12 @@ pub struct Tid(pub u32);
 impl Tid {
     /// Later than `other`, at most 2^31 transactions apart.
     pub const fn is_after(self, other: Self) -> bool {
-        (self.0.wrapping_sub(other.0) as i32) > 0
+        self.0.wrapping_sub(other.0).cast_signed() > 0
     }
 
     /// Later than `other`, or the same.
     pub const fn is_at_or_after(self, other: Self) -> bool {
-        (self.0.wrapping_sub(other.0) as i32) >= 0
+        self.0.wrapping_sub(other.0).cast_signed() >= 0
     }
 
     /// The transaction after this one.

@@ -21,6 +21,9 @@ use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::layout::{Le16, Le32, Le64, layout};
 use crate::num::{BlockNo, Tid};
+use crate::width::{
+    high16, high32, low8, low16, low32, must_fit, must_fit_u32, u64_as_usize, usize_as_u64,
+};
 
 layout! {
     /// How a region is divided.
@@ -88,11 +91,11 @@ pub const HEAD_OFFSET: u64 = 256;
 /// Where the word lies that is behind the oldest: see the scheme.
 pub const TAIL_OFFSET: u64 = 320;
 /// Bytes of an entry.
-pub const ENTRY_SIZE: u64 = CACHE_ENTRY_LAYOUT.size as u64;
+pub const ENTRY_SIZE: u64 = usize_as_u64(CACHE_ENTRY_LAYOUT.size);
 /// Bytes of a slot of the ring.
-pub const RING_SLOT_SIZE: u64 = CACHE_RING_LAYOUT.size as u64;
+pub const RING_SLOT_SIZE: u64 = usize_as_u64(CACHE_RING_LAYOUT.size);
 /// Bytes of a header in the metadata log.
-pub const SUB_BLOCK_HEADER_SIZE: u64 = CACHE_SUB_BLOCK_LAYOUT.size as u64;
+pub const SUB_BLOCK_HEADER_SIZE: u64 = usize_as_u64(CACHE_SUB_BLOCK_LAYOUT.size);
 
 const RING_OFFSET: u64 = 4096;
 const BLOCKS_ALIGN: u64 = 4096;
@@ -111,7 +114,7 @@ fn crc7(start: u8, bytes: &[u8]) -> u8 {
         let mut table = [0; 256];
         let mut n = 0;
         while n < 256 {
-            let mut crc = n as u8;
+            let mut crc = low8(must_fit_u32(n));
             let mut bit = 0;
             while bit < 8 {
                 crc = if crc & 0x80 != 0 {
@@ -134,7 +137,7 @@ fn crc7(start: u8, bytes: &[u8]) -> u8 {
 /// A checksum of 16 bits.
 fn check16(key: u32, bytes: &[u8]) -> u16 {
     let crc = crc32c(key, bytes);
-    (crc >> 16) as u16 ^ crc as u16
+    high16(crc) ^ low16(crc)
 }
 
 /// What checksums in the record with a number, or at a place, begin with; `seed` is the region's.
@@ -208,15 +211,15 @@ impl CacheGeometry {
         let mut geometry = Self {
             size,
             block_size,
-            ring: ring as u32,
+            ring: must_fit(ring),
             sub_block,
             sub_blocks: u32::try_from(sub_blocks).unwrap_or(u32::MAX),
             data: 0,
             meta: u32::try_from(meta).unwrap_or(u32::MAX),
             changes: match plan.changes {
                 true => {
-                    (size / Self::CHANGES_SHARE).min(Self::MOST_CHANGES) as u32 / LINE as u32
-                        * LINE as u32
+                    let share = (size / Self::CHANGES_SHARE).min(Self::MOST_CHANGES);
+                    must_fit(share / LINE * LINE)
                 }
                 false => 0,
             },
@@ -231,7 +234,7 @@ impl CacheGeometry {
         if blocks >= u64::from(SLOT_MASK) {
             return Err(Corrupt::NvmCache("the region is too large"));
         }
-        geometry.data = data as u32;
+        geometry.data = must_fit(data);
         Ok(geometry)
     }
 
@@ -386,7 +389,7 @@ impl EntryState {
         let word = state.map_or(0, |state| {
             u64::from(state.low()) | u64::from(state.high) << 32
         });
-        word | u64::from(crc7(key as u8 & 0x7f, &word.to_le_bytes())) << CHECK_SHIFT
+        word | u64::from(crc7(low8(key) & 0x7f, &word.to_le_bytes())) << CHECK_SHIFT
     }
 
     /// From that word; none when the entry is free.
@@ -394,8 +397,8 @@ impl EntryState {
     /// # Errors
     /// [`Corrupt::NvmCache`]: it is not what was stored.
     pub fn from_word(word: u64, key: u32) -> Result<Option<Self>, Corrupt> {
-        let found = Self::from_low(word as u32).map(|state| Self {
-            high: (word >> 32) as u32,
+        let found = Self::from_low(low32(word)).map(|state| Self {
+            high: high32(word),
             ..state
         });
         match Self::to_word(found, key) == word {
@@ -448,8 +451,8 @@ impl Entry {
 
     /// A free one: each of its words is whole by itself, as the next ones may not become durable
     /// together.
-    pub fn free(key: u32) -> [u8; ENTRY_SIZE as usize] {
-        let mut raw = [0; ENTRY_SIZE as usize];
+    pub fn free(key: u32) -> [u8; u64_as_usize(ENTRY_SIZE)] {
+        let mut raw = [0; u64_as_usize(ENTRY_SIZE)];
         E_HOME.put(&mut raw, Self::home_word(BlockNo(0), key));
         E_STATE.put(&mut raw, EntryState::to_word(None, key));
         raw
@@ -465,7 +468,7 @@ impl Entry {
     }
 
     /// Where, from an entry's start on, the word lies that changes by itself.
-    pub const STATE_OFFSET: u64 = E_STATE.0 as u64;
+    pub const STATE_OFFSET: u64 = usize_as_u64(E_STATE.0);
 }
 
 /// A block that a transaction changes, and what its entry was before (none: it was not in the
@@ -484,14 +487,14 @@ impl RingSlot {
     ///
     /// # Panics
     /// The block number has more than 48 bits.
-    pub fn encode(&self, sequence: Tid, seed: u32) -> [u8; RING_SLOT_SIZE as usize] {
+    pub fn encode(&self, sequence: Tid, seed: u32) -> [u8; u64_as_usize(RING_SLOT_SIZE)] {
         assert_eq!(self.home.0 >> HOME_BITS, 0, "ext4 has 48 bits");
-        let mut raw = [0; RING_SLOT_SIZE as usize];
+        let mut raw = [0; u64_as_usize(RING_SLOT_SIZE)];
         let before = self.before.map_or(0, EntryState::low);
         R_HOME.put(&mut raw, self.home.0 | u64::from(sequence.0) << HOME_BITS);
         let state = u64::from(before) | u64::from(sequence.0) << 32;
         R_STATE.put(&mut raw, state);
-        let check = u64::from(crc7(seed as u8 & 0x7f, &raw)) << CHECK_SHIFT;
+        let check = u64::from(crc7(low8(seed) & 0x7f, &raw)) << CHECK_SHIFT;
         R_STATE.put(&mut raw, state | check);
         raw
     }
@@ -502,13 +505,13 @@ impl RingSlot {
     /// [`Corrupt::NvmCache`]: it is, and not what was stored.
     pub fn decode(raw: &[u8], sequence: Tid, seed: u32) -> Result<Option<Self>, Corrupt> {
         let (home, state) = (R_HOME.get(raw), R_STATE.get(raw));
-        if home >> HOME_BITS != u64::from(sequence.0 as u16) || state >> 32 != u64::from(sequence.0)
+        if home >> HOME_BITS != u64::from(low16(sequence.0)) || state >> 32 != u64::from(sequence.0)
         {
             return Ok(None);
         }
         let found = Self {
             home: BlockNo(home & HOME_MASK),
-            before: EntryState::from_low(state as u32),
+            before: EntryState::from_low(low32(state)),
         };
         match found.encode(sequence, seed) == raw {
             true => Ok(Some(found)),
@@ -546,8 +549,8 @@ impl RingEnd {
     /// [`Corrupt::NvmCache`]: it is not what was stored.
     pub fn from_word(word: u64, key: u32) -> Result<Self, Corrupt> {
         let found = Self {
-            at: word as u16,
-            sequence: Tid((word >> 32) as u32),
+            at: low16(low32(word)),
+            sequence: Tid(high32(word)),
         };
         match found.to_word(key) == word {
             true => Ok(found),
@@ -569,8 +572,8 @@ pub struct SubBlock {
 
 impl SubBlock {
     /// As bytes, with a checksum over it and `content` that begins with `seed`.
-    pub fn encode(&self, seed: u32, content: &[u8]) -> [u8; SUB_BLOCK_HEADER_SIZE as usize] {
-        let mut raw = [0; SUB_BLOCK_HEADER_SIZE as usize];
+    pub fn encode(&self, seed: u32, content: &[u8]) -> [u8; u64_as_usize(SUB_BLOCK_HEADER_SIZE)] {
+        let mut raw = [0; u64_as_usize(SUB_BLOCK_HEADER_SIZE)];
         S_SLOT.put(&mut raw, self.slot);
         S_INDEX.put(&mut raw, self.index);
         S_SEQUENCE.put(&mut raw, self.sequence.0);
@@ -640,8 +643,8 @@ impl ChangeLog {
         self.raw.resize(self.size(), 0);
         let mut header = [0; CACHE_CHANGE_LAYOUT.size];
         H_SLOT.put(&mut header, change.slot);
-        H_OFFSET.put(&mut header, change.offset as u16);
-        H_LENGTH.put(&mut header, change.bytes.len() as u16);
+        H_OFFSET.put(&mut header, must_fit(change.offset));
+        H_LENGTH.put(&mut header, must_fit(change.bytes.len()));
         self.raw.extend_from_slice(&header);
         self.raw.extend_from_slice(change.bytes);
         self.raw.resize(self.raw.len().next_multiple_of(8), 0);
@@ -652,7 +655,7 @@ impl ChangeLog {
         self.raw.resize(self.size(), 0);
         let (header, changes) = self.raw.split_at_mut(Self::HEADER_SIZE);
         C_SEQUENCE.put(header, sequence.0);
-        C_BYTES.put(header, changes.len() as u32);
+        C_BYTES.put(header, must_fit(changes.len()));
         let crc = crc32c(crc32c(seed, &header[..C_CHECKSUM.0]), changes);
         C_CHECKSUM.put(header, crc);
         &self.raw

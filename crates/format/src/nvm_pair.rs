@@ -25,6 +25,7 @@ use crate::error::Corrupt;
 use crate::layout::{Bytes, Le16, Le32, Le64, layout};
 use crate::num::Tid;
 use crate::private_log::{LogHeader, Tail};
+use crate::width::{must_fit, u64_as_usize};
 
 layout! {
     /// Whose a region of memory is.
@@ -228,7 +229,7 @@ impl RegionState {
 
     /// Where it is written.
     pub fn offset(&self) -> u64 {
-        STATE_OFFSETS[(self.count % 2) as usize]
+        STATE_OFFSETS[u64_as_usize(self.count % 2)]
     }
 
     /// Reads one; none if it is not whole, or of another region.
@@ -320,7 +321,7 @@ impl VolumeRecord {
 
     /// Where in the block it is written.
     pub fn offset(&self) -> usize {
-        (self.count % 2) as usize * Self::SIZE
+        u64_as_usize(self.count % 2) * Self::SIZE
     }
 
     /// The newest in the block.
@@ -395,7 +396,7 @@ impl VolumeRecord {
         V_SEQUENCE.put(&mut raw, self.sequence.0);
         V_STATE.put(&mut raw, self.state.word());
         V_SIZE.put(&mut raw, self.size);
-        V_PATH_LENGTH.put(&mut raw, self.path.len() as u16);
+        V_PATH_LENGTH.put(&mut raw, must_fit(self.path.len()));
         raw[V_PATH.0..V_PATH.0 + self.path.len()].copy_from_slice(&self.path);
         let crc = crc_without(&raw, V_CHECKSUM.0);
         V_CHECKSUM.put(&mut raw, crc);

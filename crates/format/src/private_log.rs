@@ -22,6 +22,7 @@ use crate::checksum::{crc32c, crc64};
 use crate::error::Corrupt;
 use crate::layout::{Bytes, Le16, Le32, Le64, U8, layout};
 use crate::num::{BlockNo, Tid};
+use crate::width::{high32, low32, u32_as_usize};
 
 layout! {
     /// Who owns the log.
@@ -121,8 +122,8 @@ impl Tail {
     /// From that word.
     pub fn from_word(word: u64) -> Self {
         Self {
-            line: word as u32,
-            sequence: Tid((word >> 32) as u32),
+            line: low32(word),
+            sequence: Tid(high32(word)),
         }
     }
 }
@@ -226,7 +227,7 @@ pub fn state_word(state: u32, sequence: Tid) -> u64 {
 
 /// State and sequence number in a state word.
 pub fn state_of(word: u64) -> (u32, Tid) {
-    (word as u32, Tid((word >> 32) as u32))
+    (low32(word), Tid(high32(word)))
 }
 
 impl Transaction {
@@ -298,6 +299,14 @@ pub enum ChunkKind {
 }
 
 impl ChunkKind {
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the codes on disk"
+    )]
+    const fn code(self) -> u8 {
+        self as u8
+    }
+
     const ALL: [Self; 5] = [
         Self::Ranges,
         Self::Block,
@@ -332,12 +341,12 @@ impl Chunk {
             return Err(Corrupt::PrivateLogChunk("beyond its transaction"));
         }
         let kind = C_KIND.get(bytes);
-        let Some(&kind) = ChunkKind::ALL.iter().find(|k| **k as u8 == kind) else {
+        let Some(&kind) = ChunkKind::ALL.iter().find(|k| k.code() == kind) else {
             return Err(Corrupt::PrivateLogChunk("of an unknown kind"));
         };
         let length = C_LENGTH.get(bytes);
-        if (length as usize) < CHUNK_SIZE
-            || length as usize > bytes.len()
+        if u32_as_usize(length) < CHUNK_SIZE
+            || u32_as_usize(length) > bytes.len()
             || !length.is_multiple_of(8)
         {
             return Err(Corrupt::PrivateLogChunk("of an impossible length"));
@@ -355,7 +364,7 @@ impl Chunk {
     pub fn encode(&self, bytes: &mut [u8]) {
         bytes[..CHUNK_SIZE].fill(0);
         C_BLOCK.put(bytes, self.block.0);
-        C_KIND.put(bytes, self.kind as u8);
+        C_KIND.put(bytes, self.kind.code());
         C_CLASS.put(bytes, self.class);
         C_COUNT.put(bytes, self.count);
         C_LENGTH.put(bytes, self.length);

@@ -112,7 +112,7 @@ fn sizes(sb: &Superblock, geometry: &mut Geometry) -> Result<(), Corrupt> {
 }
 
 fn groups(sb: &Superblock, geometry: &mut Geometry) -> Result<(), Corrupt> {
-    let bits_per_block = geometry.block_size() as u32 * 8;
+    let bits_per_block = 8 << geometry.block_bits;
     // Counted in clusters, a group's bitmap fills at most one block.
     let cluster_fits = sb
         .clusters_per_group

@@ -20,6 +20,7 @@ use crate::features::{
 use crate::geometry::{Geometry, SUPERBLOCK_SIZE};
 use crate::layout::{Bytes, Le16, Le32, Le64, U8, layout};
 use crate::shape;
+use crate::width::{high32, low8, low32};
 
 /// `s_magic`.
 pub const SUPER_MAGIC: u16 = 0xef53;
@@ -520,9 +521,9 @@ impl Superblock {
         let raw = &mut raw[..SUPERBLOCK_SIZE];
         let is_64bit = self.feature_incompat.contains(FeatureIncompat::IS_64BIT);
         let split = |raw: &mut [u8], lo: Le32, hi: Le32, value: u64| {
-            lo.put(raw, value as u32);
+            lo.put(raw, low32(value));
             if is_64bit {
-                hi.put(raw, (value >> 32) as u32);
+                hi.put(raw, high32(value));
             }
         };
         MAGIC.put(raw, SUPER_MAGIC);
@@ -539,18 +540,18 @@ impl Superblock {
             FREE_BLOCKS_COUNT_HI,
             self.free_blocks_count,
         );
-        MTIME_LO.put(raw, self.mtime as u32);
-        MTIME_HI.put(raw, (self.mtime >> 32) as u8);
-        WTIME_LO.put(raw, self.wtime as u32);
-        WTIME_HI.put(raw, (self.wtime >> 32) as u8);
-        LASTCHECK_LO.put(raw, self.lastcheck as u32);
-        LASTCHECK_HI.put(raw, (self.lastcheck >> 32) as u8);
-        MKFS_TIME_LO.put(raw, self.mkfs_time as u32);
-        MKFS_TIME_HI.put(raw, (self.mkfs_time >> 32) as u8);
-        FIRST_ERROR_TIME_LO.put(raw, self.first_error_time as u32);
-        FIRST_ERROR_TIME_HI.put(raw, (self.first_error_time >> 32) as u8);
-        LAST_ERROR_TIME_LO.put(raw, self.last_error_time as u32);
-        LAST_ERROR_TIME_HI.put(raw, (self.last_error_time >> 32) as u8);
+        MTIME_LO.put(raw, low32(self.mtime));
+        MTIME_HI.put(raw, low8(high32(self.mtime)));
+        WTIME_LO.put(raw, low32(self.wtime));
+        WTIME_HI.put(raw, low8(high32(self.wtime)));
+        LASTCHECK_LO.put(raw, low32(self.lastcheck));
+        LASTCHECK_HI.put(raw, low8(high32(self.lastcheck)));
+        MKFS_TIME_LO.put(raw, low32(self.mkfs_time));
+        MKFS_TIME_HI.put(raw, low8(high32(self.mkfs_time)));
+        FIRST_ERROR_TIME_LO.put(raw, low32(self.first_error_time));
+        FIRST_ERROR_TIME_HI.put(raw, low8(high32(self.first_error_time)));
+        LAST_ERROR_TIME_LO.put(raw, low32(self.last_error_time));
+        LAST_ERROR_TIME_HI.put(raw, low8(high32(self.last_error_time)));
         INODES_COUNT.put(raw, self.inodes_count);
         FREE_INODES_COUNT.put(raw, self.free_inodes_count);
         FIRST_DATA_BLOCK.put(raw, self.first_data_block);

@@ -20,6 +20,7 @@ use crate::geometry::Geometry;
 use crate::inode::{GOOD_OLD_INODE_SIZE, Inode};
 use crate::layout::{Le16, Le32, U8, layout};
 use crate::num::BlockNo;
+use crate::width::{must_fit, u32_as_usize};
 
 /// `h_magic`, in both places.
 pub const XATTR_MAGIC: u32 = 0xea02_0000;
@@ -274,7 +275,7 @@ impl<'a> Iterator for Entries<'a> {
         let name_len = usize::from(E_NAME_LEN.get(entry));
         self.offset += entry_size(name_len);
         let start = usize::from(E_VALUE_OFFS.get(entry));
-        let size = E_VALUE_SIZE.get(entry) as usize;
+        let size = u32_as_usize(E_VALUE_SIZE.get(entry));
         Some(Xattr {
             index: E_NAME_INDEX.get(entry),
             name: &entry[ENTRY_SIZE..ENTRY_SIZE + name_len],
@@ -352,18 +353,18 @@ fn write_list(
         values -= padded(xattr.value.len());
         base[values..values + xattr.value.len()].copy_from_slice(xattr.value);
         let entry = &mut base[offset..];
-        E_NAME_LEN.put(entry, xattr.name.len() as u8);
+        E_NAME_LEN.put(entry, must_fit(xattr.name.len()));
         E_NAME_INDEX.put(entry, xattr.index);
         E_VALUE_OFFS.put(
             entry,
             if xattr.value.is_empty() {
                 0
             } else {
-                values as u16
+                must_fit(values)
             },
         );
         E_VALUE_INUM.put(entry, 0);
-        E_VALUE_SIZE.put(entry, xattr.value.len() as u32);
+        E_VALUE_SIZE.put(entry, must_fit(xattr.value.len()));
         E_HASH.put(entry, hash(xattr));
         entry[ENTRY_SIZE..ENTRY_SIZE + xattr.name.len()].copy_from_slice(xattr.name);
         offset += entry_size(xattr.name.len());
@@ -512,7 +513,7 @@ fn entry_hash(xattr: &Xattr<'_>) -> u32 {
 }
 
 fn entry_hash_signed(xattr: &Xattr<'_>) -> u32 {
-    hash_with(xattr, |byte| byte as i8 as u32)
+    hash_with(xattr, |byte| i32::from(byte.cast_signed()).cast_unsigned())
 }
 
 fn hash_with(xattr: &Xattr<'_>, character: impl Fn(u8) -> u32) -> u32 {

@@ -3,6 +3,7 @@
 use crate::ftl::{FtlCorrupt, entry, put_entry};
 use crate::layout::{Bytes, Le32, Le64, layout};
 use crate::num::{BlockAddr, PageNo};
+use crate::width::{must_fit, must_fit_u32, u32_as_usize};
 
 const SIZE: usize = 0x70;
 const MAGIC_BYTES: [u8; 8] = *b"stetFTL\0";
@@ -70,7 +71,7 @@ pub struct FtlAnchor {
 impl FtlAnchor {
     /// How many entries all lists of an anchor can have together.
     pub const fn room(page_bytes: u32) -> u32 {
-        (page_bytes - SIZE as u32) / 4
+        (page_bytes - must_fit_u32(SIZE)) / 4
     }
 
     /// Reads an anchor from a page's data, which is valid if and only if
@@ -91,7 +92,7 @@ impl FtlAnchor {
         }
         let counts = [DIRECTORIES, OPEN, POOL].map(|field| field.get(raw));
         let count = counts.iter().map(|n| u64::from(*n)).sum();
-        let room = Self::room(raw.len() as u32).into();
+        let room = Self::room(must_fit(raw.len())).into();
         if count > room {
             return Err(FtlCorrupt::Count {
                 record: RECORD,
@@ -102,7 +103,7 @@ impl FtlAnchor {
         let mut at = SIZE / 4;
         let mut list = |count: u32| {
             let first = at;
-            at += count as usize;
+            at += u32_as_usize(count);
             (first..at).map(|index| entry(raw, index))
         };
         Ok(Self {
@@ -141,9 +142,9 @@ impl FtlAnchor {
         GC_PAGES.put(raw, self.gc_pages);
         MAP_PAGES.put(raw, self.map_pages);
         REMAPPED_PAGES.put(raw, self.remapped_pages);
-        DIRECTORIES.put(raw, self.directories.len() as u32);
-        OPEN.put(raw, self.open.len() as u32);
-        POOL.put(raw, self.pool.len() as u32);
+        DIRECTORIES.put(raw, must_fit(self.directories.len()));
+        OPEN.put(raw, must_fit(self.open.len()));
+        POOL.put(raw, must_fit(self.pool.len()));
         let directories = self.directories.iter().map(|page| page.0);
         let blocks = self.open.iter().chain(&self.pool).map(|block| block.0);
         for (index, value) in (SIZE / 4..).zip(directories.chain(blocks)) {

@@ -4,6 +4,7 @@
 use crate::ftl::{FtlCorrupt, entry, put_entry};
 use crate::layout::{Le32, Le64, layout};
 use crate::num::BlockAddr;
+use crate::width::{must_fit, must_fit_u32, u32_as_usize};
 
 const SIZE: usize = 0x14;
 const RUN_SIZE: usize = 0x10;
@@ -65,7 +66,7 @@ pub struct FtlLog {
 impl FtlLog {
     /// Runs that a page has room for.
     pub const fn room(page_bytes: u32) -> u32 {
-        (page_bytes - SIZE as u32) / RUN_SIZE as u32
+        (page_bytes - must_fit_u32(SIZE)) / must_fit_u32(RUN_SIZE)
     }
 
     /// Reads a page's data, which is valid if and only if
@@ -79,7 +80,7 @@ impl FtlLog {
         if part >= parts {
             return Err(FtlCorrupt::Part { part, parts });
         }
-        let (count, room) = (RUNS.get(raw), Self::room(raw.len() as u32));
+        let (count, room) = (RUNS.get(raw), Self::room(must_fit(raw.len())));
         if count > room {
             return Err(FtlCorrupt::Count {
                 record: "FTL log page",
@@ -87,7 +88,7 @@ impl FtlLog {
                 room: room.into(),
             });
         }
-        let runs = raw[SIZE..].chunks_exact(RUN_SIZE).take(count as usize);
+        let runs = raw[SIZE..].chunks_exact(RUN_SIZE).take(u32_as_usize(count));
         Ok(Self {
             seq: SEQ.get(raw),
             part,
@@ -109,7 +110,7 @@ impl FtlLog {
         SEQ.put(raw, self.seq);
         PART.put(raw, self.part);
         PARTS.put(raw, self.parts);
-        RUNS.put(raw, self.runs.len() as u32);
+        RUNS.put(raw, must_fit(self.runs.len()));
         for (index, run) in self.runs.iter().enumerate() {
             let at = SIZE + index * RUN_SIZE;
             let into = &mut raw[at..at + RUN_SIZE];
@@ -127,7 +128,7 @@ pub mod pool {
 
     /// Blocks that a page has room for.
     pub const fn room(page_bytes: u32) -> u32 {
-        (page_bytes - POOL_SIZE as u32) / 4
+        (page_bytes - must_fit_u32(POOL_SIZE)) / 4
     }
 
     /// Reads a page's data, which is valid if and only if the blocks fit the page.
@@ -135,7 +136,7 @@ pub mod pool {
     /// # Errors
     /// [`FtlCorrupt::Count`].
     pub fn decode(raw: &[u8]) -> Result<Vec<BlockAddr>, FtlCorrupt> {
-        let (count, room) = (BLOCKS.get(raw), room(raw.len() as u32));
+        let (count, room) = (BLOCKS.get(raw), room(must_fit(raw.len())));
         if count > room {
             return Err(FtlCorrupt::Count {
                 record: "FTL pool page",
@@ -143,14 +144,14 @@ pub mod pool {
                 room: room.into(),
             });
         }
-        let blocks = (1..=count as usize).map(|index| BlockAddr(entry(raw, index)));
+        let blocks = (1..=u32_as_usize(count)).map(|index| BlockAddr(entry(raw, index)));
         Ok(blocks.collect())
     }
 
     /// Fills a page's data. Panics when the blocks do not fit.
     pub fn encode(blocks: &[BlockAddr], raw: &mut [u8]) {
         raw.fill(0);
-        BLOCKS.put(raw, blocks.len() as u32);
+        BLOCKS.put(raw, must_fit(blocks.len()));
         for (index, block) in (1..).zip(blocks) {
             put_entry(raw, index, block.0);
         }

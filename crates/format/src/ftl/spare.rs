@@ -4,6 +4,7 @@ use crate::checksum::crc32c;
 use crate::ftl::FtlCorrupt;
 use crate::layout::{Bytes, Le32, U8, layout};
 use crate::num::PageNo;
+use crate::width::{must_fit_u32, u32_as_usize};
 
 const SIZE: usize = 15;
 
@@ -39,6 +40,14 @@ pub enum PageKind {
 }
 
 impl PageKind {
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the codes on disk"
+    )]
+    const fn code(self) -> u8 {
+        self as u8
+    }
+
     fn from_raw(raw: u8) -> Option<Self> {
         const ALL: [PageKind; 7] = [
             PageKind::Data,
@@ -74,14 +83,14 @@ pub struct SpareCodec {
 
 impl SpareCodec {
     /// Bytes that a spare area needs: the record and the bad block mark.
-    pub const SPARE_BYTES: u32 = SIZE as u32 + 1;
+    pub const SPARE_BYTES: u32 = must_fit_u32(SIZE) + 1;
 
     /// For the layer `uuid`, on a part with the bad block mark at `bad_mark`: the record lies
     /// around it.
     pub fn new(uuid: &[u8; 16], bad_mark: u32) -> Self {
         Self {
             seed: crc32c(!0, uuid),
-            bad_mark: bad_mark as usize,
+            bad_mark: u32_as_usize(bad_mark),
         }
     }
 
@@ -93,7 +102,7 @@ impl SpareCodec {
     /// Fills the spare area of `page` with data `data`.
     pub fn encode(&self, record: &FtlSpare, page: PageNo, data: &[u8], spare: &mut [u8]) {
         let mut raw = [0; SIZE];
-        KIND.put(&mut raw, record.kind as u8);
+        KIND.put(&mut raw, record.kind.code());
         INDEX.put(&mut raw, record.index);
         let seq = record.seq.to_le_bytes();
         SEQ.put(&mut raw, seq.first_chunk().expect("8 bytes"));

@@ -61,7 +61,7 @@ impl CommitBlock {
         Ok(Self {
             tid: header.sequence,
             time: Time {
-                sec: COMMIT_SEC.get(block) as i64,
+                sec: COMMIT_SEC.get(block).cast_signed(),
                 nsec: COMMIT_NSEC.get(block),
             },
             transaction_crc: has_v1.then(|| CHKSUM.get(block)),
@@ -89,7 +89,7 @@ impl CommitBlock {
         assert_eq!(block.len(), format.block_size);
         block.fill(0);
         write_header(block, BlockType::Commit, self.tid);
-        COMMIT_SEC.put(block, self.time.sec as u64);
+        COMMIT_SEC.put(block, self.time.sec.cast_unsigned());
         COMMIT_NSEC.put(block, self.time.nsec);
         match format.checksum {
             ChecksumVersion::None => {}

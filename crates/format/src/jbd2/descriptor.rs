@@ -4,6 +4,7 @@ use super::{BlockType, ChecksumVersion, HEADER_SIZE, Header, LogFormat, write_he
 use crate::error::Corrupt;
 use crate::layout::{Be16, Be32, layout};
 use crate::num::{BlockNo, Tid};
+use crate::width::{high32, low16, low32};
 
 layout! {
     /// A tag without checksums or with v1 or v2. Without 64-bit numbers it ends after
@@ -208,18 +209,18 @@ impl<'a> DescriptorWriter<'a> {
             flags |= FLAG_SAME_UUID;
         }
         let raw = &mut self.block[self.offset..self.offset + self.format.tag_size()];
-        BLOCKNR.put(raw, home.0 as u32);
+        BLOCKNR.put(raw, low32(home.0));
         match self.format.checksum {
             ChecksumVersion::V3 => {
                 tag3::FLAGS_FIELD.put(raw, flags);
-                tag3::BLOCKNR_HIGH_FIELD.put(raw, (home.0 >> 32) as u32);
+                tag3::BLOCKNR_HIGH_FIELD.put(raw, high32(home.0));
                 tag3::CHECKSUM_FIELD.put(raw, checksum);
             }
             _ => {
-                CHECKSUM.put(raw, checksum as u16);
-                FLAGS.put(raw, flags as u16);
+                CHECKSUM.put(raw, low16(checksum));
+                FLAGS.put(raw, low16(flags));
                 if self.format.is_64bit {
-                    BLOCKNR_HIGH.put(raw, (home.0 >> 32) as u32);
+                    BLOCKNR_HIGH.put(raw, high32(home.0));
                 }
             }
         }
@@ -244,7 +245,7 @@ impl<'a> DescriptorWriter<'a> {
             tag3::FLAGS_FIELD.put(raw, flags | FLAG_LAST_TAG);
         } else {
             let flags = FLAGS.get(raw);
-            FLAGS.put(raw, flags | FLAG_LAST_TAG as u16);
+            FLAGS.put(raw, flags | low16(FLAG_LAST_TAG));
         }
         self.format.write_tail(self.block);
     }

@@ -64,6 +64,15 @@ pub enum BlockType {
 }
 
 impl BlockType {
+    /// `h_blocktype` on disk.
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the numbers on disk"
+    )]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
     /// The type with this number.
     pub const fn of_number(number: u32) -> Option<Self> {
         Some(match number {
@@ -114,8 +123,8 @@ impl Header {
             });
         }
         let header = Self::decode(block).ok_or(Corrupt::JournalMagic(MAGIC.get(block)))?;
-        if header.block_type != expected as u32 {
-            let (expected, found) = (expected as u32, header.block_type);
+        if header.block_type != expected.number() {
+            let (expected, found) = (expected.number(), header.block_type);
             return Err(Corrupt::JournalBlockType { expected, found });
         }
         Ok(header)
@@ -124,7 +133,7 @@ impl Header {
 
 fn write_header(block: &mut [u8], block_type: BlockType, tid: Tid) {
     MAGIC.put(block, JBD2_MAGIC);
-    BLOCKTYPE.put(block, block_type as u32);
+    BLOCKTYPE.put(block, block_type.number());
     SEQUENCE.put(block, tid.0);
 }
 

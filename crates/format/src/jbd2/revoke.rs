@@ -5,6 +5,7 @@ use crate::bytes::{read_u32be, read_u64be, write_u32be, write_u64be};
 use crate::error::Corrupt;
 use crate::layout::{Be32, Bytes, layout};
 use crate::num::{BlockNo, Tid};
+use crate::width::{must_fit, u32_as_usize};
 
 layout! {
     /// The head of a revoke block; numbers of 4 or 8 bytes follow.
@@ -38,7 +39,7 @@ impl<'a> RevokeBlock<'a> {
         format.check_tail(block)?;
         let used = COUNT.get(block);
         let records = block[..block.len() - format.tail_size()]
-            .get(RECORDS..used as usize)
+            .get(RECORDS..u32_as_usize(used))
             .ok_or(Corrupt::JournalRevokeCount(used))?;
         Ok(Self {
             records,
@@ -113,7 +114,7 @@ impl<'a> RevokeWriter<'a> {
     /// Stores the count and makes the block's checksum.
     pub fn finish(self) {
         let used = RECORDS + self.records * self.format.revoke_size();
-        COUNT.put(self.block, used as u32);
+        COUNT.put(self.block, must_fit(used));
         self.format.write_tail(self.block);
     }
 }

@@ -7,6 +7,7 @@ use crate::checksum::crc32c;
 use crate::error::Corrupt;
 use crate::layout::{Be32, Bytes, U8, layout};
 use crate::num::Tid;
+use crate::width::{must_fit, u32_as_usize};
 
 /// Bytes of the journal superblock.
 pub const JOURNAL_SUPERBLOCK_SIZE: usize = 1024;
@@ -160,7 +161,7 @@ impl JournalSuperblock {
             first: FIRST.get(raw),
             sequence: Tid(SEQUENCE.get(raw)),
             start: START.get(raw),
-            errno: ERRNO.get(raw) as i32,
+            errno: ERRNO.get(raw).cast_signed(),
             feature_compat: JournalCompat::from_bits_retain(v2(FEATURE_COMPAT)),
             feature_incompat: JournalIncompat::from_bits_retain(v2(FEATURE_INCOMPAT)),
             feature_ro_compat: v2(FEATURE_RO_COMPAT),
@@ -203,8 +204,8 @@ impl JournalSuperblock {
     }
 
     fn check_extent(&self, volume_block_size: usize) -> Result<(), Corrupt> {
-        if self.blocksize as usize != volume_block_size {
-            let (journal, volume) = (self.blocksize, volume_block_size as u32);
+        if u32_as_usize(self.blocksize) != volume_block_size {
+            let (journal, volume) = (self.blocksize, must_fit(volume_block_size));
             return Err(Corrupt::JournalBlockSize { journal, volume });
         }
         let (first, length) = (self.first, self.maxlen);
@@ -243,13 +244,13 @@ impl JournalSuperblock {
             BlockType::SuperblockV1
         };
         HEADER_MAGIC.put(raw, JBD2_MAGIC);
-        BLOCKTYPE.put(raw, block_type as u32);
+        BLOCKTYPE.put(raw, block_type.number());
         BLOCKSIZE.put(raw, self.blocksize);
         MAXLEN.put(raw, self.maxlen);
         FIRST.put(raw, self.first);
         SEQUENCE.put(raw, self.sequence.0);
         START.put(raw, self.start);
-        ERRNO.put(raw, self.errno as u32);
+        ERRNO.put(raw, self.errno.cast_unsigned());
         if !self.is_v2 {
             return;
         }
@@ -293,7 +294,7 @@ impl JournalSuperblock {
             ChecksumVersion::None
         };
         LogFormat {
-            block_size: self.blocksize as usize,
+            block_size: u32_as_usize(self.blocksize),
             checksum,
             is_64bit: self.feature_incompat.contains(JournalIncompat::IS_64BIT),
             uuid: self.uuid,

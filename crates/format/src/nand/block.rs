@@ -6,6 +6,7 @@ use crate::layout::{Le32, U8, layout};
 use crate::nand::part::RECORD_HEAD;
 use crate::nand::{NandCorrupt, NandGeometry};
 use crate::num::BlockAddr;
+use crate::width::{u32_as_usize, usize_as_u64};
 
 layout! {
     /// The record of an erase block, before the states of its pages.
@@ -34,6 +35,14 @@ pub enum BlockCondition {
 }
 
 impl BlockCondition {
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the codes on disk"
+    )]
+    const fn code(self) -> u8 {
+        self as u8
+    }
+
     fn from_raw(raw: u8) -> Option<Self> {
         const ALL: [BlockCondition; 5] = [
             BlockCondition::Good,
@@ -66,6 +75,14 @@ pub enum PageState {
 }
 
 impl PageState {
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminants are the codes on disk"
+    )]
+    const fn code(self) -> u8 {
+        self as u8
+    }
+
     fn from_raw(raw: u8) -> Option<Self> {
         const ALL: [PageState; 6] = [
             PageState::Erased,
@@ -99,7 +116,7 @@ impl NandBlock {
             erases: 0,
             condition: BlockCondition::Good,
             next_page: 0,
-            pages: vec![PageState::Erased; geometry.pages_per_block as usize],
+            pages: vec![PageState::Erased; u32_as_usize(geometry.pages_per_block)],
         }
     }
 
@@ -122,8 +139,8 @@ impl NandBlock {
         let Some(raw) = raw.get(..size) else {
             return Err(NandCorrupt::TooShort {
                 record: "NAND block record",
-                needed: size as u64,
-                found: raw.len() as u64,
+                needed: usize_as_u64(size),
+                found: usize_as_u64(raw.len()),
             });
         };
         let (stored, computed) = (CHECKSUM.get(raw), checksum_of(raw, block, uuid));
@@ -142,7 +159,7 @@ impl NandBlock {
         if next > pages {
             return Err(NandCorrupt::NextPage { block, next, pages });
         }
-        let mut states = Vec::with_capacity(pages as usize);
+        let mut states = Vec::with_capacity(u32_as_usize(pages));
         for (index, &raw) in (0u32..).zip(&raw[RECORD_HEAD..]) {
             let page = geometry.page_at(block, index);
             let Some(state) = PageState::from_raw(raw) else {
@@ -190,8 +207,8 @@ impl NandBlock {
         let head = &mut into[start..];
         ERASES.put(head, self.erases);
         NEXT_PAGE.put(head, self.next_page);
-        CONDITION.put(head, self.condition as u8);
-        into.extend(self.pages.iter().map(|state| *state as u8));
+        CONDITION.put(head, self.condition.code());
+        into.extend(self.pages.iter().map(|state| state.code()));
         let checksum = checksum_of(&into[start..], block, uuid);
         CHECKSUM.put(&mut into[start..], checksum);
         into.resize(start + geometry.record_stride(), 0);

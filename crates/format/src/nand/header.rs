@@ -4,6 +4,7 @@
 use crate::checksum::crc32c;
 use crate::layout::{Bytes, Le32, Le64, layout};
 use crate::nand::{NandCorrupt, NandEcc, NandGeometry, NandPart, NandTiming, NandWear};
+use crate::width::usize_as_u64;
 
 const SIZE: usize = 0x100;
 const MAGIC_BYTES: [u8; 8] = *b"stetNAND";
@@ -67,8 +68,8 @@ impl NandHeader {
         let Some(raw) = raw.get(..SIZE) else {
             return Err(NandCorrupt::TooShort {
                 record: "NAND file header",
-                needed: SIZE as u64,
-                found: raw.len() as u64,
+                needed: usize_as_u64(SIZE),
+                found: usize_as_u64(raw.len()),
             });
         };
         if MAGIC.get(raw) != MAGIC_BYTES {

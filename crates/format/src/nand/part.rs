@@ -2,13 +2,14 @@
 
 use crate::nand::NandCorrupt;
 use crate::num::{BlockAddr, PageNo};
+use crate::width::{must_fit_u32, u32_as_u64, u32_as_usize, u64_as_usize, usize_as_u64};
 
 /// Bytes of the host's page, which header and records do not cross.
 pub(super) const HOST_PAGE: u64 = 4096;
 /// Bytes of a block record before the states of its pages.
 pub(super) const RECORD_HEAD: usize = 0x10;
 /// So that a record fits a host's page.
-const PAGES_PER_BLOCK_MAX: u32 = HOST_PAGE as u32 - RECORD_HEAD as u32;
+const PAGES_PER_BLOCK_MAX: u32 = must_fit_u32(u64_as_usize(HOST_PAGE) - RECORD_HEAD);
 /// Bits in which errors are counted.
 const PBIT: u64 = 1_000_000_000_000_000;
 
@@ -197,7 +198,7 @@ impl NandGeometry {
 
     /// Bytes of data in all pages.
     pub const fn data_bytes(&self) -> u64 {
-        self.pages() as u64 * self.page_bytes as u64
+        u32_as_u64(self.pages()) * u32_as_u64(self.page_bytes)
     }
 
     /// The block of a page.
@@ -222,12 +223,12 @@ impl NandGeometry {
 
     /// Bytes of data and spare area of a page.
     pub const fn cell_bytes(&self) -> usize {
-        (self.page_bytes + self.spare_bytes) as usize
+        u32_as_usize(self.page_bytes + self.spare_bytes)
     }
 
     /// Bytes of a block record that mean something.
     pub const fn record_bytes(&self) -> usize {
-        RECORD_HEAD + self.pages_per_block as usize
+        RECORD_HEAD + u32_as_usize(self.pages_per_block)
     }
 
     /// Bytes from one block record to the next.
@@ -237,13 +238,13 @@ impl NandGeometry {
 
     /// Where the record of a block begins in the file.
     pub const fn record_offset(&self, block: BlockAddr) -> u64 {
-        HOST_PAGE + block.0 as u64 * self.record_stride() as u64
+        HOST_PAGE + u32_as_u64(block.0) * usize_as_u64(self.record_stride())
     }
 
     /// Where the cells of a page begin in the file: its data, then its spare area.
     pub const fn cell_offset(&self, page: PageNo) -> u64 {
         let records = self.record_offset(BlockAddr(self.blocks));
-        records.next_multiple_of(HOST_PAGE) + page.0 as u64 * self.cell_bytes() as u64
+        records.next_multiple_of(HOST_PAGE) + u32_as_u64(page.0) * usize_as_u64(self.cell_bytes())
     }
 
     /// Bytes of the file.
