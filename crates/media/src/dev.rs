@@ -22,6 +22,7 @@ use crate::meter::Meter;
 use crate::pmem::{Pmem, Survives};
 use crate::remap::Remap;
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// A contiguous range to be written.
 #[derive(Clone, Debug)]
@@ -155,16 +156,16 @@ pub trait BlockDev: Send + Sync {
     /// structures (the superblock at byte 1024) that need not be aligned to a sector.
     fn read_bytes_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let sector = u64::from(self.sector_size());
-        let len = out.len() as u64;
+        let len = usize_as_u64(out.len());
         if offset.is_multiple_of(sector) && len.is_multiple_of(sector) {
             return self.read_at(offset, out, tag);
         }
         check_in_device(Op::Read, offset, len, self.size())?;
         let first = offset - offset % sector;
         let end = (offset + len).next_multiple_of(sector);
-        let mut whole = vec![0; (end - first) as usize];
+        let mut whole = vec![0; u64_as_usize(end - first)];
         self.read_at(first, &mut whole, tag)?;
-        let skip = (offset - first) as usize;
+        let skip = u64_as_usize(offset - first);
         out.copy_from_slice(&whole[skip..skip + out.len()]);
         Ok(())
     }
@@ -184,11 +185,11 @@ pub(crate) fn write_zeros_by_hand<D: BlockDev + ?Sized>(
     tag: Tag,
 ) -> Result<(), MediaError> {
     const CHUNK: u64 = 256 << 10;
-    let zeros = crate::Block::zeroed(len.min(CHUNK).next_multiple_of(512) as usize);
+    let zeros = crate::Block::zeroed(u64_as_usize(len.min(CHUNK).next_multiple_of(512)));
     let mut done = 0;
     while done < len {
         let n = (len - done).min(CHUNK);
-        dev.write_at(offset + done, &zeros.bytes()[..n as usize], tag)?;
+        dev.write_at(offset + done, &zeros.bytes()[..u64_as_usize(n)], tag)?;
         done += n;
     }
     Ok(())
@@ -236,7 +237,7 @@ pub(crate) fn check_parts(
 ) -> Result<u64, MediaError> {
     let mut len = 0;
     for part in parts {
-        let part_len = part.len() as u64;
+        let part_len = usize_as_u64(part.len());
         if !part_len.is_multiple_of(u64::from(sector)) {
             return Err(MediaError::Misaligned {
                 op: Op::Write,

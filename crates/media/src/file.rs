@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev, pwritev2, retry_on_intr};
 use smallvec::SmallVec;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_sys::block_ioctl;
 use stetfs_sys::ring::{self, Ring};
 
@@ -116,7 +117,7 @@ impl FileDev {
         memory
             .as_ptr()
             .addr()
-            .is_multiple_of(self.shape.memory_align as usize)
+            .is_multiple_of(u32_as_usize(self.shape.memory_align))
     }
 
     fn check_writable(&self, op: Op, offset: u64, len: u64) -> Result<(), MediaError> {
@@ -128,16 +129,17 @@ impl FileDev {
 
     /// Reads until `out` is full.
     pub(crate) fn read_full(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError> {
-        let len = out.len() as u64;
+        let len = usize_as_u64(out.len());
         let mut done = 0;
         while done < out.len() {
-            match retry_on_intr(|| pread(&self.file, &mut out[done..], offset + done as u64)) {
+            match retry_on_intr(|| pread(&self.file, &mut out[done..], offset + usize_as_u64(done)))
+            {
                 Ok(0) => {
                     return Err(MediaError::Truncated {
                         op: Op::Read,
                         offset,
                         len,
-                        done: done as u64,
+                        done: usize_as_u64(done),
                     });
                 }
                 Ok(n) => done += n,
@@ -163,7 +165,7 @@ impl FileDev {
             let aligned = &mut bytes[..piece.len()];
             self.read_full(at, aligned)?;
             piece.copy_from_slice(aligned);
-            at += piece.len() as u64;
+            at += usize_as_u64(piece.len());
         }
         self.bounce.give_back(buffer);
         Ok(())
@@ -190,7 +192,7 @@ impl FileDev {
             while !rest.is_empty() {
                 let n = self.write_some(at, rest, how)?;
                 IoSlice::advance_slices(&mut rest, n);
-                at += n as u64;
+                at += usize_as_u64(n);
             }
         }
         Ok(())
@@ -203,7 +205,7 @@ impl FileDev {
             (Sync::Later, [one]) => pwrite(&self.file, one, at),
             (Sync::Later, _) => pwritev(&self.file, slices, at),
         });
-        let len = slices.iter().map(|s| s.len() as u64).sum();
+        let len = slices.iter().map(|s| usize_as_u64(s.len())).sum();
         match written {
             Ok(0) => Err(MediaError::Truncated {
                 op: Op::Write,
@@ -236,7 +238,7 @@ impl FileDev {
                 filled += n;
                 if filled == bytes.len() {
                     self.write_parts(at, &[&buffer.bytes()[..filled]], how)?;
-                    at += filled as u64;
+                    at += usize_as_u64(filled);
                     filled = 0;
                 }
             }
@@ -317,7 +319,7 @@ enum Sync {
 
 /// Nanoseconds since `start`.
 fn elapsed_ns(start: Instant) -> u64 {
-    start.elapsed().as_nanos() as u64
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Whether an errno says that there is no such operation here (and not that it failed).
@@ -355,11 +357,11 @@ impl BlockDev for FileDev {
     }
 
     fn remap(&self) -> Option<&dyn Remap> {
-        self.clone_granularity().map(|_| self as &dyn Remap)
+        self.clone_granularity().map(|_| -> &dyn Remap { self })
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let len = out.len() as u64;
+        let len = usize_as_u64(out.len());
         check_range(Op::Read, offset, len, self.shape.sector, self.shape.size)?;
         let start = Instant::now();
         if self.is_aligned(out) {
@@ -405,7 +407,7 @@ impl BlockDev for FileDev {
         let start = Instant::now();
         self.write_by_ring(&mut ring, runs)?;
         self.rings.give_back(ring);
-        let busy_ns = elapsed_ns(start) / runs.len() as u64;
+        let busy_ns = elapsed_ns(start) / usize_as_u64(runs.len());
         for (run, len) in runs.iter().zip(lens) {
             self.meter.count_write(run.tag, len);
             self.meter.count_busy(run.tag, busy_ns);

@@ -29,6 +29,7 @@ use rustix::fs::{
     open, statx,
 };
 use rustix::io::{Errno, retry_on_intr};
+use stetfs_format::width::{low32, must_fit, u32_as_usize};
 use stetfs_sys::{block_ioctl, lock_range, loop_ioctl};
 
 use crate::error::MediaError;
@@ -266,7 +267,7 @@ impl FileOptions {
         }
         if !sector.is_power_of_two()
             || !(512..=65_536).contains(&sector)
-            || memory_align as usize > PAGE
+            || u32_as_usize(memory_align) > PAGE
         {
             return Err(Errno::OPNOTSUPP);
         }
@@ -378,7 +379,7 @@ fn backing_of(device: u64) -> Option<Backing> {
 /// has.
 fn from_encoded(packed: u64) -> u64 {
     let (major, minor) = (packed >> 8 & 0xfff, packed & 0xff | packed >> 12 & 0xfff00);
-    rustix::fs::makedev(major as u32, minor as u32)
+    rustix::fs::makedev(low32(major), low32(minor))
 }
 
 fn lock_part(path: &Path, file: &File, part: Part, exclusive: bool) -> Result<(), MediaError> {
@@ -459,7 +460,7 @@ fn direct_alignment(file: &File, sector: u32) -> (u32, u32) {
             (x.stx_dio_mem_align.max(1), x.stx_dio_offset_align)
         }
         _ if sector > 512 => (sector, sector),
-        _ => (PAGE as u32, 512),
+        _ => (must_fit(PAGE), 512),
     }
 }
 

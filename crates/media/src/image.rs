@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::sparse;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -41,11 +42,11 @@ pub struct Image {
 impl Image {
     /// `size` bytes of zeros.
     pub fn new(size: u64) -> Self {
-        let pages = size.div_ceil(PAGE as u64);
+        let pages = size.div_ceil(usize_as_u64(PAGE));
         let mut depth = 0;
         let mut reach: u64 = 1;
         while reach < pages {
-            reach = reach.saturating_mul(FAN as u64);
+            reach = reach.saturating_mul(usize_as_u64(FAN));
             depth += 1;
         }
         Self {
@@ -57,10 +58,10 @@ impl Image {
 
     /// A copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        let mut image = Self::new(bytes.len() as u64);
+        let mut image = Self::new(usize_as_u64(bytes.len()));
         for (i, page) in bytes.chunks(PAGE).enumerate() {
             if !sparse::is_zero(page) {
-                image.write((i * PAGE) as u64, page);
+                image.write(usize_as_u64(i * PAGE), page);
             }
         }
         image
@@ -82,8 +83,8 @@ impl Image {
         let mut pages = Vec::new();
         self.root.collect_pages(self.depth, 0, &mut pages);
         let pieces = pages.into_iter().map(|(n, page)| {
-            let offset = n * PAGE as u64;
-            let len = (self.size - offset).min(PAGE as u64) as usize;
+            let offset = n * usize_as_u64(PAGE);
+            let len = u64_as_usize((self.size - offset).min(usize_as_u64(PAGE)));
             (offset, &page[..len])
         });
         sparse::store(path, self.size, pieces)
@@ -96,39 +97,39 @@ impl Image {
 
     /// All bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.size as usize];
+        let mut bytes = vec![0; u64_as_usize(self.size)];
         self.read(0, &mut bytes);
         bytes
     }
 
     /// Copies out. Panics when the range is beyond the end.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
-        self.assert_inside(offset, out.len() as u64);
+        self.assert_inside(offset, usize_as_u64(out.len()));
         let mut at = offset;
         let mut rest = out;
         while !rest.is_empty() {
-            let (page, start, n) = piece(at, rest.len() as u64);
+            let (page, start, n) = piece(at, usize_as_u64(rest.len()));
             let (now, later) = rest.split_at_mut(n);
             match self.root.page(self.depth, page) {
                 Some(bytes) => now.copy_from_slice(&bytes[start..start + n]),
                 None => now.fill(0),
             }
             rest = later;
-            at += n as u64;
+            at += usize_as_u64(n);
         }
     }
 
     /// Copies in. Panics when the range is beyond the end.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        self.assert_inside(offset, bytes.len() as u64);
+        self.assert_inside(offset, usize_as_u64(bytes.len()));
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (page, start, n) = piece(at, rest.len() as u64);
+            let (page, start, n) = piece(at, usize_as_u64(rest.len()));
             let (now, later) = rest.split_at(n);
             self.root.page_mut(self.depth, page)[start..start + n].copy_from_slice(now);
             rest = later;
-            at += n as u64;
+            at += usize_as_u64(n);
         }
     }
 
@@ -143,7 +144,7 @@ impl Image {
             } else if byte != 0 || self.root.page(self.depth, page).is_some() {
                 self.root.page_mut(self.depth, page)[start..start + n].fill(byte);
             }
-            done += n as u64;
+            done += usize_as_u64(n);
         }
     }
 
@@ -153,7 +154,10 @@ impl Image {
         assert_eq!(self.size, other.size, "images of two devices");
         let mut found = Vec::new();
         self.root.compare(&other.root, self.depth, 0, &mut found);
-        found.into_iter().map(|page| page * PAGE as u64).collect()
+        found
+            .into_iter()
+            .map(|page| page * usize_as_u64(PAGE))
+            .collect()
     }
 
     fn assert_inside(&self, offset: u64, len: u64) {
@@ -172,7 +176,7 @@ impl PartialEq for Image {
         const ZERO: Page = [0; PAGE];
         self.size == other.size
             && self.unshared_pages(other).into_iter().all(|offset| {
-                let page = offset / PAGE as u64;
+                let page = offset / usize_as_u64(PAGE);
                 let [mine, theirs] =
                     [self, other].map(|i| i.root.page(i.depth, page).unwrap_or(&ZERO));
                 mine == theirs
@@ -190,15 +194,15 @@ impl fmt::Debug for Image {
 
 /// The page of a byte, the place in it, and how many of `len` bytes lie in it.
 fn piece(at: u64, len: u64) -> (u64, usize, usize) {
-    let start = (at % PAGE as u64) as usize;
-    let n = len.min((PAGE - start) as u64) as usize;
-    (at / PAGE as u64, start, n)
+    let start = u64_as_usize(at % usize_as_u64(PAGE));
+    let n = u64_as_usize(len.min(usize_as_u64(PAGE - start)));
+    (at / usize_as_u64(PAGE), start, n)
 }
 
 impl Tree {
     /// Which child of a node with `depth` levels below leads to the page.
     fn child(depth: u32, page: u64) -> usize {
-        (page >> (6 * (depth - 1))) as usize % FAN
+        u64_as_usize(page >> (6 * (depth - 1))) % FAN
     }
 
     fn page(&self, depth: u32, page: u64) -> Option<&Page> {
@@ -254,7 +258,7 @@ impl Tree {
 
     /// Number of the first page below child `i` of a node whose own first page is `first`.
     fn first_of(depth: u32, first: u64, i: usize) -> u64 {
-        first + ((i as u64) << (6 * (depth - 1)))
+        first + (usize_as_u64(i) << (6 * (depth - 1)))
     }
 
     fn compare(&self, other: &Self, depth: u32, first: u64, found: &mut Vec<u64>) {

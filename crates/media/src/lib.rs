@@ -11,6 +11,7 @@
 //! Every access carries a [`Tag`], by which the [`Meter`] counts it; simulated media share a
 //! [`Clock`]. A content is an [`Image`] and a block's content a [`BlockRef`], both cheap to share.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod block;
 mod clock;

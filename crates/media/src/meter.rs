@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use serde::{Deserialize, Serialize};
 
 use crate::tag::{Cause, Class, Tag};
+use stetfs_format::width::usize_as_u64;
 
 const CLASSES: usize = Class::ALL.len();
 const CAUSES: usize = Cause::ALL.len();
@@ -176,11 +177,11 @@ impl Meter {
     }
 
     fn cell(&self, tag: Tag) -> &CellCount {
-        &self.shard().cells[tag.class as usize][tag.cause as usize]
+        &self.shard().cells[tag.class.index()][tag.cause.index()]
     }
 
     fn cause(&self, cause: Cause) -> &CauseCount {
-        &self.shard().causes[cause as usize]
+        &self.shard().causes[cause.index()]
     }
 
     pub(crate) fn count_read(&self, tag: Tag, bytes: u64) {
@@ -214,11 +215,12 @@ impl Meter {
     /// The request and its time stay where they are.
     pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Tag, &[u8])]) {
         let cells = &self.shard().cells;
-        let from = &cells[counted.class as usize][counted.cause as usize];
+        let from = &cells[counted.class.index()][counted.cause.index()];
         for (tag, bytes) in parts.iter().filter(|part| part.0 != counted) {
-            let to = &cells[tag.class as usize][tag.cause as usize];
-            from.write_bytes.fetch_sub(bytes.len() as u64, Relaxed);
-            to.write_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            let to = &cells[tag.class.index()][tag.cause.index()];
+            from.write_bytes
+                .fetch_sub(usize_as_u64(bytes.len()), Relaxed);
+            to.write_bytes.fetch_add(usize_as_u64(bytes.len()), Relaxed);
         }
     }
 
@@ -280,7 +282,7 @@ pub struct MeterSnapshot {
 impl MeterSnapshot {
     /// The traffic of one class and cause.
     pub fn of(&self, tag: Tag) -> Traffic {
-        self.cells[tag.class as usize][tag.cause as usize]
+        self.cells[tag.class.index()][tag.cause.index()]
     }
 
     /// Everything that is not zero, by class and then by cause, in the order of [`Class::ALL`] and
@@ -299,7 +301,7 @@ impl MeterSnapshot {
 
     /// The traffic of one class, all causes.
     pub fn by_class(&self, class: Class) -> Traffic {
-        self.cells[class as usize]
+        self.cells[class.index()]
             .iter()
             .fold(Traffic::default(), |sum, t| sum + *t)
     }
@@ -308,7 +310,7 @@ impl MeterSnapshot {
     pub fn by_cause(&self, cause: Cause) -> Traffic {
         self.cells
             .iter()
-            .fold(Traffic::default(), |sum, row| sum + row[cause as usize])
+            .fold(Traffic::default(), |sum, row| sum + row[cause.index()])
     }
 
     /// All traffic.
@@ -321,7 +323,7 @@ impl MeterSnapshot {
 
     /// Flushes of one cause.
     pub fn flushes(&self, cause: Cause) -> u64 {
-        self.causes[cause as usize].flushes
+        self.causes[cause.index()].flushes
     }
 
     /// All flushes.
@@ -331,7 +333,7 @@ impl MeterSnapshot {
 
     /// Writes of one cause that were durable at once; they are among the writes too.
     pub fn durable_writes(&self, cause: Cause) -> u64 {
-        self.causes[cause as usize].durable_writes
+        self.causes[cause.index()].durable_writes
     }
 
     /// All writes that were durable at once.
@@ -341,7 +343,7 @@ impl MeterSnapshot {
 
     /// Fences of one cause.
     pub fn fences(&self, cause: Cause) -> u64 {
-        self.causes[cause as usize].fences
+        self.causes[cause.index()].fences
     }
 
     /// All fences.
@@ -351,7 +353,7 @@ impl MeterSnapshot {
 
     /// Blocks erased for one cause.
     pub fn erases(&self, cause: Cause) -> u64 {
-        self.causes[cause as usize].erases
+        self.causes[cause.index()].erases
     }
 
     /// All blocks erased.
@@ -361,7 +363,7 @@ impl MeterSnapshot {
 
     /// Time of one cause's reads, writes, flushes, fences and erases, in nanoseconds.
     pub fn busy_ns(&self, cause: Cause) -> u64 {
-        self.by_cause(cause).busy_ns + self.causes[cause as usize].busy_ns
+        self.by_cause(cause).busy_ns + self.causes[cause.index()].busy_ns
     }
 
     /// Time of everything, discards included, in nanoseconds.
@@ -383,9 +385,9 @@ impl MeterSnapshot {
     /// The same without anything of one cause.
     pub fn without(mut self, cause: Cause) -> Self {
         for row in &mut self.cells {
-            row[cause as usize] = Traffic::default();
+            row[cause.index()] = Traffic::default();
         }
-        self.causes[cause as usize] = CauseTotals::default();
+        self.causes[cause.index()] = CauseTotals::default();
         self
     }
 
@@ -476,10 +478,10 @@ impl From<Account> for MeterSnapshot {
             ..Self::default()
         };
         for row in account.traffic {
-            snapshot.cells[row.class as usize][row.cause as usize] += row.traffic;
+            snapshot.cells[row.class.index()][row.cause.index()] += row.traffic;
         }
         for row in account.flushes {
-            snapshot.causes[row.cause as usize] += row.totals;
+            snapshot.causes[row.cause.index()] += row.totals;
         }
         snapshot
     }

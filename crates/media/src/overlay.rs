@@ -15,6 +15,7 @@ use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::pmem::Survives;
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// Bytes that are kept together, unless the sectors are larger.
 const PAGE: u64 = 4096;
@@ -39,7 +40,7 @@ impl Overlay {
 
     /// Bytes of memory that it takes.
     pub fn taken_bytes(&self) -> u64 {
-        self.pages.read().len() as u64 * self.page
+        usize_as_u64(self.pages.read().len()) * self.page
     }
 
     /// The pieces of a range: number of the page, where in it, where in the range, how long.
@@ -49,7 +50,12 @@ impl Overlay {
         std::iter::from_fn(move || {
             let at = offset + done;
             let n = (page - at % page).min(len - done);
-            let piece = (at / page, (at % page) as usize, done as usize, n as usize);
+            let piece = (
+                at / page,
+                u64_as_usize(at % page),
+                u64_as_usize(done),
+                u64_as_usize(n),
+            );
             done += n;
             (n > 0).then_some(piece)
         })
@@ -57,12 +63,12 @@ impl Overlay {
 
     fn put(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         let mut pages = self.pages.write();
-        for (number, at, from, len) in self.pieces(offset, data.len() as u64) {
+        for (number, at, from, len) in self.pieces(offset, usize_as_u64(data.len())) {
             let page = match pages.entry(number) {
                 std::collections::hash_map::Entry::Occupied(page) => page.into_mut(),
                 std::collections::hash_map::Entry::Vacant(place) => {
                     let start = number * self.page;
-                    let size = self.page.min(self.below.size() - start) as usize;
+                    let size = u64_as_usize(self.page.min(self.below.size() - start));
                     let mut page = vec![0; size].into_boxed_slice();
                     if len < size {
                         self.below.read_at(start, &mut page, Tag::read(tag.class))?;
@@ -117,7 +123,7 @@ impl BlockDev for Overlay {
         // part of the range.
         let pages = self.pages.read();
         self.below.read_at(offset, out, tag)?;
-        for (number, at, from, len) in self.pieces(offset, out.len() as u64) {
+        for (number, at, from, len) in self.pieces(offset, usize_as_u64(out.len())) {
             if let Some(page) = pages.get(&number) {
                 out[from..from + len].copy_from_slice(&page[at..at + len]);
             }
@@ -130,7 +136,7 @@ impl BlockDev for Overlay {
         let mut at = offset;
         for part in parts {
             self.put(at, part, tag)?;
-            at += part.len() as u64;
+            at += usize_as_u64(part.len());
         }
         Ok(())
     }

@@ -39,6 +39,7 @@ use crate::dev::check_in_device;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::must_fit;
 
 /// Bytes of a cache line: the unit of flushing.
 pub const LINE: u64 = 64;
@@ -140,7 +141,7 @@ pub(crate) fn check_words(op: Op, offset: u64, len: u64, size: u64) -> Result<()
             op,
             offset,
             len,
-            sector: WORD as u32,
+            sector: must_fit(WORD),
         });
     }
     check_in_device(op, offset, len, size)

@@ -12,6 +12,7 @@ use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::pmem::{Pmem, WORD};
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::{must_fit, usize_as_u64};
 
 const SECTOR: u32 = 512;
 
@@ -43,7 +44,7 @@ impl BlockDev for PmemDev {
     }
 
     fn atomic_unit(&self) -> u32 {
-        WORD as u32
+        must_fit(WORD)
     }
 
     fn read_only(&self) -> bool {
@@ -63,7 +64,7 @@ impl BlockDev for PmemDev {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        check_range(Op::Read, offset, out.len() as u64, SECTOR, self.size)?;
+        check_range(Op::Read, offset, usize_as_u64(out.len()), SECTOR, self.size)?;
         self.pmem.load(offset, out, tag)
     }
 
@@ -72,7 +73,7 @@ impl BlockDev for PmemDev {
         let mut at = offset;
         for part in parts {
             self.pmem.store_nt(at, part, tag)?;
-            at += part.len() as u64;
+            at += usize_as_u64(part.len());
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::sparse;
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
 
 /// Bytes under one lock. A multiple of every sector size, so no sector is ever seen half written.
 const CHUNK: usize = 64 << 10;
@@ -40,14 +41,14 @@ impl RamDev {
     /// 65,536 and divides `size`.
     pub fn with_sector(size: u64, sector: u32) -> Self {
         assert!(
-            sector.is_power_of_two() && (512..=CHUNK as u32).contains(&sector),
+            sector.is_power_of_two() && (512..=must_fit(CHUNK)).contains(&sector),
             "sectors of {sector} bytes"
         );
         assert!(
             size.is_multiple_of(u64::from(sector)),
             "{size} bytes are no whole sectors of {sector}"
         );
-        let count = size.div_ceil(CHUNK as u64) as usize;
+        let count = u64_as_usize(size.div_ceil(usize_as_u64(CHUNK)));
         Self {
             chunks: (0..count).map(|_| RwLock::new(None)).collect(),
             size,
@@ -58,7 +59,7 @@ impl RamDev {
 
     /// A device with this content. Panics unless its length is a multiple of 512.
     pub fn from_image(image: &[u8]) -> Self {
-        let dev = Self::new(image.len() as u64);
+        let dev = Self::new(usize_as_u64(image.len()));
         for (chunk, bytes) in dev.chunks.iter().zip(image.chunks(CHUNK)) {
             put_unless_zero(&mut chunk.write(), bytes);
         }
@@ -70,7 +71,7 @@ impl RamDev {
         let len = std::fs::metadata(path)?.len();
         let dev = Self::new(len - len % 512);
         sparse::load(path, CHUNK, |offset, bytes| {
-            if let Some(chunk) = dev.chunks.get((offset / CHUNK as u64) as usize) {
+            if let Some(chunk) = dev.chunks.get(u64_as_usize(offset / usize_as_u64(CHUNK))) {
                 put_unless_zero(&mut chunk.write(), bytes);
             }
         })?;
@@ -85,7 +86,7 @@ impl RamDev {
                 .read()
                 .as_ref()
                 .map(|bytes| bytes[..self.chunk_len(i)].to_vec());
-            bytes.map(|bytes| ((i * CHUNK) as u64, bytes))
+            bytes.map(|bytes| (usize_as_u64(i * CHUNK), bytes))
         });
         sparse::store(path, self.size, pieces)
     }
@@ -114,12 +115,12 @@ impl RamDev {
             .iter()
             .filter(|chunk| chunk.read().is_some())
             .count();
-        (used * CHUNK) as u64
+        usize_as_u64(used * CHUNK)
     }
 
     /// Bytes of chunk `i` that belong to the device.
     fn chunk_len(&self, i: usize) -> usize {
-        (self.size - (i * CHUNK) as u64).min(CHUNK as u64) as usize
+        u64_as_usize((self.size - usize_as_u64(i * CHUNK)).min(usize_as_u64(CHUNK)))
     }
 
     /// Copies `parts` in and returns their length.
@@ -127,12 +128,12 @@ impl RamDev {
         let len = check_parts(offset, parts, self.sector, self.size)?;
         let mut at = offset;
         for part in parts {
-            self.each_chunk(at, part.len() as u64, |chunk, span| {
+            self.each_chunk(at, usize_as_u64(part.len()), |chunk, span| {
                 let mut chunk = chunk.write();
                 let bytes = chunk.get_or_insert_with(empty_chunk);
                 bytes[span.in_chunk()].copy_from_slice(&part[span.in_request()]);
             });
-            at += part.len() as u64;
+            at += usize_as_u64(part.len());
         }
         Ok(len)
     }
@@ -143,15 +144,15 @@ impl RamDev {
         let mut done = 0;
         while done < len {
             let at = offset + done;
-            let start = (at % CHUNK as u64) as usize;
-            let n = (CHUNK - start).min((len - done) as usize);
+            let start = u64_as_usize(at % usize_as_u64(CHUNK));
+            let n = (CHUNK - start).min(u64_as_usize(len - done));
             let span = Span {
                 start,
                 len: n,
-                done: done as usize,
+                done: u64_as_usize(done),
             };
-            f(&self.chunks[(at / CHUNK as u64) as usize], span);
-            done += n as u64;
+            f(&self.chunks[u64_as_usize(at / usize_as_u64(CHUNK))], span);
+            done += usize_as_u64(n);
         }
     }
 }
@@ -213,7 +214,7 @@ impl BlockDev for RamDev {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let len = out.len() as u64;
+        let len = usize_as_u64(out.len());
         check_range(Op::Read, offset, len, self.sector, self.size)?;
         self.each_chunk(offset, len, |chunk, span| match &*chunk.read() {
             Some(bytes) => out[span.in_request()].copy_from_slice(&bytes[span.in_chunk()]),

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use rustix::io::Errno;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// Whole pieces of `piece` bytes of a file that may hold data, as byte ranges in ascending order.
 /// The last one ends at `size`. A file system that cannot tell gives one range.
@@ -42,14 +43,14 @@ pub(crate) fn load(path: &Path, piece: usize, mut put: impl FnMut(u64, &[u8])) -
     let len = file.metadata()?.len();
     let size = len - len % 512;
     let mut buffer = vec![0; piece];
-    for range in data_ranges(&file, size, piece as u64)? {
+    for range in data_ranges(&file, size, usize_as_u64(piece))? {
         file.seek(SeekFrom::Start(range.start))?;
         let mut at = range.start;
         while at < range.end {
-            let n = (range.end - at).min(piece as u64) as usize;
+            let n = u64_as_usize((range.end - at).min(usize_as_u64(piece)));
             file.read_exact(&mut buffer[..n])?;
             put(at, &buffer[..n]);
-            at += n as u64;
+            at += usize_as_u64(n);
         }
     }
     Ok(size)

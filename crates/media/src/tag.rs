@@ -34,6 +34,12 @@ pub enum Class {
 }
 
 impl Class {
+    /// Its place in [`ALL`](Self::ALL).
+    #[expect(clippy::as_conversions, reason = "the discriminant is the place")]
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+
     /// Every class, in the order in which reports list them.
     pub const ALL: [Self; 10] = [
         Self::Superblock,
@@ -97,6 +103,12 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// Its place in [`ALL`](Self::ALL).
+    #[expect(clippy::as_conversions, reason = "the discriminant is the place")]
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+
     /// Every cause, in the order in which reports list them.
     pub const ALL: [Self; 9] = [
         Self::Read,

@@ -22,6 +22,7 @@ use stetfs_format::nand::{
     BlockCondition, NandBlock, NandCorrupt, NandHeader, NandPart, PageState,
 };
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
 
 use super::wear::{Aged, Draw, draw, erase_fails, is_factory_bad, program_fails};
 use super::{Corrected, NandError};
@@ -106,7 +107,7 @@ impl<S: Store> Cells<S> {
             state.encode(block, &header.uuid, &geometry, &mut records);
             if records.len() >= RECORDS_AT_ONCE || block.0 + 1 == geometry.blocks {
                 store.write(offset, &records)?;
-                offset += records.len() as u64;
+                offset += usize_as_u64(records.len());
                 records.clear();
             }
         }
@@ -124,8 +125,8 @@ impl<S: Store> Cells<S> {
             needed,
             found,
         };
-        if found < raw.len() as u64 {
-            return Err(too_short(raw.len() as u64).into());
+        if found < usize_as_u64(raw.len()) {
+            return Err(too_short(usize_as_u64(raw.len())).into());
         }
         store.read(0, &mut raw)?;
         let header = NandHeader::decode(&raw)?;
@@ -144,7 +145,7 @@ impl<S: Store> Cells<S> {
         let mut records = vec![0; RECORDS_AT_ONCE / stride * stride];
         let mut block = BlockAddr(0);
         while block.0 < geometry.blocks {
-            let left = (geometry.blocks - block.0) as usize * stride;
+            let left = u32_as_usize(geometry.blocks - block.0) * stride;
             let piece = &mut records[..left.min(RECORDS_AT_ONCE / stride * stride)];
             store.read(geometry.record_offset(block), piece)?;
             for raw in piece.chunks_exact(stride) {
@@ -211,7 +212,7 @@ impl<S: Store> Cells<S> {
             reads: *reads,
         };
         *reads = reads.saturating_add(1);
-        let state = block.pages[index as usize];
+        let state = block.pages[u32_as_usize(index)];
         if matches!(state, PageState::Erased | PageState::Faint) {
             if let Some(data) = &mut data {
                 data.fill(0xff);
@@ -241,7 +242,7 @@ impl<S: Store> Cells<S> {
             BlockCondition::Bad | BlockCondition::FactoryBad
         );
         if index == 0 && is_bad {
-            spare[geometry.bad_mark as usize] = 0;
+            spare[u32_as_usize(geometry.bad_mark)] = 0;
         }
         Ok(seen)
     }
@@ -266,7 +267,7 @@ impl<S: Store> Cells<S> {
         let part = self.part();
         let mut worst = 0;
         let mut codeword = |index: u32, bytes: &mut [u8]| {
-            let wrong = aged.wrong_bits(part, index, bytes.len() as u32 * 8);
+            let wrong = aged.wrong_bits(part, index, must_fit(bytes.len() * 8));
             if wrong > part.ecc.strength_bits {
                 aged.flip(part, index, wrong, bytes);
             }
@@ -274,7 +275,7 @@ impl<S: Store> Cells<S> {
         };
         codeword(0, spare);
         if let Some(data) = data {
-            let codewords = data.chunks_exact_mut(part.ecc.codeword_bytes as usize);
+            let codewords = data.chunks_exact_mut(u32_as_usize(part.ecc.codeword_bytes));
             (1..)
                 .zip(codewords)
                 .for_each(|(index, bytes)| codeword(index, bytes));
@@ -321,7 +322,7 @@ impl<S: Store> Cells<S> {
         let geometry = self.part().geometry;
         let home = geometry.block_of(page);
         let mut block = self.block(home)?;
-        block.pages[geometry.index_of(page) as usize] = PageState::Torn;
+        block.pages[u32_as_usize(geometry.index_of(page))] = PageState::Torn;
         self.put_block(home, &block)
     }
 
@@ -349,7 +350,7 @@ impl<S: Store> Cells<S> {
         let (home, index) = (geometry.block_of(page), geometry.index_of(page));
         let mut block = self.block(home)?;
         block.next_page = index + 1;
-        block.pages[index as usize] = PageState::Torn;
+        block.pages[u32_as_usize(index)] = PageState::Torn;
         self.put_block(home, &block)?;
         let offset = geometry.cell_offset(page);
         self.store.write(offset, data)?;
@@ -357,7 +358,7 @@ impl<S: Store> Cells<S> {
             .write(offset + u64::from(geometry.page_bytes), spare)?;
         match end {
             ProgramEnd::Failed => block.condition = BlockCondition::Failed,
-            ProgramEnd::Left(state) => block.pages[index as usize] = state,
+            ProgramEnd::Left(state) => block.pages[u32_as_usize(index)] = state,
         }
         self.put_block(home, &block)
     }
@@ -368,12 +369,15 @@ impl<S: Store> Cells<S> {
         let mut block = old.clone();
         block.erases = old.erases.saturating_add(1);
         block.condition = BlockCondition::HalfErased;
-        block.pages[..old.next_page as usize].fill(PageState::Torn);
+        block.pages[..u32_as_usize(old.next_page)].fill(PageState::Torn);
         self.reads.remove(&home);
         match end {
             EraseEnd::Half(how) => {
-                for (index, page) in block.pages[..old.next_page as usize].iter_mut().enumerate() {
-                    let of = [home.0.into(), block.erases.into(), index as u64];
+                for (index, page) in block.pages[..u32_as_usize(old.next_page)]
+                    .iter_mut()
+                    .enumerate()
+                {
+                    let of = [home.0.into(), block.erases.into(), usize_as_u64(index)];
                     *page = how.page(old.pages[index], self.part().seed, of);
                 }
             }

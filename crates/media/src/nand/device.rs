@@ -17,6 +17,7 @@ use hashbrown::HashSet;
 use parking_lot::{Mutex, MutexGuard};
 use stetfs_format::nand::{BlockCondition, NandBlock, NandEcc, NandGeometry, NandPart};
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 
 use super::cells::{Cells, Seen, Store};
 use super::{Corrected, Nand, NandEntry, NandError};
@@ -119,9 +120,13 @@ impl<S: Store> NandDev<S> {
             "misuse of the NAND part: page {page} of {}",
             geometry.pages()
         );
-        let data = data.unwrap_or(geometry.page_bytes as usize);
+        let data = data.unwrap_or(u32_as_usize(geometry.page_bytes));
         assert!(
-            (data, spare) == (geometry.page_bytes as usize, geometry.spare_bytes as usize),
+            (data, spare)
+                == (
+                    u32_as_usize(geometry.page_bytes),
+                    u32_as_usize(geometry.spare_bytes)
+                ),
             "misuse of the NAND part: {data} + {spare} bytes for a page of {} + {}",
             geometry.page_bytes,
             geometry.spare_bytes
@@ -137,7 +142,7 @@ impl<S: Store> NandDev<S> {
     fn bus_ns(&self, bytes: usize) -> u64 {
         match self.part.timing.bus_bytes_per_us {
             0 => 0,
-            speed => bytes as u64 * 1000 / u64::from(speed),
+            speed => usize_as_u64(bytes) * 1000 / u64::from(speed),
         }
     }
 
@@ -174,7 +179,7 @@ impl<S: Store> NandDev<S> {
         };
         let busy_ns = u64::from(self.part.timing.read_ns) + self.bus_ns(bytes);
         self.rig.clock.advance(busy_ns);
-        self.meter.count_read(tag, counted as u64);
+        self.meter.count_read(tag, usize_as_u64(counted));
         self.meter.count_busy(tag, busy_ns);
         Ok(corrected)
     }
@@ -258,7 +263,7 @@ impl<S: Store> State<S> {
             "misuse of the NAND part: page {page} is programmed before page {}",
             geometry.page_at(home, block.next_page)
         );
-        let mark = spare[geometry.bad_mark as usize];
+        let mark = spare[u32_as_usize(geometry.bad_mark)];
         assert!(
             index != 0 || mark == 0xff,
             "misuse of the NAND part: page {page} is programmed with {mark:#04x} for the bad block \
@@ -361,7 +366,7 @@ impl<S: Store> Nand for NandDev<S> {
         let change = NandEntry::MarkBad { block, cause };
         state.change(&mut supply, Op::Write, None, change)?;
         let busy_ns = u64::from(self.part.timing.program_ns)
-            + self.bus_ns(self.part.geometry.spare_bytes as usize);
+            + self.bus_ns(u32_as_usize(self.part.geometry.spare_bytes));
         self.rig.clock.advance(busy_ns);
         self.meter.count_cause_busy(cause, busy_ns);
         Ok(())

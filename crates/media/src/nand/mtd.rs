@@ -39,6 +39,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::{Errno, retry_on_intr};
 use stetfs_format::nand::{NandEcc, NandGeometry};
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{low8, must_fit, u32_as_usize, usize_as_u64};
 use stetfs_sys::mtd::{Info, Kind, Mtd};
 
 use super::{Corrected, Nand, NandError};
@@ -154,7 +155,7 @@ impl MtdNand {
         let start = self.start(page);
         assert_eq!(
             spare.len(),
-            self.geometry.spare_bytes as usize,
+            u32_as_usize(self.geometry.spare_bytes),
             "a spare area"
         );
         let began = Instant::now();
@@ -170,7 +171,7 @@ impl MtdNand {
         match done {
             Ok(()) | Err(Errno::UCLEAN) => {}
             Err(Errno::BADMSG) => return Err(NandError::Uncorrectable { page }),
-            Err(e) => return Err(self.failed(Op::Read, start, data.len() as u64, e)),
+            Err(e) => return Err(self.failed(Op::Read, start, usize_as_u64(data.len()), e)),
         }
         let Some(record) = record else {
             return Err(NandError::Uncorrectable { page });
@@ -180,7 +181,7 @@ impl MtdNand {
         } else {
             data.len()
         };
-        self.meter.count_read(tag, counted as u64);
+        self.meter.count_read(tag, usize_as_u64(counted));
         self.meter.count_busy(tag, busy_ns(began));
         Ok(Corrected {
             bits: statistics.max_bitflips.max(record),
@@ -218,7 +219,7 @@ impl Nand for MtdNand {
         spare: &mut [u8],
         tag: Tag,
     ) -> Result<Corrected, NandError> {
-        assert_eq!(data.len(), self.geometry.page_bytes as usize, "a page");
+        assert_eq!(data.len(), u32_as_usize(self.geometry.page_bytes), "a page");
         self.read_page(page, data, spare, tag)
     }
 
@@ -228,10 +229,10 @@ impl Nand for MtdNand {
 
     fn program(&self, page: PageNo, data: &[u8], spare: &[u8], tag: Tag) -> Result<(), NandError> {
         let start = self.start(page);
-        assert_eq!(data.len(), self.geometry.page_bytes as usize, "a page");
+        assert_eq!(data.len(), u32_as_usize(self.geometry.page_bytes), "a page");
         assert_eq!(
             spare.len(),
-            self.geometry.spare_bytes as usize,
+            u32_as_usize(self.geometry.spare_bytes),
             "a spare area"
         );
         let mut stored = [0; STORED];
@@ -241,9 +242,9 @@ impl Nand for MtdNand {
         match self.mtd.write(start, data, &stored) {
             Ok(()) => {}
             Err(Errno::IO) => return Err(NandError::ProgramFailed { page }),
-            Err(e) => return Err(self.failed(Op::Write, start, data.len() as u64, e)),
+            Err(e) => return Err(self.failed(Op::Write, start, usize_as_u64(data.len()), e)),
         }
-        self.meter.count_write(tag, data.len() as u64);
+        self.meter.count_write(tag, usize_as_u64(data.len()));
         self.meter.count_busy(tag, busy_ns(began));
         Ok(())
     }
@@ -344,7 +345,7 @@ fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
     if !page.is_power_of_two() || !(512..=65_536).contains(&page) || !block.is_multiple_of(page) {
         return Err(format!("pages of {page} bytes in erase blocks of {block}"));
     }
-    if free < STORED as u64 {
+    if free < usize_as_u64(STORED) {
         return Err(format!(
             "beside the codes of its error correction {free} out-of-band bytes of a page are free, \
                 and {STORED} are needed"
@@ -364,11 +365,11 @@ fn shape(mtd: &Mtd, info: &Info) -> Result<(NandGeometry, NandEcc), String> {
     Ok((
         NandGeometry {
             page_bytes: page,
-            spare_bytes: STORED as u32,
+            spare_bytes: must_fit(STORED),
             pages_per_block,
             blocks,
             planes: 1,
-            bad_mark: BAD_MARK as u32,
+            bad_mark: must_fit(BAD_MARK),
         },
         NandEcc {
             codeword_bytes: if step == 0 { page } else { step },
@@ -395,7 +396,7 @@ fn code(record: &[u8]) -> u8 {
         }
     }
     // Zeros are counted, and the code is complemented: all ones fit.
-    odd ^= sum.count_ones() as u8 & 1;
+    odd ^= low8(sum.count_ones()) & 1;
     !(sum | odd << 7)
 }
 

@@ -1,6 +1,7 @@
 //! A part in memory, with a tape.
 
 use stetfs_format::nand::{NandHeader, NandPart};
+use stetfs_format::width::u64_as_usize;
 
 use super::cells::Cells;
 use super::device::NandDev;
@@ -92,7 +93,7 @@ impl NandSim {
         let moment = self.rig().power.changes();
         let state = self.state();
         NandCrashPoint::new(
-            state.changes as usize,
+            u64_as_usize(state.changes),
             moment,
             state.cells.clone(),
             state.in_flight.clone(),

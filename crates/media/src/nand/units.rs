@@ -21,6 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use stetfs_format::nand::{NandEcc, NandGeometry};
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::u32_as_usize;
 
 use super::{Corrected, Nand, NandError};
 use crate::meter::Meter;
@@ -105,7 +106,10 @@ impl UnitNand {
 
     /// The page of a unit, and which of its units it is.
     fn place(&self, unit: PageNo) -> (PageNo, usize) {
-        (PageNo(unit.0 / self.count), (unit.0 % self.count) as usize)
+        (
+            PageNo(unit.0 / self.count),
+            u32_as_usize(unit.0 % self.count),
+        )
     }
 
     fn program_page(&self, state: &mut State, waiting: &Waiting) -> Result<(), NandError> {
@@ -115,8 +119,8 @@ impl UnitNand {
             data.extend_from_slice(&unit.data);
             spare.extend_from_slice(&unit.spare);
         }
-        data.resize(page.page_bytes as usize, 0xff);
-        spare.resize(page.spare_bytes as usize, 0xff);
+        data.resize(u32_as_usize(page.page_bytes), 0xff);
+        spare.resize(u32_as_usize(page.spare_bytes), 0xff);
         state.register = None;
         let tag = waiting.units[0].tag;
         self.below.program(waiting.page, &data, &spare, tag)?;
@@ -192,8 +196,8 @@ impl Nand for UnitNand {
             Some(held) => held,
             None => {
                 let whole = self.below.geometry();
-                let mut page_data = vec![0; whole.page_bytes as usize];
-                let mut page_spare = vec![0; whole.spare_bytes as usize];
+                let mut page_data = vec![0; u32_as_usize(whole.page_bytes)];
+                let mut page_spare = vec![0; u32_as_usize(whole.spare_bytes)];
                 let read = self.below.read(page, &mut page_data, &mut page_spare, tag);
                 let corrected = match read {
                     Ok(corrected) => corrected,
@@ -224,7 +228,7 @@ impl Nand for UnitNand {
         }
         state.register = None;
         let (page, index) = self.place(unit);
-        let mut whole = vec![0; self.below.geometry().spare_bytes as usize];
+        let mut whole = vec![0; u32_as_usize(self.below.geometry().spare_bytes)];
         let corrected = match self.below.read_spare(page, &mut whole, tag) {
             Err(NandError::Uncorrectable { .. }) => {
                 return Err(NandError::Uncorrectable { page: unit });
@@ -255,7 +259,7 @@ impl Nand for UnitNand {
             spare: spare.to_vec(),
             tag,
         });
-        let is_full = waiting.units.len() == self.count as usize;
+        let is_full = waiting.units.len() == u32_as_usize(self.count);
         let done = match is_full {
             true => self.program_page(state, &waiting),
             false => Ok(()),

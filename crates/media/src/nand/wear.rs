@@ -18,6 +18,7 @@
 
 use stetfs_format::nand::NandPart;
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{low32, nearest_f64, u64_as_usize, usize_as_u64};
 
 use crate::sim::scramble;
 
@@ -36,15 +37,25 @@ pub(super) enum Draw {
     HalfErased,
 }
 
+impl Draw {
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminant is a part of the seed"
+    )]
+    const fn number(self) -> u64 {
+        self as u64
+    }
+}
+
 /// 64 bits by chance, always the same for the same arguments.
 pub(super) fn draw(seed: u64, what: Draw, of: [u64; 3]) -> u64 {
     of.into_iter()
-        .fold(scramble(seed ^ (what as u64) << 56), |x, n| scramble(x ^ n))
+        .fold(scramble(seed ^ what.number() << 56), |x, n| scramble(x ^ n))
 }
 
 /// The same as a number from 0 up to and without 1.
 fn draw_unit(seed: u64, what: Draw, of: [u64; 3]) -> f64 {
-    (draw(seed, what, of) >> 11) as f64 / (1u64 << 53) as f64
+    nearest_f64(draw(seed, what, of) >> 11) / nearest_f64(1u64 << 53)
 }
 
 /// How a block was born.
@@ -94,7 +105,7 @@ fn early_end(part: &NandPart, block: BlockAddr, erases: u32) -> Option<End> {
     Some(if lot & 1 == 0 {
         End::Erase
     } else {
-        End::Page(((lot >> 1) % u64::from(part.geometry.pages_per_block)) as u32)
+        End::Page(low32((lot >> 1) % u64::from(part.geometry.pages_per_block)))
     })
 }
 
@@ -136,7 +147,7 @@ pub(super) struct Aged {
 impl Aged {
     /// Share of wrong bits.
     fn rate(self, part: &NandPart) -> f64 {
-        let per_bit = |per_pbit: u64| per_pbit as f64 / 1e15;
+        let per_bit = |per_pbit: u64| nearest_f64(per_pbit) / 1e15;
         let wear = &part.wear;
         let fresh = per_bit(wear.fresh_errors_per_pbit);
         let worn = per_bit(wear.worn_errors_per_pbit);
@@ -160,13 +171,13 @@ impl Aged {
     pub(super) fn flip(self, part: &NandPart, index: u32, count: u32, codeword: &mut [u8]) {
         let of = [self.page.0.into(), self.erases.into(), index.into()];
         let lot = draw(part.seed, Draw::WrongBitAt, of);
-        let bits = codeword.len() as u64 * 8;
+        let bits = usize_as_u64(codeword.len()) * 8;
         let mut step = lot >> 32 | 1;
         while gcd(step, bits) != 1 {
             step += 2;
         }
         for n in 0..u64::from(count) {
-            let bit = (lot.wrapping_add(n.wrapping_mul(step)) % bits) as usize;
+            let bit = u64_as_usize(lot.wrapping_add(n.wrapping_mul(step)) % bits);
             codeword[bit / 8] ^= 1 << (bit % 8);
         }
     }
@@ -184,7 +195,7 @@ impl Aged {
             }
         }
         if same {
-            let at = (lot(0) % bytes.len() as u64) as usize;
+            let at = u64_as_usize(lot(0) % usize_as_u64(bytes.len()));
             bytes[at] ^= 1;
         }
     }
@@ -199,6 +210,10 @@ fn gcd(a: u64, b: u64) -> u64 {
 fn poisson(mean: f64, u: f64) -> u32 {
     // Far from any code's strength the deviation from the mean, one in twenty, does not matter.
     if mean > 400.0 {
+        #[expect(
+            clippy::as_conversions,
+            reason = "rounds down, and at most to `u32::MAX`"
+        )]
         return mean as u32;
     }
     let mut chance = exp_negative(mean);

@@ -32,6 +32,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::{Errno, retry_on_intr};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_sys::mapping::{Access, Mapping};
 use stetfs_sys::store_fence;
 
@@ -244,7 +245,7 @@ impl MappedPmem {
         let (offset, len) = (range.start, range.end - range.start);
         let start = Instant::now();
         // Lines round the range up; so does the kernel, to pages.
-        let synced = retry_on_intr(|| self.mapping.sync(offset as usize, len as usize));
+        let synced = retry_on_intr(|| self.mapping.sync(u64_as_usize(offset), u64_as_usize(len)));
         synced.map_err(|source| {
             self.writes_lost.store(true, Ordering::Release);
             MediaError::Io {
@@ -254,7 +255,7 @@ impl MappedPmem {
                 source,
             }
         })?;
-        let busy_ns = start.elapsed().as_nanos() as u64;
+        let busy_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.meter.count_cause_busy(cause, busy_ns);
         Ok(())
     }
@@ -301,7 +302,7 @@ impl Pmem for MappedPmem {
     }
 
     fn size(&self) -> u64 {
-        self.mapping.len() as u64 / LINE * LINE
+        usize_as_u64(self.mapping.len()) / LINE * LINE
     }
 
     fn survives(&self) -> Survives {
@@ -313,9 +314,9 @@ impl Pmem for MappedPmem {
     }
 
     fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let len = out.len() as u64;
+        let len = usize_as_u64(out.len());
         check_in_device(Op::Read, offset, len, self.size())?;
-        let loaded = self.mapping.load(offset as usize, out);
+        let loaded = self.mapping.load(u64_as_usize(offset), out);
         loaded.map_err(lost(Op::Read, offset, len))?;
         self.meter.count_read(tag, len);
         Ok(())
@@ -323,17 +324,17 @@ impl Pmem for MappedPmem {
 
     fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
         check_words(Op::Read, offset, WORD, self.size())?;
-        let value = self.mapping.load_u64(offset as usize);
+        let value = self.mapping.load_u64(u64_as_usize(offset));
         let value = u64::from_le(value.map_err(lost(Op::Read, offset, WORD))?);
         self.meter.count_read(tag, WORD);
         Ok(value)
     }
 
     fn store(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
-        let len = data.len() as u64;
+        let len = usize_as_u64(data.len());
         check_in_device(Op::Write, offset, len, self.size())?;
         self.check_writable(Op::Write, offset, len)?;
-        let stored = self.mapping.store(offset as usize, data);
+        let stored = self.mapping.store(u64_as_usize(offset), data);
         stored.map_err(lost(Op::Write, offset, len))?;
         self.meter.count_write(tag, len);
         Ok(())
@@ -342,17 +343,17 @@ impl Pmem for MappedPmem {
     fn store_u64(&self, offset: u64, value: u64, tag: Tag) -> Result<(), MediaError> {
         check_words(Op::Write, offset, WORD, self.size())?;
         self.check_writable(Op::Write, offset, WORD)?;
-        let stored = self.mapping.store_u64(offset as usize, value.to_le());
+        let stored = self.mapping.store_u64(u64_as_usize(offset), value.to_le());
         stored.map_err(lost(Op::Write, offset, WORD))?;
         self.meter.count_write(tag, WORD);
         Ok(())
     }
 
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
-        let len = data.len() as u64;
+        let len = usize_as_u64(data.len());
         check_words(Op::Write, offset, len, self.size())?;
         self.check_writable(Op::Write, offset, len)?;
-        let stored = self.mapping.store_past_cache(offset as usize, data);
+        let stored = self.mapping.store_past_cache(u64_as_usize(offset), data);
         stored.map_err(lost(Op::Write, offset, len))?;
         self.will_sync(offset, len);
         self.meter.count_write(tag, len);
@@ -363,10 +364,12 @@ impl Pmem for MappedPmem {
     fn flush(&self, offset: u64, len: u64, tag: Tag) -> Result<(), MediaError> {
         check_in_device(Op::Flush, offset, len, self.size())?;
         self.check_writable(Op::Flush, offset, len)?;
-        let lines = self.mapping.write_back(offset as usize, len as usize);
+        let lines = self
+            .mapping
+            .write_back(u64_as_usize(offset), u64_as_usize(len));
         let lines = lines.map_err(lost(Op::Flush, offset, len))?;
         self.will_sync(offset, len);
-        self.meter.count_lines(tag, lines as u64);
+        self.meter.count_lines(tag, usize_as_u64(lines));
         Ok(())
     }
 

@@ -72,6 +72,7 @@ use crate::error::MediaError;
 use crate::order::Proof;
 use crate::pmem::{LINE, Pmem, WORD};
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::usize_as_u64;
 
 /// A body that is being stored.
 #[must_use = "a body that is not committed was stored for nothing"]
@@ -105,7 +106,7 @@ impl<'p> Dirty<'p> {
     /// Stores a part of it: see [`Pmem::store`].
     pub fn store(&mut self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.pmem.store(offset, data, tag)?;
-        self.will_flush(offset, data.len() as u64, tag);
+        self.will_flush(offset, usize_as_u64(data.len()), tag);
         Ok(())
     }
 
@@ -190,7 +191,7 @@ impl Durable<'_> {
     /// some words of it, so it carries a checksum over itself.
     pub fn store_commit(self, offset: u64, record: &[u8], tag: Tag) -> Result<(), MediaError> {
         self.pmem.store(offset, record, tag)?;
-        self.pmem.flush(offset, record.len() as u64, tag)?;
+        self.pmem.flush(offset, usize_as_u64(record.len()), tag)?;
         self.pmem.fence(tag.cause)
     }
 }

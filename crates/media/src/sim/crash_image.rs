@@ -11,6 +11,7 @@ use crate::image::Image;
 use crate::meter::Meter;
 use crate::sim::{SimDev, SimOptions};
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::usize_as_u64;
 
 /// A content as a device that can be read and written at once, with nothing simulated: made in a
 /// microsecond, because it shares all that is not written with the image that it came from.
@@ -54,7 +55,7 @@ impl CrashImage {
         let mut at = offset;
         for part in parts {
             content.write(at, part);
-            at += part.len() as u64;
+            at += usize_as_u64(part.len());
         }
         Ok(len)
     }
@@ -90,7 +91,7 @@ impl BlockDev for CrashImage {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let len = out.len() as u64;
+        let len = usize_as_u64(out.len());
         check_range(Op::Read, offset, len, self.options.sector, self.size)?;
         self.content.read().read(offset, out);
         self.meter.count_read(tag, len);

@@ -21,6 +21,7 @@ use crate::sim::medium::{Kind, Medium};
 use crate::sim::timing::{Model, Request};
 use crate::sim::{CrashPoint, Entry, Rig, Tape, Timing};
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::usize_as_u64;
 
 /// What kind of device to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +274,7 @@ impl BlockDev for SimDev {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let (op, len) = (Op::Read, out.len() as u64);
+        let (op, len) = (Op::Read, usize_as_u64(out.len()));
         self.assert_legal(check_range(op, offset, len, self.options.sector, self.size));
         let supply = self.rig.power.lock();
         let mut state = self.state.lock();

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use stetfs_format::width::usize_as_u64;
+
 /// A rule for which atoms of a [`CrashPoint`](crate::sim::CrashPoint) are there after the cut, by
 /// their indices. It prints as one word or two and reads back from them, so a failure can name the
 /// state that it came from.
@@ -34,7 +36,7 @@ impl Keep {
             Self::Without(those) => !those.contains(&index),
             Self::Random(seed) => {
                 let share = scramble(*seed) % 15 + 1;
-                scramble(scramble(*seed) ^ index as u64) >> 60 < share
+                scramble(scramble(*seed) ^ usize_as_u64(index)) >> 60 < share
             }
         }
     }

@@ -19,6 +19,7 @@ use crate::pmem::{LINE, WORD};
 use crate::sim::pending::{Content, Layer, put};
 use crate::sim::tape::Entry;
 use crate::tag::Tag;
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 
 /// Bytes whose stores are kept together.
 const PAGE: u64 = 4096;
@@ -67,7 +68,7 @@ impl Lines {
                 tag,
                 past_cache,
             } => {
-                let len = data.len() as u64;
+                let len = usize_as_u64(data.len());
                 for page in touched(*offset, len, PAGE) {
                     let live = Words::of(page, touched(*offset, len, WORD));
                     self.waiting.entry(page).or_default().push(Fragment {
@@ -146,14 +147,14 @@ impl Lines {
 impl Fragment {
     /// Some words of the page, as far as the store reaches into them.
     fn layer(&self, page: u64, words: Range<usize>) -> Layer {
-        let end = self.offset + self.data.len() as u64;
-        let offset = (page * PAGE + words.start as u64 * WORD).max(self.offset);
+        let end = self.offset + usize_as_u64(self.data.len());
+        let offset = (page * PAGE + usize_as_u64(words.start) * WORD).max(self.offset);
         Layer {
             position: self.position,
             offset,
-            len: (page * PAGE + words.end as u64 * WORD).min(end) - offset,
+            len: (page * PAGE + usize_as_u64(words.end) * WORD).min(end) - offset,
             tag: Some(self.tag),
-            content: Content::Written(Arc::clone(&self.data), (offset - self.offset) as usize),
+            content: Content::Written(Arc::clone(&self.data), u64_as_usize(offset - self.offset)),
             is_certain: false,
         }
     }
@@ -172,16 +173,16 @@ fn touched(offset: u64, len: u64, unit: u64) -> Range<u64> {
 struct Words([u64; Words::COUNT / 64]);
 
 impl Words {
-    const COUNT: usize = (PAGE / WORD) as usize;
+    const COUNT: usize = u64_as_usize(PAGE / WORD);
     const NONE: Self = Self([0; Self::COUNT / 64]);
 
     /// Those of `words`, counted from the beginning of the memory, that are in the page.
     fn of(page: u64, words: Range<u64>) -> Self {
-        let first = page * Self::COUNT as u64;
-        let inside = |word: u64| word.clamp(first, first + Self::COUNT as u64) - first;
+        let first = page * usize_as_u64(Self::COUNT);
+        let inside = |word: u64| word.clamp(first, first + usize_as_u64(Self::COUNT)) - first;
         let (start, end) = (inside(words.start), inside(words.end));
         let below = |bit: u64, i: usize| {
-            let n = bit.saturating_sub(i as u64 * 64);
+            let n = bit.saturating_sub(usize_as_u64(i) * 64);
             if n >= 64 { u64::MAX } else { (1 << n) - 1 }
         };
         Self(std::array::from_fn(|i| below(end, i) & !below(start, i)))
@@ -204,7 +205,7 @@ impl Words {
         (from / 64..self.0.len()).find_map(|i| {
             let bits = if is_in { self.0[i] } else { !self.0[i] };
             let bits = bits & u64::MAX << from.saturating_sub(i * 64);
-            (bits != 0).then(|| i * 64 + bits.trailing_zeros() as usize)
+            (bits != 0).then(|| i * 64 + u32_as_usize(bits.trailing_zeros()))
         })
     }
 

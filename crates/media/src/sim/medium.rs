@@ -8,6 +8,7 @@ use crate::sim::lines::Lines;
 use crate::sim::pending::{Layer, Pending, layers, put};
 use crate::sim::power::{NextChange, Supply};
 use crate::sim::tape::{Entry, Tape};
+use stetfs_format::width::u64_as_usize;
 
 /// By which rule a medium keeps and loses.
 #[derive(Clone, Copy, Debug)]
@@ -130,13 +131,13 @@ impl Medium {
         let number = supply.number();
         for layer in layers(
             &change,
-            self.changes as usize,
+            u64_as_usize(self.changes),
             u64::MAX,
             self.kind.discard_fill(),
         ) {
             put(&mut self.newest, &layer);
         }
-        self.volatile.apply(self.changes as usize, &change);
+        self.volatile.apply(u64_as_usize(self.changes), &change);
         if self.record {
             self.entries.push(change);
             self.numbers.push(number);
@@ -163,7 +164,7 @@ impl Medium {
 
     pub(crate) fn crash_point(&self, supply: &Supply) -> CrashPoint {
         CrashPoint::new(
-            self.changes as usize,
+            u64_as_usize(self.changes),
             supply.changes(),
             self.kind,
             &self.volatile,

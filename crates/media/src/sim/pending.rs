@@ -9,6 +9,7 @@ use crate::image::Image;
 use crate::sim::SimOptions;
 use crate::sim::tape::Entry;
 use crate::tag::Tag;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// A piece of a change, above the stable content and under later ones.
 #[derive(Clone)]
@@ -38,7 +39,7 @@ impl Layer {
     /// The bytes, where they are given one by one.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         match &self.content {
-            Content::Written(data, start) => Some(&data[*start..*start + self.len as usize]),
+            Content::Written(data, start) => Some(&data[*start..*start + u64_as_usize(self.len)]),
             Content::Filled(_) => None,
         }
     }
@@ -48,7 +49,10 @@ impl Layer {
 pub(crate) fn put(image: &mut Image, layer: &Layer) {
     match &layer.content {
         Content::Written(data, start) => {
-            image.write(layer.offset, &data[*start..*start + layer.len as usize]);
+            image.write(
+                layer.offset,
+                &data[*start..*start + u64_as_usize(layer.len)],
+            );
         }
         Content::Filled(byte) => image.fill(layer.offset, layer.len, *byte),
     }
@@ -64,7 +68,7 @@ pub(crate) fn layers(
 ) -> impl Iterator<Item = Layer> {
     let (offset, len, step) = match change {
         Entry::Write { offset, data, .. } | Entry::Store { offset, data, .. } => {
-            (*offset, data.len() as u64, unit)
+            (*offset, usize_as_u64(data.len()), unit)
         }
         Entry::Discard { offset, len } => (*offset, *len, u64::MAX),
         Entry::Flush { .. } | Entry::FlushLines { .. } | Entry::Fence { .. } => (0, 0, unit),
@@ -88,7 +92,7 @@ pub(crate) fn layers(
             len: next - at,
             tag: written.as_ref().map(|(_, tag)| *tag),
             content: match &written {
-                Some((data, _)) => Content::Written(Arc::clone(data), (at - offset) as usize),
+                Some((data, _)) => Content::Written(Arc::clone(data), u64_as_usize(at - offset)),
                 None => Content::Filled(discard_fill),
             },
             is_certain: false,

@@ -19,6 +19,7 @@ use crate::pmem::{LINE, Pmem, Survives, WORD, check_words, lines_touched};
 use crate::sim::medium::{Kind, Medium};
 use crate::sim::{CrashPoint, Entry, FaultPlan, Rig, Tape, plans_errors};
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// How long persistent memory takes for each cache line that is loaded, and for each that is
 /// flushed or stored past the cache. A store into the cache and a fence take no time of their own:
@@ -208,7 +209,7 @@ impl SimPmem {
 
     /// Copies out, unless the power or the plan of errors is against it.
     fn read(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let (op, len) = (Op::Read, out.len() as u64);
+        let (op, len) = (Op::Read, usize_as_u64(out.len()));
         let supply = self.rig.power.lock();
         if supply.is_off() {
             return Err(MediaError::PowerLost { op, offset, len });
@@ -234,7 +235,7 @@ impl SimPmem {
         tag: Tag,
         past_cache: bool,
     ) -> Result<(), MediaError> {
-        let len = data.len() as u64;
+        let len = usize_as_u64(data.len());
         let lines = if past_cache {
             lines_touched(offset, len)
         } else {
@@ -276,7 +277,7 @@ impl Pmem for SimPmem {
         self.assert_legal(check_in_device(
             Op::Read,
             offset,
-            out.len() as u64,
+            usize_as_u64(out.len()),
             self.size,
         ));
         self.read(offset, out, tag)
@@ -284,7 +285,7 @@ impl Pmem for SimPmem {
 
     fn load_u64(&self, offset: u64, tag: Tag) -> Result<u64, MediaError> {
         self.assert_legal(check_words(Op::Read, offset, WORD, self.size));
-        let mut bytes = [0; WORD as usize];
+        let mut bytes = [0; u64_as_usize(WORD)];
         self.read(offset, &mut bytes, tag)?;
         Ok(u64::from_le_bytes(bytes))
     }
@@ -293,7 +294,7 @@ impl Pmem for SimPmem {
         self.assert_legal(check_in_device(
             Op::Write,
             offset,
-            data.len() as u64,
+            usize_as_u64(data.len()),
             self.size,
         ));
         self.write(offset, data, tag, false)
@@ -305,7 +306,12 @@ impl Pmem for SimPmem {
     }
 
     fn store_nt(&self, offset: u64, data: &[u8], tag: Tag) -> Result<(), MediaError> {
-        self.assert_legal(check_words(Op::Write, offset, data.len() as u64, self.size));
+        self.assert_legal(check_words(
+            Op::Write,
+            offset,
+            usize_as_u64(data.len()),
+            self.size,
+        ));
         self.write(offset, data, tag, true)
     }
 

@@ -10,6 +10,7 @@ use crate::sim::fault::Failure;
 use crate::sim::medium::{Kind, Volatile};
 use crate::sim::timing::Request;
 use crate::tag::{Cause, Tag};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,10 +69,10 @@ impl Entry {
     /// Request, offset and length in bytes, as errors name them.
     pub(crate) fn range(&self) -> (Op, u64, u64) {
         match self {
-            Self::Write { offset, data, .. } => (Op::Write, *offset, data.len() as u64),
+            Self::Write { offset, data, .. } => (Op::Write, *offset, usize_as_u64(data.len())),
             Self::Discard { offset, len } => (Op::Discard, *offset, *len),
             Self::Flush { .. } | Self::Fence { .. } => (Op::Flush, 0, 0),
-            Self::Store { offset, data, .. } => (Op::Write, *offset, data.len() as u64),
+            Self::Store { offset, data, .. } => (Op::Write, *offset, usize_as_u64(data.len())),
             Self::FlushLines { offset, len, .. } => (Op::Flush, *offset, *len),
         }
     }
@@ -86,7 +87,7 @@ impl Entry {
                 ..
             } => Request::Write {
                 offset: *offset,
-                len: data.len() as u64,
+                len: usize_as_u64(data.len()),
                 durable: *durable,
             },
             Self::Discard { offset, len } => Request::Discard {
@@ -109,7 +110,9 @@ impl Entry {
                     offset, data, tag, ..
                 },
             ) => {
-                let len = (u64::from(sectors) * u64::from(sector)).min(data.len() as u64) as usize;
+                let len = u64_as_usize(
+                    (u64::from(sectors) * u64::from(sector)).min(usize_as_u64(data.len())),
+                );
                 let data = data[..len].into();
                 if len == 0 {
                     None
@@ -327,7 +330,7 @@ impl Iterator for JointCrashPoints {
 
     /// Goes on without building the moments in between.
     fn nth(&mut self, n: usize) -> Option<Vec<CrashPoint>> {
-        self.next = self.next.saturating_add(n as u64);
+        self.next = self.next.saturating_add(usize_as_u64(n));
         self.next()
     }
 }

@@ -36,6 +36,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
+
 /// The kind of device whose time a simulated one takes. When it is told to have no volatile cache
 /// ([`SimOptions::volatile_cache`](crate::sim::SimOptions::volatile_cache)), a disk writes every
 /// block at once, and a flash drive has capacitors: it takes writes as fast, and flushes and
@@ -138,8 +140,8 @@ const SECOND: u64 = 1000 * MS;
 const PAGE: u64 = 4096;
 
 /// Time for `len` bytes at `rate` bytes a second.
-const fn transfer_ns(len: u64, rate: u64) -> u64 {
-    (len as u128 * SECOND as u128 / rate as u128) as u64
+fn transfer_ns(len: u64, rate: u64) -> u64 {
+    must_fit(u128::from(len) * u128::from(SECOND) / u128::from(rate))
 }
 
 /// A disk: heads that seek, a platter that turns with the clock, a cache that is written in
@@ -168,7 +170,7 @@ impl Disk {
     const RATE: u64 = 129_000_000;
     const INTERFACE_RATE: u64 = 600_000_000;
     const TRACK: u64 = Self::RATE * Self::TURN_NS / SECOND;
-    const CACHE_PAGES: usize = (32 << 20) / PAGE as usize;
+    const CACHE_PAGES: usize = (32 << 20) / u64_as_usize(PAGE);
     const READ_SEEK: Seek = Seek {
         to_next_track_ns: MS,
         average_ns: 85 * MS / 10,
@@ -248,7 +250,7 @@ impl Disk {
         order.extend(above);
         let mut busy_ns = 0;
         for run in order.chunk_by(|a, b| a + 1 == *b) {
-            let (offset, len) = (run[0] * PAGE, run.len() as u64 * PAGE);
+            let (offset, len) = (run[0] * PAGE, usize_as_u64(run.len()) * PAGE);
             busy_ns += self.write_ns(now_ns + busy_ns, offset, len);
         }
         busy_ns
@@ -291,7 +293,7 @@ impl Seek {
         let root = (u128::from(distance) << 64)
             .div_ceil(u128::from(all))
             .isqrt();
-        self.to_next_track_ns + ((growth_ns * root) >> 32) as u64
+        self.to_next_track_ns + must_fit::<_, u64>((growth_ns * root) >> 32)
     }
 }
 
@@ -338,8 +340,8 @@ const NVME_SSD: FlashFigures = FlashFigures {
 const MICROSD: FlashFigures = FlashFigures {
     read_rate: 17_390_000,
     write_rate: 10_400_000,
-    random_read_ns: transfer_ns(PAGE, 5_360_000),
-    random_write_ns: transfer_ns(PAGE, 1_050_000),
+    random_read_ns: PAGE * SECOND / 5_360_000,
+    random_write_ns: PAGE * SECOND / 1_050_000,
     has_cheap_appends: true,
     flush_ns: 0,
     durable_write_ns: None,
