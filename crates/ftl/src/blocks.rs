@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use stetfs_format::num::BlockAddr;
+use stetfs_format::width::{must_fit, nearest_f64, u32_as_usize, usize_as_u64};
 
 /// What a block is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +74,8 @@ impl Blocks {
             behind: END,
         };
         Self {
-            all: vec![block; blocks as usize],
-            lists: vec![(END, END); pages_per_block as usize + 1],
+            all: vec![block; u32_as_usize(blocks)],
+            lists: vec![(END, END); u32_as_usize(pages_per_block) + 1],
             free: (0..blocks).map(|n| (0, BlockAddr(n))).collect(),
             erases: 0,
             good: blocks,
@@ -82,11 +83,11 @@ impl Blocks {
     }
 
     pub(crate) fn get(&self, block: BlockAddr) -> &Block {
-        &self.all[block.0 as usize]
+        &self.all[u32_as_usize(block.0)]
     }
 
     fn get_mut(&mut self, block: BlockAddr) -> &mut Block {
-        &mut self.all[block.0 as usize]
+        &mut self.all[u32_as_usize(block.0)]
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockAddr, &Block)> {
@@ -100,11 +101,11 @@ impl Blocks {
 
     /// Mean of their erase counts, rounded down.
     pub(crate) fn mean_erases(&self) -> u32 {
-        (self.erases / u64::from(self.good.max(1))) as u32
+        u32::try_from(self.erases / u64::from(self.good.max(1))).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn free_count(&self) -> u32 {
-        self.free.len() as u32
+        must_fit(self.free.len())
     }
 
     /// Uses a block for something else. `now` is the time in pages that the host has written.
@@ -215,8 +216,9 @@ impl Blocks {
             if *first == END {
                 continue;
             }
-            let age = now.saturating_sub(self.all[*first as usize].changed) + 1;
-            let score = age as f64 * (pages - live) as f64 / (2 * live) as f64;
+            let age = now.saturating_sub(self.all[u32_as_usize(*first)].changed) + 1;
+            let score = nearest_f64(age) * nearest_f64(usize_as_u64(pages - live))
+                / nearest_f64(usize_as_u64(2 * live));
             if score > best_score {
                 best_score = score;
                 best = Some(BlockAddr(*first));
@@ -233,14 +235,14 @@ impl Blocks {
     }
 
     fn link(&mut self, block: BlockAddr) {
-        let live = self.get(block).live as usize;
+        let live = u32_as_usize(self.get(block).live);
         let last = self.lists[live].1;
         let state = self.get_mut(block);
         (state.before, state.behind) = (last, END);
         if last == END {
             self.lists[live].0 = block.0;
         } else {
-            self.all[last as usize].behind = block.0;
+            self.all[u32_as_usize(last)].behind = block.0;
         }
         self.lists[live].1 = block.0;
     }
@@ -253,14 +255,14 @@ impl Blocks {
             ..
         } = *self.get(block);
         if before == END {
-            self.lists[live as usize].0 = behind;
+            self.lists[u32_as_usize(live)].0 = behind;
         } else {
-            self.all[before as usize].behind = behind;
+            self.all[u32_as_usize(before)].behind = behind;
         }
         if behind == END {
-            self.lists[live as usize].1 = before;
+            self.lists[u32_as_usize(live)].1 = before;
         } else {
-            self.all[behind as usize].before = before;
+            self.all[u32_as_usize(behind)].before = before;
         }
     }
 }

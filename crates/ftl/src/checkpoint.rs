@@ -19,6 +19,7 @@
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::ftl::{FtlAnchor, FtlSpare, NO_PAGE, PageKind, put_entry};
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_media::Cause;
 use stetfs_media::nand::NandError;
 
@@ -43,8 +44,8 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn new(shape: &Shape) -> Self {
         Self {
-            places: vec![NO_PAGE; shape.map_pages as usize],
-            dirty: vec![false; shape.map_pages as usize],
+            places: vec![NO_PAGE; u32_as_usize(shape.map_pages)],
+            dirty: vec![false; u32_as_usize(shape.map_pages)],
             dirty_count: 0,
             directories: Vec::new(),
             checkpoint_now: false,
@@ -53,13 +54,13 @@ impl Table {
 
     /// A number of a map page has changed.
     pub(crate) fn touch(&mut self, map_page: u32) {
-        let dirty = &mut self.dirty[map_page as usize];
+        let dirty = &mut self.dirty[u32_as_usize(map_page)];
         self.dirty_count += u32::from(!*dirty);
         *dirty = true;
     }
 
     fn clean(&mut self, map_page: u32) {
-        let dirty = &mut self.dirty[map_page as usize];
+        let dirty = &mut self.dirty[u32_as_usize(map_page)];
         self.dirty_count -= u32::from(*dirty);
         *dirty = false;
     }
@@ -67,7 +68,7 @@ impl Table {
 
 impl Core {
     pub(crate) fn is_checkpoint_due(&self) -> bool {
-        let anchors = self.anchors.slots.len() as u32;
+        let anchors: u32 = must_fit(self.anchors.slots.len());
         let pages = self.table.dirty_count + self.shape.directories + anchors;
         // Otherwise a few map pages that change all the time would wear out the anchors' blocks
         // before the others.
@@ -80,22 +81,22 @@ impl Core {
     pub(crate) fn checkpoint(&mut self) -> Result<(), Stop> {
         self.touch_scattered();
         let checkpoint = self.take_seq();
-        let mut data = vec![0; self.geometry().page_bytes as usize];
+        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
         for map_page in 0..self.shape.map_pages {
-            if !self.table.dirty[map_page as usize] {
+            if !self.table.dirty[u32_as_usize(map_page)] {
                 continue;
             }
             self.table.clean(map_page);
             self.fill_map_page(map_page, &mut data);
             let page = self.program(Stream::Map, PageKind::Map, map_page, &data, MAP_TAG)?;
-            self.table.places[map_page as usize] = page.0;
+            self.table.places[u32_as_usize(map_page)] = page.0;
         }
-        let mut directories = Vec::with_capacity(self.shape.directories as usize);
+        let mut directories = Vec::with_capacity(u32_as_usize(self.shape.directories));
         for directory in 0..self.shape.directories {
             data.fill(0xff);
-            let first = (directory * self.shape.entries) as usize;
+            let first = u32_as_usize(directory * self.shape.entries);
             let places = self.table.places[first..].iter();
-            for (index, place) in places.take(self.shape.entries as usize).enumerate() {
+            for (index, place) in places.take(u32_as_usize(self.shape.entries)).enumerate() {
                 put_entry(&mut data, index, *place);
             }
             let kind = PageKind::Directory;
@@ -120,7 +121,7 @@ impl Core {
         } else {
             (map_page * shape.entries, shape.logical_pages)
         };
-        for (index, n) in (first..end).take(shape.entries as usize).enumerate() {
+        for (index, n) in (first..end).take(u32_as_usize(shape.entries)).enumerate() {
             let value = if is_wear {
                 erases_of(&self.blocks, n)
             } else {
@@ -154,7 +155,7 @@ impl Core {
 
     /// Programs an anchor into both slots. It is durable when this returns.
     pub(crate) fn write_anchor(&mut self, anchor: &FtlAnchor) -> Result<(), Stop> {
-        let mut data = vec![0; self.geometry().page_bytes as usize];
+        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
         anchor.encode(&mut data);
         let mut written = false;
         for slot in 0..self.anchors.slots.len() {
@@ -224,7 +225,7 @@ impl Core {
         let live = self.live_map_pages();
         let mut blocks: Vec<(u32, BlockAddr)> = live.iter().map(|(b, n)| (*n, *b)).collect();
         blocks.sort_unstable();
-        let limit = self.shape.checkpoint_blocks as usize;
+        let limit = u32_as_usize(self.shape.checkpoint_blocks);
         let excess = blocks.len().saturating_sub(limit);
         let scattered: HashSet<BlockAddr> = blocks
             .iter()
@@ -233,7 +234,7 @@ impl Core {
             .map(|(_, (_, block))| *block)
             .collect();
         for map_page in 0..self.shape.map_pages {
-            let page = self.table.places[map_page as usize];
+            let page = self.table.places[u32_as_usize(map_page)];
             let block = self.geometry().block_of(PageNo(page));
             if page != NO_PAGE && scattered.contains(&block) {
                 self.table.touch(map_page);

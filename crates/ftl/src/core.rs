@@ -3,6 +3,7 @@
 
 use stetfs_format::ftl::{FtlSpare, NO_PAGE, PageKind, pool};
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{must_fit, nearest_f64, u32_as_usize};
 use stetfs_media::nand::{NandError, NandGeometry};
 use stetfs_media::{Cause, Class, Tag};
 
@@ -36,6 +37,16 @@ pub(crate) enum Stream {
     Map,
 }
 
+impl Stream {
+    #[expect(
+        clippy::as_conversions,
+        reason = "the discriminant is the place in arrays of streams"
+    )]
+    const fn index(self) -> usize {
+        self as usize
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(crate) struct OpenBlock {
     pub(crate) block: BlockAddr,
@@ -61,7 +72,7 @@ impl FtlStats {
     /// Pages programmed for each page that the user wrote; nothing before the first one.
     pub fn write_amplification(&self) -> Option<f64> {
         let all = self.host_pages + self.gc_pages + self.map_pages;
-        (self.host_pages > 0).then(|| all as f64 / self.host_pages as f64)
+        (self.host_pages > 0).then(|| nearest_f64(all) / nearest_f64(self.host_pages))
     }
 }
 
@@ -97,10 +108,10 @@ impl Core {
     pub(crate) fn new(flash: Flash, shape: Shape, uuid: [u8; 16]) -> Result<Self, NandError> {
         let geometry = shape.geometry;
         let mut blocks = Blocks::new(geometry.blocks, geometry.pages_per_block);
-        let mut bad = vec![false; geometry.blocks as usize];
+        let mut bad = vec![false; u32_as_usize(geometry.blocks)];
         for block in (0..geometry.blocks).map(BlockAddr) {
-            bad[block.0 as usize] = flash.is_bad(block)?;
-            if bad[block.0 as usize] {
+            bad[u32_as_usize(block.0)] = flash.is_bad(block)?;
+            if bad[u32_as_usize(block.0)] {
                 blocks.put_to(block, Use::Bad, 0);
             } else if block.0 < crate::shape::ANCHOR_BLOCKS {
                 blocks.put_to(block, Use::Anchor, 0);
@@ -111,7 +122,7 @@ impl Core {
             blocks,
             table: Table::new(&shape),
             log: Log::default(),
-            anchors: Anchors::new(geometry, |block| bad[block.0 as usize]),
+            anchors: Anchors::new(geometry, |block| bad[u32_as_usize(block.0)]),
             streams: [None; STREAMS],
             pool: Vec::new(),
             is_refilling: false,
@@ -122,7 +133,7 @@ impl Core {
             lifespan: Lifespan::default(),
             stats: FtlStats::default(),
             stopped: None,
-            copy: vec![0; geometry.page_bytes as usize],
+            copy: vec![0; u32_as_usize(geometry.page_bytes)],
             flash,
             shape,
             uuid,
@@ -167,7 +178,7 @@ impl Core {
             let record = FtlSpare { kind, index, seq };
             match self.flash.program(page, &record, data, tag) {
                 Ok(()) => {
-                    let open = self.streams[stream as usize].as_mut();
+                    let open = self.streams[stream.index()].as_mut();
                     open.expect("it has a next page").next += 1;
                     self.count(tag);
                     return Ok(page);
@@ -192,7 +203,7 @@ impl Core {
         if let Some(page) = self.room(stream) {
             return Ok(page);
         }
-        if let Some(open) = self.streams[stream as usize].take() {
+        if let Some(open) = self.streams[stream.index()].take() {
             let now = self.now();
             match stream {
                 Stream::Map => self.blocks.put_to(open.block, Use::Map, now),
@@ -216,7 +227,7 @@ impl Core {
 
     fn room(&self, stream: Stream) -> Option<PageNo> {
         let geometry = self.geometry();
-        let open = self.streams[stream as usize]?;
+        let open = self.streams[stream.index()]?;
         (open.next < geometry.pages_per_block).then(|| geometry.page_at(open.block, open.next))
     }
 
@@ -246,7 +257,7 @@ impl Core {
                 let now = self.now();
                 self.blocks.put_to(block, Use::Open, now);
                 self.blocks.set_hot(block, stream == Stream::Hot);
-                self.streams[stream as usize] = Some(OpenBlock { block, next: 0 });
+                self.streams[stream.index()] = Some(OpenBlock { block, next: 0 });
                 return Ok(());
             }
         }
@@ -277,7 +288,7 @@ impl Core {
     /// is in it is saved by the next [`make_room`](Self::make_room), what is of the map by the next
     /// checkpoint.
     fn retire_open(&mut self, stream: Stream) -> Result<(), Stop> {
-        let open = self.streams[stream as usize].take();
+        let open = self.streams[stream.index()].take();
         let block = open.expect("a page of it was programmed").block;
         self.mark_bad(block, Cause::Gc)?;
         if stream == Stream::Map {
@@ -297,7 +308,7 @@ impl Core {
         if blocks.is_empty() {
             return Ok(());
         }
-        let mut data = vec![0; self.geometry().page_bytes as usize];
+        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
         pool::encode(&blocks, &mut data);
         self.program(Stream::Map, PageKind::Pool, 0, &data, MAP_TAG)?;
         self.log.pages += 1;
@@ -321,7 +332,7 @@ impl Core {
 
     /// Blocks that can be opened.
     pub(crate) fn free_blocks(&self) -> u32 {
-        self.blocks.free_count() + self.pool.len() as u32
+        self.blocks.free_count() + must_fit::<_, u32>(self.pool.len())
     }
 
     /// Gives logical pages their new places, all at once: no page dies in between.

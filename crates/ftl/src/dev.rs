@@ -16,6 +16,7 @@ use hashbrown::HashSet;
 use parking_lot::Mutex;
 use stetfs_format::ftl::{NO_PAGE, PageKind};
 use stetfs_format::num::PageNo;
+use stetfs_format::width::{low32, u32_as_usize, usize_as_u64};
 use stetfs_media::nand::Nand;
 use stetfs_media::{
     BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Survives, Tag,
@@ -163,7 +164,7 @@ impl Ftl {
             });
         }
         match offset.checked_add(len) {
-            Some(end) if end <= self.size => Ok(((offset / sector) as u32, (len / sector) as u32)),
+            Some(end) if end <= self.size => Ok((low32(offset / sector), low32(len / sector))),
             _ => Err(MediaError::PastEnd {
                 op,
                 offset,
@@ -266,18 +267,18 @@ impl BlockDev for Ftl {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        let (first, _) = self.pages(Op::Read, offset, out.len() as u64)?;
-        let sector = self.sector as usize;
+        let (first, _) = self.pages(Op::Read, offset, usize_as_u64(out.len()))?;
+        let sector = u32_as_usize(self.sector);
         let mut weak = Vec::new();
         let mut state = self.state.lock();
         for (logical, out) in (first..).zip(out.chunks_exact_mut(sector)) {
-            let at = u64::from(logical) * sector as u64;
-            let failed = |stop: Stop| stop.into_media(Op::Read, at, sector as u64);
+            let at = u64::from(logical) * usize_as_u64(sector);
+            let failed = |stop: Stop| stop.into_media(Op::Read, at, usize_as_u64(sector));
             if !state.read(logical, out, tag, &mut weak).map_err(failed)? {
                 return Err(MediaError::Io {
                     op: Op::Read,
                     offset: at,
-                    len: sector as u64,
+                    len: usize_as_u64(sector),
                     source: Errno::IO,
                 });
             }
@@ -292,18 +293,18 @@ impl BlockDev for Ftl {
     }
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        let sector = self.sector as usize;
+        let sector = u32_as_usize(self.sector);
         let mut len = 0;
         for part in parts {
             if !part.len().is_multiple_of(sector) {
                 return Err(MediaError::Misaligned {
                     op: Op::Write,
                     offset,
-                    len: part.len() as u64,
+                    len: usize_as_u64(part.len()),
                     sector: self.sector,
                 });
             }
-            len += part.len() as u64;
+            len += usize_as_u64(part.len());
         }
         let (first, _) = self.pages(Op::Write, offset, len)?;
         let pages = parts.iter().flat_map(|part| part.chunks_exact(sector));
@@ -382,7 +383,7 @@ impl Remap for Ftl {
         for pair in pairs {
             let page = |n: u64| {
                 if n < self.size / sector {
-                    return Ok(n as u32);
+                    return Ok(low32(n));
                 }
                 Err(MediaError::PastEnd {
                     op: Op::Write,
@@ -395,7 +396,7 @@ impl Remap for Ftl {
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let len = pairs.len() as u64 * sector;
+        let len = usize_as_u64(pairs.len()) * sector;
         let at = pairs.first().map_or(0, |pair| pair.home * sector);
         let failed = |stop: Stop| stop.into_media(Op::Write, at, len);
         state.write_buffered().map_err(failed)?;
@@ -458,7 +459,7 @@ impl Core {
         let seq = self.take_seq();
         self.write_record(seq, runs)?;
         let homes = changes.iter().filter(|(_, page)| *page != NO_PAGE);
-        self.stats.remapped_pages += homes.count() as u64;
+        self.stats.remapped_pages += usize_as_u64(homes.count());
         self.assign(changes);
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stetfs_format::ftl::{FtlSpare, SpareCodec};
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::u32_as_usize;
 use stetfs_media::nand::{Nand, NandError};
 use stetfs_media::{Cause, Tag};
 
@@ -52,7 +53,7 @@ impl Flash {
             } else {
                 (strength - strength / 4).max(1)
             },
-            spare: vec![0xff; geometry.spare_bytes as usize],
+            spare: vec![0xff; u32_as_usize(geometry.spare_bytes)],
             nand,
         }
     }

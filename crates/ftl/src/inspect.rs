@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::PageNo;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_media::nand::Nand;
 use stetfs_media::{Class, Tag};
 
@@ -78,7 +79,7 @@ impl Inspection {
     /// Reads every page that holds something.
     pub fn check(&mut self) -> Result<FtlCheck, FtlError> {
         let mut check = FtlCheck::default();
-        let mut data = vec![0; self.core.geometry().page_bytes as usize];
+        let mut data = vec![0; u32_as_usize(self.core.geometry().page_bytes)];
         let tag = Tag::read(Class::Data);
         for page in (0..self.core.geometry().pages()).map(PageNo) {
             if !self.core.map.is_live(page) {
@@ -93,7 +94,7 @@ impl Inspection {
                 Some(record) => match record.kind {
                     PageKind::Data => {
                         let others = owners.iter().filter(|owner| **owner != record.index);
-                        check.remapped += others.count() as u64;
+                        check.remapped += usize_as_u64(others.count());
                         continue;
                     }
                     PageKind::Lost => &mut check.lost,

@@ -52,6 +52,7 @@
 //!
 //! One lock is held for each request. Same requests, same part: same pages, same erases.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod anchors;
 mod blocks;

@@ -6,6 +6,7 @@
 //! a page is full, at a flush, and before any block may be erased that it made free.
 
 use stetfs_format::ftl::{FtlLog, FtlRun, NO_PAGE, PageKind};
+use stetfs_format::width::{must_fit, u32_as_usize};
 
 use crate::core::{Core, MAP_TAG, Stream};
 use crate::error::Stop;
@@ -56,7 +57,7 @@ pub(crate) fn extend_runs(runs: &mut Vec<FtlRun>, logical: u32, page: u32) {
 
 impl Core {
     fn runs_a_page(&self) -> usize {
-        FtlLog::room(self.geometry().page_bytes) as usize
+        u32_as_usize(FtlLog::room(self.geometry().page_bytes))
     }
 
     /// Notes a change that has been made in memory and that nobody waits for.
@@ -84,7 +85,7 @@ impl Core {
             logical: change.logical,
             page: change.page,
             count: change.count,
-            age: (seq - change.seq) as u32,
+            age: must_fit(seq - change.seq),
         });
         // They stay in the list until they are written: opening a block for them may list free
         // blocks, which needs them too.
@@ -97,8 +98,8 @@ impl Core {
     /// Writes a record. It is durable when this returns, and counts for nothing before.
     pub(crate) fn write_record(&mut self, seq: u64, runs: &[FtlRun]) -> Result<(), Stop> {
         let parts = runs.chunks(self.runs_a_page());
-        let count = parts.len() as u32;
-        let mut data = vec![0; self.geometry().page_bytes as usize];
+        let count = must_fit(parts.len());
+        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
         for (part, runs) in (0..).zip(parts) {
             let page = FtlLog {
                 seq,
@@ -124,7 +125,7 @@ impl Core {
             let Some(begin) = (at..end).find(is_mapped) else {
                 break;
             };
-            let len = (begin..end).take_while(is_mapped).count() as u32;
+            let len = must_fit((begin..end).take_while(is_mapped).count());
             self.assign((begin..begin + len).map(|logical| (logical, NO_PAGE)));
             self.note(begin, NO_PAGE, len)?;
             if self.is_checkpoint_due() {

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use stetfs_format::ftl::NO_PAGE;
 use stetfs_format::num::PageNo;
+use stetfs_format::width::{must_fit, u32_as_usize};
 
 /// In the reverse map: the page has further owners.
 const SHARED: u32 = 1 << 31;
@@ -30,32 +31,32 @@ pub(crate) struct Map {
 impl Map {
     pub(crate) fn new(logical_pages: u32, pages: u32) -> Self {
         Self {
-            places: vec![NO_PAGE; logical_pages as usize],
-            owners: vec![NO_PAGE; pages as usize],
+            places: vec![NO_PAGE; u32_as_usize(logical_pages)],
+            owners: vec![NO_PAGE; u32_as_usize(pages)],
             sharers: HashMap::new(),
         }
     }
 
     /// Where a logical page lies, if anywhere.
     pub(crate) fn place(&self, logical: u32) -> Option<PageNo> {
-        let page = self.places[logical as usize];
+        let page = self.places[u32_as_usize(logical)];
         (page != NO_PAGE).then_some(PageNo(page))
     }
 
     /// The same as a number.
     pub(crate) fn raw_place(&self, logical: u32) -> u32 {
-        self.places[logical as usize]
+        self.places[u32_as_usize(logical)]
     }
 
     /// Sets a place and leaves the reverse map alone, which [`build_owners`](Self::build_owners)
     /// makes in the end.
     pub(crate) fn load_place(&mut self, logical: u32, page: u32) {
-        self.places[logical as usize] = page;
+        self.places[u32_as_usize(logical)] = page;
     }
 
     /// Makes the reverse map.
     pub(crate) fn build_owners(&mut self) {
-        for logical in 0..self.places.len() as u32 {
+        for logical in 0..must_fit(self.places.len()) {
             if let Some(page) = self.place(logical) {
                 self.add_owner(page, logical);
             }
@@ -64,22 +65,22 @@ impl Map {
 
     /// Logical pages that lie somewhere.
     pub(crate) fn mapped(&self) -> u32 {
-        self.places.iter().filter(|page| **page != NO_PAGE).count() as u32
+        must_fit(self.places.iter().filter(|page| **page != NO_PAGE).count())
     }
 
     /// Pages with more than one owner.
     pub(crate) fn shared(&self) -> u32 {
-        self.sharers.len() as u32
+        must_fit(self.sharers.len())
     }
 
     pub(crate) fn is_live(&self, page: PageNo) -> bool {
-        self.owners[page.0 as usize] != NO_PAGE
+        self.owners[u32_as_usize(page.0)] != NO_PAGE
     }
 
     /// All owners of a page; the first is the one that a spare area names when the page is
     /// programmed.
     pub(crate) fn owners(&self, page: PageNo) -> Owners {
-        let first = self.owners[page.0 as usize];
+        let first = self.owners[u32_as_usize(page.0)];
         let mut all = Owners::new();
         if first != NO_PAGE {
             all.push(first & !SHARED);
@@ -92,7 +93,7 @@ impl Map {
 
     /// Makes `logical` an owner of `page`. Returns whether the page became live.
     fn add_owner(&mut self, page: PageNo, logical: u32) -> bool {
-        let first = &mut self.owners[page.0 as usize];
+        let first = &mut self.owners[u32_as_usize(page.0)];
         if *first == NO_PAGE {
             *first = logical;
             return true;
@@ -104,7 +105,7 @@ impl Map {
 
     /// Ends that. Returns whether the page is dead now.
     fn remove_owner(&mut self, page: PageNo, logical: u32) -> bool {
-        let first = &mut self.owners[page.0 as usize];
+        let first = &mut self.owners[u32_as_usize(page.0)];
         if *first & SHARED == 0 {
             assert_eq!(*first, logical, "the owner of page {page}");
             *first = NO_PAGE;
@@ -127,7 +128,7 @@ impl Map {
     /// Gives `logical` the place `page`, in addition to the old one, which [`leave`](Self::leave)
     /// takes away. Returns the old one, and whether the new one became live.
     pub(crate) fn enter(&mut self, logical: u32, page: u32) -> (u32, bool) {
-        let old = std::mem::replace(&mut self.places[logical as usize], page);
+        let old = std::mem::replace(&mut self.places[u32_as_usize(logical)], page);
         let is_new = page != NO_PAGE && self.add_owner(PageNo(page), logical);
         (old, is_new)
     }
@@ -141,10 +142,10 @@ impl Map {
     pub(crate) fn move_page(&mut self, from: PageNo, to: PageNo) -> Owners {
         let owners = self.owners(from);
         for logical in &owners {
-            self.places[*logical as usize] = to.0;
+            self.places[u32_as_usize(*logical)] = to.0;
         }
-        let entry = std::mem::replace(&mut self.owners[from.0 as usize], NO_PAGE);
-        self.owners[to.0 as usize] = entry;
+        let entry = std::mem::replace(&mut self.owners[u32_as_usize(from.0)], NO_PAGE);
+        self.owners[u32_as_usize(to.0)] = entry;
         if let Some(rest) = self.sharers.remove(&from.0) {
             self.sharers.insert(to.0, rest);
         }

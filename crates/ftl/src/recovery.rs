@@ -37,6 +37,7 @@ use stetfs_format::ftl::{
     FtlAnchor, FtlCorrupt, FtlLog, FtlRun, FtlSpare, NO_PAGE, PageKind, SpareCodec, entry, pool,
 };
 use stetfs_format::num::{BlockAddr, PageNo};
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_media::nand::{Nand, NandError};
 use stetfs_media::{Cause, Class, Tag};
 use stetfs_planted::{Bug, is_planted};
@@ -134,11 +135,11 @@ pub(crate) fn load(nand: Arc<dyn Nand>) -> Result<Loaded, FtlError> {
     let FoundAnchor { anchor, seq, .. } = newest.ok_or(FtlError::NotFormatted)?;
     check_anchor(anchor, &nand)?;
     let shape = Shape::new(geometry, anchor.logical_pages)?;
-    if anchor.directories.len() as u32 != shape.directories {
+    if anchor.directories.len() != u32_as_usize(shape.directories) {
         return Err(impossible(
             "FTL anchor",
             "number of directory pages",
-            anchor.directories.len() as u64,
+            usize_as_u64(anchor.directories.len()),
         ));
     }
     let flash = Flash::new(Arc::clone(&nand), &anchor.uuid);
@@ -313,8 +314,8 @@ enum Look {
 /// Reads a page that may be an anchor. Its checksum begins with the UUID that it says to have.
 fn read_anchor(nand: &Arc<dyn Nand>, page: PageNo) -> Result<Look, NandError> {
     let geometry = nand.geometry();
-    let mut data = vec![0; geometry.page_bytes as usize];
-    let mut spare = vec![0; geometry.spare_bytes as usize];
+    let mut data = vec![0; u32_as_usize(geometry.page_bytes)];
+    let mut spare = vec![0; u32_as_usize(geometry.spare_bytes)];
     match nand.read(page, &mut data, &mut spare, TAG) {
         Ok(_) => {}
         Err(NandError::Uncorrectable { .. }) => return Ok(Look::Nothing),
@@ -363,17 +364,18 @@ impl Core {
     /// Reads the map of the checkpoint.
     fn load_map(&mut self, anchor: &FtlAnchor) -> Result<(), FtlError> {
         let shape = self.shape;
-        let mut data = vec![0; shape.geometry.page_bytes as usize];
+        let mut data = vec![0; u32_as_usize(shape.geometry.page_bytes)];
         for (directory, page) in (0..).zip(&anchor.directories) {
             let _ = self.read_map_page(*page, PageKind::Directory, directory, &mut data)?;
             let first = directory * shape.entries;
-            for map_page in (first..shape.map_pages).take(shape.entries as usize) {
-                self.table.places[map_page as usize] = entry(&data, (map_page - first) as usize);
+            for map_page in (first..shape.map_pages).take(u32_as_usize(shape.entries)) {
+                self.table.places[u32_as_usize(map_page)] =
+                    entry(&data, u32_as_usize(map_page - first));
             }
         }
         self.table.directories = anchor.directories.clone();
         for map_page in 0..shape.map_pages {
-            let page = self.table.places[map_page as usize];
+            let page = self.table.places[u32_as_usize(map_page)];
             if page == NO_PAGE {
                 continue;
             }
@@ -388,7 +390,7 @@ impl Core {
 
     fn load_entries(&mut self, map_page: u32, data: &[u8]) -> Result<(), FtlError> {
         let shape = self.shape;
-        let now = (0..shape.entries).map(|index| entry(data, index as usize));
+        let now = (0..shape.entries).map(|index| entry(data, u32_as_usize(index)));
         if map_page >= shape.place_pages {
             let first = (map_page - shape.place_pages) * shape.entries;
             for (block, erases) in (first..shape.geometry.blocks).zip(now) {
@@ -408,7 +410,7 @@ impl Core {
 
     /// Looks at everything that may be newer than the checkpoint.
     fn scan(&mut self, anchor: &FtlAnchor, scan: &mut Scan) -> Result<(), FtlError> {
-        let mut data = vec![0; self.geometry().page_bytes as usize];
+        let mut data = vec![0; u32_as_usize(self.geometry().page_bytes)];
         let mut blocks: Vec<(BlockAddr, bool)> = Vec::new();
         blocks.extend(anchor.open.iter().map(|block| (*block, true)));
         blocks.extend(anchor.pool.iter().map(|block| (*block, false)));
@@ -519,7 +521,7 @@ impl Core {
             None => {}
         }
         for (seq, (parts, found)) in std::mem::take(&mut scan.records) {
-            if found.len() as u32 != parts {
+            if found.len() != u32_as_usize(parts) {
                 scan.report.log_records_dropped += 1;
                 continue;
             }

@@ -6,6 +6,7 @@
 //! over-provisioning is not exported: the dead pages that let garbage collection find victims.
 
 use stetfs_format::ftl::{FtlAnchor, FtlLog, SpareCodec, entries_of, pool};
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize};
 use stetfs_media::nand::NandGeometry;
 
 use crate::error::FtlError;
@@ -82,11 +83,11 @@ impl Shape {
         let directories = map_pages.div_ceil(entries);
         let room = FtlAnchor::room(geometry.page_bytes);
         let pool_blocks = room
-            .saturating_sub(directories + STREAMS as u32)
+            .saturating_sub(directories + must_fit_u32(STREAMS))
             .min(POOL_MAX)
             .min(pool::room(geometry.page_bytes));
         // The flag of shared pages takes a bit of a page's number.
-        if pool_blocks < 2 * POOL_LOW as u32 || geometry.pages() >= 1 << 31 {
+        if pool_blocks < 2 * must_fit_u32(POOL_LOW) || geometry.pages() >= 1 << 31 {
             return Err(FtlError::TooLarge {
                 pages: geometry.pages(),
                 page_bytes: geometry.page_bytes,
@@ -96,7 +97,7 @@ impl Shape {
         let checkpoint_blocks = checkpoint_pages.div_ceil(per_block) + 1;
         let log_pages = (checkpoint_pages / 4).max(per_block).max(8);
         let log_blocks = log_pages.div_ceil(per_block) + 1;
-        let open = STREAMS as u32;
+        let open = must_fit_u32(STREAMS);
         Ok(Self {
             geometry,
             logical_pages,
@@ -105,10 +106,10 @@ impl Shape {
             map_pages,
             directories,
             log_pages,
-            low_blocks: POOL_LOW as u32 + open + checkpoint_blocks + log_blocks + 1,
+            low_blocks: must_fit_u32(POOL_LOW) + open + checkpoint_blocks + log_blocks + 1,
             checkpoint_blocks,
             map_blocks: 2 * checkpoint_blocks + log_blocks,
-            pool_blocks: pool_blocks as usize,
+            pool_blocks: u32_as_usize(pool_blocks),
         })
     }
 
@@ -125,19 +126,19 @@ impl Shape {
         }
         let largest = Self::new(geometry, geometry.pages())?;
         let share = u64::from(geometry.blocks) * u64::from(options.bad_blocks_percent.min(100));
-        let reserved = largest.reserved_blocks() + share.div_ceil(100) as u32;
+        let reserved = largest.reserved_blocks() + must_fit::<_, u32>(share.div_ceil(100));
         let data = u64::from(good.saturating_sub(reserved)) * u64::from(geometry.pages_per_block);
         let logical = data * u64::from(100 - percent) / 100;
         if logical == 0 {
             return Err(FtlError::TooSmall { good, reserved });
         }
-        Self::new(geometry, logical as u32)
+        Self::new(geometry, must_fit(logical))
     }
 
     /// Blocks that hold no data that was exported, so that garbage collection goes on when
     /// everything else is full.
     fn reserved_blocks(&self) -> u32 {
-        self.low_blocks + STREAMS as u32 + self.map_blocks + 2
+        self.low_blocks + must_fit_u32(STREAMS) + self.map_blocks + 2
     }
 
     /// With fewer good blocks outside the anchors' region nothing is written any more.
@@ -148,7 +149,7 @@ impl Shape {
 
     /// Runs that a record of the log may have.
     pub(crate) fn runs_max(&self) -> usize {
-        (self.log_pages / 2 * FtlLog::room(self.geometry.page_bytes)) as usize
+        u32_as_usize(self.log_pages / 2 * FtlLog::room(self.geometry.page_bytes))
     }
 
     /// The map page with the place of a logical page.

@@ -7,6 +7,7 @@
 //! more than a fifteenth of the erases.
 
 use stetfs_format::num::BlockAddr;
+use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 
 use crate::blocks::{Blocks, Use};
 use crate::core::Core;
@@ -73,7 +74,7 @@ impl Wear {
                 }
             }
         }
-        wear.good_blocks = (wear.erases.len() + wear.anchor_erases.len()) as u32;
+        wear.good_blocks = must_fit(wear.erases.len() + wear.anchor_erases.len());
         wear.erases.sort_unstable();
         wear
     }
@@ -81,7 +82,7 @@ impl Wear {
     /// Mean of the erases.
     pub fn mean(&self) -> f64 {
         let sum: u64 = self.erases.iter().map(|n| u64::from(*n)).sum();
-        sum as f64 / self.erases.len().max(1) as f64
+        nearest_f64(sum) / nearest_f64(usize_as_u64(self.erases.len().max(1)))
     }
 
     /// The least and the most worn block.
@@ -94,7 +95,7 @@ impl Wear {
     pub fn deviation(&self) -> f64 {
         let mean = self.mean();
         let squares = self.erases.iter().map(|n| (f64::from(*n) - mean).powi(2));
-        (squares.sum::<f64>() / self.erases.len().max(1) as f64).sqrt()
+        (squares.sum::<f64>() / nearest_f64(usize_as_u64(self.erases.len().max(1)))).sqrt()
     }
 }
 
