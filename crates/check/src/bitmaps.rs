@@ -2,6 +2,7 @@
 //! use.
 
 use stetfs_format::group::init_block_bitmap;
+use stetfs_format::width::u32_as_usize;
 use stetfs_format::{BlockNo, GroupFlags, GroupNo, InodeNo, Place};
 
 use crate::checker::{Check, Record};
@@ -39,7 +40,7 @@ impl Check<'_> {
     /// Returns the number of free blocks by the bitmap.
     fn check_block_bitmap(&mut self, g: GroupNo, bitmap: &mut [u8]) -> u32 {
         let place = Place::Group(g);
-        let desc = self.s.groups[g.0 as usize];
+        let desc = self.s.groups[u32_as_usize(g.0)];
         let flags = self.group_flags(g.0);
         let count = self.g.group_blocks(g);
         if flags.contains(GroupFlags::BLOCK_UNINIT) {
@@ -79,7 +80,7 @@ impl Check<'_> {
     /// Returns the number of free inodes by the bitmap.
     fn check_inode_bitmap(&mut self, g: GroupNo, bitmap: &mut [u8], expected: &mut [u8]) -> u32 {
         let place = Place::Group(g);
-        let desc = self.s.groups[g.0 as usize];
+        let desc = self.s.groups[u32_as_usize(g.0)];
         let count = self.g.inodes_per_group;
         if self.group_flags(g.0).contains(GroupFlags::INODE_UNINIT) {
             bitmap.fill(0);
@@ -94,8 +95,9 @@ impl Check<'_> {
                 self.push(place, Fault::InodeBitmapPadding);
             }
         }
-        let at = g.0 as usize;
-        let records = &self.s.records[self.s.bases[at] as usize..self.s.bases[at + 1] as usize];
+        let at = u32_as_usize(g.0);
+        let records =
+            &self.s.records[u32_as_usize(self.s.bases[at])..u32_as_usize(self.s.bases[at + 1])];
         expected.fill(0);
         let mut directories = 0;
         for (i, record) in records.iter().enumerate() {
@@ -136,12 +138,12 @@ fn last_mask(count: u32) -> u8 {
 }
 
 fn is_equal(a: &[u8], b: &[u8], count: u32) -> bool {
-    let (whole, rest) = (count as usize / 8, count % 8);
+    let (whole, rest) = (u32_as_usize(count) / 8, count % 8);
     a[..whole] == b[..whole] && (rest == 0 || (a[whole] ^ b[whole]) & last_mask(count) == 0)
 }
 
 fn zeros(bitmap: &[u8], count: u32) -> u32 {
-    let (whole, rest) = (count as usize / 8, count % 8);
+    let (whole, rest) = (u32_as_usize(count) / 8, count % 8);
     let mut words = bitmap[..whole].chunks_exact(8);
     let mut ones: u32 = 0;
     for word in &mut words {
@@ -160,7 +162,7 @@ fn zeros(bitmap: &[u8], count: u32) -> u32 {
 
 /// All bits from `from` on are set.
 fn is_all_set(bitmap: &[u8], from: u32) -> bool {
-    let Some((byte, others)) = bitmap[from as usize / 8..].split_first() else {
+    let Some((byte, others)) = bitmap[u32_as_usize(from) / 8..].split_first() else {
         return true;
     };
     let before = !(0xff << (from % 8));
@@ -169,7 +171,7 @@ fn is_all_set(bitmap: &[u8], from: u32) -> bool {
 
 /// Where two bitmaps that differ do so.
 fn differences(bitmap: &[u8], expected: &[u8], count: u32) -> Vec<Difference> {
-    let bit = |bits: &[u8], i: u32| bits[i as usize / 8] & 1 << (i % 8) != 0;
+    let bit = |bits: &[u8], i: u32| bits[u32_as_usize(i) / 8] & 1 << (i % 8) != 0;
     let mut found: Vec<Difference> = Vec::new();
     for i in 0..count {
         let is_marked = bit(bitmap, i);

@@ -7,6 +7,7 @@
 
 use std::io::ErrorKind;
 
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Geometry, GroupDesc, InodeNo, Place, Superblock};
 
 use crate::claims::Claims;
@@ -157,7 +158,7 @@ pub(crate) struct Dir {
     /// Of its blocks' checksums.
     pub(crate) seed: u32,
     /// The first of its runs; they end where those of the next directory begin.
-    pub(crate) first_run: u32,
+    pub(crate) first_run: usize,
     /// Blocks of it, holes included.
     pub(crate) blocks: u64,
     pub(crate) indexed: bool,
@@ -215,15 +216,15 @@ impl Check<'_> {
 
     fn sum_up(&mut self) {
         let report = &mut self.found.report;
-        report.inodes = self.s.records.iter().filter(|r| r.is_used()).count() as u64;
-        report.directories = self.s.dirs.len() as u64;
+        report.inodes = usize_as_u64(self.s.records.iter().filter(|r| r.is_used()).count());
+        report.directories = usize_as_u64(self.s.dirs.len());
         report.blocks = self.s.claims.claimed();
     }
 
     /// Fills `out`, whole blocks, from `block` on; false when the source cannot, which is then a
     /// finding.
     pub(crate) fn read(&mut self, block: BlockNo, out: &mut [u8]) -> bool {
-        let count = (out.len() >> self.g.block_bits) as u64;
+        let count = usize_as_u64(out.len() >> self.g.block_bits);
         let is_inside = block
             .0
             .checked_add(count)
@@ -264,10 +265,10 @@ impl Check<'_> {
             return None;
         }
         let (group, index) = self.g.group_of_inode(ino);
-        let group = group.0 as usize;
+        let group = u32_as_usize(group.0);
         let (start, end) = (self.s.bases[group], self.s.bases[group + 1]);
         let at = start.checked_add(index).filter(|&at| at < end)?;
-        Some(&mut self.s.records[at as usize])
+        Some(&mut self.s.records[u32_as_usize(at)])
     }
 
     pub(crate) fn dir_index(&self, ino: InodeNo) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! Which blocks are in use by whom has been seen so far: the union must be what the block bitmaps
 //! say, and no block may be claimed twice.
 
+use stetfs_format::width::{u32_as_usize, u64_as_usize};
 use stetfs_format::{BlockNo, Geometry};
 
 /// A bit a block, in the order of the disk's bitmaps: a group's part is whole bytes.
@@ -26,7 +27,7 @@ impl Claims {
         self.blocks = geometry.blocks_count - self.first;
         let bytes = u64::from(geometry.groups_count) * u64::from(geometry.blocks_per_group) / 8;
         self.bits.clear();
-        self.bits.resize(bytes as usize, 0);
+        self.bits.resize(u64_as_usize(bytes), 0);
         (self.claimed, self.repeated) = (0, 0);
     }
 
@@ -43,8 +44,8 @@ impl Claims {
 
     /// The part of group `g`, as its bitmap should be but for the padding.
     pub(crate) fn of_group(&self, g: u32, geometry: &Geometry) -> &[u8] {
-        let bytes = geometry.blocks_per_group as usize / 8;
-        &self.bits[g as usize * bytes..][..bytes]
+        let bytes = u32_as_usize(geometry.blocks_per_group) / 8;
+        &self.bits[u32_as_usize(g) * bytes..][..bytes]
     }
 
     /// Claims `count` blocks from `start` on, all inside the volume.
@@ -58,7 +59,7 @@ impl Claims {
         }
         let from = start.0 - self.first;
         let to = from + count;
-        let (first_byte, last_byte) = ((from / 8) as usize, ((to - 1) / 8) as usize);
+        let (first_byte, last_byte) = (u64_as_usize(from / 8), u64_as_usize((to - 1) / 8));
         let first_mask = 0xff_u8 << (from % 8);
         let last_mask = 0xff_u8 >> (7 - (to - 1) % 8);
         let free = if first_byte == last_byte {
@@ -92,7 +93,7 @@ impl Claims {
     fn claim_one_by_one(&mut self, from: u64, to: u64) -> Option<Repeated> {
         let mut repeated: Option<Repeated> = None;
         for index in from..to {
-            let (byte, bit) = ((index / 8) as usize, 1 << (index % 8));
+            let (byte, bit) = (u64_as_usize(index / 8), 1 << (index % 8));
             if self.bits[byte] & bit == 0 {
                 self.bits[byte] |= bit;
                 self.claimed += 1;

@@ -5,6 +5,7 @@
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::inode::ROOT_INO;
+use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{Corrupt, DirBlock, DirHash, FileType, Hasher, InodeNo, LBlock, Place};
 
 use crate::checker::{Check, Dir, Record};
@@ -61,12 +62,12 @@ impl Check<'_> {
 
     fn check_directory(&mut self, at: usize) {
         let dir = self.s.dirs[at];
-        let first = dir.first_run as usize;
+        let first = dir.first_run;
         let end = self
             .s
             .dirs
             .get(at + 1)
-            .map_or(self.s.runs.len(), |next| next.first_run as usize);
+            .map_or(self.s.runs.len(), |next| next.first_run);
         let whole: u64 = self.s.runs[first..end]
             .iter()
             .map(|run| u64::from(run.len))
@@ -77,7 +78,7 @@ impl Check<'_> {
         let mut hasher = None;
         let has_tree = dir.indexed && whole == dir.blocks && whole > 0;
         if has_tree {
-            self.begin_htree(whole as usize);
+            self.begin_htree(u64_as_usize(whole));
         }
         let mut raw = std::mem::take(&mut self.s.table);
         let size = self.g.block_size();
@@ -85,8 +86,8 @@ impl Check<'_> {
             let run = self.s.runs[run];
             let mut done = 0;
             while done < run.len {
-                let count = run.len.min(done + (CHUNK / size) as u32) - done;
-                raw.resize(count as usize * size, 0);
+                let count = run.len.min(done + must_fit::<_, u32>(CHUNK / size)) - done;
+                raw.resize(u32_as_usize(count) * size, 0);
                 if self.read(run.pblk.plus(done.into()), &mut raw) {
                     for (lblk, block) in (run.lblk + done..).zip(raw.chunks_exact(size)) {
                         if has_tree && lblk == 0 {
@@ -156,7 +157,7 @@ impl Check<'_> {
                 names.push(NameAt {
                     hash: hash_of(entry.name),
                     lblk,
-                    offset: offset as u16,
+                    offset: must_fit(offset),
                 });
             }
             offset += entry.rec_len;
@@ -338,7 +339,7 @@ fn hash_of(name: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(K).rotate_left(29);
     let mut words = name.chunks_exact(8);
-    let mut hash = name.len() as u64;
+    let mut hash = usize_as_u64(name.len());
     for word in &mut words {
         hash = mix(
             hash,

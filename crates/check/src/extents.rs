@@ -5,6 +5,7 @@
 //! (only unwritten extents may go beyond), and a directory has neither holes nor unwritten blocks.
 
 use stetfs_format::extent::{Expected, ExtentNode, max_entries};
+use stetfs_format::width::{low32, usize_as_u64};
 use stetfs_format::{
     BlockNo, Corrupt, Extent, Geometry, Inode, InodeFlags, InodeNo, LBlock, Place,
 };
@@ -40,7 +41,7 @@ struct Bounds {
 
 impl Check<'_> {
     pub(crate) fn walk_extents(&mut self, ino: InodeNo, inode: &Inode, keep: Keep) -> Mapped {
-        let size_blocks = inode.size.div_ceil(self.g.block_size() as u64);
+        let size_blocks = inode.size.div_ceil(usize_as_u64(self.g.block_size()));
         let mut walk = Walk {
             ino,
             keep,
@@ -94,7 +95,7 @@ impl Check<'_> {
             };
             // In 32 and 64 bits as e2fsck calculates: a file that ends before its last index bounds
             // nothing.
-            let len = next.wrapping_sub(index.lblk.0.into()) as u32;
+            let len = low32(next.wrapping_sub(index.lblk.0.into()));
             let last = (u64::from(index.lblk.0) + u64::from(len)).wrapping_sub(1);
             if bounds.last.is_some_and(|limit| limit != 0 && last > limit) {
                 let lblk = index.lblk;

@@ -1,5 +1,6 @@
 //! Group descriptors, and the blocks that they and the copies of superblock and descriptors take.
 
+use stetfs_format::width::u32_as_usize;
 use stetfs_format::{
     BlockNo, Corrupt, FeatureIncompat, Geometry, GroupDesc, GroupFlags, GroupNo, Place,
 };
@@ -33,7 +34,7 @@ impl Check<'_> {
                 break;
             }
             for g in first..last {
-                let start = (g - first) as usize * self.g.desc_size();
+                let start = u32_as_usize(g - first) * self.g.desc_size();
                 all_good &= self.check_group(GroupNo(g), &raw[start..]);
             }
         }
@@ -89,7 +90,7 @@ impl Check<'_> {
             );
         }
         for g in (0..self.g.groups_count).map(GroupNo) {
-            let desc = self.s.groups[g.0 as usize];
+            let desc = self.s.groups[u32_as_usize(g.0)];
             let table = self.g.inode_table_blocks();
             apart &= self.claim_of_group(g, "inode table", desc.inode_table, table);
             apart &= self.claim_of_group(g, "block bitmap", desc.block_bitmap, 1);

@@ -2,6 +2,7 @@
 //! the root says, and its names have hashes in the range that the pairs above give it.
 
 use stetfs_format::bytes::read_u16le;
+use stetfs_format::width::u32_as_usize;
 use stetfs_format::{Corrupt, DxBlock, Hasher, LBlock, Place, SuperFlags, htree};
 
 use crate::checker::{Check, Dir};
@@ -100,7 +101,7 @@ impl Check<'_> {
         raw: &[u8],
         names: HashRange,
     ) {
-        let block = &mut self.s.htree[lblk as usize];
+        let block = &mut self.s.htree[u32_as_usize(lblk)];
         block.kind = kind;
         block.held = names;
         if kind == BlockKind::Leaf {
@@ -138,7 +139,7 @@ impl Check<'_> {
             } else {
                 pairs.entry(i + 1).hash
             };
-            let Some(below) = self.s.htree.get_mut(pair.block.0 as usize) else {
+            let Some(below) = self.s.htree.get_mut(u32_as_usize(pair.block.0)) else {
                 self.push(place, Fault::HtreeBlock(pair.block));
                 continue;
             };
@@ -154,7 +155,7 @@ impl Check<'_> {
                 max: next & !CONTINUED,
             };
         }
-        self.s.htree[lblk as usize].held = held;
+        self.s.htree[u32_as_usize(lblk)].held = held;
     }
 
     /// All blocks of the directory have been seen.
@@ -170,7 +171,7 @@ impl Check<'_> {
                 if block.kind != kind {
                     continue;
                 }
-                let parent = &mut blocks[block.parent as usize];
+                let parent = &mut blocks[u32_as_usize(block.parent)];
                 if block.is_first {
                     parent.held.min = block.held.min;
                 }
@@ -180,7 +181,7 @@ impl Check<'_> {
             }
         }
         for (lblk, block) in blocks.iter().enumerate() {
-            let place = Place::FileBlock(dir.ino, LBlock(lblk as u32));
+            let place = Place::FileBlock(dir.ino, LBlock(u32::try_from(lblk).unwrap_or(u32::MAX)));
             self.check_htree_block(place, block, &blocks);
         }
         self.s.htree = blocks;
@@ -212,7 +213,7 @@ impl Check<'_> {
             let mut depth = 0;
             let mut at = block;
             while at.kind != BlockKind::Root && depth < MAX_DEPTH {
-                at = &blocks[at.parent as usize];
+                at = &blocks[u32_as_usize(at.parent)];
                 depth += 1;
             }
             let expected = self.s.htree_depth;

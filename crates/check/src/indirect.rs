@@ -2,6 +2,7 @@
 
 use stetfs_format::bytes::read_u32le;
 use stetfs_format::indirect::{DIRECT, blocks_below};
+use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Geometry, Inode, InodeNo, LBlock, Place};
 
 use crate::checker::Check;
@@ -31,13 +32,13 @@ impl Check<'_> {
             too_large: self.too_large(inode),
             is_symlink: inode.is_symlink(),
         };
-        let direct = &inode.block[..DIRECT as usize * 4];
+        let direct = &inode.block[..u32_as_usize(DIRECT) * 4];
         if ino != RESIZE_INO {
             self.walk_level(&mut walk, Place::Inode(ino), direct, 0, 0);
         }
         let mut lblk = u64::from(DIRECT);
         for level in 1..=LEVELS {
-            let start = (DIRECT + level - 1) as usize * 4;
+            let start = u32_as_usize(DIRECT + level - 1) * 4;
             let pointer = &inode.block[start..start + 4];
             // That the resize inode has no more than a double indirect block is checked elsewhere.
             if ino != RESIZE_INO || level == 2 {
@@ -69,9 +70,9 @@ impl Check<'_> {
             };
             i += unused;
             let block = BlockNo(read_u32le(pointers, i * 4).into());
-            let lblk = lblk + i as u64 * blocks_below(level, &self.g);
+            let lblk = lblk + usize_as_u64(i) * blocks_below(level, &self.g);
             if !self.g.is_valid_range(block, 1) {
-                let index = i as u32;
+                let index = must_fit(i);
                 self.push(place, Corrupt::IndirectBlock { index, block });
                 i += 1;
                 continue;
@@ -82,12 +83,14 @@ impl Check<'_> {
                 continue;
             }
             // Blocks that follow each other are claimed at once.
-            let most = (self.g.blocks_count - block.0).min((count - i) as u64) as usize;
+            let most = u64_as_usize((self.g.blocks_count - block.0).min(usize_as_u64(count - i)));
             let len = (1..most)
-                .take_while(|&k| u64::from(read_u32le(pointers, (i + k) * 4)) == block.0 + k as u64)
+                .take_while(|&k| {
+                    u64::from(read_u32le(pointers, (i + k) * 4)) == block.0 + usize_as_u64(k)
+                })
                 .count()
                 + 1;
-            self.walk_run(walk, block, len as u32, lblk);
+            self.walk_run(walk, block, must_fit(len), lblk);
             i += len;
         }
     }
@@ -101,18 +104,18 @@ impl Check<'_> {
         if !is_claimed && !self.claim(place, block, 1) {
             return;
         }
-        let mut raw = std::mem::take(&mut self.s.nodes[level as usize]);
+        let mut raw = std::mem::take(&mut self.s.nodes[u32_as_usize(level)]);
         if self.read(block, &mut raw) {
             self.walk_level(walk, place, &raw, level - 1, lblk);
         }
-        self.s.nodes[level as usize] = raw;
+        self.s.nodes[u32_as_usize(level)] = raw;
     }
 
     fn walk_run(&mut self, walk: &mut Walk, block: BlockNo, len: u32, lblk: u64) {
         let place = Place::Inode(walk.ino);
         let last = lblk + u64::from(len) - 1;
         // Three levels of pointers in blocks of 4 KiB reach a little beyond 32 bits.
-        let first = LBlock(lblk.min(u32::MAX.into()) as u32);
+        let first = LBlock(u32::try_from(lblk).unwrap_or(u32::MAX));
         if walk.is_symlink && last > 0 {
             self.push(place, Fault::SymlinkTooLarge(first));
         }

@@ -2,6 +2,7 @@
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::features::FeatureRoCompat;
+use stetfs_format::width::{low32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, FileType, Inode, InodeFlags, InodeNo, Place};
 
 use crate::checker::{Check, Dir, Record};
@@ -159,7 +160,7 @@ impl Check<'_> {
             parent: InodeNo(0),
             dotdot: InodeNo(0),
             seed: inode.csum_seed(ino, &self.g),
-            first_run: self.s.runs.len() as u32,
+            first_run: self.s.runs.len(),
             blocks: 0,
             indexed: inode.flags.contains(InodeFlags::INDEX),
         });
@@ -183,9 +184,9 @@ impl Check<'_> {
         if inode.size == 0 || extents && !self.maps_blocks(inode) {
             return false;
         }
-        if inode.size < inode.block.len() as u64 {
+        if inode.size < usize_as_u64(inode.block.len()) {
             // A text so short lies in the inode.
-            return !extents && text_len(&inode.block) == Some(inode.size as usize);
+            return !extents && text_len(&inode.block) == Some(u64_as_usize(inode.size));
         }
         let block = if extents {
             extents::only_block(inode, &self.g)
@@ -206,10 +207,10 @@ impl Check<'_> {
     fn maps_blocks(&self, inode: &Inode) -> bool {
         match inode.file_type() {
             Some(FileType::Regular | FileType::Directory) => true,
-            Some(FileType::Symlink) if inode.file_acl.0 == 0 => inode.blocks as u32 != 0,
+            Some(FileType::Symlink) if inode.file_acl.0 == 0 => low32(inode.blocks) != 0,
             Some(FileType::Symlink) => {
                 let second = read_u32le(&inode.block, 4);
-                inode.size >= inode.block.len() as u64 || inode.size > 4 && second == 0
+                inode.size >= usize_as_u64(inode.block.len()) || inode.size > 4 && second == 0
             }
             _ => false,
         }
@@ -267,7 +268,7 @@ impl Check<'_> {
         if inode.is_dir() {
             let blocks = size >> bits;
             let spare = u64::from(self.sb.prealloc_dir_blocks);
-            let is_whole = size & (self.g.block_size() as u64 - 1) == 0;
+            let is_whole = size & (usize_as_u64(self.g.block_size()) - 1) == 0;
             if !is_whole || blocks > mapped.end || mapped.end - blocks > spare {
                 let mapped = mapped.end;
                 self.push(place, Fault::Size { size, mapped });

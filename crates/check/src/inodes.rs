@@ -8,6 +8,7 @@
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
 use stetfs_format::inode::ROOT_INO;
+use stetfs_format::width::{low16, must_fit, u32_as_usize};
 use stetfs_format::{Corrupt, FileType, GroupFlags, GroupNo, Inode, InodeNo, Place};
 
 use crate::checker::{Check, Record};
@@ -59,7 +60,9 @@ impl Check<'_> {
             }
         }
         self.s.bases.push(total);
-        self.s.records.resize(total as usize, Record::default());
+        self.s
+            .records
+            .resize(u32_as_usize(total), Record::default());
     }
 
     /// A deletion time below the number of inodes is the next inode of an orphan list, unless the
@@ -73,22 +76,22 @@ impl Check<'_> {
     }
 
     fn scan_table(&mut self, g: GroupNo, table: &mut Vec<u8>, low_dtimes: bool) {
-        let at = g.0 as usize;
+        let at = u32_as_usize(g.0);
         let (start, end) = (self.s.bases[at], self.s.bases[at + 1]);
         let size = self.g.inode_size();
-        let per_chunk = (CHUNK / size) as u32;
+        let per_chunk: u32 = must_fit(CHUNK / size);
         let mut index = 0;
         while index < end - start {
             let count = per_chunk.min(end - start - index);
             let (block, _) = self.g.inode_position(index);
-            let bytes = (count as usize * size).next_multiple_of(self.g.block_size());
+            let bytes = (u32_as_usize(count) * size).next_multiple_of(self.g.block_size());
             table.resize(bytes, 0);
             let first = self.s.groups[at].inode_table.plus(block.into());
             if self.read(first, table) {
                 for (i, raw) in (0..count).zip(table.chunks_exact(size)) {
                     let ino = self.g.inode_at(g, index + i);
                     let kept = self.check_raw(ino, raw, low_dtimes);
-                    self.s.records[(start + index + i) as usize] = kept;
+                    self.s.records[u32_as_usize(start + index + i)] = kept;
                 }
             }
             index += count;
@@ -268,8 +271,8 @@ impl Check<'_> {
     fn check_bad_blocks(&mut self, inode: &Inode) {
         let place = Place::Inode(BAD_BLOCKS_INO);
         if inode.mode != 0
-            || inode.uid as u16 != 0
-            || inode.gid as u16 != 0
+            || low16(inode.uid) != 0
+            || low16(inode.gid) != 0
             || inode.links_count != 0
             || inode.file_acl.0 != 0
         {

@@ -24,6 +24,7 @@
 //! - `bitmaps.rs`: bitmaps and counts against what was found.
 //! - `paths.rs`: names for what was found.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod bitmaps;
 mod checker;

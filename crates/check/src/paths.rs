@@ -52,8 +52,8 @@ impl Check<'_> {
         let mut raw = std::mem::take(&mut self.s.block);
         for (at, dir) in self.s.dirs.iter().enumerate() {
             let next = self.s.dirs.get(at + 1);
-            let end = next.map_or(self.s.runs.len(), |next| next.first_run as usize);
-            for run in &self.s.runs[dir.first_run as usize..end] {
+            let end = next.map_or(self.s.runs.len(), |next| next.first_run);
+            for run in &self.s.runs[dir.first_run..end] {
                 for block in (0..u64::from(run.len)).map(|i| run.pblk.plus(i)) {
                     if self
                         .source

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::finding::Finding;
+use stetfs_format::width::usize_as_u64;
 
 /// The outcome of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl fmt::Display for Report {
         for finding in &self.findings {
             writeln!(f, "{finding}")?;
         }
-        let left_out = self.found - self.findings.len() as u64;
+        let left_out = self.found - usize_as_u64(self.findings.len());
         if left_out > 0 {
             writeln!(f, "and {left_out} more")?;
         }

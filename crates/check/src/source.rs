@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Error, ErrorKind};
 use std::os::unix::fs::FileExt;
 
+use stetfs_format::width::usize_as_u64;
+
 /// The bytes of a volume. They must not change while a check runs.
 pub trait Source {
     /// Bytes that there are. A checker reads none behind them.
@@ -32,7 +34,7 @@ impl<S: Source + ?Sized> Source for &S {
 
 impl Source for [u8] {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.len() as u64)
+        Ok(usize_as_u64(self.len()))
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

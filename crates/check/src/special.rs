@@ -5,6 +5,7 @@ use stetfs_format::features::{FeatureCompat, FeatureIncompat, FeatureRoCompat};
 use stetfs_format::indirect::{DOUBLE_INDIRECT, ROOT_POINTERS};
 use stetfs_format::jbd2::{JournalSuperblock, MIN_JOURNAL_BLOCKS};
 use stetfs_format::orphan::OrphanBlock;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, GroupNo, Inode, InodeNo, Place};
 
 use crate::checker::Check;
@@ -133,7 +134,7 @@ impl Check<'_> {
         let Some(inode) = self.read_inode(RESIZE_INO) else {
             return;
         };
-        let pointer = |i: u32| read_u32le(&inode.block, i as usize * 4);
+        let pointer = |i: u32| read_u32le(&inode.block, u32_as_usize(i) * 4);
         if !self.sb.feature_compat.contains(FeatureCompat::RESIZE_INODE) {
             if inode.block.iter().any(|&byte| byte != 0) {
                 self.push(place, Fault::ResizeInode("in use without its feature"));
@@ -172,8 +173,8 @@ impl Check<'_> {
         let size = self.g.block_size();
         let per_block = size / 4;
         let reserved = usize::from(self.sb.reserved_gdt_blocks);
-        let desc_blocks = self.g.desc_blocks() as usize;
-        let first = self.g.first_data_block().0 + 1 + desc_blocks as u64;
+        let desc_blocks = u32_as_usize(self.g.desc_blocks());
+        let first = self.g.first_data_block().0 + 1 + usize_as_u64(desc_blocks);
         let with_copies = (1..self.g.groups_count).filter(|&g| self.g.has_super(GroupNo(g)));
         let distances: Vec<u64> = with_copies
             .map(|g| u64::from(g) * u64::from(self.g.blocks_per_group))
@@ -184,12 +185,12 @@ impl Check<'_> {
         for start in (0..reserved).step_by(per_chunk) {
             let count = per_chunk.min(reserved - start);
             table.resize(count * size, 0);
-            if !self.read(BlockNo(first + start as u64), &mut table) {
+            if !self.read(BlockNo(first + usize_as_u64(start)), &mut table) {
                 break;
             }
             // A reserved descriptor block names its copies in the other groups, in their order.
             let is_right = (start..).zip(table.chunks_exact(size)).all(|(i, copies)| {
-                let block = first + i as u64;
+                let block = first + usize_as_u64(i);
                 let slot = (desc_blocks + i) % per_block;
                 let mut pointers = copies.chunks_exact(4).map(|pointer| read_u32le(pointer, 0));
                 let is_copy = |distance| pointers.next().map(u64::from) == Some(block + distance);
@@ -223,7 +224,7 @@ impl Check<'_> {
             self.push(place, Fault::OrphanFile("not in use"));
             return;
         };
-        let size = self.g.block_size() as u64;
+        let size = usize_as_u64(self.g.block_size());
         if inode.size % size != 0 {
             self.push(place, Fault::OrphanFile("size is not in blocks"));
         }
@@ -272,7 +273,7 @@ impl Check<'_> {
         self.record(ino)?;
         let (group, index) = self.g.group_of_inode(ino);
         let (block, start) = self.g.inode_position(index);
-        let block = self.s.groups[group.0 as usize]
+        let block = self.s.groups[u32_as_usize(group.0)]
             .inode_table
             .plus(block.into());
         let mut raw = std::mem::take(&mut self.s.block);

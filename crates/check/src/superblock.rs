@@ -1,6 +1,7 @@
 //! The superblock: what the decoder demands, then what e2fsck demands beyond it.
 
 use stetfs_format::features::{self, FeatureCompat, FeatureIncompat, FeatureRoCompat};
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{
     GroupFlags, InodeNo, Place, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, State, Superblock,
 };
@@ -64,7 +65,7 @@ pub(crate) fn read(source: &dyn Source, found: &mut Found) -> Option<Superblock>
             return None;
         }
     };
-    if size < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+    if size < SUPERBLOCK_OFFSET + usize_as_u64(SUPERBLOCK_SIZE) {
         let kind = std::io::ErrorKind::UnexpectedEof;
         found.push(Place::Superblock, Fault::Unreadable(kind));
         return None;
@@ -224,6 +225,6 @@ impl Check<'_> {
 
     /// Flags of a group that mean something.
     pub(crate) fn group_flags(&self, g: u32) -> GroupFlags {
-        self.s.groups[g as usize].flags(&self.g)
+        self.s.groups[u32_as_usize(g)].flags(&self.g)
     }
 }

@@ -2,6 +2,7 @@
 //! often as it says.
 
 use stetfs_format::inode::ROOT_INO;
+use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{GroupNo, InodeNo, Place};
 
 use crate::checker::{Check, Record};
@@ -74,13 +75,13 @@ impl Check<'_> {
 
     fn check_links(&mut self) {
         for g in (0..self.g.groups_count).map(GroupNo) {
-            let at = g.0 as usize;
-            let range = self.s.bases[at] as usize..self.s.bases[at + 1] as usize;
+            let at = u32_as_usize(g.0);
+            let range = u32_as_usize(self.s.bases[at])..u32_as_usize(self.s.bases[at + 1]);
             for (index, i) in range.enumerate() {
                 let record = self.s.records[i];
                 let right = u32::from(record.links) == record.counted && record.counted != 0;
                 if !right && record.is_used() && record.kind != Record::RESERVED {
-                    self.check_link(self.g.inode_at(g, index as u32), record);
+                    self.check_link(self.g.inode_at(g, must_fit(index)), record);
                 }
             }
         }

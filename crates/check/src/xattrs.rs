@@ -6,6 +6,7 @@
 
 use stetfs_format::bytes::{read_u16le, read_u32le};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
+use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::xattr::{XATTR_MAGIC, Xattr, XattrArea, XattrBlock};
 use stetfs_format::{BlockNo, Corrupt, Inode, InodeNo, Place};
 
@@ -81,7 +82,7 @@ impl Check<'_> {
         blocks.sort_unstable();
         for users in blocks.chunk_by(|a, b| a.0 == b.0) {
             let (block, ino) = users[0];
-            self.check_xattr_block(block, ino, users.len() as u32);
+            self.check_xattr_block(block, ino, must_fit(users.len()));
         }
         blocks.clear();
         self.s.xattr_blocks = blocks;
@@ -123,7 +124,7 @@ impl Check<'_> {
         while at + ENTRY <= area.len() && read_u32le(area, at) != 0 {
             let entry = &area[at..];
             let name_len = usize::from(entry[offset::NAME_LEN]);
-            let size = read_u32le(entry, offset::VALUE_SIZE) as usize;
+            let size = u32_as_usize(read_u32le(entry, offset::VALUE_SIZE));
             let value = base + usize::from(read_u16le(entry, offset::VALUE_OFFS));
             let has_value = size > 0 && read_u32le(entry, offset::VALUE_INUM) == 0;
             let is_apart = taken.take(at, padded(ENTRY + name_len))
@@ -168,7 +169,9 @@ impl Check<'_> {
             })
         };
         let computed = hash(u32::from);
-        if stored != computed && stored != hash(|byte| byte as i8 as u32) {
+        if stored != computed
+            && stored != hash(|byte| i32::from(byte.cast_signed()).cast_unsigned())
+        {
             self.push(
                 place,
                 Fault::XattrHash {
