@@ -117,7 +117,7 @@ impl Drop for Attached {
 /// SQLite meanwhile.
 pub fn seed_random(seed: u32) {
     // 0 would mean that they are drawn from the machine.
-    let seed = (seed | 1) as c_int;
+    let seed = (seed | 1).cast_signed();
     let none: *mut ffi::sqlite3 = null_mut();
     // SAFETY: this control takes an int and a connection, which may be null, and keeps neither; it
     // may be called at any time.
@@ -188,7 +188,7 @@ impl Drop for Handle {
 fn register() {
     let vfs = ffi::sqlite3_vfs {
         iVersion: 2,
-        szOsFile: size_of::<OsFile>() as c_int,
+        szOsFile: c_int::try_from(size_of::<OsFile>()).expect("a few words"),
         mxPathname: MAX_PATH,
         pNext: null_mut(),
         zName: VFS.as_ptr(),
@@ -357,7 +357,7 @@ unsafe extern "C" fn x_full_pathname(
 ) -> c_int {
     // SAFETY: `name` is a string.
     let bytes = unsafe { CStr::from_ptr(name) }.to_bytes_with_nul();
-    if bytes.len() > room as usize {
+    if bytes.len() > length(room) {
         return ffi::SQLITE_CANTOPEN;
     }
     // SAFETY: `out` has `room` bytes, which is enough, and is not `name`.
@@ -398,7 +398,7 @@ unsafe extern "C" fn x_current_time(
     out: *mut ffi::sqlite3_int64,
 ) -> c_int {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ms = since.map_or(0, |since| since.as_millis() as i64);
+    let ms = since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(0));
     // SAFETY: `out` is one integer.
     unsafe { *out = JULIAN_EPOCH_MS + ms };
     ffi::SQLITE_OK
@@ -414,6 +414,11 @@ unsafe extern "C" fn x_close(file: *mut ffi::sqlite3_file) -> c_int {
     ffi::SQLITE_OK
 }
 
+/// A length that SQLite gives: none of its buffers has fewer than 0 bytes.
+fn length(len: c_int) -> usize {
+    usize::try_from(len).unwrap_or(0)
+}
+
 unsafe extern "C" fn x_read(
     file: *mut ffi::sqlite3_file,
     out: *mut c_void,
@@ -422,10 +427,10 @@ unsafe extern "C" fn x_read(
 ) -> c_int {
     // SAFETY: an open file; `out` has `len` bytes, which SQLite has made or written before.
     let (handle, out) = unsafe {
-        let out = std::slice::from_raw_parts_mut(out.cast::<u8>(), len as usize);
+        let out = std::slice::from_raw_parts_mut(out.cast::<u8>(), length(len));
         (handle(file), out)
     };
-    match handle.file.read(offset as u64, out) {
+    match handle.file.read(offset.cast_unsigned(), out) {
         Ok(n) if n == out.len() => ffi::SQLITE_OK,
         Ok(n) => {
             // SQLite wants zeros where there was nothing.
@@ -444,17 +449,17 @@ unsafe extern "C" fn x_write(
 ) -> c_int {
     // SAFETY: an open file; `bytes` has `len` bytes.
     let (handle, bytes) = unsafe {
-        let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), len as usize);
+        let bytes = std::slice::from_raw_parts(bytes.cast::<u8>(), length(len));
         (handle(file), bytes)
     };
-    let result = handle.file.write(offset as u64, bytes);
+    let result = handle.file.write(offset.cast_unsigned(), bytes);
     done(result, ffi::SQLITE_IOERR_WRITE)
 }
 
 unsafe extern "C" fn x_truncate(file: *mut ffi::sqlite3_file, size: ffi::sqlite3_int64) -> c_int {
     // SAFETY: an open file.
     let handle = unsafe { handle(file) };
-    let result = handle.file.truncate(size as u64);
+    let result = handle.file.truncate(size.cast_unsigned());
     done(result, ffi::SQLITE_IOERR_TRUNCATE)
 }
 
@@ -473,7 +478,7 @@ unsafe extern "C" fn x_file_size(
     match handle.file.size() {
         Ok(size) => {
             // SAFETY: `out` is one integer.
-            unsafe { *out = size as ffi::sqlite3_int64 };
+            unsafe { *out = size.cast_signed() };
             ffi::SQLITE_OK
         }
         Err(_) => ffi::SQLITE_IOERR_FSTAT,

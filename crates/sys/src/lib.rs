@@ -3,6 +3,7 @@
 //!
 //! Each function is safe to call with any arguments: what the kernel refuses comes back as its
 //! errno, a range that is none panics.
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 #[cfg(target_os = "linux")]
 pub mod block_ioctl;

@@ -13,8 +13,8 @@ pub fn lock_range(file: impl AsFd, offset: u64, len: u64, exclusive: bool) -> Re
         false => libc::F_RDLCK,
     };
     let range = libc::flock64 {
-        l_type: how as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
+        l_type: libc::c_short::try_from(how).map_err(|_| Errno::OVERFLOW)?,
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).map_err(|_| Errno::OVERFLOW)?,
         l_start: i64::try_from(offset).map_err(|_| Errno::OVERFLOW)?,
         l_len: i64::try_from(len).map_err(|_| Errno::OVERFLOW)?,
         l_pid: 0,

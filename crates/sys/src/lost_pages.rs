@@ -157,7 +157,12 @@ fn install() -> Result<(), Errno> {
         let _ = BEFORE.set(before);
         // SAFETY: as above.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = handle as *const () as usize;
+        #[expect(
+            clippy::as_conversions,
+            reason = "a function's address has no other way"
+        )]
+        let handler = handle as *const ();
+        action.sa_sigaction = handler.expose_provenance();
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         // SAFETY: `handle` has the signature that SA_SIGINFO asks for and does only what a handler
         // may: atomics, mmap(2), sigaction(2).
@@ -177,7 +182,7 @@ fn errno() -> Errno {
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel gives a siginfo_t, which says at which address it was where the kernel
     // itself has sent the signal.
-    let (address, is_fault) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
+    let (address, is_fault) = unsafe { ((*info).si_addr().addr(), (*info).si_code > 0) };
     if let Some(watched) = all().find(|watched| is_fault && watched.has(address)) {
         let page = address - address % page_size();
         // First: who sees the zeros sees this too.
@@ -196,7 +201,10 @@ fn put_zeros(page: usize) -> bool {
     // SAFETY: it replaces a page of a mapping that is watched, which is its owner's until he has
     // called `end`. He accesses it by atomics and whole words only, builds nothing on what it holds
     // before he has asked whether it was lost, and unmaps it with the rest.
-    let mapped = unsafe { libc::mmap(page as *mut c_void, page_size(), protection, flags, -1, 0) };
+    let mapped = unsafe {
+        let page = ptr::without_provenance_mut(page);
+        libc::mmap(page, page_size(), protection, flags, -1, 0)
+    };
     mapped != libc::MAP_FAILED
 }
 

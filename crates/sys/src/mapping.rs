@@ -78,7 +78,7 @@ impl Mapping {
         };
         // SAFETY: without an address the kernel chooses one that nothing else uses.
         let base = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, 0) }?;
-        let start = base as usize;
+        let start = base.addr();
         let watched = Watched::begin(start..start + len).inspect_err(|_| {
             // SAFETY: it was mapped just now, and nobody knows of it.
             let _ = unsafe { munmap(base, len) };
@@ -217,7 +217,7 @@ impl Mapping {
     /// EIO when a page of the range was lost.
     #[inline]
     fn check(&self, range: &Range<usize>) -> Result<(), Errno> {
-        let base = self.base.as_ptr() as usize;
+        let base = self.base.as_ptr().addr();
         self.watched.check(|| base + range.start..base + range.end)
     }
 

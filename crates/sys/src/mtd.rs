@@ -156,8 +156,8 @@ impl Mtd {
         let mut request = ReadRequest {
             request: WriteRequest {
                 start,
-                len: data.len() as u64,
-                oob_len: oob.len() as u64,
+                len: wide(data.len()),
+                oob_len: wide(oob.len()),
                 data: address(data.as_mut_ptr(), data.len()),
                 oob: address(oob.as_mut_ptr(), oob.len()),
                 mode: AUTO_OOB,
@@ -179,8 +179,8 @@ impl Mtd {
     pub fn write(&self, start: u64, data: &[u8], oob: &[u8]) -> Result<(), Errno> {
         let mut request = WriteRequest {
             start,
-            len: data.len() as u64,
-            oob_len: oob.len() as u64,
+            len: wide(data.len()),
+            oob_len: wide(oob.len()),
             data: address(data.as_ptr(), data.len()),
             oob: address(oob.as_ptr(), oob.len()),
             mode: AUTO_OOB,
@@ -228,8 +228,15 @@ fn address<T>(pointer: *const T, len: usize) -> u64 {
     if len == 0 {
         0
     } else {
-        pointer.expose_provenance() as u64
+        wide(pointer.expose_provenance())
     }
+}
+
+/// A length or an address, of which nothing is lost.
+#[expect(clippy::as_conversions, reason = "`usize` has at most 64 bits")]
+const fn wide(n: usize) -> u64 {
+    const { assert!(usize::BITS <= u64::BITS) };
+    n as u64
 }
 
 /// MEMGETBADBLOCK: its answer is what the call returns.

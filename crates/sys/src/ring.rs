@@ -19,11 +19,11 @@ pub struct Ring {
 
 impl Ring {
     /// Writes under way at a time: enough to keep any device busy.
-    pub const DEPTH: u32 = 64;
+    pub const DEPTH: u16 = 64;
 
     /// A new ring; an error where the kernel has none or this process may not have one.
     pub fn new() -> Result<Self, Errno> {
-        IoUring::new(Self::DEPTH)
+        IoUring::new(Self::DEPTH.into())
             .map(|ring| Self { ring })
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
     }
@@ -37,17 +37,16 @@ impl Ring {
         writes: &[Write<'_>],
         mut ended: impl FnMut(usize, Result<usize, Errno>),
     ) {
-        for (chunk_at, chunk) in writes.chunks(Self::DEPTH as usize).enumerate() {
-            for (i, (offset, pieces)) in chunk.iter().enumerate() {
+        for (chunk_at, chunk) in writes.chunks(Self::DEPTH.into()).enumerate() {
+            for (i, (offset, pieces)) in (0..).zip(chunk) {
+                // The kernel refuses more than UIO_MAXIOV.
+                let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
                 // IoSlice is guaranteed to have the layout of iovec.
-                let entry = opcode::Writev::new(
-                    types::Fd(file.as_raw_fd()),
-                    pieces.as_ptr().cast(),
-                    pieces.len() as u32,
-                )
-                .offset(*offset)
-                .build()
-                .user_data(i as u64);
+                let entry =
+                    opcode::Writev::new(types::Fd(file.as_raw_fd()), pieces.as_ptr().cast(), count)
+                        .offset(*offset)
+                        .build()
+                        .user_data(i);
                 // SAFETY: the entry points to `pieces`, which this call borrows until `finish`
                 // below has seen the end of every write of the chunk; the descriptor is borrowed as
                 // long. A write only reads that memory.
@@ -57,7 +56,7 @@ impl Ring {
                     "the ring is empty before each chunk and has room for it"
                 );
             }
-            let first = chunk_at * Self::DEPTH as usize;
+            let first = chunk_at * usize::from(Self::DEPTH);
             self.finish(chunk.len(), |i, result| ended(first + i, result));
         }
     }
@@ -78,11 +77,10 @@ impl Ring {
                 }
             }
             for entry in self.ring.completion() {
-                let result = match entry.result() {
-                    n if n >= 0 => Ok(n as usize),
-                    n => Err(Errno::from_raw_os_error(-n)),
-                };
-                ended(entry.user_data() as usize, result);
+                let result = usize::try_from(entry.result())
+                    .map_err(|_| Errno::from_raw_os_error(-entry.result()));
+                let i = usize::try_from(entry.user_data()).expect("what was pushed");
+                ended(i, result);
                 left -= 1;
             }
         }
@@ -108,7 +106,7 @@ mod tests {
             return;
         };
         let file = file();
-        let n = Ring::DEPTH as usize * 2 + 7;
+        let n = usize::from(Ring::DEPTH) * 2 + 7;
         let bytes: Vec<[u8; 512]> = (0..n).map(|i| [i as u8; 512]).collect();
         let halves: Vec<[IoSlice<'_>; 2]> = bytes
             .iter()
