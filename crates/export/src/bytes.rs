@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_media::{Block, BlockDev, Cause, Class, MediaError, Op, Tag};
 
 const READ: Tag = Tag::read(Class::Data);
@@ -37,7 +38,7 @@ impl ByteDev {
         Self {
             size: dev.size(),
             sector: sector.into(),
-            edge: Mutex::new(Block::zeroed(sector as usize)),
+            edge: Mutex::new(Block::zeroed(u32_as_usize(sector))),
             dev,
         }
     }
@@ -54,7 +55,7 @@ impl ByteDev {
 
     /// The device's sector in bytes.
     pub fn sector_size(&self) -> u32 {
-        self.sector as u32
+        must_fit(self.sector)
     }
 
     /// The at most three pieces of a request.
@@ -89,7 +90,7 @@ impl ByteDev {
     /// # Errors
     /// The device's, or [`MediaError::PastEnd`].
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), MediaError> {
-        let range = self.range(Op::Read, offset, out.len() as u64)?;
+        let range = self.range(Op::Read, offset, usize_as_u64(out.len()))?;
         let mut edge = self.edge.lock();
         for piece in self.pieces(&range) {
             match piece {
@@ -112,7 +113,7 @@ impl ByteDev {
     /// # Errors
     /// The device's, or [`MediaError::PastEnd`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), MediaError> {
-        let range = self.range(Op::Write, offset, data.len() as u64)?;
+        let range = self.range(Op::Write, offset, usize_as_u64(data.len()))?;
         let mut edge = self.edge.lock();
         for piece in self.pieces(&range) {
             match piece {
@@ -188,7 +189,7 @@ impl ByteDev {
 
 /// A range of the device as a range of what begins at `base`.
 fn within(range: &Range<u64>, base: u64) -> Range<usize> {
-    (range.start - base) as usize..(range.end - base) as usize
+    u64_as_usize(range.start - base)..u64_as_usize(range.end - base)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //!
 //! Who brings the requests stands above: `stetfs-fuse` with one file in a directory.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod bytes;
 mod snoop;

@@ -1,6 +1,7 @@
 //! Where the journal of the ext4 volume on the device lies, and how its records look.
 
 use stetfs_format::jbd2::{JournalSuperblock, LogFormat};
+use stetfs_format::width::{low32, u32_as_usize};
 use stetfs_format::{BlockNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock, Tid};
 use stetfs_media::{Block, BlockDev, Class, Tag};
 use stetfs_scheme::LogExtent;
@@ -58,7 +59,11 @@ impl Log {
         dev.read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))
             .ok()?;
         let sb = Superblock::decode(&raw).ok()?;
-        if sb.journal_inum == 0 || !sb.block_size().is_multiple_of(dev.sector_size() as usize) {
+        if sb.journal_inum == 0
+            || !sb
+                .block_size()
+                .is_multiple_of(u32_as_usize(dev.sector_size()))
+        {
             return None;
         }
         let mut next = 0;
@@ -120,7 +125,7 @@ impl Log {
     pub(super) fn number(&self, block: u64) -> Option<u32> {
         self.extents.iter().find_map(|(at, extent)| {
             let inside = block.checked_sub(extent.start.0)?;
-            (inside < u64::from(extent.len)).then(|| at + inside as u32)
+            (inside < u64::from(extent.len)).then(|| at + low32(inside))
         })
     }
 
@@ -139,6 +144,6 @@ impl Log {
     /// The block of the log `n` behind `at`, around the end.
     pub(super) fn step(&self, at: u32, n: u32) -> u32 {
         let next = u64::from(at - self.first) + u64::from(n);
-        self.first + (next % u64::from(self.capacity())) as u32
+        self.first + low32(next % u64::from(self.capacity()))
     }
 }

@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{BlockType, CommitBlock, DescriptorBlock, Header, RevokeBlock};
+use stetfs_format::width::{low32, u64_as_usize, usize_as_u64};
 use stetfs_format::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_media::{
     Block, BlockDev, Cause, Class, Errno, JournalCopy, Layer, MediaError, Remap, RemapPair, Tag,
@@ -217,7 +218,7 @@ impl Snoop {
         if state.pending.is_empty() {
             return Ok(());
         }
-        let few = blocks.end - blocks.start <= state.touched.len() as u64;
+        let few = blocks.end - blocks.start <= usize_as_u64(state.touched.len());
         let is_touched = if few {
             blocks.clone().any(|block| state.touched.contains(&block))
         } else {
@@ -256,7 +257,7 @@ impl Snoop {
 
     /// Writes home what was to be remapped.
     fn copy(&self, state: &mut State) -> Result<(), MediaError> {
-        let sector = &mut state.copy.bytes_mut()[..self.sector as usize];
+        let sector = &mut state.copy.bytes_mut()[..u64_as_usize(self.sector)];
         for pair in &state.pending {
             self.below
                 .read_at(pair.journal * self.sector, sector, LOG_READ)?;
@@ -278,7 +279,7 @@ impl Snoop {
             self.superblock_written(state, offset, data);
             return Ok(());
         };
-        let touched = blocks_of(block_size, offset, data.len() as u64);
+        let touched = blocks_of(block_size, offset, usize_as_u64(data.len()));
         self.settle_touched(state, &touched)?;
         let is_log = state.number(touched.start).is_some();
         let tag = if is_log { LOG_TAG } else { tag };
@@ -290,13 +291,14 @@ impl Snoop {
             }
             if written < at.start {
                 let part = &data[written..at.start];
-                self.below.write_at(offset + written as u64, part, tag)?;
+                self.below
+                    .write_at(offset + usize_as_u64(written), part, tag)?;
             }
             written = at.end;
         }
         if written < data.len() {
             self.below
-                .write_at(offset + written as u64, &data[written..], tag)?;
+                .write_at(offset + usize_as_u64(written), &data[written..], tag)?;
         }
         state.forget(&touched);
         for (block, at) in whole_blocks(block_size, offset, data.len()) {
@@ -331,11 +333,11 @@ impl Snoop {
             state.stats.changed += 1;
             return Ok(false);
         }
-        let sectors = (content.len() as u64) / self.sector;
-        if state.pending.len() + sectors as usize > self.max_pairs {
+        let sectors = usize_as_u64(content.len()) / self.sector;
+        if state.pending.len() + u64_as_usize(sectors) > self.max_pairs {
             self.settle(state)?;
         }
-        if sectors as usize > self.max_pairs {
+        if u64_as_usize(sectors) > self.max_pairs {
             return Ok(false);
         }
         state.pending.extend((0..sectors).map(|n| RemapPair {
@@ -362,14 +364,14 @@ impl Snoop {
     }
 
     fn superblock_written(&self, state: &mut State, offset: u64, data: &[u8]) {
-        let end = offset + data.len() as u64;
-        let area = SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
+        let end = offset + usize_as_u64(data.len());
+        let area = SUPERBLOCK_OFFSET..SUPERBLOCK_OFFSET + usize_as_u64(SUPERBLOCK_SIZE);
         if offset >= area.end || end <= area.start {
             return;
         }
         let known = state.log.as_ref().map(|log| &log.identity);
         if offset <= area.start && area.end <= end {
-            let raw = &data[(area.start - offset) as usize..][..SUPERBLOCK_SIZE];
+            let raw = &data[u64_as_usize(area.start - offset)..][..SUPERBLOCK_SIZE];
             if Identity::decode(raw).as_ref() == known {
                 return;
             }
@@ -393,14 +395,14 @@ impl Snoop {
         self.settle_touched(&mut state, &blocks)?;
         below()?;
         state.forget(&blocks);
-        state.is_stale |= offset < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64;
+        state.is_stale |= offset < SUPERBLOCK_OFFSET + usize_as_u64(SUPERBLOCK_SIZE);
         Ok(())
     }
 }
 
 /// The blocks that a range of bytes touches.
 fn blocks_of(block_size: usize, offset: u64, len: u64) -> Range<u64> {
-    let size = block_size as u64;
+    let size = usize_as_u64(block_size);
     offset / size..(offset + len).div_ceil(size)
 }
 
@@ -410,11 +412,11 @@ fn whole_blocks(
     offset: u64,
     len: usize,
 ) -> impl Iterator<Item = (u64, Range<usize>)> {
-    let size = block_size as u64;
+    let size = usize_as_u64(block_size);
     let first = offset.div_ceil(size);
-    let end = (offset + len as u64) / size;
+    let end = (offset + usize_as_u64(len)) / size;
     (first..end).map(move |block| {
-        let at = (block * size - offset) as usize;
+        let at = u64_as_usize(block * size - offset);
         (block, at..at + block_size)
     })
 }
@@ -441,7 +443,7 @@ impl State {
             let start = blocks.start.max(extent.start.0);
             let end = blocks.end.min(extent.start.0 + u64::from(extent.len));
             for block in start..end {
-                self.table.written(at + (block - extent.start.0) as u32);
+                self.table.written(at + low32(block - extent.start.0));
             }
         }
     }
@@ -508,7 +510,7 @@ impl Layer for Snoop {
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let mut state = self.state.lock();
         if let Some(block_size) = state.log.as_ref().map(Log::block_size) {
-            let blocks = blocks_of(block_size, offset, out.len() as u64);
+            let blocks = blocks_of(block_size, offset, usize_as_u64(out.len()));
             self.settle_touched(&mut state, &blocks)?;
         }
         self.below.read_at(offset, out, tag)
@@ -519,7 +521,7 @@ impl Layer for Snoop {
         let mut at = offset;
         for part in parts {
             self.write(&mut state, at, part, tag)?;
-            at += part.len() as u64;
+            at += usize_as_u64(part.len());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! nothing later.
 
 use hashbrown::HashMap;
+use stetfs_format::width::{must_fit, u32_as_usize};
 
 /// What is known of a block of the log.
 #[derive(Clone, Copy, Default)]
@@ -48,7 +49,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(blocks: u32) -> Self {
-        let blocks = blocks.max(1) as usize;
+        let blocks = u32_as_usize(blocks.max(1));
         Self {
             entries: vec![Entry::default(); blocks].into(),
             // Room for as many again, so that what was removed never makes it grow.
@@ -64,7 +65,7 @@ impl Table {
     }
 
     pub(super) fn len(&self) -> u32 {
-        self.entries.len() as u32
+        must_fit(self.entries.len())
     }
 
     fn slot(&self, at: u32) -> u32 {
@@ -74,7 +75,7 @@ impl Table {
     /// The entry of a block of the log, emptied if it was another's or is of no more use.
     fn fresh(&mut self, at: u32) -> &mut Entry {
         let slot = self.slot(at);
-        let entry = &mut self.entries[slot as usize];
+        let entry = &mut self.entries[u32_as_usize(slot)];
         let is_old = entry.state == State::Committed;
         if entry.at != at || is_old {
             if is_old && self.by_home.get(&entry.home) == Some(&slot) {
@@ -92,7 +93,7 @@ impl Table {
     /// that writes it stays.
     pub(super) fn written(&mut self, at: u32) {
         let slot = self.slot(at);
-        if self.entries[slot as usize].at == at {
+        if self.entries[u32_as_usize(slot)].at == at {
             self.fresh(at).has_content = false;
         }
     }
@@ -118,7 +119,7 @@ impl Table {
     /// A transaction is committed.
     pub(super) fn commit(&mut self, tid: u32) {
         for slot in self.claimed.drain(..) {
-            let entry = &mut self.entries[slot as usize];
+            let entry = &mut self.entries[u32_as_usize(slot)];
             if entry.state != State::Claimed {
                 continue;
             }
@@ -132,14 +133,14 @@ impl Table {
             if let Some(older) = self.by_home.insert(home, slot)
                 && older != slot
             {
-                self.entries[older as usize].state = State::Unclaimed;
+                self.entries[u32_as_usize(older)].state = State::Unclaimed;
             }
         }
     }
 
     /// The newest committed copy of a home.
     pub(super) fn copy_of(&self, home: u64) -> Option<Copy> {
-        let entry = &self.entries[*self.by_home.get(&home)? as usize];
+        let entry = &self.entries[u32_as_usize(*self.by_home.get(&home)?)];
         Some(Copy {
             at: entry.at,
             crc: entry.crc,
@@ -149,7 +150,7 @@ impl Table {
     /// A home has its content, or needs it no more.
     pub(super) fn release(&mut self, home: u64) {
         if let Some(slot) = self.by_home.remove(&home) {
-            self.entries[slot as usize].state = State::Unclaimed;
+            self.entries[u32_as_usize(slot)].state = State::Unclaimed;
         }
     }
 }
