@@ -209,7 +209,8 @@ mod tests {
         let media = Media::new(left);
         let dev = media.shown_watched().expect("a device").home;
         let flags = [0, 1].into_iter();
-        let told = [(0, 2), (1, 3)].into_iter();
+        let told: [(Unit, Unit); 2] = [(0, 2), (1, 3)];
+        let told = told.into_iter();
         let told = told.filter(|(flag, _)| is_set(left, *flag));
         for unit in flags.chain(told.map(|(_, unit)| unit)) {
             let (at, tag) = (u64::from(unit) * UNIT, Tag::read(Class::Data));
