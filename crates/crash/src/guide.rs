@@ -208,11 +208,10 @@ mod tests {
     fn read_of(left: &Contents) -> UnitSet {
         let media = Media::new(left);
         let dev = media.shown_watched().expect("a device").home;
-        let flags = [0, 1].into_iter();
+        let flags: [Unit; 2] = [0, 1];
         let told: [(Unit, Unit); 2] = [(0, 2), (1, 3)];
-        let told = told.into_iter();
-        let told = told.filter(|(flag, _)| is_set(left, *flag));
-        for unit in flags.chain(told.map(|(_, unit)| unit)) {
+        let told = told.into_iter().filter(|(flag, _)| is_set(left, *flag));
+        for unit in flags.into_iter().chain(told.map(|(_, unit)| unit)) {
             let (at, tag) = (u64::from(unit) * UNIT, Tag::read(Class::Data));
             dev.read_at(at, &mut [0; UNIT as usize], tag)
                 .expect("a read");
