@@ -43,8 +43,10 @@ pub enum Kind {
     /// Persistent memory behind a processor's cache.
     Pmem,
     /// A NAND part with a flash translation layer, which is mounted whenever the home device is
-    /// asked for.
+    /// asked for: JFTL's, with pages of 512 bytes.
     Nand,
+    /// The same with pages of 16 KiB, of which the layer maps units of 4 KiB.
+    Nand16k,
 }
 
 impl Kind {
@@ -54,6 +56,20 @@ impl Kind {
             Self::Block => "block",
             Self::Pmem => "pmem",
             Self::Nand => "nand",
+            Self::Nand16k => "nand16k",
+        }
+    }
+
+    /// Whether it is a NAND part with a layer.
+    pub fn is_flash(self) -> bool {
+        matches!(self, Self::Nand | Self::Nand16k)
+    }
+
+    /// Bytes of the smallest piece that the home device on it takes.
+    pub fn sector(self) -> u32 {
+        match self {
+            Self::Block | Self::Pmem | Self::Nand => 512,
+            Self::Nand16k => 4096,
         }
     }
 }
@@ -62,9 +78,9 @@ impl FromStr for Kind {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> anyhow::Result<Self> {
-        let kinds = [Self::Block, Self::Pmem, Self::Nand];
+        let kinds = [Self::Block, Self::Pmem, Self::Nand, Self::Nand16k];
         let found = kinds.into_iter().find(|kind| kind.name() == name);
-        found.with_context(|| format!("there is no medium {name}: block, pmem or nand"))
+        found.with_context(|| format!("there is no medium {name}: block, pmem, nand or nand16k"))
     }
 }
 
@@ -92,7 +108,7 @@ impl Contents {
         let (kind, home) = &self.0[0];
         match kind {
             Kind::Block | Kind::Pmem => Ok(home.clone()),
-            Kind::Nand => flash::volume_on(home),
+            Kind::Nand | Kind::Nand16k => flash::volume_on(home),
         }
     }
 
@@ -157,7 +173,7 @@ pub(super) fn units_of(image: &Image) -> u64 {
 enum Medium {
     Block(Arc<SimDev>),
     Pmem(Arc<SimPmem>),
-    Nand(Arc<NandSim>),
+    Nand(Kind, Arc<NandSim>),
 }
 
 /// Simulated media on one supply, all with a tape.
@@ -193,7 +209,10 @@ impl Media {
                     let pmem = SimPmemOptions::default().build_on(&rig, image.clone());
                     Medium::Pmem(Arc::new(pmem))
                 }
-                Kind::Nand => Medium::Nand(Arc::new(NandSim::from_image(&rig, image.clone())?)),
+                Kind::Nand | Kind::Nand16k => {
+                    let part = NandSim::from_image(&rig, image.clone())?;
+                    Medium::Nand(*kind, Arc::new(part))
+                }
             })
         };
         let none = UnitSet::new(contents.units());
@@ -221,7 +240,7 @@ impl Media {
         let home: Arc<dyn BlockDev> = match &self.media[0] {
             Medium::Block(dev) => dev.clone(),
             Medium::Pmem(pmem) => Arc::new(PmemDev::new(pmem.clone())),
-            Medium::Nand(nand) => Arc::new(mount(nand.clone())?),
+            Medium::Nand(_, nand) => Arc::new(mount(nand.clone())?),
         };
         let nvm = self.nvm().map(|pmem| pmem.clone() as Arc<dyn Pmem>);
         Ok(stetfs::Media { home, nvm })
@@ -240,7 +259,7 @@ impl Media {
         };
         let home: Arc<dyn BlockDev> = match &self.media[0] {
             Medium::Pmem(pmem) => Arc::new(PmemDev::new(memory(pmem))),
-            Medium::Block(_) | Medium::Nand(_) => Arc::new(HandingDev {
+            Medium::Block(_) | Medium::Nand(..) => Arc::new(HandingDev {
                 dev: self.shown()?.home,
                 turns: turns.clone(),
             }),
@@ -261,7 +280,7 @@ impl Media {
                 let watched = WatchedPmem::new(pmem.clone(), watch(0));
                 Arc::new(PmemDev::new(Arc::new(watched)))
             }
-            Medium::Nand(nand) => {
+            Medium::Nand(_, nand) => {
                 let watched = WatchedNand::new(nand.clone(), watch(0));
                 Arc::new(mount(Arc::new(watched))?)
             }
@@ -278,7 +297,7 @@ impl Media {
     fn nvm(&self) -> Option<&Arc<SimPmem>> {
         self.media[1..].iter().find_map(|medium| match medium {
             Medium::Pmem(pmem) => Some(pmem),
-            Medium::Block(_) | Medium::Nand(_) => None,
+            Medium::Block(_) | Medium::Nand(..) => None,
         })
     }
 
@@ -290,7 +309,7 @@ impl Media {
         match &self.media[medium] {
             Medium::Block(dev) => dev.inject(fault),
             Medium::Pmem(pmem) => pmem.inject(fault),
-            Medium::Nand(nand) => nand.inject(fault),
+            Medium::Nand(_, nand) => nand.inject(fault),
         }
     }
 
@@ -299,7 +318,7 @@ impl Media {
         self.media.iter().for_each(|medium| match medium {
             Medium::Block(dev) => dev.heal(),
             Medium::Pmem(pmem) => pmem.heal(),
-            Medium::Nand(nand) => nand.heal(),
+            Medium::Nand(_, nand) => nand.heal(),
         });
     }
 
@@ -309,7 +328,7 @@ impl Media {
         let of = |medium: &Medium| match medium {
             Medium::Block(dev) => (dev.faults_struck(), dev.requests()),
             Medium::Pmem(pmem) => (pmem.faults_struck(), pmem.requests()),
-            Medium::Nand(nand) => (nand.faults_struck(), nand.requests()),
+            Medium::Nand(_, nand) => (nand.faults_struck(), nand.requests()),
         };
         self.media.iter().map(of).collect()
     }
@@ -329,7 +348,7 @@ impl Media {
         let content = |medium: &Medium| match medium {
             Medium::Block(dev) => (Kind::Block, dev.newest()),
             Medium::Pmem(pmem) => (Kind::Pmem, pmem.newest()),
-            Medium::Nand(nand) => (Kind::Nand, nand.image()),
+            Medium::Nand(kind, nand) => (*kind, nand.image()),
         };
         Contents(self.media.iter().map(content).collect())
     }
@@ -339,7 +358,7 @@ impl Media {
         let tape = |medium: &Medium| match medium {
             Medium::Block(dev) => TapeOf::Plain(Kind::Block, dev.tape()),
             Medium::Pmem(pmem) => TapeOf::Plain(Kind::Pmem, pmem.tape()),
-            Medium::Nand(nand) => TapeOf::Nand(nand.tape()),
+            Medium::Nand(kind, nand) => TapeOf::Nand(*kind, nand.tape()),
         };
         Tapes::new(self.media.iter().map(tape).collect())
     }

@@ -12,6 +12,7 @@ use stetfs_media::Image;
 use stetfs_media::nand::{NandCrashPoint, NandCrashPoints, NandTape, Outcome};
 use stetfs_media::sim::{Atom, CrashPoint, CrashPoints, Entry, Keep, Tape};
 
+use super::flash;
 use super::media::{Contents, Kind, UNIT, Unit, units_of};
 
 /// The tape of a medium.
@@ -20,14 +21,14 @@ pub(super) enum TapeOf {
     /// Of a block device or of memory.
     Plain(Kind, Tape),
     /// Of a NAND part.
-    Nand(NandTape),
+    Nand(Kind, NandTape),
 }
 
 impl TapeOf {
     fn numbers(&self) -> &[u64] {
         match self {
             Self::Plain(_, tape) => tape.numbers(),
-            Self::Nand(tape) => tape.numbers(),
+            Self::Nand(_, tape) => tape.numbers(),
         }
     }
 
@@ -35,14 +36,14 @@ impl TapeOf {
     fn units(&self) -> Option<u64> {
         match self {
             Self::Plain(_, tape) => Some(units_of(tape.start())),
-            Self::Nand(_) => None,
+            Self::Nand(..) => None,
         }
     }
 
     fn points(&self) -> Points {
         match self {
             Self::Plain(kind, tape) => Points::Plain(*kind, Box::new(tape.crash_points())),
-            Self::Nand(tape) => Points::Nand(Box::new(tape.crash_points())),
+            Self::Nand(kind, tape) => Points::Nand(*kind, Box::new(tape.crash_points())),
         }
     }
 }
@@ -50,14 +51,14 @@ impl TapeOf {
 /// The moments of a tape, one after the other.
 enum Points {
     Plain(Kind, Box<CrashPoints>),
-    Nand(Box<NandCrashPoints>),
+    Nand(Kind, Box<NandCrashPoints>),
 }
 
 impl Points {
     fn at(&mut self, moment: u64) -> PointOf {
         match self {
             Self::Plain(kind, points) => PointOf::Plain(*kind, points.at_moment(moment)),
-            Self::Nand(points) => PointOf::Nand(Box::new(points.at_moment(moment))),
+            Self::Nand(kind, points) => PointOf::Nand(*kind, Box::new(points.at_moment(moment))),
         }
     }
 }
@@ -65,7 +66,7 @@ impl Points {
 /// A medium at a moment.
 enum PointOf {
     Plain(Kind, CrashPoint),
-    Nand(Box<NandCrashPoint>),
+    Nand(Kind, Box<NandCrashPoint>),
 }
 
 impl PointOf {
@@ -73,18 +74,20 @@ impl PointOf {
     fn atoms(&self) -> usize {
         match self {
             Self::Plain(_, point) => point.atoms().len(),
-            Self::Nand(point) => point.outcomes().len() - 1,
+            Self::Nand(_, point) => point.outcomes().len() - 1,
         }
     }
 
     fn left(&self, keep: impl Fn(usize) -> bool) -> (Kind, Image) {
         match self {
             Self::Plain(kind, point) => (*kind, point.image(keep)),
-            Self::Nand(point) => {
+            Self::Nand(kind, point) => {
                 let outcomes = point.outcomes();
                 let last = (1..outcomes.len()).rev().find(|n| keep(n - 1));
                 let outcome = outcomes[last.unwrap_or(0)];
-                (Kind::Nand, point.crash(outcome).image())
+                let nand = point.crash(outcome);
+                flash::settle(*kind, &nand);
+                (*kind, nand.image())
             }
         }
     }
@@ -221,7 +224,7 @@ impl Moment<'_> {
                     let those = point.relevant_atoms().into_iter();
                     those.for_each(|n| add(n, What::Atom(atoms[n])));
                 }
-                PointOf::Nand(point) => {
+                PointOf::Nand(_, point) => {
                     let endings = point.outcomes().iter().skip(1).enumerate();
                     endings.for_each(|(n, way)| add(n, What::Ending(point.position(), *way)));
                 }
@@ -339,7 +342,7 @@ impl Moment<'_> {
     fn describe_ending(&self, entry: usize, way: Outcome) -> Option<String> {
         self.tapes.tapes.iter().find_map(|tape| match tape {
             TapeOf::Plain(..) => None,
-            TapeOf::Nand(tape) => Some(format!("{}: {way}", tape.entries()[entry])),
+            TapeOf::Nand(_, tape) => Some(format!("{}: {way}", tape.entries()[entry])),
         })
     }
 }

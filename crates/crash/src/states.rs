@@ -107,7 +107,7 @@ impl Effort {
                 (false, _) => (16, 256),
             };
             // A state on flash costs two mounts of the layer.
-            let is_costly = target.home == Kind::Nand && workload.operations() > 1;
+            let is_costly = target.home.is_flash() && workload.operations() > 1;
             let moments = match is_costly && !workload.is_long() {
                 true => 6,
                 false => moments,

@@ -113,17 +113,25 @@ impl Target {
     /// # Errors
     /// The scheme cannot be on it.
     pub fn on(self, home: Medium) -> Result<Self> {
-        let scheme = self.scheme;
-        for (needs, what, kind) in [
-            (scheme.needs_pmem, "byte-addressable memory", Medium::Pmem),
-            (scheme.needs_remap, "a device that remaps", Medium::Nand),
+        let (scheme, medium) = (self.scheme, home.name());
+        for (needs, what, has) in [
+            (
+                scheme.needs_pmem,
+                "byte-addressable memory",
+                home == Medium::Pmem,
+            ),
+            (scheme.needs_remap, "a device that remaps", home.is_flash()),
         ] {
-            let (name, medium) = (scheme.name, kind.name());
-            ensure!(
-                !needs || home == kind,
-                "scheme {name} needs {what}: {medium}"
-            );
+            let name = scheme.name;
+            ensure!(!needs || has, "scheme {name} needs {what}: {medium}");
         }
+        let (volume, sector) = (self.volume, home.sector());
+        ensure!(
+            volume.block >= sector,
+            "volume {} has blocks of {} bytes, and medium {medium} units of {sector}: ext4-4k",
+            volume.name,
+            volume.block
+        );
         Ok(Self { home, ..self })
     }
 
@@ -175,7 +183,7 @@ impl Target {
         }
         let home = match self.home {
             Medium::Block | Medium::Pmem => image,
-            Medium::Nand => flash::part_with(&image)?,
+            kind @ (Medium::Nand | Medium::Nand16k) => flash::part_with(kind, &image)?,
         };
         let mut contents = vec![(self.home, home)];
         if self.scheme.nvm.is_some() {

@@ -207,6 +207,21 @@ fn volumes_on_flash() {
     on("jbd2", "writeback", EXT4_1K, &[LogAndReplace]);
 }
 
+/// The same on a part with pages of 16 KiB: what waits in a controller's memory for its page to be
+/// full is programmed by its capacitors, and the rest of the page is lost until the next erase.
+#[test]
+fn volumes_on_flash_in_units() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let on = |text: &str, script: Script| {
+        let target: Target = text.parse().expect("a target");
+        assert_eq!(target.to_string(), text);
+        assert_survives(&target, scripts(EXT4_4K, &[script]));
+    };
+    on("jftl journal ext4-4k@nand16k", Script::LogAndReplace);
+    on("jftl ordered ext4-4k@nand16k", Script::Revokes);
+    on("jbd2 journal ext4-4k@nand16k", Script::LogAndReplace);
+}
+
 /// Caches in memory beside the device, so small that they evict.
 #[test]
 fn caches() {

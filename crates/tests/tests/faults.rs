@@ -145,9 +145,9 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
     for nth in (rng.below(step)..requests).step_by(step as usize) {
         let fault = match (kind, rng.below(4)) {
             // A page that cannot be read is lost, whatever was promised of it.
-            (Kind::Nand, 0) => Fault::nth(Write, nth / 2).times(2),
-            (Kind::Nand, 1) => Fault::nth(Erase, nth % 8),
-            (Kind::Nand, _) => Fault::nth(Write, nth / 2),
+            (Kind::Nand | Kind::Nand16k, 0) => Fault::nth(Write, nth / 2).times(2),
+            (Kind::Nand | Kind::Nand16k, 1) => Fault::nth(Erase, nth % 8),
+            (Kind::Nand | Kind::Nand16k, _) => Fault::nth(Write, nth / 2),
             (_, 0) => Fault::nth_of_any(nth).for_good(),
             (Kind::Block, 1) => Fault::nth_of_any(nth).failing(Failure::Torn { sectors: 1 }),
             // A line that has gone bad, and is not written either.
