@@ -168,7 +168,7 @@ bugs! {
     OldestCopy "oldest-copy" "replay of the oldest copy of a block": "jbd2" "journal";
     MissingReplayFlush "missing-replay-flush"
         "log marked empty before the replayed blocks are durable":
-        "jbd2" "journal", "shortcut" "-", "shadow" "-";
+        "jbd2" "journal", "shortcut" "-";
     UnloggedGroupDesc "unlogged-group-desc" "group descriptors not journaled":
         "jbd2" "journal", "shortcut" "-";
     EarlyFsync "early-fsync" "fsync returns before the commit": "jbd2" "journal", "shortcut" "-";
