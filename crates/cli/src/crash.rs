@@ -26,7 +26,7 @@ use stetfs_testkit::world::text::VERBS;
 
 mod shown;
 
-use crate::args::{Crash, CrashCommand, CrashMerge};
+use crate::args::{Crash, CrashCommand, CrashMerge, Ops};
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -165,8 +165,16 @@ fn plan(args: &Crash, target: Target) -> Result<Plan> {
     };
     let nothing =
         args.ops.is_empty() && args.random == 0 && args.workload.is_empty() && !args.scripts;
+    let (mut lengths, mut ace) = (Vec::new(), Vec::new());
+    for ops in &args.ops {
+        match ops {
+            Ops::Own(length) => lengths.push(*length),
+            Ops::Ace(bounds) => ace.push(*bounds),
+        }
+    }
     let choice = Choice {
-        lengths: if nothing { vec![1] } else { args.ops.clone() },
+        lengths: if nothing { vec![1] } else { lengths },
+        ace,
         sample,
         random: args.random,
         scripts: args.scripts,
@@ -319,7 +327,8 @@ Examples:
   stetfs crash --workload mine.txt --json -        your own workload
   stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on
   stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
-  stetfs crash merge [1-4].json                    the sum of the four reports",
+  stetfs crash merge [1-4].json                    the sum of the four reports
+  stetfs crash --ops ace2 --shard 1/1000           223 of ACE's sequences of two",
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
     )

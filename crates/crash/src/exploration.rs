@@ -99,9 +99,9 @@ impl Shard {
     /// So many at most.
     const MOST: u64 = 10_000;
 
-    /// Whether the workload is of this part.
-    pub fn has(&self, workload: &Workload) -> bool {
-        workload.key() % self.of == self.number - 1
+    /// Whether the workload with this key is of this part.
+    pub fn has(&self, key: u64) -> bool {
+        key % self.of == self.number - 1
     }
 }
 
@@ -166,9 +166,17 @@ impl fmt::Display for Shards {
     }
 }
 
-/// Numbers with commas.
+/// Ascending numbers with commas, runs of three and more as `5-9`.
 pub fn listed<'a>(numbers: impl Iterator<Item = &'a u64>) -> String {
-    numbers.map(u64::to_string).collect::<Vec<_>>().join(",")
+    let numbers: Vec<u64> = numbers.copied().collect();
+    let mut out: Vec<String> = Vec::new();
+    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
+        match run {
+            [first, _, .., last] => out.push(format!("{first}-{last}")),
+            few => out.extend(few.iter().map(u64::to_string)),
+        }
+    }
+    out.join(",")
 }
 
 /// A number with its thousands apart.
@@ -198,26 +206,34 @@ pub struct Orders {
     pub overlap_seeds: u64,
 }
 
-impl Orders {
-    fn of(workloads: &[Workload]) -> Self {
-        let (mut kinds, mut seeds) = (BTreeMap::<_, [bool; 3]>::new(), BTreeSet::new());
-        for workload in workloads {
-            let text = workload.clone().in_order(Order::InOrder).to_string();
-            let kind = match workload.order {
-                Order::InOrder => 0,
-                Order::EachHandle => 1,
-                Order::Overlap(seed) => {
-                    seeds.insert(seed);
-                    2
-                }
-            };
-            kinds.entry((&workload.name, text)).or_default()[kind] = true;
-        }
-        let some_only = kinds.values().filter(|kinds| kinds.contains(&false));
-        Self {
-            workloads: kinds.len() as u64,
+/// In which kinds of orders each workload was to be carried out.
+#[derive(Default)]
+struct Kinds {
+    /// In-order, each-handle, overlapping; by the key in-order.
+    of: BTreeMap<u64, [bool; 3]>,
+    seeds: BTreeSet<u64>,
+}
+
+impl Kinds {
+    fn note(&mut self, workload: &Workload) {
+        let kind = match workload.order {
+            Order::InOrder => 0,
+            Order::EachHandle => 1,
+            Order::Overlap(seed) => {
+                self.seeds.insert(seed);
+                2
+            }
+        };
+        let key = workload.clone().in_order(Order::InOrder).key();
+        self.of.entry(key).or_default()[kind] = true;
+    }
+
+    fn orders(&self) -> Orders {
+        let some_only = self.of.values().filter(|kinds| kinds.contains(&false));
+        Orders {
+            workloads: self.of.len() as u64,
             in_some_only: some_only.count() as u64,
-            overlap_seeds: seeds.len() as u64,
+            overlap_seeds: self.seeds.len() as u64,
         }
     }
 }
@@ -245,13 +261,21 @@ impl Plan {
         shard: Shard,
     ) -> Self {
         let names = own.iter().map(Workload::title).collect();
-        let mut chosen = choice.workloads(&target.volume);
-        let own = own.into_iter().flat_map(|w| w.in_each(&choice.orders));
+        // Of workloads of other shards nothing is kept but numbers.
+        let (mut keys, mut kinds) = (BTreeSet::new(), Kinds::default());
+        let mut workloads = Vec::new();
+        let mut take = |workload: Workload| {
+            // What was chosen twice is done once.
+            let key = workload.key();
+            if keys.insert(key) {
+                kinds.note(&workload);
+                workloads.extend(shard.has(key).then_some(workload));
+            }
+        };
         // Those that the user named come first.
-        chosen.workloads.splice(..0, own);
-        // What was chosen twice is done once.
-        let mut keys = BTreeSet::new();
-        chosen.workloads.retain(|w| keys.insert(w.key()));
+        let own = own.into_iter().flat_map(|w| w.in_each(&choice.orders));
+        own.for_each(&mut take);
+        let left_out = choice.each(&target.volume, &mut take);
         let of_all = keys.iter().flat_map(|key| key.to_le_bytes());
         let asked = Asked {
             version: VERSION,
@@ -266,16 +290,14 @@ impl Plan {
                 stetfs_testkit::world::tree::hash(&of_all.collect::<Vec<_>>())
             ),
         };
-        let orders = Orders::of(&chosen.workloads);
-        chosen.workloads.retain(|w| shard.has(w));
         Self {
             target,
-            workloads: chosen.workloads,
+            workloads,
             asked,
             shards: shard.into(),
-            orders,
-            impossible: chosen.impossible,
-            not_drawn: chosen.not_drawn,
+            orders: kinds.orders(),
+            impossible: left_out.impossible,
+            not_drawn: left_out.not_drawn,
         }
     }
 
@@ -582,6 +604,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn runs_of_numbers_are_short() {
+        let text = |numbers: &[u64]| listed(numbers.iter());
+        assert_eq!(text(&[1, 2]), "1,2");
+        assert_eq!(text(&[1, 3, 4, 5, 9, 10, 12]), "1,3-5,9,10,12");
+        assert_eq!(text(&[]), "");
+    }
+
+    #[test]
     fn orders_are_counted() {
         let workload = |name: &str, order| {
             let workload = Workload::parse(name, "create f; sync").expect("a workload");
@@ -590,7 +620,9 @@ mod tests {
         let (overlap, some) = (Order::Overlap, [Order::InOrder, Order::EachHandle]);
         let all = [some[0], some[1], overlap(1), overlap(9)].map(|order| workload("all", order));
         let some = some.map(|order| workload("some", order));
-        let orders = Orders::of(&[&all[..], &some[..]].concat());
+        let mut kinds = Kinds::default();
+        all.iter().chain(&some).for_each(|w| kinds.note(w));
+        let orders = kinds.orders();
         assert_eq!(
             (orders.workloads, orders.in_some_only, orders.overlap_seeds),
             (2, 1, 2)

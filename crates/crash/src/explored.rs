@@ -73,6 +73,7 @@ impl Row {
                     options,
                     choice: Choice {
                         lengths: lengths.to_vec(),
+                        ace: Vec::new(),
                         sample: Sample {
                             pairs: 100,
                             triples: 1000,

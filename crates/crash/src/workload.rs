@@ -1,10 +1,11 @@
 //! What is done before the power goes off: a setup, which is synced and not cut, and the operations
 //! that are.
 //!
-//! As text: operations, one a line or separated by `;` (the verbs of [`stetfs_testkit::world::text`]),
-//! comments after `#`. Lines before `begin` are the setup; `setup standard` is that of the
-//! enumerated sequences. Without either, the power is cut from the mount on. `order each-handle`
-//! and `order overlap7` say in which order it is carried out ([`Order`]).
+//! As text: operations, one a line or separated by `;` (the verbs of
+//! [`text`](stetfs_testkit::world::text)), comments after `#`. Lines before `begin` are the setup;
+//! `setup standard` is that of the enumerated sequences. Without either, the power is cut from the
+//! mount on. `order each-handle` and `order overlap7` say in which order it is carried out
+//! ([`Order`]).
 
 use std::fmt;
 

@@ -2,11 +2,13 @@
 
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueHint};
 use stetfs_crash::campaign::Budget;
 use stetfs_crash::exploration::Shard;
 use stetfs_crash::turns::Order;
+use stetfs_crash::workloads::ace::Bounds;
 
 /// Explore power cuts: the states that a crash can leave, recovered and judged
 ///
@@ -41,10 +43,11 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "MEDIUM")]
     pub(crate) media: Option<String>,
     /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the
-    /// others; 3, a sample
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_length)]
-    pub(crate) ops: Vec<usize>,
-    /// Run one in N of the sequences of two outside the core vocabulary; 0: none
+    /// others; 3, a sample. Or a whole list within the bounds of CrashMonkey's ACE: ace1, ace2,
+    /// ace3-data, ace3-metadata, ace3-nested; beyond ace1 with --shard
+    #[arg(long, value_name = "N|LIST", value_delimiter = ',')]
+    pub(crate) ops: Vec<Ops>,
+    /// Run one in N of the sequences of two outside the core vocabulary; 0: none; 1: all
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) share: u64,
     /// Number of sequences of three
@@ -122,9 +125,23 @@ pub(crate) struct CrashMerge {
     pub(crate) json: Option<PathBuf>,
 }
 
-fn parse_length(text: &str) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|n| (1..=3).contains(n))
-        .ok_or_else(|| "1, 2 or 3".to_owned())
+/// Sequences that are enumerated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ops {
+    /// Of so many operations of the lab's own vocabulary.
+    Own(usize),
+    /// Within the bounds of ACE.
+    Ace(Bounds),
+}
+
+impl FromStr for Ops {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let length = text.parse().ok().filter(|n| (1..=3).contains(n));
+        let own = length.map(Self::Own);
+        let lists = Bounds::ALL.map(Bounds::name).join(", ");
+        let parsed = own.or_else(|| text.parse().ok().map(Self::Ace));
+        parsed.ok_or_else(|| format!("1, 2 or 3, or {lists}"))
+    }
 }

@@ -84,6 +84,7 @@ mod tests {
     fn choice() -> Choice {
         Choice {
             lengths: vec![1, 3],
+            ace: Vec::new(),
             sample: SAMPLE,
             random: 4,
             scripts: true,

@@ -3,11 +3,13 @@
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
 //!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
 //! - [`sequences`]: all sequences of one operation, of two, samples of three.
+//! - [`ace`]: the sequences within ACE's own bounds, up to 1.5 million in a list.
 //! - [`script`]: long workloads by their names.
 //! - `corners`: those among them that have a mistake in mind.
 //! - [`patterns`]: how postmark and SQLite write.
 //! - `mixture`: in which order they are run.
 
+pub mod ace;
 mod corners;
 mod mixture;
 pub mod patterns;
@@ -17,6 +19,7 @@ pub mod vocabulary;
 
 use serde::{Deserialize, Serialize};
 
+use ace::Bounds;
 use script::Script;
 use sequences::{Sample, sequences};
 use stetfs_testkit::image::Variety;
@@ -29,6 +32,9 @@ use super::workload::Workload;
 pub struct Choice {
     /// Sequences of so many actions (1, 2, 3).
     pub lengths: Vec<usize>,
+    /// The lists within these bounds.
+    #[serde(default)]
+    pub ace: Vec<Bounds>,
     /// Which of those of two and three.
     pub sample: Sample,
     /// So many random streams; their seeds count up from the sample's.
@@ -52,6 +58,8 @@ pub struct Chosen {
 
 impl Choice {
     /// The workloads for this variety of volume: of each kind some, wherever a budget ends them.
+    /// Those of [`ace`](Self::ace), which may be too many to be held, come one by one by
+    /// [`Self::each`].
     pub fn workloads(&self, volume: &Variety) -> Chosen {
         let mut chosen = Chosen::default();
         let mut kinds = Vec::new();
@@ -69,6 +77,22 @@ impl Choice {
         let written = Script::WRITTEN.into_iter().filter(|_| self.scripts);
         kinds.extend([long(written.collect()), long(random.collect())]);
         chosen.workloads = mixture::mixed(kinds, &self.orders, self.sample.seed);
+        chosen
+    }
+
+    /// Hands out all workloads, one after the other; the rest of what it gives are counts.
+    pub fn each(&self, volume: &Variety, mut take: impl FnMut(Workload)) -> Chosen {
+        let mut chosen = self.workloads(volume);
+        chosen.workloads.drain(..).for_each(&mut take);
+        for bounds in &self.ace {
+            let left_out = bounds.each(volume.rules(), |workload| {
+                workload
+                    .in_each(&self.orders)
+                    .into_iter()
+                    .for_each(&mut take);
+            });
+            chosen.impossible += left_out.impossible;
+        }
         chosen
     }
 }

@@ -1,5 +1,5 @@
-//! `stetfs-lab`, which `stetfs lab` runs: the papers' experiments with a command line. It fails when
-//! an experiment could not be run; what does not hold of a paper's claims is a result like any
+//! `stetfs-lab`, which `stetfs lab` runs: the papers' experiments with a command line. It fails
+//! when an experiment could not be run; what does not hold of a paper's claims is a result like any
 //! other.
 #![forbid(unsafe_code)]
 

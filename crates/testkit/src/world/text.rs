@@ -85,7 +85,7 @@ pub const VERBS: [Verb; 37] = [
 ];
 
 /// The slot for operations that name a path where a slot could stand.
-const SCRATCH_SLOT: u8 = SLOTS - 1;
+pub const SCRATCH_SLOT: u8 = SLOTS - 1;
 
 /// Whether a byte of a word stands for itself.
 fn is_plain(byte: u8) -> bool {
