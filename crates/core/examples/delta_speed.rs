@@ -193,7 +193,8 @@ fn commit(args: &Args) {
             .expect("the file"),
     );
     let home: Arc<RamDev> = Arc::new(volume());
-    let has_nvm = options.scheme == "dj";
+    let scheme = stetfs_schemes::find(&options.scheme).expect("a scheme");
+    let has_nvm = scheme.about.nvm.is_some();
     let media = Media {
         home: home.clone(),
         nvm: has_nvm.then(|| nvm.clone()),

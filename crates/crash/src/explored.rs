@@ -12,35 +12,19 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
+use stetfs_schemes::for_use;
 
-use crate::exploration::{BUILD, Exploration, Plan, Shard, grouped};
 use crate::report::{Counts, Violation};
 use crate::states::Effort;
+use crate::target::Target;
 use crate::turns::Order;
 use crate::workloads::Choice;
 use crate::workloads::sequences::Sample;
 use stetfs_testkit::document;
 
-const TARGETS: [(&str, &str); 18] = [
-    ("jbd2-journal", "jbd2 journal ext4-1k"),
-    ("jbd2-ordered", "jbd2 ordered ext4-1k"),
-    ("jbd2-writeback", "jbd2 writeback ext4-1k"),
-    ("jbd2-async", "jbd2 journal,journal_async_commit ext4-1k"),
-    ("shortcut-blk", "shortcut -,variant=blk ext4-1k"),
-    ("shortcut-blk-s", "shortcut -,variant=blk-s ext4-1k"),
-    ("shortcut-diff", "shortcut -,variant=diff ext4-1k"),
-    ("shortcut-adp-s", "shortcut -,variant=adp-s ext4-1k"),
-    ("jftl-journal", "jftl journal ext4-1k"),
-    ("jftl-journal-off", "jftl journal,remap=off ext4-1k"),
-    ("jftl-ordered", "jftl ordered ext4-1k"),
-    ("jftl-ordered-off", "jftl ordered,remap=off ext4-1k"),
-    ("dj-journal", "dj journal ext4-1k"),
-    ("dj-ordered", "dj ordered ext4-1k"),
-    ("ubj", "ubj - ext4-1k"),
-    ("ubj-range", "ubj -,cow=range ext4-1k"),
-    ("tinca", "tinca - ext4-1k"),
-    ("spindle", "spindle - ext4-1k"),
-];
+use crate::exploration::{BUILD, Exploration, Plan, Shard, grouped};
+use stetfs_testkit::ground;
+use stetfs_testkit::image::EXT4_1K;
 
 /// What is run: its name, how the command is told, lengths of sequences, and whether the scripts.
 const CHOICES: [(&str, &str, &[usize], bool); 2] = [
@@ -54,11 +38,21 @@ pub struct Row {
     /// The name of the row, and of its file.
     pub id: String,
     /// What is judged.
-    pub target: &'static str,
+    pub target: String,
     /// The options of `stetfs crash`.
     pub options: &'static str,
     /// Which workloads.
     pub choice: Choice,
+}
+
+/// What is explored, by its name: of each scheme that promises something, each trial with an order
+/// of writes of its own.
+fn targets() -> impl Iterator<Item = (&'static str, String)> {
+    let atomic = for_use().iter().filter(|scheme| scheme.about.atomic);
+    atomic.flat_map(|scheme| {
+        let target = |trial: &_| Target::of(scheme, trial, EXT4_1K).to_string();
+        ground::orders(scheme).map(move |trial| (trial.name, target(trial)))
+    })
 }
 
 impl Row {
@@ -67,7 +61,7 @@ impl Row {
         CHOICES
             .iter()
             .flat_map(|(choice, options, lengths, scripts)| {
-                TARGETS.iter().map(move |(name, target)| Self {
+                targets().map(move |(name, target)| Self {
                     id: format!("{name}-{choice}"),
                     target,
                     options,

@@ -137,7 +137,7 @@ impl Subject {
     fn run(&mut self, media: &Media, steps: &mut Steps) -> Result<(), (Fault, anyhow::Error)> {
         let recovery = |error: anyhow::Error| (Fault::Recovery, error);
         let shown = media.shown_watched().map_err(recovery)?;
-        let options = self.target.options();
+        let options = self.target.judging_options();
         let (mut library, _) = Library::mount_as_it_is(shown.clone(), options.clone())
             .context("mounting what was left")
             .map_err(recovery)?;

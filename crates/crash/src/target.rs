@@ -8,7 +8,7 @@ use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::Image;
-use stetfs_scheme::{About, DataMode};
+use stetfs_scheme::{About, DataMode, Ground, Registration, Trial};
 use stetfs_schemes::{SCHEMES, find};
 
 use super::flash;
@@ -99,6 +99,24 @@ impl Target {
         })
     }
 
+    /// What a trial of this scheme is run on, on a variety of volume.
+    ///
+    /// # Panics
+    /// It is on a ground that is not simulated.
+    pub fn of(scheme: &Registration, trial: &Trial, volume: Variety) -> Self {
+        let (mode, more) = trial.parts();
+        let words: Vec<_> = std::iter::once(mode.unwrap_or("-")).chain(more).collect();
+        let target = Self::new(scheme.about.name, Some(&words.join(",")), volume);
+        let home = match trial.ground {
+            Ground::Block | Ground::Nvram | Ground::NvmCache => Medium::Block,
+            Ground::Memory => Medium::Pmem,
+            Ground::Flash => Medium::Nand,
+            Ground::Reflink => panic!("{trial}: there is no simulated file system with reflinks"),
+        };
+        let target = target.and_then(|target| target.on(home));
+        target.unwrap_or_else(|error| panic!("{trial}: {error:#}"))
+    }
+
     /// What the scheme is for.
     fn usual_home(scheme: &About) -> Medium {
         match (scheme.needs_pmem, scheme.needs_remap) {
@@ -158,6 +176,15 @@ impl Target {
         }
     }
 
+    /// The same for a mount after which the volume is judged: an unmount leaves nothing in the
+    /// memory beside it.
+    pub fn judging_options(&self) -> MountOptions {
+        let mut options = self.options();
+        let kept = |(name, _): &(String, String)| *name == "keep-cache";
+        options.scheme_options.retain(|option| !kept(option));
+        options
+    }
+
     /// A fresh volume of 12 MiB with the base directory, a file that takes most of the blocks, and
     /// little room to grow: the resize inode's blocks would only be checked again and again. Free
     /// blocks hold what was in them before, so that it shows when it is taken for content. Nothing
@@ -194,7 +221,7 @@ impl Target {
             contents.push((Medium::Pmem, Image::new(bytes)));
         }
         let media = Media::new(&Contents::new(contents));
-        let (mut library, _) = Library::mount(media.shown()?, self.options())?;
+        let (mut library, _) = Library::mount(media.shown()?, self.judging_options())?;
         fill(library.fs()).context("filling the volume")?;
         leave_stale_data(library.fs()).context("writing into free blocks")?;
         library.unmount()?;

@@ -39,7 +39,7 @@ fn each_report_is_of_its_row() {
         let asked = store.read(&name).expect("a report").exploration.asked;
         assert_eq!(
             (asked.target.as_str(), &asked.choice, asked.effort),
-            (row.target, &row.choice, row.effort()),
+            (row.target.as_str(), &row.choice, row.effort()),
             "{name}"
         );
     }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use stetfs_crash::campaign::Campaign;
 use stetfs_crash::lies::{Liar, Lie};
-use stetfs_crash::media::Kind;
 use stetfs_crash::record::Front;
 use stetfs_crash::report::{Counts, Fault, Report};
 use stetfs_crash::states::Effort;
@@ -20,6 +19,9 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
 use stetfs_crash::workloads::sequences::{Sample, sequences};
 use stetfs_media::Cause;
+use stetfs_scheme::Ground;
+use stetfs_schemes::{each_example, each_scheme, find};
+use stetfs_testkit::ground::simulated;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety};
 use stetfs_testkit::skip_unless;
@@ -52,13 +54,6 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
     campaign
         .run(&|_| {})
         .unwrap_or_else(|error| panic!("{target}: {error:#}"))
-}
-
-/// The same on a volume of the usual shape.
-fn survives(scheme: &str, mode: Option<&str>, volume: Variety, workloads: Vec<Workload>) {
-    let target = Target::new(scheme, mode, volume).expect("a target");
-    let counts = assert_survives(&target, workloads);
-    assert!(counts.nested > 0 && counts.audits > 0, "{counts:?}");
 }
 
 /// Explores workloads; every state must be right.
@@ -103,111 +98,73 @@ fn some_sequences(volume: Variety) -> Vec<Workload> {
     spread(1).chain(spread(2)).collect()
 }
 
+/// What the file system does is the same in every scheme, so all scripts are run in one.
 #[test]
-fn journal_mode_on_1k_blocks() {
+fn every_script_in_the_default_scheme() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let random = [Script::Random(1), Script::Random(2)];
-    let long = scripts(EXT4_1K, &[&Script::WRITTEN[..], &random].concat());
-    survives("jbd2", Some("journal"), EXT4_1K, long);
-    survives("jbd2", Some("journal"), EXT4_1K, some_sequences(EXT4_1K));
-}
-
-#[test]
-fn journal_mode_on_other_volumes() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    for (volume, random) in [(EXT4_4K, 3), (EXT3_1K, 4)] {
-        let long = [
-            Script::LogAndReplace,
-            Script::Orphans,
-            Script::Revokes,
-            Script::Random(random),
-        ];
-        survives("jbd2", Some("journal"), volume, scripts(volume, &long));
+    for (mode, random) in [("journal", &[1, 2][..]), ("ordered", &[5])] {
+        let target = Target::new("jbd2", Some(mode), EXT4_1K).expect("a target");
+        let random: Vec<_> = random.iter().copied().map(Script::Random).collect();
+        let long = [&Script::WRITTEN[..], &random].concat();
+        let counts = assert_survives(&target, scripts(EXT4_1K, &long));
+        assert!(counts.nested > 0 && counts.audits > 0, "{counts:?}");
     }
 }
 
-#[test]
-fn asynchronous_commits() {
+/// Each trial: a few scripts and random operations by turns, on varieties of volume by turns, and,
+/// where they leave something in another order than those before, some sequences. On flash each
+/// takes many times as long.
+fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let long = [Script::LogAndReplace, Script::Revokes, Script::SqliteWal];
-    let mode = Some("journal,journal_async_commit");
-    survives("jbd2", mode, EXT4_1K, scripts(EXT4_1K, &long));
-}
-
-#[test]
-fn ordered_mode() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let long = [&Script::WRITTEN[..], &[Script::Random(5)]].concat();
-    survives("jbd2", Some("ordered"), EXT4_1K, scripts(EXT4_1K, &long));
-    survives("jbd2", Some("ordered"), EXT4_1K, some_sequences(EXT4_1K));
-    let old = [Script::Orphans, Script::Random(6)];
-    survives("jbd2", Some("ordered"), EXT3_1K, scripts(EXT3_1K, &old));
-}
-
-#[test]
-fn writeback_mode() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let long = [Script::LogAndReplace, Script::Revokes, Script::Random(7)];
-    survives("jbd2", Some("writeback"), EXT4_1K, scripts(EXT4_1K, &long));
-    survives("jbd2", Some("writeback"), EXT4_1K, some_sequences(EXT4_1K));
-}
-
-#[test]
-fn shortcut_in_each_variant() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    for more in ["adp-s", "adp-s,fences=paper", "blk-s", "diff", "blk"] {
-        let mode = format!("-,variant={more}");
-        let target = Target::new("shortcut", Some(&mode), EXT4_1K).expect("a target");
-        let long = [Script::LogAndReplace, Script::Revokes, Script::Random(8)];
-        assert_survives(&target, scripts(EXT4_1K, &long));
-        assert_survives(&target, some_sequences(EXT4_1K));
+    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes, SqliteWal};
+    let scheme = find(scheme).expect("a scheme");
+    // The others are caught, below.
+    if !scheme.about.atomic {
+        return;
     }
-    let old = Target::new("shortcut", None, EXT3_1K).expect("a target");
-    assert_survives(
-        &old,
-        scripts(EXT3_1K, &[Script::Orphans, Script::Random(9)]),
-    );
+    let others = [EXT4_4K, EXT3_1K].into_iter().cycle();
+    let turns = [Revokes, Orphans, Overwrites, SqliteWal]
+        .into_iter()
+        .cycle();
+    let trials = simulated(scheme).zip(turns).zip(others).zip(31..);
+    for (((trial, turn), other), seed) in trials {
+        let on = |volume: Variety, long: &[Script]| {
+            assert_survives(&Target::of(scheme, trial, volume), scripts(volume, long));
+        };
+        if !trial.has_own_order {
+            on(other, &[LogAndReplace]);
+            continue;
+        }
+        if trial.ground == Ground::Flash {
+            on(EXT4_1K, &[LogAndReplace]);
+            on(other, &[turn]);
+            continue;
+        }
+        on(EXT4_1K, &[LogAndReplace, turn]);
+        on(other, &[Random(seed)]);
+        // Nothing is kept in them, since they do not unmount.
+        if !trial.keeps_cache() {
+            let target = Target::of(scheme, trial, EXT4_1K);
+            assert_survives(&target, some_sequences(EXT4_1K));
+        }
+    }
 }
 
-/// The examples of CONTRIBUTING.md.
-#[test]
-fn schemes_to_copy() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let long = [Script::LogAndReplace];
-    survives("template", None, EXT4_1K, scripts(EXT4_1K, &long));
-    survives("template", None, EXT4_1K, some_sequences(EXT4_1K));
-    let long = [Script::LogAndReplace, Script::Revokes];
-    survives("shadow", None, EXT4_1K, scripts(EXT4_1K, &long));
-    survives("shadow", None, EXT4_1K, some_sequences(EXT4_1K));
-}
-
-/// Cuts in the middle of programs and erases of file data, of the log, of remaps, of garbage
-/// collection and of the layer's own map.
-#[test]
-fn volumes_on_flash() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let on = |scheme: &str, mode: &str, volume: Variety, long: &[Script]| {
-        let target = Target::new(scheme, Some(mode), volume).expect("a target");
-        let target = target.on(Kind::Nand).expect("a target");
-        assert_survives(&target, scripts(volume, long));
+macro_rules! tests {
+    ($($scheme:ident)*) => {
+        $(
+            #[test]
+            fn $scheme() {
+                every_trial(stringify!($scheme));
+            }
+        )*
     };
-    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
-    on("jftl", "journal", EXT4_1K, &[LogAndReplace, Revokes]);
-    on("jftl", "journal", EXT4_4K, &[Random(31)]);
-    on(
-        "jftl",
-        "journal,remap=batch",
-        EXT4_1K,
-        &[LogAndReplace, Revokes],
-    );
-    on("jftl", "journal", EXT3_1K, &[Orphans]);
-    on("jftl", "ordered", EXT4_1K, &[Overwrites, Random(32)]);
-    on("jftl", "journal,remap=off", EXT4_1K, &[LogAndReplace]);
-    on("jftl", "ordered,remap=off", EXT4_1K, &[Revokes]);
-    on("jbd2", "writeback", EXT4_1K, &[LogAndReplace]);
 }
 
-/// The same on a part with pages of 16 KiB: what waits in a controller's memory for its page to be
+each_scheme!(tests);
+each_example!(tests);
+
+/// Flash on a part with pages of 16 KiB: what waits in a controller's memory for its page to be
 /// full is programmed by its capacitors, and the rest of the page is lost until the next erase.
 #[test]
 fn volumes_on_flash_in_units() {
@@ -220,49 +177,6 @@ fn volumes_on_flash_in_units() {
     on("jftl journal ext4-4k@nand16k", Script::LogAndReplace);
     on("jftl ordered ext4-4k@nand16k", Script::Revokes);
     on("jbd2 journal ext4-4k@nand16k", Script::LogAndReplace);
-}
-
-/// Caches in memory beside the device, so small that they evict.
-#[test]
-fn caches() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
-    for (scheme, ext3_mode, long) in [
-        ("ubj", "-,cow=range", [LogAndReplace, Revokes, Random(51)]),
-        ("tinca", "-", [Overwrites, Revokes, Random(52)]),
-        ("spindle", "-", [LogAndReplace, Orphans, Random(53)]),
-    ] {
-        for (volume, mode) in [(EXT4_1K, "-"), (EXT3_1K, ext3_mode)] {
-            let target = Target::new(scheme, Some(mode), volume).expect("a target");
-            assert_survives(&target, scripts(volume, &long));
-        }
-        let target = Target::new(scheme, None, EXT4_1K).expect("a target");
-        assert_survives(&target, some_sequences(EXT4_1K));
-    }
-}
-
-/// Deltas in a little memory beside the device, both of which lose what they lose.
-#[test]
-fn delta_journaling() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes};
-    let on = |mode: &str, volume: Variety, workloads: Vec<Workload>| {
-        let target = Target::new("dj", Some(mode), volume).expect("a target");
-        assert_survives(&target, workloads);
-    };
-    let long = [LogAndReplace, Revokes, Random(41)];
-    on("journal", EXT4_1K, scripts(EXT4_1K, &long));
-    on("journal", EXT4_1K, some_sequences(EXT4_1K));
-    let long = [Overwrites, Revokes, Random(42)];
-    on("ordered", EXT4_1K, scripts(EXT4_1K, &long));
-    on("ordered", EXT4_1K, some_sequences(EXT4_1K));
-    let ranges = "journal,decide=size,compress=ranges";
-    on(ranges, EXT4_4K, scripts(EXT4_4K, &[LogAndReplace]));
-    on(
-        "journal,threshold=100",
-        EXT3_1K,
-        scripts(EXT3_1K, &[Orphans]),
-    );
 }
 
 /// Zeroed blocks became unwritten where they were; what was then written to them was taken for new

@@ -20,6 +20,7 @@
 //! | `about` | what a scheme says of itself before it is opened |
 //! | `open` | what it is opened with, and what that gives |
 //! | `terms` | what it has agreed to, once it is open |
+//! | `trial` | what is run with it |
 //! | `block` | transactions and their blocks |
 //! | `scheme` | the verbs |
 //! | `cache` | what a scheme does besides whose memory is the volume's cache |
@@ -35,6 +36,7 @@ mod open;
 mod ranges;
 mod scheme;
 mod terms;
+mod trial;
 
 pub use about::{About, DataMode, OptionAbout, SchemeOptions};
 pub use block::{DirtyBlock, LoggedBlock, Snapshot};
@@ -44,3 +46,4 @@ pub use open::{LogExtent, OpenArgs, Opened, Parts, RecoveryReport, Registration}
 pub use ranges::{Ranges, differing_bytes};
 pub use scheme::{Backlog, Goal, Held, Placement, Scheme};
 pub use terms::{DataPromise, Mark, Terms, Wants};
+pub use trial::{Ground, Trial};

@@ -11,6 +11,7 @@ use crate::about::{About, SchemeOptions};
 use crate::error::Result;
 use crate::scheme::Scheme;
 use crate::terms::Terms;
+use crate::trial::Trial;
 
 /// A run of blocks of the journal area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +78,15 @@ pub struct RecoveryReport {
 /// What a scheme's own `open` gives.
 pub type Parts = (Box<dyn Scheme>, Terms, RecoveryReport);
 
-/// A scheme as the registry knows it.
+/// A scheme as the registry knows it: a row of the comparison, with what is run of it.
 pub struct Registration {
     /// What it says of itself.
     pub about: &'static About,
     /// The first of the verbs: formats or recovers, idempotently, and makes the scheme.
     pub make: fn(OpenArgs) -> Result<Parts>,
+    /// What is run of it: each mode and each variant. The first is the one that is meant when
+    /// nothing more is said.
+    pub trials: &'static [Trial],
 }
 
 impl fmt::Debug for Registration {

@@ -64,10 +64,41 @@ use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
-    Parts, RecoveryReport, Result, Scheme, SchemeError, Snapshot, Terms, Wants,
+    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
+    OptionAbout, Parts, RecoveryReport, Registration, Result, Scheme, SchemeError, Snapshot, Terms,
+    Trial, Wants,
 };
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("dj-journal", "data=journal", Ground::Nvram),
+        Trial::new("dj-ordered", "data=ordered", Ground::Nvram),
+        Trial::setting(
+            "dj-lz4",
+            "data=journal,compress=lz4,threshold=100",
+            Ground::Nvram,
+        ),
+        Trial::setting(
+            "dj-zstd",
+            "data=journal,compress=zstd,decide=size",
+            Ground::Nvram,
+        ),
+        Trial::setting(
+            "dj-deflate",
+            "data=journal,compress=deflate,nvm_checkpoint=20",
+            Ground::Nvram,
+        ),
+        Trial::setting(
+            "dj-ranges",
+            "data=ordered,compress=ranges,decide=size,checkpoint=1",
+            Ground::Nvram,
+        ),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "dj",

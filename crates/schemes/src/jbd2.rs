@@ -43,10 +43,32 @@ use crate::parts::area::Area;
 use crate::parts::home::{InFlight, Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
-    Parts, Result, Scheme, SchemeError, Snapshot, Terms, Wants,
+    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
+    OptionAbout, Parts, Registration, Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("jbd2-journal", "data=journal", Ground::Block),
+        Trial::new("jbd2-ordered", "data=ordered", Ground::Block),
+        Trial::new("jbd2-writeback", "data=writeback", Ground::Block),
+        Trial::new(
+            "jbd2-async",
+            "data=journal,journal_async_commit",
+            Ground::Block,
+        ),
+        Trial::new(
+            "jbd2-ordered-async",
+            "data=ordered,journal_async_commit",
+            Ground::Block,
+        ),
+        Trial::setting("jbd2-flash", "data=writeback", Ground::Flash),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "jbd2",

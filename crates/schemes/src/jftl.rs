@@ -48,7 +48,32 @@
 //! | a transaction without its commit block | nothing | no home was remapped to it |
 
 use super::jbd2;
-use stetfs_scheme::{About, DataMode, OpenArgs, OptionAbout, Parts, Result, SchemeError};
+use stetfs_scheme::{
+    About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError, Trial,
+};
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("jftl-journal", "data=journal", Ground::Flash),
+        Trial::new(
+            "jftl-journal-batch",
+            "data=journal,remap=batch",
+            Ground::Flash,
+        ),
+        Trial::new("jftl-journal-off", "data=journal,remap=off", Ground::Flash),
+        Trial::new("jftl-ordered", "data=ordered", Ground::Flash),
+        Trial::new("jftl-ordered-off", "data=ordered,remap=off", Ground::Flash),
+        Trial::setting(
+            "jftl-async",
+            "data=journal,journal_async_commit",
+            Ground::Flash,
+        ),
+        Trial::new("jftl-reflink", "data=journal", Ground::Reflink),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "jftl",

@@ -38,4 +38,4 @@ mod template;
 mod tinca;
 mod ubj;
 
-pub use registry::{SCHEMES, find, find_option};
+pub use registry::{SCHEMES, find, find_option, for_use};

@@ -17,8 +17,15 @@ use stetfs_media::{BlockDev, Cause};
 
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
-    About, DataPromise, Goal, Held, Mark, OpenArgs, Parts, RecoveryReport, Result, Scheme,
-    Snapshot, Terms, Wants,
+    About, DataPromise, Goal, Ground, Held, Mark, OpenArgs, Parts, RecoveryReport, Registration,
+    Result, Scheme, Snapshot, Terms, Trial, Wants,
+};
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[Trial::new("null", "", Ground::Block)],
 };
 
 pub(crate) static ABOUT: About = About {

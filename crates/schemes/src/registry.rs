@@ -1,58 +1,47 @@
 //! The list of schemes. It is the only one: the command line, the documents, the tests and the lab
-//! read it.
+//! read it, and what is run of a scheme is in its row.
 
 use stetfs_scheme::{OptionAbout, Registration, Result, SchemeError};
 
-/// All schemes, in the order in which people should see them.
-pub static SCHEMES: &[Registration] = &[
-    Registration {
-        about: &crate::jbd2::ABOUT,
-        make: crate::jbd2::open,
-    },
-    Registration {
-        about: &crate::shortcut::ABOUT,
-        make: crate::shortcut::open,
-    },
-    Registration {
-        about: &crate::jftl::ABOUT,
-        make: crate::jftl::open,
-    },
-    Registration {
-        about: &crate::dj::ABOUT,
-        make: crate::dj::open,
-    },
-    Registration {
-        about: &crate::ubj::ABOUT,
-        make: crate::ubj::open,
-    },
-    Registration {
-        about: &crate::tinca::ABOUT,
-        make: crate::tinca::open,
-    },
-    Registration {
-        about: &crate::spindle::ABOUT,
-        make: crate::spindle::open,
-    },
-    Registration {
-        about: &crate::null::ABOUT,
-        make: crate::null::open,
-    },
-    #[cfg(feature = "testing")]
-    Registration {
-        about: &crate::relocate_all::ABOUT,
-        make: crate::relocate_all::open,
-    },
-    #[cfg(feature = "testing")]
-    Registration {
-        about: &crate::template::ABOUT,
-        make: crate::template::open,
-    },
-    #[cfg(feature = "testing")]
-    Registration {
-        about: &crate::shadow::ABOUT,
-        make: crate::shadow::open,
-    },
-];
+/// Calls a macro with the name of each scheme that is there for use, in the order in which people
+/// should see them, so that a test of each has that name.
+#[macro_export]
+macro_rules! each_scheme {
+    ($call:ident) => {
+        $call! { jbd2 shortcut jftl dj ubj tinca spindle null }
+    };
+}
+
+/// The same with the examples, which are schemes like others but for tests.
+#[cfg(feature = "testing")]
+#[macro_export]
+macro_rules! each_example {
+    ($call:ident) => {
+        $call! { template shadow }
+    };
+}
+
+macro_rules! registry {
+    ($($scheme:ident)*) => {
+        /// All schemes, in that order; behind them those that are for tests.
+        pub static SCHEMES: &[Registration] = &[
+            $(crate::$scheme::ROW,)*
+            #[cfg(feature = "testing")]
+            crate::relocate_all::ROW,
+            #[cfg(feature = "testing")]
+            crate::template::ROW,
+            #[cfg(feature = "testing")]
+            crate::shadow::ROW,
+        ];
+
+        /// Without those that are for tests.
+        pub fn for_use() -> &'static [Registration] {
+            &SCHEMES[..[$(stringify!($scheme)),*].len()]
+        }
+    };
+}
+
+each_scheme!(registry);
 
 /// The option of that name that some scheme has.
 pub fn find_option(name: &str) -> Option<&'static OptionAbout> {
@@ -66,4 +55,73 @@ pub fn find(name: &str) -> Result<&'static Registration> {
         .iter()
         .find(|scheme| scheme.about.name == name)
         .ok_or_else(|| SchemeError::Unknown(name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use stetfs_scheme::{About, Ground, Trial};
+
+    use super::*;
+
+    fn trials() -> impl Iterator<Item = (&'static About, &'static Trial)> {
+        let of = |scheme: &'static Registration| scheme.trials.iter().map(|t| (scheme.about, t));
+        SCHEMES.iter().flat_map(of)
+    }
+
+    #[test]
+    fn each_trial_has_its_name() {
+        let mut names = HashSet::new();
+        for (about, trial) in trials() {
+            assert!(trial.name.starts_with(about.name), "{trial}");
+            assert!(names.insert(trial.name), "{trial} twice");
+        }
+    }
+
+    #[test]
+    fn each_trial_is_on_a_ground_for_its_scheme() {
+        for (about, trial) in trials() {
+            let remaps = matches!(trial.ground, Ground::Flash | Ground::Reflink);
+            assert_eq!(about.needs_pmem, trial.ground == Ground::Memory, "{trial}");
+            assert!(remaps || !about.needs_remap, "{trial}");
+            assert_eq!(about.nvm.is_some(), trial.ground.has_nvm(), "{trial}");
+            assert_eq!(about.caches, trial.ground == Ground::NvmCache, "{trial}");
+        }
+    }
+
+    /// Each mode; of each option each value where they are words, else one that is not the default.
+    #[test]
+    fn everything_that_can_be_chosen_is_in_a_trial() {
+        for scheme in SCHEMES {
+            let about = scheme.about;
+            let modes: HashSet<_> = scheme.trials.iter().filter_map(|t| t.parts().0).collect();
+            let all: HashSet<_> = about.modes.iter().map(|mode| mode.name()).collect();
+            assert_eq!(modes, all, "{}", about.name);
+            let given: Vec<_> = scheme.trials.iter().flat_map(|t| t.parts().1).collect();
+            let known: HashSet<_> = about.options.iter().map(|option| option.name).collect();
+            for option in &given {
+                let name = option.split('=').next().unwrap_or(option);
+                assert!(known.contains(name), "{}: {option}", about.name);
+            }
+            for option in about.options {
+                let (name, default) = (option.name, option.default);
+                let values: Vec<_> = given
+                    .iter()
+                    .filter_map(|one| match one.split_once('=') {
+                        Some((its, value)) => (its == name).then_some(value),
+                        None => (*one == name).then_some("on"),
+                    })
+                    .collect();
+                match option.syntax.chars().all(|c| !c.is_uppercase()) {
+                    true => {
+                        for value in option.syntax.split('|').filter(|value| *value != default) {
+                            assert!(values.contains(&value), "{}: {name}={value}", about.name);
+                        }
+                    }
+                    false => assert!(!values.is_empty(), "{}: {name}", about.name),
+                }
+            }
+        }
+    }
 }

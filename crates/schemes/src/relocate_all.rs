@@ -10,8 +10,22 @@ use stetfs_format::BlockNo;
 
 use crate::jbd2;
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Held, OpenArgs, Parts, Placement,
-    Result, Scheme, Snapshot,
+    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, OpenArgs, Parts,
+    Placement, Registration, Result, Scheme, Snapshot, Trial,
+};
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::setting(
+            "relocate-all-ordered",
+            "data=ordered,journal_async_commit",
+            Ground::Block,
+        ),
+        Trial::setting("relocate-all-journal", "data=journal", Ground::Block),
+    ],
 };
 
 pub(crate) static ABOUT: About = About {

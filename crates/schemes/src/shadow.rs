@@ -46,10 +46,21 @@ use crate::parts::home::{Write, write_home};
 use crate::parts::index::{self, Index};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataPromise, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout, Parts,
-    RecoveryReport, Result, Scheme, SchemeError, Snapshot, Terms, Wants,
+    About, Backlog, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
+    Parts, RecoveryReport, Registration, Result, Scheme, SchemeError, Snapshot, Terms, Trial,
+    Wants,
 };
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("shadow", "", Ground::Block),
+        Trial::setting("shadow-fill", "fill=5", Ground::Block),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "shadow",

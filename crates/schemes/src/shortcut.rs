@@ -59,10 +59,29 @@ use crate::parts::index::{self, Index};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataPromise, DirtyBlock, Goal, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
-    Parts, Placement, Ranges, Result, Scheme, SchemeError, Snapshot, Terms, Wants, differing_bytes,
+    About, Backlog, DataPromise, DirtyBlock, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
+    OptionAbout, Parts, Placement, Ranges, Registration, Result, Scheme, SchemeError, Snapshot,
+    Terms, Trial, Wants, differing_bytes,
 };
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("shortcut-adp-s", "variant=adp-s", Ground::Memory),
+        Trial::new("shortcut-blk", "variant=blk", Ground::Memory),
+        Trial::new("shortcut-blk-s", "variant=blk-s", Ground::Memory),
+        Trial::new("shortcut-diff", "variant=diff", Ground::Memory),
+        Trial::new("shortcut-paper", "fences=paper", Ground::Memory),
+        Trial::setting(
+            "shortcut-blk-s-paper",
+            "variant=blk-s,fences=paper,checkpoint=1",
+            Ground::Memory,
+        ),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "shortcut",

@@ -61,8 +61,22 @@ use super::nvm::{
     Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving, State,
 };
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{About, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Result, Snapshot};
+use stetfs_scheme::{
+    About, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Registration, Result,
+    Snapshot, Trial,
+};
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("spindle", "", Ground::NvmCache),
+        Trial::new("spindle-kept", "keep-cache", Ground::NvmCache),
+        Trial::setting("spindle-meta", "meta=40", Ground::NvmCache),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "spindle",

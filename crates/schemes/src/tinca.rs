@@ -46,8 +46,20 @@ use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{About, LoggedBlock, OpenArgs, Parts, Result, Snapshot};
+use stetfs_scheme::{
+    About, Ground, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot, Trial,
+};
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("tinca", "", Ground::NvmCache),
+        Trial::new("tinca-kept", "keep-cache", Ground::NvmCache),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "tinca",

@@ -65,10 +65,26 @@ use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Region, Se
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Goal, LoggedBlock, OpenArgs, OptionAbout, Parts, Result, Snapshot, Spot, Terms,
-    Wants,
+    About, Backlog, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Registration, Result,
+    Snapshot, Spot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("ubj", "", Ground::NvmCache),
+        Trial::new("ubj-range", "cow=range", Ground::NvmCache),
+        Trial::new("ubj-kept", "keep-cache", Ground::NvmCache),
+        Trial::setting(
+            "ubj-frozen",
+            "cow=range,frozen=20,checkpoint=1",
+            Ground::NvmCache,
+        ),
+    ],
+};
 
 pub(crate) static ABOUT: About = About {
     name: "ubj",

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod document;
+pub mod ground;
 pub mod host;
 pub mod image;
 pub mod mounted;

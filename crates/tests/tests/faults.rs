@@ -4,7 +4,7 @@
 //! Each request of a workload to one of its media fails once, or from then on for good. The
 //! workload stops at the first answer that is not the model's; then the power is cut, and what is
 //! on the device must be a state that the model allows. `STETFS_LAB_CUTS=N` tries N requests of
-//! each run (default 24; 0: all).
+//! each run (default 16; 0: all).
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -24,8 +24,10 @@ use stetfs_media::Op::{Erase, Read, Write};
 use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
 use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
 use stetfs_scheme::DataPromise;
+use stetfs_schemes::{each_example, each_scheme, find};
+use stetfs_testkit::ground::orders;
 use stetfs_testkit::host::{KernelMount, Loop, needs, scratch};
-use stetfs_testkit::image::{EXT4_1K, EXT4_4K, check};
+use stetfs_testkit::image::{EXT3_1K, EXT4_1K, EXT4_4K, check};
 use stetfs_testkit::mounted::Mounted;
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::skip_unless;
@@ -39,7 +41,7 @@ fn tries() -> u64 {
     std::env::var("STETFS_LAB_CUTS")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(24)
+        .unwrap_or(16)
 }
 
 fn mounted(target: &Target, dev: &Arc<SimDev>) -> Result<Library> {
@@ -177,75 +179,49 @@ fn each_request_fails(target: &Target, medium: usize, script: Script) -> Result<
     ))
 }
 
-fn all_survive(cases: &[(&str, usize, Script)]) {
+/// Each trial with an order of writes of its own, with faults of each of its media: lines of memory
+/// that go bad and stores that are lost, pages that cannot be programmed and blocks that cannot be
+/// erased. Scripts and varieties of volume by turns.
+fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    for (target, medium, script) in cases {
-        let target = target.parse().expect("a target");
-        match each_request_fails(&target, *medium, *script) {
-            Ok(line) => println!("{line}"),
-            Err(error) => panic!("{error:#}"),
+    let scheme = find(scheme).expect("a scheme");
+    // Nothing is expected of the others.
+    if !scheme.about.atomic {
+        return;
+    }
+    let scripts = [
+        Script::LogAndReplace,
+        Script::Overwrites,
+        Script::Revokes,
+        Script::Random(21),
+        Script::Orphans,
+    ];
+    let volumes = [EXT4_1K, EXT4_1K, EXT4_4K, EXT3_1K];
+    let turns = scripts.into_iter().cycle().zip(volumes.into_iter().cycle());
+    for (trial, (script, volume)) in orders(scheme).zip(turns) {
+        let target = Target::of(scheme, trial, volume);
+        for medium in 0..1 + usize::from(trial.ground.has_nvm()) {
+            match each_request_fails(&target, medium, script) {
+                Ok(line) => println!("{line}"),
+                Err(error) => panic!("{error:#}"),
+            }
         }
     }
 }
 
-#[test]
-fn io_errors_in_journal_mode() {
-    all_survive(&[
-        ("jbd2 journal ext4-1k", 0, Script::LogAndReplace),
-        ("jbd2 journal ext4-1k", 0, Script::Random(21)),
-        ("jbd2 journal ext3-1k", 0, Script::Orphans),
-    ]);
+macro_rules! tests {
+    ($($scheme:ident)*) => {
+        $(
+            #[test]
+            fn $scheme() {
+                every_trial(stringify!($scheme));
+            }
+        )*
+    };
 }
 
-#[test]
-fn io_errors_in_ordered_mode() {
-    all_survive(&[
-        ("jbd2 ordered ext4-1k", 0, Script::Overwrites),
-        ("jbd2 ordered ext4-4k", 0, Script::Random(22)),
-    ]);
-}
-
-#[test]
-fn io_errors_in_schemes_to_copy() {
-    all_survive(&[
-        ("template - ext4-1k", 0, Script::LogAndReplace),
-        ("shadow - ext4-1k", 0, Script::LogAndReplace),
-        ("shadow - ext4-1k", 0, Script::Revokes),
-    ]);
-}
-
-/// Lines of memory that go bad, and stores that are lost, where the whole volume is in memory.
-#[test]
-fn errors_of_memory() {
-    all_survive(&[
-        ("shortcut - ext4-1k", 0, Script::LogAndReplace),
-        ("shortcut -,variant=blk-s ext4-1k", 0, Script::Revokes),
-    ]);
-}
-
-/// Of the memory beside a volume, and of the volume.
-#[test]
-fn errors_of_either_medium() {
-    for medium in [0, 1] {
-        all_survive(&[
-            ("dj journal ext4-1k", medium, Script::LogAndReplace),
-            ("dj ordered ext4-1k", medium, Script::Overwrites),
-            ("ubj - ext4-1k", medium, Script::LogAndReplace),
-            ("ubj -,cow=range ext4-1k", medium, Script::Overwrites),
-            ("tinca - ext4-1k", medium, Script::Revokes),
-            ("spindle - ext4-1k", medium, Script::LogAndReplace),
-        ]);
-    }
-}
-
-/// Pages that cannot be programmed and blocks that cannot be erased.
-#[test]
-fn errors_of_flash() {
-    all_survive(&[
-        ("jftl journal ext4-1k", 0, Script::LogAndReplace),
-        ("jftl ordered ext4-1k", 0, Script::Overwrites),
-    ]);
-}
+each_scheme!(tests);
+each_example!(tests);
 
 #[test]
 fn after_a_failed_commit_nothing_can_be_changed() {

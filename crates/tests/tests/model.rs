@@ -1,30 +1,24 @@
 //! Random operation sequences through the library against the in-memory model, on every variety of
-//! volume and in every mode: equal answers, equal trees; after unmount e2fsck finds nothing and the
-//! kernel sees the same.
+//! volume and in every trial of every scheme: equal answers, equal trees; after unmount e2fsck
+//! finds nothing and the kernel sees the same.
 //!
 //! A failure shrinks to a short list of operations. `STETFS_LAB_CASES` sets how many sequences are
-//! run a variety and mode.
+//! run a variety and trial.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use stetfs::MountOptions;
 use stetfs::clock::Clock;
-use stetfs::{Media, MountOptions};
-use stetfs_ftl::{Ftl, FtlOptions};
-use stetfs_media::nand::{NandOptions, parts};
-use stetfs_media::sim::SimPmem;
-use stetfs_media::{BlockDev, Class, Image, Pmem, PmemDev, RamDev, Tag};
-use stetfs_schemes::find;
+use stetfs_scheme::{Registration, Trial};
+use stetfs_schemes::{each_example, each_scheme, find};
+use stetfs_testkit::ground::{InMemory, simulated};
 use stetfs_testkit::host::{KernelMount, needs, scratch};
-use stetfs_testkit::image::{
-    EXT3_1K, EXT3_4K, EXT4_1K, EXT4_2K, EXT4_4K, EXT4_PLAIN, EXT4_SMALL_INODES, Variety, check,
-    copy_to,
-};
+use stetfs_testkit::image::{VARIETIES, Variety, check};
 use stetfs_testkit::world::library::Library;
 use stetfs_testkit::world::model::Model;
 use stetfs_testkit::world::op::{Op, operation};
@@ -34,102 +28,35 @@ fn cases() -> u32 {
     std::env::var("STETFS_LAB_CASES")
         .ok()
         .and_then(|n| n.parse().ok())
-        .unwrap_or(25)
+        .unwrap_or(9)
 }
 
-/// `mode` is a data mode of scheme jbd2, or mount options that name a scheme.
-fn options(mode: &str) -> MountOptions {
-    let list = match mode {
-        named if named.starts_with("scheme=") => format!("{named},noatime"),
-        mode => format!("scheme=jbd2,data={mode},noatime"),
-    };
+fn options(scheme: &Registration, trial: &Trial) -> MountOptions {
+    let list = format!("{},noatime", trial.mount_options(scheme.about));
     MountOptions {
         clock: Clock::still(0),
         ..MountOptions::parse(&list).expect("good options")
     }
 }
 
-/// What the volume is on.
-enum Medium {
-    /// And a little memory beside it, where the scheme has that: so little that it is full all the
-    /// time.
-    Ram(Arc<RamDev>, Option<Arc<SimPmem>>),
-    Memory(Arc<SimPmem>),
-    /// And how much of it is the volume.
-    Flash(Arc<Ftl>, usize),
-}
-
-impl Medium {
-    /// What `options` need, with this content.
-    fn new(options: &MountOptions, content: &[u8], block: u32) -> Self {
-        let about = find(&options.scheme).expect("a scheme").about;
-        if about.needs_pmem {
-            return Self::Memory(Arc::new(SimPmem::new(Image::from_bytes(content))));
-        }
-        if !about.needs_remap {
-            // So little that caches evict.
-            let bytes = if about.caches {
-                512 * block as u64
-            } else {
-                512 << 10
-            };
-            let nvm = about.nvm.map(|_| Arc::new(SimPmem::new(Image::new(bytes))));
-            return Self::Ram(Arc::new(RamDev::from_image(content)), nvm);
-        }
-        let nand = Arc::new(
-            NandOptions {
-                record: false,
-                ..NandOptions::new(parts::JFTL)
-            }
-            .build(),
-        );
-        let ftl = Ftl::create(nand, [7; 16], &FtlOptions::default(), Default::default());
-        let ftl = ftl.expect("a layer");
-        copy_to(&Image::from_bytes(content), &ftl, 4096).expect("room");
-        Self::Flash(Arc::new(ftl), content.len())
-    }
-
-    fn media(&self) -> Media {
-        match self {
-            Self::Ram(ram, nvm) => Media {
-                home: ram.clone(),
-                nvm: nvm.clone().map(|pmem| pmem as Arc<dyn Pmem>),
-            },
-            Self::Memory(pmem) => Arc::new(PmemDev::new(pmem.clone())).into(),
-            Self::Flash(ftl, _) => ftl.clone().into(),
-        }
-    }
-
-    fn to_file(&self, path: &Path) -> std::io::Result<()> {
-        match self {
-            Self::Ram(ram, _) => ram.to_file(path),
-            Self::Memory(pmem) => pmem.newest().to_file(path),
-            Self::Flash(ftl, len) => {
-                let mut content = vec![0; *len];
-                let tag = Tag::read(Class::Data);
-                ftl.read_at(0, &mut content, tag).expect("readable");
-                fs::write(path, content)
-            }
-        }
-    }
-}
-
 struct Bed {
     variety: Variety,
-    mode: &'static str,
+    scheme: &'static Registration,
+    trial: &'static Trial,
     dir: tempfile::TempDir,
     fresh: Vec<u8>,
 }
 
 impl Bed {
-    fn new(variety: Variety, mode: &'static str) -> Result<Self> {
+    fn new(scheme: &'static Registration, trial: &'static Trial, variety: Variety) -> Result<Self> {
         let dir = scratch()?;
         let image = dir.path().join("fresh");
         variety.make(&image, 48, if variety.block == 1024 { 1 } else { 4 })?;
         fs::create_dir(dir.path().join("mnt"))?;
         Ok(Self {
             variety,
-            mode,
+            scheme,
+            trial,
             fresh: fs::read(&image)?,
             dir,
         })
@@ -137,9 +64,10 @@ impl Bed {
 
     /// Runs one sequence; any difference is an error.
     fn run(&self, ops: &[Op]) -> Result<()> {
-        let options = options(self.mode);
-        let medium = Medium::new(&options, &self.fresh, self.variety.block);
-        let (mut library, _) = Library::mount(medium.media(), options).context("mounting")?;
+        let options = options(self.scheme, self.trial);
+        let medium = InMemory::new(self.trial.ground, &self.fresh, self.variety.block)?;
+        let mounted = Library::mount(medium.media(), options.clone());
+        let (mut library, _) = mounted.context("mounting")?;
         let mut model = Model::new(self.variety.rules());
         for (i, op) in ops.iter().enumerate() {
             model.set_time(moment(i));
@@ -153,6 +81,14 @@ impl Bed {
         let before = library.tree().context("reading the tree")?;
         equal("the model", &model.tree(), "the mount", &before)?;
         library.unmount().context("unmounting")?;
+        if self.trial.keeps_cache() {
+            // What was left in the cache goes home.
+            let mut options = options;
+            options.apply("keep-cache=off")?;
+            let mut library = Library::mount_as_it_is(medium.media(), options)?.0;
+            equal("before", &before, "the kept volume", &library.tree()?)?;
+            library.unmount().context("draining")?;
+        }
         let image = self.dir.path().join("image");
         medium.to_file(&image)?;
         check(&image)?;
@@ -178,16 +114,9 @@ fn equal(expected: &str, a: &tree::Tree, found: &str, b: &tree::Tree) -> Result<
     Ok(())
 }
 
-/// Sequences on one variety of volume in one mode.
-fn sequences(variety: Variety, mode: &'static str) {
-    if let Err(missing) = needs(false, false, &["mke2fs", "e2fsck"]) {
-        eprintln!("SKIPPED: model test: {missing}");
-        return;
-    }
-    if let Err(missing) = needs(true, false, &[]) {
-        eprintln!("SKIPPED: the kernel's view of the model test: {missing}");
-    }
-    let bed = Bed::new(variety, mode).expect("a volume");
+/// Sequences on one variety of volume in one trial.
+fn sequences(scheme: &'static Registration, trial: &'static Trial, variety: Variety) {
+    let bed = Bed::new(scheme, trial, variety).expect("a volume");
     let config = Config {
         cases: cases(),
         max_shrink_iters: 20_000,
@@ -208,61 +137,47 @@ fn sequences(variety: Variety, mode: &'static str) {
             .map(|(i, op)| format!("{i}: {op:?}"))
             .collect();
         panic!(
-            "{} in mode {mode}: {why}\nafter shrinking:\n{}",
+            "{trial} on {}: {why}\nafter shrinking:\n{}",
             variety.name,
             listed.join("\n")
         );
     }
 }
 
-macro_rules! beds {
-    ($($name:ident: $variety:ident, $mode:literal;)*) => {
+/// Each trial of a scheme and each variety of volume, paired by turns: twice round, each time with
+/// other partners. Flash, which takes ten times as long, once.
+fn every_trial(scheme: &str) {
+    if let Err(missing) = needs(false, false, &["mke2fs", "e2fsck"]) {
+        eprintln!("SKIPPED: model test: {missing}");
+        return;
+    }
+    if let Err(missing) = needs(true, false, &[]) {
+        eprintln!("SKIPPED: the kernel's view of the model test: {missing}");
+    }
+    let scheme = find(scheme).expect("a scheme");
+    let trials: Vec<_> = simulated(scheme).collect();
+    let rounds = match scheme.about.needs_remap {
+        true => 1,
+        false => trials.len().min(2),
+    };
+    for round in 0..rounds {
+        for turn in 0..trials.len().max(VARIETIES.len()) {
+            let variety = VARIETIES[turn % VARIETIES.len()];
+            sequences(scheme, trials[(turn + round) % trials.len()], variety);
+        }
+    }
+}
+
+macro_rules! tests {
+    ($($scheme:ident)*) => {
         $(
             #[test]
-            fn $name() {
-                sequences($variety, $mode);
+            fn $scheme() {
+                every_trial(stringify!($scheme));
             }
         )*
     };
 }
 
-beds! {
-    ext4_4k_journal: EXT4_4K, "journal";
-    ext4_4k_ordered: EXT4_4K, "ordered";
-    ext4_4k_writeback: EXT4_4K, "writeback";
-    ext4_4k_null: EXT4_4K, "scheme=null";
-    ext4_1k_journal: EXT4_1K, "journal";
-    ext4_1k_ordered: EXT4_1K, "ordered";
-    ext4_2k_journal: EXT4_2K, "journal";
-    ext4_inode128_journal: EXT4_SMALL_INODES, "journal";
-    ext4_plain_ordered: EXT4_PLAIN, "ordered";
-    ext3_1k_journal: EXT3_1K, "journal";
-    ext3_1k_ordered: EXT3_1K, "ordered";
-    ext3_4k_writeback: EXT3_4K, "writeback";
-    ext4_4k_jftl: EXT4_4K, "scheme=jftl";
-    ext4_1k_jftl_batch: EXT4_1K, "scheme=jftl,remap=batch";
-    ext4_1k_jftl_ordered: EXT4_1K, "scheme=jftl,data=ordered";
-    ext3_1k_jftl: EXT3_1K, "scheme=jftl";
-    ext3_4k_jftl_copying: EXT3_4K, "scheme=jftl,remap=off";
-    ext4_4k_dj: EXT4_4K, "scheme=dj";
-    ext4_1k_dj_ordered: EXT4_1K, "scheme=dj,data=ordered";
-    ext3_1k_dj_lz4: EXT3_1K, "scheme=dj,compress=lz4,threshold=100";
-    ext3_4k_dj_zstd: EXT3_4K, "scheme=dj,compress=zstd,decide=size";
-    ext4_2k_dj_deflate: EXT4_2K, "scheme=dj,compress=deflate,nvm_checkpoint=20";
-    ext4_4k_ubj: EXT4_4K, "scheme=ubj";
-    ext3_1k_ubj: EXT3_1K, "scheme=ubj,frozen=20,cow=range";
-    ext4_4k_tinca: EXT4_4K, "scheme=tinca";
-    ext4_1k_tinca: EXT4_1K, "scheme=tinca";
-    ext4_4k_spindle: EXT4_4K, "scheme=spindle";
-    ext3_1k_spindle: EXT3_1K, "scheme=spindle,meta=40";
-    ext4_inode128_spindle: EXT4_SMALL_INODES, "scheme=spindle";
-    ext4_4k_shortcut: EXT4_4K, "scheme=shortcut";
-    ext4_1k_shortcut: EXT4_1K, "scheme=shortcut";
-    ext3_1k_shortcut: EXT3_1K, "scheme=shortcut";
-    ext4_2k_shortcut_blk_s: EXT4_2K, "scheme=shortcut,variant=blk-s,fences=paper";
-    ext3_4k_shortcut_diff: EXT3_4K, "scheme=shortcut,variant=diff";
-    ext4_plain_shortcut_blk: EXT4_PLAIN, "scheme=shortcut,variant=blk";
-    ext4_1k_template: EXT4_1K, "scheme=template";
-    ext4_4k_shadow: EXT4_4K, "scheme=shadow";
-    ext3_1k_shadow: EXT3_1K, "scheme=shadow,fill=5";
-}
+each_scheme!(tests);
+each_example!(tests);

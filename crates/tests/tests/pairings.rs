@@ -20,6 +20,9 @@ use stetfs_format::nvm_cache::{CACHE_GEOMETRY_LAYOUT, CacheGeometry, GEOMETRY_OF
 use stetfs_format::{FeatureIncompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::sim::{Rig, SimOptions, SimPmemOptions};
 use stetfs_media::{BlockDev, Cause, Class, Image, Pmem, SimDev, SimPmem, Tag};
+use stetfs_scheme::DataMode;
+use stetfs_schemes::SCHEMES;
+use stetfs_testkit::ground::orders;
 use stetfs_testkit::host::{needs, scratch};
 use stetfs_testkit::image::{EXT4_1K, check};
 use stetfs_testkit::rng::Rng;
@@ -48,8 +51,7 @@ impl Machine {
     }
 
     fn mount(&self, scheme: &str) -> stetfs::Result<Fs> {
-        let mut options =
-            MountOptions::parse(&format!("scheme={scheme},memory=8M")).expect("options");
+        let mut options = MountOptions::parse(&format!("{scheme},memory=8M")).expect("options");
         // Everything in one order.
         options.commit = Duration::MAX;
         let media = Media {
@@ -191,7 +193,7 @@ fn history(scheme: &str) -> (Vec<Moment>, Vec<Moment>) {
 
     let changed = volumes.last().expect("a volume").clone();
     let other = Machine::of(&changed.image, None);
-    let fs = other.mount("jbd2").expect("a mount");
+    let fs = other.mount("scheme=jbd2").expect("a mount");
     work(&fs, &mut files, 7);
     fs.unmount().expect("an unmount");
     volumes.push(Moment {
@@ -268,21 +270,42 @@ fn pair(scheme: &str, volume: &Moment, memory: Option<&Moment>) -> Outcome {
     }
 }
 
-/// Those that have memory beside the volume, each way of them that keeps other records.
-const SCHEMES: [&str; 6] = [
-    "dj",
-    "dj,data=ordered",
-    "ubj",
-    "ubj,cow=range",
-    "tinca",
-    "spindle",
-];
+/// A way of a scheme that has memory beside the volume.
+struct Beside {
+    /// Its mount options.
+    options: String,
+    /// That memory is a cache.
+    caches: bool,
+    /// Data go home by themselves, before the commit.
+    is_ordered: bool,
+    /// An unmount leaves content in the memory.
+    keeps: bool,
+}
+
+/// Each trial with memory beside the volume and an order of its own.
+fn beside() -> impl Iterator<Item = Beside> {
+    SCHEMES.iter().flat_map(|scheme| {
+        let beside = orders(scheme).filter(|trial| trial.ground.has_nvm());
+        beside.map(|trial| Beside {
+            options: trial.mount_options(scheme.about),
+            caches: scheme.about.caches,
+            is_ordered: trial.parts().0 == Some(DataMode::Ordered.name()),
+            keeps: trial.keeps_cache(),
+        })
+    })
+}
+
+/// Of these the ones whose memory holds nothing when the volume is closed.
+fn emptied() -> impl Iterator<Item = Beside> {
+    beside().filter(|way| !way.keeps)
+}
 
 #[test]
 fn nothing_confirmed_is_given_up_in_silence() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let mut wrong = Vec::new();
-    for scheme in SCHEMES {
+    for way in emptied() {
+        let scheme = way.options.as_str();
         let (volumes, memories) = history(scheme);
         println!("\n{scheme}: volume | memory | outcome");
         let absent = std::iter::once(None);
@@ -300,7 +323,7 @@ fn nothing_confirmed_is_given_up_in_silence() {
                     a.is_none() || a != b
                 };
                 let cannot_be_told = !same && twin.is_some_and(|twin| !is_told(twin));
-                if cannot_be_told && !scheme.starts_with("dj") {
+                if cannot_be_told && way.caches {
                     assert!(twin.is_some_and(|twin| twin.image == volume.image));
                 }
                 let empty = memory.is_some_and(|memory| memory.is_closed && memory.is_ours);
@@ -322,7 +345,7 @@ fn nothing_confirmed_is_given_up_in_silence() {
                     // The structure is of the memory's time, data of either.
                     Outcome::Used(lost, of_memory) => (
                         format!("LOST {lost} files, {of_memory} of the memory's time"),
-                        cannot_be_told && scheme == "dj,data=ordered",
+                        cannot_be_told && way.is_ordered,
                     ),
                 };
                 println!("{} | {shown} | {said}", volume.name);
@@ -347,7 +370,8 @@ fn nothing_confirmed_is_given_up_in_silence() {
 fn no_flipped_bit_passes_unseen() {
     skip_unless!(needs(false, false, &["mke2fs"]));
     const TRIES: u64 = 600;
-    for scheme in SCHEMES {
+    for way in emptied() {
+        let scheme = way.options.as_str();
         let machine = Machine::of(&fresh(), Some(&Image::new(BYTES)));
         let mut files = Files::new();
         let fs = machine.mount(scheme).expect("a mount");
@@ -359,9 +383,9 @@ fn no_flipped_bit_passes_unseen() {
         // After a moment everything that was stored is there.
         let nvm = machine.pmem.as_ref().expect("memory").newest();
         let content = nvm.to_bytes();
-        let end = match scheme.starts_with("dj") {
-            true => BYTES,
-            false => {
+        let end = match way.caches {
+            false => BYTES,
+            true => {
                 let raw = &content[GEOMETRY_OFFSET as usize..][..CACHE_GEOMETRY_LAYOUT.size];
                 let raw = raw.try_into().expect("its size");
                 let geometry = CacheGeometry::decode(raw).expect("a geometry");
@@ -406,7 +430,11 @@ fn no_flipped_bit_passes_unseen() {
 #[test]
 fn a_checkpoint_costs_a_sector_and_two_fences() {
     skip_unless!(needs(false, false, &["mke2fs"]));
-    for scheme in ["dj", "dj,data=ordered", "ubj", "tinca", "spindle"] {
+    for Beside {
+        options: scheme, ..
+    } in beside()
+    {
+        let scheme = scheme.as_str();
         let machine = Machine::of(&fresh(), Some(&Image::new(BYTES)));
         let fs = machine.mount(scheme).expect("a mount");
         let pmem = machine.pmem.as_ref().expect("memory");
@@ -454,13 +482,11 @@ fn a_checkpoint_costs_a_sector_and_two_fences() {
 #[test]
 fn every_cut_of_a_mount_and_its_unmount_leaves_a_pair() {
     skip_unless!(needs(false, false, &["mke2fs"]));
-    for scheme in [
-        "dj",
-        "ubj",
-        "ubj,keep-cache",
-        "tinca,keep-cache",
-        "spindle,keep-cache",
-    ] {
+    for Beside {
+        options: scheme, ..
+    } in beside()
+    {
+        let scheme = scheme.as_str();
         let machine = Machine::of(&fresh(), Some(&Image::new(BYTES)));
         let mut files = Files::new();
         let mut starts = vec![(machine.left(), files.clone())];

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use stetfs::{Caller, Fs, Media, MountOptions, OpenFlags};
 use stetfs_media::sim::SimPmemOptions;
 use stetfs_media::{Image, Pmem, SimDev, SimPmem};
+use stetfs_schemes::SCHEMES;
+use stetfs_testkit::ground::orders;
 use stetfs_testkit::host::{needs, scratch};
 use stetfs_testkit::image::EXT4_1K;
 use stetfs_testkit::rng::Rng;
@@ -30,7 +32,15 @@ fn media(home: &Image, nvm: &Image) -> (Arc<SimDev>, Arc<SimPmem>, Media) {
 }
 
 fn options(scheme: &str) -> MountOptions {
-    MountOptions::parse(&format!("scheme={scheme},memory=8M,commit=100")).expect("options")
+    MountOptions::parse(&format!("{scheme},memory=8M,commit=100")).expect("options")
+}
+
+/// The mount options of each trial with memory beside the volume and an order of its own.
+fn beside() -> impl Iterator<Item = String> {
+    SCHEMES.iter().flat_map(|scheme| {
+        let beside = orders(scheme).filter(|trial| trial.ground.has_nvm());
+        beside.map(|trial| trial.mount_options(scheme.about))
+    })
 }
 
 /// What a machine leaves that stopped in the middle of things.
@@ -55,7 +65,8 @@ fn left(scheme: &str) -> (Image, Image) {
 #[test]
 fn damage_is_told_and_never_a_panic() {
     skip_unless!(needs(false, false, &["mke2fs"]));
-    for scheme in ["dj", "ubj,cow=range", "tinca", "spindle"] {
+    for scheme in beside() {
+        let scheme = scheme.as_str();
         let (home, nvm) = left(scheme);
         let (mut refused, mut used) = (0, 0);
         for seed in 0..TRIES {

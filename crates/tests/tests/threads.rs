@@ -6,14 +6,14 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::io::Errno;
-use stetfs::{Media, MountOptions};
-use stetfs_media::sim::SimPmemOptions;
-use stetfs_media::{Image, Pmem, RamDev};
+use stetfs::MountOptions;
+use stetfs_scheme::{Registration, Trial};
+use stetfs_schemes::{each_example, each_scheme, find};
+use stetfs_testkit::ground::{InMemory, orders};
 use stetfs_testkit::host::{KernelMount, needs, scratch};
 use stetfs_testkit::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety, check};
 use stetfs_testkit::skip_unless;
@@ -77,30 +77,18 @@ fn run_wild(library: &mut Library, variety: Variety, seed: u64) {
     }
 }
 
-fn together(variety: Variety, options: &str, seed: u64) {
+fn together(scheme: &Registration, trial: &Trial, variety: Variety, seed: u64) {
     let dir = scratch().expect("a scratch directory");
     let image = dir.path().join("image");
     variety
         .make(&image, 96, if variety.block == 1024 { 2 } else { 8 })
         .expect("a volume");
-    let dev = Arc::new(RamDev::from_file(&image).expect("its content"));
-    let options = MountOptions::parse(options).expect("good options");
-    let about = stetfs_schemes::find(&options.scheme)
-        .expect("a scheme")
-        .about;
-    // So little that caches evict.
-    let nvm = about.nvm.map(|_| {
-        let options = SimPmemOptions {
-            record: false,
-            ..SimPmemOptions::default()
-        };
-        Arc::new(options.build(Image::new(512 * u64::from(variety.block)))) as Arc<dyn Pmem>
-    });
-    let media = Media {
-        home: dev.clone(),
-        nvm,
-    };
-    let (main, _) = Library::mount(media, options).expect("a mount");
+    let content = fs::read(&image).expect("its content");
+    let medium = InMemory::new(trial.ground, &content, variety.block).expect("a medium");
+    let list = format!("{},noatime,memory=8M", trial.mount_options(scheme.about));
+    let options = MountOptions::parse(&list).expect("good options");
+    let media = medium.media();
+    let (main, _) = Library::mount(media, options.clone()).expect("a mount");
     let over = AtomicBool::new(false);
     let names: Vec<_> = (0..PRIVATE + WILD).map(|i| format!("w{i}")).collect();
     let mut workers: Vec<_> = names
@@ -143,7 +131,14 @@ fn together(variety: Variety, options: &str, seed: u64) {
         .collect();
     let mut main = main;
     main.unmount().expect("unmount");
-    dev.to_file(&image).expect("the image");
+    if trial.keeps_cache() {
+        // What was left in the cache goes home.
+        let mut options = options;
+        options.apply("keep-cache=off").expect("an option");
+        let (mut again, _) = Library::mount_as_it_is(medium.media(), options).expect("a mount");
+        again.unmount().expect("a drain");
+    }
+    medium.to_file(&image).expect("the image");
     check(&image).expect("a clean volume");
     if needs(true, false, &[]).is_err() {
         eprintln!("SKIPPED: the kernel's view: root and loop devices are needed");
@@ -164,28 +159,26 @@ fn together(variety: Variety, options: &str, seed: u64) {
     mount.unmount().expect("unmount");
 }
 
-#[test]
-fn journal_mode() {
+/// Each trial with an order of writes of its own, on varieties by turns.
+fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    together(EXT4_4K, "data=journal,noatime", 1);
+    let scheme = find(scheme).expect("a scheme");
+    let varieties = [EXT4_4K, EXT4_1K, EXT3_1K].into_iter().cycle();
+    for ((trial, variety), seed) in orders(scheme).zip(varieties).zip(1..) {
+        together(scheme, trial, variety, seed);
+    }
 }
 
-#[test]
-fn ordered_mode_with_little_memory() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    together(EXT4_1K, "data=ordered,noatime,memory=8M", 2);
+macro_rules! tests {
+    ($($scheme:ident)*) => {
+        $(
+            #[test]
+            fn $scheme() {
+                every_trial(stringify!($scheme));
+            }
+        )*
+    };
 }
 
-#[test]
-fn writeback_mode_on_ext3() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    together(EXT3_1K, "data=writeback,noatime,memory=8M", 3);
-}
-
-#[test]
-fn caches_beside_the_volume() {
-    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    together(EXT4_4K, "scheme=ubj,noatime,memory=8M", 4);
-    together(EXT4_1K, "scheme=tinca,noatime,memory=8M", 5);
-    together(EXT4_1K, "scheme=spindle,noatime,memory=8M", 6);
-}
+each_scheme!(tests);
+each_example!(tests);

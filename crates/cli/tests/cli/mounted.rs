@@ -211,7 +211,8 @@ fn a_cache_is_recovered_kept_and_drained() {
     if !can_mount() {
         return;
     }
-    for scheme in ["ubj", "tinca", "spindle"] {
+    let caches = stetfs_schemes::SCHEMES.iter().map(|scheme| scheme.about);
+    for scheme in caches.filter(|about| about.caches).map(|about| about.name) {
         let m = Mount::new();
         let nvm = m.lab.str("nvm");
         fs::File::create(&nvm).unwrap().set_len(16 << 20).unwrap();
@@ -287,7 +288,11 @@ fn memory_is_made_of_nothing_that_somebody_may_want() {
     let file = m.lab.str("file");
     let elsewhere = Lab::new();
     let other = elsewhere.volume(&[]);
-    for scheme in ["dj", "ubj", "tinca", "spindle"] {
+    let beside = stetfs_schemes::SCHEMES.iter().map(|scheme| scheme.about);
+    for scheme in beside
+        .filter(|about| about.nvm.is_some())
+        .map(|about| about.name)
+    {
         let options = format!("scheme={scheme},durability=process,nvm={file}");
         let mount = |options: &str| stetfs(&["mount", "-o", options, &m.image, &m.dir]);
         fs::copy(&other, &file).unwrap();

@@ -4,22 +4,22 @@
 use crate::testing::{Image, KINDS};
 use crate::{Caller, Error, FallocateMode, Fs, OpenFlags, SetAttr, Whence};
 use stetfs_format::InodeNo;
+use stetfs_scheme::{Ground, Registration};
+use stetfs_schemes::SCHEMES;
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 /// Files stay below this.
 const SIZE_MAX: u64 = 3 << 20;
 const STEPS: u32 = 150;
 
-const MODES: [&str; 8] = [
-    "data=ordered",
-    "data=journal",
-    "data=writeback",
-    "scheme=null",
-    "scheme=relocate-all,data=ordered",
-    "scheme=relocate-all,data=journal",
-    "scheme=template",
-    "scheme=shadow",
-];
+/// The mount options of each trial on a block device.
+fn modes() -> Vec<String> {
+    let of = |scheme: &'static Registration| {
+        let on_device = scheme.trials.iter().filter(|t| t.ground == Ground::Block);
+        on_device.map(|trial| trial.mount_options(scheme.about))
+    };
+    SCHEMES.iter().flat_map(of).collect()
+}
 
 struct Rng(u64);
 
@@ -243,9 +243,10 @@ fn run(kind: &str, args: &[&str], options: &str, seed: u64) {
 
 #[test]
 fn contents_agree_with_a_vector() {
+    let modes = modes();
     for (i, (kind, args)) in KINDS.iter().enumerate() {
-        for (j, options) in MODES.iter().enumerate() {
-            run(kind, args, options, 1 + (i * MODES.len() + j) as u64);
+        for (j, options) in modes.iter().enumerate() {
+            run(kind, args, options, 1 + (i * modes.len() + j) as u64);
         }
     }
 }
@@ -258,12 +259,13 @@ fn contents_for_long() {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (1000..1100).collect::<Vec<u64>>(),
     };
+    let modes = modes();
     for seed in seeds {
         let (kind, args) = KINDS[seed as usize % KINDS.len()];
         run(
             kind,
             args,
-            MODES[(seed as usize / KINDS.len()) % MODES.len()],
+            &modes[(seed as usize / KINDS.len()) % modes.len()],
             seed,
         );
     }

@@ -7,47 +7,24 @@ use std::time::Instant;
 use stetfs::{Fs, Media, MountOptions};
 use stetfs_media::sim::{Keep, Rig, SimDev, SimPmemOptions};
 use stetfs_media::{Image, Pmem, SimPmem};
+use stetfs_scheme::Ground;
 
 use crate::volume::{Random, clean, image, unmount};
 use crate::worker::{Rules, Worker};
-use crate::{THREADS, options, quiet, run, setting, time};
+use crate::{THREADS, options, quiet, run, setting, time, trials};
 
-/// mke2fs's arguments and size in MiB, mount options, and KiB of the memory beside it.
-const KINDS: [(&str, u64, &str, u64); 8] = [
-    ("-t ext4 -b 1024 -J size=1", 12, "scheme=dj", 128),
-    (
-        "-t ext4 -b 1024 -J size=1",
-        12,
-        "scheme=dj,data=ordered",
-        128,
-    ),
-    (
-        "-t ext3 -b 1024 -J size=1",
-        12,
-        "scheme=dj,threshold=100,nvm_checkpoint=30",
-        64,
-    ),
-    (
-        "-t ext4 -b 4096 -J size=4",
-        24,
-        "scheme=dj,decide=size,compress=lz4",
-        256,
-    ),
-    (
-        "-t ext4 -b 4096 -J size=4",
-        24,
-        "scheme=dj,data=ordered",
-        256,
-    ),
-    (
-        "-t ext4 -b 1024 -J size=1",
-        12,
-        "scheme=ubj,cow=range",
-        1024,
-    ),
-    ("-t ext4 -b 1024 -J size=1", 12, "scheme=tinca", 1024),
-    ("-t ext4 -b 1024 -J size=1", 12, "scheme=spindle", 1024),
-];
+/// mke2fs's arguments and size in MiB, the mount options of each trial with memory beside the
+/// volume that an unmount empties, and the KiB of that.
+fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
+    let beside = trials(Ground::has_nvm).filter(|(_, trial, _)| !trial.keeps_cache());
+    beside.map(|((kind, block, mib), trial, scheme)| {
+        let blocks = match trial.ground {
+            Ground::NvmCache => 1024,
+            _ => 96,
+        };
+        (kind, mib, scheme, blocks * (block >> 10))
+    })
+}
 
 /// A volume and the memory beside it, on one supply.
 struct Pair {
@@ -92,7 +69,8 @@ impl Pair {
 /// time.
 fn each(try_one: impl Fn(Pair, &str, u64, &str)) {
     let first = setting("STETFS_STRESS_SEED", 1);
-    for (kind, mib, scheme, nvm_kib) in KINDS {
+    for (kind, mib, scheme, nvm_kib) in kinds() {
+        let scheme = scheme.as_str();
         let made = image(kind, mib);
         let start = Instant::now();
         let mut seed = first;

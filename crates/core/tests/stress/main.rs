@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 use stetfs_media::sim::{Fault, Keep, SimDev, SimOptions};
 use stetfs_media::{BlockDev, Image, Op, RamDev};
+use stetfs_scheme::{Ground, Trial};
+use stetfs_schemes::SCHEMES;
 use volume::{Random, clean, image, mount, unmount};
 use worker::{Rules, Worker};
 
@@ -61,6 +63,29 @@ const KINDS: [(&str, u64, &str, u64); 11] = [
     ("-t ext4 -b 1024 -J size=1", 12, "scheme=template", 256),
     ("-t ext4 -b 1024 -J size=1", 12, "scheme=shadow", 256),
 ];
+
+/// mke2fs's arguments, bytes of a block, and size in MiB.
+type Kind = (&'static str, u64, u64);
+
+const VOLUMES: [Kind; 4] = [
+    ("-t ext4 -b 1024 -J size=1", 1024, 12),
+    ("-t ext4 -b 4096 -J size=4", 4096, 24),
+    ("-t ext3 -b 1024 -J size=1", 1024, 12),
+    ("-t ext3 -b 4096 -J size=4", 4096, 24),
+];
+
+/// Each trial on such a ground, with its mount options, on kinds of volumes by turns.
+fn trials(suits: impl Fn(Ground) -> bool) -> impl Iterator<Item = (Kind, &'static Trial, String)> {
+    let all = SCHEMES.iter().flat_map(|scheme| {
+        let options = |trial: &'static Trial| (trial, trial.mount_options(scheme.about));
+        scheme.trials.iter().map(options)
+    });
+    let suitable = all.filter(move |(trial, _)| suits(trial.ground));
+    let kinds = VOLUMES.into_iter().cycle();
+    kinds
+        .zip(suitable)
+        .map(|(kind, (trial, options))| (kind, trial, options))
+}
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)

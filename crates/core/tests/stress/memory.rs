@@ -5,41 +5,16 @@ use std::time::Instant;
 
 use stetfs_media::sim::{Keep, SimPmemOptions};
 use stetfs_media::{BlockDev, Image, Pmem, PmemDev, SimPmem};
+use stetfs_scheme::Ground;
 
 use crate::volume::{self, Random, clean, image, mount, unmount};
 use crate::worker::{Rules, Worker};
-use crate::{THREADS, options, run, setting, time};
+use crate::{THREADS, options, run, setting, time, trials};
 
-/// mke2fs's arguments and size in MiB, and mount options.
-const KINDS: [(&str, u64, &str); 7] = [
-    ("-t ext4 -b 1024 -J size=1", 12, "scheme=shortcut"),
-    ("-t ext4 -b 4096 -J size=4", 24, "scheme=shortcut"),
-    (
-        "-t ext3 -b 1024 -J size=1",
-        12,
-        "scheme=shortcut,variant=adp-s",
-    ),
-    (
-        "-t ext4 -b 1024 -J size=1",
-        12,
-        "scheme=shortcut,variant=blk-s",
-    ),
-    (
-        "-t ext4 -b 4096 -J size=4",
-        24,
-        "scheme=shortcut,variant=diff",
-    ),
-    (
-        "-t ext3 -b 4096 -J size=4",
-        24,
-        "scheme=shortcut,variant=blk",
-    ),
-    (
-        "-t ext4 -b 1024 -J size=1",
-        12,
-        "scheme=shortcut,fences=paper",
-    ),
-];
+/// mke2fs's arguments and size in MiB, and the mount options of each trial in memory.
+fn kinds() -> impl Iterator<Item = (&'static str, u64, String)> {
+    trials(|ground| ground == Ground::Memory).map(|((kind, _, mib), _, scheme)| (kind, mib, scheme))
+}
 
 fn pmem(image: Image) -> (Arc<SimPmem>, Arc<dyn BlockDev>) {
     let options = SimPmemOptions {
@@ -54,7 +29,8 @@ fn pmem(image: Image) -> (Arc<SimPmem>, Arc<dyn BlockDev>) {
 #[test]
 fn everything_at_once_in_memory() {
     let first = setting("STETFS_STRESS_SEED", 1);
-    for (kind, mib, scheme) in KINDS {
+    for (kind, mib, scheme) in kinds() {
+        let scheme = scheme.as_str();
         let start = Instant::now();
         let mut seed = first;
         while seed == first || start.elapsed() < time() / 2 {
@@ -80,7 +56,8 @@ fn everything_at_once_in_memory() {
 #[test]
 fn the_power_of_the_memory_goes_off() {
     let first = setting("STETFS_STRESS_SEED", 1);
-    for (kind, mib, scheme) in KINDS {
+    for (kind, mib, scheme) in kinds() {
+        let scheme = scheme.as_str();
         let made = image(kind, mib);
         let start = Instant::now();
         let mut seed = first;

@@ -1,0 +1,112 @@
+//! What a trial's volume is on, in this machine's memory: for tests that neither cut the power nor
+//! count.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use stetfs::Media;
+use stetfs_ftl::{Ftl, FtlOptions};
+use stetfs_media::nand::{NandOptions, parts};
+use stetfs_media::sim::{SimPmem, SimPmemOptions};
+use stetfs_media::{BlockDev, Class, Image, Pmem, PmemDev, RamDev, Tag};
+use stetfs_scheme::{Ground, Registration, Trial};
+
+use crate::image::copy_to;
+
+/// The memory beside a volume, where that is for the log: so little that it is full all the time.
+const NVRAM_BYTES: u64 = 512 << 10;
+
+/// Blocks of a cache: so few that they are evicted.
+const CACHE_BLOCKS: u64 = 512;
+
+/// The trials of a scheme whose ground can be had in memory: all but those on a host's file system
+/// with reflinks.
+pub fn simulated(scheme: &Registration) -> impl Iterator<Item = &'static Trial> {
+    let trials = scheme.trials.iter();
+    trials.filter(|trial| trial.ground != Ground::Reflink)
+}
+
+/// Of these the trials with an order of writes of their own.
+pub fn orders(scheme: &Registration) -> impl Iterator<Item = &'static Trial> {
+    simulated(scheme).filter(|trial| trial.has_own_order)
+}
+
+/// A volume in memory.
+pub enum InMemory {
+    /// A block device, and the memory beside it, if there is any.
+    Block(Arc<RamDev>, Option<Arc<SimPmem>>),
+    /// Byte-addressable.
+    Memory(Arc<SimPmem>),
+    /// A NAND part, and how much of it is the volume.
+    Flash(Arc<Ftl>, usize),
+}
+
+fn pmem(content: Image) -> Arc<SimPmem> {
+    let options = SimPmemOptions {
+        record: false,
+        ..SimPmemOptions::default()
+    };
+    Arc::new(options.build(content))
+}
+
+impl InMemory {
+    /// A volume with this content and blocks of this size, on such a ground.
+    ///
+    /// # Errors
+    /// There is no room; the ground cannot be had in memory.
+    pub fn new(ground: Ground, content: &[u8], block: u32) -> Result<Self> {
+        let nvm = match ground {
+            Ground::Nvram => Some(NVRAM_BYTES),
+            Ground::NvmCache => Some(CACHE_BLOCKS * u64::from(block)),
+            _ => None,
+        };
+        match ground {
+            Ground::Memory => Ok(Self::Memory(pmem(Image::from_bytes(content)))),
+            Ground::Block | Ground::Nvram | Ground::NvmCache => Ok(Self::Block(
+                Arc::new(RamDev::from_image(content)),
+                nvm.map(|bytes| pmem(Image::new(bytes))),
+            )),
+            Ground::Flash => {
+                let options = NandOptions {
+                    record: false,
+                    ..NandOptions::new(parts::JFTL)
+                };
+                let nand = Arc::new(options.build());
+                let ftl = Ftl::create(nand, [7; 16], &FtlOptions::default(), Default::default())?;
+                copy_to(&Image::from_bytes(content), &ftl, 4096)?;
+                Ok(Self::Flash(Arc::new(ftl), content.len()))
+            }
+            Ground::Reflink => None.context("no file system with reflinks in memory"),
+        }
+    }
+
+    /// To be mounted.
+    pub fn media(&self) -> Media {
+        match self {
+            Self::Block(ram, nvm) => Media {
+                home: ram.clone(),
+                nvm: nvm.clone().map(|pmem| pmem as Arc<dyn Pmem>),
+            },
+            Self::Memory(pmem) => Arc::new(PmemDev::new(pmem.clone())).into(),
+            Self::Flash(ftl, _) => ftl.clone().into(),
+        }
+    }
+
+    /// Writes the volume into a file.
+    ///
+    /// # Errors
+    /// Of the medium, or of the file.
+    pub fn to_file(&self, path: &Path) -> Result<()> {
+        match self {
+            Self::Block(ram, _) => Ok(ram.to_file(path)?),
+            Self::Memory(pmem) => Ok(pmem.newest().to_file(path)?),
+            Self::Flash(ftl, len) => {
+                let mut content = vec![0; *len];
+                ftl.read_at(0, &mut content, Tag::read(Class::Data))?;
+                Ok(fs::write(path, content)?)
+            }
+        }
+    }
+}
