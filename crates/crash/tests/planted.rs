@@ -5,10 +5,11 @@
 //! - `STETFS_LAB_WORKLOAD=NAME` looks in that workload alone.
 //! - `STETFS_LAB_ORDERS=ORDER,...` carries the workloads out in these orders alone.
 //! - `STETFS_LAB_STATES=N` gives up a bug after so many states.
-//! - `STETFS_LAB_WRITE=1` writes the table of docs/TESTING.md anew.
+//! - `STETFS_LAB_WRITE=1` writes what is found into the table of docs/TESTING.md; what is not
+//!   looked for keeps its row. `STETFS_LAB_WRITE=missing` looks for what has no result there.
 #![forbid(unsafe_code)]
 
-use std::fmt::Write;
+use std::collections::HashMap;
 
 use stetfs_crash::campaign::{Budget, Campaign};
 use stetfs_crash::report::Report;
@@ -17,6 +18,8 @@ use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::script::Script;
 use stetfs_crash::workloads::sequences::{Sample, sequences};
 use stetfs_planted::{BUGS, Bug, BugAbout, plant};
+use stetfs_scheme::{Registration, Trial};
+use stetfs_schemes::SCHEMES;
 use stetfs_testkit::document;
 use stetfs_testkit::host::needs;
 use stetfs_testkit::image::EXT4_1K;
@@ -45,8 +48,7 @@ fn orders() -> Vec<Order> {
 
 /// Explores with a bug until a violation, first the workloads that are written down, then the
 /// sequences of one operation, then random ones, each in every order.
-fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
-    let target = Target::new(scheme, Some(mode), EXT4_1K).expect("a target");
+fn hunt(bug: Bug, target: &Target) -> Report {
     // Without the bug, so that what it does is done to the workloads.
     let fresh = target.contents().expect("a volume");
     let sample = Sample {
@@ -71,7 +73,7 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
         },
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
         enough: 1,
-        ..Campaign::new(target, fresh, workloads)
+        ..Campaign::new(target.clone(), fresh, workloads)
     };
     plant(Some(bug));
     let report = campaign.run(&|_| {}).expect("a campaign");
@@ -79,19 +81,117 @@ fn hunt(bug: Bug, scheme: &str, mode: &str) -> Report {
     report
 }
 
-/// A row of the table, and whether the bug was found.
-fn row(about: &BugAbout, scheme: &str, mode: &str) -> (String, bool) {
-    let report = hunt(about.bug, scheme, mode);
+/// A bug, and a trial that says that it shows there.
+struct Claim {
+    about: &'static BugAbout,
+    scheme: &'static Registration,
+    trial: &'static Trial,
+}
+
+impl Claim {
+    /// The first cells of its row.
+    fn cells(&self) -> String {
+        let (name, what) = (self.about.name, self.about.what);
+        format!("| `{name}` | {what} | {} |", self.trial)
+    }
+}
+
+/// All claims, in the order of the bugs and, of each bug, of the registry.
+fn claims() -> Vec<Claim> {
+    let of = |about: &'static BugAbout| {
+        SCHEMES.iter().flat_map(move |scheme| {
+            let shows = |trial: &&Trial| trial.planted.contains(&about.bug);
+            let trials = scheme.trials.iter().filter(shows);
+            trials.map(move |trial| Claim {
+                about,
+                scheme,
+                trial,
+            })
+        })
+    };
+    BUGS.iter().flat_map(of).collect()
+}
+
+/// What a row says where nobody has looked yet.
+const UNKNOWN: &str = "not looked for yet | | |";
+
+const HEAD: &str = "| bug | what goes wrong | planted in | states until found | by workload | \
+    seen as |\n|---|---|---|---|---|---|\n";
+
+/// What follows the first cells of a claim's row in this document.
+fn result(document: &str, claim: &Claim) -> Option<String> {
+    let cells = claim.cells();
+    let result = document.lines().find_map(|line| line.strip_prefix(&cells));
+    let known = result.map(str::trim).filter(|result| *result != UNKNOWN);
+    known.map(str::to_owned)
+}
+
+/// The document with a row for each claim: with what `found` knows, else as it was.
+fn with_table(document: &str, found: &HashMap<String, String>) -> String {
+    let row = |claim: &Claim| {
+        let cells = claim.cells();
+        let now = found.get(&cells).cloned();
+        let result = now.or_else(|| result(document, claim));
+        format!("{cells} {}\n", result.as_deref().unwrap_or(UNKNOWN))
+    };
+    let rows: String = claims().iter().map(row).collect();
+    let table = format!("{HEAD}{rows}");
+    let made = document::render(document, "<!-- planted bugs: ", |_| Ok(table.clone()));
+    made.expect("the mark")
+}
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/TESTING.md");
+
+fn document() -> String {
+    std::fs::read_to_string(PATH).expect("docs/TESTING.md")
+}
+
+/// The table once lacked two schemes, of which it said nothing.
+#[test]
+fn each_bug_is_claimed_and_each_claim_is_in_the_table() {
+    let claims = claims();
+    for about in BUGS {
+        let is_claimed = claims.iter().any(|claim| claim.about.bug == about.bug);
+        let is_below = stetfs_ftl::PLANTED.contains(&about.bug);
+        assert!(is_claimed || is_below, "{} shows nowhere", about.name);
+    }
+    let text = document();
+    let wrong = document::difference(
+        "docs/TESTING.md",
+        &text,
+        &with_table(&text, &HashMap::new()),
+    );
+    let how = "STETFS_LAB_WRITE=missing make planted";
+    assert!(wrong.is_none(), "{}; {how}", wrong.unwrap_or_default());
+}
+
+#[test]
+fn a_table_keeps_what_is_known() {
+    let empty = "<!-- planted bugs: here -->\n<!-- end -->\n";
+    let unknown = with_table(empty, &HashMap::new());
+    let claims = claims();
+    assert!(claims.iter().all(|claim| result(&unknown, claim).is_none()));
+    let found = HashMap::from([(claims[1].cells(), "12 | log | contents |".to_owned())]);
+    let known = with_table(&unknown, &found);
+    assert_eq!(result(&known, &claims[0]), None);
+    let kept = result(&with_table(&known, &HashMap::new()), &claims[1]);
+    assert_eq!(kept.as_deref(), Some("12 | log | contents |"));
+}
+
+/// Looks for a claim's bug: the rest of its row, and whether it was found.
+fn look(claim: &Claim) -> (String, bool) {
+    let report = hunt(
+        claim.about.bug,
+        &Target::of(claim.scheme, claim.trial, EXT4_1K),
+    );
     let states = report.counts.states + report.counts.nested;
     let found = report.violations.first();
     let how = match found {
         Some(violation) => format!("{} | {}", violation.workload, violation.fault),
-        None => "not found | ".to_owned(),
+        None => "not found |".to_owned(),
     };
-    let (name, what) = (about.name, about.what);
-    let seconds = report.seconds;
-    let row = format!("| `{name}` | {what} | {scheme} {mode} | {states} | {seconds:.0} | {how} |");
-    println!("{row}");
+    let row = format!("{states} | {how} |");
+    println!("{} {row} {:.0} s", claim.cells(), report.seconds);
     if let Some(violation) = found {
         println!("  {}\n  {}", violation.why, violation.case);
     }
@@ -102,40 +202,39 @@ fn row(about: &BugAbout, scheme: &str, mode: &str) -> (String, bool) {
 #[ignore = "takes long; make planted"]
 fn every_planted_bug_is_found() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    let only = std::env::var("STETFS_LAB_BUG").ok();
-    let only_in = std::env::var("STETFS_LAB_SCHEME").ok();
-    let mut table = String::from(
-        "| bug | what goes wrong | planted in | states | seconds | found by workload | seen as |\n\
-        |---|---|---|---|---|---|---|\n",
+    let set = |name| std::env::var(name).ok();
+    let (only, only_in) = (set("STETFS_LAB_BUG"), set("STETFS_LAB_SCHEME"));
+    let writes = set("STETFS_LAB_WRITE");
+    let as_usual = only_workload().is_none() && set("STETFS_LAB_ORDERS").is_none();
+    assert!(
+        writes.is_none() || as_usual,
+        "the table is of all workloads and orders"
     );
+    let is = |asked: &Option<String>, name| asked.as_deref().is_none_or(|asked| asked == name);
+    let write = |found: &HashMap<String, String>| {
+        let table = with_table(&document(), found);
+        std::fs::write(PATH, table).expect("docs/TESTING.md");
+    };
+    if writes.is_some() {
+        // With a row for claims that are new.
+        write(&HashMap::new());
+    }
     let mut missed = Vec::new();
-    for about in BUGS {
-        if only.as_deref().is_some_and(|name| name != about.name) {
+    for claim in claims() {
+        let (bug, scheme) = (claim.about.name, claim.scheme.about.name);
+        let is_missing = || result(&document(), &claim).is_none();
+        let is_wanted = writes.as_deref() != Some("missing") || is_missing();
+        if !(is(&only, bug) && is(&only_in, scheme) && is_wanted) {
             continue;
         }
-        let shows = about.shows.iter();
-        for (scheme, mode) in shows.filter(|(s, _)| only_in.as_deref().is_none_or(|o| o == *s)) {
-            let (row, is_found) = row(about, scheme, mode);
-            writeln!(table, "{row}").expect("memory");
-            if !is_found {
-                missed.push(format!("STETFS_LAB_BUG={} ({scheme} {mode})", about.name));
-            }
+        let (row, is_found) = look(&claim);
+        if !is_found {
+            missed.push(format!("STETFS_LAB_BUG={bug} STETFS_LAB_SCHEME={scheme}"));
+        }
+        if writes.is_some() {
+            // At once, so that what takes hours can be stopped.
+            write(&HashMap::from([(claim.cells(), row)]));
         }
     }
-    let is_whole = only.is_none()
-        && only_in.is_none()
-        && only_workload().is_none()
-        && std::env::var_os("STETFS_LAB_ORDERS").is_none();
-    if is_whole && std::env::var_os("STETFS_LAB_WRITE").is_some() {
-        write_table(&table);
-    }
     assert!(missed.is_empty(), "not found: {}", missed.join(", "));
-}
-
-/// Behind its mark in docs/TESTING.md.
-fn write_table(table: &str) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/TESTING.md");
-    let text = std::fs::read_to_string(path).expect("docs/TESTING.md");
-    let text = document::render(&text, "<!-- planted bugs: ", |_| Ok(table.to_owned()));
-    std::fs::write(path, text.expect("the mark")).expect("docs/TESTING.md");
 }

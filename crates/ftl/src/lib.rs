@@ -69,6 +69,8 @@ mod recovery;
 mod shape;
 mod wear;
 
+use stetfs_planted::Bug;
+
 pub use self::core::FtlStats;
 pub use dev::{Ftl, MountOptions};
 pub use error::FtlError;
@@ -76,3 +78,7 @@ pub use inspect::{FtlCheck, FtlInfo, Inspection};
 pub use recovery::MountReport;
 pub use shape::FtlOptions;
 pub use wear::Wear;
+
+/// Bugs that can be planted in this layer and that its own tests find, which also see what no file
+/// system above asks for.
+pub static PLANTED: &[Bug] = &[Bug::EarlyRelease, Bug::BelievedSpare, Bug::ForgottenSharer];

@@ -2,7 +2,9 @@
 //!
 //! Only with the feature `planted-bugs`; without it [`is_planted`] is the constant `false` and
 //! nothing of it is left in the program. One bug at a time is planted, for the whole process. Each
-//! place that has one asks [`is_planted`] just before it does what is right.
+//! place that has one asks [`is_planted`] just before it does what is right. Where a bug shows is
+//! said by those who show it: the trials of schemes (`stetfs_scheme::Trial::planted`), and the
+//! flash translation layer (`stetfs_ftl::PLANTED`).
 #![forbid(unsafe_code)]
 
 use serde::Serialize;
@@ -114,7 +116,7 @@ pub enum Bug {
     EarlyPlace,
 }
 
-/// A bug, and where it shows.
+/// A bug.
 #[derive(Debug, Serialize)]
 pub struct BugAbout {
     /// Which.
@@ -122,107 +124,73 @@ pub struct BugAbout {
     pub bug: Bug,
     /// Its name on the command line.
     pub name: &'static str,
-    /// Where it does harm: scheme, and its mode (`-`: it has none) and options. None: under the
-    /// schemes, in the flash translation layer, by whose own test it is found.
-    pub shows: &'static [(&'static str, &'static str)],
     /// What goes wrong, in a line.
     pub what: &'static str,
 }
 
 macro_rules! bugs {
-    ($($bug:ident $name:literal $what:literal: $($scheme:literal $mode:literal),*;)*) => {
+    ($($bug:ident $name:literal $what:literal;)*) => {
         /// Every bug, in the order in which reports list them.
         pub static BUGS: &[BugAbout] = &[$(BugAbout {
             bug: Bug::$bug,
             name: $name,
-            shows: &[$(($scheme, $mode)),*],
             what: $what,
         }),*];
     };
 }
 
 bugs! {
-    RecordBeforeBody "record-before-body" "commit record durable before its body is written":
-        "jbd2" "journal";
-    MissingBodyFlush "missing-body-flush" "no flush between body and commit record":
-        "jbd2" "journal", "dj" "journal", "shadow" "-";
-    MissingRecordFlush "missing-record-flush" "commit record not made durable":
-        "jbd2" "journal", "shortcut" "-", "shadow" "-";
-    LateOrderedData "late-ordered-data" "ordered data written after its commit": "jbd2" "ordered";
-    ForgottenRevoke "forgotten-revoke" "freed blocks not revoked":
-        "jbd2" "ordered", "shortcut" "-", "dj" "ordered";
-    UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic":
-        "jbd2" "journal";
+    RecordBeforeBody "record-before-body" "commit record durable before its body is written";
+    MissingBodyFlush "missing-body-flush" "no flush between body and commit record";
+    MissingRecordFlush "missing-record-flush" "commit record not made durable";
+    LateOrderedData "late-ordered-data" "ordered data written after its commit";
+    ForgottenRevoke "forgotten-revoke" "freed blocks not revoked";
+    UntoldEscape "untold-escape" "replay not told of blocks that begin with the journal's magic";
     LateFirstMark "late-first-mark"
-        "superblock says where the log begins only after the first commit":
-        "jbd2" "journal";
-    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable":
-        "jbd2" "journal", "shortcut" "-", "dj" "journal", "ubj" "-", "tinca" "-", "spindle" "-",
-        "shadow" "-", "template" "-";
-    LateTail "late-tail" "log space used again before the tail is moved":
-        "jbd2" "journal", "shortcut" "-";
-    UncheckedReplay "unchecked-replay" "no checksum check at replay":
-        "jbd2" "journal,journal_async_commit", "shortcut" "-", "dj" "journal", "shadow" "-";
-    StaleLap "stale-lap" "replay of transactions of an earlier lap": "jbd2" "journal";
-    IgnoredRevoke "ignored-revoke" "replay of revoked blocks": "jbd2" "ordered", "shortcut" "-";
-    OldestCopy "oldest-copy" "replay of the oldest copy of a block": "jbd2" "journal";
+        "superblock says where the log begins only after the first commit";
+    MissingCheckpointFlush "missing-checkpoint-flush" "log space freed before home is durable";
+    LateTail "late-tail" "log space used again before the tail is moved";
+    UncheckedReplay "unchecked-replay" "no checksum check at replay";
+    StaleLap "stale-lap" "replay of transactions of an earlier lap";
+    IgnoredRevoke "ignored-revoke" "replay of revoked blocks";
+    OldestCopy "oldest-copy" "replay of the oldest copy of a block";
     MissingReplayFlush "missing-replay-flush"
-        "log marked empty before the replayed blocks are durable":
-        "jbd2" "journal", "shortcut" "-";
-    UnloggedGroupDesc "unlogged-group-desc" "group descriptors not journaled":
-        "jbd2" "journal", "shortcut" "-";
-    EarlyFsync "early-fsync" "fsync returns before the commit": "jbd2" "journal", "shortcut" "-";
-    ForgottenOrphan "forgotten-orphan" "orphans not in the list": "jbd2" "journal", "shortcut" "-";
-    EarlyReuse "early-reuse" "freed blocks reused before the freeing is durable":
-        "jbd2" "ordered", "shortcut" "-";
+        "log marked empty before the replayed blocks are durable";
+    UnloggedGroupDesc "unlogged-group-desc" "group descriptors not journaled";
+    EarlyFsync "early-fsync" "fsync returns before the commit";
+    ForgottenOrphan "forgotten-orphan" "orphans not in the list";
+    EarlyReuse "early-reuse" "freed blocks reused before the freeing is durable";
     EarlySwitch "early-switch"
-        "mapping switched before the block that is logged in place is durable":
-        "shortcut" "-,fences=paper";
-    EarlyRelease "early-release" "journal's pages given back before the remap is durable":
-        "jftl" "journal", "jftl" "ordered";
-    BelievedSpare "believed-spare" "address in the spare area of a remapped page believed": ;
-    ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers": ;
-    DeltaTwice "delta-twice" "delta applied to a home that has it already":
-        "dj" "journal", "dj" "ordered";
-    UnkeptBase "unkept-base" "home torn under the deltas that rest on it":
-        "dj" "journal", "dj" "ordered";
-    StateBeforeLines "state-before-lines" "cached block vouched for before it is durable":
-        "ubj" "-", "ubj" "-,cow=range", "tinca" "-", "spindle" "-";
-    TailBeforeEntries "tail-before-entries" "transaction made valid before its entries are durable":
-        "tinca" "-", "spindle" "-";
+        "mapping switched before the block that is logged in place is durable";
+    EarlyRelease "early-release" "journal's pages given back before the remap is durable";
+    BelievedSpare "believed-spare" "address in the spare area of a remapped page believed";
+    ForgottenSharer "forgotten-sharer" "garbage collection moves one of two sharers";
+    DeltaTwice "delta-twice" "delta applied to a home that has it already";
+    UnkeptBase "unkept-base" "home torn under the deltas that rest on it";
+    StateBeforeLines "state-before-lines" "cached block vouched for before it is durable";
+    TailBeforeEntries "tail-before-entries" "transaction made valid before its entries are durable";
     EarlySubBlock "early-sub-block"
-        "part of a block changed in place before its log copy is durable":
-        "spindle" "-", "ubj" "-,cow=range";
-    EvictedDirty "evicted-dirty" "block evicted from the cache before home has it":
-        "ubj" "-", "tinca" "-", "spindle" "-";
-    EarlyHead "early-head" "recovery done before what it undoes is durable":
-        "tinca" "-", "spindle" "-";
-    ConvertedBeyond "converted-beyond" "four preallocated blocks too many count as written":
-        "jbd2" "journal";
-    UnnotedAllocation "unnoted-allocation" "allocation beyond the end not noted for fsync":
-        "jbd2" "journal";
-    UnstoredTimes "unstored-times" "times of a write that leaves the size not stored":
-        "jbd2" "journal";
-    CleanedNext "cleaned-next" "commit takes pages of the next transaction for clean":
-        "jbd2" "journal";
-    OlderNewest "older-newest" "sync during a commit leaves out what runs beside it":
-        "jbd2" "journal";
-    BrokenChain "broken-chain" "removing a middle orphan breaks the list": "jbd2" "journal";
-    SplitRename "split-rename" "rename in two transactions": "jbd2" "journal";
-    UnrevokedXattr "unrevoked-xattr" "freed attribute blocks not revoked": "jbd2" "ordered";
-    UnlistedTruncate "unlisted-truncate" "cut in several transactions without an orphan":
-        "jbd2" "journal";
-    ReusedSequence "reused-sequence" "sequence numbers used again after recovery":
-        "jbd2" "journal", "dj" "journal";
-    MissingRingFence "missing-ring-fence" "no fence behind slots of the ring": "spindle" "-";
-    EarlyRoom "early-room" "place of an evicted block used again too early": "tinca" "-";
-    ForgottenInode "forgotten-inode" "fsync forgets inodes that left the cache": "jbd2" "journal";
-    UnsortedChanges "unsorted-changes" "changes of the map not in order at recovery":
-        "jftl" "journal";
-    UnsecuredPage "unsecured-page" "newest page not programmed again at recovery": "jftl" "journal";
-    LateListing "late-listing" "log's end moves before the transaction is listed": "jbd2" "journal";
-    SingleSlot "single-slot" "each root written over the one before": "shadow" "-";
-    EarlyPlace "early-place" "blocks written to places that the durable root names": "shadow" "-";
+        "part of a block changed in place before its log copy is durable";
+    EvictedDirty "evicted-dirty" "block evicted from the cache before home has it";
+    EarlyHead "early-head" "recovery done before what it undoes is durable";
+    ConvertedBeyond "converted-beyond" "four preallocated blocks too many count as written";
+    UnnotedAllocation "unnoted-allocation" "allocation beyond the end not noted for fsync";
+    UnstoredTimes "unstored-times" "times of a write that leaves the size not stored";
+    CleanedNext "cleaned-next" "commit takes pages of the next transaction for clean";
+    OlderNewest "older-newest" "sync during a commit leaves out what runs beside it";
+    BrokenChain "broken-chain" "removing a middle orphan breaks the list";
+    SplitRename "split-rename" "rename in two transactions";
+    UnrevokedXattr "unrevoked-xattr" "freed attribute blocks not revoked";
+    UnlistedTruncate "unlisted-truncate" "cut in several transactions without an orphan";
+    ReusedSequence "reused-sequence" "sequence numbers used again after recovery";
+    MissingRingFence "missing-ring-fence" "no fence behind slots of the ring";
+    EarlyRoom "early-room" "place of an evicted block used again too early";
+    ForgottenInode "forgotten-inode" "fsync forgets inodes that left the cache";
+    UnsortedChanges "unsorted-changes" "changes of the map not in order at recovery";
+    UnsecuredPage "unsecured-page" "newest page not programmed again at recovery";
+    LateListing "late-listing" "log's end moves before the transaction is listed";
+    SingleSlot "single-slot" "each root written over the one before";
+    EarlyPlace "early-place" "blocks written to places that the durable root names";
 }
 
 /// The bug called `name`.

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use stetfs_planted::Bug;
+
 use crate::about::About;
 
 /// What a trial's volume is on.
@@ -41,6 +43,9 @@ pub struct Trial {
     /// It writes in an order that no trial of the scheme before it has. The others differ in sizes
     /// and shares alone, and are not explored at length.
     pub has_own_order: bool,
+    /// Bugs that an exploration of it shows: those that can be planted in the scheme's own code,
+    /// and some of those above and below it.
+    pub planted: &'static [Bug],
 }
 
 impl Trial {
@@ -51,6 +56,7 @@ impl Trial {
             options,
             ground,
             has_own_order: true,
+            planted: &[],
         }
     }
 
@@ -60,6 +66,11 @@ impl Trial {
             has_own_order: false,
             ..Self::new(name, options, ground)
         }
+    }
+
+    /// The same, and it shows these bugs.
+    pub const fn planted(self, planted: &'static [Bug]) -> Self {
+        Self { planted, ..self }
     }
 
     /// The mode that it names, and the scheme's own options.

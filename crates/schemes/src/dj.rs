@@ -75,8 +75,19 @@ pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
     trials: &[
-        Trial::new("dj-journal", "data=journal", Ground::Nvram),
-        Trial::new("dj-ordered", "data=ordered", Ground::Nvram),
+        Trial::new("dj-journal", "data=journal", Ground::Nvram).planted(&[
+            Bug::MissingBodyFlush,
+            Bug::MissingCheckpointFlush,
+            Bug::UncheckedReplay,
+            Bug::DeltaTwice,
+            Bug::UnkeptBase,
+            Bug::ReusedSequence,
+        ]),
+        Trial::new("dj-ordered", "data=ordered", Ground::Nvram).planted(&[
+            Bug::ForgottenRevoke,
+            Bug::DeltaTwice,
+            Bug::UnkeptBase,
+        ]),
         Trial::setting(
             "dj-lz4",
             "data=journal,compress=lz4,threshold=100",

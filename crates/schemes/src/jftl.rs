@@ -48,6 +48,7 @@
 //! | a transaction without its commit block | nothing | no home was remapped to it |
 
 use super::jbd2;
+use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError, Trial,
 };
@@ -57,14 +58,18 @@ pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
     trials: &[
-        Trial::new("jftl-journal", "data=journal", Ground::Flash),
+        Trial::new("jftl-journal", "data=journal", Ground::Flash).planted(&[
+            Bug::EarlyRelease,
+            Bug::UnsortedChanges,
+            Bug::UnsecuredPage,
+        ]),
         Trial::new(
             "jftl-journal-batch",
             "data=journal,remap=batch",
             Ground::Flash,
         ),
         Trial::new("jftl-journal-off", "data=journal,remap=off", Ground::Flash),
-        Trial::new("jftl-ordered", "data=ordered", Ground::Flash),
+        Trial::new("jftl-ordered", "data=ordered", Ground::Flash).planted(&[Bug::EarlyRelease]),
         Trial::new("jftl-ordered-off", "data=ordered,remap=off", Ground::Flash),
         Trial::setting(
             "jftl-async",

@@ -57,7 +57,14 @@ pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
     trials: &[
-        Trial::new("shadow", "", Ground::Block),
+        Trial::new("shadow", "", Ground::Block).planted(&[
+            Bug::MissingBodyFlush,
+            Bug::MissingRecordFlush,
+            Bug::MissingCheckpointFlush,
+            Bug::UncheckedReplay,
+            Bug::SingleSlot,
+            Bug::EarlyPlace,
+        ]),
         Trial::setting("shadow-fill", "fill=5", Ground::Block),
     ],
 };

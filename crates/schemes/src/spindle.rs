@@ -72,7 +72,15 @@ pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
     trials: &[
-        Trial::new("spindle", "", Ground::NvmCache),
+        Trial::new("spindle", "", Ground::NvmCache).planted(&[
+            Bug::MissingCheckpointFlush,
+            Bug::StateBeforeLines,
+            Bug::TailBeforeEntries,
+            Bug::EarlySubBlock,
+            Bug::EvictedDirty,
+            Bug::EarlyHead,
+            Bug::MissingRingFence,
+        ]),
         Trial::new("spindle-kept", "keep-cache", Ground::NvmCache),
         Trial::setting("spindle-meta", "meta=40", Ground::NvmCache),
     ],

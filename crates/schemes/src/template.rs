@@ -45,7 +45,7 @@ use stetfs_sync::Mutex;
 pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
-    trials: &[Trial::new("template", "", Ground::Block)],
+    trials: &[Trial::new("template", "", Ground::Block).planted(&[Bug::MissingCheckpointFlush])],
 };
 
 pub(crate) static ABOUT: About = About {

@@ -56,7 +56,14 @@ pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
     trials: &[
-        Trial::new("tinca", "", Ground::NvmCache),
+        Trial::new("tinca", "", Ground::NvmCache).planted(&[
+            Bug::MissingCheckpointFlush,
+            Bug::StateBeforeLines,
+            Bug::TailBeforeEntries,
+            Bug::EvictedDirty,
+            Bug::EarlyHead,
+            Bug::EarlyRoom,
+        ]),
         Trial::new("tinca-kept", "keep-cache", Ground::NvmCache),
     ],
 };

@@ -75,8 +75,13 @@ pub(crate) const ROW: Registration = Registration {
     about: &ABOUT,
     make: open,
     trials: &[
-        Trial::new("ubj", "", Ground::NvmCache),
-        Trial::new("ubj-range", "cow=range", Ground::NvmCache),
+        Trial::new("ubj", "", Ground::NvmCache).planted(&[
+            Bug::MissingCheckpointFlush,
+            Bug::StateBeforeLines,
+            Bug::EvictedDirty,
+        ]),
+        Trial::new("ubj-range", "cow=range", Ground::NvmCache)
+            .planted(&[Bug::StateBeforeLines, Bug::EarlySubBlock]),
         Trial::new("ubj-kept", "keep-cache", Ground::NvmCache),
         Trial::setting(
             "ubj-frozen",

@@ -8,7 +8,7 @@ use super::*;
 use stetfs_media::Op;
 use stetfs_media::nand::{NandCrashPoint, NandEntry, Outcome};
 use stetfs_media::sim::{Fault, Rig};
-use stetfs_planted::{find_bug, plant};
+use stetfs_planted::{BUGS, find_bug, plant};
 
 /// A workload and what it promised at each moment.
 struct Recorded {
@@ -338,7 +338,11 @@ const PLANTED: &str = "STETFS_FTL_BUG";
 #[test]
 fn planted_bugs_are_found() {
     let this = std::env::current_exe().expect("this program");
-    for bug in ["early-release", "believed-spare", "forgotten-sharer"] {
+    for about in BUGS
+        .iter()
+        .filter(|about| stetfs_ftl::PLANTED.contains(&about.bug))
+    {
+        let bug = about.name;
         let run = Command::new(&this)
             .args(["crash::with_a_planted_bug", "--exact", "--ignored"])
             .env(PLANTED, bug)
