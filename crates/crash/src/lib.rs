@@ -48,6 +48,7 @@ pub mod report;
 pub mod states;
 pub mod subject;
 pub mod target;
+pub mod trace;
 pub mod turns;
 pub mod watch;
 pub mod workload;

@@ -6,6 +6,7 @@
 //! that are kept, the last counts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Range;
 
 use stetfs_media::Image;
@@ -102,6 +103,25 @@ pub struct Tapes {
 impl Tapes {
     pub(super) fn new(tapes: Vec<TapeOf>) -> Self {
         Self { tapes }
+    }
+
+    /// The changes from this one on, in their order: the medium, counted from the home device on,
+    /// and how its tape shows the change.
+    pub fn shown_since(&self, from: u64) -> impl Iterator<Item = (usize, String)> {
+        let mut changes = BTreeMap::new();
+        for (medium, tape) in self.tapes.iter().enumerate() {
+            let mut take = |number: u64, entry: &dyn fmt::Display| {
+                if number >= from {
+                    changes.insert(number, (medium, entry.to_string()));
+                }
+            };
+            let numbers = tape.numbers().iter().copied();
+            match tape {
+                TapeOf::Plain(_, tape) => numbers.zip(tape.entries()).for_each(|(n, e)| take(n, e)),
+                TapeOf::Nand(_, tape) => numbers.zip(tape.entries()).for_each(|(n, e)| take(n, e)),
+            }
+        }
+        changes.into_values()
     }
 
     /// Changes on all media.

@@ -137,6 +137,7 @@ fn nothing_lies_about() {
         match parts.iter().map(AsRef::as_ref).collect::<Vec<&str>>()[..] {
             [name] => at_the_top.contains(&name) || endings.iter().any(|e| has_ending(path, e)),
             [".ci", "run"] => true,
+            ["docs", "traces", _] => has_ending(path, "txt"),
             ["crates", _, name] => OF_A_PACKAGE.contains(&name),
             _ => endings.iter().any(|ending| has_ending(path, ending)),
         }
