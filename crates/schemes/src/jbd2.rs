@@ -34,8 +34,11 @@ mod live;
 mod record;
 mod recovery;
 
+use std::ops::Range;
+
+use hashbrown::HashSet;
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Cause, Class, Dirty, Remap, Tag};
+use stetfs_media::{Cause, Class, Dirty, Tag};
 
 use self::live::{Committed, Due, Live, Logged, Span};
 use self::record::Records;
@@ -132,9 +135,7 @@ struct Jbd2 {
     records: Records,
     mode: DataMode,
     async_commit: bool,
-    /// What is logged gets home by a change of the device's table, with the commit after which so
-    /// many blocks of the log are taken.
-    remap: Option<u32>,
+    homeward: Box<dyn Homeward>,
     live: Live,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
     most_held: usize,
@@ -145,14 +146,57 @@ struct Jbd2 {
     superblock: Mutex<record::Super>,
 }
 
-pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
-    open_as(&ABOUT, args, None)
+/// How what is logged gets home. The log itself is the same for every scheme that has it.
+pub(super) trait Homeward: Send + Sync {
+    /// Whether everything gets home with the commit after which `used` blocks of the log are taken.
+    fn is_time(&self, area: &Area, used: u32) -> bool;
+
+    /// Which of these blocks get home without being written there. What is not chosen is.
+    fn choose(&self, area: &Area, logged: Vec<Place>) -> Result<Vec<Place>>;
+
+    /// Brings home what was chosen; durable when it returns. The log keeps what it has, since a
+    /// replay reads it until the tail is moved.
+    fn bring(&self, area: &Area, chosen: &[Place]) -> Result<()>;
+
+    /// The log's tail is behind the transactions in `left`, runs of log blocks, of which the blocks
+    /// in `brought` got home by [`bring`](Self::bring).
+    fn leave(&self, area: &Area, left: &[Range<u32>], brought: &[Place]) -> Result<()>;
 }
 
-/// Opens the log for a scheme that says `about` of itself, and that copies what is logged home, or
-/// remaps it with the commit after which `remap` blocks of the log are taken, or a quarter of it if
-/// that is less.
-pub(super) fn open_as(about: &'static About, args: OpenArgs, remap: Option<u32>) -> Result<Parts> {
+/// A logged block that the log holds as it is: its home, and the log block.
+pub(super) type Place = (BlockNo, u32);
+
+/// Everything is written home, at a checkpoint.
+pub(super) struct Copied;
+
+impl Homeward for Copied {
+    fn is_time(&self, _: &Area, _: u32) -> bool {
+        false
+    }
+
+    fn choose(&self, _: &Area, _: Vec<Place>) -> Result<Vec<Place>> {
+        Ok(Vec::new())
+    }
+
+    fn bring(&self, _: &Area, _: &[Place]) -> Result<()> {
+        Ok(())
+    }
+
+    fn leave(&self, _: &Area, _: &[Range<u32>], _: &[Place]) -> Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    open_as(&ABOUT, args, Box::new(Copied))
+}
+
+/// Opens the log for a scheme that says `about` of itself.
+pub(super) fn open_as(
+    about: &'static About,
+    args: OpenArgs,
+    homeward: Box<dyn Homeward>,
+) -> Result<Parts> {
     args.options.check_known(about)?;
     if args.log.is_empty() {
         return Err(SchemeError::Unusable(
@@ -163,7 +207,7 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, remap: Option<u32>)
     let mode = args.options.data.unwrap_or(about.modes[0]);
     let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
     let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
-    let (mut superblock, report) = recovery::recover(&mut area, &args, remap.is_some())?;
+    let (mut superblock, report) = recovery::recover(&mut area, &args, &*homeward)?;
     if args.writable {
         superblock.set_async_commit(async_commit);
     }
@@ -177,7 +221,7 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, remap: Option<u32>)
     };
     let jbd2 = Jbd2 {
         most_held: (args.memory / args.block_size).max(16),
-        remap: remap.map(|blocks| blocks.min(area.capacity() / 4)),
+        homeward,
         area,
         records,
         mode,
@@ -200,7 +244,7 @@ pub(super) fn open_as(about: &'static About, args: OpenArgs, remap: Option<u32>)
         logs_data: mode == DataMode::Journal,
         wants: Wants::default(),
         relocates: false,
-        remaps: jbd2.remap.and(jbd2.area.dev.remap()).map(Remap::means),
+        remaps: None,
         is_buffer_cache: false,
         keeps: false,
     };
@@ -240,10 +284,7 @@ impl Scheme for Jbd2 {
             return Ok(());
         }
         self.write_log(body, txn, &logged, &revoked)?;
-        let is_time = self.remap.is_some_and(|blocks| self.used() >= blocks);
-        if is_time && self.is_prompt() {
-            // All of it: that costs no copy, and the device can use the places of what was there
-            // before.
+        if self.homeward.is_time(&self.area, self.used()) {
             self.checkpoint_until(|_| false)?;
         }
         if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
@@ -291,12 +332,6 @@ impl Jbd2 {
 
     fn flush(&self, cause: Cause) -> Result<()> {
         Ok(self.area.dev.flush(cause)?)
-    }
-
-    /// A remap costs nothing, so it need not wait for a checkpoint.
-    fn is_prompt(&self) -> bool {
-        let is_free = |remap: &dyn Remap| remap.least_run_bytes() == 0;
-        self.remap.is_some() && self.area.dev.remap().is_some_and(is_free)
     }
 
     /// Steps 1 and 3 to 5.
@@ -407,9 +442,7 @@ impl Jbd2 {
     /// would remain.
     fn checkpoint_until(&self, enough: impl Fn(&Span) -> bool) -> Result<()> {
         let _one_at_a_time = self.checkpointing.lock();
-        // Where that costs nothing, records are released too.
-        let all = self.is_prompt();
-        let (n, tail, sequence, taken) = {
+        let (n, tail, sequence, left) = {
             let mut span = self.live.span.lock();
             let free = span.free;
             let mut n = 0;
@@ -422,57 +455,48 @@ impl Jbd2 {
                 Some(logged) => (logged.start, logged.sequence),
                 None => (span.head, span.sequence),
             };
-            let taken: Vec<_> = match all {
-                true => span.transactions.range(..n),
-                false => span.transactions.range(..0),
-            }
-            .map(|logged| (logged.start, logged.len))
-            .collect();
-            (n, tail, sequence, taken)
+            let left = span
+                .transactions
+                .range(..n)
+                .map(|logged| logged.start..logged.start + logged.len);
+            (n, tail, sequence, left.collect::<Vec<_>>())
         };
         if n == 0 {
             return Ok(());
         }
         let due = self.in_flight.take_off(|| self.live.due(n), |due| due.home);
-        let remapped = self.write_due(&due)?;
+        let brought = self.write_due(&due)?;
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
         }
-        // The copies that homes share now.
-        let released = if all { taken } else { remapped };
-        for (start, len) in released {
-            self.area.release(start, len)?;
-        }
+        self.homeward.leave(&self.area, &left, &brought)?;
         self.live.drop_oldest(n);
         Ok(())
     }
 
-    /// Brings home what is in flight; what was remapped, as runs of log blocks.
-    fn write_due(&self, due: &[Due]) -> Result<Vec<(u32, u32)>> {
+    /// Brings home what is in flight; gives what was not written for that.
+    fn write_due(&self, due: &[Due]) -> Result<Vec<Place>> {
         if due.is_empty() {
             return Ok(Vec::new());
         }
         let landed = self.bring_home(due);
         self.in_flight.land();
-        let remapped = landed?;
+        let brought = landed?;
         self.live.are_home(due);
-        Ok(remapped)
+        Ok(brought)
     }
 
-    /// By remapping what the log holds as it is, the rest by writing it. Durable when it returns.
-    fn bring_home(&self, due: &[Due]) -> Result<Vec<(u32, u32)>> {
-        let place = |d: &&Due| d.at.filter(|_| self.remap.is_some()).map(|at| (d.home, at));
-        let (remapped, written) = self.area.split(due.iter().collect(), place)?;
-        let pairs = remapped.iter().filter_map(|d| Some((d.home, d.at?)));
-        self.area.remap(pairs)?;
-        let mut at: Vec<u32> = remapped.iter().filter_map(|d| d.at).collect();
-        at.sort_unstable();
-        let runs = at.chunk_by(|a, b| a + 1 == *b);
-        let remapped = runs.map(|run| (run[0], run.len() as u32)).collect();
-        if written.is_empty() {
-            return Ok(remapped);
+    /// Durable when it returns.
+    fn bring_home(&self, due: &[Due]) -> Result<Vec<Place>> {
+        let as_they_are = due.iter().filter_map(|d| Some((d.home, d.at?))).collect();
+        let chosen = self.homeward.choose(&self.area, as_they_are)?;
+        self.homeward.bring(&self.area, &chosen)?;
+        if chosen.len() == due.len() {
+            return Ok(chosen);
         }
-        let writes = written.iter().map(|d| Write {
+        let homes: HashSet<BlockNo> = chosen.iter().map(|(home, _)| *home).collect();
+        let written = due.iter().filter(|d| !homes.contains(&d.home));
+        let writes = written.map(|d| Write {
             home: d.home,
             class: d.class,
             content: &d.content,
@@ -482,7 +506,7 @@ impl Jbd2 {
         if !is_planted(Bug::MissingCheckpointFlush) {
             self.flush(Cause::Checkpoint)?;
         }
-        Ok(remapped)
+        Ok(chosen)
     }
 
     /// Where the log begins; `start` 0 says that it is empty. Durable when it returns.

@@ -47,10 +47,17 @@
 //! | an escaped block | it is written home | the log's copy lacks its first four bytes |
 //! | a transaction without its commit block | nothing | no home was remapped to it |
 
-use super::jbd2;
+use std::ops::Range;
+
+use stetfs_format::BlockNo;
+use stetfs_media::{JournalCopy, Remap, RemapPair};
+
+use super::jbd2::{self, Copied, Homeward, Place};
+use crate::parts::area::Area;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
-    About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError, Trial,
+    About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError,
+    Terms, Trial,
 };
 
 /// Its row in the registry.
@@ -111,11 +118,121 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             args.dev.describe()
         )));
     }
-    let remap = match args.options.value(&REMAP) {
-        "on" => Some(1),
-        "batch" => Some(u32::MAX),
-        "off" => None,
+    let at_used = match args.options.value(&REMAP) {
+        "on" => 1,
+        "batch" => u32::MAX,
+        "off" => return jbd2::open_as(&ABOUT, args, Box::new(Copied)),
         _ => return Err(args.options.wrong(&ABOUT, &REMAP)),
     };
-    jbd2::open_as(&ABOUT, args, remap)
+    let means = args.dev.remap().map(Remap::means);
+    let (scheme, terms, report) = jbd2::open_as(&ABOUT, args, Box::new(Remapped { at_used }))?;
+    let terms = Terms {
+        remaps: means,
+        ..terms
+    };
+    Ok((scheme, terms, report))
+}
+
+/// What is logged gets home by a change of the device's table.
+struct Remapped {
+    /// With the commit after which so many blocks of the log are taken, or a quarter of it if that
+    /// is less.
+    at_used: u32,
+}
+
+impl Homeward for Remapped {
+    /// Where a remap costs nothing it need not wait for a checkpoint, and the device can use the
+    /// places of what was there before.
+    fn is_time(&self, area: &Area, used: u32) -> bool {
+        used >= self.at_used.min(area.capacity() / 4) && device(area).is_ok_and(is_free)
+    }
+
+    /// Neighbours, at home and in the log, that make whole granules of the device and are worth it.
+    fn choose(&self, area: &Area, logged: Vec<Place>) -> Result<Vec<Place>> {
+        let device = device(area)?;
+        let in_blocks = |bytes: u32| (bytes as usize).div_ceil(area.block_size) as u64;
+        let unit = in_blocks(device.granularity()).max(1);
+        let least = in_blocks(device.least_run_bytes()).max(unit);
+        let end = area.dev.size() / area.block_size as u64;
+        let mut pairs = Vec::with_capacity(logged.len());
+        for (home, at) in logged {
+            pairs.push((home.0, area.place(at)?.0.0, at));
+        }
+        pairs.sort_unstable();
+        let mut chosen = Vec::new();
+        for run in pairs.chunk_by(|a, b| (a.0 + 1, a.1 + 1) == (b.0, b.1)) {
+            let (home, log, _) = run[0];
+            // What is aligned of it.
+            let skip = home.next_multiple_of(unit) - home;
+            let whole = (home + run.len() as u64).min(end) / unit * unit;
+            let len = whole.saturating_sub(home + skip);
+            if home.abs_diff(log).is_multiple_of(unit) && len >= least {
+                let aligned = &run[skip as usize..][..len as usize];
+                chosen.extend(aligned.iter().map(|&(home, _, at)| (BlockNo(home), at)));
+            }
+        }
+        Ok(chosen)
+    }
+
+    fn bring(&self, area: &Area, chosen: &[Place]) -> Result<()> {
+        let sector = u64::from(area.dev.sector_size());
+        let sectors = area.block_size as u64 / sector;
+        let mut pairs = Vec::with_capacity(chosen.len() * sectors as usize);
+        for &(home, at) in chosen {
+            let (log, _) = area.place(at)?;
+            pairs.extend((0..sectors).map(|i| RemapPair {
+                home: home.0 * sectors + i,
+                journal: log.0 * sectors + i,
+            }));
+        }
+        let device = device(area)?;
+        // Several lists are as good as one: the commit block has decided, and whoever finds some of
+        // them repeats all.
+        for list in pairs.chunks(device.max_pairs()) {
+            device.remap(list, JournalCopy::Kept)?;
+        }
+        Ok(())
+    }
+
+    /// Where remapping costs nothing the records are released too, else only the copies that homes
+    /// share now.
+    fn leave(&self, area: &Area, left: &[Range<u32>], brought: &[Place]) -> Result<()> {
+        let device = device(area)?;
+        if is_free(device) {
+            return left.iter().try_for_each(|run| release(device, area, run));
+        }
+        let mut at: Vec<u32> = brought.iter().map(|(_, at)| *at).collect();
+        at.sort_unstable();
+        let runs = at.chunk_by(|a, b| a + 1 == *b);
+        let runs = runs.map(|run| run[0]..run[0] + run.len() as u32);
+        runs.into_iter()
+            .try_for_each(|run| release(device, area, &run))
+    }
+}
+
+/// The device as one that remaps.
+fn device(area: &Area) -> Result<&dyn Remap> {
+    let why = "the device no longer remaps";
+    area.dev
+        .remap()
+        .ok_or_else(|| SchemeError::Unusable(why.to_owned()))
+}
+
+/// A remap costs nothing, as in a flash translation layer.
+fn is_free(device: &dyn Remap) -> bool {
+    device.least_run_bytes() == 0
+}
+
+/// Lets the device forget a run of log blocks, around the ring, which nobody replays any more.
+fn release(device: &dyn Remap, area: &Area, run: &Range<u32>) -> Result<()> {
+    let (mut at, mut len) = (run.start, run.end - run.start);
+    while len > 0 {
+        let (block, together) = area.place(at)?;
+        let n = len.min(together).min(area.end - at);
+        let size = area.block_size as u64;
+        device.release(block.0 * size, u64::from(n) * size)?;
+        at = area.step(at, n);
+        len -= n;
+    }
+    Ok(())
 }

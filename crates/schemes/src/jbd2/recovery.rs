@@ -18,7 +18,7 @@
 //! second crash before that finds the same log and does the same again. The next transaction skips
 //! one sequence number, so that remains of an incomplete one can never be taken for parts of it.
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
     BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, JournalIncompat, LogFormat,
@@ -27,6 +27,7 @@ use stetfs_format::jbd2::{
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class};
 
+use super::Homeward;
 use super::record::Super;
 use crate::parts::area::Area;
 use crate::parts::home::{Write, write_home};
@@ -41,7 +42,7 @@ const BATCH: usize = 1024;
 pub(super) fn recover(
     area: &mut Area,
     args: &OpenArgs,
-    remaps: bool,
+    homeward: &dyn Homeward,
 ) -> Result<(Super, RecoveryReport)> {
     let mut raw = Block::zeroed(args.block_size);
     area.read(0, raw.bytes_mut())?;
@@ -67,7 +68,7 @@ pub(super) fn recover(
                 "it holds fast commits, which stetfs does not replay; run e2fsck first".to_owned(),
             ));
         }
-        replay(area, args, remaps, &mut superblock, &mut report)?;
+        replay(area, args, homeward, &mut superblock, &mut report)?;
     }
     if args.writable {
         superblock.fields.errno = 0;
@@ -79,7 +80,7 @@ pub(super) fn recover(
 fn replay(
     area: &Area,
     args: &OpenArgs,
-    remaps: bool,
+    homeward: &dyn Homeward,
     superblock: &mut Super,
     report: &mut RecoveryReport,
 ) -> Result<()> {
@@ -107,18 +108,18 @@ fn replay(
             return Err(Corrupt::JournalTagBlock(block).into());
         }
     }
-    // A block that had to be changed to be logged has to be written.
-    let place = |copy: &Copy| {
-        let is_remapped = remaps && !copy.tag.escaped;
-        is_remapped.then_some((copy.tag.block, copy.at))
-    };
+    let as_they_are = copies.iter().filter(|copy| !copy.tag.escaped);
+    let as_they_are = as_they_are.map(|copy| (copy.tag.block, copy.at)).collect();
+    let chosen = homeward.choose(area, as_they_are)?;
+    let homes: HashSet<BlockNo> = chosen.iter().map(|(home, _)| *home).collect();
+    let is_chosen = |copy: &Copy| homes.contains(&copy.tag.block);
     let blocks = copies.len() as u64;
-    let (remapped, written) = area.split(copies, place)?;
-    for copy in &remapped {
+    let (brought, written): (Vec<Copy>, Vec<Copy>) = copies.into_iter().partition(is_chosen);
+    for copy in &brought {
         // That it is intact: its checksum.
         log.content(copy)?;
     }
-    area.remap(remapped.iter().map(|copy| (copy.tag.block, copy.at)))?;
+    homeward.bring(area, &chosen)?;
     for batch in written.chunks(BATCH) {
         let contents = batch
             .iter()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use stetfs_format::BlockNo;
-use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, JournalCopy, RemapPair, Tag};
+use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
 
 use stetfs_scheme::{LogExtent, Result, SchemeError};
 
@@ -72,7 +72,7 @@ impl Area {
     }
 
     /// Where log block `at` lies, and how many log blocks from it on lie together.
-    fn place(&self, at: u32) -> Result<(BlockNo, u32)> {
+    pub(crate) fn place(&self, at: u32) -> Result<(BlockNo, u32)> {
         let mut before = 0;
         for extent in &self.extents {
             if at - before < extent.len {
@@ -176,100 +176,6 @@ impl Area {
             blocks = later;
         }
         Ok(runs)
-    }
-
-    /// Takes blocks apart into those that are brought home by a remap and those that are written.
-    /// `place` says of one where its home is and which log block holds it, if one does as it is.
-    ///
-    /// Remapped are neighbours, at home and in the log, that make whole granules of the device and
-    /// are worth it.
-    pub(crate) fn split<T>(
-        &self,
-        blocks: Vec<T>,
-        place: impl Fn(&T) -> Option<(BlockNo, u32)>,
-    ) -> Result<(Vec<T>, Vec<T>)> {
-        let Some(remap) = self.dev.remap() else {
-            return Ok((Vec::new(), blocks));
-        };
-        let in_blocks = |bytes: u32| (bytes as usize).div_ceil(self.block_size) as u64;
-        let unit = in_blocks(remap.granularity()).max(1);
-        let least = in_blocks(remap.least_run_bytes()).max(unit);
-        let end = self.dev.size() / self.block_size as u64;
-        let mut placed = Vec::with_capacity(blocks.len());
-        for block in blocks {
-            let at = match place(&block) {
-                Some((home, at)) => Some((home.0, self.place(at)?.0.0)),
-                None => None,
-            };
-            placed.push((at, block));
-        }
-        placed.sort_by_key(|(at, _)| *at);
-        let (mut remapped, mut written) = (Vec::new(), Vec::new());
-        let mut rest = placed.into_iter().peekable();
-        while let Some((at, block)) = rest.next() {
-            let Some((home, log)) = at else {
-                written.push(block);
-                continue;
-            };
-            let mut run = vec![block];
-            let next = |n: usize| Some((home + n as u64, log + n as u64));
-            while let Some((_, block)) = rest.next_if(|(at, _)| *at == next(run.len())) {
-                run.push(block);
-            }
-            // What is aligned of it.
-            let skip = home.next_multiple_of(unit) - home;
-            let whole = (home + run.len() as u64).min(end) / unit * unit;
-            let len = whole.saturating_sub(home + skip);
-            if home.abs_diff(log).is_multiple_of(unit) && len >= least {
-                written.extend(run.splice(..skip as usize, []));
-                written.extend(run.drain(len as usize..));
-                remapped.append(&mut run);
-            } else {
-                written.append(&mut run);
-            }
-        }
-        Ok((remapped, written))
-    }
-
-    /// Gives homes what log blocks hold, without a copy; durable when it returns. The log keeps
-    /// what it has, since until its tail is moved a replay reads it, and a replay is what makes the
-    /// list whole where the device does not do all of it or nothing.
-    pub(crate) fn remap(&self, blocks: impl Iterator<Item = (BlockNo, u32)>) -> Result<()> {
-        let mut pairs = Vec::new();
-        let sector = u64::from(self.dev.sector_size());
-        let sectors = self.block_size as u64 / sector;
-        for (home, at) in blocks {
-            let (log, _) = self.place(at)?;
-            pairs.extend((0..sectors).map(|i| RemapPair {
-                home: home.0 * sectors + i,
-                journal: log.0 * sectors + i,
-            }));
-        }
-        let Some(remap) = self.dev.remap().filter(|_| !pairs.is_empty()) else {
-            return Ok(());
-        };
-        // Several lists are as good as one: the commit block has decided, and whoever finds some of
-        // them repeats all.
-        for list in pairs.chunks(remap.max_pairs()) {
-            remap.remap(list, JournalCopy::Kept)?;
-        }
-        Ok(())
-    }
-
-    /// Lets the device forget `len` log blocks from `at` on, which nobody replays any more.
-    pub(crate) fn release(&self, mut at: u32, mut len: u32) -> Result<()> {
-        let Some(remap) = self.dev.remap() else {
-            return Ok(());
-        };
-        while len > 0 {
-            let (block, together) = self.place(at)?;
-            let n = len.min(together).min(self.end - at);
-            let size = self.block_size as u64;
-            remap.release(block.0 * size, u64::from(n) * size)?;
-            at = self.step(at, n);
-            len -= n;
-        }
-        Ok(())
     }
 
     /// Where log block `at` lies, in bytes.
