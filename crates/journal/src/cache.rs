@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use stetfs_format::BlockNo;
+use stetfs_format::width::u64_as_usize;
 
 use crate::page::Page;
 use stetfs_sync::{Mutex, RwLock};
@@ -38,7 +39,7 @@ impl Cache {
 
     fn shard(&self, block: BlockNo) -> &RwLock<HashMap<BlockNo, Arc<Buffer>>> {
         // Neighbours (bitmaps, tables, leaves) go to different shards.
-        &self.shards[(block.0 as usize) % SHARDS]
+        &self.shards[u64_as_usize(block.0) % SHARDS]
     }
 
     /// The buffer of a block, made empty if there was none.

@@ -14,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::HashSet;
 use smallvec::SmallVec;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::Class;
 
@@ -221,7 +222,7 @@ impl Journal {
             }
         }
         let mut data = Vec::with_capacity(
-            txn.pinned.get() as usize - buffers.len().min(txn.pinned.get() as usize),
+            u32_as_usize(txn.pinned.get()) - buffers.len().min(u32_as_usize(txn.pinned.get())),
         );
         let mut owners = Vec::with_capacity(files.len());
         for file in files {
@@ -260,16 +261,19 @@ impl Journal {
     fn account(&self, snapshot: &Snapshot) {
         let counters = self.counters();
         count(&counters.commits, 1);
-        count(&counters.meta_blocks, snapshot.meta.len() as u64);
-        count(&counters.data_blocks, snapshot.data.len() as u64);
-        count(&counters.revoked_blocks, snapshot.revoked.len() as u64);
+        count(&counters.meta_blocks, usize_as_u64(snapshot.meta.len()));
+        count(&counters.data_blocks, usize_as_u64(snapshot.data.len()));
+        count(
+            &counters.revoked_blocks,
+            usize_as_u64(snapshot.revoked.len()),
+        );
         let changed: usize = snapshot
             .meta
             .iter()
             .chain(&snapshot.data)
             .map(|b| b.ranges.bytes())
             .sum();
-        count(&counters.changed_bytes, changed as u64);
+        count(&counters.changed_bytes, usize_as_u64(changed));
     }
 }
 

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
+use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::{BlockRef, Class};
 
@@ -153,10 +154,11 @@ impl FileData {
                 .extract_if(from.0..end.max(from.0), |_, _| true)
                 .collect()
         };
-        let unplaced = gone.values().filter(|p| p.unplaced).count() as u32;
-        let dirty = gone.values().filter(|p| p.tid.is_some()).count() as u32;
+        let unplaced = must_fit_u32(gone.values().filter(|p| p.unplaced).count());
+        let dirty = must_fit_u32(gone.values().filter(|p| p.tid.is_some()).count());
         inner.unplaced -= unplaced;
-        self.cached.fetch_sub(gone.len() as i64, Relaxed);
+        self.cached
+            .fetch_sub(usize_as_u64(gone.len()).cast_signed(), Relaxed);
         (dirty, unplaced)
     }
 
@@ -316,7 +318,8 @@ impl FileData {
                 gone += 1;
             }
         }
-        self.cached.fetch_sub(gone as i64, Relaxed);
+        self.cached
+            .fetch_sub(usize_as_u64(gone).cast_signed(), Relaxed);
     }
 
     fn is_empty(&self) -> bool {
@@ -370,7 +373,7 @@ impl Files {
 
     /// The blocks of a file; always the same object while anybody uses it or it has blocks.
     pub(crate) fn get(&self, ino: InodeNo) -> Arc<FileData> {
-        let mut shard = self.shards[ino.0 as usize % SHARDS].lock();
+        let mut shard = self.shards[u32_as_usize(ino.0) % SHARDS].lock();
         if shard.map.len() > shard.sweep_at.max(256) {
             shard.sweep();
         }
@@ -380,13 +383,13 @@ impl Files {
 
     /// The blocks of a file, if anybody has asked for them and they are still kept.
     pub(crate) fn get_if_any(&self, ino: InodeNo) -> Option<Arc<FileData>> {
-        let shard = self.shards[ino.0 as usize % SHARDS].lock();
+        let shard = self.shards[u32_as_usize(ino.0) % SHARDS].lock();
         shard.map.get(&ino).cloned()
     }
 
     /// The number of cached blocks.
     pub(crate) fn len(&self) -> usize {
-        self.cached.load(Relaxed).max(0) as usize
+        u64_as_usize(self.cached.load(Relaxed).max(0).cast_unsigned())
     }
 
     /// Drops clean blocks that were not used lately, until about `most` remain.

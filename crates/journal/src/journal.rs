@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 use stetfs_scheme::{About, CacheStats, Goal, Held, Opened, Terms};
@@ -59,7 +60,7 @@ impl Journal {
         // Placing data on a volume in pieces takes a new leaf of a map, half full, for every
         // block_size / 24 blocks at worst. There is room for twice as many as a transaction may
         // otherwise log.
-        let placeable = blocks_max as usize * (block_size / 12);
+        let placeable = u32_as_usize(blocks_max) * (block_size / 12);
         let limits = Limits {
             blocks: blocks_max,
             pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
@@ -127,7 +128,7 @@ impl Journal {
     ) -> Result<()> {
         assert_eq!(
             out.len(),
-            count as usize * self.block_size,
+            u32_as_usize(count) * self.block_size,
             "room for the blocks"
         );
         if count == 0 {
@@ -141,13 +142,16 @@ impl Journal {
         }
         // Runs that are at home are read in one request each.
         let mut run = 0;
-        for i in 0..=count as usize {
+        for i in 0..=u32_as_usize(count) {
             let is_held = match out.get_mut(i * size..(i + 1) * size) {
-                Some(block) => self.read_held(start.plus(i as u64), block)?,
+                Some(block) => self.read_held(start.plus(usize_as_u64(i)), block)?,
                 None => true,
             };
             if is_held {
-                let (first, missing) = (start.plus(run as u64), &mut out[run * size..i * size]);
+                let (first, missing) = (
+                    start.plus(usize_as_u64(run)),
+                    &mut out[run * size..i * size],
+                );
                 self.read_device(first, missing, class)?;
                 if cache.is_some() {
                     for (n, content) in (0..).zip(missing.chunks_exact(size)) {
@@ -206,7 +210,7 @@ impl Journal {
         if self.served.scheme.holds_any(block, 1) {
             return Ok(false);
         }
-        let at = block.0 * self.block_size as u64 + offset as u64;
+        let at = block.0 * usize_as_u64(self.block_size) + usize_as_u64(offset);
         memory.load(at, out, Tag::read(class))?;
         Ok(true)
     }
@@ -369,11 +373,11 @@ impl Journal {
 
     /// What was done so far.
     pub fn stats(&self) -> JournalStats {
-        let block = self.block_size as u64;
+        let block = usize_as_u64(self.block_size);
         let counted = self.counters.snapshot();
         JournalStats {
             checkpoints: counted.checkpoints + self.served.scheme.backlog().forced,
-            cached_bytes: (self.cache.len() + self.files.len()) as u64 * block,
+            cached_bytes: usize_as_u64(self.cache.len() + self.files.len()) * block,
             dirty_bytes: u64::from(self.gate.pinned()) * block,
             ..counted
         }
@@ -487,7 +491,7 @@ impl Journal {
         Ok(self
             .served
             .dev
-            .read_at(block.0 * self.block_size as u64, out, tag)?)
+            .read_at(block.0 * usize_as_u64(self.block_size), out, tag)?)
     }
 
     /// Lets clean blocks go that are more than should be in memory.

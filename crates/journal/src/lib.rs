@@ -19,6 +19,7 @@
 //! | `commit` | from the running transaction to the scheme |
 //! | `placer` | what the file system does in a commit |
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod background;
 mod cache;
