@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::Place;
 use stetfs_format::acl::{Acl, AclEntry, Tag};
+use stetfs_format::width::low8;
 use stetfs_format::xattr::{INDEX_POSIX_ACL_ACCESS, INDEX_POSIX_ACL_DEFAULT};
 use stetfs_journal::Handle;
 
@@ -98,7 +99,7 @@ pub(crate) fn permits(
         return Ok(None);
     }
     Ok(load(vol, inode, &st, Kind::Access)?
-        .map(|acl| evaluate(&acl, c, st.raw.gid, want.bits() as u8)))
+        .map(|acl| evaluate(&acl, c, st.raw.gid, low8(want.bits().into()))))
 }
 
 /// `posix_acl_permission`, for a caller who is not the owner: an entry for the user decides; else
@@ -191,10 +192,10 @@ pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState
     let has_mask = acl.entries().iter().any(|e| e.tag == Tag::Mask);
     let changed = acl.entries().iter().map(|&entry| AclEntry {
         perm: match entry.tag {
-            Tag::UserObj => (bits >> 6 & 7) as u8,
-            Tag::Mask => (bits >> 3 & 7) as u8,
-            Tag::GroupObj if !has_mask => (bits >> 3 & 7) as u8,
-            Tag::Other => (bits & 7) as u8,
+            Tag::UserObj => triple(bits, 6),
+            Tag::Mask => triple(bits, 3),
+            Tag::GroupObj if !has_mask => triple(bits, 3),
+            Tag::Other => triple(bits, 0),
             _ => entry.perm,
         },
         ..entry
@@ -291,6 +292,11 @@ pub(crate) fn inherit(vol: &Volume, c: &Caller, dir: &Inode, file_mode: u16) -> 
     })
 }
 
+/// The permissions that a mode grants to the class whose bits begin at `shift`.
+fn triple(mode: u16, shift: u32) -> u8 {
+    low8((mode >> shift & 7).into())
+}
+
 /// The list and the mode when each takes away what the other does not grant
 /// (`posix_acl_create_masq`).
 fn masked_by(default: &Acl, file_mode: u16) -> Result<(Acl, u16)> {
@@ -307,7 +313,7 @@ fn masked_by(default: &Acl, file_mode: u16) -> Result<(Acl, u16)> {
                 Tag::Other => 0,
                 _ => return entry,
             };
-            let perm = entry.perm & (file_mode >> shift & 7) as u8;
+            let perm = entry.perm & triple(file_mode, shift);
             bits = bits & !(7 << shift) | u16::from(perm) << shift;
             AclEntry { perm, ..entry }
         })

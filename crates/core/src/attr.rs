@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::Time;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::{must_fit_u32, usize_as_u64};
 
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
@@ -59,7 +60,7 @@ pub(crate) fn getattr(vol: &Volume, inode: &Inode) -> Result<Attr> {
 /// The attributes of an inode whose state the caller has locked.
 pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
     let raw = &st.raw;
-    let sectors_per_block = vol.geo.block_size() as u64 / 512;
+    let sectors_per_block = usize_as_u64(vol.geo.block_size()) / 512;
     Attr {
         ino: inode.ino,
         generation: raw.generation,
@@ -74,7 +75,7 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
         },
         size: raw.size,
         blocks: raw.blocks_512(&vol.geo) + u64::from(st.reserved) * sectors_per_block,
-        blksize: vol.geo.block_size() as u32,
+        blksize: must_fit_u32(vol.geo.block_size()),
         atime: raw.atime,
         mtime: raw.mtime,
         ctime: raw.ctime,
@@ -86,7 +87,7 @@ pub(crate) fn stat(vol: &Volume, inode: &Inode, st: &InodeState) -> Attr {
 
 /// Whether the target of a symbolic link is in the inode itself (`ext4_inode_is_fast_symlink`).
 pub(crate) fn is_fast_symlink(st: &InodeState) -> bool {
-    st.is_lnk() && st.raw.size < st.raw.block.len() as u64
+    st.is_lnk() && st.raw.size < usize_as_u64(st.raw.block.len())
 }
 
 /// Changes attributes; returns them all as they are then.

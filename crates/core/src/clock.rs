@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::time::{ClockId, clock_gettime};
 use stetfs_format::Time;
+use stetfs_format::width::low32;
 
 /// A source of timestamps. Cheap to clone; clones of a manual clock tick together.
 #[derive(Debug, Clone)]
@@ -68,7 +69,7 @@ impl Clock {
 
     /// Whole seconds since 1970 as superblock fields keep them.
     pub fn seconds(&self) -> u64 {
-        self.now().sec.max(0) as u64
+        self.now().sec.max(0).cast_unsigned()
     }
 }
 
@@ -84,7 +85,7 @@ fn last_tick() -> u64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     let now = Time {
         sec: now.tv_sec,
-        nsec: now.tv_nsec as u32,
+        nsec: low32(now.tv_nsec.cast_unsigned()),
     };
     ns_of(now).unwrap_or(0)
 }
@@ -104,8 +105,8 @@ fn ns_of(time: Time) -> Option<u64> {
 /// Nanoseconds since 1970 as a timestamp.
 fn time_of(ns: u64) -> Time {
     Time {
-        sec: (ns / 1_000_000_000) as i64,
-        nsec: (ns % 1_000_000_000) as u32,
+        sec: (ns / 1_000_000_000).cast_signed(),
+        nsec: low32(ns % 1_000_000_000),
     }
 }
 

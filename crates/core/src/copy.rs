@@ -1,5 +1,7 @@
 //! Copying between files of the volume (`copy_file_range`).
 
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
+
 use crate::error::{Error, Result};
 use crate::file;
 use crate::inode::Inode;
@@ -40,7 +42,7 @@ pub(crate) fn copy_range(
         });
     }
     let len = len.min(size.saturating_sub(from_offset));
-    let mut buffer = vec![0; len.min(CHUNK) as usize];
+    let mut buffer = vec![0; u64_as_usize(len.min(CHUNK))];
     let mut done = 0;
     while done < len {
         let at = from_offset + done;
@@ -50,7 +52,7 @@ pub(crate) fn copy_range(
             done += hole;
             continue;
         }
-        let want = (len - done).min(CHUNK) as usize;
+        let want = u64_as_usize((len - done).min(CHUNK));
         let n = file::read(vol, from, at, &mut buffer[..want])?;
         if n == 0 {
             break;
@@ -63,7 +65,7 @@ pub(crate) fn copy_range(
             &buffer[..n],
             WriteFlags::empty(),
         )?;
-        done += n as u64;
+        done += usize_as_u64(n);
     }
     Ok(done)
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stetfs_format::checksum::crc32c;
 pub(crate) use stetfs_format::dirent::is_dot_or_dotdot;
 use stetfs_format::dirent::{self, body_size, rec_len};
+use stetfs_format::width::{high32, u64_as_usize, usize_as_u64};
 use stetfs_format::{
     BlockNo, Corrupt, DirBlock as Leaf, FileType, HashVersion, Hasher, InodeFlags, InodeNo, LBlock,
     Place as Where, Superblock, Time,
@@ -81,11 +82,11 @@ impl Dirs {
     /// the time (splitmix64).
     pub(crate) fn new_generation(&self, now: Time) -> u32 {
         let count = self.generations.fetch_add(1, Ordering::Relaxed);
-        let time = (now.sec as u64) << 30 ^ u64::from(now.nsec);
+        let time = now.sec.cast_unsigned() << 30 ^ u64::from(now.nsec);
         let mut x = count.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(time);
         x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x >> 32) as u32
+        high32(x)
     }
 }
 
@@ -99,6 +100,13 @@ enum CheckedAs {
     Leaf,
     /// A block of the index.
     Index,
+}
+
+impl CheckedAs {
+    #[expect(clippy::as_conversions, reason = "any number that tells them apart")]
+    const fn code(self) -> u64 {
+        self as u64
+    }
 }
 
 /// Which directory blocks have passed their whole check since the mount: a fixed table, where a
@@ -124,11 +132,11 @@ impl Checked {
     #[inline]
     fn key(&self, ino: InodeNo, block: BlockNo, checked_as: CheckedAs) -> (usize, u64) {
         // Block numbers have 48 bits.
-        let what = block.0 | (checked_as as u64) << 48;
+        let what = block.0 | checked_as.code() << 48;
         let [a, b] = self.secrets;
-        let product = u128::from(what ^ a) * u128::from(u64::from(ino.0) ^ b);
-        let key = product as u64 ^ (product >> 64) as u64;
-        (block.0 as usize % Self::SLOTS, key | 1)
+        let (low, high) = (what ^ a).carrying_mul(u64::from(ino.0) ^ b, 0);
+        let key = low ^ high;
+        (u64_as_usize(block.0) % Self::SLOTS, key | 1)
     }
 
     #[inline]
@@ -571,7 +579,7 @@ pub(crate) fn append(
 ) -> Result<(LBlock, BlockNo)> {
     let lblk =
         LBlock(u32::try_from(st.raw.size >> vol.geo.block_bits).map_err(|_| Error::NoSpace)?);
-    let size = st.raw.size + vol.geo.block_size() as u64;
+    let size = st.raw.size + usize_as_u64(vol.geo.block_size());
     if size > u64::from(u32::MAX) && !vol.geo.largedir {
         return Err(Error::NoSpace);
     }

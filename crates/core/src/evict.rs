@@ -4,6 +4,7 @@
 //! in the orphan list. A large one is on that list until its last block is free. What was never
 //! committed is simply forgotten.
 
+use stetfs_format::width::low32;
 use stetfs_journal::Handle;
 
 use crate::error::Result;
@@ -37,7 +38,7 @@ pub(crate) fn evict_in(
     xattr::release_block(vol, h, inode, st)?;
     let was_dir = st.is_dir();
     st.raw.size = 0;
-    st.raw.dtime = vol.clock.seconds() as u32;
+    st.raw.dtime = low32(vol.clock.seconds());
     vol.store_inode(h, inode, st)?;
     // Before the number is free: whoever takes it puts an inode of its own into the cache.
     st.gone = true;

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_journal::Handle;
 use stetfs_media::Class;
 use stetfs_planted::{Bug, is_planted};
@@ -156,7 +157,7 @@ fn set_times(vol: &Volume, st: &mut InodeState) {
 /// The blocks that lie wholly in a byte range.
 fn whole_blocks(vol: &Volume, bytes: &Range<u64>) -> Range<u32> {
     let first = vol.end_block(bytes.start).0;
-    let end = (bytes.end >> vol.geo.block_bits).min(u64::from(u32::MAX)) as u32;
+    let end = vol.block_of(bytes.end).0;
     first..end.max(first)
 }
 
@@ -167,10 +168,10 @@ fn zero_edges(vol: &Volume, h: &Handle, inode: &Inode, bytes: &Range<u64>) -> Re
     if bytes.start > size {
         file::zero_to_block_end(vol, h, inode, size)?;
     }
-    let block = vol.geo.block_size() as u64;
+    let block = usize_as_u64(vol.geo.block_size());
     let within = |lblk: u64, from: u64, to: u64| match u32::try_from(lblk) {
         Ok(lblk) if from < to => {
-            let (from, len) = (from as usize, (to - from) as usize);
+            let (from, len) = (u64_as_usize(from), u64_as_usize(to - from));
             zero_in_block(vol, h, inode, LBlock(lblk), from, len)
         }
         _ => Ok(()),
@@ -198,7 +199,7 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
     // To the end of the last block: what is behind the end of the file is zero, so the block can
     // go.
     let end = match bytes.end >= size {
-        true => size.next_multiple_of(vol.geo.block_size() as u64),
+        true => size.next_multiple_of(usize_as_u64(vol.geo.block_size())),
         false => bytes.end,
     };
     remove(vol, inode, bytes.start..end, |_| ())
@@ -302,9 +303,8 @@ fn preallocate(
     bytes: Range<u64>,
     change: impl Fn(&mut InodeState),
 ) -> Result<()> {
-    let first = (bytes.start >> vol.geo.block_bits) as u32;
     let end = vol.end_block(bytes.end).0;
-    let mut at = LBlock(first);
+    let mut at = vol.block_of(bytes.start);
     let mut tries = 0;
     while at.0 < end {
         match preallocate_some(vol, c, inode, at, end, &change) {

@@ -12,6 +12,7 @@
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_journal::{FileData, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 use stetfs_planted::{Bug, is_planted};
@@ -48,7 +49,7 @@ pub(crate) fn read(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8]) -> 
             _ => return Err(Error::Invalid),
         }
     };
-    let len = (out.len() as u64).min(size.saturating_sub(offset)) as usize;
+    let len = u64_as_usize(usize_as_u64(out.len()).min(size.saturating_sub(offset)));
     read_range(vol, inode, offset, &mut out[..len])?;
     Ok(len)
 }
@@ -58,10 +59,9 @@ pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8
     if out.is_empty() {
         return Ok(());
     }
-    let bits = vol.geo.block_bits;
     let size = vol.geo.block_size();
-    let mut skip = offset as usize & (size - 1);
-    let mut lblk = LBlock((offset >> bits) as u32);
+    let mut skip = u64_as_usize(offset) & (size - 1);
+    let mut lblk = vol.block_of(offset);
     let data = inode.data(vol);
     if skip + out.len() <= size {
         if let Some(block) = data.get(lblk) {
@@ -72,9 +72,11 @@ pub(crate) fn read_range(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8
     }
     let mut out = out;
     while !out.is_empty() {
-        let count = (skip + out.len())
-            .div_ceil(size)
-            .min(CHUNK_BLOCKS_MAX as usize) as u32;
+        let count = must_fit_u32(
+            (skip + out.len())
+                .div_ceil(size)
+                .min(u64_as_usize(CHUNK_BLOCKS_MAX)),
+        );
         let end = lblk.0 + count;
         for (at, block) in data.get_range(lblk, count) {
             out = read_part(vol, inode, lblk, at.0 - lblk.0, &mut skip, out)?;
@@ -101,7 +103,7 @@ fn read_part<'a>(
     if count == 0 || out.is_empty() {
         return Ok(out);
     }
-    let n = (count as usize * vol.geo.block_size() - *skip).min(out.len());
+    let n = (u32_as_usize(count) * vol.geo.block_size() - *skip).min(out.len());
     let (now, rest) = out.split_at_mut(n);
     read_gap(vol, inode, lblk, count, *skip, now)?;
     *skip = 0;
@@ -127,7 +129,7 @@ fn read_gap(
     let mut skip = skip;
     let mut out = out;
     for run in runs {
-        let n = (run.len as usize * size - skip).min(out.len());
+        let n = (u32_as_usize(run.len) * size - skip).min(out.len());
         let (now, rest) = out.split_at_mut(n);
         match run.state {
             MapState::Hole | MapState::Unwritten => now.fill(0),
@@ -159,7 +161,7 @@ fn read_run(
         let n = if whole > 0 {
             let n = whole * size;
             vol.journal
-                .read_home(run.pblk, whole as u32, &mut out[..n], Class::Data)?;
+                .read_home(run.pblk, must_fit_u32(whole), &mut out[..n], Class::Data)?;
             if keep {
                 for (i, bytes) in (0..).zip(out[..n].chunks_exact(size)) {
                     let block = BlockRef::new(Block::copy_of(bytes));
@@ -184,7 +186,7 @@ fn read_run(
             }
             n
         };
-        let blocks = whole.max(1) as u32;
+        let blocks = must_fit_u32(whole.max(1));
         run.lblk = run.lblk.plus(blocks);
         run.pblk = run.pblk.plus(blocks.into());
         (out, skip) = (&mut out[n..], 0);
@@ -224,7 +226,7 @@ pub(crate) fn readlink(vol: &Volume, inode: &Inode) -> Result<Vec<u8>> {
     if !st.is_lnk() {
         return Err(Error::Invalid);
     }
-    let size = st.raw.size as usize;
+    let size = u64_as_usize(st.raw.size);
     let target = if crate::attr::is_fast_symlink(&st) {
         st.raw.block[..size].to_vec()
     } else {
@@ -263,7 +265,7 @@ pub(crate) fn write(
     if bytes.is_empty() {
         return Ok((offset, 0));
     }
-    let bytes = &bytes[..(bytes.len() as u64).min(room) as usize];
+    let bytes = &bytes[..u64_as_usize(usize_as_u64(bytes.len()).min(room))];
     let strip = flags.contains(WriteFlags::KILL_SUID)
         || !(c.privileged || flags.contains(WriteFlags::CACHED));
     if strip {
@@ -272,7 +274,14 @@ pub(crate) fn write(
     zero_past_end(vol, inode, offset)?;
     let mut done = 0;
     while done < bytes.len() {
-        match write_chunk(vol, c, inode, offset + done as u64, &bytes[done..], flags) {
+        match write_chunk(
+            vol,
+            c,
+            inode,
+            offset + usize_as_u64(done),
+            &bytes[done..],
+            flags,
+        ) {
             Ok(n) => done += n,
             Err(_) if done > 0 => break,
             Err(e) => return Err(e),
@@ -315,7 +324,7 @@ pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
     if st.raw.flags.contains(InodeFlags::EXTENTS) {
         return u64::from(u32::MAX) << bits;
     }
-    let n = vol.geo.block_size() as u64 / 4;
+    let n = usize_as_u64(vol.geo.block_size()) / 4;
     let pointers = 12 + n + n * n + n * n * n;
     // i_blocks counts the pointer blocks too.
     let meta = 3 + 2 * n + n * n;
@@ -331,7 +340,7 @@ pub(crate) fn size_limit(vol: &Volume, st: &InodeState) -> u64 {
 /// must be zeros.
 pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<()> {
     let size = inode.state.read().raw.size;
-    if offset <= size || size & (vol.geo.block_size() as u64 - 1) == 0 {
+    if offset <= size || size & (usize_as_u64(vol.geo.block_size()) - 1) == 0 {
         return Ok(());
     }
     let h = vol.start(INODE_CREDITS + 1)?;
@@ -342,18 +351,11 @@ pub(crate) fn zero_past_end(vol: &Volume, inode: &Inode, offset: u64) -> Result<
 /// already.
 pub(crate) fn zero_to_block_end(vol: &Volume, h: &Handle, inode: &Inode, from: u64) -> Result<()> {
     let size = vol.geo.block_size();
-    let at = from as usize & (size - 1);
+    let at = u64_as_usize(from) & (size - 1);
     if at == 0 {
         return Ok(());
     }
-    zero_in_block(
-        vol,
-        h,
-        inode,
-        LBlock((from >> vol.geo.block_bits) as u32),
-        at,
-        size - at,
-    )
+    zero_in_block(vol, h, inode, vol.block_of(from), at, size - at)
 }
 
 /// Writes zeros into a part of one block, unless it reads as zeros there already.
@@ -399,7 +401,7 @@ pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
         return 0;
     }
     let chunk = handle_write_max(vol);
-    (chunk - vol.geo.block_size() as u64).max(vol.geo.block_size() as u64)
+    (chunk - usize_as_u64(vol.geo.block_size())).max(usize_as_u64(vol.geo.block_size()))
 }
 
 /// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
@@ -418,9 +420,10 @@ fn write_chunk(
     flags: WriteFlags,
 ) -> Result<usize> {
     let size = vol.geo.block_size();
-    let skip = offset as usize & (size - 1);
-    let first = LBlock((offset >> vol.geo.block_bits) as u32);
-    let mut count = ((skip + bytes.len()).div_ceil(size) as u64).min(chunk_blocks(vol)) as u32;
+    let skip = u64_as_usize(offset) & (size - 1);
+    let first = vol.block_of(offset);
+    let blocks = usize_as_u64((skip + bytes.len()).div_ceil(size));
+    let mut count: u32 = must_fit(blocks.min(chunk_blocks(vol)));
     let found = loop {
         match reserve(vol, c, inode, first, count) {
             // On a full volume as much is written as there is room for.
@@ -428,7 +431,7 @@ fn write_chunk(
             result => break result?,
         }
     };
-    let bytes = &bytes[..bytes.len().min(count as usize * size - skip)];
+    let bytes = &bytes[..bytes.len().min(u32_as_usize(count) * size - skip)];
     let logged = if vol.journal.terms().logs_data {
         count
     } else {
@@ -452,7 +455,7 @@ fn write_chunk(
                 vol,
                 &h,
                 inode,
-                offset + copied.bytes as u64,
+                offset + usize_as_u64(copied.bytes),
                 copied.reserved,
                 flags,
             )?;
@@ -571,7 +574,7 @@ fn copy_in(
     let mut skip = skip;
     let mut lblk = first;
     while copied.bytes < bytes.len() {
-        let left = (skip + bytes.len() - copied.bytes).div_ceil(size) as u32;
+        let left = must_fit_u32((skip + bytes.len() - copied.bytes).div_ceil(size));
         let run = {
             let st = inode.state.read();
             match found.map_changes == st.map_changes && lblk == first {

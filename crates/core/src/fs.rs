@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
+use stetfs_format::width::usize_as_u64;
 use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
@@ -398,7 +399,7 @@ impl Fs {
             let inode = vol.iget(ino)?;
             let n = file::read(vol, &inode, offset, out)?;
             attr::touch_atime(vol, &inode);
-            vol.bytes_read.fetch_add(n as u64, Ordering::Relaxed);
+            vol.bytes_read.fetch_add(usize_as_u64(n), Ordering::Relaxed);
             Ok(n)
         })
     }
@@ -427,7 +428,7 @@ impl Fs {
             let inode = vol.iget(ino)?;
             let wrote = file::write(vol, c, &inode, offset, bytes, flags)?;
             vol.bytes_written
-                .fetch_add(wrote.1 as u64, Ordering::Relaxed);
+                .fetch_add(usize_as_u64(wrote.1), Ordering::Relaxed);
             let sync = inode.state.read().raw.flags.contains(InodeFlags::SYNC);
             if sync || flags.intersects(WriteFlags::SYNC | WriteFlags::DATASYNC) {
                 open::fsync(vol, &inode, !sync && !flags.contains(WriteFlags::SYNC))?;

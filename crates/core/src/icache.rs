@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hashbrown::HashMap;
+use stetfs_format::width::{must_fit_u32, u32_as_usize};
 use stetfs_format::{InodeNo, Tid};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_sync::Mutex;
@@ -49,7 +50,7 @@ impl InodeCache {
     }
 
     fn shard(&self, ino: InodeNo) -> &Mutex<Shard> {
-        &self.shards[ino.0 as usize % SHARDS]
+        &self.shards[u32_as_usize(ino.0) % SHARDS]
     }
 
     /// The newest transaction that changed an inode which was dropped since.
@@ -128,7 +129,7 @@ impl InodeCache {
         }
         inode
             .ring_at
-            .store(shard.ring.len() as u32, Ordering::Relaxed);
+            .store(must_fit_u32(shard.ring.len()), Ordering::Relaxed);
         shard.ring.push(inode);
     }
 
@@ -170,10 +171,10 @@ impl InodeCache {
 impl Shard {
     fn leave_ring(&mut self, inode: &Inode) {
         self.departures += 1;
-        let at = inode.ring_at.load(Ordering::Relaxed) as usize;
+        let at = u32_as_usize(inode.ring_at.load(Ordering::Relaxed));
         self.ring.swap_remove(at);
         if let Some(moved) = self.ring.get(at) {
-            moved.ring_at.store(at as u32, Ordering::Relaxed);
+            moved.ring_at.store(must_fit_u32(at), Ordering::Relaxed);
         }
     }
 }

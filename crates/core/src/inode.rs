@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use smallvec::{SmallVec, smallvec};
+use stetfs_format::width::u32_as_usize;
 use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid, Time};
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::{BlockRef, Class};
@@ -200,7 +201,7 @@ impl Volume {
     fn load_inode(&self, ino: InodeNo) -> Result<Inode> {
         let slot = self.inode_slot(ino)?;
         let block = self.journal.read(slot.block, Class::InodeTable)?;
-        let at = slot.offset as usize;
+        let at = u32_as_usize(slot.offset);
         let bytes = &block[at..at + self.geo.inode_size()];
         let raw = stetfs_format::Inode::decode(bytes, ino, &self.geo)?;
         let orphans = self.state.load(Ordering::Relaxed) & VolumeState::ORPHANS != 0;
@@ -235,7 +236,7 @@ impl Volume {
     /// The bytes of the inode's slot.
     pub(crate) fn read_slot(&self, inode: &Inode) -> Result<SmallVec<[u8; 256]>> {
         let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
-        let at = inode.slot.offset as usize;
+        let at = u32_as_usize(inode.slot.offset);
         Ok(SmallVec::from_slice(&block[at..at + self.geo.inode_size()]))
     }
 
@@ -247,7 +248,7 @@ impl Volume {
         change: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
         let block = self.journal.read(inode.slot.block, Class::InodeTable)?;
-        let at = inode.slot.offset as usize;
+        let at = u32_as_usize(inode.slot.offset);
         let old = &block[at..at + self.geo.inode_size()];
         let mut new: SmallVec<[u8; 256]> = SmallVec::from_slice(old);
         change(&mut new);
@@ -305,8 +306,8 @@ pub(crate) fn changed_ranges(old: &[u8], new: &[u8]) -> SmallVec<[Range<usize>; 
     for (i, (o, n)) in old_words.iter().zip(new_words).enumerate() {
         let diff = u64::from_le_bytes(*o) ^ u64::from_le_bytes(*n);
         if diff != 0 {
-            let first = diff.trailing_zeros() as usize / 8;
-            let last = 7 - diff.leading_zeros() as usize / 8;
+            let first = u32_as_usize(diff.trailing_zeros()) / 8;
+            let last = 7 - u32_as_usize(diff.leading_zeros()) / 8;
             note(i * 8 + first, i * 8 + last + 1);
         }
     }

@@ -17,6 +17,7 @@
 //! - `evict.rs`, `orphan.rs`: freeing files, and what a crash must not leave behind.
 //! - `testing.rs`, `tests/`: images made by mke2fs, judged by e2fsck, debugfs and the kernel.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod acl;
 mod alloc;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
@@ -106,7 +107,7 @@ pub(crate) fn statfs(vol: &Volume) -> StatFs {
     let (blocks_free, blocks_available) = vol.alloc.free_blocks();
     let overhead = vol.geo.first_data_block().0 + vol.alloc.overhead() + vol.journal_blocks;
     StatFs {
-        block_size: vol.geo.block_size() as u32,
+        block_size: must_fit_u32(vol.geo.block_size()),
         blocks: vol.geo.blocks_count.saturating_sub(overhead),
         blocks_free,
         blocks_available,
@@ -129,7 +130,7 @@ pub(crate) fn trim(vol: &Volume, c: &Caller, offset: u64, len: u64, min_len: u64
     let end = (offset.saturating_add(len) >> bits).min(vol.geo.blocks_count);
     let min_len = vol.blocks_for(min_len);
     let is_pointless = first >= vol.geo.blocks_count
-        || len < vol.geo.block_size() as u64
+        || len < usize_as_u64(vol.geo.block_size())
         || min_len > vol.geo.blocks_per_group().into();
     if is_pointless {
         return Err(Error::Invalid);

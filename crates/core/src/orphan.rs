@@ -19,6 +19,7 @@ use hashbrown::{HashMap, HashSet};
 use stetfs_format::error::Place;
 use stetfs_format::features::{FeatureCompat, FeatureRoCompat};
 use stetfs_format::orphan::{OrphanBlock, set_orphan};
+use stetfs_format::width::must_fit_u32;
 use stetfs_format::{InodeNo, LBlock};
 use stetfs_journal::Handle;
 use stetfs_media::Class;
@@ -218,7 +219,7 @@ fn load_file(vol: &Volume) -> Result<()> {
     let file = orphan_inode(vol, ino)?;
     let blocks = {
         let st = file.state.read();
-        (st.raw.size >> vol.geo.block_bits).min(u64::from(u32::MAX)) as u32
+        vol.block_of(st.raw.size).0
     };
     for lblk in (0..blocks).map(LBlock) {
         load_file_block(vol, &file, lblk)?;
@@ -251,7 +252,7 @@ fn load_file_block(vol: &Volume, file: &Inode, lblk: LBlock) -> Result<()> {
         .and_then(|orphans| orphans.orphans().collect::<Result<Vec<_>, _>>())
         .map_err(|e| e.at(Place::FileBlock(file.ino, lblk)))?;
     for group in used.chunks(MOVE_MAX) {
-        let h = vol.start(CREDITS * group.len() as u32 + 1)?;
+        let h = vol.start(CREDITS * must_fit_u32(group.len()) + 1)?;
         let old = block.clone();
         for &(index, ino) in group {
             let inode = orphan_inode(vol, ino)?;

@@ -8,6 +8,7 @@
 
 use std::sync::{Arc, Weak};
 
+use stetfs_format::width::{must_fit_u32, u32_as_usize};
 use stetfs_format::{BlockNo, InodeNo, LBlock};
 use stetfs_journal::{Handle, JournalError, PlaceReq, Placer};
 use stetfs_media::Class;
@@ -77,7 +78,7 @@ fn place_all(
         let (run, others) = rest.split_at(n);
         rest = others;
         match first.home {
-            None => place_run(vol, h, &inode, &mut st, first.lblk, n as u32, homes)?,
+            None => place_run(vol, h, &inode, &mut st, first.lblk, must_fit_u32(n), homes)?,
             Some(near) => relocate_run(vol, h, &inode, &mut st, run, near, homes)?,
         }
     }
@@ -161,7 +162,7 @@ fn relocate_run(
 ) -> Result<()> {
     let (mut near, mut rest) = (near, blocks);
     while let Some(first) = rest.first() {
-        let want = rest.len() as u32;
+        let want = must_fit_u32(rest.len());
         let (new, got) = match vol.alloc.allocate(h, near, want, FREE) {
             Ok(taken) => taken,
             Err(Error::NoSpace) => {
@@ -179,7 +180,7 @@ fn relocate_run(
         }
         homes.extend((0..u64::from(got)).map(|i| new.plus(i)));
         near = new.plus(got.into());
-        rest = &rest[got as usize..];
+        rest = &rest[u32_as_usize(got)..];
     }
     Ok(())
 }

@@ -22,6 +22,7 @@
 use smallvec::SmallVec;
 use stetfs_format::checksum::crc32c;
 use stetfs_format::dirent::check_name;
+use stetfs_format::width::{high32, must_fit, must_fit_u16, usize_as_u64};
 use stetfs_format::{HashVersion, Hasher, InodeNo, LBlock};
 
 use crate::dir::{self, Dir, DirBlock, leaf};
@@ -146,7 +147,7 @@ impl Batch {
         from: u64,
         cookie_of: impl Fn(&leaf::Record, &[u8]) -> Option<u64>,
     ) -> Result<()> {
-        let index = self.blocks.len() as u16;
+        let index = must_fit_u16(self.blocks.len());
         for record in leaf::records(&block.bytes, dir.end()) {
             let record = record.map_err(|b| dir.broken(&block, b))?;
             if record.ino == 0 {
@@ -163,8 +164,8 @@ impl Batch {
                 cookie,
                 ino: InodeNo(record.ino),
                 block: index,
-                name: (record.offset + leaf::HEADER) as u16,
-                name_len: record.name_len as u8,
+                name: must_fit_u16(record.offset + leaf::HEADER),
+                name_len: must_fit(record.name_len),
                 file_type: record.file_type,
             });
         }
@@ -202,10 +203,10 @@ fn by_offset(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
     let mut batch = Batch::new();
     let mut from = cookie;
     while from >> bits < u64::from(dir.blocks) {
-        let lblk = LBlock((from >> bits) as u32);
+        let lblk = dir.vol.block_of(from);
         let start = u64::from(lblk.0) << bits;
         batch.add(dir, dir.read_leaf(lblk)?, from, |record, _| {
-            Some(start + record.offset as u64)
+            Some(start + usize_as_u64(record.offset))
         })?;
         from = u64::from(lblk.0 + 1) << bits;
         if !batch.items.is_empty() {
@@ -250,7 +251,7 @@ fn by_hash(dir: Dir<'_>, cookie: u64) -> Result<Batch> {
     if cookie >= END {
         return Ok(batch);
     }
-    let mut leaves = Leaves::new(dir, htree::probe(dir, |_| ((cookie >> 32) as u32) << 1)?)?;
+    let mut leaves = Leaves::new(dir, htree::probe(dir, |_| high32(cookie) << 1)?)?;
     let hasher = leaves.hasher();
     if cookie <= DOTDOT {
         batch.add_dots(dir, dir::dotdot(dir)?.ino, cookie);

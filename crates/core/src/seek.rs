@@ -71,7 +71,7 @@ pub(crate) fn seek(vol: &Volume, inode: &Inode, offset: u64, whence: Whence) -> 
     }
     let bits = vol.geo.block_bits;
     let end = vol.end_block(size).0;
-    let mut at = LBlock((offset >> bits).min(end.into()) as u32);
+    let mut at = vol.block_of(offset).min(LBlock(end));
     while at.0 < end {
         let (piece, len) = piece_at(vol, inode, &st, at, end - at.0)?;
         let is_data = matches!(
@@ -112,7 +112,7 @@ pub(crate) fn fiemap(
     // Blocks may be preallocated beyond the end of the file.
     let last = u32::MAX;
     let end = vol.end_block(offset.saturating_add(len)).0;
-    let mut at = LBlock((offset >> bits).min(last.into()) as u32);
+    let mut at = vol.block_of(offset);
     let merged = match st.raw.flags.contains(InodeFlags::EXTENTS) {
         true => FiemapFlags::empty(),
         false => FiemapFlags::MERGED,

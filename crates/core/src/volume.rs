@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
+use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
 use stetfs_journal::{Handle, Journal};
 use stetfs_media::{BlockDev, Class, Pmem};
@@ -154,7 +155,7 @@ impl Volume {
         let (block, offset) = self.geo.inode_position(index);
         Ok(Slot {
             block: table.plus(block.into()),
-            offset: offset as u32,
+            offset: must_fit_u32(offset),
         })
     }
 
@@ -177,13 +178,18 @@ impl Volume {
 
     /// The number of blocks that `bytes` fill, the last perhaps in part.
     pub(crate) fn blocks_for(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.geo.block_size() as u64)
+        bytes.div_ceil(usize_as_u64(self.geo.block_size()))
     }
 
     /// The first block of a file that `bytes` bytes do not reach; the last there can be, for a size
     /// that cannot be.
     pub(crate) fn end_block(&self, bytes: u64) -> LBlock {
-        LBlock(self.blocks_for(bytes).min(u32::MAX.into()) as u32)
+        LBlock(u32::try_from(self.blocks_for(bytes)).unwrap_or(u32::MAX))
+    }
+
+    /// The block of a file that holds byte `at`; the last there can be, for a byte that cannot be.
+    pub(crate) fn block_of(&self, at: u64) -> LBlock {
+        LBlock(u32::try_from(at >> self.geo.block_bits).unwrap_or(u32::MAX))
     }
 
     /// What `errors=` asks for: the option, else what the superblock says.
@@ -199,9 +205,9 @@ impl Volume {
 
 /// The block that holds the primary superblock and its byte offset there.
 pub(crate) fn super_place(block_bits: u32) -> (BlockNo, usize) {
-    let at = SUPERBLOCK_OFFSET as usize;
+    let at = u64_as_usize(SUPERBLOCK_OFFSET);
     (
-        BlockNo((at >> block_bits) as u64),
+        BlockNo(usize_as_u64(at >> block_bits)),
         at & ((1 << block_bits) - 1),
     )
 }

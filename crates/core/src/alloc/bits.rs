@@ -7,9 +7,11 @@
 
 use std::ops::Range;
 
+use stetfs_format::width::u32_as_usize;
+
 /// 64-bit words that cover `bits` bits.
 pub(crate) const fn words_for(bits: u32) -> usize {
-    (bits as usize).div_ceil(64)
+    u32_as_usize(bits).div_ceil(64)
 }
 
 /// A bitmap with overlays: a bit is busy when it is set in the bitmap or in any overlay.
@@ -59,7 +61,7 @@ impl<'a> View<'a> {
     /// Whether bit `n` is busy; bits past the end are.
     #[inline]
     pub(crate) fn is_busy(&self, n: u32) -> bool {
-        n >= self.len || self.word(n as usize / 64) >> (n % 64) & 1 == 1
+        n >= self.len || self.word(u32_as_usize(n) / 64) >> (n % 64) & 1 == 1
     }
 
     /// The first free bit in `range`.
@@ -79,18 +81,18 @@ impl<'a> View<'a> {
         if range.start >= end {
             return None;
         }
-        let mut w = range.start as usize / 64;
-        let mut hits = wanted(self.word(w)) & (u64::MAX << (range.start % 64));
+        let mut w = range.start / 64;
+        let mut hits = wanted(self.word(u32_as_usize(w))) & (u64::MAX << (range.start % 64));
         loop {
             if hits != 0 {
-                let n = w as u32 * 64 + hits.trailing_zeros();
+                let n = w * 64 + hits.trailing_zeros();
                 return (n < end).then_some(n);
             }
             w += 1;
-            if w as u32 * 64 >= end {
+            if w * 64 >= end {
                 return None;
             }
-            hits = wanted(self.word(w));
+            hits = wanted(self.word(u32_as_usize(w)));
         }
     }
 
@@ -108,7 +110,7 @@ impl<'a> View<'a> {
             }
             if best
                 .as_ref()
-                .is_none_or(|b| b.len() < (end - start) as usize)
+                .is_none_or(|b| b.len() < u32_as_usize(end - start))
             {
                 best = Some(start..end);
             }
@@ -119,15 +121,15 @@ impl<'a> View<'a> {
 
     /// Free bits in the bitmap.
     pub(crate) fn count_free(&self) -> u32 {
-        (0..words_for(self.len))
+        (0..self.len.div_ceil(64))
             .map(|w| {
-                let left = self.len - w as u32 * 64;
+                let left = self.len - w * 64;
                 let mask = if left >= 64 {
                     u64::MAX
                 } else {
                     (1 << left) - 1
                 };
-                (!self.word(w) & mask).count_ones()
+                (!self.word(u32_as_usize(w)) & mask).count_ones()
             })
             .sum()
     }
@@ -136,7 +138,10 @@ impl<'a> View<'a> {
 /// Sets the bits `range` to `value` in `bytes`, a copy of the bitmap from bit `first` (a multiple
 /// of 8) on.
 pub(crate) fn fill(bytes: &mut [u8], first: u32, range: Range<u32>, value: bool) {
-    let (start, end) = ((range.start - first) as usize, (range.end - first) as usize);
+    let (start, end) = (
+        u32_as_usize(range.start - first),
+        u32_as_usize(range.end - first),
+    );
     if start >= end {
         return;
     }
@@ -190,7 +195,7 @@ fn for_words(range: Range<u32>, mut each: impl FnMut(usize, u64)) {
         } else {
             ((1 << count) - 1) << (at % 64)
         };
-        each(w as usize, mask);
+        each(u32_as_usize(w), mask);
         at = end;
     }
 }

@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use stetfs_format::group::{GroupDesc, GroupFlags, init_inode_bitmap};
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize};
 use stetfs_format::{BlockNo, GroupNo, checksum};
 use stetfs_journal::Handle;
 use stetfs_media::{Block, BlockRef, Class};
@@ -206,7 +207,7 @@ impl Alloc {
         let end = first + u64::from(self.geo.group_blocks(g));
         self.zone
             .parts(first..end)
-            .map(move |r| (r.start - first) as u32..(r.end - first) as u32)
+            .map(move |r| must_fit(r.start - first)..must_fit(r.end - first))
     }
 
     /// The bitmap of a group in which nothing was allocated yet: the volume's own structures, and
@@ -217,7 +218,7 @@ impl Alloc {
         for part in self.system_bits(g) {
             bits::fill(bytes, 0, part, true);
         }
-        let end = bytes.len() as u32 * 8;
+        let end = must_fit_u32(bytes.len()) * 8;
         bits::fill(bytes, 0, self.geo.group_blocks(g)..end, true);
         block
     }
@@ -305,9 +306,12 @@ impl Alloc {
         range: Range<u32>,
         value: bool,
     ) -> Result<()> {
-        let (start, end) = (range.start as usize / 8, (range.end as usize).div_ceil(8));
+        let (start, end) = (
+            u32_as_usize(range.start) / 8,
+            u32_as_usize(range.end).div_ceil(8),
+        );
         let mut changed: SmallVec<[u8; 64]> = SmallVec::from_slice(&bitmap[start..end]);
-        bits::fill(&mut changed, start as u32 * 8, range, value);
+        bits::fill(&mut changed, range.start / 8 * 8, range, value);
         let (block, class) = match which {
             Which::Blocks => (state.desc.block_bitmap, Class::BlockBitmap),
             Which::Inodes => (state.desc.inode_bitmap, Class::InodeBitmap),
@@ -331,7 +335,7 @@ impl Alloc {
             Which::Blocks => self.geo.clusters_per_group(),
             Which::Inodes => self.geo.inodes_per_group(),
         };
-        bits as usize / 8
+        u32_as_usize(bits) / 8
     }
 
     fn bitmap_csum(&self, which: Which, bitmap: &[u8]) -> u32 {

@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use stetfs_format::group::GroupFlags;
+use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{GroupNo, InodeNo};
 use stetfs_journal::Handle;
 use stetfs_media::{Block, Class};
@@ -59,7 +60,7 @@ impl Alloc {
             self.group_for_file(home, parent)
         };
         for g in self.groups_from(first) {
-            if self.free_inodes[g.0 as usize].load(Ordering::Relaxed) == 0 {
+            if self.free_inodes[u32_as_usize(g.0)].load(Ordering::Relaxed) == 0 {
                 continue;
             }
             match self.take_inode(h, g, is_dir) {
@@ -68,7 +69,7 @@ impl Alloc {
                 Err(e) => {
                     // The next caller is served elsewhere.
                     if e.kind() == Kind::Corrupted {
-                        let lost = self.free_inodes[g.0 as usize].swap(0, Ordering::Relaxed);
+                        let lost = self.free_inodes[u32_as_usize(g.0)].swap(0, Ordering::Relaxed);
                         self.free_inodes_total
                             .fetch_sub(lost.into(), Ordering::Relaxed);
                     }
@@ -108,10 +109,10 @@ impl Alloc {
         state.desc.used_dirs_count += u32::from(is_dir);
         self.note_desc(h, g, state)?;
         state.first_free_inode = index + 1;
-        self.free_inodes[g.0 as usize].fetch_sub(1, Ordering::Relaxed);
+        self.free_inodes[u32_as_usize(g.0)].fetch_sub(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_sub(1, Ordering::Relaxed);
         if is_dir {
-            self.used_dirs[g.0 as usize].fetch_add(1, Ordering::Relaxed);
+            self.used_dirs[u32_as_usize(g.0)].fetch_add(1, Ordering::Relaxed);
             self.used_dirs_total.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Some(ino))
@@ -180,10 +181,10 @@ impl Alloc {
         state.desc.used_dirs_count -= u32::from(was_dir);
         self.note_desc(h, g, state)?;
         state.first_free_inode = state.first_free_inode.min(index);
-        self.free_inodes[g.0 as usize].fetch_add(1, Ordering::Relaxed);
+        self.free_inodes[u32_as_usize(g.0)].fetch_add(1, Ordering::Relaxed);
         self.free_inodes_total.fetch_add(1, Ordering::Relaxed);
         if was_dir {
-            self.used_dirs[g.0 as usize].fetch_sub(1, Ordering::Relaxed);
+            self.used_dirs[u32_as_usize(g.0)].fetch_sub(1, Ordering::Relaxed);
             self.used_dirs_total.fetch_sub(1, Ordering::Relaxed);
         }
         Ok(())
@@ -202,8 +203,8 @@ impl Alloc {
     /// that the files of one directory stay together and those of different directories do not all
     /// go to the next group.
     fn group_for_file(&self, home: GroupNo, parent: InodeNo) -> GroupNo {
-        let free = |g: &GroupNo| self.free_inodes[g.0 as usize].load(Ordering::Relaxed) > 0;
-        let room = |g: &GroupNo| self.free_blocks[g.0 as usize].load(Ordering::Relaxed) > 0;
+        let free = |g: &GroupNo| self.free_inodes[u32_as_usize(g.0)].load(Ordering::Relaxed) > 0;
+        let room = |g: &GroupNo| self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed) > 0;
         let (first, count) = self.geo.flex_group(home);
         let flex = first.0..first.0 + count;
         if let Some(g) = (home.0..flex.end)
@@ -219,7 +220,7 @@ impl Alloc {
         let mut step = 1;
         while step < groups {
             at = (at + step) % groups;
-            let g = GroupNo(at as u32);
+            let g = GroupNo(must_fit(at));
             if free(&g) && room(&g) {
                 return g;
             }
@@ -284,14 +285,14 @@ impl Alloc {
     fn first_free_inode_group(&self, flex: u32) -> GroupNo {
         let mut groups = self.flex_groups(flex);
         let first = groups.start;
-        let free = groups.find(|g| self.free_inodes[*g as usize].load(Ordering::Relaxed) > 0);
+        let free = groups.find(|g| self.free_inodes[u32_as_usize(*g)].load(Ordering::Relaxed) > 0);
         GroupNo(free.unwrap_or(first))
     }
 
     fn crowd(&self, flex: u32) -> Crowd {
         let groups = self.flex_groups(flex);
         let sum = |counts: &[std::sync::atomic::AtomicU32]| {
-            counts[groups.start as usize..groups.end as usize]
+            counts[u32_as_usize(groups.start)..u32_as_usize(groups.end)]
                 .iter()
                 .map(|n| u64::from(n.load(Ordering::Relaxed)))
                 .sum()

@@ -39,6 +39,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use stetfs_format::width::{must_fit_u32, u32_as_usize};
 use stetfs_format::{BlockNo, FeatureIncompat, Geometry, GroupNo, InodeNo, Superblock, Tid};
 use stetfs_journal::Journal;
 use stetfs_media::BlockDev;
@@ -136,7 +137,7 @@ impl Alloc {
             geo,
             journal,
             dev,
-            groups: Vec::with_capacity(geo.groups_count() as usize),
+            groups: Vec::with_capacity(u32_as_usize(geo.groups_count())),
             free_blocks: zeros(),
             free_inodes: zeros(),
             used_dirs: zeros(),
@@ -184,14 +185,14 @@ impl Alloc {
         let located = located
             .into_iter()
             .enumerate()
-            .map(|(n, at)| (GroupNo(n as u32), at));
+            .map(|(n, at)| (GroupNo(must_fit_u32(n)), at));
         let has_mmp = sb.feature_incompat.contains(FeatureIncompat::MMP);
         let mmp = has_mmp.then_some(BlockNo(sb.mmp_block));
         self.zone = SystemZone::new(&self.geo, located, mmp);
     }
 
     fn group(&self, g: GroupNo) -> &Group {
-        &self.groups[g.0 as usize]
+        &self.groups[u32_as_usize(g.0)]
     }
 
     /// Where the inode table of group `g` (below the group count) begins.
@@ -350,7 +351,7 @@ impl Alloc {
             self.space.set_aside(released.into());
         } else if released > 0 {
             state.longest = u32::MAX;
-            self.free_blocks[g.0 as usize].fetch_add(released, Ordering::Relaxed);
+            self.free_blocks[u32_as_usize(g.0)].fetch_add(released, Ordering::Relaxed);
             self.space.unpin(released.into());
         }
         released.into()

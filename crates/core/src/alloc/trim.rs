@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_format::{BlockNo, GroupNo, Tid};
 use stetfs_sync::Mutex;
 
@@ -117,14 +118,16 @@ impl Alloc {
             let want = (end - start).min(CHUNK);
             let got = self
                 .space
-                .take(want.into(), Source::Free { privileged: false }) as u32;
+                .take(want.into(), Source::Free { privileged: false });
+            let got: u32 = must_fit(got);
             if got == 0 {
                 return Ok(None);
             }
             let run = start..start + got;
             let pins = state.pins.get_or_insert_with(|| Box::new(Pins::new(bits)));
             pins.discard_begin(run.clone());
-            self.free_blocks[g.0 as usize].fetch_sub(got, std::sync::atomic::Ordering::Relaxed);
+            self.free_blocks[u32_as_usize(g.0)]
+                .fetch_sub(got, std::sync::atomic::Ordering::Relaxed);
             return Ok(Some(run));
         }
         Ok(None)
@@ -140,7 +143,7 @@ impl Alloc {
             }
         }
         state.longest = u32::MAX;
-        self.free_blocks[g.0 as usize].fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+        self.free_blocks[u32_as_usize(g.0)].fetch_add(count, std::sync::atomic::Ordering::Relaxed);
         self.space
             .untake(count.into(), Source::Free { privileged: false });
     }

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use stetfs_format::BlockNo;
+use stetfs_format::width::u64_as_usize;
 
 const SLOTS: usize = 1 << 13;
 
@@ -26,7 +27,7 @@ impl Verified {
 
     fn slot(&self, b: BlockNo) -> &AtomicU64 {
         let hash = b.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 51;
-        &self.slots[hash as usize % SLOTS]
+        &self.slots[u64_as_usize(hash) % SLOTS]
     }
 
     /// Whether `b` was noted and not forgotten. Block 0 holds no node and never is.

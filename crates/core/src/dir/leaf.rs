@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use stetfs_format::InodeNo;
 use stetfs_format::bytes::{read_u16le, read_u32le, read_u64le, write_u16le, write_u32le};
 use stetfs_format::dirent::rec_len;
+use stetfs_format::width::{high32, low8, low16, low32, must_fit, must_fit_u16};
 
 /// Bytes before the name.
 pub(crate) const HEADER: usize = 8;
@@ -53,12 +54,13 @@ impl Record {
             return Err(Broken(offset));
         }
         let header = read_u64le(block, offset);
+        let lengths = high32(header);
         let record = Self {
             offset,
-            ino: header as u32,
-            rec_len: usize::from((header >> 32) as u16),
-            name_len: usize::from((header >> 48) as u8),
-            file_type: (header >> 56) as u8,
+            ino: low32(header),
+            rec_len: usize::from(low16(lengths)),
+            name_len: usize::from(low8(lengths >> 16)),
+            file_type: low8(lengths >> 24),
         };
         let fits = record.rec_len >= rec_len(record.name_len).max(SHORTEST)
             && record.rec_len.is_multiple_of(4)
@@ -191,8 +193,8 @@ pub(crate) type Changes = SmallVec<[Change; 2]>;
 /// Writes a record with a name into `out`, which is as long as the name needs.
 fn encode(out: &mut [u8], ino: InodeNo, rec_len: usize, file_type: u8, name: &[u8]) {
     write_u32le(out, 0, ino.0);
-    write_u16le(out, 4, rec_len as u16);
-    out[6] = name.len() as u8;
+    write_u16le(out, 4, must_fit_u16(rec_len));
+    out[6] = must_fit(name.len());
     out[7] = file_type;
     out[HEADER..HEADER + name.len()].copy_from_slice(name);
 }
@@ -214,7 +216,7 @@ pub(crate) fn insert(
     if used > 0 {
         changes.push((
             offset + 4,
-            SmallVec::from_slice(&(used as u16).to_le_bytes()),
+            SmallVec::from_slice(&must_fit_u16(used).to_le_bytes()),
         ));
     }
     let mut record = SmallVec::from_elem(0, HEADER + name.len());

@@ -271,7 +271,7 @@ impl Split<'_> {
 
     /// Where [`Split::append`] will put its block.
     fn next_block(&self) -> LBlock {
-        LBlock((self.st.raw.size >> self.vol.geo.block_bits) as u32)
+        self.vol.block_of(self.st.raw.size)
     }
 
     fn append(&mut self, content: &[u8]) -> Result<(LBlock, BlockNo)> {

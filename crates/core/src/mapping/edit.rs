@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 use stetfs_format::extent::Extent;
+use stetfs_format::width::must_fit;
 use stetfs_format::{BlockNo, LBlock};
 use stetfs_media::Class;
 
@@ -58,7 +59,7 @@ impl TreeMut<'_> {
             }
             let extent = Extent {
                 lblk: at,
-                len: len as u16,
+                len: must_fit(len),
                 pblk,
                 unwritten,
             };

@@ -15,6 +15,7 @@ use stetfs_format::indirect::{
     DIRECT, DOUBLE_INDIRECT, INDIRECT, Path, Pointers, TRIPLE_INDIRECT, blocks_below,
     pointers_per_block, set_pointer,
 };
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize};
 use stetfs_format::{BlockNo, Corrupt, Inode, InodeNo, LBlock, Place};
 use stetfs_journal::Handle;
 use stetfs_media::{Block, BlockRef, Class};
@@ -105,7 +106,9 @@ impl<'a> BlockMap<'a> {
                     .zip(below.iter().rev())
                     .map(|(l, i)| u64::from(*i) * blocks_below(l, geo))
                     .sum();
-                return Ok(Way::Missing(blocks_below(below.len() as u32, geo) - offset));
+                return Ok(Way::Missing(
+                    blocks_below(must_fit_u32(below.len()), geo) - offset,
+                ));
             };
             held = self.read_block(next)?;
             (bytes, block) = (&held, Some(next));
@@ -126,7 +129,10 @@ impl<'a> BlockMap<'a> {
     fn pointers<T>(&self, leaf: &Leaf, look: impl FnOnce(Pointers<'_>) -> Checked<T>) -> Result<T> {
         let geo = self.alloc.geo();
         match leaf.block {
-            None => look(Pointers::new(&self.raw.block[..DIRECT as usize * 4], geo)),
+            None => look(Pointers::new(
+                &self.raw.block[..u32_as_usize(DIRECT) * 4],
+                geo,
+            )),
             Some(block) => look(Pointers::new(&self.read_block(block)?, geo)),
         }
         .map_err(self.at(leaf.block))
@@ -136,7 +142,7 @@ impl<'a> BlockMap<'a> {
     pub(super) fn lookup(&self, lblk: LBlock, max: u32) -> Result<Run> {
         let max = max.max(1);
         let hole = |len: u64| {
-            let len = u64::from(max).min(len) as u32;
+            let len = must_fit(u64::from(max).min(len));
             Run {
                 lblk,
                 len,
@@ -227,7 +233,7 @@ impl BlockMapMut<'_> {
             set_pointer(&mut bytes, n, *pointer);
         }
         self.h
-            .write(block, Class::Mapping, index as usize * 4, &bytes)?;
+            .write(block, Class::Mapping, u32_as_usize(index) * 4, &bytes)?;
         Ok(())
     }
 
@@ -520,7 +526,7 @@ impl Removal {
         if from >= to {
             return 0..0;
         }
-        ((from - start) / each) as u32..(to - start).div_ceil(each) as u32
+        must_fit((from - start) / each)..must_fit((to - start).div_ceil(each))
     }
 }
 

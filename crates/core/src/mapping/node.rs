@@ -3,6 +3,7 @@
 use stetfs_format::extent::{
     Extent, ExtentNode, ExtentNodeMut, MAX_UNWRITTEN_LEN, MAX_WRITTEN_LEN, ROOT_SIZE,
 };
+use stetfs_format::width::{must_fit, u16_as_u32};
 use stetfs_format::{BlockNo, Corrupt, Geometry, LBlock};
 
 use super::MapState;
@@ -10,9 +11,9 @@ use super::MapState;
 /// The longest extent of a state, in blocks.
 pub(super) const fn len_max(unwritten: bool) -> u32 {
     if unwritten {
-        MAX_UNWRITTEN_LEN as u32
+        u16_as_u32(MAX_UNWRITTEN_LEN)
     } else {
-        MAX_WRITTEN_LEN as u32
+        u16_as_u32(MAX_WRITTEN_LEN)
     }
 }
 
@@ -31,7 +32,7 @@ pub(super) fn part(extent: &Extent, from: u32, to: u32) -> Extent {
     let to = to.min(extent.end());
     Extent {
         lblk: LBlock(from),
-        len: (to - from) as u16,
+        len: must_fit(to - from),
         pblk: extent.pblk.plus((from - extent.lblk.0).into()),
         unwritten: extent.unwritten,
     }
@@ -45,8 +46,8 @@ pub(super) fn joined(extent: &Extent, next: &Extent) -> Option<Extent> {
         && extent.pblk.plus(extent.len.into()) == next.pblk
         && extent.unwritten == next.unwritten
         && len <= len_max(extent.unwritten);
-    follows.then_some(Extent {
-        len: len as u16,
+    follows.then(|| Extent {
+        len: must_fit(len),
         ..*extent
     })
 }

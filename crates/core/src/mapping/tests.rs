@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use stetfs_format::extent::{Extent, MAX_WRITTEN_LEN};
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::{BlockNo, Inode as RawInode, InodeNo, LBlock};
 use stetfs_media::Class;
@@ -597,4 +598,15 @@ fn damaged_maps_are_answered_with_errors() {
         file.check();
         file.judge();
     }
+}
+
+#[test]
+fn the_longest_extents_are_not_joined() {
+    let longest = |lblk: u32| Extent {
+        lblk: LBlock(lblk),
+        len: MAX_WRITTEN_LEN,
+        pblk: BlockNo(100_000 + u64::from(lblk)),
+        unwritten: false,
+    };
+    assert_eq!(node::joined(&longest(0), &longest(32_768)), None);
 }

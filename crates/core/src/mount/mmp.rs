@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use stetfs_format::mmp::{MMP_MIN_CHECK_INTERVAL, MMP_SEQ_MAX, MMP_UPDATE_INTERVAL, Mmp, MmpState};
+use stetfs_format::width::low32;
 use stetfs_format::{BlockNo, Corrupt, FeatureIncompat, Geometry, Place, Superblock};
 use stetfs_journal::{Journal, JournalError};
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
@@ -284,7 +285,7 @@ fn random() -> u32 {
     let drawn = std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish();
-    1 + (drawn as u32) % MMP_SEQ_MAX
+    1 + low32(drawn) % MMP_SEQ_MAX
 }
 
 /// Text in a fixed field, cut so that a NUL ends it.

@@ -25,12 +25,13 @@ mod nobarrier;
 pub(crate) mod superblock;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
 use stetfs_format::features;
 use stetfs_format::superblock::State;
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
 use stetfs_journal::{Config, Journal, JournalError};
 use stetfs_media::{BlockDev, Class, Survives};
@@ -277,7 +278,7 @@ fn mount_planned(
         warnings: plan.warnings,
     };
     if let Some(remap) = vol.dev.remap().filter(|_| report.remaps.is_some())
-        && remap.granularity() as usize > vol.geo.block_size()
+        && u32_as_usize(remap.granularity()) > vol.geo.block_size()
     {
         report.warnings.push(format!(
             "the volume has blocks of {} bytes and a remap by {} wants {}: most of what is logged \
@@ -301,7 +302,8 @@ fn mount_planned(
 
 fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     let dev = &media.home;
-    if dev.size() < stetfs_format::SUPERBLOCK_OFFSET + stetfs_format::SUPERBLOCK_SIZE as u64 {
+    if dev.size() < stetfs_format::SUPERBLOCK_OFFSET + usize_as_u64(stetfs_format::SUPERBLOCK_SIZE)
+    {
         return Err(MountError::NoRoom {
             device: dev.describe(),
             size: dev.size(),
@@ -517,7 +519,7 @@ fn assemble(
         alloc.enable_discard();
     }
     // An inode in memory takes about 512 bytes; an eighth of the memory is theirs.
-    let most = (opts.memory / 8 / 512).min(1 << 20) as usize;
+    let most = u64_as_usize((opts.memory / 8 / 512).min(1 << 20));
     let inodes = opts.inodes.map_or(most, |inodes| inodes.min(most));
     let committed = journal.committed();
     let dirs = crate::dir::Dirs::new(&sb);
@@ -547,7 +549,7 @@ fn assemble(
         vol.journal.go_on();
     }
     let placement = Arc::new(Placement::new(&vol));
-    let weak: Weak<dyn stetfs_journal::Placer> = Arc::downgrade(&placement) as _;
+    let weak = Arc::downgrade(&placement);
     vol.journal.attach(weak);
     let _ = vol.placement.set(placement);
     Ok(vol)
@@ -650,7 +652,7 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     let counts = |sb: &mut Superblock| {
         sb.state |= State::VALID | (memory.state & State::ERROR);
         sb.free_blocks_count = vol.alloc.free_blocks_in_bitmaps();
-        sb.free_inodes_count = vol.alloc.free_inodes() as u32;
+        sb.free_inodes_count = u32::try_from(vol.alloc.free_inodes()).unwrap_or(u32::MAX);
         if !read_only {
             sb.wtime = vol.clock.seconds();
         }

@@ -11,6 +11,7 @@
 
 use stetfs_format::features::{FeatureIncompat, FeatureRoCompat};
 use stetfs_format::superblock::reseal;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{Corrupt, Geometry, GroupNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 
@@ -76,10 +77,10 @@ pub(crate) fn store(
 ) -> Result<Superblock> {
     let sector = u64::from(dev.sector_size());
     let first = SUPERBLOCK_OFFSET - SUPERBLOCK_OFFSET % sector;
-    let end = (SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64).next_multiple_of(sector);
-    let mut sectors = Block::zeroed((end - first) as usize);
+    let end = (SUPERBLOCK_OFFSET + usize_as_u64(SUPERBLOCK_SIZE)).next_multiple_of(sector);
+    let mut sectors = Block::zeroed(u64_as_usize(end - first));
     dev.read_at(first, sectors.bytes_mut(), Tag::read(Class::Superblock))?;
-    let skip = (SUPERBLOCK_OFFSET - first) as usize;
+    let skip = u64_as_usize(SUPERBLOCK_OFFSET - first);
     let raw = &mut sectors.bytes_mut()[skip..skip + SUPERBLOCK_SIZE];
     let mut sb = decode(dev, raw)?;
     change(&mut sb);

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::LBlock;
 use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::usize_as_u64;
 use stetfs_journal::Handle;
 use stetfs_media::Class;
 
@@ -395,7 +396,7 @@ fn new_raw(vol: &Volume, c: &Caller, dir: &InodeState, new: New<'_>) -> stetfs_f
         raw.set_rdev(new.rdev.0, new.rdev.1);
     } else if !new.target.is_empty() && new.target.len() < FAST_SYMLINK_MAX {
         raw.block[..new.target.len()].copy_from_slice(new.target);
-        raw.size = new.target.len() as u64;
+        raw.size = usize_as_u64(new.target.len());
     } else if matches!(
         new.mode & mode::S_IFMT,
         mode::S_IFREG | mode::S_IFDIR | mode::S_IFLNK
@@ -419,7 +420,7 @@ fn write_target(
     let mut block = vec![0; vol.geo.block_size()];
     block[..target.len()].copy_from_slice(target);
     h.create(pblk, Class::Directory, &block)?;
-    st.raw.size = target.len() as u64;
+    st.raw.size = usize_as_u64(target.len());
     Ok(())
 }
 

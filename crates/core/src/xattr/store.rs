@@ -8,6 +8,7 @@
 use std::cmp::Ordering;
 
 use smallvec::SmallVec;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::xattr::{
     MAX_REFCOUNT, Xattr, XattrArea, XattrBlock, block_hash, encode_block, encode_inode, fits_block,
     fits_inode, set_refcount,
@@ -67,7 +68,7 @@ pub(super) fn each(
 ) -> Result<()> {
     if vol.geo.inode_size() > stetfs_format::inode::GOOD_OLD_INODE_SIZE {
         let table = vol.journal.read(inode.slot.block, Class::InodeTable)?;
-        let at = inode.slot.offset as usize;
+        let at = u32_as_usize(inode.slot.offset);
         let slot = &table[at..at + vol.geo.inode_size()];
         let area = XattrArea::in_inode(slot, &st.raw, &vol.geo)
             .map_err(|e| e.at(Place::Inode(inode.ino)))?;
@@ -284,7 +285,7 @@ fn drop_reference(
 
 /// Names the inode's block and counts its space.
 fn set_block(vol: &Volume, st: &mut InodeState, block: BlockNo) -> Result<()> {
-    let sectors = vol.geo.block_size() as u64 / 512;
+    let sectors = usize_as_u64(vol.geo.block_size()) / 512;
     let others = match st.raw.file_acl {
         BlockNo(0) => st.raw.blocks_512(&vol.geo),
         _ => st.raw.blocks_512(&vol.geo).saturating_sub(sectors),
