@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use stetfs::{Attr, Entry, SetAttr, SetTime};
+use stetfs_format::width::low16;
 use stetfs_format::{InodeNo, Time};
 
 use crate::wire::abi::{self, Set};
@@ -114,9 +115,7 @@ pub(crate) fn set_attr(to: &abi::SetAttrIn) -> SetAttr {
         true => Some(SetTime::At(time(sec, nsec))),
     };
     SetAttr {
-        mode: valid
-            .contains(Set::MODE)
-            .then_some((to.mode & 0o7777) as u16),
+        mode: valid.contains(Set::MODE).then_some(low16(to.mode & 0o7777)),
         uid: valid.contains(Set::UID).then_some(to.uid),
         gid: valid.contains(Set::GID).then_some(to.gid),
         size: valid.contains(Set::SIZE).then_some(to.size),

@@ -6,6 +6,7 @@
 
 use smallvec::SmallVec;
 use stetfs::Caller;
+use stetfs_format::width::low16;
 
 use crate::wire::abi::InHeader;
 
@@ -24,7 +25,7 @@ pub(crate) fn caller(from: &InHeader) -> Caller {
 /// The caller of a request that makes a file.
 pub(crate) fn creator(from: &InHeader, umask: u32) -> Caller {
     Caller {
-        umask: (umask & 0o777) as u16,
+        umask: low16(umask & 0o777),
         ..caller(from)
     }
 }

@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use stetfs::{Attr, Caller, FallocateMode, Fs, OpenFlags, Whence, WriteFlags};
 use stetfs_format::InodeNo;
+use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 
 use crate::aside::Pages;
 use crate::attr::{ROOT, inode, node, set_attr, statx};
@@ -202,7 +203,7 @@ impl StetFs {
         size: u32,
         answer: &mut Answer<'_>,
     ) -> Outcome<()> {
-        answer.fill(size as usize, |room| {
+        answer.fill(u32_as_usize(size), |room| {
             self.fs.read(ino, offset, room).map_err(|e| errno(&e))
         })
     }
@@ -234,7 +235,7 @@ impl StetFs {
         }
         let write = |c: &Caller| {
             let written = self.fs.write_with(c, ino, from.offset, data, flags);
-            written.map(|(_, n)| n as u32).map_err(|e| errno(&e))
+            written.map(|(_, n)| must_fit_u32(n)).map_err(|e| errno(&e))
         };
         let size = if kind.contains(WriteKind::KILL_SUIDGID) {
             self.losing_privileges(header, ino, write)?
@@ -247,7 +248,7 @@ impl StetFs {
         if How::from_bits_truncate(from.fh).contains(How::DIRECT) && self.opens.is_cached(ino) {
             let pages = Pages {
                 node,
-                offset: from.offset as i64,
+                offset: from.offset.cast_signed(),
                 len: i64::from(size),
             };
             let ticket = ticket();
@@ -276,14 +277,14 @@ impl StetFs {
         let before = self.room.is_short().then(blocks);
         let mut done = 0;
         while done < data.len() {
-            let at = offset + done as u64;
+            let at = offset + usize_as_u64(done);
             match self.fs.write_with(c, ino, at, &data[done..], flags) {
                 Ok((_, n)) => done += n,
                 Err(e) => {
                     let pages = Pages {
                         node,
-                        offset: at as i64,
-                        len: (data.len() - done) as i64,
+                        offset: at.cast_signed(),
+                        len: usize_as_u64(data.len() - done).cast_signed(),
                     };
                     self.opens.lost(ino);
                     self.aside.after_pages(vec![pages], &self.notifier, || {});

@@ -30,6 +30,7 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 use stetfs::{Entry, Fs};
 use stetfs_format::InodeNo;
+use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
 
 use crate::aside::Aside;
 use crate::attr::{self, decode_rdev, inode, no_entry};
@@ -330,7 +331,7 @@ impl StetFs {
                 if is_64 {
                     return answer.record(&abi::CopyFileRangeOut { bytes_copied });
                 }
-                let size = bytes_copied as u32;
+                let size = must_fit(bytes_copied);
                 answer.record(&abi::WriteOut { size, padding: 0 })
             }
             What::ReadDir { from: r } => self.read_dir(ino, r.offset, &mut answer.names(r.size)),
@@ -349,7 +350,7 @@ impl StetFs {
                 let mut out = self.control_file(from, ino, i.cmd, data)?;
                 // Not padded: programs pass an int where the number says long, and would be written
                 // past.
-                out.truncate(i.out_size as usize);
+                out.truncate(u32_as_usize(i.out_size));
                 answer.record(&abi::IoctlOut::default())?;
                 answer.bytes(&out)
             }
@@ -383,7 +384,7 @@ impl StetFs {
 /// The largest read or write: every worker keeps a buffer for one, and all of these take no more
 /// than a quarter of what the mount may keep in memory, unless that made them very small.
 fn largest_request(memory: u64, threads: usize) -> u32 {
-    let share = memory / 4 / threads.max(1) as u64;
+    let share = memory / 4 / usize_as_u64(threads.max(1));
     let least = u64::from(MIN_REQUEST);
     // The largest power of two in it.
     let request = 1_u64 << share.max(least).ilog2();
@@ -404,7 +405,7 @@ impl Server for StetFs {
             max_background: MAX_BACKGROUND,
             // The kernel makes timestamps too (writeback cache): they must be as coarse as what is
             // kept.
-            time_step_ns: self.fs.time_step().as_nanos() as u32,
+            time_step_ns: must_fit(self.fs.time_step().as_nanos()),
         }
     }
 
@@ -416,7 +417,7 @@ impl Server for StetFs {
     ) -> Outcome<Answered> {
         let from = &request.header;
         if let Some(opcode) = Opcode::from_number(from.opcode) {
-            self.requests.0[opcode as usize].fetch_add(1, Ordering::Relaxed);
+            self.requests.0[opcode.index()].fetch_add(1, Ordering::Relaxed);
         }
         if !self.admits(request) {
             return Err(Errno::ACCESS);

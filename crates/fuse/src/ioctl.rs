@@ -21,7 +21,7 @@ use crate::fs::{Outcome, StetFs};
 use crate::wire::abi::InHeader;
 
 const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
-    direction << 30 | size << 16 | (kind as u32) << 8 | nr as u32
+    direction << 30 | size << 16 | u32::from_be_bytes([0, 0, kind, nr])
 }
 const READ: u32 = 2;
 const WRITE: u32 = 1;

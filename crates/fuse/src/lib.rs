@@ -18,6 +18,7 @@
 //! and pages for as long as it likes: nothing changes the volume but what comes through it. Nothing
 //! here keeps state of files but a count of writers.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod aside;
 mod attr;

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::io::Errno;
 use stetfs::{Caller, Entry, Kind, RenameFlags};
 use stetfs_format::InodeNo;
+use stetfs_format::width::low16;
 
 use crate::attr::ROOT;
 use crate::errno::{errno, of_kind};
@@ -69,7 +70,7 @@ impl StetFs {
         rdev: (u32, u32),
     ) -> Outcome<Entry> {
         let name = name.as_bytes();
-        let mode = mode as u16;
+        let mode = low16(mode);
         let made = if stetfs::mode::is_dir(mode) {
             self.fs.mkdir(c, parent, name, mode & 0o7777)
         } else {
@@ -96,7 +97,7 @@ impl StetFs {
         mode: u32,
         flags: i32,
     ) -> Outcome<(Entry, OpenOut)> {
-        let (mode, how) = ((mode & 0o7777) as u16, open_flags(flags));
+        let (mode, how) = (low16(mode & 0o7777), open_flags(flags));
         let made = self.fs.create(c, parent, name.as_bytes(), mode, how);
         let entry = made.map_err(|e| errno(&e))?;
         self.changed(parent, Ok(())).inspect_err(|_| {
@@ -113,7 +114,7 @@ impl StetFs {
         mode: u32,
         flags: i32,
     ) -> Outcome<(Entry, OpenOut)> {
-        let (mode, how) = ((mode & 0o7777) as u16, open_flags(flags));
+        let (mode, how) = (low16(mode & 0o7777), open_flags(flags));
         let made = self.fs.create_unnamed(c, parent, mode, how);
         let entry = made.map_err(|e| errno(&e))?;
         Ok((entry, self.note_open(entry.ino, flags)))

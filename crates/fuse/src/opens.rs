@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use bitflags::bitflags;
 use parking_lot::Mutex;
 use stetfs_format::InodeNo;
+use stetfs_format::width::u32_as_usize;
 
 bitflags! {
     /// How a file was opened: FUSE's file handle.
@@ -61,7 +62,7 @@ struct Open {
 
 impl Opens {
     fn shard(&self, ino: InodeNo) -> &Mutex<Shard> {
-        &self.shards[ino.0 as usize % self.shards.len()]
+        &self.shards[u32_as_usize(ino.0) % self.shards.len()]
     }
 
     pub(crate) fn opened(&self, ino: InodeNo, how: How) {

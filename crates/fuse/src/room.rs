@@ -24,6 +24,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use stetfs::{Caller, Fs};
+use stetfs_format::width::usize_as_u64;
 
 /// The kernel may hold dirty at most such a part of what is free.
 const DIRTY_PART: u64 = 4;
@@ -216,7 +217,9 @@ fn dirty_threshold() -> u64 {
         .find_map(|line| line.strip_prefix("nr_dirty_threshold "))
         .and_then(|pages| pages.parse::<u64>().ok());
     // A fifth of a machine with much memory, where the kernel does not say.
-    pages.map_or(4 << 30, |pages| pages * rustix::param::page_size() as u64)
+    pages.map_or(4 << 30, |pages| {
+        pages * usize_as_u64(rustix::param::page_size())
+    })
 }
 
 /// What the kernel lets a FUSE mount hold that nobody has turned the knobs of: one percent of that.

@@ -14,11 +14,18 @@ pub enum Severity {
     Info = 6,
 }
 
+impl Severity {
+    #[expect(clippy::as_conversions, reason = "the discriminant is syslog's number")]
+    const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 const FACILITY_DAEMON: u8 = 3 << 3;
 
 /// Writes a line to /dev/log, or to /dev/kmsg. When neither takes it, nobody can be told.
 pub fn write(severity: Severity, message: &str) {
-    let priority = FACILITY_DAEMON | severity as u8;
+    let priority = FACILITY_DAEMON | severity.number();
     let message = message.replace('\n', " ");
     let line = format!("<{priority}>stetfs[{}]: {message}", std::process::id());
     let sent =

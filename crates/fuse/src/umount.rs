@@ -185,7 +185,7 @@ fn wait_for_end(pid: u32, timeout: Duration) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec {
-            tv_sec: left.as_secs() as i64,
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
         match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use stetfs_export::ByteDev;
+use stetfs_format::width::u64_as_usize;
 use stetfs_media::MediaError;
 
 use super::watchdog::Pulse;
@@ -149,7 +150,7 @@ impl ExportFs {
             ((FILE, reg), FILE_NAME),
         ];
         let mut names = answer.names(from.size);
-        for (at, (what, name)) in (1..).zip(all).skip(from.offset as usize) {
+        for (at, (what, name)) in (1..).zip(all).skip(u64_as_usize(from.offset)) {
             if !names.add(None, what, at, name.as_bytes()) {
                 break;
             }
@@ -158,7 +159,7 @@ impl ExportFs {
 
     fn read(&self, from: &abi::ReadIn, answer: &mut Answer<'_>) -> Result<(), Errno> {
         let left = self.dev.size().saturating_sub(from.offset);
-        let len = u64::from(from.size).min(left) as usize;
+        let len = u64_as_usize(u64::from(from.size).min(left));
         answer.fill(len, |room| {
             let done = self.dev.read_at(from.offset, room);
             done.map(|()| len).map_err(|e| errno(&e))

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use rustix::fs::FallocateFlags;
+use stetfs_format::width::u64_as_usize;
 use stetfs_sys::mapping::{Access, Mapping};
 
 /// The least likely to be killed when memory runs out (`OOM_SCORE_ADJ_MIN`).
@@ -54,5 +55,5 @@ fn map_whole(path: &Path) -> io::Result<Mapping> {
     let file = File::options().read(true).write(true).open(path)?;
     let size = file.metadata()?.len();
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size)?;
-    Ok(Mapping::new(&file, size as usize, Access::ReadOnly)?)
+    Ok(Mapping::new(&file, u64_as_usize(size), Access::ReadOnly)?)
 }

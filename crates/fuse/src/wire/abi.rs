@@ -39,6 +39,12 @@ macro_rules! opcodes {
             /// All of them; the variants' own numbers count from 0 in this order.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
+            /// Its place in [`Opcode::ALL`].
+            #[expect(clippy::as_conversions, reason = "the discriminant is the place")]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+
             /// As the kernel names it, in small letters.
             pub fn name(self) -> &'static str {
                 match self {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use rustix::io::Errno;
+use stetfs_format::width::{must_fit_u32, u32_as_usize};
 
 use super::abi::{self, Attr, OutHeader};
 
@@ -83,11 +84,11 @@ impl<'a> Answer<'a> {
     pub fn xattr(&mut self, value: &[u8], size: u32) -> Result<(), Errno> {
         if size == 0 {
             return self.record(&abi::GetXattrOut {
-                size: value.len() as u32,
+                size: must_fit_u32(value.len()),
                 padding: 0,
             });
         }
-        if value.len() > size as usize {
+        if value.len() > u32_as_usize(size) {
             return Err(Errno::RANGE);
         }
         self.bytes(value)
@@ -95,7 +96,7 @@ impl<'a> Answer<'a> {
 
     /// A list of names of at most `size` bytes, to be added to this answer.
     pub fn names(&mut self, size: u32) -> Names<'_, 'a> {
-        let limit = self.end.saturating_add(size as usize);
+        let limit = self.end.saturating_add(u32_as_usize(size));
         let limit = limit.min(self.buffer.len());
         Names {
             answer: self,
@@ -106,7 +107,7 @@ impl<'a> Answer<'a> {
     /// The header's place is filled; everything that is sent.
     pub(crate) fn finish(self, unique: u64) -> &'a [u8] {
         let header = OutHeader {
-            len: self.end as u32,
+            len: must_fit_u32(self.end),
             error: 0,
             unique,
         };
@@ -141,7 +142,7 @@ impl Names<'_, '_> {
         let dirent = abi::Dirent {
             ino,
             off: next,
-            namelen: name.len() as u32,
+            namelen: must_fit_u32(name.len()),
             kind,
         };
         let room = &mut self.answer.buffer[start..end];
@@ -160,7 +161,7 @@ impl Names<'_, '_> {
 /// An answer that says why there is none.
 pub(crate) fn refusal(unique: u64, errno: Errno) -> OutHeader {
     OutHeader {
-        len: HEADER as u32,
+        len: must_fit_u32(HEADER),
         error: -errno.raw_os_error(),
         unique,
     }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use stetfs_format::width::must_fit_u32;
 
 use super::abi::{self, OutHeader};
 use super::answer::{Answer, refusal};
@@ -119,7 +120,7 @@ impl Notifier {
         }
         let message = Message {
             header: OutHeader {
-                len: size_of::<Message>() as u32,
+                len: must_fit_u32(size_of::<Message>()),
                 error: abi::NOTIFY_INVAL_INODE,
                 unique: 0,
             },

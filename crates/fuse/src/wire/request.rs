@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use bytemuck::Pod;
 use rustix::io::Errno;
+use stetfs_format::width::u32_as_usize;
 
 use super::abi::{self, InHeader, Opcode};
 
@@ -179,7 +180,7 @@ impl<'a> Request<'a> {
             received: bytes.len(),
             said: 0,
         })?;
-        if header.len as usize != bytes.len() {
+        if u32_as_usize(header.len) != bytes.len() {
             return Err(BadRequest::Length {
                 received: bytes.len(),
                 said: header.len,
@@ -219,14 +220,14 @@ impl<'a> Body<'a> {
     }
 
     fn data(&mut self, len: u32) -> Option<&'a [u8]> {
-        let (data, rest) = self.0.split_at_checked(len as usize)?;
+        let (data, rest) = self.0.split_at_checked(u32_as_usize(len))?;
         self.0 = rest;
         Some(data)
     }
 
     fn forgets(&mut self) -> Option<&'a [abi::ForgetOne]> {
         let head: abi::BatchForgetIn = self.record()?;
-        let len = (head.count as usize).checked_mul(size_of::<abi::ForgetOne>())?;
+        let len = u32_as_usize(head.count).checked_mul(size_of::<abi::ForgetOne>())?;
         bytemuck::try_cast_slice(self.0.get(..len)?).ok()
     }
 

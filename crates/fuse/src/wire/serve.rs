@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use rustix::io::Errno;
+use stetfs_format::width::{high32, low32, must_fit, u32_as_usize};
 
 use super::abi::{self, Capabilities, InitIn, InitOut};
 use super::answer::{Answer, HEADER};
@@ -89,7 +90,7 @@ impl Buffer {
     /// For requests and answers of up to `max_request` bytes of data. Memory that was never used is
     /// not taken.
     fn new(max_request: u32) -> Self {
-        let len = abi::MIN_READ_BUFFER.max(max_request as usize) + OVERHEAD;
+        let len = abi::MIN_READ_BUFFER.max(u32_as_usize(max_request)) + OVERHEAD;
         Self(vec![0; len.div_ceil(8)])
     }
 
@@ -274,18 +275,19 @@ fn accept(from: &InitIn, terms: &Terms) -> InitOut {
         tracing::info!("this kernel's FUSE lacks {missing:?}");
     }
     let chosen = (terms.capabilities | both).intersection(offered).bits();
+    let page: u32 = must_fit(rustix::param::page_size());
+    let pages = terms.max_request.div_ceil(page);
     InitOut {
         max_readahead: terms.readahead.min(from.max_readahead),
-        flags: chosen as u32,
-        flags2: (chosen >> 32) as u32,
+        flags: low32(chosen),
+        flags2: high32(chosen),
         max_background: terms.max_background,
         // As libfuse has it: three quarters.
         congestion_threshold: terms.max_background / 4 * 3,
         max_write: terms.max_request,
         time_gran: terms.time_step_ns,
-        max_pages: terms
-            .max_request
-            .div_ceil(rustix::param::page_size() as u32) as u16,
+        // The kernel allows fewer than a u16 counts.
+        max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
         ..version_only()
     }
 }
