@@ -22,6 +22,7 @@ use stetfs_crash::target::Target;
 use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
+use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 use stetfs_testkit::world::text::VERBS;
 
 mod shown;
@@ -210,7 +211,7 @@ fn campaign(
     interrupt: &Interrupt,
 ) -> Result<Report> {
     let name = plan.target.to_string();
-    let bar = bar(&name, plan.workloads.len() as u64);
+    let bar = bar(&name, usize_as_u64(plan.workloads.len()));
     let fresh = plan.target.contents();
     let keep = |done: &Done| resumed.map_or(Ok(()), |resumed| resumed.keep(plan, done));
     let campaign = Campaign {
@@ -251,7 +252,7 @@ impl Interrupt {
         for number in [SIGINT, SIGTERM] {
             flag::register_conditional_default(number, Arc::clone(&stop))?;
             flag::register(number, Arc::clone(&stop))?;
-            flag::register_usize(number, Arc::clone(&signal), number as usize)?;
+            flag::register_usize(number, Arc::clone(&signal), must_fit(number))?;
         }
         Ok(Self { stop, signal })
     }
@@ -280,8 +281,8 @@ fn bar(name: &str, workloads: u64) -> ProgressBar {
 fn tell(bar: &ProgressBar, progress: Progress) {
     let counts = progress.counts;
     let states = counts.states + counts.nested;
-    let rate = states as f64 / bar.elapsed().as_secs_f64().max(1e-3);
-    bar.set_position(progress.done as u64);
+    let rate = nearest_f64(states) / bar.elapsed().as_secs_f64().max(1e-3);
+    bar.set_position(usize_as_u64(progress.done));
     bar.set_message(format!(
         "{rate:.0} states/s, {} violations",
         counts.violations

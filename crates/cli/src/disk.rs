@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use stetfs::MountOptions;
+use stetfs_format::width::usize_as_u64;
 use stetfs_format::{Corrupt, FeatureIncompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::nand::NandFile;
 use stetfs_media::{BlockDev, Class, FileOptions, Tag};
@@ -27,7 +28,7 @@ impl Disk {
     /// Opens an image, mounted or not.
     pub(crate) fn open(image: &Path) -> Result<Self> {
         let dev = look_at(image)?;
-        if dev.size() < SUPERBLOCK_OFFSET + SUPERBLOCK_SIZE as u64 {
+        if dev.size() < SUPERBLOCK_OFFSET + usize_as_u64(SUPERBLOCK_SIZE) {
             let why = format!(
                 "no volume: {} have no room for a superblock",
                 Size(dev.size())

@@ -98,7 +98,7 @@ impl Display for Failure {
 /// volume answers comes with what can be done about it.
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
-        let any = &error as &dyn Any;
+        let any: &dyn Any = &error;
         let answer = any.downcast_ref::<stetfs::Error>();
         let advice = match (answer, any.downcast_ref::<MediaError>()) {
             (Some(answer), _) => advice(answer),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use stetfs_format::width::usize_as_u64;
 
 use crate::args::{Cat, Ls, Mkdir, Rm};
 use crate::clock::utc;
@@ -97,7 +98,7 @@ pub(crate) fn cat(args: &Cat) -> Result<()> {
                 return Ok(());
             }
             output::write_all(&buffer[..n])?;
-            offset += n as u64;
+            offset += usize_as_u64(n);
         }
     })
 }

@@ -13,6 +13,7 @@ use std::process::Stdio;
 
 use rustix::fs::SeekFrom;
 use stetfs_format::private_log::LogHeader;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{SUPERBLOCK_OFFSET, Superblock};
 use stetfs_media::nand::NandFile;
 use stetfs_media::{BlockDev, Class, Tag};
@@ -208,10 +209,10 @@ impl Source<'_> {
     }
 
     fn fill(&self, at: u64, out: &mut [u8]) -> Result<()> {
-        let len = self.size.saturating_sub(at).min(out.len() as u64) as usize;
+        let len = u64_as_usize(self.size.saturating_sub(at).min(usize_as_u64(out.len())));
         let mut done = 0;
         while done < len {
-            match (self.read)(at + done as u64, &mut out[done..len])? {
+            match (self.read)(at + usize_as_u64(done), &mut out[done..len])? {
                 0 => return Ok(()),
                 n => done += n,
             }
@@ -395,9 +396,9 @@ impl Source<'_> {
     }
 
     fn is_zero(&self, start: u64, end: u64) -> Result<bool> {
-        let mut chunk = vec![0; ENDS as usize];
-        for at in (start..end).step_by(ENDS as usize) {
-            let chunk = &mut chunk[..(end - at).min(ENDS) as usize];
+        let mut chunk = vec![0; u64_as_usize(ENDS)];
+        for at in (start..end).step_by(u64_as_usize(ENDS)) {
+            let chunk = &mut chunk[..u64_as_usize((end - at).min(ENDS))];
             chunk.fill(0);
             self.fill(at, chunk)?;
             if chunk.iter().any(|byte| *byte != 0) {
@@ -409,7 +410,7 @@ impl Source<'_> {
 
     /// Words for what has no name.
     fn data(&self) -> Result<Holds> {
-        let mut start = vec![0; self.size.min(4096) as usize];
+        let mut start = vec![0; u64_as_usize(self.size.min(4096))];
         self.fill(0, &mut start)?;
         let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, b'\n' | b'\r' | b'\t');
         // The last character may be cut.

@@ -10,6 +10,7 @@ use stetfs::{
     Attr, Caller, Error, Fs, Media, MountError, MountOptions, MountReport, OpenError, OpenFlags,
     SetAttr, SetTime, SetXattr, Whence,
 };
+use stetfs_format::width::{low16, must_fit, usize_as_u64};
 use stetfs_format::{Corrupt, FeatureCompat, FeatureIncompat, InodeNo, Time};
 use stetfs_media::MediaError;
 
@@ -361,7 +362,7 @@ impl Item for File<'_> {
     }
 
     fn check_parent(&self, parent: &dyn Item) -> Result<()> {
-        let parent = InodeNo(parent.meta()?.id.1 as u32);
+        let parent = InodeNo(must_fit(parent.meta()?.id.1));
         Ok(self.volume.fs.check_parent(self.ino, parent)?)
     }
 
@@ -400,13 +401,13 @@ impl Item for File<'_> {
         rdev: (u32, u32),
     ) -> Result<Box<dyn Item + '_>> {
         let (fs, caller) = (&self.volume.fs, &self.volume.caller);
-        let mode = kind.bits() as u16 | mode;
+        let mode = low16(kind.bits()) | mode;
         let entry = fs.mknod(caller, self.ino, check_part(name)?, mode, rdev)?;
         Ok(self.made(name, entry.ino, false))
     }
 
     fn make_link(&self, name: &[u8], existing: &dyn Item) -> Result<()> {
-        let ino = InodeNo(existing.meta()?.id.1 as u32);
+        let ino = InodeNo(must_fit(existing.meta()?.id.1));
         let (fs, caller) = (&self.volume.fs, &self.volume.caller);
         fs.link(caller, ino, self.ino, check_part(name)?)?;
         Ok(())
@@ -435,7 +436,7 @@ impl Item for File<'_> {
         let (fs, caller) = (&self.volume.fs, &self.volume.caller);
         let mut done = 0;
         while done < data.len() {
-            let n = fs.write(caller, self.ino, offset + done as u64, &data[done..])?;
+            let n = fs.write(caller, self.ino, offset + usize_as_u64(done), &data[done..])?;
             if n == 0 {
                 return Err(Failure::new("nothing more can be written"));
             }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use stetfs_format::features::{self, Feature};
+use stetfs_format::width::must_fit_u32;
 use stetfs_format::{FeatureCompat, FeatureIncompat, State, Superblock};
 use stetfs_fuse::mountinfo::MountEntry;
 
@@ -134,7 +135,7 @@ impl VolumeInfo {
             uuid: uuid(&sb.uuid),
             size: sb.blocks_count << sb.block_bits,
             missing: disk.missing(),
-            block_size: sb.block_size() as u32,
+            block_size: must_fit_u32(sb.block_size()),
             blocks: sb.blocks_count,
             blocks_free: sb.free_blocks_count,
             blocks_reserved: sb.r_blocks_count,

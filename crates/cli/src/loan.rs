@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stetfs::MountOptions;
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_media::nand::NandFile;
 use stetfs_media::{BlockDev, Cause, Class, Survives, Tag};
 use tempfile::NamedTempFile;
@@ -100,14 +101,14 @@ impl Loan {
 
     fn write_changed(&self, at: u64, old: &[u8], new: &[u8]) -> Result<()> {
         const TAG: Tag = Tag::new(Class::Data, Cause::Home);
-        let sector = self.dev.sector_size() as usize;
+        let sector = u32_as_usize(self.dev.sector_size());
         let pages = old.chunks_exact(sector).zip(new.chunks_exact(sector));
         for (at, (old, new)) in (at..).step_by(sector).zip(pages) {
             if old == new {
                 continue;
             }
             if new.iter().all(|byte| *byte == 0) {
-                self.dev.write_zeros(at, sector as u64, TAG)?;
+                self.dev.write_zeros(at, usize_as_u64(sector), TAG)?;
             } else {
                 self.dev.write_at(at, new, TAG)?;
             }
@@ -122,7 +123,7 @@ impl Loan {
 
     /// The part's content of a chunk.
     fn read<'a>(&self, at: u64, chunk: &'a mut [u8]) -> Result<&'a [u8]> {
-        let len = (self.dev.size() - at).min(chunk.len() as u64) as usize;
+        let len = u64_as_usize((self.dev.size() - at).min(usize_as_u64(chunk.len())));
         let chunk = &mut chunk[..len];
         self.dev.read_at(at, chunk, Tag::read(Class::Data))?;
         Ok(chunk)

@@ -5,6 +5,7 @@
 //! `fuseblk` for `fuse`) it is the helper of mount(8) or umount(8), and `stetfs IMAGE DIR -o ...`
 //! is how mount.fuse3 calls it for the type fuse.stetfs.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod args;
 mod beside;

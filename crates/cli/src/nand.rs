@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
+use stetfs_format::width::{must_fit, must_fit_u32, nearest_f64, u32_as_usize, u64_as_usize};
 use stetfs_ftl::{Ftl, FtlError, FtlOptions, Inspection, MountOptions, Wear};
 use stetfs_media::nand::{BlockAddr, MtdNand, Nand, NandError, NandFile, parts};
 use stetfs_media::{Class, Tag};
@@ -15,7 +16,7 @@ use crate::args::{NandCommand, NandCreate, NandFileArgs};
 use crate::failure::{Explain, Failure, Result};
 use crate::holds;
 use crate::output;
-use crate::size::Size;
+use crate::size::{Size, rounded_down};
 
 /// Lines of the histogram.
 const BINS: u32 = 10;
@@ -229,7 +230,7 @@ fn new_file(args: &NandCreate) -> Result<Arc<dyn Nand>> {
             );
             return Err(Failure::new(what).exit(2));
         }
-        part = part.with_blocks(blocks as u32);
+        part = part.with_blocks(must_fit(blocks));
     }
     let nand = NandFile::options().create(&args.file, part, random_uuid()?);
     Ok(Arc::new(nand.map_err(Failure::from)?))
@@ -255,8 +256,8 @@ fn blank_part(args: &NandCreate) -> Result<Arc<dyn Nand>> {
 /// Whether the first page of every good block is erased.
 fn is_blank(nand: &MtdNand) -> Result<bool> {
     let geometry = nand.geometry();
-    let mut data = vec![0; geometry.page_bytes as usize];
-    let mut spare = vec![0; geometry.spare_bytes as usize];
+    let mut data = vec![0; u32_as_usize(geometry.page_bytes)];
+    let mut spare = vec![0; u32_as_usize(geometry.spare_bytes)];
     let tag = Tag::read(Class::Data);
     for block in (0..geometry.blocks).map(BlockAddr) {
         if nand.is_bad(block)? {
@@ -487,14 +488,14 @@ fn wear_info(file: String, part: &Part, found: &Inspection) -> WearInfo {
                     .saturating_sub(if used { *n } else { 0 }),
             )
         });
-        let bytes = erases.sum::<u64>() as f64 * block_bytes as f64;
+        let bytes = nearest_f64(erases.sum::<u64>()) * nearest_f64(block_bytes);
         endurance_erases
             .and(write_amplification)
-            .map(|wa| (bytes / wa) as u64)
+            .map(|wa| rounded_down(bytes / wa))
     };
     WearInfo {
         file,
-        blocks: wear.erases.len() as u32,
+        blocks: must_fit_u32(wear.erases.len()),
         bad_blocks: wear.bad_blocks,
         spare_blocks: wear.spare_blocks,
         least,
@@ -523,7 +524,7 @@ fn histogram(wear: &Wear) -> Vec<Bin> {
         bins.push(Bin {
             from,
             to,
-            blocks: wear.erases.iter().filter(is_in).count() as u32,
+            blocks: must_fit_u32(wear.erases.iter().filter(is_in).count()),
         });
         let Some(next) = to.checked_add(1) else {
             break;
@@ -555,7 +556,9 @@ fn wear_in_words(info: &WearInfo) -> String {
         .max(1);
     let width = info.most.to_string().len();
     for bin in &info.histogram {
-        let bar = "#".repeat((u64::from(bin.blocks) * u64::from(BAR) / u64::from(most)) as usize);
+        let bar = "#".repeat(u64_as_usize(
+            u64::from(bin.blocks) * u64::from(BAR) / u64::from(most),
+        ));
         let line = format!(
             "{:>width$} - {:>width$} {:>8} {bar}",
             bin.from, bin.to, bin.blocks

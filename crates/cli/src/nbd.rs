@@ -85,7 +85,7 @@ impl Nbd {
             }
             thread::sleep(POLL);
         }
-        self.pid.store(child.id() as i32, Ordering::Relaxed);
+        self.pid.store(child.id().cast_signed(), Ordering::Relaxed);
         let pid = self.pid.clone();
         thread::Builder::new()
             .name(SERVER.to_owned())

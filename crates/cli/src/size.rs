@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use stetfs_format::width::nearest_f64;
+
 /// A number of bytes given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
@@ -46,7 +48,7 @@ impl FromStr for Size {
         if !fraction.is_empty() {
             let parsed: f64 = format!("0.{fraction}").parse().map_err(|_| wrong())?;
             bytes = bytes
-                .checked_add((parsed * (1u64 << shift) as f64) as u64)
+                .checked_add(rounded_down(parsed * nearest_f64(1u64 << shift)))
                 .ok_or_else(too_large)?;
         }
         // The largest volume: 2^48 blocks of 4 KiB.
@@ -62,7 +64,7 @@ impl fmt::Display for Size {
     /// Three or four significant figures, binary units.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let mut value = self.0 as f64;
+        let mut value = nearest_f64(self.0);
         let mut unit = 0;
         while value >= 1024.0 && unit + 1 < UNITS.len() {
             value /= 1024.0;
@@ -71,6 +73,12 @@ impl fmt::Display for Size {
         let digits = usize::from(unit > 0 && value < 1000.0 && value.fract() != 0.0);
         f.pad(&format!("{value:.digits$} {}", UNITS[unit]))
     }
+}
+
+/// `n` rounded down, or the nearest number that there is; 0 for NaN.
+#[expect(clippy::as_conversions, reason = "nothing else rounds")]
+pub(crate) fn rounded_down(n: f64) -> u64 {
+    n as u64
 }
 
 #[cfg(test)]

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use stetfs_format::width::nearest_f64;
 use stetfs_media::{Cause, Class, MeterSnapshot, Tag};
 
 use crate::args::Stats;
 use crate::failure::{EXIT_USAGE, Explain, Failure, Result};
 use crate::output;
-use crate::size::Size;
+use crate::size::{Size, rounded_down};
 
 /// How often the header is repeated in `--watch`.
 const HEADER_EVERY: u32 = 20;
@@ -239,7 +240,10 @@ fn summary(counters: &Counters) -> String {
     let ratio = if user == 0 {
         String::new()
     } else {
-        format!(" ({:.2} times)", device.write_bytes as f64 / user as f64)
+        format!(
+            " ({:.2} times)",
+            nearest_f64(device.write_bytes) / nearest_f64(user)
+        )
     };
     format!(
         "programs wrote {}, the device received {}{ratio} in {} writes and {} flushes\nprograms \
@@ -257,7 +261,7 @@ fn summary(counters: &Counters) -> String {
 fn in_cache(cache: &Cache, traffic: &MeterSnapshot, commits: u64) -> String {
     let share = |part: u64, all: u64| match all {
         0 => "-".to_owned(),
-        _ => format!("{:.1} %", part as f64 * 100.0 / all as f64),
+        _ => format!("{:.1} %", nearest_f64(part) * 100.0 / nearest_f64(all)),
     };
     let (reads, dirty) = (cache.hits + cache.misses, cache.dirty);
     let lines: u64 = [Cause::Log, Cause::CommitRecord]
@@ -265,7 +269,7 @@ fn in_cache(cache: &Cache, traffic: &MeterSnapshot, commits: u64) -> String {
         .iter()
         .sum();
     let fences = traffic.fences(Cause::Log) + traffic.fences(Cause::CommitRecord);
-    let a_commit = |n: u64| n as f64 / commits.max(1) as f64;
+    let a_commit = |n: u64| nearest_f64(n) / nearest_f64(commits.max(1));
     format!(
         "its cache: {} of {} blocks in use, {dirty} ({}) not home; hit rate {} ({} of the hits on \
             such blocks); {} evicted, {} written home, {} copied to be changed\na commit: {:.1} \
@@ -302,7 +306,7 @@ fn further(medium: &str, device: &MeterSnapshot) -> Option<String> {
         .collect();
     let busy_ns = device.total_busy_ns();
     if busy_ns > 0 {
-        parts.push(format!("requests took {:.3} s", busy_ns as f64 / 1e9));
+        parts.push(format!("requests took {:.3} s", nearest_f64(busy_ns) / 1e9));
     }
     (!parts.is_empty()).then(|| format!("on {medium}: {}", parts.join(", ")))
 }
@@ -362,7 +366,7 @@ fn watch(source: &Source<'_>, json: bool, seconds: f64) -> Result<()> {
 }
 
 fn rates(before: &Counters, now: &Counters, seconds: f64) -> String {
-    let per_second = |n: u64| (n as f64 / seconds) as u64;
+    let per_second = |n: u64| rounded_down(nearest_f64(n) / seconds);
     let device = now.device.clone() - &before.device;
     let bytes = |n| Size(per_second(n)).to_string();
     let log =

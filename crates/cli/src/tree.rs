@@ -30,6 +30,7 @@ impl FileKind {
         (Self::Block, 0o060000, 'b', "block"),
     ];
 
+    #[expect(clippy::as_conversions, reason = "the discriminant is the row")]
     fn row(self) -> (Self, u32, char, &'static str) {
         Self::TABLE[self as usize]
     }

@@ -18,6 +18,7 @@ use rustix::fs::{
     Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use stetfs_format::width::{low16, must_fit, usize_as_u64};
 
 use crate::failure::{Failure, Result};
 use crate::place;
@@ -42,7 +43,7 @@ impl Tree for Host {
             path: path.to_vec(),
             way: Vec::new(),
         };
-        Ok(found(opened)?.map(|fd| Box::new(item(fd)) as Box<dyn Item>))
+        Ok(found(opened)?.map(|fd| -> Box<dyn Item> { Box::new(item(fd)) }))
     }
 
     fn is_image(&self) -> bool {
@@ -91,14 +92,14 @@ fn meta_of(stat: &Stat) -> Meta {
     let rdev = stat.st_rdev;
     Meta {
         kind: FileKind::of_mode(stat.st_mode),
-        mode: (stat.st_mode & 0o7777) as u16,
+        mode: low16(stat.st_mode & 0o7777),
         uid: stat.st_uid,
         gid: stat.st_gid,
-        nlink: stat.st_nlink as _,
-        size: stat.st_size as _,
+        nlink: must_fit(stat.st_nlink),
+        size: stat.st_size.cast_unsigned(),
         id: (stat.st_dev, stat.st_ino),
-        atime: (stat.st_atime, stat.st_atime_nsec as _),
-        mtime: (stat.st_mtime, stat.st_mtime_nsec as _),
+        atime: (stat.st_atime, must_fit(stat.st_atime_nsec)),
+        mtime: (stat.st_mtime, must_fit(stat.st_mtime_nsec)),
         rdev: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
     }
 }
@@ -253,7 +254,7 @@ impl Item for HostFile {
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let mut done = 0;
         while done < data.len() {
-            match rustix::io::pwrite(&self.fd, &data[done..], offset + done as u64) {
+            match rustix::io::pwrite(&self.fd, &data[done..], offset + usize_as_u64(done)) {
                 Err(Errno::INTR) => {}
                 written => done += written?,
             }

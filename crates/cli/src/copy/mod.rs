@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 
 use crate::args::Cp;
 use crate::failure::{DAMAGED, Explain, Failure, Result};
@@ -414,15 +415,15 @@ impl Job<'_> {
         while let Some((start, end)) = source.next_data(offset)? {
             offset = start;
             while offset < end {
-                let want = self.buffer.len().min((end - offset) as usize);
+                let want = self.buffer.len().min(u64_as_usize(end - offset));
                 let got = source.read(offset, &mut self.buffer[..want])?;
                 if got == 0 {
                     break;
                 }
-                left = left.checked_sub(got as u64).ok_or_else(too_much)?;
+                left = left.checked_sub(usize_as_u64(got)).ok_or_else(too_much)?;
                 copy.write(offset, &self.buffer[..got]).during(shown)?;
-                offset += got as u64;
-                self.bar.inc(got as u64);
+                offset += usize_as_u64(got);
+                self.bar.inc(usize_as_u64(got));
             }
             if offset < end {
                 break;

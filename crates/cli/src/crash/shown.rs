@@ -6,6 +6,7 @@ use stetfs_crash::oracle::NOT_COMPARED;
 use stetfs_crash::report::{Counts, Violation};
 
 use super::indented;
+use crate::size::rounded_down;
 
 /// The numbers, a column an exploration: what was looked at, what was found, and what was not
 /// looked at.
@@ -24,7 +25,9 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         row(name, &|e| grouped(number(&e.report.counts)));
     }
     row("seconds", &|e| format!("{:.1}", e.report.seconds));
-    row("states a second", &|e| grouped(e.states_a_second as u64));
+    row("states a second", &|e| {
+        grouped(rounded_down(e.states_a_second))
+    });
     row("violations", &|e| grouped(e.report.counts.violations));
     row("", &|_| String::new());
     row("NOT LOOKED AT", &|_| String::new());

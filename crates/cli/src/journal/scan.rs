@@ -12,6 +12,7 @@ use stetfs_format::checksum::crc32_be;
 use stetfs_format::jbd2::{
     self, BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, LogFormat, RevokeBlock,
 };
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize};
 use stetfs_format::{BlockNo, Tid};
 
 use super::area::JournalArea;
@@ -84,7 +85,7 @@ impl<'a> Scan<'a> {
         Self {
             area,
             homes,
-            live: vec![false; area.superblock.log_end() as usize],
+            live: vec![false; u32_as_usize(area.superblock.log_end())],
         }
     }
 
@@ -92,9 +93,9 @@ impl<'a> Scan<'a> {
         let (first, end) = (self.area.superblock.first, self.area.superblock.log_end());
         let next = u64::from(at) + u64::from(count);
         if next < u64::from(end) {
-            next as u32
+            must_fit(next)
         } else {
-            first + ((next - u64::from(end)) as u32) % (end - first)
+            first + must_fit::<_, u32>((next - u64::from(end)) % u64::from(end - first))
         }
     }
 
@@ -139,15 +140,15 @@ impl<'a> Scan<'a> {
             let block = self.area.read(at)?;
             let is_record = Header::decode(block.bytes()).is_some_and(|h| h.sequence == tid);
             // A log that is one endless transaction has been round once.
-            if !is_record || self.live[at as usize] {
+            if !is_record || self.live[u32_as_usize(at)] {
                 break;
             }
-            self.live[at as usize] = true;
+            self.live[u32_as_usize(at)] = true;
             match self.record(at, block.bytes(), &self.area.format, &mut crc) {
                 Ok(Parsed::Record(record, length)) => {
                     for i in 1..length {
                         let logged = self.after(at, i);
-                        self.live[logged as usize] = true;
+                        self.live[u32_as_usize(logged)] = true;
                     }
                     at = self.after(at, length);
                     found.records.push(record);
@@ -185,7 +186,7 @@ impl<'a> Scan<'a> {
                         *crc = crc32_be(*crc, logged);
                     }
                 })?;
-                let length = 1 + blocks.len() as u32;
+                let length = 1 + must_fit_u32(blocks.len());
                 Ok(Parsed::Record(Record::Descriptor { at, blocks }, length))
             }
             Some(BlockType::Revoke) => {
@@ -213,7 +214,7 @@ impl<'a> Scan<'a> {
         let mut blocks = Vec::new();
         for tag in descriptor.tags() {
             let tag = tag?;
-            let logged_at = self.after(at, 1 + blocks.len() as u32);
+            let logged_at = self.after(at, 1 + must_fit_u32(blocks.len()));
             let mut content = self.area.read(logged_at)?;
             each(content.bytes());
             let intact = format.is_intact(&tag, descriptor.tid, content.bytes());
@@ -279,7 +280,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn old(&self) -> Result<Vec<Transaction>> {
         let mut all: BTreeMap<u32, Transaction> = BTreeMap::new();
         for at in self.area.superblock.first..self.area.superblock.log_end() {
-            if self.live[at as usize] {
+            if self.live[u32_as_usize(at)] {
                 continue;
             }
             let block = self.area.read(at)?;
