@@ -27,6 +27,7 @@
 //! | `ranges` | which bytes of a block |
 //! | `error` | what can go wrong |
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod about;
 mod block;

@@ -1,6 +1,7 @@
 //! The byte ranges of a block that a transaction changed.
 
 use smallvec::SmallVec;
+use stetfs_format::width::{must_fit_u32, u32_as_usize};
 
 /// Ranges kept apart; beyond this many the two nearest are made one, so that the cost of a block
 /// stays bounded. Differential schemes may still compare contents inside a range.
@@ -49,7 +50,7 @@ impl Ranges {
         if len == 0 {
             return;
         }
-        let (mut start, mut end) = (offset as u32, (offset + len) as u32);
+        let (mut start, mut end) = (must_fit_u32(offset), must_fit_u32(offset + len));
         let first = self.0.partition_point(|r| r.1 < start);
         let last = first + self.0[first..].partition_point(|r| r.0 <= end);
         if first < last {
@@ -145,7 +146,7 @@ impl Ranges {
     pub fn iter(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         self.0
             .iter()
-            .map(|&(start, end)| start as usize..end as usize)
+            .map(|&(start, end)| u32_as_usize(start)..u32_as_usize(end))
     }
 
     /// The number of bytes in all ranges.
