@@ -50,7 +50,9 @@ pub struct Backlog {
 /// thread at a time calls `checkpoint`, possibly while another commits. Any thread calls the rest,
 /// at any time.
 pub trait Scheme: Send + Sync {
-    /// The newest committed version of a home block, if the scheme holds one.
+    /// The newest committed version of a home block, if the scheme holds one. The blocks of a
+    /// transaction stay in memory until its commit returns, and nobody takes them from here or from
+    /// home before. So a commit may write home what its log already has.
     fn read(&self, block: BlockNo) -> Result<Held>;
 
     /// False only if the scheme holds none of the `count` blocks from `start` on: a cheap filter
@@ -72,8 +74,9 @@ pub trait Scheme: Send + Sync {
         Placement::Home
     }
 
-    /// Makes the transaction durable. After an error the transaction may or may not be durable, and
-    /// no further commit is made.
+    /// Makes the transaction durable. After an error the transaction may or may not be durable. No
+    /// further commit is made then, and the scheme is not closed: the mark stays, and the next
+    /// mount recovers.
     fn commit(&self, txn: &Snapshot) -> Result<()>;
 
     /// What waits to be brought home. Looked at after each commit.
@@ -85,7 +88,8 @@ pub trait Scheme: Send + Sync {
     fn checkpoint(&self, goal: Goal) -> Result<()>;
 
     /// Writes everything home and empties the log, so that a plain, clean ext4 image is left;
-    /// unless the scheme [keeps](crate::Terms::keeps) its cache. No commit follows.
+    /// unless the scheme [keeps](crate::Terms::keeps) its cache. No commit follows. The volume
+    /// still has its mark, so a power cut meanwhile leads to a recovery.
     fn close(&self) -> Result<()>;
 
     /// The volume's cache, where the scheme's persistent memory is one.
