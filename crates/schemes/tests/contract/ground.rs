@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimPmem;
@@ -153,6 +154,13 @@ impl Ground {
     }
 }
 
+/// Ends a block with its checksum, as directories and extents do: the CRC-32C of all of it is then
+/// the same whatever is in it.
+fn seal(block: &mut [u8]) {
+    let (body, tail) = block.split_at_mut(BLOCK - 4);
+    tail.copy_from_slice(&crc32c(!0, body).to_le_bytes());
+}
+
 /// The next transaction; the world becomes what it leaves.
 pub(crate) fn transaction(
     tid: u32,
@@ -187,6 +195,9 @@ pub(crate) fn transaction(
         content.bytes_mut().fill(rng.below(256) as u8);
         if rng.below(4) == 0 {
             content.bytes_mut()[..4].copy_from_slice(&JBD2_MAGIC.to_be_bytes());
+        }
+        if rng.below(2) == 0 {
+            seal(content.bytes_mut());
         }
         let content = BlockRef::from(content);
         world.insert(block, content.clone());
