@@ -20,7 +20,7 @@ trap 'rm -rf "$dir"' EXIT
 "$cargo" test --locked --no-run --message-format=json-render-diagnostics "$@" >"$dir/built"
 sed -nE 's/.*"manifest_path":"([^"]*)\/Cargo\.toml".*"profile":\{[^}]*"test":true.*"executable":"([^"]+)".*/\1\t\2/p' "$dir/built" >"$dir/all"
 # The longest first, so that nobody waits for one of them in the end.
-longest='/(power_cuts|cli|experiments|stress)-[0-9a-f]+$'
+longest='/(power_cuts|cli|experiments|stress|recoveries)-[0-9a-f]+$'
 { grep -E "$longest" "$dir/all" || true; grep -vE "$longest" "$dir/all" || true; } | tr '\t' '\n' >"$dir/programs"
 
 # One program: its output is shown when it has ended, so that those of two do not mix.

@@ -14,7 +14,7 @@ use super::explore::{Findings, Wrong, explore};
 use super::media::Contents;
 use super::minimize::Minimizer;
 use super::record::{Front, Record};
-use super::report::{Counts, Report, Violation};
+use super::report::{Counts, Met, Report, Violation};
 use super::states::Effort;
 use super::subject::Subject;
 use super::target::Target;
@@ -72,6 +72,9 @@ pub struct Done {
     pub workloads: BTreeSet<u64>,
     /// The numbers of these.
     pub counts: Counts,
+    /// What their recoveries came to.
+    #[serde(default)]
+    pub met: Met,
     /// Their violations as they were found, with the workload's key.
     pub violations: Vec<(u64, Violation)>,
     /// Seconds that it took, with those for what was not done.
@@ -182,9 +185,12 @@ const HANGS_AFTER: Duration = Duration::from_secs(120);
 struct Found {
     /// The numbers so far, those of workloads that are under way too.
     counts: Counts,
+    /// What recoveries came to, those of workloads that were begun too.
+    met: Met,
     /// Workloads that are done, and their numbers.
     done: BTreeSet<u64>,
     done_counts: Counts,
+    done_met: Met,
     /// With the number of the workload, and in which order it was carried out.
     wrong: Vec<(usize, Order, Wrong)>,
 }
@@ -193,6 +199,7 @@ struct Found {
 #[derive(Default)]
 struct Looked {
     counts: Counts,
+    met: Met,
     wrong: Vec<(Order, Wrong)>,
     /// The budget ended before.
     unfinished: bool,
@@ -232,6 +239,7 @@ impl Campaign<'_> {
         let seconds = shared.seconds();
         let Found {
             mut counts,
+            met,
             mut wrong,
             ..
         } = shared.found.into_inner();
@@ -243,6 +251,7 @@ impl Campaign<'_> {
         let violations = self.violations(wrong, end)?;
         Ok(Report {
             counts,
+            met,
             seconds,
             jobs: self.jobs,
             violations,
@@ -354,6 +363,7 @@ impl<'a> Shared<'a> {
         let Done {
             workloads: done,
             counts,
+            met,
             violations,
             ..
         } = campaign.done.clone();
@@ -374,8 +384,10 @@ impl<'a> Shared<'a> {
             stop: AtomicBool::new(wrong.len() >= campaign.enough),
             found: Mutex::new(Found {
                 counts,
+                met: met.clone(),
                 done,
                 done_counts: counts,
+                done_met: met,
                 wrong,
             }),
             started: Instant::now(),
@@ -406,6 +418,7 @@ impl<'a> Shared<'a> {
             violations: violations.collect(),
             workloads: found.done.clone(),
             counts: found.done_counts,
+            met: found.done_met.clone(),
             seconds: self.seconds(),
         };
         drop(found);
@@ -433,11 +446,13 @@ impl<'a> Shared<'a> {
             let looked = looked.inspect_err(|_| self.stop.store(true, Ordering::Relaxed))?;
             self.done.fetch_add(1, Ordering::Relaxed);
             let mut found = self.found.lock();
+            found.met += &looked.met;
             if looked.unfinished {
                 found.counts.workloads_unfinished += 1;
             } else {
                 found.counts.workloads += 1;
                 found.done_counts += looked.counts;
+                found.done_met += &looked.met;
                 found.done_counts.workloads += 1;
                 found.done.insert(workload.key());
             }
@@ -471,6 +486,7 @@ impl<'a> Shared<'a> {
             };
             self.found.lock().counts += besides;
             looked.counts += findings.counts;
+            looked.met += &findings.met;
             looked.counts += besides;
             for wrong in findings.wrong {
                 if let Some(listener) = campaign.listener {
@@ -507,7 +523,7 @@ impl<'a> Shared<'a> {
                 return Ok(Findings {
                     counts,
                     wrong: vec![Wrong::without_cut(&error)],
-                    unfinished: false,
+                    ..Findings::default()
                 });
             }
         };

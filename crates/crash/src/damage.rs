@@ -4,7 +4,7 @@
 //! everything. Then bytes of its metadata are changed, and [`survive`] does to it what users do.
 //! The law: no panic, no hang, no memory in proportion to a number that was read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,12 +13,18 @@ use stetfs::{
     Caller, FallocateMode, Fs, MountOptions, OnError, OpenFlags, RenameFlags, SetAttr, SetXattr,
     Whence,
 };
-use stetfs_format::{InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
-use stetfs_media::sim::{CrashImage, SimOptions};
-use stetfs_media::{BlockDev, Image, SimDev};
+use stetfs_format::{FeatureIncompat, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
+use stetfs_media::sim::{CrashImage, Keep, SimOptions};
+use stetfs_media::{BlockDev, Class, Image, Tag};
+use stetfs_scheme::{OpenArgs, Remnant, SchemeOptions};
+use stetfs_schemes::find;
+use stetfs_testkit::rng::Rng;
 
-use crate::media::{Contents, Kind, Media};
+use crate::media::{Contents, Media, UNIT, Unit};
+use crate::record::Record;
 use crate::target::Target;
+use crate::watch::Watched;
+use crate::workload::Workload;
 use stetfs_testkit::image::{EXT3_1K, Variety};
 
 /// Names in a directory: enough for a hash tree.
@@ -144,8 +150,8 @@ fn use_it(fs: &Fs, seen: usize, changed: usize) {
 pub struct Left {
     target: Target,
     contents: Contents,
-    /// Medium and offset of the blocks of 1 KiB that are damaged: the heads of the home medium, its
-    /// log, and the memory beside it.
+    /// Medium and offset of the units that a mount of it reads, or a recovery, one in so many where
+    /// there are too many to be hit.
     targets: Vec<(usize, u64)>,
 }
 
@@ -175,14 +181,42 @@ impl Left {
         }
         fs.sync()?;
         let contents = media.contents();
-        let left = Self {
+        let media = Media::new(&contents);
+        // Nothing would be told by what becomes of it when it is damaged, could it not be mounted.
+        Fs::mount(media.shown_watched()?, target.options()).context("mounting it undamaged")?;
+        Ok(Self {
             target: target.clone(),
-            targets: read_by_recovery(&contents)?,
+            targets: units_read(&contents, &media.watched()),
             contents,
-        };
-        // Otherwise nothing would be told by what becomes of it when it is damaged.
-        left.mount().context("mounting it undamaged")?;
-        Ok(left)
+        })
+    }
+
+    /// What power cuts leave in a workload, at so many moments by chance.
+    ///
+    /// # Errors
+    /// What mke2fs or the workload says.
+    pub fn of_cuts(target: &Target, workload: &Workload, cuts: u64) -> Result<Vec<Self>> {
+        let record = Record::make(target, &target.contents()?, workload)?;
+        let mut rng = Rng::new(cuts);
+        let moments = (0..cuts).map(|_| record.begin + rng.below(record.moments()));
+        let moments = moments
+            .collect::<BTreeSet<u64>>()
+            .into_iter()
+            .collect::<Vec<_>>();
+        let moments = record.tapes.moments(moments);
+        let left = moments.map(|moment| {
+            let mut left = Self {
+                target: target.clone(),
+                contents: moment.contents(&Keep::Random(moment.at())),
+                targets: Vec::new(),
+            };
+            let media = Media::try_new(&left.contents)?;
+            // What a recovery reads counts, whether it comes to an end or not.
+            let _ = left.open(media.shown_watched()?, |_| ());
+            left.targets = units_read(&left.contents, &media.watched());
+            Ok(left)
+        });
+        left.collect()
     }
 
     /// The same with damage: each five bytes of `damage` name a place in two bytes, an offset in
@@ -191,15 +225,104 @@ impl Left {
         let mut contents = self.contents.clone();
         for [block, more, high, low, value] in damage.as_chunks::<5>().0 {
             let block = usize::from(u16::from_be_bytes([*block, *more])) % self.targets.len();
-            let offset = u64::from(u16::from_be_bytes([*high, *low])) % BLOCK;
+            let offset = u64::from(u16::from_be_bytes([*high, *low])) % UNIT;
             let (medium, at) = self.targets[block];
             contents.write(medium, at + offset, &[*value]);
         }
+        self.with(contents)
+    }
+
+    fn with(&self, contents: Contents) -> Self {
         Self {
             target: self.target.clone(),
             targets: self.targets.clone(),
             contents,
         }
+    }
+
+    /// The same after a mishap: bits that flip, a run of zeros, or something that was written to
+    /// another place too.
+    pub fn spoiled(&self, rng: &mut Rng) -> Self {
+        let mut contents = self.contents.clone();
+        let place = |rng: &mut Rng| {
+            let (medium, at) = self.targets[rng.below(self.targets.len() as u64) as usize];
+            (medium, at + rng.below(UNIT / 8) * 8)
+        };
+        let hits = match self.targets.is_empty() {
+            true => 0,
+            false => 1 + rng.below(2),
+        };
+        for _ in 0..hits {
+            let (medium, at) = place(rng);
+            let image = contents.media().nth(medium).map(|(_, image)| image.clone());
+            let image = image.unwrap_or_else(|| Image::new(0));
+            let (from_medium, from) = place(rng);
+            let len = match rng.below(5) {
+                0 | 1 => 8,
+                2 => 16,
+                3 => 64,
+                _ => 16 << 10,
+            };
+            let len = len.min(image.size() - at) as usize;
+            let mut bytes = vec![0; len];
+            match rng.below(3) {
+                0 if len < 64 => {
+                    image.read(at, &mut bytes);
+                    bytes[rng.below(len as u64) as usize] ^= 1 << rng.below(8);
+                }
+                1 if from_medium == medium && from + len as u64 <= image.size() => {
+                    image.read(from, &mut bytes);
+                }
+                _ => {}
+            }
+            contents.write(medium, at, &bytes);
+        }
+        self.with(contents)
+    }
+
+    /// What the scheme's recovery comes to when it is given these media with something that does
+    /// not fit. A volume whose superblock is torn has none.
+    pub fn met_with(&self, change: impl FnOnce(&mut OpenArgs)) -> Vec<&'static Remnant> {
+        let media = Media::try_new(&self.contents).map_err(anyhow::Error::new);
+        let met = |media: Media| self.open(media.shown()?, change);
+        media.and_then(met).unwrap_or_default()
+    }
+
+    fn open(
+        &self,
+        media: stetfs::Media,
+        change: impl FnOnce(&mut OpenArgs),
+    ) -> Result<Vec<&'static Remnant>> {
+        let mut raw = [0; SUPERBLOCK_SIZE];
+        media
+            .home
+            .read_bytes_at(SUPERBLOCK_OFFSET, &mut raw, Tag::read(Class::Superblock))?;
+        let sb = Superblock::decode(&raw)?;
+        let mut args = OpenArgs {
+            log: stetfs::journal_extents(&*media.home, &sb)?,
+            dev: media.home,
+            nvm: media.nvm,
+            nvm_new: false,
+            block_size: sb.block_size(),
+            blocks: sb.blocks_count,
+            uuid: sb.uuid,
+            has_64bit: sb.is_64bit,
+            has_metadata_csum: sb.metadata_csum,
+            memory: 4 << 20,
+            has_private_log: sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG),
+            inode_size: sb.inode_size(),
+            writable: true,
+            options: SchemeOptions {
+                data: self.target.data,
+                extra: self.target.options().scheme_options,
+            },
+        };
+        change(&mut args);
+        let scheme = find(self.target.scheme.name)?;
+        Ok(match scheme.open(args) {
+            Ok(opened) => opened.report.met,
+            Err(_) => Remnant::last_met(),
+        })
     }
 
     /// Mounts it and uses all of it. As [`survive`].
@@ -220,36 +343,64 @@ impl Left {
     }
 }
 
-/// The blocks in which what recovery reads lies, one in so many where there are too many to be hit.
-fn read_by_recovery(contents: &Contents) -> Result<Vec<(usize, u64)>> {
-    const MOST: usize = 1024;
-    let mut blocks = Vec::new();
-    for (medium, (kind, image)) in contents.media().enumerate() {
-        let used = used_blocks(image).into_iter().map(|block| block * BLOCK);
-        let in_log: Box<dyn Fn(u64) -> bool> = match (medium, kind) {
-            (0, Kind::Block | Kind::Pmem) => Box::new(in_log_or_heads(image)?),
-            _ => Box::new(|_| true),
-        };
-        let read: Vec<u64> = used.filter(|at| in_log(*at)).collect();
-        let every = read.len().div_ceil(MOST).max(1);
-        blocks.extend(read.into_iter().step_by(every).map(|at| (medium, at)));
+/// What the media hold at stages of a volume's life: before its first mount, when that has begun,
+/// with one operation confirmed, with many, and unmounted.
+///
+/// # Errors
+/// What mke2fs, mounting or writing says.
+pub fn stages(target: &Target) -> Result<Vec<Contents>> {
+    let fresh = target.contents()?;
+    let media = Media::new(&fresh);
+    let fs = Fs::mount(media.shown()?, target.options())?.0;
+    let mut stages = vec![fresh, media.contents()];
+    let c = Caller::root();
+    fs.mkdir(&c, fs.root(), b"directory", 0o755)?;
+    fs.sync()?;
+    stages.push(media.contents());
+    for n in 0..200u32 {
+        let name = format!("{}", n % 20);
+        let flags = OpenFlags::READ | OpenFlags::WRITE;
+        let ino = fs.create(&c, fs.root(), name.as_bytes(), 0o644, flags)?.ino;
+        fs.write(&c, ino, 0, &[n as u8; 3000])?;
+        fs.fsync(ino, false)?;
+        fs.release(ino)?;
     }
-    Ok(blocks)
+    stages.push(media.contents());
+    fs.unmount()?;
+    stages.push(media.contents());
+    Ok(stages)
 }
 
-/// Whether an offset in a volume is in its journal area or among its first blocks.
-fn in_log_or_heads(volume: &Image) -> Result<impl Fn(u64) -> bool + use<>> {
-    const HEADS: u64 = 16 * BLOCK;
-    let dev = SimDev::new(volume.clone());
-    let mut raw = [0; SUPERBLOCK_SIZE];
-    volume.read(SUPERBLOCK_OFFSET, &mut raw);
-    let sb = Superblock::decode(&raw)?;
-    let block = sb.block_size() as u64;
-    let log: Vec<_> = stetfs::journal_extents(&dev, &sb)?
-        .iter()
-        .map(|extent| extent.start.0 * block..(extent.start.0 + u64::from(extent.len)) * block)
-        .collect();
-    Ok(move |at| at < HEADS || log.iter().any(|extent| extent.contains(&at)))
+/// What recovery comes to when media that hold this are mounted so. Whether they can be is not
+/// asked.
+pub fn met(contents: &Contents, options: MountOptions) -> Vec<&'static Remnant> {
+    let media = Media::try_new(contents).map_err(anyhow::Error::new);
+    let Ok(shown) = media.and_then(|media| media.shown()) else {
+        return Vec::new();
+    };
+    match Fs::mount(shown, options) {
+        Ok((_, report)) => report.recovery.met,
+        Err(_) => Remnant::last_met(),
+    }
+}
+
+/// Where the units lie that were read, one in so many where there are too many to be hit.
+fn units_read(contents: &Contents, watched: &Watched) -> Vec<(usize, u64)> {
+    const MOST: usize = 1024;
+    let mut first = 0;
+    let mut read = Vec::new();
+    for (medium, (_, image)) in contents.media().enumerate() {
+        let units = image.size().div_ceil(UNIT);
+        let was_read = |unit: &u64| watched.read.contains((first + unit) as Unit);
+        read.extend(
+            (0..units)
+                .filter(was_read)
+                .map(|unit| (medium, unit * UNIT)),
+        );
+        first += units;
+    }
+    let every = read.len().div_ceil(MOST).max(1);
+    read.into_iter().step_by(every).collect()
 }
 
 fn mount(dev: Arc<dyn BlockDev>) -> Result<Fs> {

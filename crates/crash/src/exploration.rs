@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stetfs_scheme::DataMode;
+use stetfs_scheme::{DataMode, Remnant};
+use stetfs_schemes::find;
 
 use crate::campaign::Done;
 use crate::oracle::NOT_COMPARED;
@@ -361,6 +362,17 @@ impl Exploration {
         self.asked.chosen.saturating_sub(here)
     }
 
+    /// Rows of the scheme's recovery table that no recovery came to.
+    pub fn unmet(&self) -> Vec<&'static Remnant> {
+        let Ok(scheme) = find(&self.scheme) else {
+            return Vec::new();
+        };
+        let rows = scheme.about.recovery.iter().copied().flatten();
+        rows.copied()
+            .filter(|row| self.report.met.times(row) == 0)
+            .collect()
+    }
+
     /// Adds what other shards gave.
     ///
     /// # Errors
@@ -383,6 +395,7 @@ impl Exploration {
         ours.these.extend(theirs.these);
         let (report, more) = (&mut self.report, other.report);
         report.counts += more.counts;
+        report.met += &more.met;
         report.seconds += more.seconds;
         report.jobs = report.jobs.max(more.jobs);
         report.violations.extend(more.violations);

@@ -14,7 +14,7 @@ use super::guide::{Guide, Tried};
 use super::media::Contents;
 use super::moment::{Moment, Tapes};
 use super::record::Record;
-use super::report::{Counts, Fault, Violation};
+use super::report::{Counts, Fault, Met, Violation};
 use super::states::{Effort, possible};
 use super::subject::{Outcome, Subject, second_opinion, second_replay};
 use super::turns::Order;
@@ -75,6 +75,8 @@ impl Wrong {
 pub struct Findings {
     /// The numbers, the workload itself not counted.
     pub counts: Counts,
+    /// What recoveries came to.
+    pub met: Met,
     /// Wrong states, each kind of fault once, in the order in which they were found.
     pub wrong: Vec<Wrong>,
     /// Whether the budget ended before the workload.
@@ -371,6 +373,7 @@ impl Explorer<'_> {
         left: &Contents,
     ) -> Result<usize> {
         let recovery = self.subject.recover(left);
+        self.found.met.add(&recovery.met);
         let counts = &mut self.found.counts;
         counts.recoveries += 1;
         let is_asked = is_due(self.phase + counts.recoveries, self.effort.e2fsck_every);
@@ -517,6 +520,7 @@ impl Explorer<'_> {
                 &mut count,
             )?;
             self.found.counts += found.counts.of_chain();
+            self.found.met += &found.met;
             for wrong in found.wrong {
                 self.found.wrong.push(Wrong {
                     nested: wrong.cut,

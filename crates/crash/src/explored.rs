@@ -255,7 +255,7 @@ const GAVE: [Column; 14] = [
     number!("violations", |c| c.violations),
 ];
 
-const LEFT_OUT: [Column; 10] = [
+const LEFT_OUT: [Column; 11] = [
     ("workloads cut off by the budget", |kept| {
         let unfinished = kept.exploration.report.counts.workloads_unfinished;
         match &kept.budget {
@@ -278,6 +278,9 @@ const LEFT_OUT: [Column; 10] = [
     number!("states after a second cut", |c| c.nested_left_out),
     number!("moments after going on", |c| c.chained_moments_left_out),
     number!("states after going on", |c| c.chained_left_out),
+    ("rows of the recovery table", |kept| {
+        grouped(kept.exploration.unmet().len() as u64)
+    }),
 ];
 
 /// What is said of a row when the code has changed since.

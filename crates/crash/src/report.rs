@@ -1,9 +1,11 @@
 //! What an exploration found, as numbers and as cases: for people and for JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
+use stetfs_scheme::Remnant;
 
 /// A kind of violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -149,6 +151,36 @@ impl Counts {
     }
 }
 
+/// How many recoveries came to each row of the scheme's recovery table, by what the row says was
+/// found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Met(BTreeMap<String, u64>);
+
+impl Met {
+    /// Another recovery.
+    pub(super) fn add(&mut self, rows: &[&'static Remnant]) {
+        for row in rows {
+            match self.0.get_mut(row.found) {
+                Some(times) => *times += 1,
+                None => _ = self.0.insert(row.found.to_owned(), 1),
+            }
+        }
+    }
+
+    /// How many came to that row.
+    pub fn times(&self, row: &Remnant) -> u64 {
+        self.0.get(row.found).copied().unwrap_or(0)
+    }
+}
+
+impl AddAssign<&Self> for Met {
+    fn add_assign(&mut self, more: &Self) {
+        for (found, times) in &more.0 {
+            *self.0.entry(found.clone()).or_default() += times;
+        }
+    }
+}
+
 /// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
@@ -172,6 +204,9 @@ pub struct Violation {
 pub struct Report {
     /// The numbers.
     pub counts: Counts,
+    /// What recoveries came to.
+    #[serde(default)]
+    pub met: Met,
     /// Seconds that it took; of several one after the other.
     pub seconds: f64,
     /// Threads that worked.

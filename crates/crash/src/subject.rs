@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use stetfs_check::{Checker, FnSource};
 use stetfs_media::{BlockDev, Class, Image, Tag};
+use stetfs_scheme::Remnant;
 
 use super::caught::caught;
 use super::media::{Contents, Kind, Media};
@@ -65,6 +66,8 @@ pub struct Recovery {
     pub watched: Watched,
     /// The changes from the mount to the unmount: where the power can be cut again.
     pub tapes: Tapes,
+    /// Rows of the scheme's recovery table that the mount came to.
+    pub met: Vec<&'static Remnant>,
     /// What the media held after the unmount, when it came to that.
     pub recovered: Option<Contents>,
 }
@@ -103,6 +106,7 @@ impl Subject {
                 structure: steps.structure,
             },
             watched: media.watched(),
+            met: steps.met,
             tapes: steps.tapes.unwrap_or_else(|| media.tapes()),
             recovered: steps.recovered,
         }
@@ -138,7 +142,9 @@ impl Subject {
         let recovery = |error: anyhow::Error| (Fault::Recovery, error);
         let shown = media.shown_watched().map_err(recovery)?;
         let options = self.target.judging_options();
-        let (mut library, _) = Library::mount_as_it_is(shown.clone(), options.clone())
+        let mounted = Library::mount_as_it_is(shown.clone(), options.clone());
+        steps.met = Remnant::last_met();
+        let (mut library, _) = mounted
             .context("mounting what was left")
             .map_err(recovery)?;
         let seen = Observation::of(&library).map_err(recovery)?;
@@ -186,6 +192,7 @@ impl Subject {
 
 #[derive(Default)]
 struct Steps {
+    met: Vec<&'static Remnant>,
     seen: Option<Observation>,
     tapes: Option<Tapes>,
     recovered: Option<Contents>,

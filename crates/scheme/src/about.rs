@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::error::{Result, SchemeError};
+use crate::remnant::Remnant;
 
 /// A scheme's description of itself, for the command line, the documents, the tests and the lab.
 #[derive(Debug, Serialize)]
@@ -32,6 +33,10 @@ pub struct About {
     pub atomic: bool,
     /// The cost of writing, in a line: bytes and flushes of a commit of n blocks.
     pub cost: &'static str,
+    /// What a crash can leave, and what recovery does with it: tables of the scheme's own and of the
+    /// parts that it is made of.
+    #[serde(skip)]
+    pub recovery: &'static [&'static [&'static Remnant]],
     /// The scheme's own mount options.
     pub options: &'static [&'static OptionAbout],
 }

@@ -20,6 +20,7 @@
 //! | `about` | what a scheme says of itself before it is opened |
 //! | `open` | what it is opened with, and what that gives |
 //! | `terms` | what it has agreed to, once it is open |
+//! | `remnant` | what a crash can leave of it |
 //! | `trial` | what is run with it |
 //! | `block` | transactions and their blocks |
 //! | `scheme` | the verbs |
@@ -35,6 +36,7 @@ mod cache;
 mod error;
 mod open;
 mod ranges;
+mod remnant;
 mod scheme;
 mod terms;
 mod trial;
@@ -45,6 +47,7 @@ pub use cache::{Cache, CacheStats, Spot};
 pub use error::{Result, SchemeError};
 pub use open::{LogExtent, OpenArgs, Opened, Parts, RecoveryReport, Registration};
 pub use ranges::{Ranges, differing_bytes};
+pub use remnant::Remnant;
 pub use scheme::{Backlog, Goal, Held, Placement, Scheme};
 pub use terms::{DataPromise, Mark, Terms, Wants};
 pub use trial::{Ground, Trial};

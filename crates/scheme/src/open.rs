@@ -9,6 +9,7 @@ use stetfs_media::{BlockDev, Pmem};
 
 use crate::about::{About, SchemeOptions};
 use crate::error::Result;
+use crate::remnant::Remnant;
 use crate::scheme::Scheme;
 use crate::terms::Terms;
 use crate::trial::Trial;
@@ -73,6 +74,8 @@ pub struct RecoveryReport {
     pub journal_errno: i32,
     /// First and last transaction replayed, if any.
     pub sequences: Option<(u32, u32)>,
+    /// Rows of the scheme's [recovery table](About::recovery) that opening came to.
+    pub met: Vec<&'static Remnant>,
 }
 
 /// What a scheme's own `open` gives.
@@ -106,7 +109,9 @@ impl Registration {
     pub fn open(&'static self, args: OpenArgs) -> Result<Opened> {
         let (dev, block_size, blocks) = (args.dev.clone(), args.block_size, args.blocks);
         let writable = args.writable;
-        let (scheme, terms, report) = (self.make)(args)?;
+        Remnant::begin();
+        let (scheme, terms, mut report) = (self.make)(args)?;
+        report.met = Remnant::last_met();
         Ok(Opened {
             about: self.about,
             scheme,

@@ -125,6 +125,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "16 bytes and a delta a changed block, a line and 1 fence; whole blocks and 1 flush \
         where deltas are large; n blocks home at checkpoint",
+    recovery: &[recovery::LEFT, owner::LEFT],
     options: &[
         &THRESHOLD,
         &DECIDE,

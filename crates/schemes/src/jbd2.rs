@@ -42,6 +42,7 @@ use stetfs_media::{Cause, Class, Dirty, Tag};
 
 use self::live::{Committed, Due, Live, Logged, Span};
 use self::record::Records;
+pub(super) use self::recovery::LEFT;
 use crate::parts::area::Area;
 use crate::parts::home::{InFlight, Write, write_home};
 use stetfs_planted::{Bug, is_planted};
@@ -118,6 +119,7 @@ pub(crate) static ABOUT: About = About {
     is_jbd2: true,
     atomic: true,
     cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks, n blocks more at checkpoint",
+    recovery: &[LEFT],
     options: &[&ASYNC_COMMIT],
 };
 
@@ -153,6 +155,11 @@ pub(super) trait Homeward: Send + Sync {
 
     /// Which of these blocks get home without being written there. What is not chosen is.
     fn choose(&self, area: &Area, logged: Vec<Place>) -> Result<Vec<Place>>;
+
+    /// A recovery is about to bring home so many, and to write so many.
+    fn found(&self, chosen: usize, written: usize) {
+        let _ = (chosen, written);
+    }
 
     /// Brings home what was chosen; durable when it returns. The log keeps what it has, since a
     /// replay reads it until the tail is moved.

@@ -39,13 +39,8 @@
 //!   has decided, and a replay repeats all of them.
 //! - The paper has 512-byte pages; a block is as many pages as it takes.
 //!
-//! Recovery is that of [`jbd2`], with this difference:
+//! Recovery is that of [`jbd2`], with the rows of [`LEFT`].
 //!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | a committed transaction, a block as it is | it is remapped again | the log keeps its copy until the tail is moved, so it is the same page as before |
-//! | an escaped block | it is written home | the log's copy lacks its first four bytes |
-//! | a transaction without its commit block | nothing | no home was remapped to it |
 
 use std::ops::Range;
 
@@ -57,8 +52,17 @@ use crate::parts::area::Area;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError,
-    Terms, Trial,
+    Terms, Trial, remnants,
 };
+
+remnants! {
+    LEFT:
+    AS_IT_IS "a committed transaction's block that the log has as it is"
+        => "it is remapped home, again if it was",
+        "the log keeps its copy until the tail is moved, so it is the same page as before";
+    COPIED "one that had to be escaped, or is in no run that is worth a remap"
+        => "it is written home", "the log's copy lacks its first four bytes, or stays in the log";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -96,6 +100,7 @@ pub(crate) static ABOUT: About = About {
     nvm: None,
     cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks; a list of pairs and the \
         journal superblock at checkpoint",
+    recovery: &[jbd2::LEFT, LEFT],
     options: &[&REMAP, &jbd2::ASYNC_COMMIT],
     ..jbd2::ABOUT
 };
@@ -172,6 +177,15 @@ impl Homeward for Remapped {
             }
         }
         Ok(chosen)
+    }
+
+    fn found(&self, chosen: usize, written: usize) {
+        if chosen > 0 {
+            AS_IT_IS.met();
+        }
+        if written > 0 {
+            COPIED.met();
+        }
     }
 
     fn bring(&self, area: &Area, chosen: &[Place]) -> Result<()> {

@@ -32,7 +32,26 @@ use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 use crate::parts::area::Area;
 use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError};
+use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+
+remnants! {
+    LEFT:
+    UNMARKED "no mark in the superblock"
+        => "a new log",
+        "the volume is a plain one: what is in the journal area is left from earlier";
+    NOT_OURS "the mark, and no header of this volume and scheme"
+        => "error, nothing is written", "what is in the log cannot be told";
+    READ_ONLY "the mark, and a device that may only be read"
+        => "error", "home has not got the newest content";
+    BAD_HOME "a map that names a block outside the volume or inside the journal"
+        => "error, nothing is written", "no file system wrote that";
+    BAD_COPY "a map, and a block that is not what it says"
+        => "error, nothing is written",
+        "the block was durable before the map, so it, or a newer map, was damaged later";
+    WHOLE "a map, and all of its blocks"
+        => "they are written home, flush, an empty map",
+        "they are the newest versions, each once; home may have any part of them";
+}
 
 /// The first log block that is the scheme's.
 pub(crate) const FIRST: u32 = 2;
@@ -95,18 +114,14 @@ impl MappedLog {
         area.read(HEADER_BLOCK, raw.bytes_mut())?;
         let found = LogHeader::decode(raw.bytes());
         if args.has_private_log {
-            check_owner(about, args, &found?)?;
-        } else if args.writable {
-            let header = LogHeader {
-                scheme: about.name.to_owned(),
-                uuid: args.uuid,
-                epoch: found.map_or(1, |before| before.epoch.wrapping_add(1)),
-                is_closed: false,
-                tail: Tail::from_word(0),
-            };
-            raw.bytes_mut().fill(0);
-            header.encode(raw.bytes_mut());
-            area.write_record(HEADER_BLOCK, raw.bytes(), Cause::Control)?;
+            let header = found.inspect_err(|_| NOT_OURS.met())?;
+            check_owner(about, args, &header)?;
+        } else {
+            UNMARKED.met();
+            let epoch = found.map_or(1, |before| before.epoch.wrapping_add(1));
+            if args.writable {
+                begin(about, args, &area, epoch)?;
+            }
         }
         Ok(Self {
             area,
@@ -233,10 +248,12 @@ impl MappedLog {
     pub(crate) fn replay(&self, map: &Map) -> Result<RecoveryReport> {
         for entry in &map.entries {
             if entry.home.0 >= self.blocks || self.area.contains(entry.home) {
+                BAD_HOME.met();
                 return Err(Corrupt::JournalTagBlock(entry.home).into());
             }
             self.content(entry)?;
         }
+        WHOLE.met();
         let (dev, size) = (&*self.area.dev, self.area.block_size);
         for batch in map.entries.chunks(BATCH) {
             let contents = batch.iter().map(|entry| self.content(entry));
@@ -265,6 +282,7 @@ impl MappedLog {
         self.area.read(entry.at, content.bytes_mut())?;
         if content_crc(content.bytes()) != entry.crc {
             let (home, at) = (entry.home, entry.at);
+            BAD_COPY.met();
             let why = format!("the copy of block {home} in log block {at} is damaged");
             return Err(SchemeError::Unusable(why));
         }
@@ -289,15 +307,34 @@ impl MappedLog {
     }
 }
 
+/// Says whose the log is; durable when it returns.
+fn begin(about: &About, args: &OpenArgs, area: &Area, epoch: u64) -> Result<()> {
+    let header = LogHeader {
+        scheme: about.name.to_owned(),
+        uuid: args.uuid,
+        epoch,
+        is_closed: false,
+        tail: Tail::from_word(0),
+    };
+    let mut raw = vec![0; args.block_size];
+    header.encode(&mut raw);
+    area.write_record(HEADER_BLOCK, &raw, Cause::Control)
+}
+
 /// That the log is this scheme's on this volume, and can be recovered.
 fn check_owner(about: &About, args: &OpenArgs, header: &LogHeader) -> Result<()> {
+    let is_ours = header.uuid == args.uuid && header.scheme == about.name;
+    match is_ours {
+        true if args.writable => return Ok(()),
+        true => READ_ONLY.met(),
+        false => NOT_OURS.met(),
+    }
     let why = match () {
         () if header.uuid != args.uuid => "its log belongs to another volume".to_owned(),
         () if header.scheme != about.name => {
             format!("its log was written by scheme {}", header.scheme)
         }
-        () if !args.writable => "it must be replayed, which needs a writable volume".to_owned(),
-        () => return Ok(()),
+        () => "it must be replayed, which needs a writable volume".to_owned(),
     };
     Err(SchemeError::Unusable(why))
 }

@@ -4,11 +4,8 @@
 //! middle of a commit leaves some blocks of a transaction new and others old, and an overwritten
 //! block torn.
 //!
-//! Recovery:
+//! Recovery: there is none ([`LEFT`]).
 //!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | anything | nothing | it is not: e2fsck must look at a volume that was not unmounted |
 
 use std::sync::Arc;
 
@@ -18,8 +15,14 @@ use stetfs_media::{BlockDev, Cause};
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
     About, DataPromise, Goal, Ground, Held, Mark, OpenArgs, Parts, RecoveryReport, Registration,
-    Result, Scheme, Snapshot, Terms, Trial, Wants,
+    Result, Scheme, Snapshot, Terms, Trial, Wants, remnants,
 };
+
+remnants! {
+    LEFT:
+    ANYTHING "anything"
+        => "nothing", "it is not right: e2fsck must look at a volume that was not unmounted";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -41,6 +44,7 @@ pub(crate) static ABOUT: About = About {
     is_jbd2: false,
     atomic: false,
     cost: "n blocks and 1 flush for a commit of n blocks",
+    recovery: &[LEFT],
     options: &[],
 };
 
@@ -51,6 +55,7 @@ struct Null {
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
+    ANYTHING.met();
     let null = Null {
         dev: args.dev,
         block_size: args.block_size,

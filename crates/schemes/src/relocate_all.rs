@@ -41,6 +41,7 @@ pub(crate) static ABOUT: About = About {
     is_jbd2: true,
     atomic: true,
     cost: "as jbd2, and a mapping block for each run of overwritten blocks",
+    recovery: &[jbd2::LEFT],
     options: jbd2::ABOUT.options,
 };
 

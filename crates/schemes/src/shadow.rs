@@ -20,18 +20,7 @@
 //!
 //! Deviations: none.
 //!
-//! Recovery:
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | no mark in the superblock | a new log: an empty root in both slots | the volume is a plain one: what is in the journal area is left from earlier |
-//! | the mark, and no header of this volume and scheme | error, nothing is written | what is in the log cannot be told |
-//! | one root that counts | it is the newest | the other was being written: nobody was told that it is durable |
-//! | two | the one of the higher generation is the newest | it was durable when a commit or a checkpoint returned, or all of it was |
-//! | none | error, nothing is written | one is always durable while the other is written, so both were damaged later |
-//! | a root, and a block that is not what it says | error, nothing is written | its blocks were durable before it, so the block, or a newer root, was damaged later |
-//! | a root that names a block outside the volume or inside the journal | error, nothing is written | no file system wrote that |
-//! | a root, and all of its blocks | they are written home, flush, an empty root over the other slot | they are the newest versions, each once |
+//! Recovery: [`LEFT`], and what maps have in common ([`mapped_log::LEFT`]).
 //!
 //! A second cut before the empty root is durable finds the same root and does the same again.
 
@@ -41,16 +30,28 @@ use hashbrown::HashSet;
 use stetfs_format::BlockNo;
 use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
-use crate::mapped_log::{Entry, FIRST, Map, MappedLog, content_crc};
+use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
 use crate::parts::home::{Write, write_home};
 use crate::parts::index::{self, Index};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
     Parts, RecoveryReport, Registration, Result, Scheme, SchemeError, Snapshot, Terms, Trial,
-    Wants,
+    Wants, remnants,
 };
 use stetfs_sync::Mutex;
+
+remnants! {
+    LEFT:
+    ONE "one root that counts"
+        => "it is the newest", "the other was being written: nobody was told that it is durable";
+    TWO "two"
+        => "the one of the higher generation is the newest",
+        "it was durable when a commit or a checkpoint returned, or all of it was";
+    NONE "none"
+        => "error, nothing is written",
+        "one is always durable while the other is written, so both were damaged later";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -83,6 +84,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "n blocks, 16 bytes for each of the m blocks that are not home, and 2 flushes for a \
         commit of n blocks; m + 1 blocks and 2 flushes at checkpoint",
+    recovery: &[LEFT, mapped_log::LEFT],
     options: &[&FILL],
 };
 
@@ -182,6 +184,11 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
         log.read_map(FIRST, slot)?,
         log.read_map(FIRST + slot, slot)?,
     ];
+    match roots.iter().flatten().count() {
+        0 => NONE.met(),
+        1 => ONE.met(),
+        _ => TWO.met(),
+    }
     let newest = roots.into_iter().flatten().max_by_key(|r| r.generation);
     let Some(newest) = newest else {
         let why = "neither of its roots is intact".to_owned();

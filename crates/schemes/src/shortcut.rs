@@ -109,6 +109,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "changed bytes + 64 and 1 fence a commit, each whole block once; changed bytes again at \
         checkpoint",
+    recovery: &[recovery::LEFT],
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
 };
 

@@ -34,15 +34,8 @@
 //! - A metadata block for which there is no room goes to the data cache, and the other way round.
 //! - Freed blocks are not written home.
 //!
-//! Recovery (section 3.4):
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | a block in the ring between Head and Tail, or at Tail with the number of the transaction | its entry becomes what the ring says that it was | Head was not moved, so nobody was told that the transaction is durable; the block before is not free until then |
-//! | a slot between Head and Tail that is of another transaction | error | it was durable before Tail was moved |
-//! | a record in the metadata log with that number, intact | the sub-block becomes what it was | it was durable before its sub-block was changed |
-//! | one that is not | nothing, and what is behind it is not looked at | it was in flight: no sub-block had been changed |
-//! | any other entry | it counts | its transaction is complete, or it was read from home |
+//! Recovery (section 3.4): [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the region
+//! is ([`owner::LEFT`]).
 //!
 //! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that
 //! number, so that nothing in ring and log is of any later transaction. Until then a second cut
@@ -58,14 +51,33 @@ use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::{
-    Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving, State,
+    self, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving, State,
 };
+use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Registration, Result,
-    Snapshot, Trial,
+    Snapshot, Trial, remnants,
 };
 use stetfs_sync::Mutex;
+
+remnants! {
+    LEFT:
+    UNDONE "a block in the ring between Head and Tail, or at Tail with the number of the transaction"
+        => "its entry becomes what the ring says that it was",
+        "Head was not moved, so nobody was told that the transaction is durable; the block before \
+            is not free until then";
+    OTHER_SLOT "a slot between Head and Tail that is of another transaction"
+        => "error", "it was durable before Tail was moved";
+    PART "a record in the metadata log with that number, intact"
+        => "the sub-block becomes what it was",
+        "it was durable before its sub-block was changed";
+    PARTS_END "one that is not"
+        => "nothing, and what is behind it is not looked at",
+        "it was in flight: no sub-block had been changed";
+    COUNTS "any other entry"
+        => "it counts", "its transaction is complete, or it was read from home";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -100,6 +112,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "n data blocks and a fence for each in NVM, changed parts of metadata twice, 2 fences a \
         commit; blocks home when they are evicted",
+    recovery: &[LEFT, nvm::LEFT, owner::LEFT],
     options: &[&META, &KEEP_CACHE],
 };
 
@@ -391,8 +404,10 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     }
     cache.entries(|n, entry| {
         let Some(before) = undone.get(&entry.home) else {
+            COUNTS.met();
             return cache.adopt(n, entry);
         };
+        UNDONE.met();
         region.store_state(n, *before, RECOVERY)?;
         match *before {
             Some(state) => cache.adopt(n, Entry { state, ..entry }),
@@ -427,6 +442,7 @@ fn read_ring(cache: &NvmCache, head: u16, tail: u16, sequence: Tid) -> Result<(U
             Some(slot) => _ = found.insert(slot.home, slot.before),
             None if i == count => return Ok((found, tail)),
             None => {
+                OTHER_SLOT.met();
                 let why = "a slot of the ring is of another transaction";
                 return Err(Corrupt::NvmCache(why).into());
             }
@@ -448,16 +464,16 @@ fn undo_parts(cache: &NvmCache, sequence: Tid) -> Result<()> {
         region.pmem.load(at, &mut header, RECOVERY)?;
         let at = geometry.sub_block_at(n);
         region.pmem.load(at, &mut old, RECOVERY)?;
-        let Some(found) = SubBlock::decode(&header, region.seed, &old) else {
+        let found = SubBlock::decode(&header, region.seed, &old);
+        let Some(found) = found.filter(|found| found.sequence == sequence) else {
+            PARTS_END.met();
             break;
         };
-        if found.sequence != sequence {
-            break;
-        }
         let offset = u32::from(found.index) * geometry.sub_block;
         if found.slot >= geometry.blocks() || offset >= geometry.block_size {
             return Err(Corrupt::NvmCache("the metadata log names a part of no block").into());
         }
+        PART.met();
         let at = geometry.slot_at(found.slot) + u64::from(offset);
         region.pmem.store_nt(at, &old, RECOVERY)?;
     }

@@ -14,32 +14,33 @@
 //!
 //! Deviations: none.
 //!
-//! Recovery:
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | no mark in the superblock | a new log | the volume is a plain one: what is in the journal area is left from earlier |
-//! | the mark, and no header of this volume and scheme | error, nothing is written | what is in the log cannot be told |
-//! | no map that counts | nothing | it was being written: nobody was told that its transaction is durable, and the one before it is home. (A map that was damaged later looks the same; `shadow` can tell) |
-//! | an empty map | nothing | a checkpoint wrote it when everything was home |
-//! | a map, and a block that is not what it says | error, nothing is written | the block was durable before the map, so it was damaged later |
-//! | a map of a block outside the volume or inside the journal | error, nothing is written | no file system wrote that |
-//! | a map, and all of its blocks | they are written home, flush, an empty map | the transaction is durable; home may have any part of it |
+//! Recovery: [`LEFT`], and what maps have in common ([`mapped_log::LEFT`]).
 //!
 //! A second cut before the empty map is durable finds the same map and does the same again.
 
 use stetfs_format::BlockNo;
 use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
-use crate::mapped_log::{Entry, FIRST, Map, MappedLog, content_crc};
+use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
 use crate::parts::home::{Write, write_home};
 use crate::parts::index::{Index, Version};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs, Parts,
     RecoveryReport, Registration, Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    remnants,
 };
 use stetfs_sync::Mutex;
+
+remnants! {
+    LEFT:
+    NO_MAP "no map that counts"
+        => "nothing",
+        "it was being written: nobody was told that its transaction is durable, and the one before \
+            it is home. (A map that was damaged later looks the same; `shadow` can tell)";
+    EMPTY "an empty map"
+        => "nothing", "a checkpoint wrote it when everything was home";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -62,6 +63,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "n blocks, a map of 16 bytes each and 2 flushes for a commit of n blocks; n + 1 blocks \
         and 2 flushes more at checkpoint, which the next commit waits for",
+    recovery: &[LEFT, mapped_log::LEFT],
     options: &[],
 };
 
@@ -119,7 +121,13 @@ fn recover(log: &MappedLog, slot: u32, args: &OpenArgs) -> Result<(u64, Recovery
         }
         return Ok((0, RecoveryReport::default()));
     }
-    let map = log.read_map(FIRST, slot)?.unwrap_or_default();
+    let map = log.read_map(FIRST, slot)?;
+    match &map {
+        None => NO_MAP.met(),
+        Some(map) if map.entries.is_empty() => EMPTY.met(),
+        Some(_) => {}
+    }
+    let map = map.unwrap_or_default();
     let report = log.replay(&map)?;
     log.write_empty(FIRST, map.generation + 1, Cause::Recovery)?;
     Ok((map.generation + 1, report))

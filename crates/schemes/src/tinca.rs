@@ -22,15 +22,8 @@
 //! before, since an entry that recovery has set back looks as one that never had a block before.
 //! Freed blocks are not written home. Victims are those least recently used, found a few at a time.
 //!
-//! Recovery:
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | a block in the ring, between Tail and Head | its entry becomes what the ring says that it was | Tail was not moved, so nobody was told that the transaction is durable; the block before is not free until then |
-//! | the role *log* in an entry that is not in the ring | it names the block before, as one that home has not; or it is free | the power went between steps 2 and 3 |
-//! | any other entry | it counts | its transaction is complete, or it was read from home |
-//! | a slot in the ring of another transaction, the last one before Head | nothing; the entry's role tells | Head is stored with it, and the power went before their fence |
-//! | another one | error | it was durable before Head moved on |
+//! Recovery: [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the region is
+//! ([`owner::LEFT`]).
 //!
 //! Then a fence, and Tail becomes Head with the transaction's number: what is left in the ring is
 //! of no transaction any more. A second cut before that finds the same ring and does the same
@@ -44,12 +37,33 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving};
+use super::nvm::{
+    self, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving,
+};
+use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Ground, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot, Trial,
+    About, Ground, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot, Trial, remnants,
 };
 use stetfs_sync::Mutex;
+
+remnants! {
+    LEFT:
+    UNDONE "a block in the ring, between Tail and Head"
+        => "its entry becomes what the ring says that it was",
+        "Tail was not moved, so nobody was told that the transaction is durable; the block before \
+            is not free until then";
+    ROLE_LEFT "the role *log* in an entry that is not in the ring"
+        => "it names the block before, as one that home has not; or it is free",
+        "the power went between steps 2 and 3";
+    COUNTS "any other entry"
+        => "it counts", "its transaction is complete, or it was read from home";
+    NEWEST_SLOT "a slot in the ring of another transaction, the last one before Head"
+        => "nothing; the entry's role tells",
+        "Head is stored with it, and the power went before their fence";
+    OTHER_SLOT "another one"
+        => "error", "it was durable before Head moved on";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -81,6 +95,7 @@ pub(crate) static ABOUT: About = About {
     is_jbd2: false,
     atomic: true,
     cost: "n blocks in NVM, 3 fences a block and 2 a commit; blocks home when they are evicted",
+    recovery: &[LEFT, nvm::LEFT, owner::LEFT],
     options: &[&KEEP_CACHE],
 };
 
@@ -248,15 +263,22 @@ fn recover(cache: &NvmCache, _is_kept: bool) -> Result<RingEnd> {
     cache.entries(|n, mut entry| {
         let is_log = entry.state.high & LOG != 0;
         let before = match undone.get(&entry.home) {
-            Some(before) => *before,
-            None if is_log => (entry.state.high & !LOG)
-                .checked_sub(1)
-                .map(|slot| EntryState {
-                    slot,
-                    is_dirty: true,
-                    high: 0,
-                }),
+            Some(before) => {
+                UNDONE.met();
+                *before
+            }
+            None if is_log => {
+                ROLE_LEFT.met();
+                (entry.state.high & !LOG)
+                    .checked_sub(1)
+                    .map(|slot| EntryState {
+                        slot,
+                        is_dirty: true,
+                        high: 0,
+                    })
+            }
             None => {
+                COUNTS.met();
                 entry.state.high = 0;
                 return cache.adopt(n, entry);
             }
@@ -293,8 +315,9 @@ fn read_ring(
         at = at.wrapping_add(1);
         match RingSlot::decode(&raw, sequence, cache.region.seed)? {
             Some(slot) => _ = found.insert(slot.home, slot.before),
-            None if at == to => {}
+            None if at == to => NEWEST_SLOT.met(),
             None => {
+                OTHER_SLOT.met();
                 let why = "a slot of the ring is of another transaction";
                 return Err(Corrupt::NvmCache(why).into());
             }

@@ -37,15 +37,8 @@
 //! checkpointed); a frozen version is free as soon as the transaction with the next one is durable,
 //! and not only at the checkpoint, since nothing would ever be written home from it.
 //!
-//! Recovery:
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | a frozen block of a transaction that the commit's word includes | it counts; of several of one block the newest | its lines were durable before the word |
-//! | a frozen block of a later one | it is dropped | nobody was told that it is durable; what it was is at home, or in a frozen block of its own |
-//! | a clean block | it is dropped, unless an unmount kept the cache | it may have been about to change; home has what it was |
-//! | a log of the transaction that the commit's word names | its bytes go into those of its blocks that are frozen | they may not have been durable there; a block that is not frozen any more has them at home |
-//! | a log of any other one | nothing | it was durable in the blocks before the next transaction was, or is no transaction |
+//! Recovery: [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the region is
+//! ([`owner::LEFT`]).
 //!
 //! That blocks are dropped and bytes are in them is durable before the log is emptied, and that
 //! before the next commit; a second cut finds the same, or less of it to do.
@@ -61,14 +54,41 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Region, Serving, State};
+use super::nvm::{
+    self, Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Region, Serving, State,
+};
+use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Registration, Result,
-    Snapshot, Spot, Terms, Trial, Wants,
+    Snapshot, Spot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
+
+remnants! {
+    LEFT:
+    COMMITTED "a frozen block of a transaction that the commit's word includes"
+        => "it counts; of several of one block the newest",
+        "its lines were durable before the word";
+    UNCOMMITTED "a frozen block of a later one"
+        => "it is dropped",
+        "nobody was told that it is durable; what it was is at home, or in a frozen block of its \
+            own";
+    CLEAN "a clean block"
+        => "it is dropped",
+        "it may have been about to change; home has what it was";
+    CLEAN_KEPT "a clean block, in a cache that an unmount kept"
+        => "it counts", "nobody changed it since";
+    CHANGES "a log of the transaction that the commit's word names"
+        => "its bytes go into those of its blocks that are frozen",
+        "they may not have been durable there; a block that is not frozen any more has them at home";
+    NO_CHANGES "a log of any other one"
+        => "nothing",
+        "it was durable in the blocks before the next transaction was, or is no transaction";
+    BAD_CHANGES "a log of the transaction that the word names, damaged, or longer than its room"
+        => "error", "it was durable before the word";
+}
 
 /// Its row in the registry.
 pub(crate) const ROW: Registration = Registration {
@@ -105,6 +125,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "changed bytes of clean blocks, n blocks of frozen and new ones, and 2 fences a commit; \
         frozen blocks home at checkpoint",
+    recovery: &[LEFT, nvm::LEFT, owner::LEFT],
     options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
 };
 
@@ -466,6 +487,12 @@ fn recover(cache: &NvmCache, is_kept: bool) -> Result<Tid> {
             true => !tid.is_after(committed) || is_planted(Bug::UncheckedReplay),
             false => is_kept,
         };
+        match (entry.state.is_dirty, counts) {
+            (true, true) => COMMITTED.met(),
+            (true, false) => UNCOMMITTED.met(),
+            (false, true) => CLEAN_KEPT.met(),
+            (false, false) => CLEAN.met(),
+        }
         if !counts {
             dropped.push(n);
             return Ok(());
@@ -508,22 +535,28 @@ fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
     let mut header = [0; ChangeLog::HEADER_SIZE];
     pmem.load(at, &mut header, RECOVERY)?;
     let size = match ChangeLog::length(&header, tid) {
-        0 => return Ok(()),
+        0 => {
+            NO_CHANGES.met();
+            return Ok(());
+        }
         bytes => header.len() + bytes as usize,
     };
     if size > geometry.changes as usize {
+        BAD_CHANGES.met();
         return Err(Corrupt::NvmCache("the log of changed bytes is longer than its room").into());
     }
     let mut raw = vec![0; size];
     pmem.load(at, &mut raw, RECOVERY)?;
-    let log = ChangeLog::decode(raw, region.seed)?;
+    let log = ChangeLog::decode(raw, region.seed).inspect_err(|_| BAD_CHANGES.met())?;
+    CHANGES.met();
     for change in log.changes() {
         let Change {
             slot,
             offset,
             bytes,
-        } = change?;
+        } = change.inspect_err(|_| BAD_CHANGES.met())?;
         if offset + bytes.len() > cache.block_size || !(offset | bytes.len()).is_multiple_of(WORD) {
+            BAD_CHANGES.met();
             return Err(Corrupt::NvmCache("a logged change is of no part of a block").into());
         }
         if frozen.contains(&slot) {

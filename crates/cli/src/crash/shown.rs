@@ -49,16 +49,29 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     for (name, number) in NOT_LOOKED_AT {
         row(name, &|e| grouped(number(&e.report.counts)));
     }
+    row("rows of the scheme's recovery table (below)", &|e| {
+        grouped(e.unmet().len() as u64)
+    });
     for column in 1..=explorations.len() {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    format!(
+    let mut text = format!(
         "{}\n\nNot compared: {}.",
         table.trim_fmt(),
         NOT_COMPARED.join("; ")
-    )
+    );
+    for exploration in explorations {
+        let unmet = exploration.unmet();
+        if !unmet.is_empty() {
+            let found = unmet.iter().map(|row| format!("\n  {}", row.found));
+            let target = &exploration.asked.target;
+            text += &format!("\n\n{target}: no recovery found");
+            text.extend(found);
+        }
+    }
+    text
 }
 
 type Line = (&'static str, fn(&Counts) -> u64);

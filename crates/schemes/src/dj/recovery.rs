@@ -1,22 +1,5 @@
-//! What a crash left in the region, in the device's journal and at home, and what is done with it.
-//! Whose the region is: see `schemes/owner.rs`.
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | the mark, and a region that was closed | it goes on where it ended | everything was home before it said so |
-//! | the mark, and one with another division | error, nothing is written | what was committed is in a region that is not here |
-//! | a transaction with the expected number and a commit record with the right checksum | it counts | its blocks on the device were durable before the commit record was stored |
-//! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
-//! | one that is not, and a word that says that it was durable | error, nothing is written | it was damaged later |
-//! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
-//! | a block in flight | it is written home, then its tag says so, and it is not in flight any more | home may be torn; the deltas up to its version must not be applied again |
-//! | a block in flight that a later transaction freed | nothing | its new owner's content may be home already |
-//! | such a tag in the newest transaction, and home has another content | it counts as any tag | the flag is what an earlier record left in a word that was lost: the checksum leaves the flag out |
-//! | a tag that says that home has its version | it and earlier ones of the block are done with | it was set when home was durable |
-//! | a freed block | what was logged of it before is not replayed | its new owner's content may be home already |
-//! | a whole block in the device's journal | it is the base of the deltas behind it | home may be torn |
-//! | deltas without one | home is their base | only a block in flight can be torn, and that has been written again |
-//! | a delta that leads to a block with another checksum | error, nothing of it is written | the base is not what it was |
+//! What a crash left in the region, in the device's journal and at home, and what is done with it:
+//! [`LEFT`]. Whose the region is: [`owner::LEFT`](crate::parts::owner::LEFT).
 //!
 //! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds
 //! less of the same.
@@ -41,9 +24,57 @@ use crate::delta;
 use crate::parts::area::Area;
 use crate::parts::home::{Write, write_home};
 use crate::parts::owner::Look;
-use crate::parts::scan::{Seen, scan};
+use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+
+remnants! {
+    LEFT:
+    WHOLE "a transaction with the expected number and a commit record with the right checksum"
+        => "it counts",
+        "its blocks on the device were durable before the commit record was stored";
+    IN_FLIGHT "one that is not, and no intact one behind it"
+        => "the log ends before it",
+        "it was in flight: nobody was told that it is durable";
+    CONFIRMED "one that is not, and a word that says that it was durable"
+        => "error, nothing is written", "it was damaged later";
+    DAMAGED "one that is not, and an intact one behind it"
+        => "error, nothing is written",
+        "one is begun when the one before is durable, so this one was damaged later";
+    KEPT "a block in flight"
+        => "it is written home, then its tag says so, and it is not in flight any more",
+        "home may be torn; the deltas up to its version must not be applied again";
+    KEPT_FREED "a block in flight that a later transaction freed"
+        => "nothing", "its new owner's content may be home already";
+    KEPT_DAMAGED "a block in flight that does not fit its checksum"
+        => "error, nothing is written", "it was whole before home was written";
+    NOT_HOME "in the newest transaction a tag that says that home has its version, and home has \
+        another content"
+        => "it counts as any tag",
+        "the flag is what an earlier record left in a word that was lost: the checksum leaves the \
+            flag out";
+    IS_HOME "a tag that says that home has its version"
+        => "it and earlier ones of the block are done with", "it was set when home was durable";
+    FREED "a freed block"
+        => "what was logged of it before is not replayed",
+        "its new owner's content may be home already";
+    WHOLE_BLOCK "a whole block in the device's journal"
+        => "it is the base of the deltas behind it", "home may be torn";
+    DELTAS "deltas without one"
+        => "home is their base",
+        "only a block in flight can be torn, and that has been written again";
+    WRONG_BASE "a delta that leads to a block with another checksum"
+        => "error, nothing of it is written", "the base is not what it was";
+    BAD_HOME "a tag of a block outside the volume or inside the journal"
+        => "error, nothing is written", "no file system wrote that";
+}
+
+const ENDS: Ends = Ends {
+    whole: &WHOLE,
+    nothing: &IN_FLIGHT,
+    in_flight: &IN_FLIGHT,
+    damaged: &DAMAGED,
+};
 
 impl Dj {
     /// Brings home what a crash left.
@@ -202,6 +233,7 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
     for (n, found) in left.transactions.iter().enumerate() {
         for (t, tag) in found.tags.iter().enumerate() {
             if tag.home.0 >= blocks || area.contains(tag.home) {
+                BAD_HOME.met();
                 let why = format!("its region names block {} as a home", tag.home);
                 return Err(SchemeError::Unusable(why));
             }
@@ -210,7 +242,14 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
             // newest transaction a word may be missing, and what lay there before may say so of
             // another one.
             let is_last = n + 1 == left.transactions.len();
-            let is_home = tag.is_home()? && (!is_last || is_revoke || found.is_home(tag, area)?);
+            let says_home = tag.is_home()?;
+            let is_home = says_home && (!is_last || is_revoke || found.is_home(tag, area)?);
+            match (is_revoke, says_home, is_home) {
+                (true, ..) => FREED.met(),
+                (_, true, true) => IS_HOME.met(),
+                (_, true, false) => NOT_HOME.met(),
+                _ => {}
+            }
             if is_revoke || is_home {
                 let had = left.pending.remove(&tag.home).is_some();
                 left.revoked += u64::from(had && is_revoke);
@@ -263,6 +302,7 @@ impl Look for Contents {
 fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
     for (entry, content) in region.kept()? {
         if crc32c(!0, &content) != entry.checksum {
+            KEPT_DAMAGED.met();
             let why = format!("block {} in flight in its region is damaged", entry.home);
             return Err(SchemeError::Unusable(why));
         }
@@ -276,8 +316,10 @@ fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
             found.tags.iter().any(revokes)
         };
         if { later }.any(is_freed) {
+            KEPT_FREED.met();
             continue;
         }
+        KEPT.met();
         let mut tag = None;
         if let Some(found) = left
             .transactions
@@ -318,10 +360,12 @@ impl Left {
             // It is going there before this.
             bytes.copy_from_slice(kept);
         } else if pending.whole.is_none() {
+            DELTAS.met();
             let tag = Tag::new(Class::Data, Cause::Recovery);
             area.dev.read_at(home.0 * size as u64, bytes, tag)?;
         }
         let (mut delta_bytes, wrong) = (Vec::new(), |what: &str| {
+            WRONG_BASE.met();
             SchemeError::Unusable(format!(
                 "{what} of block {home} is not what it was: a part of the newest content is lost"
             ))
@@ -330,6 +374,7 @@ impl Left {
             let found = &self.transactions[*n];
             let tag = &found.tags[*t];
             if tag.flags.contains(TagFlags::NON_DELTA) {
+                WHOLE_BLOCK.met();
                 area.read(tag.place, bytes)?;
                 if tag.flags.contains(TagFlags::ESCAPE) {
                     unescape(bytes);
@@ -362,12 +407,13 @@ impl Left {
 fn transactions(region: &Region, at: u64, sequence: Tid) -> Result<Vec<Found>> {
     let end = at + region.ring.capacity;
     let look = |at, sequence| look(region, at, sequence, end);
-    let (found, _) = scan(at, sequence, look, |_, next, sequence| match next {
+    let (found, _) = scan(at, sequence, &ENDS, look, |_, next, sequence| match next {
         Some(next) => Ok(matches!(look(next, sequence.next())?, Seen::Intact(..))),
         None => Ok(false),
     })?;
     let next = found.last().map_or(sequence, |last| last.sequence.next());
     if region.committed()?.is_at_or_after(next) {
+        CONFIRMED.met();
         let why = format!("transaction {next} in its region was durable, and is damaged");
         return Err(SchemeError::Unusable(why));
     }

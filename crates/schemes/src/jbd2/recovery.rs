@@ -1,18 +1,4 @@
-//! What a crash left in the log, and what is done with it.
-//!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | `s_start` = 0 | nothing | everything was written home before the log was marked empty |
-//! | a block without JBD2's magic, or with another sequence number | the log ends | never written in this lap, or left from an earlier one |
-//! | descriptors, revoke blocks and an intact commit block of the expected number | the transaction counts | its body was durable before its commit block was written |
-//! | a damaged record and no intact commit block of that number behind it | the log ends | it was in flight when the power went: nobody was told that it is durable |
-//! | a damaged record and an intact commit block of that number behind it | error, nothing is written | the body was durable once and was damaged since; leaving it out would lose confirmed data silently |
-//! | with asynchronous commits: a body that does not fit its checksums, and the next transaction behind it | error, nothing is written | a transaction is begun only when the one before it is durable |
-//! | with asynchronous commits: a body that does not fit its checksums, and nothing behind it | the log ends | it was in flight; the commit block was durable before the body |
-//! | a block named in the same or a later transaction's revoke block | this copy is not written | the block was freed after; its new owner's content is already home |
-//! | a block logged several times | the newest copy is written, once | it contains the older changes |
-//! | a logged block that does not fit its tag's checksum | error | as above: it was durable once |
-//! | a tag that names a block outside the volume or inside the journal | error | no file system wrote that |
+//! What a crash left in the log, and what is done with it: [`LEFT`].
 //!
 //! All blocks go home, then a flush, then the journal superblock says that the log is empty. A
 //! second crash before that finds the same log and does the same again. The next transaction skips
@@ -31,9 +17,61 @@ use super::Homeward;
 use super::record::Super;
 use crate::parts::area::Area;
 use crate::parts::home::{Write, write_home};
-use crate::parts::scan::{Seen, scan};
+use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+
+remnants! {
+    LEFT:
+    EMPTY "`s_start` = 0"
+        => "nothing", "everything was written home before the log was marked empty";
+    READ_ONLY "a log to be replayed, and a device that may only be read"
+        => "error", "home has not got the newest content";
+    FAST_COMMITS "the kernel's fast commits"
+        => "error, nothing is written", "stetfs does not replay them; e2fsck does";
+    WHOLE "descriptors, revoke blocks and an intact commit block of the expected number"
+        => "the transaction counts", "its body was durable before its commit block was written";
+    NO_RECORD "a block without JBD2's magic, or with another sequence number"
+        => "the log ends before it", "never written in this lap, or left from an earlier one";
+    IN_FLIGHT "a damaged record, and no intact commit block of that number behind it"
+        => "the log ends before it",
+        "it was in flight when the power went: nobody was told that it is durable";
+    DAMAGED "a damaged record, and an intact commit block of that number behind it"
+        => "error, nothing is written",
+        "the body was durable once and was damaged since; leaving it out would lose confirmed data \
+            silently";
+    ASYNC_IN_FLIGHT "with asynchronous commits: a body that does not fit its checksums, and \
+        nothing behind it"
+        => "the log ends before it", "it was in flight; the commit block was durable first";
+    ASYNC_DAMAGED "with asynchronous commits: a body that does not fit its checksums, and the next \
+        transaction behind it"
+        => "error, nothing is written",
+        "a transaction is begun only when the one before it is durable";
+    REVOKED "a block named in the same or a later transaction's revoke block"
+        => "this copy is not written",
+        "the block was freed after; its new owner's content may be home already";
+    LOGGED_AGAIN "a block logged several times"
+        => "the newest copy is written, once", "it contains the older changes";
+    BAD_COPY "a logged block that does not fit its tag's checksum"
+        => "error", "it was durable once";
+    BAD_HOME "a tag that names a block outside the volume or inside the journal"
+        => "error, nothing is written", "no file system wrote that";
+}
+
+/// As the log ends where a commit block is written when the body is durable.
+const ENDS: Ends = Ends {
+    whole: &WHOLE,
+    nothing: &NO_RECORD,
+    in_flight: &IN_FLIGHT,
+    damaged: &DAMAGED,
+};
+
+/// As it ends with asynchronous commits.
+const ASYNC_ENDS: Ends = Ends {
+    in_flight: &ASYNC_IN_FLIGHT,
+    damaged: &ASYNC_DAMAGED,
+    ..ENDS
+};
 
 /// Blocks put in place at a time: bounds the memory.
 const BATCH: usize = 1024;
@@ -52,9 +90,12 @@ pub(super) fn recover(
         journal_errno: superblock.fields.errno,
         ..Default::default()
     };
-    if superblock.fields.start != 0 {
+    if superblock.fields.start == 0 {
+        EMPTY.met();
+    } else {
         report.was_needed = true;
         if !args.writable {
+            READ_ONLY.met();
             return Err(SchemeError::Unusable(
                 "it must be replayed, which needs a writable device".to_owned(),
             ));
@@ -64,6 +105,7 @@ pub(super) fn recover(
             .feature_incompat
             .contains(JournalIncompat::FAST_COMMIT)
         {
+            FAST_COMMITS.met();
             return Err(SchemeError::Unusable(
                 "it holds fast commits, which stetfs does not replay; run e2fsck first".to_owned(),
             ));
@@ -105,6 +147,7 @@ fn replay(
     for copy in &copies {
         let block = copy.tag.block;
         if block.0 >= args.blocks || area.contains(block) {
+            BAD_HOME.met();
             return Err(Corrupt::JournalTagBlock(block).into());
         }
     }
@@ -119,6 +162,7 @@ fn replay(
         // That it is intact: its checksum.
         log.content(copy)?;
     }
+    homeward.found(brought.len(), written.len());
     homeward.bring(area, &chosen)?;
     for batch in written.chunks(BATCH) {
         let contents = batch
@@ -175,11 +219,12 @@ fn newest_copies(transactions: &[Found], report: &mut RecoveryReport) -> Vec<Cop
             .get(&copy.tag.block)
             .is_some_and(|r| r.is_at_or_after(copy.sequence));
         if is_revoked && !is_planted(Bug::IgnoredRevoke) {
+            REVOKED.met();
             report.revoked += 1;
         } else if is_planted(Bug::OldestCopy) {
             newest.entry(copy.tag.block).or_insert(*copy);
-        } else {
-            newest.insert(copy.tag.block, *copy);
+        } else if newest.insert(copy.tag.block, *copy).is_some() {
+            LOGGED_AGAIN.met();
         }
     }
     let mut copies: Vec<Copy> = newest.into_values().collect();
@@ -197,7 +242,8 @@ impl Reader<'_> {
     fn transactions(&self, start: u32, first: Tid) -> Result<Vec<Found>> {
         let mut left = self.area.capacity();
         let look = |at, sequence| self.transaction(at, sequence, &mut left);
-        let (found, _) = scan(start, first, look, |at, next, sequence| {
+        let ends = if self.is_async { &ASYNC_ENDS } else { &ENDS };
+        let (found, _) = scan(start, first, ends, look, |at, next, sequence| {
             Ok(self.is_committed_behind(at, sequence)? || self.is_followed(next, sequence)?)
         })?;
         Ok(found)
@@ -347,6 +393,7 @@ impl Reader<'_> {
             .format
             .is_intact(&copy.tag, copy.sequence, block.bytes())
         {
+            BAD_COPY.met();
             let why = format!(
                 "log block {} (home {}, transaction {}) does not fit its checksum; run e2fsck",
                 copy.at, copy.tag.block, copy.sequence

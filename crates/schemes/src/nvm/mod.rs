@@ -39,9 +39,17 @@ use crate::parts::area::Area;
 use crate::parts::owner::{self, Claim, Look, Pair};
 use stetfs_scheme::{
     About, CacheStats, DataPromise, Goal, Held, Mark, OpenArgs, OptionAbout, RecoveryReport,
-    Result, SchemeError, Terms, Wants,
+    Result, SchemeError, Terms, Wants, remnants,
 };
 use stetfs_sync::{Mutex, RwLock};
+
+remnants! {
+    LEFT:
+    DAMAGED "a word of an entry, or an end of the ring, with a wrong checksum"
+        => "error, nothing is written", "a word is stored at once, so it was damaged later";
+    BEYOND "an entry of a block beyond the volume, or one that names a slot beyond the cache"
+        => "error", "no mount wrote that";
+}
 
 pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
     name: "keep-cache",
@@ -292,6 +300,7 @@ impl NvmCache {
     pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
         self.region.entries(|n, entry| {
             if entry.home.0 >= self.blocks {
+                BEYOND.met();
                 return Err(Corrupt::NvmCache("an entry names a block beyond the volume").into());
             }
             each(n, entry)
@@ -304,6 +313,7 @@ impl NvmCache {
     /// [`Corrupt::NvmCache`]: another one says so of the same block.
     pub(super) fn adopt(&self, entry: u32, found: Entry) -> Result<()> {
         if found.state.slot >= self.region.geometry.blocks() {
+            BEYOND.met();
             return Err(Corrupt::NvmCache("an entry names a block beyond the cache").into());
         }
         let mut map = self.shard(found.home).map.write();

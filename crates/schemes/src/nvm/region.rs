@@ -11,6 +11,7 @@ use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
+use super::DAMAGED;
 use stetfs_scheme::{Result, SchemeError};
 
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
@@ -112,7 +113,7 @@ impl Region {
     /// Head or tail, by where it lies.
     pub(crate) fn end(&self, offset: u64) -> Result<RingEnd> {
         let word = self.pmem.load_u64(offset, RECOVERY)?;
-        Ok(RingEnd::from_word(word, self.end_key(offset))?)
+        Ok(RingEnd::from_word(word, self.end_key(offset)).inspect_err(|_| DAMAGED.met())?)
     }
 
     /// As the word that is stored there.
@@ -220,7 +221,9 @@ impl Region {
             self.pmem
                 .load(self.geometry.entry_at(first), raw, RECOVERY)?;
             for (i, raw) in (first..).zip(raw.chunks_exact(ENTRY_SIZE as usize)) {
-                if let Some(entry) = Entry::decode(raw, self.key(i))? {
+                if let Some(entry) =
+                    Entry::decode(raw, self.key(i)).inspect_err(|_| DAMAGED.met())?
+                {
                     each(i, entry)?;
                 }
             }

@@ -4,19 +4,7 @@
 //! [`VolumeRecord`], which counts as long as the superblock says that the newest content is not at
 //! home. Only together they tell that the one belongs to the other: by the volume's UUID, by an
 //! epoch that is another one each time a region is begun, and by the numbers that both write at
-//! each checkpoint ([`stetfs_format::nvm_pair`]).
-//!
-//! | volume | region | done | why that is right |
-//! |---|---|---|---|
-//! | no mark, or its record says closed | of this volume, closed | a new one | everything that was in it is home |
-//! | " | nothing but zeros, or one whose making was cut short | a new one | nothing is lost |
-//! | " | open, of this volume, with nothing in it | a new one | the mount was cut short before it set the mark, or the unmount before it closed the region |
-//! | " | open, of this volume, with something in it | error | a copy of this volume needs it |
-//! | " | of another volume, open | error | that volume's newest content is in it |
-//! | " | of another volume, closed; anything else | error, unless `nvm-new` says that it may be overwritten | it may be somebody's |
-//! | mark | none, of another volume, scheme or epoch | error | the newest content is in another region |
-//! | mark | of this volume and epoch, and of another time | error | the volume or the region is an older copy |
-//! | mark | of this volume and epoch, and of the same time | recovery | |
+//! each checkpoint ([`stetfs_format::nvm_pair`]). What is found of both: [`LEFT`].
 //!
 //! Order of writes. Beginning: the region says that it is being made, fence; what is in it, fence;
 //! its first word, fence; the volume's record, flush; the mark. A checkpoint: the region's state,
@@ -39,8 +27,41 @@ use stetfs_format::{Corrupt, Tid};
 use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
 
 use crate::parts::area::Area;
-use stetfs_scheme::{About, OpenArgs, Result, SchemeError};
+use stetfs_scheme::{About, OpenArgs, Remnant, Result, SchemeError, remnants};
 use stetfs_sync::Mutex;
+
+remnants! {
+    LEFT:
+    SHUT "a volume that needs no memory, and its region, closed"
+        => "a new region", "everything that was in it is home";
+    BLANK "a volume that needs no memory, and memory with nothing but zeros, or a region whose \
+        making was cut short"
+        => "a new region", "nothing is lost";
+    OPEN_EMPTY "a volume that needs no memory, and its region, open, with nothing in it"
+        => "a new region",
+        "the mount was cut short before it set the mark, or the unmount before it closed the region";
+    OPEN_FULL "a volume that needs no memory, and its region, open, with something in it; or \
+        another volume's, open"
+        => "error", "a copy of this volume, or that one, has its newest content in it";
+    FOREIGN "a volume that needs no memory, and anything else in the memory"
+        => "error, unless `nvm-new` says that it may be overwritten", "it may be somebody's";
+    OVERWRITTEN "the same, and `nvm-new`"
+        => "a new region", "its owner says so";
+    NO_RECORD "a marked volume, and no intact record of its own in block 1 of the log"
+        => "error", "which region has its newest content cannot be told";
+    LOST_REGION "a marked volume, and no region of its own, its scheme and that time"
+        => "error", "the newest content is in another region";
+    DAMAGED "a marked volume, and a damaged region"
+        => "error", "what is in it cannot be told";
+    OLDER_VOLUME "a marked volume, and its region, which is of a later time"
+        => "error", "the volume is an older copy: what was brought home since is missing in it";
+    OLDER_REGION "a marked volume, and its region, which is of an earlier time"
+        => "error", "the region is an older copy: what was committed since is missing in it";
+    READ_ONLY "a marked volume that may only be read, and its region"
+        => "error", "home has not got the newest content";
+    PAIR "a marked volume, and its region of the same time"
+        => "recovery", "they belong together";
+}
 
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
@@ -97,11 +118,12 @@ pub(crate) fn claim(
     area.read(RECORD_BLOCK, &mut raw)?;
     let ours = VolumeRecord::newest(&raw);
     let ours = match args.has_private_log {
-        true => Some(ours?),
+        true => Some(ours.inspect_err(|_| NO_RECORD.met())?),
         // Whatever is there may be an earlier record, or a block of JBD2's log.
         false => None,
     };
     if ours.as_ref().is_some_and(|ours| ours.uuid != args.uuid) {
+        NO_RECORD.met();
         return Err(
             Corrupt::NvmPair("the volume's record of its memory is another volume's").into(),
         );
@@ -113,8 +135,12 @@ pub(crate) fn claim(
     };
     let (header, state) = match found {
         Found::Region(header, state) => (header, state),
-        Found::Damaged(why) => return Err(why.into()),
+        Found::Damaged(why) => {
+            DAMAGED.met();
+            return Err(why.into());
+        }
         _ => {
+            LOST_REGION.met();
             return unusable(format!(
                 "{shown} holds nothing of scheme {}; {LOST}",
                 about.name
@@ -122,9 +148,11 @@ pub(crate) fn claim(
         }
     };
     if header.scheme != about.name || header.uuid != args.uuid {
+        LOST_REGION.met();
         return unusable(format!("{shown} belongs to another volume; {LOST}"));
     }
     if header.epoch != needed.epoch {
+        LOST_REGION.met();
         return unusable(format!(
             "{shown} is a region that the volume had at another time; {LOST}"
         ));
@@ -136,20 +164,24 @@ pub(crate) fn claim(
     match needed.check(&state, newest) {
         Ok(()) => {}
         Err(Mismatch::OlderVolume) => {
+            OLDER_VOLUME.met();
             return unusable(format!(
                 "{shown} is newer than the volume, which is an older copy: what was brought home \
                     since is missing in it"
             ));
         }
         Err(Mismatch::OlderMemory) => {
+            OLDER_REGION.met();
             return unusable(format!("{shown} is an older copy of its region; {LOST}"));
         }
     }
     if !args.writable {
+        READ_ONLY.met();
         return unusable(format!(
             "{shown} must be recovered, which needs a writable volume"
         ));
     }
+    PAIR.met();
     let record = needed.clone();
     Ok(Claim::Left(Pair::left(
         args, area, pmem, header, state, record, newest,
@@ -167,18 +199,32 @@ fn check_usable(
 ) -> Result<()> {
     let shown = pmem.describe();
     let may_overwrite = |why: &str| match args.nvm_new {
-        true => Ok(()),
-        false => Err(SchemeError::Nvm(format!(
-            "{shown} {why}: it is left as it is; name an empty file, or say nvm-new to overwrite it"
-        ))),
+        true => {
+            OVERWRITTEN.met();
+            Ok(())
+        }
+        false => {
+            FOREIGN.met();
+            Err(SchemeError::Nvm(format!(
+                "{shown} {why}: it is left as it is; name an empty file, or say nvm-new to \
+                    overwrite it"
+            )))
+        }
+    };
+    let usable = |as_what: &'static Remnant| {
+        as_what.met();
+        Ok(())
     };
     match found {
-        Found::Making => Ok(()),
-        Found::Nothing if args.nvm_new || is_zero(pmem)? => Ok(()),
+        Found::Making => usable(&BLANK),
+        Found::Nothing if is_zero(pmem)? => usable(&BLANK),
         Found::Nothing => may_overwrite("is not empty, and holds no region of stetfs's"),
         Found::Damaged(why) => may_overwrite(&format!("holds a damaged region ({why})")),
-        Found::Older(header) if header.is_closed && header.uuid == args.uuid => Ok(()),
-        Found::Older(_) => Err(Corrupt::NvmPairVersion(1).into()),
+        Found::Older(header) if header.is_closed && header.uuid == args.uuid => usable(&SHUT),
+        Found::Older(_) => {
+            OPEN_FULL.met();
+            Err(Corrupt::NvmPairVersion(1).into())
+        }
         Found::Region(header, state) => {
             let is_ours = header.uuid == args.uuid;
             let holds_any = || match (is_ours && header.scheme == about.name, ours) {
@@ -191,13 +237,16 @@ fn check_usable(
                 (true, _) => look.holds_any(header, state),
             };
             match state.state {
-                PairState::Shut if is_ours => Ok(()),
+                PairState::Shut if is_ours => usable(&SHUT),
                 PairState::Shut => may_overwrite("was the region of another volume"),
-                _ if holds_any()? => Err(SchemeError::Nvm(format!(
-                    "{shown} holds what another volume, or a copy of this one, has not brought \
-                        home yet"
-                ))),
-                _ => Ok(()),
+                _ if holds_any()? => {
+                    OPEN_FULL.met();
+                    Err(SchemeError::Nvm(format!(
+                        "{shown} holds what another volume, or a copy of this one, has not brought \
+                            home yet"
+                    )))
+                }
+                _ => usable(&OPEN_EMPTY),
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Reading a log after a crash: which transactions count.
 
 use stetfs_format::Tid;
-use stetfs_scheme::{Result, SchemeError};
+use stetfs_scheme::{Remnant, Result, SchemeError};
 
 /// What lies where a transaction should begin.
 pub(crate) enum Seen<P, T> {
@@ -11,6 +11,18 @@ pub(crate) enum Seen<P, T> {
     Nothing,
     /// Something that is not intact, and where the next one would begin, if that can be told.
     Damaged(SchemeError, Option<P>),
+}
+
+/// What a log can end with, as rows of a recovery table.
+pub(crate) struct Ends {
+    /// A transaction counts.
+    pub(crate) whole: &'static Remnant,
+    /// There is none.
+    pub(crate) nothing: &'static Remnant,
+    /// One was in flight.
+    pub(crate) in_flight: &'static Remnant,
+    /// One was durable, and is damaged.
+    pub(crate) damaged: &'static Remnant,
 }
 
 /// All transactions that count, from position `at` and number `sequence` on, and the position
@@ -25,6 +37,7 @@ pub(crate) enum Seen<P, T> {
 pub(crate) fn scan<P: Copy, T>(
     mut at: P,
     mut sequence: Tid,
+    ends: &Ends,
     mut look: impl FnMut(P, Tid) -> Result<Seen<P, T>>,
     is_followed: impl FnOnce(P, Option<P>, Tid) -> Result<bool>,
 ) -> Result<(Vec<T>, P)> {
@@ -32,11 +45,22 @@ pub(crate) fn scan<P: Copy, T>(
     loop {
         match look(at, sequence)? {
             Seen::Intact(transaction, next) => {
+                ends.whole.met();
                 found.push(transaction);
                 (at, sequence) = (next, sequence.next());
             }
-            Seen::Damaged(why, next) if is_followed(at, next, sequence)? => return Err(why),
-            Seen::Nothing | Seen::Damaged(..) => return Ok((found, at)),
+            Seen::Nothing => {
+                ends.nothing.met();
+                return Ok((found, at));
+            }
+            Seen::Damaged(why, next) => {
+                if is_followed(at, next, sequence)? {
+                    ends.damaged.met();
+                    return Err(why);
+                }
+                ends.in_flight.met();
+                return Ok((found, at));
+            }
         }
     }
 }

@@ -1,18 +1,7 @@
-//! What a crash left in the log, and what is done with it.
+//! What a crash left in the log, and what is done with it: [`LEFT`].
 //!
-//! | found | done | why that is right |
-//! |---|---|---|
-//! | no mark in the superblock | a new log, of another epoch | the volume is a plain one: there is nothing in the log |
-//! | the mark, and a header that says closed | the log goes on where it ended | everything was home before the header said so |
-//! | the mark, and no intact header of this volume and scheme | error, nothing is written | what is in the log cannot be told |
-//! | a transaction with the expected number, COMMIT or CHECKPOINT, intact | it counts | its record is complete |
-//! | one that is not, and no intact one behind it | the log ends before it | it was in flight: nobody was told that it is durable |
-//! | one that is not, and an intact one behind it | error, nothing is written | one is begun when the one before is durable, so this one was damaged later |
-//! | the last one names a block written in place that has not the content | the log ends before it | it was in flight; the block is free in the state before it |
-//! | an earlier one does | nothing | it was durable once; the block was freed and has a new owner since |
-//! | bytes of a block that the same or a later transaction freed | they are not written | its new owner's content may be home already |
-//! | other bytes | they are written home, in the order of the log | whatever of them a checkpoint has written, they end as the newest |
-//! | a chunk of a block outside the volume or inside the journal | error | no file system wrote that |
+//! That an *earlier* transaction names a block written in place that has another content means
+//! nothing: it was durable once, and the block was freed and has a new owner since.
 //!
 //! All bytes go home, fence, then the tail is moved behind them, in one store. A second crash
 //! before that finds the same log and does the same again. The next transaction skips one number,
@@ -32,9 +21,47 @@ use stetfs_media::{Block, Cause, Class, Tag};
 use super::ABOUT;
 use super::area::Area;
 use super::record::{Change, changes};
-use crate::parts::scan::{Seen, scan};
+use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError};
+use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+
+remnants! {
+    LEFT:
+    UNMARKED "no mark in the superblock"
+        => "a new log, of another epoch",
+        "the volume is a plain one: there is nothing in the log";
+    CLOSED "the mark, and a header that says closed"
+        => "the log goes on where it ended", "everything was home before the header said so";
+    NOT_OURS "the mark, and no intact header of this volume and scheme"
+        => "error, nothing is written", "what is in the log cannot be told";
+    READ_ONLY "the mark, a log to be replayed, and a volume that may only be read"
+        => "error", "home has not got the newest content";
+    WHOLE "a transaction with the expected number, COMMIT or CHECKPOINT, intact"
+        => "it counts", "its record is complete";
+    IN_FLIGHT "one that is not, and no intact one behind it"
+        => "the log ends before it",
+        "it was in flight: nobody was told that it is durable";
+    DAMAGED "one that is not, and an intact one behind it"
+        => "error, nothing is written",
+        "one is begun when the one before is durable, so this one was damaged later";
+    NOT_IN_PLACE "the last one names a block written in place that has not the content"
+        => "the log ends before it",
+        "it was in flight; the block is free in the state before it";
+    FREED "bytes of a block that the same or a later transaction freed"
+        => "they are not written", "its new owner's content may be home already";
+    BYTES "other bytes"
+        => "they are written home, in the order of the log",
+        "whatever of them a checkpoint has written, they end as the newest";
+    BAD_HOME "a chunk of a block outside the volume or inside the journal"
+        => "error", "no file system wrote that";
+}
+
+const ENDS: Ends = Ends {
+    whole: &WHOLE,
+    nothing: &IN_FLIGHT,
+    in_flight: &IN_FLIGHT,
+    damaged: &DAMAGED,
+};
 
 /// Where the log goes on.
 pub(super) struct Start {
@@ -57,26 +84,31 @@ pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryRe
     let header = LogHeader::decode(&area.read_header()?);
     let mut report = RecoveryReport::default();
     if !args.has_private_log {
+        UNMARKED.met();
         let epoch = header.map_or_else(|_| new_epoch(), |h| h.epoch.wrapping_add(1));
         return Ok((begin(area, args, epoch)?, report));
     }
-    let header = header?;
+    let header = header.inspect_err(|_| NOT_OURS.met())?;
     if header.uuid != args.uuid {
+        NOT_OURS.met();
         return Err(SchemeError::Unusable(
             "its log belongs to another volume".to_owned(),
         ));
     }
     if header.scheme != ABOUT.name {
+        NOT_OURS.met();
         return Err(SchemeError::Unusable(format!(
             "its log was written by scheme {}: mount with scheme={}",
             header.scheme, header.scheme
         )));
     }
     if header.is_closed {
+        CLOSED.met();
         return Ok((reopen(area, args, &header)?, report));
     }
     report.was_needed = true;
     if !args.writable {
+        READ_ONLY.met();
         return Err(SchemeError::Unusable(
             "it must be replayed, which needs a writable volume".to_owned(),
         ));
@@ -154,6 +186,7 @@ fn replay(
     let (mut found, mut at) = scan(
         begin,
         header.tail.sequence,
+        &ENDS,
         |at, sequence| reader.look(at, sequence),
         |_, next, sequence| match next {
             Some(next) => Ok(matches!(
@@ -166,6 +199,7 @@ fn replay(
     if let Some(last) = found.last()
         && !reader.is_in_place(last)?
     {
+        NOT_IN_PLACE.met();
         at = last.at;
         found.pop();
     }
@@ -270,6 +304,7 @@ fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
         .iter()
         .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len));
     if block.0 >= args.blocks || in_log {
+        BAD_HOME.met();
         return Err(Corrupt::JournalTagBlock(block).into());
     }
     Ok(())
@@ -299,9 +334,11 @@ fn apply(area: &Area, args: &OpenArgs, found: &[Found], report: &mut RecoveryRep
             };
             let is_revoked = revoked.get(block).is_some_and(|&by| by >= i);
             if is_revoked && !is_planted(Bug::IgnoredRevoke) {
+                FREED.met();
                 report.revoked += 1;
                 continue;
             }
+            BYTES.met();
             report.blocks += 1;
             for (offset, bytes) in pieces {
                 let at = block.0 * size as u64 + *offset as u64;

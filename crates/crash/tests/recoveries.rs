@@ -1,0 +1,235 @@
+//! Each row of each scheme's recovery table is met, by what a power cut leaves or by what can
+//! become of that: damage, an older copy, another memory. And docs/RECOVERY.md is these tables;
+//! `STETFS_LAB_WRITE=1` writes it.
+//!
+//! A row that nothing meets is of a case that nobody has tried, or that there is not.
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+use stetfs::MountOptions;
+use stetfs_crash::campaign::Campaign;
+use stetfs_crash::damage::{self, Left};
+use stetfs_crash::media::Contents;
+use stetfs_crash::states::Effort;
+use stetfs_crash::target::Target;
+use stetfs_crash::turns::Order;
+use stetfs_crash::workload::Workload;
+use stetfs_crash::workloads::script::Script;
+use stetfs_format::jbd2::JournalIncompat;
+use stetfs_media::{Cause, Class, Image, Tag};
+use stetfs_scheme::{About, OpenArgs, Remnant};
+use stetfs_schemes::{each_example, each_scheme, find, for_use};
+use stetfs_testkit::document;
+use stetfs_testkit::ground::simulated;
+use stetfs_testkit::host::needs;
+use stetfs_testkit::image::{EXT3_1K, EXT4_1K, Variety};
+use stetfs_testkit::rng::Rng;
+use stetfs_testkit::skip_unless;
+
+fn rows(about: &About) -> impl Iterator<Item = &'static Remnant> {
+    about.recovery.iter().copied().flatten().copied()
+}
+
+/// Rows that are yet to be met.
+struct Unmet(Vec<&'static Remnant>);
+
+impl Unmet {
+    fn met(&mut self, rows: &[&Remnant]) {
+        self.0.retain(|row| !rows.contains(row));
+    }
+
+    /// Whether only refusals are left: no power cut leads there.
+    fn is_of_damage(&self) -> bool {
+        self.0.iter().all(|row| row.done.starts_with("error"))
+    }
+}
+
+/// Some that overwrite, free, use again and fill the log, in orders by turns.
+fn workloads(volume: Variety) -> Vec<Workload> {
+    let scripts = [
+        Script::LogAndReplace,
+        Script::Revokes,
+        Script::Overwrites,
+        Script::Neighbours,
+        Script::Random(1),
+        Script::Random(2),
+    ];
+    let orders = [Order::InOrder, Order::Overlap(1), Order::EachHandle];
+    let orders = orders.into_iter().cycle();
+    let workload = |(script, order): (Script, _)| script.workload(volume.profile()).in_order(order);
+    scripts.into_iter().zip(orders).map(workload).collect()
+}
+
+/// What power cuts leave.
+fn cuts(target: &Target, unmet: &mut Unmet) {
+    for workload in workloads(target.volume) {
+        if unmet.is_of_damage() {
+            return;
+        }
+        let effort = Effort {
+            moments: 60,
+            ..Effort::default()
+        };
+        let fresh = target.contents().expect("a volume");
+        let campaign = Campaign {
+            effort,
+            ..Campaign::new(target.clone(), fresh, vec![workload])
+        };
+        let report = campaign.run(&|_| {}).expect("an exploration");
+        unmet.0.retain(|row| report.met.times(row) == 0);
+    }
+}
+
+/// What becomes of what power cuts leave: on media that fail, and where it is taken for something
+/// else.
+fn spoiled(target: &Target, unmet: &mut Unmet) {
+    const TRIES: usize = 40;
+    for (seed, workload) in workloads(target.volume).into_iter().enumerate() {
+        let mut rng = Rng::new(seed as u64);
+        for left in Left::of_cuts(target, &workload, 16).expect("a workload") {
+            for change in MISFITS {
+                unmet.met(&left.met_with(change));
+            }
+            for _ in 0..TRIES {
+                if unmet.0.is_empty() {
+                    return;
+                }
+                unmet.met(&left.spoiled(&mut rng).met_with(|_| ()));
+            }
+        }
+    }
+}
+
+/// Whoever opens it may only read, believes that the volume is smaller, or that it is another one;
+/// the log has been the kernel's, with fast commits.
+const MISFITS: [fn(&mut OpenArgs); 5] = [
+    |_| {},
+    |args| args.writable = false,
+    |args| args.blocks = 40,
+    |args| args.uuid[0] ^= 1,
+    |args| {
+        const INCOMPAT_AT: usize = 0x28;
+        let at = args.log[0].start.0 * args.block_size as u64;
+        let (mut block, tag) = (
+            vec![0; args.block_size],
+            Tag::new(Class::Journal, Cause::Control),
+        );
+        args.dev.read_at(at, &mut block, tag).expect("a read");
+        let bits = JournalIncompat::FAST_COMMIT.bits().to_be_bytes();
+        block[INCOMPAT_AT..][..bits.len()].copy_from_slice(&bits);
+        args.dev.write_at(at, &block, tag).expect("a write");
+    },
+];
+
+/// Volumes and memories that are not of the same time, memory that is somebody else's, mounts that
+/// may only read, and those that may overwrite.
+fn mismatched(target: &Target, unmet: &mut Unmet) {
+    let stages = damage::stages(target).expect("a volume");
+    let memories: Vec<_> = stages.iter().filter_map(|at| at.media().nth(1)).collect();
+    let usual = target.options();
+    let ways = [
+        usual.clone(),
+        MountOptions {
+            read_only: true,
+            ..usual.clone()
+        },
+        MountOptions {
+            nvm_new: true,
+            ..usual
+        },
+    ];
+    for stage in &stages {
+        let home = stage
+            .media()
+            .next()
+            .map(|(kind, image)| (kind, image.clone()));
+        let home = home.expect("a home device");
+        let mut pairs = vec![stage.clone()];
+        if let Some((kind, memory)) = memories.first() {
+            let mut foreign = Image::new(memory.size());
+            foreign.write(100, b"somebody's");
+            let all = memories.iter().map(|(_, memory)| *memory).chain([&foreign]);
+            let pair = |memory: &Image| Contents::new(vec![home.clone(), (*kind, memory.clone())]);
+            pairs = all.map(pair).collect();
+        }
+        for (pair, way) in pairs
+            .iter()
+            .flat_map(|pair| ways.iter().map(move |way| (pair, way)))
+        {
+            unmet.met(&damage::met(pair, way.clone()));
+        }
+    }
+}
+
+fn every_row(name: &str) {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let scheme = find(name).expect("a scheme");
+    let mut unmet = Unmet(rows(scheme.about).collect());
+    for trial in simulated(scheme) {
+        if unmet.0.is_empty() {
+            break;
+        }
+        let on = |volume: Variety| Target::of(scheme, trial, volume);
+        mismatched(&on(EXT4_1K), &mut unmet);
+        // Without checksums, what is wrong in a record is looked at.
+        for volume in [EXT4_1K, EXT3_1K] {
+            spoiled(&on(volume), &mut unmet);
+        }
+    }
+    // Every moment and more of what may be left, where that is not enough.
+    for trial in simulated(scheme) {
+        cuts(&Target::of(scheme, trial, EXT4_1K), &mut unmet);
+    }
+    let found: Vec<_> = unmet.0.iter().map(|row| row.found).collect();
+    assert!(found.is_empty(), "{name}: nothing leads to {found:#?}");
+}
+
+macro_rules! tests {
+    ($($scheme:ident)*) => {
+        $(
+            #[test]
+            fn $scheme() {
+                every_row(stringify!($scheme));
+            }
+        )*
+    };
+}
+
+each_scheme!(tests);
+each_example!(tests);
+
+/// A table of a scheme, by its place in [`About::recovery`].
+fn shown(marker: &str) -> Result<String> {
+    let (name, nth) = marker.split_once(' ').context("a scheme and a number")?;
+    let tables = find(name)?.about.recovery;
+    let rows = tables.get(nth.parse::<usize>()?).context("a table")?;
+    let mut text = "| found | done | why that is right |\n|---|---|---|\n".to_owned();
+    for row in *rows {
+        writeln!(text, "| {} | {} | {} |", row.found, row.done, row.why)?;
+    }
+    Ok(text)
+}
+
+#[test]
+fn the_document_has_these_tables() {
+    const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/RECOVERY.md");
+    const BEGIN: &str = "<!-- recovery ";
+    let is = fs::read_to_string(DOCUMENT).expect("the document");
+    let should = document::render(&is, BEGIN, shown).expect("its tables");
+    for scheme in for_use() {
+        for table in scheme.about.recovery {
+            let first = table.first().expect("a row");
+            let row = format!("| {} |", first.found);
+            assert!(should.contains(&row), "{}: {row}", scheme.about.name);
+        }
+    }
+    if std::env::var_os("STETFS_LAB_WRITE").is_some() {
+        fs::write(DOCUMENT, &should).expect("the document");
+        return;
+    }
+    let wrong = document::difference("docs/RECOVERY.md", &is, &should);
+    assert_eq!(wrong, None, "STETFS_LAB_WRITE=1 writes it");
+}
