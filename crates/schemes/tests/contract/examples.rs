@@ -104,7 +104,7 @@ fn without_the_mark_nothing_counts() {
         let (dev, ground) = ground(&image);
         let opened = ground.open(find(scheme).expect("a scheme"), false);
         let report = opened.expect("it opens").report;
-        assert_eq!(report, RecoveryReport::default());
+        assert!(!report.was_needed && report.transactions == 0, "{report:?}");
         // Nor after the power goes off before the first commit.
         let (is_home, report) = recovered(scheme, &dev.newest(), &world);
         assert!(!is_home && report.blocks == 0, "{scheme}: {report:?}");

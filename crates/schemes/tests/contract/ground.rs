@@ -10,7 +10,7 @@ use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
     About, DataMode, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges, Registration, SchemeOptions,
-    Snapshot,
+    Snapshot, Trial,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -76,6 +76,8 @@ pub(crate) struct Ground {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) nvm: Option<Arc<dyn Pmem>>,
     pub(crate) uuid: [u8; 16],
+    /// A trial's options; else data in the journal, where that is a mode.
+    pub(crate) options: Option<SchemeOptions>,
 }
 
 impl Ground {
@@ -89,6 +91,7 @@ impl Ground {
             dev,
             nvm: about.nvm.map(|_| memory()),
             uuid: UUID,
+            options: None,
         }
     }
 
@@ -98,20 +101,29 @@ impl Ground {
             dev,
             nvm: None,
             uuid: UUID,
+            options: None,
         }
     }
 
-    /// With data in the journal, where that is a mode.
+    /// With the options of a trial.
+    pub(crate) fn with(self, trial: &Trial) -> Self {
+        Self {
+            options: Some(options_of(trial)),
+            ..self
+        }
+    }
+
     pub(crate) fn open(
         &self,
         scheme: &'static Registration,
         is_marked: bool,
     ) -> stetfs_scheme::Result<Opened> {
         let has_it = scheme.about.modes.contains(&DataMode::Journal);
-        let options = SchemeOptions {
+        let usual = SchemeOptions {
             data: has_it.then_some(DataMode::Journal),
             extra: Vec::new(),
         };
+        let options = self.options.clone().unwrap_or(usual);
         self.open_with(scheme, is_marked, options)
     }
 
@@ -151,6 +163,21 @@ impl Ground {
     pub(crate) fn is_home(&self, world: &World) -> bool {
         let mut blocks = world.iter();
         blocks.all(|(block, content)| self.home(*block)[..] == content[..])
+    }
+}
+
+/// What the scheme is asked by a trial.
+fn options_of(trial: &Trial) -> SchemeOptions {
+    use DataMode::{Journal, Ordered, Writeback};
+    let (mode, extra) = trial.parts();
+    let modes = [Journal, Ordered, Writeback].into_iter();
+    let option = |word: &str| match word.split_once('=') {
+        Some((name, value)) => (name.to_owned(), value.to_owned()),
+        None => (word.to_owned(), "on".to_owned()),
+    };
+    SchemeOptions {
+        data: mode.and_then(|name| { modes }.find(|mode| mode.name() == name)),
+        extra: extra.map(option).collect(),
     }
 }
 
