@@ -8,7 +8,8 @@
 //! a multiple of 64 from its start and around its end:
 //!
 //! 1. a journal descriptor (JD): [`DESCRIPTOR_SIZE`] bytes, then its [`Tag`]s;
-//! 2. the deltas, each begun with the CRC-32C of the block that it leads to, 4 bytes;
+//! 2. the deltas, each begun with the [checksum](content_checksum) of the block that it leads to, 4
+//!    bytes;
 //! 3. at the next multiple of 8, the journal commit record (JC), [`COMMIT_SIZE`] bytes.
 //!
 //! A transaction is valid if and only if descriptor and commit record have the expected sequence
@@ -100,6 +101,20 @@ pub const TAG_SIZE: usize = DJ_TAG_LAYOUT.size;
 pub const COMMIT_SIZE: usize = DJ_COMMIT_LAYOUT.size;
 /// Bytes before a delta: the checksum of the block that it leads to.
 pub const DELTA_HEADER: usize = 4;
+
+/// The checksum of a block's content: the lower half of its CRC-64.
+///
+/// Not a CRC-32C: directories and extents end in their own, and the CRC-32C of what ends in its
+/// CRC-32C is the same whatever that is. It would take each version of such a block for any other.
+pub fn content_checksum(content: &[u8]) -> u32 {
+    low32(crc64(0, content))
+}
+
+/// Whether a block's content has that checksum, or the CRC-32C that stood in its place until
+/// 2026-11-23.
+pub fn is_content(content: &[u8], checksum: u32) -> bool {
+    content_checksum(content) == checksum || crc32c(!0, content) == checksum
+}
 
 const MAGIC: u32 = 0x4a44_7473; // "stDJ"
 const TYPE_DESCRIPTOR: u32 = 1;
@@ -227,7 +242,7 @@ pub struct Tag {
     /// TYPE_DELTA: where the delta begins, in bytes from the descriptor's start. TYPE_NON_DELTA:
     /// the journal's block.
     pub place: u32,
-    /// TYPE_DELTA: bytes of the delta. TYPE_NON_DELTA: the CRC-32C of the block.
+    /// TYPE_DELTA: bytes of the delta. TYPE_NON_DELTA: the [checksum](content_checksum) of the block.
     pub length: u32,
 }
 
@@ -409,7 +424,7 @@ pub struct InFlightEntry {
     pub home: BlockNo,
     /// The transaction whose version it is.
     pub sequence: Tid,
-    /// The CRC-32C of its content.
+    /// The [checksum](content_checksum) of its content.
     pub checksum: u32,
 }
 
@@ -478,4 +493,29 @@ pub fn decode_in_flight(raw: &[u8], seed: u64) -> Result<Vec<InFlightEntry>, Cor
             checksum: E_CHECKSUM.get(raw),
         })
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As directories and extents do.
+    fn sealed(fill: u8) -> Vec<u8> {
+        let mut block = vec![fill; 1020];
+        let seal = crc32c(0x1234, &block);
+        block.extend(seal.to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn a_version_of_a_sealed_block_is_not_another() {
+        let [old, new] = [sealed(1), sealed(2)];
+        assert_eq!(crc32c(!0, &old), crc32c(!0, &new), "what is wrong with it");
+        assert!(is_content(&new, content_checksum(&new)));
+        assert!(!is_content(&old, content_checksum(&new)));
+        assert!(
+            is_content(&new, crc32c(!0, &new)),
+            "as it was written before"
+        );
+    }
 }

@@ -4,8 +4,7 @@
 use std::time::Instant;
 
 use smallvec::SmallVec;
-use stetfs_format::checksum::crc32c;
-use stetfs_format::delta_log::InFlightEntry;
+use stetfs_format::delta_log::{InFlightEntry, content_checksum};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Cause, Class};
 
@@ -101,7 +100,7 @@ impl Dj {
                 entry: InFlightEntry {
                     home: due.home,
                     sequence: due.sequence,
-                    checksum: crc32c(!0, &due.content),
+                    checksum: content_checksum(&due.content),
                 },
                 content: &due.content,
             })

@@ -1,8 +1,7 @@
 //! A transaction while it is made: which of its blocks become deltas in the NVRAM and which go to
 //! the volume's journal.
 
-use stetfs_format::checksum::crc32c;
-use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags};
+use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags, content_checksum};
 use stetfs_format::jbd2::{escape, needs_escape};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Tag};
@@ -142,7 +141,7 @@ impl Draft {
     fn log_delta(&mut self, block: &LoggedBlock, flags: TagFlags) -> BlockTag {
         let bytes = &mut self.record.0;
         let place = bytes.len() as u32;
-        bytes.extend(crc32c(!0, &block.content).to_le_bytes());
+        bytes.extend(content_checksum(&block.content).to_le_bytes());
         bytes.extend_from_slice(&self.delta);
         BlockTag {
             home: block.home,
@@ -167,7 +166,7 @@ impl Draft {
             home: block.home,
             flags,
             place,
-            length: crc32c(!0, &block.content),
+            length: content_checksum(&block.content),
         }
     }
 }

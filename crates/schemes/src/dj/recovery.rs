@@ -7,10 +7,9 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use stetfs_format::checksum::crc32c;
 use stetfs_format::delta_log::{
     COMMIT_SIZE, DELTA_HEADER, DESCRIPTOR_SIZE, InFlightEntry, Record, TAG_SIZE, Tag as BlockTag,
-    TagFlags, body_end, descriptor_tags, is_committed,
+    TagFlags, body_end, descriptor_tags, is_committed, is_content,
 };
 use stetfs_format::jbd2::unescape;
 use stetfs_format::nvm_pair::{RegionHeader, RegionState};
@@ -48,11 +47,11 @@ remnants! {
         => "nothing", "its new owner's content may be home already";
     KEPT_DAMAGED "a block in flight that does not fit its checksum"
         => "error, nothing is written", "it was whole before home was written";
-    NOT_HOME "in the newest transaction a tag that says that home has its version, and home has \
-        another content"
+    NOT_HOME "a tag that says that home has its version, in a transaction of which no word says \
+        that it was durable"
         => "it counts as any tag",
-        "the flag is what an earlier record left in a word that was lost: the checksum leaves the \
-            flag out";
+        "the flag is what an earlier record left in a word that was lost, since no checksum is over \
+            it: nothing is brought home before that word is stored";
     IS_HOME "a tag that says that home has its version"
         => "it and earlier ones of the block are done with", "it was set when home was durable";
     FREED "a freed block"
@@ -103,6 +102,11 @@ impl Dj {
         }
         // All of it is found whole before anything is written.
         self.take_over(&left)?;
+        if let Some(last) = left.transactions.last() {
+            // From now on what its tags say of home counts.
+            self.region.forget_home(&left.not_home)?;
+            self.region.note_committed(last.sequence)?;
+        }
         self.pair.resume()?;
         self.land_kept(&left)?;
         self.bring_home()?;
@@ -185,22 +189,6 @@ impl Found {
     }
 }
 
-impl Found {
-    /// Whether home has what a tag leads to.
-    fn is_home(&self, tag: &BlockTag, area: &Area) -> Result<bool> {
-        let mut content = vec![0; area.block_size];
-        let at = tag.home.0 * area.block_size as u64;
-        let read = Tag::new(Class::Data, Cause::Recovery);
-        area.dev.read_at(at, &mut content, read)?;
-        let place = tag.place as usize;
-        let checksum = match tag.flags.contains(TagFlags::NON_DELTA) {
-            true => tag.length.to_le_bytes().to_vec(),
-            false => self.record[place..place + DELTA_HEADER].to_vec(),
-        };
-        Ok(crc32c(!0, &content).to_le_bytes() == checksum[..])
-    }
-}
-
 /// What is to be brought home of a block.
 struct Pending {
     /// The transactions whose tags it takes.
@@ -219,15 +207,19 @@ struct Left {
     /// Blocks in flight that nobody freed, each with the tag of its version.
     kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
     revoked: u64,
+    /// Tags that say that home has their version, and do not count as such.
+    not_home: Vec<TagWord>,
 }
 
 /// Reads what is in the region, from the position `at` and the number `sequence` on.
 fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Result<Left> {
     let transactions = transactions(region, at, sequence)?;
+    let committed = region.committed()?;
     let mut left = Left {
         pending: HashMap::new(),
         kept: Vec::new(),
         revoked: 0,
+        not_home: Vec::new(),
         transactions,
     };
     for (n, found) in left.transactions.iter().enumerate() {
@@ -238,16 +230,19 @@ fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Re
                 return Err(SchemeError::Unusable(why));
             }
             let is_revoke = tag.flags.contains(TagFlags::REVOKE);
-            // The checksum leaves out that home has a version, as that is noted later. Of the
-            // newest transaction a word may be missing, and what lay there before may say so of
-            // another one.
-            let is_last = n + 1 == left.transactions.len();
+            // The checksum leaves out that home has a version, as that is noted later: when the
+            // transaction is known to be durable. Of one that is not, a word may be missing, and
+            // what lay there before may say so of another one.
             let says_home = tag.is_home()?;
-            let is_home = says_home && (!is_last || is_revoke || found.is_home(tag, area)?);
+            let is_durable = committed.is_at_or_after(found.sequence);
+            let is_home = says_home && (is_durable || is_revoke);
             match (is_revoke, says_home, is_home) {
                 (true, ..) => FREED.met(),
                 (_, true, true) => IS_HOME.met(),
-                (_, true, false) => NOT_HOME.met(),
+                (_, true, false) => {
+                    NOT_HOME.met();
+                    left.not_home.push(found.tag(t));
+                }
                 _ => {}
             }
             if is_revoke || is_home {
@@ -301,7 +296,7 @@ impl Look for Contents {
 /// Takes the blocks in flight, and leaves out of what is pending what they have.
 fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
     for (entry, content) in region.kept()? {
-        if crc32c(!0, &content) != entry.checksum {
+        if !is_content(&content, entry.checksum) {
             KEPT_DAMAGED.met();
             let why = format!("block {} in flight in its region is damaged", entry.home);
             return Err(SchemeError::Unusable(why));
@@ -379,7 +374,7 @@ impl Left {
                 if tag.flags.contains(TagFlags::ESCAPE) {
                     unescape(bytes);
                 }
-                if crc32c(!0, bytes) != tag.length {
+                if !is_content(bytes, tag.length) {
                     return Err(wrong("the copy in the journal"));
                 }
                 continue;
@@ -395,7 +390,10 @@ impl Left {
                 .iter_mut()
                 .zip(&delta_bytes)
                 .for_each(|(byte, delta)| *byte ^= delta);
-            if crc32c(!0, bytes).to_le_bytes() != *checksum {
+            if !checksum
+                .as_array()
+                .is_some_and(|sum| is_content(bytes, u32::from_le_bytes(*sum)))
+            {
                 return Err(wrong("the base of a delta"));
             }
         }

@@ -47,6 +47,9 @@ pub(super) struct Region {
     word_seed: u32,
 }
 
+/// The flag in a tag's first word.
+const HOME: u64 = (TagFlags::HOME.bits() as u64) << HOME_BITS;
+
 impl Region {
     pub(super) fn new(
         pmem: Arc<dyn Pmem>,
@@ -130,11 +133,20 @@ impl Region {
     /// Notes in tags that home has their versions; durable when it returns.
     pub(super) fn note_home(&self, tags: impl Iterator<Item = TagWord>) -> Result<()> {
         for TagWord { at, word } in tags {
-            let offset = self.ring.word_at(at);
-            let home = u64::from(TagFlags::HOME.bits()) << HOME_BITS;
-            self.store_word(offset, word | home, IN_FLIGHT)?;
+            self.store_word(self.ring.word_at(at), word | HOME, IN_FLIGHT)?;
         }
         Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
+    }
+
+    /// Takes that back; durable when it returns.
+    pub(super) fn forget_home(&self, tags: &[TagWord]) -> Result<()> {
+        if tags.is_empty() {
+            return Ok(());
+        }
+        for TagWord { at, word } in tags {
+            self.store_word(self.ring.word_at(*at), word & !HOME, RECOVERY)?;
+        }
+        Ok(self.ring.pmem.fence(Cause::Recovery)?)
     }
 
     /// Keeps blocks until they are home; durable when it returns. Those that were kept before are
