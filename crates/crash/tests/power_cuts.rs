@@ -2,7 +2,7 @@
 //! without a journal, and without any one of a journal's barriers, they must find something.
 //!
 //! A failure prints the command that replays it. `STETFS_LAB_CUTS=N` visits at most N moments of
-//! each long workload (default 20; 0: all) and takes N of the enumerated sequences.
+//! each long workload (default 12; 0: all) and takes N of the enumerated sequences.
 #![forbid(unsafe_code)]
 
 use std::num::NonZero;
@@ -29,7 +29,7 @@ use stetfs_testkit::skip_unless;
 fn cuts() -> usize {
     let cuts = std::env::var("STETFS_LAB_CUTS").ok();
     match cuts.and_then(|n| n.parse().ok()) {
-        None => 20,
+        None => 12,
         Some(0) => usize::MAX,
         Some(n) => n,
     }

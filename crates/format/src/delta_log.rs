@@ -242,7 +242,8 @@ pub struct Tag {
     /// TYPE_DELTA: where the delta begins, in bytes from the descriptor's start. TYPE_NON_DELTA:
     /// the journal's block.
     pub place: u32,
-    /// TYPE_DELTA: bytes of the delta. TYPE_NON_DELTA: the [checksum](content_checksum) of the block.
+    /// TYPE_DELTA: bytes of the delta. TYPE_NON_DELTA: the [checksum](content_checksum) of the
+    /// block.
     pub length: u32,
 }
 

@@ -33,8 +33,8 @@ pub struct About {
     pub atomic: bool,
     /// The cost of writing, in a line: bytes and flushes of a commit of n blocks.
     pub cost: &'static str,
-    /// What a crash can leave, and what recovery does with it: tables of the scheme's own and of the
-    /// parts that it is made of.
+    /// What a crash can leave, and what recovery does with it: tables of the scheme's own and of
+    /// the parts that it is made of.
     #[serde(skip)]
     pub recovery: &'static [&'static [&'static Remnant]],
     /// The scheme's own mount options.

@@ -113,7 +113,7 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "dj",
-    title: "Delta Journaling: blocks that changed little are logged as small deltas in NVRAM",
+    title: "Delta Journaling: a block that changed little is logged as a small delta in NVRAM",
     source: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_journal_area: true,
@@ -123,8 +123,8 @@ pub(crate) static ABOUT: About = About {
     caches: false,
     is_jbd2: false,
     atomic: true,
-    cost: "16 bytes and a delta a changed block, a line and 1 fence; whole blocks and 1 flush \
-        where deltas are large; n blocks home at checkpoint",
+    cost: "commit: in NVRAM 64 bytes, 16 and a delta for each block, 1 fence; what changed much \
+        whole in the journal, 1 flush; checkpoint: n blocks",
     recovery: &[recovery::LEFT, owner::LEFT],
     options: &[
         &THRESHOLD,

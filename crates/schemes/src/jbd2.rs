@@ -108,7 +108,7 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "jbd2",
-    title: "the kernel's block journal: log, then copy home",
+    title: "the kernel's block journal: blocks are logged, then copied home",
     source: "kernel Documentation/filesystems/ext4/journal.rst",
     modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
     needs_journal_area: true,
@@ -118,7 +118,7 @@ pub(crate) static ABOUT: About = About {
     caches: false,
     is_jbd2: true,
     atomic: true,
-    cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks, n blocks more at checkpoint",
+    cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: n blocks",
     recovery: &[LEFT],
     options: &[&ASYNC_COMMIT],
 };

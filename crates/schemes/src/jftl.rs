@@ -93,13 +93,13 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "jftl",
-    title: "JFTL: the block journal, remapped home by a flash translation layer or by reflink",
+    title: "JFTL: the block journal, where the device remaps logged blocks home (FTL or reflink)",
     source: "Lim, Choi, Park, HPCC 2007",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_remap: true,
     nvm: None,
-    cost: "n + 2 blocks and 2 flushes for a commit of n logged blocks; a list of pairs and the \
-        journal superblock at checkpoint",
+    cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: a list of pairs, the journal \
+        superblock",
     recovery: &[jbd2::LEFT, LEFT],
     options: &[&REMAP, &jbd2::ASYNC_COMMIT],
     ..jbd2::ABOUT

@@ -43,7 +43,7 @@ pub(crate) static ABOUT: About = About {
     caches: false,
     is_jbd2: false,
     atomic: false,
-    cost: "n blocks and 1 flush for a commit of n blocks",
+    cost: "commit of n blocks: n blocks home, 1 flush",
     recovery: &[LEFT],
     options: &[],
 };

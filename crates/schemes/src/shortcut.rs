@@ -97,7 +97,7 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "shortcut",
-    title: "Shortcut-JFS: log changed bytes, let logged blocks become home blocks",
+    title: "Shortcut-JFS: changed bytes are logged, and a logged block can become the home block",
     source: "Lee, Yoo, Jang, Bahn, MSST 2012",
     modes: &[],
     needs_journal_area: true,
@@ -107,8 +107,8 @@ pub(crate) static ABOUT: About = About {
     caches: false,
     is_jbd2: false,
     atomic: true,
-    cost: "changed bytes + 64 and 1 fence a commit, each whole block once; changed bytes again at \
-        checkpoint",
+    cost: "commit: the changed bytes and 64 more, whole blocks once, 1 fence; checkpoint: the \
+        changed bytes again",
     recovery: &[recovery::LEFT],
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
 };

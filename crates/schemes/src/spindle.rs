@@ -34,8 +34,8 @@
 //! - A metadata block for which there is no room goes to the data cache, and the other way round.
 //! - Freed blocks are not written home.
 //!
-//! Recovery (section 3.4): [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the region
-//! is ([`owner::LEFT`]).
+//! Recovery (section 3.4): [`LEFT`], what any such cache finds ([`nvm::LEFT`]), and whose the
+//! region is ([`owner::LEFT`]).
 //!
 //! Then a fence, Tail moves behind the slot that was behind it, and Head becomes Tail with that
 //! number, so that nothing in ring and log is of any later transaction. Until then a second cut
@@ -63,7 +63,8 @@ use stetfs_sync::Mutex;
 
 remnants! {
     LEFT:
-    UNDONE "a block in the ring between Head and Tail, or at Tail with the number of the transaction"
+    UNDONE "a block in the ring between Head and Tail, or at Tail with the number of the \
+        transaction"
         => "its entry becomes what the ring says that it was",
         "Head was not moved, so nobody was told that the transaction is durable; the block before \
             is not free until then";
@@ -100,7 +101,7 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "spindle",
-    title: "Spindle: a cache in NVM, data and metadata apart, metadata by parts of a block",
+    title: "Spindle: a cache in NVM, data and metadata apart; metadata is logged in parts",
     source: "Yan, Huang, Huang, NPC 2019",
     modes: &[],
     needs_journal_area: true,
@@ -110,8 +111,8 @@ pub(crate) static ABOUT: About = About {
     caches: true,
     is_jbd2: false,
     atomic: true,
-    cost: "n data blocks and a fence for each in NVM, changed parts of metadata twice, 2 fences a \
-        commit; blocks home when they are evicted",
+    cost: "commit: in NVM data blocks whole, a fence each, parts of metadata twice, 2 fences; \
+        eviction: the block home",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],
     options: &[&META, &KEEP_CACHE],
 };

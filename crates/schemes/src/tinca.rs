@@ -84,7 +84,7 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "tinca",
-    title: "Tinca: a transactional cache in NVM, blocks change their role",
+    title: "Tinca: a cache in NVM; a commit switches the roles of its blocks",
     source: "Wei and others, SC 2017, as Yan, Huang, Huang, NPC 2019 tell it",
     modes: &[],
     needs_journal_area: true,
@@ -94,7 +94,7 @@ pub(crate) static ABOUT: About = About {
     caches: true,
     is_jbd2: false,
     atomic: true,
-    cost: "n blocks in NVM, 3 fences a block and 2 a commit; blocks home when they are evicted",
+    cost: "commit of n blocks: n blocks in NVM, 3 fences each and 2 more; eviction: the block home",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],
     options: &[&KEEP_CACHE],
 };

@@ -82,7 +82,8 @@ remnants! {
         => "it counts", "nobody changed it since";
     CHANGES "a log of the transaction that the commit's word names"
         => "its bytes go into those of its blocks that are frozen",
-        "they may not have been durable there; a block that is not frozen any more has them at home";
+        "they may not have been durable there; a block that is not frozen any more has them at \
+            home";
     NO_CHANGES "a log of any other one"
         => "nothing",
         "it was durable in the blocks before the next transaction was, or is no transaction";
@@ -113,7 +114,7 @@ pub(crate) const ROW: Registration = Registration {
 
 pub(crate) static ABOUT: About = About {
     name: "ubj",
-    title: "UBJ: the buffer cache in NVM is the journal, a commit freezes its blocks",
+    title: "UBJ: the buffer cache in NVM is the journal; a commit freezes blocks where they are",
     source: "Lee, Bahn, Noh, FAST 2013",
     modes: &[],
     needs_journal_area: true,
@@ -123,8 +124,8 @@ pub(crate) static ABOUT: About = About {
     caches: true,
     is_jbd2: false,
     atomic: true,
-    cost: "changed bytes of clean blocks, n blocks of frozen and new ones, and 2 fences a commit; \
-        frozen blocks home at checkpoint",
+    cost: "commit: the changed bytes of clean blocks, frozen and new blocks whole, 2 fences; \
+        checkpoint: the frozen blocks",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],
     options: &[&FROZEN, &COW, &CHECKPOINT_INTERVAL, &KEEP_CACHE],
 };

@@ -50,8 +50,8 @@ remnants! {
     NOT_HOME "a tag that says that home has its version, in a transaction of which no word says \
         that it was durable"
         => "it counts as any tag",
-        "the flag is what an earlier record left in a word that was lost, since no checksum is over \
-            it: nothing is brought home before that word is stored";
+        "the flag is what an earlier record left in a word that was lost, since no checksum is \
+            over it: nothing is brought home before that word is stored";
     IS_HOME "a tag that says that home has its version"
         => "it and earlier ones of the block are done with", "it was set when home was durable";
     FREED "a freed block"

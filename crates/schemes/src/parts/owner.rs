@@ -39,7 +39,8 @@ remnants! {
         => "a new region", "nothing is lost";
     OPEN_EMPTY "a volume that needs no memory, and its region, open, with nothing in it"
         => "a new region",
-        "the mount was cut short before it set the mark, or the unmount before it closed the region";
+        "the mount was cut short before it set the mark, or the unmount before it closed the \
+            region";
     OPEN_FULL "a volume that needs no memory, and its region, open, with something in it; or \
         another volume's, open"
         => "error", "a copy of this volume, or that one, has its newest content in it";

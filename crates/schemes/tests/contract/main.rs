@@ -216,8 +216,8 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
     }
 }
 
-/// Everything but one block of what is in flight, three times: what a checksum over all of it has to
-/// notice.
+/// Everything but one block of what is in flight, three times: what a checksum over all of it has
+/// to notice.
 fn without_one_block(point: &CrashPoint, rng: &mut Rng) -> Vec<Keep> {
     const SECTORS: usize = BLOCK / 512;
     let blocks = point.atoms().len() / SECTORS;
