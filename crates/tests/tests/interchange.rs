@@ -18,6 +18,8 @@ use stetfs_crash::target::Target;
 use stetfs_crash::workloads::script::Script;
 use stetfs_media::RamDev;
 use stetfs_media::sim::Keep;
+use stetfs_scheme::{Ground, Registration};
+use stetfs_schemes::find;
 use stetfs_testkit::host::{KernelMount, Loop, needs, scratch};
 use stetfs_testkit::image::{self, EXT3_1K, EXT4_1K, EXT4_4K, EXT4_PLAIN, Variety, check};
 use stetfs_testkit::rng::Rng;
@@ -39,13 +41,10 @@ const NARROW: Variety = Variety {
     extents: true,
 };
 
-const MODES: [&str; 3] = ["journal", "ordered", "writeback"];
-
-/// In `ordered` mode only transactions without data are committed so.
-const ASYNC_MODES: [&str; 2] = [
-    "journal,journal_async_commit",
-    "ordered,journal_async_commit",
-];
+/// The scheme whose log the kernel replays, and which replays the kernel's.
+fn jbd2() -> &'static Registration {
+    find("jbd2").expect("a scheme")
+}
 
 fn moments() -> usize {
     std::env::var("STETFS_LAB_CUTS")
@@ -182,9 +181,10 @@ fn the_kernel_and_e2fsck_replay_our_journal() {
     skip_unless!(needs(true, false, &["mke2fs", "e2fsck"]));
     let scripts = [Script::Revokes, Script::Orphans, Script::Random(11)];
     for (i, variety) in VARIETIES.into_iter().enumerate() {
-        for (j, mode) in MODES.into_iter().chain(ASYNC_MODES).enumerate() {
+        let trials = jbd2().trials.iter().filter(|t| t.ground == Ground::Block);
+        for (j, mode) in trials.enumerate() {
             let script = scripts[(i + j) % scripts.len()];
-            let target = Target::new("jbd2", Some(mode), variety).expect("a target");
+            let target = Target::of(jbd2(), mode, variety);
             if let Err(error) = our_journal(&target.with_whole_log(), script) {
                 panic!("{} {mode} {}: {error:#}", variety.name, script.name());
             }
@@ -254,7 +254,8 @@ fn we_replay_the_kernels_journal() {
     ];
     let scripts = [Script::Revokes, Script::Random(12), Script::Orphans];
     for (i, (variety, more)) in cases.into_iter().enumerate() {
-        for (j, mode) in MODES.into_iter().enumerate() {
+        let modes = jbd2().about.modes.iter().map(|mode| mode.name());
+        for (j, mode) in modes.enumerate() {
             if mode == "ordered" && more.contains("async") {
                 continue; // the kernel refuses these together
             }
