@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use stetfs_crash::exploration::{Exploration, grouped, listed};
 use stetfs_crash::oracle::NOT_COMPARED;
 use stetfs_crash::report::{Counts, Violation};
+use stetfs_format::width::usize_as_u64;
 
 use super::indented;
 use crate::size::rounded_down;
@@ -50,7 +51,7 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         row(name, &|e| grouped(number(&e.report.counts)));
     }
     row("rows of the scheme's recovery table (below)", &|e| {
-        grouped(e.unmet().len() as u64)
+        grouped(usize_as_u64(e.unmet().len()))
     });
     for column in 1..=explorations.len() {
         if let Some(column) = table.column_mut(column) {
