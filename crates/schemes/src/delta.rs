@@ -7,6 +7,7 @@ mod lzo;
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress, inflate_flags};
+use stetfs_format::width::must_fit_u16;
 
 /// Sets `out` to the difference of a block to its previous version, their exclusive or, and returns
 /// in how many bits they differ. All three have the same length, a multiple of 8.
@@ -167,8 +168,8 @@ impl Compressor for ZeroRuns {
                     end = at;
                 }
             }
-            out.extend((skip as u16).to_le_bytes());
-            out.extend(((end - first) as u16).to_le_bytes());
+            out.extend(must_fit_u16(skip).to_le_bytes());
+            out.extend(must_fit_u16(end - first).to_le_bytes());
             out.extend_from_slice(&delta[first..end]);
             done = end;
         }

@@ -52,6 +52,7 @@ use stetfs_format::delta_log::{Record, TagFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::nvm_pair::PairState;
 use stetfs_format::private_log::Tail;
+use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 
@@ -435,11 +436,11 @@ impl Dj {
 
     /// Waits until descriptor and commit record fit with every block in the journal.
     fn make_room(&self, logged: usize, revoked: usize) -> Result<()> {
-        let (bytes, blocks) = (Record::length(logged + revoked, 0), logged as u32);
+        let bytes = Record::length(logged + revoked, 0);
         let fits = || {
             let log = self.log.lock();
             let free = self.region.ring.capacity - (log.head - log.tail);
-            bytes < free && blocks < log.free
+            bytes < free && usize_as_u64(logged) < u64::from(log.free)
         };
         if fits() {
             return Ok(());
@@ -458,9 +459,9 @@ impl Dj {
     fn add(&self, place: &Place, mut draft: Draft, logged: &[&LoggedBlock], revoked: &[BlockNo]) {
         let sequence = place.sequence;
         self.pair.note_commit(sequence);
-        let blocks = draft.wholes.len() as u32;
+        let blocks = must_fit_u32(draft.wholes.len());
         let mut log = self.log.lock();
-        log.head += draft.record.0.len() as u64;
+        log.head += usize_as_u64(draft.record.0.len());
         log.sequence = sequence.next();
         log.next = self.area.step(place.first, blocks);
         log.free -= blocks;
@@ -468,7 +469,7 @@ impl Dj {
             sequence,
             end: log.head,
             blocks,
-            needed: logged.len() as u32,
+            needed: must_fit_u32(logged.len()),
         };
         log.transactions.push_back(entry);
         let mut index = self.index.write();
@@ -479,7 +480,7 @@ impl Dj {
                 class: block.class,
                 content: block.content.clone(),
                 tag: TagWord {
-                    at: place.at + Record::tag_at(n) as u64,
+                    at: place.at + usize_as_u64(Record::tag_at(n)),
                     word: tag.word(),
                 },
                 transactions: smallvec![],
@@ -530,6 +531,6 @@ impl Log {
             .front()
             .expect("it is in the log")
             .sequence;
-        &mut self.transactions[tid.0.wrapping_sub(first.0) as usize]
+        &mut self.transactions[u32_as_usize(tid.0.wrapping_sub(first.0))]
     }
 }

@@ -37,6 +37,7 @@ mod recovery;
 use std::ops::Range;
 
 use hashbrown::HashSet;
+use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Cause, Class, Dirty, Tag};
 
@@ -358,7 +359,7 @@ impl Jbd2 {
         let (head, sequence) = self.begin_log()?;
         let records = self.records.body(sequence, logged, revoked);
         let mut parts = records.parts(logged);
-        let len = parts.len() as u32 + 1;
+        let len = must_fit_u32(parts.len()) + 1;
         assert_eq!(
             len, needed,
             "the transaction is as long as it was said to be"

@@ -45,6 +45,7 @@
 use std::ops::Range;
 
 use stetfs_format::BlockNo;
+use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_media::{JournalCopy, Remap, RemapPair};
 
 use super::jbd2::{self, Copied, Homeward, Place};
@@ -155,10 +156,10 @@ impl Homeward for Remapped {
     /// Neighbours, at home and in the log, that make whole granules of the device and are worth it.
     fn choose(&self, area: &Area, logged: Vec<Place>) -> Result<Vec<Place>> {
         let device = device(area)?;
-        let in_blocks = |bytes: u32| (bytes as usize).div_ceil(area.block_size) as u64;
+        let in_blocks = |bytes: u32| usize_as_u64(u32_as_usize(bytes).div_ceil(area.block_size));
         let unit = in_blocks(device.granularity()).max(1);
         let least = in_blocks(device.least_run_bytes()).max(unit);
-        let end = area.dev.size() / area.block_size as u64;
+        let end = area.dev.size() / usize_as_u64(area.block_size);
         let mut pairs = Vec::with_capacity(logged.len());
         for (home, at) in logged {
             pairs.push((home.0, area.place(at)?.0.0, at));
@@ -169,10 +170,10 @@ impl Homeward for Remapped {
             let (home, log, _) = run[0];
             // What is aligned of it.
             let skip = home.next_multiple_of(unit) - home;
-            let whole = (home + run.len() as u64).min(end) / unit * unit;
+            let whole = (home + usize_as_u64(run.len())).min(end) / unit * unit;
             let len = whole.saturating_sub(home + skip);
             if home.abs_diff(log).is_multiple_of(unit) && len >= least {
-                let aligned = &run[skip as usize..][..len as usize];
+                let aligned = &run[u64_as_usize(skip)..][..u64_as_usize(len)];
                 chosen.extend(aligned.iter().map(|&(home, _, at)| (BlockNo(home), at)));
             }
         }
@@ -190,8 +191,8 @@ impl Homeward for Remapped {
 
     fn bring(&self, area: &Area, chosen: &[Place]) -> Result<()> {
         let sector = u64::from(area.dev.sector_size());
-        let sectors = area.block_size as u64 / sector;
-        let mut pairs = Vec::with_capacity(chosen.len() * sectors as usize);
+        let sectors = usize_as_u64(area.block_size) / sector;
+        let mut pairs = Vec::with_capacity(chosen.len() * u64_as_usize(sectors));
         for &(home, at) in chosen {
             let (log, _) = area.place(at)?;
             pairs.extend((0..sectors).map(|i| RemapPair {
@@ -218,7 +219,7 @@ impl Homeward for Remapped {
         let mut at: Vec<u32> = brought.iter().map(|(_, at)| *at).collect();
         at.sort_unstable();
         let runs = at.chunk_by(|a, b| a + 1 == *b);
-        let runs = runs.map(|run| run[0]..run[0] + run.len() as u32);
+        let runs = runs.map(|run| run[0]..run[0] + must_fit_u32(run.len()));
         runs.into_iter()
             .try_for_each(|run| release(device, area, &run))
     }
@@ -243,7 +244,7 @@ fn release(device: &dyn Remap, area: &Area, run: &Range<u32>) -> Result<()> {
     while len > 0 {
         let (block, together) = area.place(at)?;
         let n = len.min(together).min(area.end - at);
-        let size = area.block_size as u64;
+        let size = usize_as_u64(area.block_size);
         device.release(block.0 * size, u64::from(n) * size)?;
         at = area.step(at, n);
         len -= n;

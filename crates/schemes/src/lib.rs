@@ -16,6 +16,7 @@
 //! | `delta` | differences of blocks, compressed |
 //! | `parts/` | the journal area, writing home, whose memory it is, checkpoints by time |
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 pub mod delta;
 mod dj;

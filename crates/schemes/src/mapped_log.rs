@@ -26,6 +26,7 @@ use stetfs_format::bytes::{read_u32le, read_u64le, write_u32le, write_u64le};
 use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
 use stetfs_format::private_log::{LogHeader, Tail};
+use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
@@ -132,7 +133,7 @@ impl MappedLog {
 
     /// Blocks of a map with so many entries.
     pub(crate) fn map_blocks(&self, entries: u32) -> u32 {
-        (HEAD + entries as usize * ENTRY).div_ceil(self.area.block_size) as u32
+        must_fit_u32((HEAD + u32_as_usize(entries) * ENTRY).div_ceil(self.area.block_size))
     }
 
     /// Splits the log into `slots` slots for maps, of at most `most` blocks each, and places:
@@ -140,11 +141,11 @@ impl MappedLog {
     pub(crate) fn split(&self, slots: u32, most: u32) -> Result<(u32, std::ops::Range<u32>)> {
         let capacity = self.area.capacity();
         for slot in 1..=most {
-            let room = (slot as usize * self.area.block_size - HEAD) / ENTRY;
+            let room = must_fit_u32((u32_as_usize(slot) * self.area.block_size - HEAD) / ENTRY);
             let places = capacity.saturating_sub(slots * slot);
-            if room >= places as usize || slot == most {
+            if room >= places || slot == most {
                 let first = FIRST + slots * slot;
-                let places = places.min(room as u32);
+                let places = places.min(room);
                 if places >= 16 {
                     return Ok((slot, first..first + places));
                 }
@@ -160,14 +161,14 @@ impl MappedLog {
         let mut raw = vec![0; size];
         self.area.read(at, &mut raw)?;
         let count = read_u32le(&raw, 0x14);
-        let room = (u64::from(slot) * size as u64 - HEAD as u64) / ENTRY as u64;
+        let room = (u32_as_usize(slot) * size - HEAD) / ENTRY;
         let generation = read_u64le(&raw, 0x08);
         let is_one = read_u64le(&raw, 0) == MAP_WORD && generation < MOST_GENERATIONS;
-        if !is_one || u64::from(count) > room {
+        if !is_one || u32_as_usize(count) > room {
             return Ok(None);
         }
         let blocks = self.map_blocks(count);
-        raw.resize(blocks as usize * size, 0);
+        raw.resize(u32_as_usize(blocks) * size, 0);
         for (i, block) in (0..).zip(raw.chunks_mut(size)).skip(1) {
             self.area.read(at + i, block)?;
         }
@@ -176,7 +177,7 @@ impl MappedLog {
             return Ok(None);
         }
         let entry = |i: u32| {
-            let at = HEAD + i as usize * ENTRY;
+            let at = HEAD + u32_as_usize(i) * ENTRY;
             Entry {
                 home: BlockNo(read_u64le(&raw, at)),
                 at: read_u32le(&raw, at + 8),
@@ -221,8 +222,8 @@ impl MappedLog {
 
     /// Whole blocks.
     fn encode(&self, map: &Map) -> Vec<u8> {
-        let count = map.entries.len() as u32;
-        let mut raw = vec![0; self.map_blocks(count) as usize * self.area.block_size];
+        let count = must_fit_u32(map.entries.len());
+        let mut raw = vec![0; u32_as_usize(self.map_blocks(count)) * self.area.block_size];
         write_u64le(&mut raw, 0, MAP_WORD);
         write_u64le(&mut raw, 0x08, map.generation);
         write_u32le(&mut raw, 0x10, map.transactions);
@@ -240,7 +241,7 @@ impl MappedLog {
 
     fn map_crc(&self, raw: &[u8], count: u32) -> u32 {
         let crc = crc32c(self.seed, &raw[..CHECKSUM_AT]);
-        crc32c(crc, &raw[HEAD..HEAD + count as usize * ENTRY])
+        crc32c(crc, &raw[HEAD..HEAD + u32_as_usize(count) * ENTRY])
     }
 
     /// Writes what the map names home; durable when it returns. Nothing is written unless all of it
@@ -271,7 +272,7 @@ impl MappedLog {
         Ok(RecoveryReport {
             was_needed: true,
             transactions: map.transactions,
-            blocks: map.entries.len() as u64,
+            blocks: usize_as_u64(map.entries.len()),
             ..RecoveryReport::default()
         })
     }

@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashSet;
 use stetfs_format::BlockNo;
+use stetfs_format::width::{must_fit_u32, u64_as_usize};
 use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
@@ -132,7 +133,7 @@ impl index::Version for Version {}
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
-    let fill = args.options.percent(&ABOUT, &FILL)? as usize;
+    let fill = u64_as_usize(args.options.percent(&ABOUT, &FILL)?);
     let log = MappedLog::open(&ABOUT, &args)?;
     let (slot, places) = log.split(2, MOST_SLOT)?;
     let (generation, report) = recover(&log, slot, &args)?;
@@ -140,7 +141,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         promise: DataPromise::Atomic,
         mark: Mark::PrivateLog,
         // Placing at commit may log more: see there.
-        max_transaction: places.len() as u32 / 4,
+        max_transaction: must_fit_u32(places.len()) / 4,
         logs_data: true,
         wants: Wants::default(),
         relocates: false,

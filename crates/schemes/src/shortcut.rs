@@ -48,6 +48,7 @@ mod recovery;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::pmem::{Dirty, WORD};
@@ -206,7 +207,7 @@ impl Version {
     /// its own from the second change on, so that who changes a block again and again need not
     /// leave the whole of it behind each time.
     fn update(&mut self, content: &BlockRef, changed: &Ranges) {
-        self.ranges.add_all(&changed.widened(WORD as usize));
+        self.ranges.add_all(&changed.widened(u64_as_usize(WORD)));
         match &mut self.kept {
             Kept::Parts(bytes) if self.ranges.bytes() <= content.len() / 4 => {
                 bytes.clear();
@@ -330,7 +331,7 @@ impl Scheme for Shortcut {
                 return Some(Ok(content.clone()));
             }
             let mut content = Block::zeroed(self.block_size);
-            let home = block.0 * self.block_size as u64;
+            let home = block.0 * usize_as_u64(self.block_size);
             let bytes = content.bytes_mut();
             if let Err(error) = self.pmem().load(home, bytes, Tag::read(version.class)) {
                 return Some(Err(error));
@@ -356,17 +357,17 @@ impl Scheme for Shortcut {
         }
         let (pmem, tag) = (&self.area.ring.pmem, Tag::read(Class::Data));
         let (mut old, mut changed) = ([0; PIECE], 0);
-        let start = home.0 * self.block_size as u64;
+        let start = home.0 * usize_as_u64(self.block_size);
         // One line in eight tells most overwrites; each at another place, since what changes in a
         // part of a block often changes in the same place of others. A wrong guess costs bytes of
         // the log and nothing else.
-        let (part, line) = (content.len() / LOOKS, LINE as usize);
+        let (part, line) = (content.len() / LOOKS, u64_as_usize(LINE));
         let look = |i: usize| i * part + i * 3 % (part / line) * line;
         let mut all_differ = self.least_switched <= content.len();
         for at in (0..LOOKS).map(look) {
             let old = &mut old[..line];
             if all_differ {
-                pmem.load(start + at as u64, old, tag)?;
+                pmem.load(start + usize_as_u64(at), old, tag)?;
                 all_differ = differing_bytes(old, &content[at..at + line]) > line / 2;
             }
         }
@@ -374,7 +375,7 @@ impl Scheme for Shortcut {
             return Ok(false);
         }
         for (i, new) in (0..).zip(content.as_chunks::<PIECE>().0) {
-            pmem.load(start + i * PIECE as u64, &mut old, tag)?;
+            pmem.load(start + i * usize_as_u64(PIECE), &mut old, tag)?;
             changed += differing_bytes(&old, new);
             if changed >= self.least_switched {
                 return Ok(false);
@@ -536,7 +537,7 @@ impl Shortcut {
     /// Data that stays where it is written.
     fn write_in_place(&self, body: &mut Dirty<'_>, blocks: &[&LoggedBlock]) -> Result<()> {
         for block in blocks {
-            let offset = block.home.0 * self.block_size as u64;
+            let offset = block.home.0 * usize_as_u64(self.block_size);
             body.store_nt(offset, &block.content, Tag::new(block.class, Cause::Home))?;
         }
         Ok(())
@@ -629,10 +630,11 @@ impl Shortcut {
     }
 
     fn write_home(&self, home: BlockNo, version: &Version) -> Result<()> {
-        let base = home.0 * self.block_size as u64;
+        let base = home.0 * usize_as_u64(self.block_size);
         let tag = Tag::new(version.class, Cause::Checkpoint);
         for (start, part) in version.parts() {
-            self.pmem().store_nt(base + start as u64, part, tag)?;
+            self.pmem()
+                .store_nt(base + usize_as_u64(start), part, tag)?;
         }
         Ok(())
     }

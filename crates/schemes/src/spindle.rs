@@ -46,6 +46,7 @@ use stetfs_format::nvm_cache::{
     CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot,
     SUB_BLOCK_HEADER_SIZE, SubBlock, TAIL_OFFSET,
 };
+use stetfs_format::width::{must_fit_u16, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
@@ -142,7 +143,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         .ok_or_else(|| args.options.wrong(&ABOUT, &META))?;
     let plan = CachePlan {
         ring: true,
-        meta: Some((args.inode_size as u32, (percent * 10.0) as u32)),
+        meta: Some((must_fit_u32(args.inode_size), tenths(percent))),
         changes: false,
     };
     let (cache, left, report) = NvmCache::open(&ABOUT, &args, plan, false, newest, recover)?;
@@ -150,6 +151,12 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let head = Mutex::new(head);
     let terms = cache.terms();
     Ok((Box::new(Serving(Spindle { cache, head })), terms, report))
+}
+
+/// Tenths of a percent; what is less than one is left out.
+#[expect(clippy::as_conversions, reason = "nothing else rounds towards zero")]
+fn tenths(percent: f64) -> u32 {
+    (percent * 10.0) as u32
 }
 
 /// How a block is committed.
@@ -170,7 +177,7 @@ impl OnCache for Spindle {
         let mut head = self.head.lock();
         let sequence = head.sequence.next();
         let pinned: Vec<Option<Pinned>> = blocks.iter().map(|b| cache.pin(b.home)).collect();
-        let mut room = region.geometry.sub_blocks as usize;
+        let mut room = u32_as_usize(region.geometry.sub_blocks);
         let how: Vec<How> = blocks
             .iter()
             .zip(&pinned)
@@ -261,14 +268,14 @@ impl Spindle {
         if !is_meta || before.state == State::Dead || block.fresh {
             return How::Whole;
         }
-        let size = self.cache.region.geometry.sub_block as usize;
+        let size = u32_as_usize(self.cache.region.geometry.sub_block);
         let parts = block.ranges.widened(size);
         let n = parts.bytes() / size;
         // A sub-block and its header into the log, a sub-block and the entry in place, against a
         // block, the ring, the entry and Tail.
-        let lines = LINE as usize;
+        let lines = u64_as_usize(LINE);
         let in_place =
-            2 * n * size / lines + n.div_ceil(lines / SUB_BLOCK_HEADER_SIZE as usize) + 1;
+            2 * n * size / lines + n.div_ceil(lines / u64_as_usize(SUB_BLOCK_HEADER_SIZE)) + 1;
         if in_place > block.content.len() / lines + 3 || n > *room {
             return How::Whole;
         }
@@ -286,7 +293,7 @@ impl Spindle {
         n: &mut u32,
     ) -> Result<()> {
         let region = &self.cache.region;
-        let size = region.geometry.sub_block as usize;
+        let size = u32_as_usize(region.geometry.sub_block);
         let mut old = vec![0; size];
         for index in parts
             .iter()
@@ -296,7 +303,7 @@ impl Spindle {
             region.read(slot, index * size, &mut old, ENTRY)?;
             let header = SubBlock {
                 slot,
-                index: index as u16,
+                index: must_fit_u16(index),
                 sequence,
             };
             let header = header.encode(region.seed, &old);
@@ -361,7 +368,7 @@ impl Spindle {
         let at = region.geometry.slot_at(place.slot);
         let tag = Tag::new(block.class, Cause::Log);
         for range in block.ranges.iter() {
-            body.store(at + range.start as u64, &block.content[range], tag)?;
+            body.store(at + usize_as_u64(range.start), &block.content[range], tag)?;
         }
         let state = EntryState {
             slot: place.slot,
@@ -436,7 +443,7 @@ fn read_ring(cache: &NvmCache, head: u16, tail: u16, sequence: Tid) -> Result<(U
     }
     let mut found = HashMap::new();
     for i in 0..=count {
-        let mut raw = [0; RING_SLOT_SIZE as usize];
+        let mut raw = [0; u64_as_usize(RING_SLOT_SIZE)];
         let ring_at = geometry.ring_at(head.wrapping_add(i));
         cache.region.pmem.load(ring_at, &mut raw, RECOVERY)?;
         match RingSlot::decode(&raw, sequence, cache.region.seed)? {
@@ -457,8 +464,8 @@ fn undo_parts(cache: &NvmCache, sequence: Tid) -> Result<()> {
     let region = &cache.region;
     let geometry = region.geometry;
     let (mut header, mut old) = (
-        [0; SUB_BLOCK_HEADER_SIZE as usize],
-        vec![0; geometry.sub_block as usize],
+        [0; u64_as_usize(SUB_BLOCK_HEADER_SIZE)],
+        vec![0; u32_as_usize(geometry.sub_block)],
     );
     for n in 0..geometry.sub_blocks {
         let at = geometry.sub_block_header_at(n);

@@ -19,6 +19,7 @@
 //! A second cut before the empty map is durable finds the same map and does the same again.
 
 use stetfs_format::BlockNo;
+use stetfs_format::width::must_fit_u32;
 use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
@@ -97,7 +98,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         promise: DataPromise::Atomic,
         mark: Mark::PrivateLog,
         // Placing at commit may log more: see there.
-        max_transaction: places.len() as u32 / 4,
+        max_transaction: must_fit_u32(places.len()) / 4,
         logs_data: true,
         wants: Wants::default(),
         relocates: false,

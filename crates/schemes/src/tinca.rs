@@ -33,6 +33,7 @@ use hashbrown::HashMap;
 use stetfs_format::nvm_cache::{
     CachePlan, Entry, EntryState, HEAD_OFFSET, RING_SLOT_SIZE, RingEnd, RingSlot, TAIL_OFFSET,
 };
+use stetfs_format::width::u64_as_usize;
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
@@ -309,7 +310,7 @@ fn read_ring(
     let mut found = HashMap::new();
     let mut at = from;
     while at != to {
-        let mut raw = [0; RING_SLOT_SIZE as usize];
+        let mut raw = [0; u64_as_usize(RING_SLOT_SIZE)];
         let pmem = &cache.region.pmem;
         pmem.load(geometry.ring_at(at), &mut raw, RECOVERY)?;
         at = at.wrapping_add(1);

@@ -50,6 +50,7 @@ use smallvec::SmallVec;
 use stetfs_format::nvm_cache::{
     CachePlan, Change, ChangeLog, Entry, EntryState, HEAD_OFFSET, RingEnd,
 };
+use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
@@ -208,7 +209,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     };
     let ubj = Ubj {
         logs_changes,
-        most_frozen: (blocks * frozen / 100) as usize,
+        most_frozen: u64_as_usize(blocks * frozen / 100),
         cache,
         changing: Mutex::default(),
         period,
@@ -260,11 +261,13 @@ impl OnCache for Ubj {
             let is_in_words = start.is_multiple_of(WORD) && bytes.len().is_multiple_of(WORD);
             let is_past = is_in_words && bytes.len() >= MUCH;
             if !is_past {
-                changing.unflushed.push((start as u32, bytes.len() as u32));
+                changing
+                    .unflushed
+                    .push((must_fit_u32(start), must_fit_u32(bytes.len())));
             }
             (start, bytes, is_past)
         };
-        let at = at + start as u64;
+        let at = at + usize_as_u64(start);
         match is_past {
             true => pmem.store_nt(at, bytes, tag)?,
             false => pmem.store(at, bytes, tag)?,
@@ -412,7 +415,7 @@ impl Ubj {
         }
         let changed = block.ranges.widened(WORD);
         let size: usize = changed.iter().map(|r| ChangeLog::size_of(r.len())).sum();
-        let room = self.cache.region.geometry.changes as usize;
+        let room = u32_as_usize(self.cache.region.geometry.changes);
         if size + changed.bytes() >= block.content.len() || log.size() + size > room {
             return None;
         }
@@ -442,7 +445,7 @@ impl Ubj {
             );
             self.cache.change_in_place(block.home, || {
                 for range in block.ranges.widened(WORD).iter() {
-                    let at = at + range.start as u64;
+                    let at = at + usize_as_u64(range.start);
                     region.pmem.store_nt(at, &block.content[range], tag)?;
                 }
                 Ok(())
@@ -540,9 +543,9 @@ fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
             NO_CHANGES.met();
             return Ok(());
         }
-        bytes => header.len() + bytes as usize,
+        bytes => header.len() + u32_as_usize(bytes),
     };
-    if size > geometry.changes as usize {
+    if size > u32_as_usize(geometry.changes) {
         BAD_CHANGES.met();
         return Err(Corrupt::NvmCache("the log of changed bytes is longer than its room").into());
     }
@@ -561,7 +564,7 @@ fn replay(cache: &NvmCache, tid: Tid, frozen: &HashSet<u32>) -> Result<()> {
             return Err(Corrupt::NvmCache("a logged change is of no part of a block").into());
         }
         if frozen.contains(&slot) {
-            let at = geometry.slot_at(slot) + offset as u64;
+            let at = geometry.slot_at(slot) + usize_as_u64(offset);
             pmem.store_nt(at, bytes, RECOVERY)?;
         }
     }

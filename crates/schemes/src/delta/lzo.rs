@@ -6,6 +6,8 @@
 //! to clear. (General compressors clear 32 KiB for each call, which takes them as long as all of
 //! the rest.)
 
+use stetfs_format::width::{low8, must_fit, must_fit_u16, must_fit_u32, u32_as_usize};
+
 /// Entries of the table, as a power of two.
 const TABLE_BITS: u32 = 12;
 /// Bytes of what is looked up.
@@ -40,8 +42,8 @@ pub(super) fn compress(input: &[u8], out: &mut Vec<u8>) {
             true => None,
             false => {
                 let hash = word.wrapping_mul(0x9e37_79b1) >> (u32::BITS - TABLE_BITS);
-                let entry = &mut table[hash as usize];
-                let from = usize::from(std::mem::replace(entry, at as u16));
+                let entry = &mut table[u32_as_usize(hash)];
+                let from = usize::from(std::mem::replace(entry, must_fit_u16(at)));
                 let is_same = from < at && self::word(input, from) == Some(word);
                 (is_same && at - from <= MOST_DISTANCE).then_some(from)
             }
@@ -77,7 +79,7 @@ fn common(input: &[u8], first: usize, second: usize) -> usize {
     for (a, b) in words {
         let differ = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
         if differ != 0 {
-            return n + differ.trailing_zeros() as usize / 8;
+            return n + u32_as_usize(differ.trailing_zeros()) / 8;
         }
         n += 8;
     }
@@ -98,15 +100,15 @@ impl Writer<'_> {
     /// What is left until `at`, then so many bytes from so far back.
     fn copy(&mut self, at: usize, distance: usize, length: usize) {
         self.literals(at);
-        let far = distance - 1;
+        let far = must_fit_u32(distance - 1);
         if length <= 8 && distance <= SHORT_DISTANCE {
             self.last = Some(self.out.len());
-            let first = (length - 1) << 5 | (far & 7) << 2;
-            self.out.extend([first as u8, (far >> 3) as u8]);
+            let first = must_fit_u32(length - 1) << 5 | (far & 7) << 2;
+            self.out.extend([low8(first), low8(far >> 3)]);
         } else {
             self.length(0x20, 31, length - 2);
             self.last = Some(self.out.len());
-            self.out.extend([(far << 2) as u8, (far >> 6) as u8]);
+            self.out.extend([low8(far << 2), low8(far >> 6)]);
         }
         self.done = at + length;
     }
@@ -115,8 +117,8 @@ impl Writer<'_> {
         let literals = &self.input[self.done..until];
         match (literals.len(), self.last) {
             (0, _) => return,
-            (n @ 1..=238, None) => self.out.push(17 + n as u8),
-            (n @ 1..=3, Some(last)) => self.out[last] |= n as u8,
+            (n @ 1..=238, None) => self.out.push(must_fit(17 + n)),
+            (n @ 1..=3, Some(last)) => self.out[last] |= must_fit::<_, u8>(n),
             (n, _) => self.length(0, 15, n - 3),
         }
         self.out.extend_from_slice(literals);
@@ -127,13 +129,13 @@ impl Writer<'_> {
     /// bytes of their own.
     fn length(&mut self, what: u8, most: usize, length: usize) {
         if length <= most {
-            self.out.push(what | length as u8);
+            self.out.push(what | must_fit::<_, u8>(length));
             return;
         }
         let more = length - most - 1;
         self.out.push(what);
         self.out.resize(self.out.len() + more / 255, 0);
-        self.out.push((more % 255) as u8 + 1);
+        self.out.push(must_fit(more % 255 + 1));
     }
 
     fn end(mut self) {

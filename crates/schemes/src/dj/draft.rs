@@ -3,6 +3,7 @@
 
 use stetfs_format::delta_log::{DELTA_HEADER, Record, Tag as BlockTag, TagFlags, content_checksum};
 use stetfs_format::jbd2::{escape, needs_escape};
+use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Tag};
 
@@ -64,14 +65,14 @@ impl Rule {
         let size = block.content.len();
         xor.resize(size, 0);
         let differ = difference(base, &block.content, xor) * 100;
-        let all = size as u64 * 8;
+        let all = usize_as_u64(size) * 8;
         let few = self.threshold * all;
         if !self.by_size && differ >= few && all * 100 - differ >= few {
             return false;
         }
         self.with.compress(xor, delta);
         let most = match self.by_size {
-            true => size * self.threshold as usize / 100,
+            true => size * u64_as_usize(self.threshold) / 100,
             false => size - 1,
         };
         delta.len() + DELTA_HEADER <= most
@@ -111,6 +112,8 @@ impl Draft {
         revoked: &[BlockNo],
     ) {
         let count = logged.len() + revoked.len();
+        // Tags have 32 bits for where a delta lies.
+        let room = place.room.min(u64::from(u32::MAX));
         self.record.begin(place.sequence, count);
         self.tags.clear();
         self.wholes.clear();
@@ -118,12 +121,15 @@ impl Draft {
             let is_delta = rule.makes_delta(block, &mut self.xor, &mut self.delta);
             let length = DELTA_HEADER + self.delta.len();
             let deltas = self.record.0.len() - Record::tag_at(count) + length;
-            let tag = match is_delta && Record::length(count, deltas) < place.room {
+            let tag = match is_delta && Record::length(count, deltas) < room {
                 true => {
                     let flags = TagFlags::from_bits_retain(u16::from(rule.with.number()) << 8);
                     self.log_delta(block, flags)
                 }
-                false => self.log_whole(block, area.step(place.first, self.wholes.len() as u32)),
+                false => self.log_whole(
+                    block,
+                    area.step(place.first, must_fit_u32(self.wholes.len())),
+                ),
             };
             self.tags.push(tag);
         }
@@ -140,14 +146,14 @@ impl Draft {
 
     fn log_delta(&mut self, block: &LoggedBlock, flags: TagFlags) -> BlockTag {
         let bytes = &mut self.record.0;
-        let place = bytes.len() as u32;
+        let place = bytes.len();
         bytes.extend(content_checksum(&block.content).to_le_bytes());
         bytes.extend_from_slice(&self.delta);
         BlockTag {
             home: block.home,
             flags,
-            place,
-            length: bytes.len() as u32 - place,
+            place: must_fit_u32(place),
+            length: must_fit_u32(bytes.len() - place),
         }
     }
 

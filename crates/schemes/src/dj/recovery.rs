@@ -13,6 +13,7 @@ use stetfs_format::delta_log::{
 };
 use stetfs_format::jbd2::unescape;
 use stetfs_format::nvm_pair::{RegionHeader, RegionState};
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
@@ -85,8 +86,8 @@ impl Dj {
         let left = read(&self.region, &self.area, args.blocks, at, sequence)?;
         let mut report = RecoveryReport {
             was_needed: true,
-            transactions: left.transactions.len() as u32,
-            blocks: left.pending.len() as u64,
+            transactions: u32::try_from(left.transactions.len()).unwrap_or(u32::MAX),
+            blocks: usize_as_u64(left.pending.len()),
             revoked: left.revoked,
             ..RecoveryReport::default()
         };
@@ -183,7 +184,7 @@ struct Found {
 impl Found {
     fn tag(&self, n: usize) -> TagWord {
         TagWord {
-            at: self.at + Record::tag_at(n) as u64,
+            at: self.at + usize_as_u64(Record::tag_at(n)),
             word: self.tags[n].word(),
         }
     }
@@ -357,7 +358,7 @@ impl Left {
         } else if pending.whole.is_none() {
             DELTAS.met();
             let tag = Tag::new(Class::Data, Cause::Recovery);
-            area.dev.read_at(home.0 * size as u64, bytes, tag)?;
+            area.dev.read_at(home.0 * usize_as_u64(size), bytes, tag)?;
         }
         let (mut delta_bytes, wrong) = (Vec::new(), |what: &str| {
             WRONG_BASE.met();
@@ -379,7 +380,7 @@ impl Left {
                 }
                 continue;
             }
-            let (from, len) = (tag.place as usize, tag.length as usize);
+            let (from, len) = (u32_as_usize(tag.place), u32_as_usize(tag.length));
             let (checksum, delta) = found.record[from..from + len].split_at(DELTA_HEADER);
             let with = delta::compressor(tag.compressor());
             delta_bytes.clear();
@@ -422,7 +423,7 @@ fn transactions(region: &Region, at: u64, sequence: Tid) -> Result<Vec<Found>> {
 fn look(region: &Region, at: u64, sequence: Tid, end: u64) -> Result<Seen<u64, Found>> {
     let left = end.saturating_sub(at);
     let mut descriptor = [0; DESCRIPTOR_SIZE];
-    if left < (DESCRIPTOR_SIZE + COMMIT_SIZE) as u64 {
+    if left < usize_as_u64(DESCRIPTOR_SIZE + COMMIT_SIZE) {
         return Ok(Seen::Nothing);
     }
     region.ring.read(at, &mut descriptor)?;
@@ -430,14 +431,16 @@ fn look(region: &Region, at: u64, sequence: Tid, end: u64) -> Result<Seen<u64, F
         return Ok(Seen::Nothing);
     };
     let mut raw = vec![0; count * TAG_SIZE];
-    region.ring.read(at + DESCRIPTOR_SIZE as u64, &mut raw)?;
+    region
+        .ring
+        .read(at + usize_as_u64(DESCRIPTOR_SIZE), &mut raw)?;
     let tags: Vec<BlockTag> = raw.chunks_exact(TAG_SIZE).map(BlockTag::decode).collect();
     let Some(body) = body_end(&tags, left) else {
         return Ok(Seen::Nothing);
     };
     let mut record = vec![0; body + COMMIT_SIZE];
     region.ring.read(at, &mut record)?;
-    let next = at + (record.len() as u64).next_multiple_of(LINE);
+    let next = at + usize_as_u64(record.len()).next_multiple_of(LINE);
     let seed = region.seed(at, sequence);
     let is_intact = is_committed(&record, body, tags.len(), sequence, seed);
     if !is_intact && !is_planted(Bug::UncheckedReplay) {

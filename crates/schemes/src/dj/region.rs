@@ -12,6 +12,7 @@ use stetfs_format::delta_log::{
 };
 use stetfs_format::nvm_pair::RegionHeader;
 use stetfs_format::private_log::Tail;
+use stetfs_format::width::{must_fit_u32, u16_as_u32, u32_as_u64, u32_as_usize};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
@@ -48,7 +49,7 @@ pub(super) struct Region {
 }
 
 /// The flag in a tag's first word.
-const HOME: u64 = (TagFlags::HOME.bits() as u64) << HOME_BITS;
+const HOME: u64 = u32_as_u64(u16_as_u32(TagFlags::HOME.bits())) << HOME_BITS;
 
 impl Region {
     pub(super) fn new(
@@ -56,9 +57,9 @@ impl Region {
         block_size: usize,
         header: &RegionHeader,
     ) -> Result<Self> {
-        let geometry = RegionGeometry::of(pmem.size(), block_size as u32)?;
+        let geometry = RegionGeometry::of(pmem.size(), must_fit_u32(block_size))?;
         Ok(Self {
-            ring: Ring::new(pmem, vec![(geometry.ring, geometry.capacity())]),
+            ring: Ring::new(pmem, vec![(geometry.ring, geometry.capacity())])?,
             geometry,
             uuid: header.uuid,
             epoch: header.epoch,
@@ -191,7 +192,7 @@ impl Region {
         let entries = decode_in_flight(&table, self.seed(0, Tid(0)))?;
         let mut kept = Vec::with_capacity(count);
         for (n, entry) in entries.into_iter().enumerate() {
-            let mut content = vec![0; self.geometry.block_size as usize];
+            let mut content = vec![0; u32_as_usize(self.geometry.block_size)];
             self.ring
                 .pmem
                 .load(self.geometry.block_at(n), &mut content, RECOVERY)?;

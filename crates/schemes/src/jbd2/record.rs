@@ -8,6 +8,7 @@ use stetfs_format::jbd2::{
     ChecksumVersion, CommitBlock, DescriptorWriter, JournalIncompat, JournalSuperblock, LogFormat,
     RevokeWriter, escape, needs_escape,
 };
+use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, Tid, Time};
 use stetfs_media::{Block, Cause, Class, Tag};
 
@@ -164,7 +165,7 @@ impl Records {
                 .fold(!0, |crc, (_, bytes)| crc32_be(crc, bytes))
         });
         let time = Time {
-            sec: time.0 as i64,
+            sec: time.0.cast_signed(),
             nsec: time.1,
         };
         let mut block = Block::zeroed(self.format.block_size);
@@ -184,7 +185,7 @@ impl Body {
     pub(super) fn place(&self, n: usize) -> Option<u32> {
         let is_escaped = self.escaped.iter().any(|(at, _)| *at == n);
         let place = self.revokes.len() + n / self.tags_per_block + 1 + n;
-        (!is_escaped).then_some(place as u32)
+        (!is_escaped).then(|| must_fit_u32(place))
     }
 
     /// The log blocks in order.

@@ -10,6 +10,7 @@ use stetfs_format::jbd2::{
     BlockType, ChecksumVersion, CommitBlock, DescriptorBlock, Header, JournalIncompat, LogFormat,
     RevokeBlock, Tag, unescape,
 };
+use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class};
 
@@ -141,7 +142,7 @@ fn replay(
         .map_or(fields.sequence, |t| t.sequence.next());
     if let (Some(first), Some(last)) = (transactions.first(), transactions.last()) {
         report.sequences = Some((first.sequence.0, last.sequence.0));
-        report.transactions = transactions.len() as u32;
+        report.transactions = must_fit_u32(transactions.len());
     }
     let copies = newest_copies(&transactions, report);
     for copy in &copies {
@@ -156,7 +157,7 @@ fn replay(
     let chosen = homeward.choose(area, as_they_are)?;
     let homes: HashSet<BlockNo> = chosen.iter().map(|(home, _)| *home).collect();
     let is_chosen = |copy: &Copy| homes.contains(&copy.tag.block);
-    let blocks = copies.len() as u64;
+    let blocks = usize_as_u64(copies.len());
     let (brought, written): (Vec<Copy>, Vec<Copy>) = copies.into_iter().partition(is_chosen);
     for copy in &brought {
         // That it is intact: its checksum.
@@ -274,7 +275,9 @@ impl Reader<'_> {
                         return Ok(Seen::Damaged(corrupt.into(), None));
                     }
                     crc = self.body_crc(crc, block.bytes(), &found.copies[before..])?;
-                    at = self.area.step(at, (found.copies.len() - before) as u32);
+                    at = self
+                        .area
+                        .step(at, must_fit_u32(found.copies.len() - before));
                 }
                 Some(BlockType::Revoke) => match RevokeBlock::decode(block.bytes(), self.format) {
                     Ok(revoke) => found.revoked.extend(revoke.blocks()),

@@ -29,6 +29,7 @@ use hashbrown::hash_map::Entry as MapEntry;
 use stetfs_format::nvm_cache::{CachePlan, Entry, EntryState};
 use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState};
 use stetfs_format::private_log::Tail;
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
@@ -100,6 +101,16 @@ pub(super) enum Pool {
     Data,
     /// Least often used.
     Meta,
+}
+
+impl Pool {
+    /// Its place in what is kept of each.
+    const fn index(self) -> usize {
+        match self {
+            Self::Data => 0,
+            Self::Meta => 1,
+        }
+    }
 }
 
 /// What is free.
@@ -344,21 +355,21 @@ impl NvmCache {
     /// # Errors
     /// [`Corrupt::NvmCache`]: two entries name the same block of the cache.
     fn start_with_adopted(&self) -> Result<()> {
-        let blocks = self.region.geometry.blocks() as usize;
-        let (mut entries, mut slots) = (vec![false; blocks], vec![false; blocks]);
+        let (data, all) = (self.region.geometry.data, self.region.geometry.blocks());
+        let mut entries = vec![false; u32_as_usize(all)];
+        let mut slots = entries.clone();
         for shard in &self.shards {
             for cached in shard.map.read().values() {
-                entries[cached.entry as usize] = true;
-                if std::mem::replace(&mut slots[cached.slot as usize], true) {
+                entries[u32_as_usize(cached.entry)] = true;
+                if std::mem::replace(&mut slots[u32_as_usize(cached.slot)], true) {
                     return Err(Corrupt::NvmCache("two entries name the same place").into());
                 }
             }
         }
         let free = |used: &[bool], from: u32, to: u32| {
-            let free = (from..to).rev().filter(|&n| !used[n as usize]);
+            let free = (from..to).rev().filter(|&n| !used[u32_as_usize(n)]);
             free.collect::<Vec<u32>>()
         };
-        let (data, all) = (self.region.geometry.data, blocks as u32);
         let mut rooms = self.rooms.lock();
         rooms.entries = free(&entries, 0, all);
         rooms.slots = [free(&slots, 0, data), free(&slots, data, all)];
@@ -393,7 +404,7 @@ impl NvmCache {
     }
 
     fn shard(&self, home: BlockNo) -> &Shard {
-        &self.shards[home.0 as usize % SHARDS]
+        &self.shards[u64_as_usize(home.0) % SHARDS]
     }
 
     /// The pool that a block of the cache belongs to.
@@ -548,9 +559,9 @@ impl NvmCache {
     /// A block of the cache and an entry for data, if there are some without making room.
     pub(super) fn reserve_if_free(&self) -> Option<Place> {
         let mut rooms = self.rooms.lock();
-        let slot = rooms.slots[Pool::Data as usize].pop()?;
+        let slot = rooms.slots[Pool::Data.index()].pop()?;
         let Some(entry) = rooms.entries.pop() else {
-            rooms.slots[Pool::Data as usize].push(slot);
+            rooms.slots[Pool::Data.index()].push(slot);
             return None;
         };
         Some(Place { entry, slot })
@@ -610,9 +621,9 @@ impl NvmCache {
                 continue;
             }
             let pool = self.scarce(&want);
-            if !self.evict(pool, want[pool as usize])? {
-                let other = 1 - pool as usize;
-                if want[pool as usize] == 0 || want[other] == pools.len() {
+            if !self.evict(pool, want[pool.index()])? {
+                let other = 1 - pool.index();
+                if want[pool.index()] == 0 || want[other] == pools.len() {
                     return Err(SchemeError::Unusable(
                         "the cache has no room for a transaction".to_owned(),
                     ));
@@ -633,7 +644,7 @@ impl NvmCache {
 
     fn give_back(&self, rooms: &mut Rooms, place: Place) {
         rooms.entries.push(place.entry);
-        rooms.slots[self.pool_of(place.slot) as usize].push(place.slot);
+        rooms.slots[self.pool_of(place.slot).index()].push(place.slot);
     }
 
     fn end_limbo(&self, rooms: &mut Rooms) {
@@ -701,14 +712,16 @@ impl NvmCache {
         }
         let mut rooms = self.rooms.lock();
         for &slot in freed_slots {
-            rooms.slots[self.pool_of(slot) as usize].push(slot);
+            rooms.slots[self.pool_of(slot).index()].push(slot);
         }
         rooms.limbo.extend(limbo);
     }
 
     /// A commit copied so many blocks that it could not change where they were.
     pub(super) fn note_copies(&self, copies: usize) {
-        self.counters.cow_copies.fetch_add(copies as u64, Relaxed);
+        self.counters
+            .cow_copies
+            .fetch_add(usize_as_u64(copies), Relaxed);
     }
 
     /// Leaves everything at home and the region closed; or all of it where it is.
@@ -732,8 +745,8 @@ impl NvmCache {
         };
         CacheStats {
             blocks: u64::from(self.region.geometry.blocks()),
-            cached: self.cached.load(Relaxed) as u64,
-            dirty: self.dirty() as u64,
+            cached: usize_as_u64(self.cached.load(Relaxed)),
+            dirty: usize_as_u64(self.dirty()),
             hits: sum(|shard| &shard.hits),
             dirty_hits: sum(|shard| &shard.dirty_hits),
             misses: self.counters.misses.load(Relaxed),

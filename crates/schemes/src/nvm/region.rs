@@ -7,6 +7,7 @@ use stetfs_format::nvm_cache::{
     GEOMETRY_OFFSET, HEAD_OFFSET, RingEnd, TAIL_OFFSET, key,
 };
 use stetfs_format::nvm_pair::RegionHeader;
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Pmem, Tag};
@@ -42,7 +43,7 @@ impl Region {
         block_size: usize,
         plan: CachePlan,
     ) -> Result<CacheGeometry> {
-        CacheGeometry::of(pmem.size(), block_size as u32, plan)
+        CacheGeometry::of(pmem.size(), must_fit_u32(block_size), plan)
             .map_err(|e| SchemeError::Nvm(format!("{}: {e}", pmem.describe())))
     }
 
@@ -53,11 +54,11 @@ impl Region {
         plan: CachePlan,
     ) -> Result<CacheGeometry> {
         let mut raw = [0; CACHE_GEOMETRY_LAYOUT.size];
-        if pmem.size() >= GEOMETRY_OFFSET + raw.len() as u64 {
+        if pmem.size() >= GEOMETRY_OFFSET + usize_as_u64(raw.len()) {
             pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
         }
         let geometry = CacheGeometry::decode(&raw)?;
-        if geometry.size != pmem.size() || geometry.block_size as usize != block_size {
+        if geometry.size != pmem.size() || u32_as_usize(geometry.block_size) != block_size {
             return Err(SchemeError::Nvm(format!(
                 "{} has {} bytes, but the region in it {} with blocks of {}",
                 pmem.describe(),
@@ -87,18 +88,18 @@ impl Region {
         // The ring and the metadata log too: what they hold says to which transaction it belongs,
         // and numbers begin anew.
         let (mut at, end) = (self.geometry.ring_start(), self.geometry.entry_at(0));
-        let zeros = vec![0; PIECE as usize];
+        let zeros = vec![0; u64_as_usize(PIECE)];
         while at < end {
             let n = PIECE.min(end - at);
-            self.pmem.store_nt(at, &zeros[..n as usize], CONTROL)?;
+            self.pmem.store_nt(at, &zeros[..u64_as_usize(n)], CONTROL)?;
             at += n;
         }
-        let mut free = Vec::with_capacity(PIECE as usize);
+        let mut free = Vec::with_capacity(u64_as_usize(PIECE));
         for entry in 0..self.geometry.blocks() {
             free.extend(Entry::free(self.key(entry)));
-            if free.len() == PIECE as usize || entry + 1 == self.geometry.blocks() {
+            if free.len() == u64_as_usize(PIECE) || entry + 1 == self.geometry.blocks() {
                 self.pmem.store_nt(at, &free, CONTROL)?;
-                at += free.len() as u64;
+                at += usize_as_u64(free.len());
                 free.clear();
             }
         }
@@ -206,21 +207,21 @@ impl Region {
 
     /// Reads a part of a block of the cache.
     pub(crate) fn read(&self, slot: u32, offset: usize, out: &mut [u8], tag: Tag) -> Result<()> {
-        let at = self.geometry.slot_at(slot) + offset as u64;
+        let at = self.geometry.slot_at(slot) + usize_as_u64(offset);
         Ok(self.pmem.load(at, out, tag)?)
     }
 
     /// Every entry that is not free.
     pub(super) fn entries(&self, mut each: impl FnMut(u32, Entry) -> Result<()>) -> Result<()> {
-        let per_piece = (PIECE / ENTRY_SIZE) as u32;
-        let mut raw = vec![0; PIECE as usize];
+        let per_piece: u32 = must_fit(PIECE / ENTRY_SIZE);
+        let mut raw = vec![0; u64_as_usize(PIECE)];
         let mut first = 0;
         while first < self.geometry.blocks() {
             let n = per_piece.min(self.geometry.blocks() - first);
-            let raw = &mut raw[..(u64::from(n) * ENTRY_SIZE) as usize];
+            let raw = &mut raw[..u64_as_usize(u64::from(n) * ENTRY_SIZE)];
             self.pmem
                 .load(self.geometry.entry_at(first), raw, RECOVERY)?;
-            for (i, raw) in (first..).zip(raw.chunks_exact(ENTRY_SIZE as usize)) {
+            for (i, raw) in (first..).zip(raw.chunks_exact(u64_as_usize(ENTRY_SIZE))) {
                 if let Some(entry) =
                     Entry::decode(raw, self.key(i)).inspect_err(|_| DAMAGED.met())?
                 {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use hashbrown::hash_map::Entry as MapEntry;
 use stetfs_format::BlockNo;
 use stetfs_format::nvm_cache::EntryState;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_media::{Block, BlockRef, Cause, Class, Tag};
 
 use super::{BATCH, Cached, NvmCache, Place, Pool, State};
@@ -36,7 +37,7 @@ impl NvmCache {
             Pool::Data => self.region.geometry.data,
             Pool::Meta => self.region.geometry.meta,
         };
-        let n = (size as usize / 64).min(BATCH).max(want);
+        let n = (u32_as_usize(size) / 64).min(BATCH).max(want);
         let clean_only = self.evicts_clean_only && !is_planted(Bug::EvictedDirty);
         let mut victims = self.victims(pool, n, clean_only);
         if victims.is_empty() && clean_only {
@@ -45,7 +46,9 @@ impl NvmCache {
             victims = self.victims(pool, n, true);
         }
         let gone = self.bring_home(victims, Then::Goes)?;
-        self.counters.evictions.fetch_add(gone as u64, Relaxed);
+        self.counters
+            .evictions
+            .fetch_add(usize_as_u64(gone), Relaxed);
         Ok(gone > 0)
     }
 
@@ -60,7 +63,7 @@ impl NvmCache {
         let mut found = Vec::new();
         for is_fresh in [false, true] {
             while found.len() < n
-                && let Some((used, home)) = rooms.victims[pool as usize].pop_front()
+                && let Some((used, home)) = rooms.victims[pool.index()].pop_front()
             {
                 let map = self.shard(home).map.read();
                 if map
@@ -86,7 +89,7 @@ impl NvmCache {
                 all.truncate(some);
             }
             all.sort_unstable();
-            rooms.victims[pool as usize] = all.into();
+            rooms.victims[pool.index()] = all.into();
         }
         found
     }
@@ -112,7 +115,7 @@ impl NvmCache {
                 .collect();
             let is_forgotten = then == Then::Goes && is_planted(Bug::EvictedDirty);
             if !writes.is_empty() && !is_forgotten {
-                let n = writes.len() as u64;
+                let n = usize_as_u64(writes.len());
                 self.counters.written_home.fetch_add(n, Relaxed);
                 write_home(&*self.dev, self.block_size, Cause::Checkpoint, writes)?;
                 self.pair.note_in_volume(Cause::Checkpoint)?;

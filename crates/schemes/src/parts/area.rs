@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use stetfs_format::BlockNo;
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
 
 use stetfs_scheme::{LogExtent, Result, SchemeError};
@@ -61,7 +62,7 @@ impl Area {
     /// The log block `n` after `at`, around the ring.
     pub(crate) fn step(&self, at: u32, n: u32) -> u32 {
         let next = u64::from(at - self.first) + u64::from(n);
-        self.first + (next % u64::from(self.capacity())) as u32
+        self.first + must_fit::<_, u32>(next % u64::from(self.capacity()))
     }
 
     /// Whether a block of the volume belongs to the journal.
@@ -96,7 +97,7 @@ impl Area {
         };
         Ok(self
             .dev
-            .read_at(block.0 * self.block_size as u64, out, tag)?)
+            .read_at(block.0 * usize_as_u64(self.block_size), out, tag)?)
     }
 
     /// Writes a record that stands alone, as the journal superblock (log block 0) does; durable
@@ -168,11 +169,11 @@ impl Area {
             let (block, together) = self.place(at)?;
             let n = blocks
                 .len()
-                .min(together as usize)
-                .min((self.end - at) as usize);
+                .min(u32_as_usize(together))
+                .min(u32_as_usize(self.end - at));
             let (now, later) = blocks.split_at(n);
-            runs.push((block.0 * self.block_size as u64, now));
-            at = self.step(at, n as u32);
+            runs.push((block.0 * usize_as_u64(self.block_size), now));
+            at = self.step(at, must_fit_u32(n));
             blocks = later;
         }
         Ok(runs)
@@ -180,6 +181,6 @@ impl Area {
 
     /// Where log block `at` lies, in bytes.
     pub(crate) fn offset(&self, at: u32) -> Result<u64> {
-        Ok(self.place(at)?.0.0 * self.block_size as u64)
+        Ok(self.place(at)?.0.0 * usize_as_u64(self.block_size))
     }
 }

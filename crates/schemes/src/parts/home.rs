@@ -3,6 +3,7 @@
 
 use hashbrown::HashSet;
 use stetfs_format::BlockNo;
+use stetfs_format::width::usize_as_u64;
 use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, MediaError, Run, Tag};
 
 use stetfs_scheme::{LoggedBlock, Result};
@@ -96,7 +97,7 @@ fn write_runs(
         .chunk_by(|a, b| a.home.0 + 1 == b.home.0 && a.class == b.class)
         .flat_map(|run| run.chunks(most))
         .map(|run| Run {
-            offset: run[0].home.0 * block_size as u64,
+            offset: run[0].home.0 * usize_as_u64(block_size),
             parts: run.iter().map(|w| &w.content[..]).collect(),
             tag: Tag::new(run[0].class, cause),
         })

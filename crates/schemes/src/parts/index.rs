@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use stetfs_format::BlockNo;
+use stetfs_format::width::usize_as_u64;
 use stetfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A version, as it is known in memory.
@@ -68,7 +69,7 @@ impl<V: Version> Index<V> {
         }
         let versions = self.versions.read();
         let holds = |block| versions.map.get(&block).is_some_and(V::is_held);
-        u64::from(count) > versions.map.len() as u64
+        u64::from(count) > usize_as_u64(versions.map.len())
             || (0..u64::from(count)).any(|i| holds(start.plus(i)))
     }
 

@@ -23,6 +23,7 @@ use stetfs_format::nvm_pair::{
     VolumeRecord,
 };
 use stetfs_format::private_log::{LogHeader, Tail};
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{Corrupt, Tid};
 use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
 
@@ -268,7 +269,7 @@ enum Found {
 impl Found {
     fn read(pmem: &dyn Pmem) -> Result<Self> {
         let mut raw = [0; LogHeader::SIZE];
-        if pmem.size() < STATE_OFFSETS[1] + RegionState::SIZE as u64 {
+        if pmem.size() < STATE_OFFSETS[1] + usize_as_u64(RegionState::SIZE) {
             return Ok(Self::Nothing);
         }
         pmem.load(0, &mut raw, RECOVERY)?;
@@ -300,17 +301,26 @@ impl Found {
 /// Whether nothing was ever stored in it.
 fn is_zero(pmem: &dyn Pmem) -> Result<bool> {
     const PIECE: u64 = 1 << 20;
-    let mut raw = vec![0; PIECE as usize];
+    let mut raw = vec![0; u64_as_usize(PIECE)];
     let mut at = pmem.next_data(0);
     while at < pmem.size() {
-        let raw = &mut raw[..PIECE.min(pmem.size() - at) as usize];
+        let raw = &mut raw[..u64_as_usize(PIECE.min(pmem.size() - at))];
         pmem.load(at, raw, RECOVERY)?;
         if raw.iter().fold(0, |all, byte| all | byte) != 0 {
             return Ok(false);
         }
-        at = pmem.next_data(at + raw.len() as u64);
+        at = pmem.next_data(at + usize_as_u64(raw.len()));
     }
     Ok(true)
+}
+
+/// Another number than any epoch before, when nothing is known of those.
+pub(crate) fn new_epoch() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    // Nanoseconds; they begin anew in the year 2554.
+    let seconds = now.as_secs().wrapping_mul(1_000_000_000);
+    seconds.wrapping_add(now.subsec_nanos().into())
 }
 
 /// A volume and its region, and what they say of each other.
@@ -342,11 +352,10 @@ impl Pair {
         pmem: &Arc<dyn Pmem>,
         before: Option<VolumeRecord>,
     ) -> Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let header = RegionHeader {
             scheme: about.name.to_owned(),
             uuid: args.uuid,
-            epoch: now.unwrap_or_default().as_nanos() as u64,
+            epoch: new_epoch(),
         };
         let volume = VolumeRecord {
             scheme: header.scheme.clone(),
@@ -414,7 +423,7 @@ impl Pair {
         now.region.checkpoint += 1;
         now.region.tail = tail;
         for (n, at) in STATE_OFFSETS.into_iter().enumerate() {
-            let raw = match n as u64 == now.region.count % 2 {
+            let raw = match usize_as_u64(n) == now.region.count % 2 {
                 true => now.region.encode(self.header.seed()),
                 false => [0; RegionState::SIZE],
             };
@@ -517,8 +526,8 @@ impl Pair {
         record.count += 1;
         let tag = Tag::new(Class::Journal, cause);
         let raw = record.encode();
-        let at = self.block_at + record.offset() as u64;
-        if self.dev.sector_size() as usize <= raw.len() {
+        let at = self.block_at + usize_as_u64(record.offset());
+        if u32_as_usize(self.dev.sector_size()) <= raw.len() {
             return Ok(self.dev.write_at(at, &raw, tag)?);
         }
         // A sector has both slots, and the other one is written as it is.

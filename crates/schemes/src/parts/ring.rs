@@ -5,10 +5,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
 use stetfs_format::{Tid, private_log};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Pmem, Tag};
-use stetfs_scheme::Result;
+use stetfs_scheme::{Result, SchemeError};
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
@@ -22,13 +23,23 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    pub(crate) fn new(pmem: Arc<dyn Pmem>, pieces: Vec<(u64, u64)>) -> Self {
-        let capacity = pieces.iter().map(|piece| piece.1).sum();
-        Self {
+    /// Bytes at most: records have 32 bits for the number of a cache line.
+    const MOST: u64 = LINE << 32;
+
+    /// # Errors
+    /// It has more cache lines than records can number.
+    pub(crate) fn new(pmem: Arc<dyn Pmem>, pieces: Vec<(u64, u64)>) -> Result<Self> {
+        let capacity: u64 = pieces.iter().map(|piece| piece.1).sum();
+        if capacity > Self::MOST {
+            let most = Self::MOST;
+            let why = format!("a log in memory has at most {most} bytes, not {capacity}");
+            return Err(SchemeError::Unusable(why));
+        }
+        Ok(Self {
             pmem,
             pieces,
             capacity,
-        }
+        })
     }
 
     /// Where `len` bytes from position `at` on lie: offset in the memory, and which of the bytes.
@@ -41,10 +52,10 @@ impl Ring {
             let mut before = 0;
             for &(offset, piece) in &self.pieces {
                 if at < before + piece {
-                    let n = (len - done).min((before + piece - at) as usize);
+                    let n = (len - done).min(u64_as_usize(before + piece - at));
                     let place = (offset + at - before, done..done + n);
                     done += n;
-                    at = (at + n as u64) % self.capacity;
+                    at = (at + usize_as_u64(n)) % self.capacity;
                     return Some(place);
                 }
                 before += piece;
@@ -61,7 +72,7 @@ impl Ring {
 
     /// The number of the cache line at a position, as records name it.
     pub(crate) fn line(&self, at: u64) -> u32 {
-        (at % self.capacity / LINE) as u32
+        must_fit(at % self.capacity / LINE)
     }
 
     /// What the checksums of the transaction at a position begin with, in a log of this volume and
@@ -102,5 +113,22 @@ impl Ring {
         }
         let (offset, last) = rest.expect("a record is not empty");
         Ok(body.store_covering_commit(offset, &record[last], LOG)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stetfs_media::{Image, SimPmem};
+
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_longest_has_a_number() {
+        let pmem = Arc::new(SimPmem::new(Image::new(4096)));
+        let ring = |len| Ring::new(pmem.clone(), vec![(0, LINE), (LINE, len)]);
+        let longest = ring(Ring::MOST - LINE).expect("a log");
+        assert_eq!(longest.line(Ring::MOST - 1), u32::MAX);
+        let error = ring(Ring::MOST).err().expect("one line too many");
+        assert!(matches!(error, SchemeError::Unusable(_)), "{error}");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use stetfs_format::jbd2::JBD2_MAGIC;
 use stetfs_format::private_log::{LOG_STATE_OFFSET, LogHeader, TAIL_OFFSET, Tail};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_media::pmem::Durable;
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
@@ -33,7 +34,7 @@ impl Area {
         block_size: usize,
         extents: &[LogExtent],
     ) -> Result<Self> {
-        let block_size = block_size as u64;
+        let block_size = usize_as_u64(block_size);
         let (mut skip, mut header_at, mut pieces) = (2, None, Vec::new());
         for extent in extents {
             let (start, len) = (extent.start.0, u64::from(extent.len));
@@ -57,7 +58,7 @@ impl Area {
                 if capacity >= Self::LEAST_BLOCKS * block_size && pieces.iter().all(in_memory) =>
             {
                 Ok(Self {
-                    ring: Ring::new(pmem, pieces),
+                    ring: Ring::new(pmem, pieces)?,
                     block_size,
                     header_at,
                 })
@@ -97,14 +98,14 @@ impl Area {
 
     /// Closes the log or opens it again, in one store; durable when it returns.
     pub(super) fn write_log_state(&self, is_closed: bool) -> Result<()> {
-        let at = self.header_at + LOG_STATE_OFFSET as u64;
+        let at = self.header_at + usize_as_u64(LOG_STATE_OFFSET);
         let word = LogHeader::state_word(is_closed);
         self.store_word(at, word, CONTROL)
     }
 
     /// Moves the log's beginning, in one store; durable when it returns.
     pub(super) fn write_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
-        let at = self.header_at + TAIL_OFFSET as u64;
+        let at = self.header_at + usize_as_u64(TAIL_OFFSET);
         self.store_word(at, tail.to_word(), Tag::new(Class::Journal, cause))
     }
 
@@ -120,7 +121,7 @@ impl Area {
     pub(super) fn wipe(&self, used: u64) -> Result<()> {
         let mut at = 0;
         for &(offset, len) in &self.ring.pieces {
-            for block in (0..len).step_by(self.block_size as usize) {
+            for block in (0..len).step_by(u64_as_usize(self.block_size)) {
                 if at + block >= used {
                     break;
                 }

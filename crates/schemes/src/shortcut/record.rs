@@ -4,6 +4,7 @@ use stetfs_format::checksum::crc64;
 use stetfs_format::private_log::{
     CHUNK_SIZE, Chunk, ChunkKind, TRANSACTION_SIZE, Transaction, state_word,
 };
+use stetfs_format::width::{must_fit_u16, must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::Class;
 
@@ -22,7 +23,7 @@ impl Record {
     pub(super) fn bound(blocks: usize, revoked: usize, block_size: usize) -> u64 {
         // A block in sixteen ranges costs no more than a whole one; the pairs come on top.
         let block = block_size + CHUNK_SIZE + 64 + 8;
-        (TRANSACTION_SIZE + blocks * block + revoked * 8 + CHUNK_SIZE + 64) as u64
+        usize_as_u64(TRANSACTION_SIZE + blocks * block + revoked * 8 + CHUNK_SIZE + 64)
     }
 
     pub(super) fn begin(&mut self) {
@@ -47,9 +48,9 @@ impl Record {
         let chunk = Chunk {
             block,
             kind,
-            class: class as u8,
-            count: count as u16,
-            length: (end - at) as u32,
+            class: code_of(class),
+            count: must_fit_u16(count),
+            length: must_fit_u32(end - at),
         };
         chunk.encode(&mut self.bytes[at..]);
         self.chunks += 1;
@@ -66,8 +67,8 @@ impl Record {
     ) {
         self.chunk(kind, block, class, ranges.count(), |bytes| {
             for r in ranges.iter() {
-                bytes.extend_from_slice(&(r.start as u16).to_le_bytes());
-                bytes.extend_from_slice(&(r.len() as u16).to_le_bytes());
+                bytes.extend_from_slice(&must_fit_u16(r.start).to_le_bytes());
+                bytes.extend_from_slice(&must_fit_u16(r.len()).to_le_bytes());
             }
             for r in ranges.iter() {
                 bytes.extend_from_slice(&content[r]);
@@ -114,7 +115,7 @@ impl Record {
 
     /// Bytes that the record will take in the log.
     pub(super) fn len(&self) -> u64 {
-        self.bytes.len().next_multiple_of(64) as u64
+        usize_as_u64(self.bytes.len().next_multiple_of(64))
     }
 
     /// Seals it as transaction `sequence` of this epoch, with this state. `seed` is what its
@@ -127,7 +128,7 @@ impl Record {
         time: (u64, u32),
     ) -> &[u8] {
         let length = self.len();
-        self.bytes.resize(length as usize, 0);
+        self.bytes.resize(u64_as_usize(length), 0);
         let transaction = Transaction {
             length,
             epoch,
@@ -137,6 +138,15 @@ impl Record {
         transaction.encode(state_word(state, sequence), seed, &mut self.bytes);
         &self.bytes
     }
+}
+
+/// The class of a chunk, in the log.
+#[expect(
+    clippy::as_conversions,
+    reason = "the discriminant is the code in the log"
+)]
+const fn code_of(class: Class) -> u8 {
+    class as u8
 }
 
 /// What a chunk of a record that was read does.
@@ -163,7 +173,7 @@ pub(super) fn changes(
     let mut changes = Vec::new();
     for _ in 0..chunks {
         let chunk = Chunk::decode(rest)?;
-        let (this, later) = rest.split_at(chunk.length as usize);
+        let (this, later) = rest.split_at(u32_as_usize(chunk.length));
         changes.push(change(&chunk, &this[CHUNK_SIZE..], block_size)?);
         rest = later;
     }

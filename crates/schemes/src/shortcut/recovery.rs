@@ -7,13 +7,12 @@
 //! before that finds the same log and does the same again. The next transaction skips one number,
 //! so that remains of an incomplete one can never be taken for it.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc64;
 use stetfs_format::private_log::{
     CHECKPOINT, COMMIT, LogHeader, TRANSACTION_SIZE, Tail, Transaction, state_of,
 };
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, Cause, Class, Tag};
@@ -21,6 +20,7 @@ use stetfs_media::{Block, Cause, Class, Tag};
 use super::ABOUT;
 use super::area::Area;
 use super::record::{Change, changes};
+use crate::parts::owner::new_epoch;
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
@@ -117,12 +117,6 @@ pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryRe
     Ok((start, report))
 }
 
-/// Another number than any that the log had before, when nothing is known of those.
-fn new_epoch() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_nanos() as u64
-}
-
 /// An empty log.
 fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
     let start = Start {
@@ -208,7 +202,7 @@ fn replay(
         .map_or(header.tail.sequence, |t| t.sequence.next());
     if let (Some(first), Some(last)) = (found.first(), found.last()) {
         report.sequences = Some((first.sequence.0, last.sequence.0));
-        report.transactions = found.len() as u32;
+        report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
     }
     apply(area, args, &found, report)?;
     let start = Start {
@@ -237,7 +231,7 @@ impl Reader<'_> {
     /// The transaction with that number at `at`, if its header is plausible.
     fn look(&self, at: u64, sequence: Tid) -> Result<Seen<u64, Found>> {
         let left = self.end.saturating_sub(at);
-        if left < TRANSACTION_SIZE as u64 {
+        if left < usize_as_u64(TRANSACTION_SIZE) {
             return Ok(Seen::Nothing);
         }
         let mut raw = [0; TRANSACTION_SIZE];
@@ -248,11 +242,11 @@ impl Reader<'_> {
             && (its == sequence || is_planted(Bug::StaleLap))
             && (header.epoch == self.epoch || is_planted(Bug::StaleLap));
         let fits = header.length.is_multiple_of(LINE)
-            && (TRANSACTION_SIZE as u64..=left).contains(&header.length);
+            && (usize_as_u64(TRANSACTION_SIZE)..=left).contains(&header.length);
         if !counts || !fits {
             return Ok(Seen::Nothing);
         }
-        let mut record = vec![0; header.length as usize];
+        let mut record = vec![0; u64_as_usize(header.length)];
         self.area.ring.read(at, &mut record)?;
         let next = at + header.length;
         let seed = self
@@ -286,7 +280,7 @@ impl Reader<'_> {
         for change in changes(&found.record, found.chunks, size)? {
             if let Change::InPlace(block, crc) = change {
                 check_block(self.args, block)?;
-                let at = block.0 * size as u64;
+                let at = block.0 * usize_as_u64(size);
                 let tag = Tag::new(Class::Data, Cause::Recovery);
                 self.area.ring.pmem.load(at, content.bytes_mut(), tag)?;
                 if crc64(0, content.bytes()) != crc {
@@ -341,9 +335,9 @@ fn apply(area: &Area, args: &OpenArgs, found: &[Found], report: &mut RecoveryRep
             BYTES.met();
             report.blocks += 1;
             for (offset, bytes) in pieces {
-                let at = block.0 * size as u64 + *offset as u64;
+                let at = block.0 * usize_as_u64(size) + usize_as_u64(*offset);
                 area.ring.pmem.store(at, bytes, tag)?;
-                area.ring.pmem.flush(at, bytes.len() as u64, tag)?;
+                area.ring.pmem.flush(at, usize_as_u64(bytes.len()), tag)?;
             }
         }
     }
