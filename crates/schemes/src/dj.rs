@@ -57,10 +57,10 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag, pmem};
 
 use self::draft::{COMPRESS, DECIDE, Draft, Place, Rule, THRESHOLD};
-use self::region::{Region, TagWord};
-use crate::parts::area::Area;
-use crate::parts::home::InFlight;
-use crate::parts::index::{self, Index};
+use self::region::{DeltaRegion, TagWord};
+use crate::parts::area::JournalArea;
+use crate::parts::home::BusyHomes;
+use crate::parts::index::{Index, Indexed};
 use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
@@ -152,8 +152,8 @@ const FIRST_TRANSACTION: Tid = Tid(1);
 
 struct Dj {
     pair: Pair,
-    region: Region,
-    area: Area,
+    region: DeltaRegion,
+    area: JournalArea,
     mode: DataMode,
     rule: Rule,
     /// Bytes of the ring in use at which a checkpoint is wanted.
@@ -163,13 +163,13 @@ struct Dj {
     period: Period,
     log: Mutex<Log>,
     /// The newest committed version of each block that is not home yet.
-    index: Index<Version>,
+    index: Index<DeltaVersion>,
     /// What looks from outside see: bytes of the ring in use, blocks of the journal in use.
     used: AtomicU64,
     used_blocks: AtomicU64,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
-    in_flight: InFlight,
+    busy_homes: BusyHomes,
     /// Checkpoints that commits have made.
     forced: AtomicU64,
 }
@@ -198,7 +198,7 @@ struct Logged {
     needed: u32,
 }
 
-struct Version {
+struct DeltaVersion {
     class: Class,
     content: BlockRef,
     /// Its newest tag.
@@ -209,9 +209,9 @@ struct Version {
     whole: Option<Tid>,
 }
 
-impl index::Version for Version {}
+impl Indexed for DeltaVersion {}
 
-impl Version {
+impl DeltaVersion {
     /// The transaction that it is from.
     fn sequence(&self) -> Tid {
         *self.transactions.last().expect("its own")
@@ -247,7 +247,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         used: AtomicU64::new(0),
         used_blocks: AtomicU64::new(0),
         checkpointing: Mutex::new(()),
-        in_flight: InFlight::default(),
+        busy_homes: BusyHomes::default(),
         forced: AtomicU64::new(0),
         pair,
         region,
@@ -281,8 +281,8 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
 }
 
 /// The journal's blocks, as many as its superblock says that there are.
-fn journal_area(args: &OpenArgs) -> Result<Area> {
-    let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+fn journal_area(args: &OpenArgs) -> Result<JournalArea> {
+    let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
     let mut raw = Block::zeroed(args.block_size);
     area.read(0, raw.bytes_mut())?;
     let superblock = JournalSuperblock::decode(raw.bytes(), args.block_size)?;
@@ -298,7 +298,7 @@ struct Start {
 }
 
 /// Makes the region ours or opens it again.
-fn take_region(args: &OpenArgs, area: &Area) -> Result<(Pair, Region, Start)> {
+fn take_region(args: &OpenArgs, area: &JournalArea) -> Result<(Pair, DeltaRegion, Start)> {
     let nvm = owner::memory(&ABOUT, args)?;
     let look = recovery::Contents {
         pmem: nvm.clone(),
@@ -306,7 +306,7 @@ fn take_region(args: &OpenArgs, area: &Area) -> Result<(Pair, Region, Start)> {
     };
     match owner::claim(&ABOUT, args, area, &nvm, &look)? {
         Claim::New(pair) => {
-            let region = Region::new(nvm, args.block_size, &pair.header)?;
+            let region = DeltaRegion::new(nvm, args.block_size, &pair.header)?;
             let start = Start {
                 at: 0,
                 sequence: FIRST_TRANSACTION,
@@ -325,7 +325,7 @@ fn take_region(args: &OpenArgs, area: &Area) -> Result<(Pair, Region, Start)> {
             Ok((pair, region, start))
         }
         Claim::Left(pair) => {
-            let region = Region::new(nvm, args.block_size, &pair.header)?;
+            let region = DeltaRegion::new(nvm, args.block_size, &pair.header)?;
             let tail = pair.tail();
             let start = Start {
                 at: region.checked_position(tail)?,
@@ -362,7 +362,7 @@ impl Scheme for Dj {
         };
         let mut on_device = Dirty::on(&*self.area.dev);
         if self.mode != DataMode::Journal {
-            self.in_flight
+            self.busy_homes
                 .write_data(&mut on_device, self.area.block_size, &txn.data)?;
         }
         if logged.is_empty() && revoked.is_empty() {
@@ -476,7 +476,7 @@ impl Dj {
         for (n, (block, tag)) in logged.iter().zip(&draft.tags).enumerate() {
             let is_whole = tag.flags.contains(TagFlags::NON_DELTA);
             let before = index.remove(&block.home);
-            let mut version = Version {
+            let mut version = DeltaVersion {
                 class: block.class,
                 content: block.content.clone(),
                 tag: TagWord {

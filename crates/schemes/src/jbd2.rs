@@ -41,11 +41,11 @@ use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Cause, Class, Dirty, Tag};
 
-use self::live::{Committed, Due, Live, Logged, Span};
+use self::live::{Committed, DueLogged, Live, Logged, Span};
 use self::record::Records;
 pub(super) use self::recovery::LEFT;
-use crate::parts::area::Area;
-use crate::parts::home::{InFlight, Write, write_home};
+use crate::parts::area::JournalArea;
+use crate::parts::home::{BusyHomes, Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
@@ -134,7 +134,7 @@ pub(super) static ASYNC_COMMIT: OptionAbout = OptionAbout {
 };
 
 struct Jbd2 {
-    area: Area,
+    area: JournalArea,
     records: Records,
     mode: DataMode,
     async_commit: bool,
@@ -144,7 +144,7 @@ struct Jbd2 {
     most_held: usize,
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
-    in_flight: InFlight,
+    busy_homes: BusyHomes,
     /// The journal superblock as it stands on the medium.
     superblock: Mutex<record::Super>,
 }
@@ -152,10 +152,10 @@ struct Jbd2 {
 /// How what is logged gets home. The log itself is the same for every scheme that has it.
 pub(super) trait Homeward: Send + Sync {
     /// Whether everything gets home with the commit after which `used` blocks of the log are taken.
-    fn is_time(&self, area: &Area, used: u32) -> bool;
+    fn is_time(&self, area: &JournalArea, used: u32) -> bool;
 
     /// Which of these blocks get home without being written there. What is not chosen is.
-    fn choose(&self, area: &Area, logged: Vec<Place>) -> Result<Vec<Place>>;
+    fn choose(&self, area: &JournalArea, logged: Vec<Place>) -> Result<Vec<Place>>;
 
     /// A recovery is about to bring home so many, and to write so many.
     fn found(&self, chosen: usize, written: usize) {
@@ -164,11 +164,11 @@ pub(super) trait Homeward: Send + Sync {
 
     /// Brings home what was chosen; durable when it returns. The log keeps what it has, since a
     /// replay reads it until the tail is moved.
-    fn bring(&self, area: &Area, chosen: &[Place]) -> Result<()>;
+    fn bring(&self, area: &JournalArea, chosen: &[Place]) -> Result<()>;
 
     /// The log's tail is behind the transactions in `left`, runs of log blocks, of which the blocks
     /// in `brought` got home by [`bring`](Self::bring).
-    fn leave(&self, area: &Area, left: &[Range<u32>], brought: &[Place]) -> Result<()>;
+    fn leave(&self, area: &JournalArea, left: &[Range<u32>], brought: &[Place]) -> Result<()>;
 }
 
 /// A logged block that the log holds as it is: its home, and the log block.
@@ -178,19 +178,19 @@ pub(super) type Place = (BlockNo, u32);
 pub(super) struct Copied;
 
 impl Homeward for Copied {
-    fn is_time(&self, _: &Area, _: u32) -> bool {
+    fn is_time(&self, _: &JournalArea, _: u32) -> bool {
         false
     }
 
-    fn choose(&self, _: &Area, _: Vec<Place>) -> Result<Vec<Place>> {
+    fn choose(&self, _: &JournalArea, _: Vec<Place>) -> Result<Vec<Place>> {
         Ok(Vec::new())
     }
 
-    fn bring(&self, _: &Area, _: &[Place]) -> Result<()> {
+    fn bring(&self, _: &JournalArea, _: &[Place]) -> Result<()> {
         Ok(())
     }
 
-    fn leave(&self, _: &Area, _: &[Range<u32>], _: &[Place]) -> Result<()> {
+    fn leave(&self, _: &JournalArea, _: &[Range<u32>], _: &[Place]) -> Result<()> {
         Ok(())
     }
 }
@@ -213,7 +213,7 @@ pub(super) fn open_as(
         ));
     }
     let mode = args.options.data.unwrap_or(about.modes[0]);
-    let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+    let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
     let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
     let (mut superblock, report) = recovery::recover(&mut area, &args, &*homeward)?;
     if args.writable {
@@ -236,7 +236,7 @@ pub(super) fn open_as(
         async_commit,
         live: Live::new(span),
         checkpointing: Mutex::new(()),
-        in_flight: InFlight::default(),
+        busy_homes: BusyHomes::default(),
         superblock: Mutex::new(superblock),
     };
     let terms = Terms {
@@ -283,7 +283,7 @@ impl Scheme for Jbd2 {
         let has_log = !(logged.is_empty() && revoked.is_empty());
         let data_first = self.mode == DataMode::Ordered && !is_planted(Bug::LateOrderedData);
         if data_first || !has_log {
-            self.in_flight
+            self.busy_homes
                 .write_data(&mut body, self.area.block_size, &txn.data)?;
         }
         if !has_log {
@@ -297,7 +297,7 @@ impl Scheme for Jbd2 {
         }
         if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
             let mut data = Dirty::on(&*self.area.dev);
-            self.in_flight
+            self.busy_homes
                 .write_data(&mut data, self.area.block_size, &txn.data)?;
             let _durable = data.submit().flush(Cause::Home)?;
         }
@@ -472,7 +472,7 @@ impl Jbd2 {
         if n == 0 {
             return Ok(());
         }
-        let due = self.in_flight.take_off(|| self.live.due(n), |due| due.home);
+        let due = self.busy_homes.occupy(|| self.live.due(n), |due| due.home);
         let brought = self.write_due(&due)?;
         if !is_planted(Bug::LateTail) {
             self.update_superblock(tail, sequence)?;
@@ -482,20 +482,20 @@ impl Jbd2 {
         Ok(())
     }
 
-    /// Brings home what is in flight; gives what was not written for that.
-    fn write_due(&self, due: &[Due]) -> Result<Vec<Place>> {
+    /// Brings home what is due; gives what was not written for that.
+    fn write_due(&self, due: &[DueLogged]) -> Result<Vec<Place>> {
         if due.is_empty() {
             return Ok(Vec::new());
         }
-        let landed = self.bring_home(due);
-        self.in_flight.land();
-        let brought = landed?;
+        let brought = self.bring_home(due);
+        self.busy_homes.release();
+        let brought = brought?;
         self.live.are_home(due);
         Ok(brought)
     }
 
     /// Durable when it returns.
-    fn bring_home(&self, due: &[Due]) -> Result<Vec<Place>> {
+    fn bring_home(&self, due: &[DueLogged]) -> Result<Vec<Place>> {
         let as_they_are = due.iter().filter_map(|d| Some((d.home, d.at?))).collect();
         let chosen = self.homeward.choose(&self.area, as_they_are)?;
         self.homeward.bring(&self.area, &chosen)?;

@@ -49,7 +49,7 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u6
 use stetfs_media::{JournalCopy, Remap, RemapPair};
 
 use super::jbd2::{self, Copied, Homeward, Place};
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
     About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError,
@@ -149,12 +149,12 @@ struct Remapped {
 impl Homeward for Remapped {
     /// Where a remap costs nothing it need not wait for a checkpoint, and the device can use the
     /// places of what was there before.
-    fn is_time(&self, area: &Area, used: u32) -> bool {
+    fn is_time(&self, area: &JournalArea, used: u32) -> bool {
         used >= self.at_used.min(area.capacity() / 4) && device(area).is_ok_and(is_free)
     }
 
     /// Neighbours, at home and in the log, that make whole granules of the device and are worth it.
-    fn choose(&self, area: &Area, logged: Vec<Place>) -> Result<Vec<Place>> {
+    fn choose(&self, area: &JournalArea, logged: Vec<Place>) -> Result<Vec<Place>> {
         let device = device(area)?;
         let in_blocks = |bytes: u32| usize_as_u64(u32_as_usize(bytes).div_ceil(area.block_size));
         let unit = in_blocks(device.granularity()).max(1);
@@ -189,7 +189,7 @@ impl Homeward for Remapped {
         }
     }
 
-    fn bring(&self, area: &Area, chosen: &[Place]) -> Result<()> {
+    fn bring(&self, area: &JournalArea, chosen: &[Place]) -> Result<()> {
         let sector = u64::from(area.dev.sector_size());
         let sectors = usize_as_u64(area.block_size) / sector;
         let mut pairs = Vec::with_capacity(chosen.len() * u64_as_usize(sectors));
@@ -211,7 +211,7 @@ impl Homeward for Remapped {
 
     /// Where remapping costs nothing the records are released too, else only the copies that homes
     /// share now.
-    fn leave(&self, area: &Area, left: &[Range<u32>], brought: &[Place]) -> Result<()> {
+    fn leave(&self, area: &JournalArea, left: &[Range<u32>], brought: &[Place]) -> Result<()> {
         let device = device(area)?;
         if is_free(device) {
             return left.iter().try_for_each(|run| release(device, area, run));
@@ -226,7 +226,7 @@ impl Homeward for Remapped {
 }
 
 /// The device as one that remaps.
-fn device(area: &Area) -> Result<&dyn Remap> {
+fn device(area: &JournalArea) -> Result<&dyn Remap> {
     let why = "the device no longer remaps";
     area.dev
         .remap()
@@ -239,7 +239,7 @@ fn is_free(device: &dyn Remap) -> bool {
 }
 
 /// Lets the device forget a run of log blocks, around the ring, which nobody replays any more.
-fn release(device: &dyn Remap, area: &Area, run: &Range<u32>) -> Result<()> {
+fn release(device: &dyn Remap, area: &JournalArea, run: &Range<u32>) -> Result<()> {
     let (mut at, mut len) = (run.start, run.end - run.start);
     while len > 0 {
         let (block, together) = area.place(at)?;

@@ -30,7 +30,7 @@ use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError, remnants};
@@ -93,7 +93,7 @@ pub(crate) fn content_crc(content: &[u8]) -> u32 {
 }
 
 pub(crate) struct MappedLog {
-    pub(crate) area: Area,
+    pub(crate) area: JournalArea,
     /// Blocks of the volume.
     blocks: u64,
     /// What checksums of maps begin with.
@@ -107,7 +107,7 @@ impl MappedLog {
         if args.log.is_empty() {
             return Err(SchemeError::Unusable("the volume has no journal".into()));
         }
-        let mut area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+        let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
         let mut raw = Block::zeroed(args.block_size);
         area.read(0, raw.bytes_mut())?;
         let jbd2 = JournalSuperblock::decode(raw.bytes(), args.block_size)?;
@@ -309,7 +309,7 @@ impl MappedLog {
 }
 
 /// Says whose the log is; durable when it returns.
-fn begin(about: &About, args: &OpenArgs, area: &Area, epoch: u64) -> Result<()> {
+fn begin(about: &About, args: &OpenArgs, area: &JournalArea, epoch: u64) -> Result<()> {
     let header = LogHeader {
         scheme: about.name.to_owned(),
         uuid: args.uuid,

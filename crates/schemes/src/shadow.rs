@@ -33,7 +33,7 @@ use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
 use crate::parts::home::{Write, write_home};
-use crate::parts::index::{self, Index};
+use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
@@ -110,7 +110,7 @@ struct Shadow {
     /// Commits and checkpoints, one at a time.
     newest: Mutex<Newest>,
     /// What the durable root names.
-    held: Index<Version>,
+    held: Index<CowVersion>,
     /// Checkpoints that commits had to make.
     forced: AtomicU64,
 }
@@ -122,14 +122,14 @@ struct Newest {
 }
 
 /// The newest committed version of a block that is not home.
-struct Version {
+struct CowVersion {
     class: Class,
     content: BlockRef,
     at: u32,
     crc: u32,
 }
 
-impl index::Version for Version {}
+impl Indexed for CowVersion {}
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
@@ -230,7 +230,7 @@ impl Scheme for Shadow {
             let why = format!("a transaction of {} blocks does not fit", blocks.len());
             return Err(SchemeError::Unusable(why));
         }
-        let version = |(block, at): (&&LoggedBlock, u32)| Version {
+        let version = |(block, at): (&&LoggedBlock, u32)| CowVersion {
             class: block.class,
             content: block.content.clone(),
             at,
@@ -283,7 +283,7 @@ impl Shadow {
     }
 
     /// Step 2: neighbours in one request.
-    fn write_blocks(&self, body: &mut Dirty<'_>, versions: &[Version]) -> Result<()> {
+    fn write_blocks(&self, body: &mut Dirty<'_>, versions: &[CowVersion]) -> Result<()> {
         for run in versions.chunk_by(|a, b| a.at + 1 == b.at) {
             let tags = run.iter().map(|v| Tag::new(v.class, Cause::Log));
             let parts: Vec<_> = tags.zip(run.iter().map(|v| &v.content[..])).collect();
@@ -299,9 +299,9 @@ impl Shadow {
         newest: &mut Newest,
         freed: &[BlockNo],
         homes: &[BlockNo],
-        versions: &[Version],
+        versions: &[CowVersion],
     ) -> Result<()> {
-        let entry = |(home, version): (&BlockNo, &Version)| Entry {
+        let entry = |(home, version): (&BlockNo, &CowVersion)| Entry {
             home: *home,
             at: version.at,
             crc: version.crc,

@@ -41,7 +41,7 @@
 //!
 //! Recovery: see [`recovery`].
 
-mod area;
+mod byte_log;
 mod record;
 mod recovery;
 
@@ -54,9 +54,9 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::pmem::{Dirty, WORD};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
-use self::area::Area;
+use self::byte_log::ByteLog;
 use self::record::Record;
-use crate::parts::index::{self, Index};
+use crate::parts::index::{Index, Indexed};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
@@ -144,7 +144,7 @@ impl Variant {
 }
 
 struct Shortcut {
-    area: Area,
+    byte_log: ByteLog,
     uuid: [u8; 16],
     epoch: u64,
     variant: Variant,
@@ -159,7 +159,7 @@ struct Shortcut {
     /// Commits and checkpoints, one at a time.
     log: Mutex<Log>,
     /// The newest committed version of each block that is not home yet.
-    index: Index<Version>,
+    index: Index<PartialVersion>,
     /// Bytes between tail and head: for looks from outside.
     used: AtomicU64,
 }
@@ -177,7 +177,7 @@ struct Log {
     record: Record,
 }
 
-struct Version {
+struct PartialVersion {
     class: Class,
     /// What differs from home, in whole words.
     ranges: Ranges,
@@ -192,9 +192,9 @@ enum Kept {
     Whole(BlockRef),
 }
 
-impl index::Version for Version {}
+impl Indexed for PartialVersion {}
 
-impl Version {
+impl PartialVersion {
     fn new(class: Class) -> Self {
         Self {
             class,
@@ -243,13 +243,6 @@ impl Version {
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
-    if let Some(mode) = args.options.data {
-        let why = format!("there is no data={}: data is always journaled", mode.name());
-        return Err(SchemeError::Option {
-            scheme: ABOUT.name,
-            why,
-        });
-    }
     let variant = match args.options.value(&VARIANT) {
         "blk" => Variant::Blk,
         "diff" => Variant::Diff,
@@ -270,8 +263,8 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             args.dev.describe()
         )));
     };
-    let area = Area::new(pmem.clone(), args.block_size, &args.log)?;
-    let (start, report) = recovery::recover(&area, &args)?;
+    let byte_log = ByteLog::new(pmem.clone(), args.block_size, &args.log)?;
+    let (start, report) = recovery::recover(&byte_log, &args)?;
     let least_switched = match variant {
         Variant::Blk | Variant::BlkS => 1,
         Variant::Diff => usize::MAX,
@@ -283,7 +276,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         mark: Mark::PrivateLog,
         max_transaction: {
             let block = Record::bound(1, 1, args.block_size);
-            u32::try_from(area.ring.capacity / 4 / block).unwrap_or(u32::MAX)
+            u32::try_from(byte_log.ring.capacity / 4 / block).unwrap_or(u32::MAX)
         },
         logs_data: true,
         wants: Wants {
@@ -310,14 +303,14 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             tail: start.at,
             sequence: start.sequence,
             reached: if start.was_used {
-                area.ring.capacity
+                byte_log.ring.capacity
             } else {
                 0
             },
             transactions: Vec::new(),
             record: Record::default(),
         }),
-        area,
+        byte_log,
         index: Index::default(),
         used: AtomicU64::new(0),
     };
@@ -355,7 +348,7 @@ impl Scheme for Shortcut {
         if self.holds_any(home, 1) {
             return Ok(true);
         }
-        let (pmem, tag) = (&self.area.ring.pmem, Tag::read(Class::Data));
+        let (pmem, tag) = (&self.byte_log.ring.pmem, Tag::read(Class::Data));
         let (mut old, mut changed) = ([0; PIECE], 0);
         let start = home.0 * usize_as_u64(self.block_size);
         // One line in eight tells most overwrites; each at another place, since what changes in a
@@ -407,7 +400,7 @@ impl Scheme for Shortcut {
 
     fn backlog(&self) -> Backlog {
         Backlog {
-            is_due: self.used.load(Relaxed) > self.area.ring.capacity / 4
+            is_due: self.used.load(Relaxed) > self.byte_log.ring.capacity / 4
                 || self.index.held() > self.most_held
                 || self.period.is_over(),
             forced: 0,
@@ -422,8 +415,8 @@ impl Scheme for Shortcut {
     fn close(&self) -> Result<()> {
         let mut log = self.log.lock();
         self.checkpoint_all(&mut log)?;
-        self.area.wipe(log.reached)?;
-        self.area.write_log_state(true)
+        self.byte_log.wipe(log.reached)?;
+        self.byte_log.write_log_state(true)
     }
 }
 
@@ -436,7 +429,7 @@ enum Part {
 
 impl Shortcut {
     fn pmem(&self) -> &dyn Pmem {
-        &*self.area.ring.pmem
+        &*self.byte_log.ring.pmem
     }
 
     fn commit_as(&self, log: &mut Log, record: &mut Record, txn: &Snapshot) -> Result<()> {
@@ -504,10 +497,13 @@ impl Shortcut {
         time: (u64, u32),
     ) -> Result<()> {
         let (at, sequence) = (log.head, log.sequence);
-        let seed = self.area.ring.seed(&self.uuid, self.epoch, at, sequence);
+        let seed = self
+            .byte_log
+            .ring
+            .seed(&self.uuid, self.epoch, at, sequence);
         let state = if self.by_paper { PENDING } else { COMMIT };
         if self.by_paper {
-            self.area
+            self.byte_log
                 .write_state(at, state_word(PENDING, sequence), Cause::Log)?;
         }
         let mut body = Dirty::in_memory(self.pmem());
@@ -516,13 +512,13 @@ impl Shortcut {
         }
         let record = record.seal((self.epoch, sequence), seed, state, time);
         if is_planted(Bug::MissingRecordFlush) {
-            return self.area.ring.write(&mut body, at, record);
+            return self.byte_log.ring.write(&mut body, at, record);
         }
         if self.by_paper {
-            self.area.ring.write(&mut body, at, record)?;
+            self.byte_log.ring.write(&mut body, at, record)?;
             let word = state_word(COMMIT, sequence);
             let durable = body.submit()?.fence(Cause::Log)?;
-            self.area.write_commit(durable, at, word)?;
+            self.byte_log.write_commit(durable, at, word)?;
             if is_planted(Bug::EarlySwitch) {
                 let mut late = Dirty::in_memory(self.pmem());
                 self.write_in_place(&mut late, in_place)?;
@@ -530,7 +526,7 @@ impl Shortcut {
             }
             Ok(())
         } else {
-            self.area.ring.write_covering_commit(body, at, record)
+            self.byte_log.ring.write_covering_commit(body, at, record)
         }
     }
 
@@ -554,7 +550,7 @@ impl Shortcut {
         log.transactions.push((log.head, log.sequence));
         log.head += len;
         log.sequence = log.sequence.next();
-        log.reached = log.reached.max(log.head.min(self.area.ring.capacity));
+        log.reached = log.reached.max(log.head.min(self.byte_log.ring.capacity));
         self.used.store(log.head - log.tail, Relaxed);
         self.period.note_commit();
         let mut index = self.index.write();
@@ -564,7 +560,7 @@ impl Shortcut {
                 Part::Whole => Ranges::whole(self.block_size),
                 Part::Ranges(_, ranges) => ranges,
             };
-            let new = || Version::new(block.class);
+            let new = || PartialVersion::new(block.class);
             index.change_or_insert(block.home, new, |version| {
                 version.class = block.class;
                 version.update(&block.content, &ranges);
@@ -576,14 +572,14 @@ impl Shortcut {
     }
 
     fn make_room(&self, log: &mut Log, needed: u64) -> Result<()> {
-        if needed > self.area.ring.capacity {
+        if needed > self.byte_log.ring.capacity {
             let why = format!(
                 "a transaction of {needed} bytes does not fit into its {} bytes",
-                self.area.ring.capacity
+                self.byte_log.ring.capacity
             );
             return Err(SchemeError::Unusable(why));
         }
-        if log.head + needed - log.tail > self.area.ring.capacity {
+        if log.head + needed - log.tail > self.byte_log.ring.capacity {
             self.checkpoint_all(log)?;
         }
         Ok(())
@@ -591,7 +587,7 @@ impl Shortcut {
 
     fn tail(&self, log: &Log) -> Tail {
         Tail {
-            line: self.area.ring.line(log.head),
+            line: self.byte_log.ring.line(log.head),
             sequence: log.sequence,
         }
     }
@@ -615,11 +611,12 @@ impl Shortcut {
         if self.by_paper {
             for &(at, sequence) in &log.transactions {
                 let word = state_word(CHECKPOINT, sequence);
-                self.area.write_state(at, word, Cause::Checkpoint)?;
+                self.byte_log.write_state(at, word, Cause::Checkpoint)?;
             }
         }
         if !is_planted(Bug::LateTail) {
-            self.area.write_tail(self.tail(log), Cause::Checkpoint)?;
+            self.byte_log
+                .write_tail(self.tail(log), Cause::Checkpoint)?;
         }
         log.transactions.clear();
         log.tail = log.head;
@@ -629,7 +626,7 @@ impl Shortcut {
         Ok(())
     }
 
-    fn write_home(&self, home: BlockNo, version: &Version) -> Result<()> {
+    fn write_home(&self, home: BlockNo, version: &PartialVersion) -> Result<()> {
         let base = home.0 * usize_as_u64(self.block_size);
         let tag = Tag::new(version.class, Cause::Checkpoint);
         for (start, part) in version.parts() {

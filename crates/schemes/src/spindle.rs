@@ -52,7 +52,7 @@ use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::{
-    self, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving, State,
+    self, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving, State,
 };
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
@@ -389,7 +389,7 @@ fn tail(at: u16) -> RingEnd {
 }
 
 /// The newest transaction in a region.
-fn newest(region: &Region) -> Result<Tid> {
+fn newest(region: &CacheRegion) -> Result<Tid> {
     Ok(region.end(HEAD_OFFSET)?.sequence)
 }
 

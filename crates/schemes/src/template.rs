@@ -24,7 +24,7 @@ use stetfs_media::{BlockRef, Cause, Class, Dirty, Tag};
 
 use crate::mapped_log::{self, Entry, FIRST, Map, MappedLog, content_crc};
 use crate::parts::home::{Write, write_home};
-use crate::parts::index::{Index, Version};
+use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs, Parts,
@@ -87,7 +87,7 @@ struct Logged {
     content: BlockRef,
 }
 
-impl Version for Logged {}
+impl Indexed for Logged {}
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;

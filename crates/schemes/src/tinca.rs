@@ -39,7 +39,7 @@ use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::{
-    self, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Region, Serving,
+    self, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving,
 };
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
@@ -237,7 +237,7 @@ fn state(slot: u32, before: Option<Pinned>) -> EntryState {
 }
 
 /// The newest transaction in a region.
-fn newest(region: &Region) -> Result<Tid> {
+fn newest(region: &CacheRegion) -> Result<Tid> {
     Ok(region.end(TAIL_OFFSET)?.sequence)
 }
 

@@ -56,7 +56,7 @@ use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
 use super::nvm::{
-    self, Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Region, Serving, State,
+    self, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Serving, State,
 };
 use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
@@ -474,7 +474,7 @@ impl Ubj {
 }
 
 /// The newest transaction in a region.
-fn newest(region: &Region) -> Result<Tid> {
+fn newest(region: &CacheRegion) -> Result<Tid> {
     Ok(region.end(HEAD_OFFSET)?.sequence)
 }
 

@@ -9,13 +9,13 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Cause, Class};
 
 use super::region::{Flight, TagWord};
-use super::{Dj, Version};
+use super::{DeltaVersion, Dj};
 use crate::parts::home::{Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::Result;
 
 /// A block that a checkpoint writes home.
-struct Due {
+struct DueTagged {
     home: BlockNo,
     class: Class,
     content: BlockRef,
@@ -24,8 +24,8 @@ struct Due {
     rests_on_home: bool,
 }
 
-impl Due {
-    fn of(home: BlockNo, version: &Version) -> Self {
+impl DueTagged {
+    fn of(home: BlockNo, version: &DeltaVersion) -> Self {
         Self {
             home,
             class: version.class,
@@ -69,7 +69,7 @@ impl Dj {
             let index = self.index.read();
             let (mut due, mut resting) = (Vec::new(), 0);
             for home in homes {
-                let found = index.get(home).map(|version| Due::of(*home, version));
+                let found = index.get(home).map(|version| DueTagged::of(*home, version));
                 resting += u32::from(found.as_ref().is_some_and(|due| due.rests_on_home));
                 if resting > self.region.geometry.in_flight {
                     break;
@@ -79,9 +79,9 @@ impl Dj {
             }
             due
         };
-        let due: Vec<Due> = self.in_flight.take_off(find, |due| due.home);
+        let due: Vec<DueTagged> = self.busy_homes.occupy(find, |due| due.home);
         let landed = self.land(&due, has_begun);
-        self.in_flight.land();
+        self.busy_homes.release();
         landed?;
         self.are_home(&due);
         Ok(taken)
@@ -90,7 +90,7 @@ impl Dj {
     /// Writes blocks home, durably, and says so in their tags. A cut at any moment leaves each with
     /// a version that a replay can start from. The first batch of a checkpoint has its number with
     /// it: a sector for each of many small batches would be most of what they cost.
-    fn land(&self, due: &[Due], has_begun: &mut bool) -> Result<()> {
+    fn land(&self, due: &[DueTagged], has_begun: &mut bool) -> Result<()> {
         if due.is_empty() {
             return Ok(());
         }
@@ -130,7 +130,7 @@ impl Dj {
     }
 
     /// These versions are home.
-    fn are_home(&self, due: &[Due]) {
+    fn are_home(&self, due: &[DueTagged]) {
         let mut log = self.log.lock();
         let mut index = self.index.write();
         for due in due {

@@ -9,7 +9,7 @@ use stetfs_media::{Block, BlockRef, Cause, Tag};
 
 use super::ABOUT;
 use crate::delta::{COMPRESSORS, Compressor, difference};
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use stetfs_scheme::{LoggedBlock, OptionAbout, Result, SchemeOptions};
 
 pub(super) static THRESHOLD: OptionAbout = OptionAbout {
@@ -107,7 +107,7 @@ impl Draft {
         &mut self,
         place: &Place,
         rule: &Rule,
-        area: &Area,
+        area: &JournalArea,
         logged: &[&LoggedBlock],
         revoked: &[BlockNo],
     ) {

@@ -18,10 +18,10 @@ use stetfs_format::{BlockNo, Tid};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
-use super::region::{Region, TagWord};
-use super::{Dj, Logged, Version};
+use super::region::{DeltaRegion, TagWord};
+use super::{DeltaVersion, Dj, Logged};
 use crate::delta;
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};
 use crate::parts::owner::Look;
 use crate::parts::scan::{Ends, Seen, scan};
@@ -157,7 +157,7 @@ impl Dj {
             for tid in &pending.transactions {
                 log.transaction(*tid).needed += 1;
             }
-            let version = Version {
+            let version = DeltaVersion {
                 class: Class::Data,
                 content: left.content(*home, pending, &self.area)?,
                 tag: pending.tag,
@@ -171,7 +171,7 @@ impl Dj {
 }
 
 /// A transaction in the region.
-struct Found {
+struct DeltaTransaction {
     sequence: Tid,
     /// Where it begins and the next one would.
     at: u64,
@@ -181,7 +181,7 @@ struct Found {
     record: Vec<u8>,
 }
 
-impl Found {
+impl DeltaTransaction {
     fn tag(&self, n: usize) -> TagWord {
         TagWord {
             at: self.at + usize_as_u64(Record::tag_at(n)),
@@ -203,7 +203,7 @@ struct Pending {
 
 /// What was found.
 struct Left {
-    transactions: Vec<Found>,
+    transactions: Vec<DeltaTransaction>,
     pending: HashMap<BlockNo, Pending>,
     /// Blocks in flight that nobody freed, each with the tag of its version.
     kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
@@ -213,7 +213,13 @@ struct Left {
 }
 
 /// Reads what is in the region, from the position `at` and the number `sequence` on.
-fn read(region: &Region, area: &Area, blocks: u64, at: u64, sequence: Tid) -> Result<Left> {
+fn read(
+    region: &DeltaRegion,
+    area: &JournalArea,
+    blocks: u64,
+    at: u64,
+    sequence: Tid,
+) -> Result<Left> {
     let transactions = transactions(region, at, sequence)?;
     let committed = region.committed()?;
     let mut left = Left {
@@ -281,7 +287,7 @@ pub(super) struct Contents {
 
 impl Look for Contents {
     fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid> {
-        let region = Region::new(self.pmem.clone(), self.block_size, header)?;
+        let region = DeltaRegion::new(self.pmem.clone(), self.block_size, header)?;
         let (at, first) = (region.checked_position(state.tail)?, state.tail.sequence);
         let found = transactions(&region, at, first)?;
         let before = Tid(first.0.wrapping_sub(1));
@@ -295,7 +301,7 @@ impl Look for Contents {
 }
 
 /// Takes the blocks in flight, and leaves out of what is pending what they have.
-fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
+fn keep_what_counts(region: &DeltaRegion, left: &mut Left) -> Result<()> {
     for (entry, content) in region.kept()? {
         if !is_content(&content, entry.checksum) {
             KEPT_DAMAGED.met();
@@ -306,7 +312,7 @@ fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
             .transactions
             .iter()
             .filter(|found| found.sequence.is_after(entry.sequence));
-        let is_freed = |found: &Found| {
+        let is_freed = |found: &DeltaTransaction| {
             let revokes =
                 |tag: &BlockTag| tag.home == entry.home && tag.flags.contains(TagFlags::REVOKE);
             found.tags.iter().any(revokes)
@@ -347,7 +353,7 @@ fn keep_what_counts(region: &Region, left: &mut Left) -> Result<()> {
 impl Left {
     /// The newest content of a pending block, by the device's journal, home, and what is in the
     /// region.
-    fn content(&self, home: BlockNo, pending: &Pending, area: &Area) -> Result<BlockRef> {
+    fn content(&self, home: BlockNo, pending: &Pending, area: &JournalArea) -> Result<BlockRef> {
         let size = area.block_size;
         let mut content = Block::zeroed(size);
         let bytes = content.bytes_mut();
@@ -403,7 +409,7 @@ impl Left {
 }
 
 /// All transactions that count.
-fn transactions(region: &Region, at: u64, sequence: Tid) -> Result<Vec<Found>> {
+fn transactions(region: &DeltaRegion, at: u64, sequence: Tid) -> Result<Vec<DeltaTransaction>> {
     let end = at + region.ring.capacity;
     let look = |at, sequence| look(region, at, sequence, end);
     let (found, _) = scan(at, sequence, &ENDS, look, |_, next, sequence| match next {
@@ -420,7 +426,12 @@ fn transactions(region: &Region, at: u64, sequence: Tid) -> Result<Vec<Found>> {
 }
 
 /// The transaction with that number at position `at` of a ring that meets its beginning at `end`.
-fn look(region: &Region, at: u64, sequence: Tid, end: u64) -> Result<Seen<u64, Found>> {
+fn look(
+    region: &DeltaRegion,
+    at: u64,
+    sequence: Tid,
+    end: u64,
+) -> Result<Seen<u64, DeltaTransaction>> {
     let left = end.saturating_sub(at);
     let mut descriptor = [0; DESCRIPTOR_SIZE];
     if left < usize_as_u64(DESCRIPTOR_SIZE + COMMIT_SIZE) {
@@ -448,7 +459,7 @@ fn look(region: &Region, at: u64, sequence: Tid, end: u64) -> Result<Seen<u64, F
             format!("transaction {sequence} in its region is damaged, and there are later ones");
         return Ok(Seen::Damaged(SchemeError::Unusable(why), Some(next)));
     }
-    let found = Found {
+    let found = DeltaTransaction {
         sequence,
         at,
         end: next,

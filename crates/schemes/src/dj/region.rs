@@ -38,7 +38,7 @@ pub(super) struct TagWord {
     pub(super) word: u64,
 }
 
-pub(super) struct Region {
+pub(super) struct DeltaRegion {
     pub(super) ring: Ring,
     pub(super) geometry: RegionGeometry,
     uuid: [u8; 16],
@@ -51,7 +51,7 @@ pub(super) struct Region {
 /// The flag in a tag's first word.
 const HOME: u64 = u32_as_u64(u16_as_u32(TagFlags::HOME.bits())) << HOME_BITS;
 
-impl Region {
+impl DeltaRegion {
     pub(super) fn new(
         pmem: Arc<dyn Pmem>,
         block_size: usize,

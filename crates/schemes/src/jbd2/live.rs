@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{BlockRef, Class};
 
-use crate::parts::index::{self, Index};
+use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_sync::Mutex;
 
@@ -26,7 +26,7 @@ pub(super) struct Logged {
 }
 
 /// The newest committed version of a block.
-struct Version {
+struct LiveVersion {
     sequence: Tid,
     class: Class,
     /// `None` once it is home.
@@ -35,7 +35,7 @@ struct Version {
     at: Option<u32>,
 }
 
-impl index::Version for Version {
+impl Indexed for LiveVersion {
     fn is_held(&self) -> bool {
         self.content.is_some()
     }
@@ -65,11 +65,11 @@ pub(super) struct Span {
 
 pub(super) struct Live {
     pub(super) span: Mutex<Span>,
-    index: Index<Version>,
+    index: Index<LiveVersion>,
 }
 
 /// A block that a checkpoint writes home.
-pub(super) struct Due {
+pub(super) struct DueLogged {
     pub(super) home: BlockNo,
     pub(super) class: Class,
     pub(super) content: BlockRef,
@@ -114,7 +114,7 @@ impl Live {
     ) {
         let mut index = self.index.write();
         for block in versions {
-            let version = Version {
+            let version = LiveVersion {
                 sequence: logged.sequence,
                 class: block.class,
                 content: Some(block.content),
@@ -141,13 +141,13 @@ impl Live {
 
     /// What must be written home so that the first `n` transactions can leave the log: the newest
     /// version of each of their blocks, unless a later transaction logged it again.
-    pub(super) fn due(&self, n: usize) -> Vec<Due> {
+    pub(super) fn due(&self, n: usize) -> Vec<DueLogged> {
         let span = self.span.lock();
         let index = self.index.read();
         let mut due = Vec::new();
         for logged in span.transactions.iter().take(n) {
             for &home in &logged.homes {
-                if let Some(Version {
+                if let Some(LiveVersion {
                     sequence,
                     class,
                     content: Some(content),
@@ -155,7 +155,7 @@ impl Live {
                 }) = index.get(&home)
                     && *sequence == logged.sequence
                 {
-                    due.push(Due {
+                    due.push(DueLogged {
                         home,
                         class: *class,
                         content: content.clone(),
@@ -169,7 +169,7 @@ impl Live {
     }
 
     /// These versions are durable at home.
-    pub(super) fn are_home(&self, due: &[Due]) {
+    pub(super) fn are_home(&self, due: &[DueLogged]) {
         let mut index = self.index.write();
         for block in due {
             index.change(&block.home, |version| {

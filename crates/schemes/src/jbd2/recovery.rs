@@ -16,7 +16,7 @@ use stetfs_media::{Block, BlockRef, Cause, Class};
 
 use super::Homeward;
 use super::record::Super;
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
@@ -79,7 +79,7 @@ const BATCH: usize = 1024;
 
 /// Reads the journal superblock, sets the log's bounds, recovers if that is needed and allowed.
 pub(super) fn recover(
-    area: &mut Area,
+    area: &mut JournalArea,
     args: &OpenArgs,
     homeward: &dyn Homeward,
 ) -> Result<(Super, RecoveryReport)> {
@@ -121,7 +121,7 @@ pub(super) fn recover(
 }
 
 fn replay(
-    area: &Area,
+    area: &JournalArea,
     args: &OpenArgs,
     homeward: &dyn Homeward,
     superblock: &mut Super,
@@ -194,7 +194,7 @@ fn replay(
 }
 
 /// A complete transaction in the log.
-struct Found {
+struct BlockTransaction {
     sequence: Tid,
     copies: Vec<Copy>,
     revoked: Vec<BlockNo>,
@@ -209,7 +209,7 @@ struct Copy {
 }
 
 /// The copies to be written, each block once, in ascending order.
-fn newest_copies(transactions: &[Found], report: &mut RecoveryReport) -> Vec<Copy> {
+fn newest_copies(transactions: &[BlockTransaction], report: &mut RecoveryReport) -> Vec<Copy> {
     let mut revoked: HashMap<BlockNo, Tid> = HashMap::new();
     for found in transactions {
         revoked.extend(found.revoked.iter().map(|&block| (block, found.sequence)));
@@ -234,13 +234,13 @@ fn newest_copies(transactions: &[Found], report: &mut RecoveryReport) -> Vec<Cop
 }
 
 struct Reader<'a> {
-    area: &'a Area,
+    area: &'a JournalArea,
     format: &'a LogFormat,
     is_async: bool,
 }
 
 impl Reader<'_> {
-    fn transactions(&self, start: u32, first: Tid) -> Result<Vec<Found>> {
+    fn transactions(&self, start: u32, first: Tid) -> Result<Vec<BlockTransaction>> {
         let mut left = self.area.capacity();
         let look = |at, sequence| self.transaction(at, sequence, &mut left);
         let ends = if self.is_async { &ASYNC_ENDS } else { &ENDS };
@@ -252,9 +252,14 @@ impl Reader<'_> {
 
     /// Reads the transaction that should begin at log block `at`; `left` blocks of the log were not
     /// looked at yet.
-    fn transaction(&self, mut at: u32, sequence: Tid, left: &mut u32) -> Result<Seen<u32, Found>> {
+    fn transaction(
+        &self,
+        mut at: u32,
+        sequence: Tid,
+        left: &mut u32,
+    ) -> Result<Seen<u32, BlockTransaction>> {
         let mut block = Block::zeroed(self.area.block_size);
-        let mut found = Found {
+        let mut found = BlockTransaction {
             sequence,
             copies: Vec::new(),
             revoked: Vec::new(),
@@ -312,7 +317,7 @@ impl Reader<'_> {
         &self,
         block: &[u8],
         mut at: u32,
-        found: &mut Found,
+        found: &mut BlockTransaction,
         left: &mut u32,
     ) -> Result<(), Corrupt> {
         let descriptor = DescriptorBlock::decode(block, self.format)?;
@@ -344,7 +349,7 @@ impl Reader<'_> {
     }
 
     /// With asynchronous commits the commit block may have become durable before the body.
-    fn check_body(&self, found: &Found) -> Result<Result<(), Corrupt>> {
+    fn check_body(&self, found: &BlockTransaction) -> Result<Result<(), Corrupt>> {
         if !self.is_async || self.format.checksum == ChecksumVersion::V1 {
             return Ok(Ok(()));
         }

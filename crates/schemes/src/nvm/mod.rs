@@ -34,9 +34,9 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
 
-pub(super) use self::region::Region;
+pub(super) use self::region::CacheRegion;
 pub(super) use self::scheme::{OnCache, Serving};
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use crate::parts::owner::{self, Claim, Look, Pair};
 use stetfs_scheme::{
     About, CacheStats, DataPromise, Goal, Held, Mark, OpenArgs, OptionAbout, RecoveryReport,
@@ -119,7 +119,7 @@ struct Rooms {
     entries: Vec<u32>,
     slots: [Vec<u32>; 2],
     /// What becomes free with the next fence.
-    limbo: Vec<Place>,
+    awaiting_fence: Vec<Place>,
     victims: [VecDeque<(u64, BlockNo)>; 2],
 }
 
@@ -177,7 +177,7 @@ struct Counters {
 
 pub(super) struct NvmCache {
     pub(super) pair: Pair,
-    pub(super) region: Region,
+    pub(super) region: CacheRegion,
     pub(super) dev: Arc<dyn BlockDev>,
     pub(super) block_size: usize,
     blocks: u64,
@@ -200,13 +200,13 @@ struct Contents<'a> {
     pmem: &'a Arc<dyn Pmem>,
     block_size: usize,
     plan: CachePlan,
-    newest: fn(&Region) -> Result<Tid>,
+    newest: fn(&CacheRegion) -> Result<Tid>,
 }
 
 impl Contents<'_> {
-    fn region(&self, header: &RegionHeader) -> Result<Region> {
-        let geometry = Region::divided(&**self.pmem, self.block_size, self.plan)?;
-        Ok(Region::new(self.pmem.clone(), geometry, header))
+    fn region(&self, header: &RegionHeader) -> Result<CacheRegion> {
+        let geometry = CacheRegion::divided(&**self.pmem, self.block_size, self.plan)?;
+        Ok(CacheRegion::new(self.pmem.clone(), geometry, header))
     }
 }
 
@@ -239,19 +239,12 @@ impl NvmCache {
         args: &OpenArgs,
         plan: CachePlan,
         evicts_clean_only: bool,
-        newest: fn(&Region) -> Result<Tid>,
+        newest: fn(&CacheRegion) -> Result<Tid>,
         recover: fn(&Self, bool) -> Result<T>,
     ) -> Result<(Self, Option<T>, RecoveryReport)> {
         let keeps = args.options.switch(about, &KEEP_CACHE)?;
-        if let Some(mode) = args.options.data {
-            let why = format!("there is no data={}: data is always journaled", mode.name());
-            return Err(SchemeError::Option {
-                scheme: about.name,
-                why,
-            });
-        }
         let pmem = owner::memory(about, args)?;
-        let area = Area::new(args.dev.clone(), args.block_size, args.log.clone());
+        let area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
         let look = Contents {
             pmem: &pmem,
             block_size: args.block_size,
@@ -261,8 +254,8 @@ impl NvmCache {
         let claim = owner::claim(about, args, &area, &pmem, &look)?;
         let (pair, region, is_left) = match claim {
             Claim::New(pair) => {
-                let geometry = Region::plan(&*pmem, args.block_size, plan)?;
-                let region = Region::new(pmem, geometry, &pair.header);
+                let geometry = CacheRegion::plan(&*pmem, args.block_size, plan)?;
+                let region = CacheRegion::new(pmem, geometry, &pair.header);
                 if args.writable {
                     let tail = Tail::from_word(0);
                     pair.begin(args.has_private_log, tail, Tid(0), || region.prepare())?;
@@ -270,8 +263,8 @@ impl NvmCache {
                 (pair, region, false)
             }
             Claim::Left(pair) => {
-                let geometry = Region::divided(&*pmem, args.block_size, plan)?;
-                let region = Region::new(pmem, geometry, &pair.header);
+                let geometry = CacheRegion::divided(&*pmem, args.block_size, plan)?;
+                let region = CacheRegion::new(pmem, geometry, &pair.header);
                 (pair, region, true)
             }
         };
@@ -588,7 +581,7 @@ impl NvmCache {
         }
         let tag = Tag::new(Class::Journal, Cause::Log);
         self.region.store_state(place.entry, None, tag)?;
-        self.rooms.lock().limbo.push(place);
+        self.rooms.lock().awaiting_fence.push(place);
         Ok(())
     }
 
@@ -617,7 +610,7 @@ impl NvmCache {
                 }
             }
             if !std::mem::replace(&mut is_settled, true) {
-                self.settle_limbo()?;
+                self.fence_and_free()?;
                 continue;
             }
             let pool = self.scarce(&want);
@@ -647,34 +640,34 @@ impl NvmCache {
         rooms.slots[self.pool_of(place.slot).index()].push(place.slot);
     }
 
-    fn end_limbo(&self, rooms: &mut Rooms) {
-        for place in std::mem::take(&mut rooms.limbo) {
+    fn free_awaiting(&self, rooms: &mut Rooms) {
+        for place in std::mem::take(&mut rooms.awaiting_fence) {
             self.give_back(rooms, place);
         }
     }
 
-    fn settle_limbo(&self) -> Result<()> {
+    fn fence_and_free(&self) -> Result<()> {
         let mut rooms = self.rooms.lock();
-        if !rooms.limbo.is_empty() {
+        if !rooms.awaiting_fence.is_empty() {
             self.region.fence(Cause::Log)?;
-            self.end_limbo(&mut rooms);
+            self.free_awaiting(&mut rooms);
         }
         Ok(())
     }
 
-    /// What was in limbo is free: a fence was made.
+    /// What awaited a fence is free: one was made.
     pub(super) fn after_fence(&self) {
         let mut rooms = self.rooms.lock();
-        self.end_limbo(&mut rooms);
+        self.free_awaiting(&mut rooms);
     }
 
-    /// A commit is durable. `freed` are places of the cache that nothing names any more, `limbo`
-    /// those of which that is true after the next fence.
+    /// A commit is durable. Nothing names the places `freed_slots` of the cache any more, nor those
+    /// `awaiting_fence` after the next fence.
     pub(super) fn finish(
         &self,
         changed: &[Changed],
         freed_slots: &[u32],
-        limbo: &[Place],
+        awaiting_fence: &[Place],
         revoked: &[BlockNo],
     ) {
         for block in changed {
@@ -714,7 +707,7 @@ impl NvmCache {
         for &slot in freed_slots {
             rooms.slots[self.pool_of(slot).index()].push(slot);
         }
-        rooms.limbo.extend(limbo);
+        rooms.awaiting_fence.extend(awaiting_fence);
     }
 
     /// A commit copied so many blocks that it could not change where they were.

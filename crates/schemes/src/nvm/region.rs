@@ -21,14 +21,14 @@ const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 /// Bytes that are zeroed or looked through at once.
 const PIECE: u64 = 1 << 20;
 
-pub(crate) struct Region {
+pub(crate) struct CacheRegion {
     pub(crate) pmem: Arc<dyn Pmem>,
     pub(crate) geometry: CacheGeometry,
     /// What checksums in it begin with.
     pub(crate) seed: u32,
 }
 
-impl Region {
+impl CacheRegion {
     pub(super) fn new(pmem: Arc<dyn Pmem>, geometry: CacheGeometry, header: &RegionHeader) -> Self {
         Self {
             pmem,

@@ -14,7 +14,7 @@ use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{Goal, Result};
 
 /// A block that goes home.
-struct Due {
+struct DueCached {
     home: BlockNo,
     class: Class,
     place: Place,
@@ -125,19 +125,19 @@ impl NvmCache {
                 self.pair.note_in_memory(Cause::Checkpoint)?;
             }
             // What an entry before one of these said must not outlive it.
-            self.settle_limbo()?;
+            self.fence_and_free()?;
             gone += self.are_home(&due, then)?;
         }
         Ok(gone)
     }
 
     /// A block with what is to be written home of it.
-    fn due(&self, home: BlockNo) -> Result<Option<Due>> {
+    fn due(&self, home: BlockNo) -> Result<Option<DueCached>> {
         let map = self.shard(home).map.read();
         let Some(cached) = map.get(&home).filter(|cached| !cached.pinned) else {
             return Ok(None);
         };
-        let mut due = Due {
+        let mut due = DueCached {
             home,
             class: cached.class,
             place: Place {
@@ -157,7 +157,7 @@ impl NvmCache {
     }
 
     /// Home has these, as far as nobody has changed them since. How many have gone.
-    fn are_home(&self, due: &[Due], then: Then) -> Result<usize> {
+    fn are_home(&self, due: &[DueCached], then: Then) -> Result<usize> {
         let mut gone = Vec::new();
         for due in due {
             let mut map = self.shard(due.home).map.write();
@@ -197,7 +197,7 @@ impl NvmCache {
     }
 
     /// That they are clean is durable, so they may be treated so.
-    fn are_clean(&self, due: &[Due]) {
+    fn are_clean(&self, due: &[DueCached]) {
         for due in due {
             let mut map = self.shard(due.home).map.write();
             if let Some(cached) = map.get_mut(&due.home)

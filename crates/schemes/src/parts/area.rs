@@ -12,7 +12,7 @@ use stetfs_media::{BlockDev, Cause, Class, Dirty, Durable, Tag};
 
 use stetfs_scheme::{LogExtent, Result, SchemeError};
 
-pub(crate) struct Area {
+pub(crate) struct JournalArea {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) block_size: usize,
     extents: Vec<LogExtent>,
@@ -25,7 +25,7 @@ pub(crate) struct Area {
 /// Where blocks lie together on the device, in bytes, and the blocks.
 type Together<'b, 'p> = (u64, &'b [(Tag, &'p [u8])]);
 
-impl Area {
+impl JournalArea {
     pub(crate) fn new(dev: Arc<dyn BlockDev>, block_size: usize, extents: Vec<LogExtent>) -> Self {
         Self {
             dev,

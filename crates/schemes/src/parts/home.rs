@@ -32,15 +32,15 @@ pub(crate) fn write_home(
 /// The homes that a checkpoint is writing: data of a commit must not get there meanwhile, since the
 /// block may have been metadata, freed since the checkpoint began to write it.
 #[derive(Default)]
-pub(crate) struct InFlight {
+pub(crate) struct BusyHomes {
     homes: Mutex<HashSet<BlockNo>>,
-    landed: Condvar,
+    released: Condvar,
 }
 
-impl InFlight {
-    /// Lets what `find` finds take off. Both at once: a block that is freed and gets data meanwhile
-    /// is no longer found, or seen to be in flight.
-    pub(crate) fn take_off<D>(
+impl BusyHomes {
+    /// Occupies the homes of what `find` finds. Both at once: a block that is freed and gets data
+    /// meanwhile is no longer found, or its home is seen to be busy.
+    pub(crate) fn occupy<D>(
         &self,
         find: impl FnOnce() -> Vec<D>,
         home: impl Fn(&D) -> BlockNo,
@@ -51,10 +51,10 @@ impl InFlight {
         due
     }
 
-    /// Nothing is in flight any more, written or not.
-    pub(crate) fn land(&self) {
+    /// No home is busy any more, written or not.
+    pub(crate) fn release(&self) {
         self.homes.lock().clear();
-        self.landed.notify_all();
+        self.released.notify_all();
     }
 
     /// Writes a commit's data home, as a part of a body that is flushed before anything vouches for
@@ -71,7 +71,7 @@ impl InFlight {
         {
             let mut homes = self.homes.lock();
             while !homes.is_empty() && data.iter().any(|b| homes.contains(&b.home)) {
-                homes = self.landed.wait(homes);
+                homes = self.released.wait(homes);
             }
         }
         let writes = data.iter().map(|b| Write {

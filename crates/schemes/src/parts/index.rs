@@ -8,8 +8,8 @@ use stetfs_format::BlockNo;
 use stetfs_format::width::usize_as_u64;
 use stetfs_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// A version, as it is known in memory.
-pub(crate) trait Version {
+/// What an index has of a block: its newest version, as it is known in memory.
+pub(crate) trait Indexed {
     /// Home has not got it. A version that is home may still be listed, for the sake of what the
     /// log has of it.
     fn is_held(&self) -> bool {
@@ -42,7 +42,7 @@ impl<V> Default for Index<V> {
     }
 }
 
-impl<V: Version> Index<V> {
+impl<V: Indexed> Index<V> {
     /// Blocks that are held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
@@ -100,7 +100,7 @@ pub(crate) struct Changing<'a, V> {
     held: &'a AtomicUsize,
 }
 
-impl<V: Version> Changing<'_, V> {
+impl<V: Indexed> Changing<'_, V> {
     /// Gives a block another version, which is held; the one before.
     pub(crate) fn insert(&mut self, block: BlockNo, version: V) -> Option<V> {
         let before = self.versions.map.insert(block, version);

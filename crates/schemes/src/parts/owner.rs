@@ -27,7 +27,7 @@ use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{Corrupt, Tid};
 use stetfs_media::{BlockDev, Cause, Class, Pmem, Tag};
 
-use crate::parts::area::Area;
+use crate::parts::area::JournalArea;
 use stetfs_scheme::{About, OpenArgs, Remnant, Result, SchemeError, remnants};
 use stetfs_sync::Mutex;
 
@@ -105,13 +105,13 @@ pub(crate) fn memory(about: &About, args: &OpenArgs) -> Result<Arc<dyn Pmem>> {
 pub(crate) fn claim(
     about: &'static About,
     args: &OpenArgs,
-    area: &Area,
+    area: &JournalArea,
     pmem: &Arc<dyn Pmem>,
     look: &dyn Look,
 ) -> Result<Claim> {
     let unusable = |why: String| Err(SchemeError::Nvm(why));
     let shown = pmem.describe();
-    let found = Found::read(&**pmem)?;
+    let found = MemoryFound::read(&**pmem)?;
     let mut raw = vec![0; args.block_size];
     if args.log.is_empty() {
         let why = "the volume has no journal to remember the memory in".to_owned();
@@ -136,8 +136,8 @@ pub(crate) fn claim(
         return Ok(Claim::New(Pair::new(about, args, area, pmem, ours)?));
     };
     let (header, state) = match found {
-        Found::Region(header, state) => (header, state),
-        Found::Damaged(why) => {
+        MemoryFound::Region(header, state) => (header, state),
+        MemoryFound::Damaged(why) => {
             DAMAGED.met();
             return Err(why.into());
         }
@@ -195,7 +195,7 @@ fn check_usable(
     about: &About,
     args: &OpenArgs,
     pmem: &dyn Pmem,
-    found: &Found,
+    found: &MemoryFound,
     ours: Option<&VolumeRecord>,
     look: &dyn Look,
 ) -> Result<()> {
@@ -218,16 +218,16 @@ fn check_usable(
         Ok(())
     };
     match found {
-        Found::Making => usable(&BLANK),
-        Found::Nothing if is_zero(pmem)? => usable(&BLANK),
-        Found::Nothing => may_overwrite("is not empty, and holds no region of stetfs's"),
-        Found::Damaged(why) => may_overwrite(&format!("holds a damaged region ({why})")),
-        Found::Older(header) if header.is_closed && header.uuid == args.uuid => usable(&SHUT),
-        Found::Older(_) => {
+        MemoryFound::Making => usable(&BLANK),
+        MemoryFound::Nothing if is_zero(pmem)? => usable(&BLANK),
+        MemoryFound::Nothing => may_overwrite("is not empty, and holds no region of stetfs's"),
+        MemoryFound::Damaged(why) => may_overwrite(&format!("holds a damaged region ({why})")),
+        MemoryFound::Older(header) if header.is_closed && header.uuid == args.uuid => usable(&SHUT),
+        MemoryFound::Older(_) => {
             OPEN_FULL.met();
             Err(Corrupt::NvmPairVersion(1).into())
         }
-        Found::Region(header, state) => {
+        MemoryFound::Region(header, state) => {
             let is_ours = header.uuid == args.uuid;
             let holds_any = || match (is_ours && header.scheme == about.name, ours) {
                 (false, _) => Ok(true),
@@ -255,7 +255,7 @@ fn check_usable(
 }
 
 /// What some memory is.
-enum Found {
+enum MemoryFound {
     Region(RegionHeader, RegionState),
     /// One that is being made.
     Making,
@@ -266,7 +266,7 @@ enum Found {
     Nothing,
 }
 
-impl Found {
+impl MemoryFound {
     fn read(pmem: &dyn Pmem) -> Result<Self> {
         let mut raw = [0; LogHeader::SIZE];
         if pmem.size() < STATE_OFFSETS[1] + usize_as_u64(RegionState::SIZE) {
@@ -348,7 +348,7 @@ impl Pair {
     fn new(
         about: &About,
         args: &OpenArgs,
-        area: &Area,
+        area: &JournalArea,
         pmem: &Arc<dyn Pmem>,
         before: Option<VolumeRecord>,
     ) -> Result<Self> {
@@ -380,7 +380,7 @@ impl Pair {
 
     fn left(
         args: &OpenArgs,
-        area: &Area,
+        area: &JournalArea,
         pmem: &Arc<dyn Pmem>,
         header: RegionHeader,
         region: RegionState,

@@ -18,7 +18,7 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, Cause, Class, Tag};
 
 use super::ABOUT;
-use super::area::Area;
+use super::byte_log::ByteLog;
 use super::record::{Change, changes};
 use crate::parts::owner::new_epoch;
 use crate::parts::scan::{Ends, Seen, scan};
@@ -73,20 +73,20 @@ pub(super) struct Start {
 }
 
 /// A transaction in the log.
-struct Found {
+struct ByteTransaction {
     at: u64,
     record: Vec<u8>,
     chunks: u32,
     sequence: Tid,
 }
 
-pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryReport)> {
-    let header = LogHeader::decode(&area.read_header()?);
+pub(super) fn recover(byte_log: &ByteLog, args: &OpenArgs) -> Result<(Start, RecoveryReport)> {
+    let header = LogHeader::decode(&byte_log.read_header()?);
     let mut report = RecoveryReport::default();
     if !args.has_private_log {
         UNMARKED.met();
         let epoch = header.map_or_else(|_| new_epoch(), |h| h.epoch.wrapping_add(1));
-        return Ok((begin(area, args, epoch)?, report));
+        return Ok((begin(byte_log, args, epoch)?, report));
     }
     let header = header.inspect_err(|_| NOT_OURS.met())?;
     if header.uuid != args.uuid {
@@ -104,7 +104,7 @@ pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryRe
     }
     if header.is_closed {
         CLOSED.met();
-        return Ok((reopen(area, args, &header)?, report));
+        return Ok((reopen(byte_log, args, &header)?, report));
     }
     report.was_needed = true;
     if !args.writable {
@@ -113,12 +113,12 @@ pub(super) fn recover(area: &Area, args: &OpenArgs) -> Result<(Start, RecoveryRe
             "it must be replayed, which needs a writable volume".to_owned(),
         ));
     }
-    let start = replay(area, args, &header, &mut report)?;
+    let start = replay(byte_log, args, &header, &mut report)?;
     Ok((start, report))
 }
 
 /// An empty log.
-fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
+fn begin(byte_log: &ByteLog, args: &OpenArgs, epoch: u64) -> Result<Start> {
     let start = Start {
         epoch,
         at: 0,
@@ -126,7 +126,7 @@ fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
         was_used: false,
     };
     if args.writable {
-        area.write_header(&LogHeader {
+        byte_log.write_header(&LogHeader {
             scheme: ABOUT.name.to_owned(),
             uuid: args.uuid,
             epoch,
@@ -142,40 +142,40 @@ fn begin(area: &Area, args: &OpenArgs, epoch: u64) -> Result<Start> {
 
 /// A log that was closed by an unmount of which the end is missing. Its header must not be made
 /// anew: while the volume has the mark, no word of it may be torn from the others.
-fn reopen(area: &Area, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
+fn reopen(byte_log: &ByteLog, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
     if args.writable {
-        area.write_log_state(false)?;
+        byte_log.write_log_state(false)?;
     }
     Ok(Start {
         epoch: header.epoch,
-        at: tail_of(area, header)?,
+        at: tail_of(byte_log, header)?,
         sequence: header.tail.sequence,
         was_used: true,
     })
 }
 
 /// The position where the log begins.
-fn tail_of(area: &Area, header: &LogHeader) -> Result<u64> {
+fn tail_of(byte_log: &ByteLog, header: &LogHeader) -> Result<u64> {
     let at = u64::from(header.tail.line) * LINE;
-    if at >= area.ring.capacity {
-        let why = format!("its log begins at byte {at} of {}", area.ring.capacity);
+    if at >= byte_log.ring.capacity {
+        let why = format!("its log begins at byte {at} of {}", byte_log.ring.capacity);
         return Err(SchemeError::Unusable(why));
     }
     Ok(at)
 }
 
 fn replay(
-    area: &Area,
+    byte_log: &ByteLog,
     args: &OpenArgs,
     header: &LogHeader,
     report: &mut RecoveryReport,
 ) -> Result<Start> {
-    let begin = tail_of(area, header)?;
+    let begin = tail_of(byte_log, header)?;
     let reader = Reader {
-        area,
+        byte_log,
         args,
         epoch: header.epoch,
-        end: begin + area.ring.capacity,
+        end: begin + byte_log.ring.capacity,
     };
     let (mut found, mut at) = scan(
         begin,
@@ -204,23 +204,23 @@ fn replay(
         report.sequences = Some((first.sequence.0, last.sequence.0));
         report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
     }
-    apply(area, args, &found, report)?;
+    apply(byte_log, args, &found, report)?;
     let start = Start {
         epoch: header.epoch,
-        at: at % area.ring.capacity,
+        at: at % byte_log.ring.capacity,
         sequence: next.next(),
         was_used: true,
     };
     let tail = Tail {
-        line: area.ring.line(at),
+        line: byte_log.ring.line(at),
         sequence: start.sequence,
     };
-    area.write_tail(tail, Cause::Recovery)?;
+    byte_log.write_tail(tail, Cause::Recovery)?;
     Ok(start)
 }
 
 struct Reader<'a> {
-    area: &'a Area,
+    byte_log: &'a ByteLog,
     args: &'a OpenArgs,
     epoch: u64,
     /// The position where the ring meets its beginning.
@@ -229,13 +229,13 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// The transaction with that number at `at`, if its header is plausible.
-    fn look(&self, at: u64, sequence: Tid) -> Result<Seen<u64, Found>> {
+    fn look(&self, at: u64, sequence: Tid) -> Result<Seen<u64, ByteTransaction>> {
         let left = self.end.saturating_sub(at);
         if left < usize_as_u64(TRANSACTION_SIZE) {
             return Ok(Seen::Nothing);
         }
         let mut raw = [0; TRANSACTION_SIZE];
-        self.area.ring.read(at, &mut raw)?;
+        self.byte_log.ring.read(at, &mut raw)?;
         let (word, header) = Transaction::decode(&raw);
         let (state, its) = state_of(word);
         let counts = (state == COMMIT || state == CHECKPOINT)
@@ -247,10 +247,10 @@ impl Reader<'_> {
             return Ok(Seen::Nothing);
         }
         let mut record = vec![0; u64_as_usize(header.length)];
-        self.area.ring.read(at, &mut record)?;
+        self.byte_log.ring.read(at, &mut record)?;
         let next = at + header.length;
         let seed = self
-            .area
+            .byte_log
             .ring
             .seed(&self.args.uuid, self.epoch, at, sequence);
         let is_unchecked = is_planted(Bug::UncheckedReplay) || is_planted(Bug::StaleLap);
@@ -261,7 +261,7 @@ impl Reader<'_> {
             );
             return Ok(Seen::Damaged(SchemeError::Unusable(why), Some(next)));
         }
-        let found = Found {
+        let found = ByteTransaction {
             at,
             record,
             chunks: header.chunks,
@@ -271,7 +271,7 @@ impl Reader<'_> {
     }
 
     /// Whether each block that the transaction says was written in place is there.
-    fn is_in_place(&self, found: &Found) -> Result<bool> {
+    fn is_in_place(&self, found: &ByteTransaction) -> Result<bool> {
         if is_planted(Bug::UncheckedReplay) || is_planted(Bug::EarlySwitch) {
             return Ok(true);
         }
@@ -282,7 +282,7 @@ impl Reader<'_> {
                 check_block(self.args, block)?;
                 let at = block.0 * usize_as_u64(size);
                 let tag = Tag::new(Class::Data, Cause::Recovery);
-                self.area.ring.pmem.load(at, content.bytes_mut(), tag)?;
+                self.byte_log.ring.pmem.load(at, content.bytes_mut(), tag)?;
                 if crc64(0, content.bytes()) != crc {
                     return Ok(false);
                 }
@@ -305,7 +305,12 @@ fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
 }
 
 /// Writes what counts home, durably.
-fn apply(area: &Area, args: &OpenArgs, found: &[Found], report: &mut RecoveryReport) -> Result<()> {
+fn apply(
+    byte_log: &ByteLog,
+    args: &OpenArgs,
+    found: &[ByteTransaction],
+    report: &mut RecoveryReport,
+) -> Result<()> {
     let size = args.block_size;
     let mut all = Vec::with_capacity(found.len());
     let mut revoked: HashMap<BlockNo, usize> = HashMap::new();
@@ -336,13 +341,16 @@ fn apply(area: &Area, args: &OpenArgs, found: &[Found], report: &mut RecoveryRep
             report.blocks += 1;
             for (offset, bytes) in pieces {
                 let at = block.0 * usize_as_u64(size) + usize_as_u64(*offset);
-                area.ring.pmem.store(at, bytes, tag)?;
-                area.ring.pmem.flush(at, usize_as_u64(bytes.len()), tag)?;
+                byte_log.ring.pmem.store(at, bytes, tag)?;
+                byte_log
+                    .ring
+                    .pmem
+                    .flush(at, usize_as_u64(bytes.len()), tag)?;
             }
         }
     }
     if is_planted(Bug::MissingReplayFlush) {
         return Ok(());
     }
-    Ok(area.ring.pmem.fence(Cause::Recovery)?)
+    Ok(byte_log.ring.pmem.fence(Cause::Recovery)?)
 }

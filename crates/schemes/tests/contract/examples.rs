@@ -7,9 +7,9 @@ use stetfs_media::{Image, SimDev};
 use stetfs_scheme::{Opened, RecoveryReport, SchemeError};
 use stetfs_schemes::find;
 
-use crate::ground::{BLOCK, BLOCKS, Ground, LOG, Rng, UUID, World, transaction, volume};
+use crate::rig::{BLOCK, BLOCKS, LOG, Rig, Rng, UUID, World, transaction, volume};
 
-/// Log blocks of the two slots for roots, and the first place, of scheme `shadow` on this ground.
+/// Log blocks of the two slots for roots, and the first place, of scheme `shadow` on this rig.
 const SLOTS: [u64; 2] = [2, 3];
 const FIRST_PLACE: u64 = 4;
 
@@ -23,16 +23,16 @@ fn log_at(n: u64) -> u64 {
     block.0 * BLOCK as u64
 }
 
-fn ground(image: &Image) -> (Arc<SimDev>, Ground) {
+fn rig(image: &Image) -> (Arc<SimDev>, Rig) {
     let dev = Arc::new(SimDev::new(image.clone()));
-    (dev.clone(), Ground::on(dev))
+    (dev.clone(), Rig::on(dev))
 }
 
 /// What a mount leaves that ends without being closed, after each of so many commits: the media,
 /// and what was committed.
 fn left(scheme: &str, commits: u32) -> Vec<(Image, World)> {
-    let (dev, ground) = ground(&volume());
-    let opened = ground.open(find(scheme).expect("a scheme"), false);
+    let (dev, rig) = rig(&volume());
+    let opened = rig.open(find(scheme).expect("a scheme"), false);
     let opened = opened.expect("it opens");
     let (mut world, mut rng) = (World::new(), Rng(3));
     let mut commit = |tid| {
@@ -43,21 +43,21 @@ fn left(scheme: &str, commits: u32) -> Vec<(Image, World)> {
     (1..=commits).map(&mut commit).collect()
 }
 
-fn open(scheme: &str, ground: &Ground) -> stetfs_scheme::Result<Opened> {
-    ground.open(find(scheme).expect("a scheme"), true)
+fn open(scheme: &str, rig: &Rig) -> stetfs_scheme::Result<Opened> {
+    rig.open(find(scheme).expect("a scheme"), true)
 }
 
 /// Recovers; what is home then, and the report.
 fn recovered(scheme: &str, image: &Image, world: &World) -> (bool, RecoveryReport) {
-    let (_, ground) = ground(image);
-    let opened = open(scheme, &ground).expect("a recovery");
-    (ground.is_home(world), opened.report)
+    let (_, rig) = rig(image);
+    let opened = open(scheme, &rig).expect("a recovery");
+    (rig.is_home(world), opened.report)
 }
 
 /// That it is refused for this reason, and every byte is as it was.
 fn assert_refused(scheme: &str, image: &Image, why: &str) {
-    let (dev, ground) = ground(image);
-    let error = open(scheme, &ground).map(drop).expect_err(why).to_string();
+    let (dev, rig) = rig(image);
+    let error = open(scheme, &rig).map(drop).expect_err(why).to_string();
     assert!(error.contains(why), "{error}");
     assert!(
         dev.newest().to_bytes() == image.to_bytes(),
@@ -101,8 +101,8 @@ fn everything_that_is_named_gets_home() {
 fn without_the_mark_nothing_counts() {
     for scheme in ["template", "shadow"] {
         let (image, world) = left(scheme, 4).pop().expect("four");
-        let (dev, ground) = ground(&image);
-        let opened = ground.open(find(scheme).expect("a scheme"), false);
+        let (dev, rig) = rig(&image);
+        let opened = rig.open(find(scheme).expect("a scheme"), false);
         let report = opened.expect("it opens").report;
         assert!(!report.was_needed && report.transactions == 0, "{report:?}");
         // Nor after the power goes off before the first commit.
@@ -117,12 +117,12 @@ fn a_log_of_somebody_else_is_refused() {
         let (image, _) = left(scheme, 4).pop().expect("four");
         assert_refused(other, &image, &format!("was written by scheme {scheme}"));
         assert_refused(scheme, &damaged(&image, 1), "log header");
-        let (_, ground) = ground(&image);
-        let ground = Ground {
+        let (_, rig) = rig(&image);
+        let rig = Rig {
             uuid: [8; 16],
-            ..ground
+            ..rig
         };
-        let error = open(scheme, &ground).map(drop).expect_err("another volume");
+        let error = open(scheme, &rig).map(drop).expect_err("another volume");
         assert!(matches!(error, SchemeError::Unusable(_)), "{error}");
     }
 }

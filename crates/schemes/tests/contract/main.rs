@@ -8,7 +8,7 @@
 
 #[cfg(feature = "testing")]
 mod examples;
-mod ground;
+mod rig;
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
 use stetfs_media::sim::{CrashPoint, Keep};
 use stetfs_media::{BlockDev, SimDev};
 use stetfs_scheme::{
-    DataMode, DataPromise, Goal, Held, Mark, Opened, Registration, SchemeError, SchemeOptions,
-    Trial,
+    DataMode, DataPromise, Goal, Ground, Held, Mark, Opened, Registration, SchemeError,
+    SchemeOptions, Trial,
 };
 use stetfs_schemes::SCHEMES;
 
-use crate::ground::{BLOCK, Ground, LOG, Rng, World, transaction, volume};
+use crate::rig::{BLOCK, LOG, Rig, Rng, World, transaction, volume};
 
 /// Those that a plain device or plain memory is enough for.
 fn schemes() -> impl Iterator<Item = &'static Registration> {
@@ -30,7 +30,7 @@ fn schemes() -> impl Iterator<Item = &'static Registration> {
 }
 
 /// That each block is read as it is in the world, from the scheme or from home.
-fn assert_read(ground: &Ground, opened: &Opened, world: &World, what: &str) {
+fn assert_read(rig: &Rig, opened: &Opened, world: &World, what: &str) {
     let scheme = &opened.scheme;
     for (block, content) in world {
         let at = BlockNo(*block);
@@ -47,7 +47,7 @@ fn assert_read(ground: &Ground, opened: &Opened, world: &World, what: &str) {
                 );
             }
             Held::Home => assert!(
-                ground.home(*block)[..] == content[..],
+                rig.home(*block)[..] == content[..],
                 "{what}: block {block} is not held, and not home"
             ),
         }
@@ -59,10 +59,10 @@ fn what_was_committed_is_read_and_gets_home() {
     for scheme in schemes() {
         for seed in 0..8 {
             let name = scheme.about.name;
-            let (ground, mut rng) = (Ground::new(scheme.about), Rng(seed));
+            let (rig, mut rng) = (Rig::new(scheme.about), Rng(seed));
             let (mut world, mut tid) = (World::new(), 0);
             for mount in 0..3 {
-                let opened = ground.open(scheme, false).expect("it opens");
+                let opened = rig.open(scheme, false).expect("it opens");
                 let wants_base = opened.terms.wants.base;
                 assert!(!opened.report.was_needed, "{name}: it was closed");
                 for _ in 0..30 {
@@ -70,19 +70,19 @@ fn what_was_committed_is_read_and_gets_home() {
                     let what = format!("{name}, seed {seed}, mount {mount}, transaction {tid}");
                     let txn = transaction(tid, &mut world, &mut rng, wants_base);
                     opened.scheme.commit(&txn).expect("a commit");
-                    assert_read(&ground, &opened, &world, &what);
+                    assert_read(&rig, &opened, &world, &what);
                     if opened.scheme.backlog().is_due || rng.below(10) == 0 {
                         opened
                             .scheme
                             .checkpoint(Goal::Background)
                             .expect("a checkpoint");
-                        assert_read(&ground, &opened, &world, &what);
+                        assert_read(&rig, &opened, &world, &what);
                     }
                 }
                 opened.scheme.checkpoint(Goal::All).expect("a checkpoint");
-                assert!(ground.is_home(&world), "{name}, seed {seed}: Goal::All");
+                assert!(rig.is_home(&world), "{name}, seed {seed}: Goal::All");
                 opened.scheme.close().expect("closing");
-                assert!(ground.is_home(&world), "{name}, seed {seed}: closed");
+                assert!(rig.is_home(&world), "{name}, seed {seed}: closed");
             }
         }
     }
@@ -92,7 +92,7 @@ fn what_was_committed_is_read_and_gets_home() {
 fn what_it_does_not_have_is_refused() {
     use DataMode::{Journal, Ordered, Writeback};
     for scheme in schemes() {
-        let (ground, about) = (Ground::new(scheme.about), scheme.about);
+        let (rig, about) = (Rig::new(scheme.about), scheme.about);
         let missing = [Journal, Ordered, Writeback].map(Some);
         let missing = missing
             .into_iter()
@@ -101,7 +101,7 @@ fn what_it_does_not_have_is_refused() {
         let unknown = (None, vec![("nonsense".to_owned(), "on".to_owned())]);
         for (data, extra) in modes.chain([unknown]) {
             let what = format!("{}: {data:?} {extra:?}", about.name);
-            let error = ground.open_with(scheme, false, SchemeOptions { data, extra });
+            let error = rig.open_with(scheme, false, SchemeOptions { data, extra });
             let error = error.map(drop).expect_err(&what);
             assert!(
                 matches!(error, SchemeError::Option { .. }),
@@ -115,21 +115,21 @@ fn what_it_does_not_have_is_refused() {
 #[test]
 fn a_closed_log_means_nothing_to_jbd2() {
     for scheme in schemes().filter(|s| s.about.needs_journal_area && !s.about.is_jbd2) {
-        let (ground, mut rng) = (Ground::new(scheme.about), Rng(1));
+        let (rig, mut rng) = (Rig::new(scheme.about), Rng(1));
         let (mut world, name) = (World::new(), scheme.about.name);
-        let opened = ground.open(scheme, false).expect("it opens");
+        let opened = rig.open(scheme, false).expect("it opens");
         for tid in 1..40 {
             let txn = transaction(tid, &mut world, &mut rng, opened.terms.wants.base);
             opened.scheme.commit(&txn).expect("a commit");
         }
         opened.scheme.close().expect("closing");
-        let head = JournalSuperblock::decode(&ground.home(LOG[0].start.0), BLOCK);
+        let head = JournalSuperblock::decode(&rig.home(LOG[0].start.0), BLOCK);
         assert_eq!(head.expect("JBD2's superblock").start, 0, "{name}");
         let blocks = LOG
             .iter()
             .flat_map(|e| e.start.0..e.start.0 + u64::from(e.len));
         for block in blocks.skip(1) {
-            let is_record = ground.home(block).starts_with(&JBD2_MAGIC.to_be_bytes());
+            let is_record = rig.home(block).starts_with(&JBD2_MAGIC.to_be_bytes());
             assert!(
                 !is_record,
                 "{name}: block {block} looks like a record of JBD2"
@@ -143,7 +143,7 @@ fn a_closed_log_means_nothing_to_jbd2() {
 #[test]
 fn a_cut_leaves_whole_transactions() {
     for scheme in schemes().filter(|s| s.about.atomic) {
-        let on_a_device = |trial: &&Trial| trial.ground == stetfs_scheme::Ground::Block;
+        let on_a_device = |trial: &&Trial| trial.ground == Ground::Block;
         for trial in scheme.trials.iter().filter(on_a_device) {
             for seed in 0..4 {
                 cut(scheme, trial, seed);
@@ -154,8 +154,8 @@ fn a_cut_leaves_whole_transactions() {
 
 fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
     let (dev, mut rng) = (Arc::new(SimDev::new(volume())), Rng(seed));
-    let ground = Ground::on(dev.clone()).with(trial);
-    let opened = ground.open(scheme, false).expect("it opens");
+    let rig = Rig::on(dev.clone()).with(trial);
+    let opened = rig.open(scheme, false).expect("it opens");
     if opened.terms.promise != DataPromise::Atomic || opened.terms.relocates {
         // Then the model of this test has not all that may be left, or its transactions are not
         // those of a journal that relocates.
@@ -197,7 +197,7 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
                 again.cut_at(second);
                 let dev = again.clone() as Arc<dyn BlockDev>;
                 // It may or may not notice that the power is off.
-                drop(Ground::on(dev).with(trial).open(scheme, is_private));
+                drop(Rig::on(dev).with(trial).open(scheme, is_private));
                 let left = again
                     .crash_point()
                     .crash(&Keep::Random(at ^ second))
@@ -236,11 +236,11 @@ fn judge(
     allowed: &[World],
     what: &str,
 ) {
-    let ground = Ground::on(dev).with(trial);
-    let opened = ground.open(scheme, is_private);
+    let rig = Rig::on(dev).with(trial);
+    let opened = rig.open(scheme, is_private);
     let opened = opened.unwrap_or_else(|error| panic!("{what}: recovery: {error}"));
     opened.scheme.close().expect("closing");
-    let is_allowed = allowed.iter().any(|world| ground.is_home(world));
+    let is_allowed = allowed.iter().any(|world| rig.is_home(world));
     assert!(
         is_allowed,
         "{what}: neither of the allowed transactions is there"

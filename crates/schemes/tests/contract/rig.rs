@@ -72,7 +72,7 @@ pub(crate) fn volume() -> Image {
 }
 
 /// What a scheme is opened on.
-pub(crate) struct Ground {
+pub(crate) struct Rig {
     pub(crate) dev: Arc<dyn BlockDev>,
     pub(crate) nvm: Option<Arc<dyn Pmem>>,
     pub(crate) uuid: [u8; 16],
@@ -80,7 +80,7 @@ pub(crate) struct Ground {
     pub(crate) options: Option<SchemeOptions>,
 }
 
-impl Ground {
+impl Rig {
     pub(crate) fn new(about: &About) -> Self {
         let dev: Arc<dyn BlockDev> = match about.needs_pmem {
             true => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),

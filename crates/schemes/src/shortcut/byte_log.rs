@@ -19,13 +19,13 @@ use stetfs_scheme::{LogExtent, Result, SchemeError};
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
-pub(super) struct Area {
+pub(super) struct ByteLog {
     pub(super) ring: Ring,
     block_size: u64,
     header_at: u64,
 }
 
-impl Area {
+impl ByteLog {
     /// The smallest ring that is worth its name: 16 blocks.
     const LEAST_BLOCKS: u64 = 16;
 
@@ -159,9 +159,9 @@ mod tests {
             vec![extent(20, 2), extent(60, 38)],
         ] {
             let pmem = Arc::new(SimPmem::new(Image::new(128 << 10)));
-            let area = Area::new(pmem.clone(), 1024, &extents).expect("a log");
-            assert_eq!(area.ring.capacity, 38 * 1024);
-            let ring = &area.ring;
+            let byte_log = ByteLog::new(pmem.clone(), 1024, &extents).expect("a log");
+            assert_eq!(byte_log.ring.capacity, 38 * 1024);
+            let ring = &byte_log.ring;
             let bytes: Vec<u8> = (0..ring.capacity / 8 * 8)
                 .map(|i| (i % 251) as u8)
                 .collect();
