@@ -1,15 +1,16 @@
 //! Requests about contents and attributes: open, read, write, truncate, allocate, seek, copy.
 
 use rustix::io::Errno;
-use stetfs::{Attr, Caller, FallocateMode, Fs, OpenFlags, Whence, WriteFlags};
+use stetfs::{Attr, Caller, FallocateMode, OpenFlags, Whence, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
 
+use crate::Backend;
 use crate::aside::Pages;
 use crate::attr::{ROOT, inode, node, set_attr, statx};
 use crate::caller::{caller, caller_with_groups};
 use crate::errno::errno;
-use crate::fs::{Outcome, StetFs};
+use crate::fs::{FsServer, Outcome};
 use crate::opens::How;
 use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
@@ -68,7 +69,7 @@ fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     out
 }
 
-impl StetFs {
+impl<B: Backend> FsServer<B> {
     pub(crate) fn attributes(&self, ino: InodeNo) -> Outcome<Attr> {
         self.fs.getattr(ino).map_err(|e| errno(&e))
     }
@@ -381,7 +382,7 @@ fn is_of_times(to: &abi::SetAttrIn) -> bool {
 }
 
 /// The next data or hole.
-fn find(fs: &Fs, node: u64, from: &abi::LSeekIn) -> Outcome<abi::LSeekOut> {
+fn find(fs: &impl Backend, node: u64, from: &abi::LSeekIn) -> Outcome<abi::LSeekOut> {
     let whence = match from.whence {
         libc::SEEK_DATA => Whence::Data,
         libc::SEEK_HOLE => Whence::Hole,

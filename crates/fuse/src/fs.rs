@@ -1,8 +1,9 @@
-//! The server: each request of the kernel becomes one operation of the volume.
+//! The server: each request of the kernel becomes one operation of the file system behind it
+//! ([`Backend`]).
 //!
 //! This file is the list of requests and how each is answered; what they do is in `names.rs`,
 //! `files.rs`, `xattrs.rs` and `ioctl.rs`. Workers call in parallel; nothing here is locked, the
-//! core locks what it must.
+//! file system locks what it must.
 //!
 //! What the kernel is told about itself, in `agree` and with each answer, decides most of the
 //! speed:
@@ -28,10 +29,11 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::ser::SerializeMap;
-use stetfs::{Entry, Fs};
+use stetfs::Entry;
 use stetfs_format::InodeNo;
 use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
 
+use crate::Backend;
 use crate::aside::Aside;
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::caller::{caller, creator};
@@ -75,33 +77,33 @@ const CAPABILITIES: Capabilities = Capabilities::ASYNC_READ
 /// the server is gone.
 const WATCHED: Duration = Duration::from_secs(1);
 
-/// One mounted volume.
-pub(crate) struct StetFs {
-    pub(crate) fs: Fs,
+/// One mounted file system.
+pub(crate) struct FsServer<B> {
+    pub(crate) fs: B,
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) room: Arc<Room<B>>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) aside: Arc<Aside>,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     /// The user who runs the server.
     pub(crate) owner: u32,
-    closing: Arc<Closing>,
+    closing: Arc<Closing<B>>,
     image: PathBuf,
     dir: PathBuf,
     since: Instant,
     requests: Requests,
 }
 
-/// The end of the volume: when the kernel says so, or when the session is over, whichever comes
+/// The end of the file system: when the kernel says so, or when the session is over, whichever comes
 /// first.
-pub(crate) struct Closing {
-    fs: Fs,
+pub(crate) struct Closing<B> {
+    fs: B,
     closed: Mutex<Option<stetfs::Result<()>>>,
 }
 
-impl Closing {
-    pub(crate) fn new(fs: Fs) -> Self {
+impl<B: Backend> Closing<B> {
+    pub(crate) fn new(fs: B) -> Self {
         Self {
             fs,
             closed: Mutex::new(None),
@@ -142,16 +144,16 @@ struct About<'a> {
     requests: &'a Requests,
 }
 
-impl StetFs {
+impl<B: Backend> FsServer<B> {
     pub(crate) fn new(
-        fs: Fs,
+        fs: B,
         image: PathBuf,
         dir: PathBuf,
         options: FuseOptions,
-        closing: Arc<Closing>,
+        closing: Arc<Closing<B>>,
     ) -> Self {
         let room = Room::new(fs.clone());
-        fs.hold_removed();
+        fs.begin();
         Self {
             fs,
             options,
@@ -170,7 +172,7 @@ impl StetFs {
     }
 
     /// Who looks after the mount while it is served.
-    pub(crate) fn keeper(&self) -> Keeper {
+    pub(crate) fn keeper(&self) -> Keeper<B> {
         Keeper {
             fs: self.fs.clone(),
             commits: AtomicBool::new(false).into(),
@@ -393,15 +395,15 @@ fn largest_request(memory: u64, threads: usize) -> u32 {
         .min(MAX_REQUEST)
 }
 
-impl Server for StetFs {
+impl<B: Backend> Server for FsServer<B> {
     fn agree(&self, _offer: &Offer) -> Terms {
         let mut capabilities = CAPABILITIES;
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
-        capabilities.set(Capabilities::POSIX_ACL, self.fs.options().acl);
+        capabilities.set(Capabilities::POSIX_ACL, self.fs.has_acls());
         Terms {
             capabilities,
             readahead: self.options.readahead,
-            max_request: largest_request(self.fs.options().memory, self.options.threads),
+            max_request: largest_request(self.fs.memory(), self.options.threads),
             max_background: MAX_BACKGROUND,
             // The kernel makes timestamps too (writeback cache): they must be as coarse as what is
             // kept.

@@ -15,9 +15,10 @@ use stetfs::{Caller, Shutdown};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
+use crate::Backend;
 use crate::caller::caller;
 use crate::errno::errno;
-use crate::fs::{Outcome, StetFs};
+use crate::fs::{FsServer, Outcome};
 use crate::wire::abi::InHeader;
 
 const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
@@ -49,7 +50,7 @@ pub(crate) const SHUTDOWN: u32 = number(READ, b'X', 125, 4);
 /// The same with its mode (a `u32`: 0 default, 1 log flush, 2 no log flush).
 pub const SHUTDOWN_WITH_MODE: u32 = number(WRITE, b'X', 125, 4);
 
-impl StetFs {
+impl<B: Backend> FsServer<B> {
     /// Does what an ioctl asks for; the answer may be shorter than its number says, not longer.
     pub(crate) fn control_file(
         &self,

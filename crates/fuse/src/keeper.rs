@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use stetfs::Fs;
 use stetfs_format::InodeNo;
 
+use crate::Backend;
 use crate::aside::{Aside, Pages};
 use crate::attr::node;
 use crate::opens::Opens;
@@ -21,12 +21,12 @@ use crate::wire::Notifier;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// What it looks after, and by what means.
-pub(crate) struct Keeper {
-    pub(crate) fs: Fs,
+pub(crate) struct Keeper<B> {
+    pub(crate) fs: B,
     /// Everything is to be committed at each look.
     pub(crate) commits: Arc<AtomicBool>,
     pub(crate) opens: Arc<Opens>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) room: Arc<Room<B>>,
     pub(crate) aside: Arc<Aside>,
     pub(crate) notifier: Arc<OnceLock<Notifier>>,
     pub(crate) bell: Arc<Bell>,
@@ -73,7 +73,7 @@ impl Bell {
     }
 }
 
-impl Keeper {
+impl<B: Backend> Keeper<B> {
     /// Starts the thread; it ends when the bell's owner dismisses it.
     pub(crate) fn start(self) -> Result<(), SessionError> {
         spawn("keeper", move || {
@@ -104,7 +104,7 @@ impl Keeper {
 
     /// Tells, once, when the file that the volume is in was cut or removed. Syncs tell too.
     fn look_at_the_image(&self) {
-        if let Err(e) = self.fs.device().check_backing()
+        if let Err(e) = self.fs.check_backing()
             && !self.has_told.swap(true, Ordering::Relaxed)
         {
             let message = format!("{e}: nothing that is written from now on is kept");

@@ -7,8 +7,8 @@
 //! - [`session`]: serving, signals, and the way to a clean image.
 //! - [`wire`]: the FUSE protocol itself.
 //! - `fs.rs` and its parts (`names.rs`, `files.rs`, `xattrs.rs`, `ioctl.rs`): each request becomes
-//!   one operation of [`stetfs::Fs`]; `attr.rs` translates numbers, `errno.rs` errors, `caller.rs`
-//!   who asks.
+//!   one operation of a [`Backend`], which for a volume is one of [`stetfs::Fs`]; `attr.rs`
+//!   translates numbers, `errno.rs` errors, `caller.rs` who asks.
 //! - [`companion`]: what happens to the mount point when the server dies.
 //! - `export/`: a block device as one file, for loop devices; no volume of ours is involved.
 //! - [`control`]: statistics and commands through the mount; [`umount`]: unmounting and waiting for
@@ -35,6 +35,7 @@ mod opens;
 mod room;
 mod xattrs;
 
+pub mod backend;
 pub mod background;
 pub mod companion;
 pub mod control;
@@ -46,6 +47,7 @@ pub mod system_log;
 pub mod umount;
 pub mod wire;
 
+pub use backend::Backend;
 pub use companion::run_if_asked;
 pub use control::{Command, command, query_stats};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};

@@ -9,10 +9,11 @@ use stetfs::{Caller, Entry, Kind, RenameFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::low16;
 
+use crate::Backend;
 use crate::attr::ROOT;
 use crate::errno::{errno, of_kind};
 use crate::files::open_flags;
-use crate::fs::{Outcome, StetFs};
+use crate::fs::{FsServer, Outcome};
 use crate::wire::Names;
 use crate::wire::abi::{EntryOut, OpenOut};
 
@@ -23,7 +24,7 @@ const FIRST_INO: u32 = 11;
 /// How many names a readdirplus fetches before it looks at their inodes.
 const BATCH: usize = 64;
 
-impl StetFs {
+impl<B: Backend> FsServer<B> {
     /// The entry of a name; no entry when there is none, which the kernel may remember too.
     ///
     /// `.` and `..` are asked for by the kernel's file handle code (`FUSE_EXPORT_SUPPORT`), `.`

@@ -23,8 +23,10 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use stetfs::{Caller, Fs};
+use stetfs::Caller;
 use stetfs_format::width::usize_as_u64;
+
+use crate::Backend;
 
 /// The kernel may hold dirty at most such a part of what is free.
 const DIRTY_PART: u64 = 4;
@@ -35,8 +37,8 @@ const SHORT_MIN: u64 = 1 << 20;
 const SHORT_MAX: u64 = 256 << 20;
 
 /// What of the volume is free, in relation to what the kernel may hold.
-pub(crate) struct Room {
-    fs: Fs,
+pub(crate) struct Room<B> {
+    fs: B,
     /// With less room than this it is short.
     short_below: u64,
     /// What the kernel may hold dirty.
@@ -68,8 +70,8 @@ pub(crate) enum Change {
     Tight,
 }
 
-impl Room {
-    pub(crate) fn new(fs: Fs) -> Self {
+impl<B: Backend> Room<B> {
+    pub(crate) fn new(fs: B) -> Self {
         let size = fs
             .statfs()
             .map_or(0, |s| s.blocks * u64::from(s.block_size));

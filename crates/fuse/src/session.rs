@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
-use stetfs::Fs;
 
+use crate::Backend;
 use crate::companion::Companion;
-use crate::fs::{Closing, StetFs};
+use crate::fs::{Closing, FsServer};
 use crate::mount::{self, MountError, Mounted, New};
 use crate::options::FuseOptions;
 use crate::system_log::{self, Severity};
@@ -113,14 +113,14 @@ pub struct Standing {
     pub hears_syncs: bool,
 }
 
-/// Mounts `fs`, which came from `image`, on `dir` (from [`mount::check_dir`]) and serves it until
-/// it is unmounted or a signal ends it; then closes the volume. `ready` is called when the mount
-/// stands.
+/// Mounts `fs`, a volume or another [`Backend`], which came from `image`, on `dir` (from
+/// [`mount::check_dir`]) and serves it until it is unmounted or a signal ends it; then closes it.
+/// `ready` is called when the mount stands.
 ///
 /// # Errors
 /// See [`SessionError`]. The volume is closed in any case.
-pub fn serve(
-    fs: &Fs,
+pub fn serve<B: Backend>(
+    fs: &B,
     image: &Path,
     dir: &Path,
     options: &FuseOptions,
@@ -131,7 +131,7 @@ pub fn serve(
         companion.leave();
     }
     let closing = Arc::new(Closing::new(fs.clone()));
-    let server = StetFs::new(
+    let server = FsServer::new(
         fs.clone(),
         image.to_owned(),
         dir.to_owned(),
@@ -194,8 +194,8 @@ pub(crate) fn catch_signals(tell: &mpsc::Sender<Event>) -> Result<Handle, Sessio
     Ok(handle)
 }
 
-fn run(
-    serving: StetFs,
+fn run<B: Backend>(
+    serving: FsServer<B>,
     image: &Path,
     dir: &Path,
     options: &FuseOptions,

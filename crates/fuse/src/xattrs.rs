@@ -7,16 +7,17 @@ use rustix::io::Errno;
 use stetfs::{Caller, SetXattr, Shutdown};
 use stetfs_format::InodeNo;
 
+use crate::Backend;
 use crate::caller::{caller, caller_with_groups};
 use crate::control::{self, Command};
 use crate::errno::errno;
-use crate::fs::{Outcome, StetFs};
+use crate::fs::{FsServer, Outcome};
 use crate::wire::abi::InHeader;
 
 /// Setting it may clear set-group-ID, which depends on the caller's groups.
 const ACL_ACCESS: &str = "system.posix_acl_access";
 
-impl StetFs {
+impl<B: Backend> FsServer<B> {
     pub(crate) fn get_attribute(
         &self,
         from: &InHeader,

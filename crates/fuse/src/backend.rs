@@ -1,0 +1,335 @@
+//! What the server asks of a file system.
+//!
+//! There is one server, and it is generic over this trait: the transport, the threads, the mount
+//! options, what is agreed with the kernel and how each request is taken apart are the same for
+//! every file system behind it. A call from the server is a call of the file system itself, with
+//! nothing in between. The volume ([`Fs`]) is one; the benchmarks have another, which keeps
+//! everything in memory and so shows what the server costs.
+//!
+//! Operations, their arguments and their errors are those of [`Fs`], whose documentation says what
+//! each does. What few file systems can do is refused unless it is implemented.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use stetfs::{
+    Attr, Caller, DirEntry, Entry, Error, FallocateMode, Fs, OpenFlags, RenameFlags, Result,
+    SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
+};
+use stetfs_format::InodeNo;
+use stetfs_format::inode::InodeFlags;
+
+/// A file system that the server can mount. Workers call it in parallel; clones are the same file
+/// system.
+///
+/// - The root directory is inode 2, every other file has a number from 11 on, and `.` and `..` are
+///   among the entries of a directory.
+/// - The kernel has checked permissions, and nothing changes but through the server.
+/// - A file that was removed stays what it is, under its number, until the kernel has forgotten it
+///   and nobody has it open.
+pub trait Backend: Clone + Send + Sync + 'static {
+    // -- what is agreed with the kernel --
+
+    /// What it may take of memory, in bytes. The buffers of the workers are a part of it.
+    fn memory(&self) -> u64;
+
+    /// The kernel checks permissions by ACLs too.
+    fn has_acls(&self) -> bool;
+
+    /// The step of its timestamps.
+    fn time_step(&self) -> Duration {
+        Duration::from_nanos(1)
+    }
+
+    /// Its files have a time of birth.
+    fn has_birth_times(&self) -> bool {
+        true
+    }
+
+    // -- names --
+
+    /// As [`Fs::lookup`].
+    fn lookup(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry>;
+
+    /// As [`Fs::readlink`].
+    fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>>;
+
+    /// As [`Fs::create`]: the file is open then.
+    fn create(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<Entry>;
+
+    /// As [`Fs::create_unnamed`].
+    fn create_unnamed(
+        &self,
+        _c: &Caller,
+        _dir: InodeNo,
+        _mode: u16,
+        _flags: OpenFlags,
+    ) -> Result<Entry> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::mkdir`].
+    fn mkdir(&self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry>;
+
+    /// As [`Fs::mknod`].
+    fn mknod(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Entry>;
+
+    /// As [`Fs::symlink`].
+    fn symlink(&self, c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry>;
+
+    /// As [`Fs::link`].
+    fn link(&self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry>;
+
+    /// As [`Fs::unlink`].
+    fn unlink(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// As [`Fs::rmdir`].
+    fn rmdir(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// As [`Fs::rename`].
+    fn rename(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// As [`Fs::readdir`].
+    fn readdir(
+        &self,
+        dir: InodeNo,
+        cookie: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    // -- attributes --
+
+    /// As [`Fs::getattr`].
+    fn getattr(&self, ino: InodeNo) -> Result<Attr>;
+
+    /// As [`Fs::setattr`].
+    fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
+
+    /// As [`Fs::set_flags`].
+    fn set_flags(&self, _c: &Caller, _ino: InodeNo, _flags: InodeFlags) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::set_generation`].
+    fn set_generation(&self, _c: &Caller, _ino: InodeNo, _generation: u32) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::getxattr`].
+    fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// As [`Fs::setxattr`].
+    fn setxattr(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()>;
+
+    /// As [`Fs::listxattr`].
+    fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
+
+    /// As [`Fs::removexattr`].
+    fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
+
+    // -- contents --
+
+    /// As [`Fs::open`].
+    fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()>;
+
+    /// As [`Fs::release`].
+    fn release(&self, ino: InodeNo) -> Result<()>;
+
+    /// The kernel has dropped an inode: all its references at once.
+    fn forget(&self, ino: InodeNo) -> Result<()>;
+
+    /// As [`Fs::read`].
+    fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;
+
+    /// As [`Fs::write_with`].
+    fn write_with(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(u64, usize)>;
+
+    /// As [`Fs::fallocate`].
+    fn fallocate(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()>;
+
+    /// As [`Fs::seek`].
+    fn seek(&self, ino: InodeNo, offset: u64, whence: Whence) -> Result<u64>;
+
+    /// As [`Fs::copy_range`]. Refused, the kernel reads and writes instead.
+    fn copy_range(
+        &self,
+        _c: &Caller,
+        _from: (InodeNo, u64),
+        _to: (InodeNo, u64),
+        _len: u64,
+    ) -> Result<u64> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::fsync`].
+    fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()>;
+
+    // -- the whole --
+
+    /// As [`Fs::sync`].
+    fn sync(&self) -> Result<()>;
+
+    /// As [`Fs::statfs`].
+    fn statfs(&self) -> Result<StatFs>;
+
+    /// As [`Fs::room`].
+    fn room(&self, c: &Caller) -> u64;
+
+    /// As [`Fs::trim`].
+    fn trim(&self, _c: &Caller, _offset: u64, _len: u64, _min_len: u64) -> Result<u64> {
+        Err(Error::NotSupported)
+    }
+
+    /// As [`Fs::drain_some`].
+    fn drain_some(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    /// As [`Fs::shutdown`].
+    fn shutdown(&self, _c: &Caller, _how: Shutdown) -> Result<()> {
+        Err(Error::NotSupported)
+    }
+
+    /// Its counters, for `system.stetfs.stats`: a record, to which the server adds its own.
+    fn stats(&self) -> impl Serialize;
+
+    /// Whether what it is in is all there still; asked once a second.
+    fn check_backing(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The mount begins: from now on [`Self::forget`] is called.
+    fn begin(&self) {}
+
+    /// The mount is over. Every later operation may fail.
+    fn unmount(&self) -> Result<()>;
+}
+
+/// Methods that [`Fs`] has itself, with the same name and arguments.
+macro_rules! as_the_volume_does {
+    ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(
+            #[inline]
+            fn $name(&self, $($arg: $kind),*) -> $result {
+                Fs::$name(self, $($arg),*)
+            }
+        )*
+    };
+}
+
+impl Backend for Fs {
+    as_the_volume_does! {
+        fn time_step() -> Duration;
+        fn has_birth_times() -> bool;
+        fn lookup(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry>;
+        fn readlink(ino: InodeNo) -> Result<Vec<u8>>;
+        fn create(c: &Caller, dir: InodeNo, name: &[u8], mode: u16, flags: OpenFlags)
+            -> Result<Entry>;
+        fn create_unnamed(c: &Caller, dir: InodeNo, mode: u16, flags: OpenFlags) -> Result<Entry>;
+        fn mkdir(c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry>;
+        fn mknod(c: &Caller, dir: InodeNo, name: &[u8], mode: u16, rdev: (u32, u32))
+            -> Result<Entry>;
+        fn symlink(c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry>;
+        fn link(c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry>;
+        fn unlink(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
+        fn rmdir(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
+        fn rename(c: &Caller, dir: InodeNo, name: &[u8], new_dir: InodeNo, new_name: &[u8],
+            flags: RenameFlags) -> Result<()>;
+        fn readdir(dir: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool)
+            -> Result<()>;
+        fn getattr(ino: InodeNo) -> Result<Attr>;
+        fn setattr(c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr>;
+        fn set_flags(c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
+        fn set_generation(c: &Caller, ino: InodeNo, generation: u32) -> Result<()>;
+        fn getxattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
+        fn setxattr(c: &Caller, ino: InodeNo, name: &[u8], value: &[u8], how: SetXattr)
+            -> Result<()>;
+        fn listxattr(c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
+        fn removexattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
+        fn release(ino: InodeNo) -> Result<()>;
+        fn forget(ino: InodeNo) -> Result<()>;
+        fn read(ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;
+        fn write_with(c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8], flags: WriteFlags)
+            -> Result<(u64, usize)>;
+        fn fallocate(c: &Caller, ino: InodeNo, mode: FallocateMode, offset: u64, len: u64)
+            -> Result<()>;
+        fn seek(ino: InodeNo, offset: u64, whence: Whence) -> Result<u64>;
+        fn copy_range(c: &Caller, from: (InodeNo, u64), to: (InodeNo, u64), len: u64)
+            -> Result<u64>;
+        fn fsync(ino: InodeNo, datasync: bool) -> Result<()>;
+        fn sync() -> Result<()>;
+        fn statfs() -> Result<StatFs>;
+        fn room(c: &Caller) -> u64;
+        fn trim(c: &Caller, offset: u64, len: u64, min_len: u64) -> Result<u64>;
+        fn drain_some() -> Result<u64>;
+        fn shutdown(c: &Caller, how: Shutdown) -> Result<()>;
+        fn unmount() -> Result<()>;
+    }
+
+    fn memory(&self) -> u64 {
+        self.options().memory
+    }
+
+    fn has_acls(&self) -> bool {
+        self.options().acl
+    }
+
+    fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
+        Fs::open(self, c, ino, flags).map(drop)
+    }
+
+    fn stats(&self) -> impl Serialize {
+        Fs::stats(self)
+    }
+
+    fn check_backing(&self) -> Result<()> {
+        Ok(self.device().check_backing()?)
+    }
+
+    fn begin(&self) {
+        self.hold_removed();
+    }
+}
