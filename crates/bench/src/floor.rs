@@ -1,70 +1,63 @@
-//! The floor: a FUSE file system that keeps everything in memory and journals nothing.
+//! The floor: a file system behind the mount's own server that keeps everything in memory and
+//! journals nothing.
 //!
-//! What a call costs here is what the FUSE protocol itself costs; no file system behind the same
-//! protocol can be faster, so the benchmarks of many small calls are stated against it. It is
-//! mounted with the same session parameters as `stetfs mount` (threads, cloned descriptors,
-//! writeback cache, timeouts, readdirplus, no permission checks of its own), and it does for each
-//! call the least that is still correct.
+//! What a call costs here is what the server and the FUSE protocol cost; no file system behind the
+//! same server can be faster, so the benchmarks of many small calls are stated against it. It is
+//! one more [`Backend`] of `stetfs mount`'s server, so it has the same transport, threads, mount
+//! options and agreements with the kernel, and it does for each call the least that is still
+//! correct.
 //!
-//! Invariants: a node stays in the table while it has a name or the kernel holds a lookup on it.
-//! Locks: a directory's names before a node's attributes; of two directories the lower number
-//! first.
+//! Invariants: a node stays in the table while it has a name, is open, or the kernel has not
+//! forgotten it. Locks: a directory's names before a node's attributes; a directory's names before
+//! those of what is in it.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
-};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
+use stetfs::clock::Clock;
+use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+use stetfs::{
+    Attr, Caller, DirEntry, Entry, Error, FallocateMode, MountOptions, OpenFlags, RenameFlags,
+    Result, SetAttr, SetTime, SetXattr, StatFs, Whence, WriteFlags,
+};
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::{InodeNo, Time};
+use stetfs_fuse::Backend;
 
-/// The session parameters that change what the protocol costs. They are to be kept equal to those
-/// of `stetfs mount`.
-#[derive(Clone, Copy, Debug)]
-pub struct Tuning {
-    /// Worker threads of the session.
-    pub threads: usize,
-    /// Each worker reads its own clone of `/dev/fuse`.
-    pub clone_fd: bool,
-    /// The kernel keeps written pages and sends them later.
-    pub writeback: bool,
-    /// OPEN is answered ENOSYS once, so that the kernel stops sending OPEN and RELEASE.
-    pub no_open: bool,
-    /// How long the kernel may keep names and attributes.
-    pub timeout: Duration,
-}
+const ROOT: InodeNo = InodeNo(2);
+/// The number of the first file beside the root directory.
+const FIRST: u32 = 11;
+const SHARDS: u32 = 64;
+/// How much it says that it has room for, in blocks. It is always free.
+const BLOCKS: u64 = 4 << 20;
+const BLOCK_SIZE: u32 = 4096;
 
-impl Default for Tuning {
-    fn default() -> Self {
-        Self {
-            threads: 16,
-            clone_fd: true,
-            writeback: true,
-            no_open: false,
-            timeout: Duration::from_secs(86_400),
-        }
-    }
+/// The same clock that a volume has.
+fn now() -> Time {
+    Clock::System.now()
 }
 
 #[derive(Default)]
 struct Names {
-    by_name: HashMap<OsString, (u64, u64)>,
-    by_cookie: BTreeMap<u64, (OsString, u64)>,
+    by_name: HashMap<Vec<u8>, (InodeNo, u64)>,
+    by_cookie: BTreeMap<u64, Named>,
     next_cookie: u64,
-    parent: u64,
+    parent: InodeNo,
+}
+
+struct Named {
+    name: Vec<u8>,
+    ino: InodeNo,
+    /// As in `d_type`.
+    kind: u8,
 }
 
 impl Names {
-    fn new(parent: u64) -> Self {
+    fn new(parent: InodeNo) -> Self {
         Self {
             next_cookie: 3,
             parent,
@@ -72,20 +65,25 @@ impl Names {
         }
     }
 
-    fn insert(&mut self, name: &OsStr, ino: u64) {
+    fn insert(&mut self, name: &[u8], node: &Node) {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
-        self.by_name.insert(name.to_owned(), (ino, cookie));
-        self.by_cookie.insert(cookie, (name.to_owned(), ino));
+        self.by_name.insert(name.to_owned(), (node.ino, cookie));
+        let named = Named {
+            name: name.to_owned(),
+            ino: node.ino,
+            kind: node.kind,
+        };
+        self.by_cookie.insert(cookie, named);
     }
 
-    fn remove(&mut self, name: &OsStr) -> Option<u64> {
-        let (ino, cookie) = self.by_name.remove(name)?;
-        self.by_cookie.remove(&cookie);
-        Some(ino)
+    fn remove(&mut self, name: &[u8]) {
+        if let Some((_, cookie)) = self.by_name.remove(name) {
+            self.by_cookie.remove(&cookie);
+        }
     }
 
-    fn get(&self, name: &OsStr) -> Option<u64> {
+    fn get(&self, name: &[u8]) -> Option<InodeNo> {
         self.by_name.get(name).map(|(ino, _)| *ino)
     }
 }
@@ -98,239 +96,357 @@ enum Body {
 }
 
 struct Meta {
-    attr: FileAttr,
-    lookups: u64,
-    xattrs: BTreeMap<OsString, Vec<u8>>,
+    attr: Attr,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// How often it is open.
+    opens: u32,
+    /// The kernel has forgotten it since it lost its last name.
+    forgotten: bool,
+}
+
+impl Meta {
+    fn is_dead(&self) -> bool {
+        self.attr.nlink == 0 && self.opens == 0 && self.forgotten
+    }
+
+    fn set_size(&mut self, size: usize) {
+        self.attr.size = size as u64;
+        self.attr.blocks = self.attr.size.div_ceil(512);
+    }
+
+    fn change_links(&mut self, change: i32) {
+        self.attr.nlink = self.attr.nlink.saturating_add_signed(change);
+        self.attr.ctime = now();
+    }
 }
 
 struct Node {
-    ino: u64,
+    ino: InodeNo,
+    /// As in `d_type`.
+    kind: u8,
     body: Body,
     meta: Mutex<Meta>,
 }
 
 impl Node {
-    fn names(&self) -> Result<&RwLock<Names>, Errno> {
-        match &self.body {
-            Body::Dir(names) => Ok(names),
-            _ => Err(Errno::ENOTDIR),
+    fn new(ino: InodeNo, body: Body, mode: u16, owner: (u32, u32), rdev: (u32, u32)) -> Self {
+        let now = now();
+        let attr = Attr {
+            ino,
+            generation: 0,
+            mode,
+            nlink: 1,
+            uid: owner.0,
+            gid: owner.1,
+            rdev,
+            size: match &body {
+                Body::Link(target) => target.len() as u64,
+                _ => 0,
+            },
+            blocks: 0,
+            blksize: BLOCK_SIZE,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            flags: InodeFlags::empty(),
+            projid: 0,
+        };
+        let meta = Meta {
+            attr,
+            xattrs: BTreeMap::new(),
+            opens: 0,
+            forgotten: false,
+        };
+        Self {
+            ino,
+            kind: (mode >> 12) as u8,
+            body,
+            meta: Mutex::new(meta),
         }
     }
 
-    fn attr(&self) -> FileAttr {
-        self.meta.lock().attr
+    fn names(&self) -> Result<&RwLock<Names>> {
+        match &self.body {
+            Body::Dir(names) => Ok(names),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    fn data(&self) -> Result<&RwLock<Vec<u8>>> {
+        match &self.body {
+            Body::File(data) => Ok(data),
+            Body::Dir(_) => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    fn is_dir(&self) -> bool {
+        matches!(self.body, Body::Dir(_))
+    }
+
+    fn entry(&self) -> Entry {
+        let attr = self.meta.lock().attr;
+        Entry {
+            ino: self.ino,
+            generation: attr.generation,
+            attr,
+        }
     }
 
     fn touch(&self) {
-        let now = SystemTime::now();
+        let now = now();
         let mut meta = self.meta.lock();
         meta.attr.mtime = now;
         meta.attr.ctime = now;
     }
 
-    fn links(&self, change: i32) -> u32 {
-        let mut meta = self.meta.lock();
-        meta.attr.nlink = meta.attr.nlink.saturating_add_signed(change);
-        meta.attr.ctime = SystemTime::now();
-        meta.attr.nlink
+    fn links(&self, change: i32) {
+        self.meta.lock().change_links(change);
+    }
+
+    fn resize(&self, size: u64) -> Result<()> {
+        let size = usize::try_from(size).map_err(|_| Error::TooBig)?;
+        let mut data = self.data()?.write();
+        data.resize(size, 0);
+        self.meta.lock().set_size(size);
+        Ok(())
     }
 }
 
-const SHARDS: u64 = 64;
-const FH: FileHandle = FileHandle(0);
-const GENERATION: Generation = Generation(0);
+type Table = HashMap<InodeNo, Arc<Node>>;
 
-type Table = HashMap<u64, Arc<Node>>;
-
-/// The file system of this module; give it to [`mount`].
-pub struct Floor {
+struct Nodes {
     shards: Vec<RwLock<Table>>,
-    next: AtomicU64,
-    tuning: Tuning,
+    next: AtomicU32,
 }
 
-/// Serves an empty floor file system on `dir` until it is unmounted.
-///
-/// # Errors
-/// What mounting or the session reports.
-pub fn mount(dir: &Path, tuning: Tuning) -> std::io::Result<()> {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("floor".into()),
-        MountOption::Subtype("floor".into()),
-        MountOption::DefaultPermissions,
-        MountOption::Suid,
-        MountOption::Dev,
-    ];
-    config.acl = SessionACL::All;
-    config.n_threads = Some(tuning.threads);
-    config.clone_fd = tuning.clone_fd;
-    fuser::mount(Floor::new(tuning), dir, &config)
+/// The file system of this module.
+#[derive(Clone)]
+pub struct Floor(Arc<Nodes>);
+
+impl Default for Floor {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Floor {
     /// An empty file system with a root directory.
-    pub fn new(tuning: Tuning) -> Self {
-        let floor = Self {
-            shards: (0..SHARDS).map(|_| RwLock::new(Table::new())).collect(),
-            next: AtomicU64::new(1),
-            tuning,
-        };
-        let root = floor.add(
-            Body::Dir(RwLock::new(Names::new(1))),
-            FileType::Directory,
-            0o755,
-            (0, 0),
-            0,
-        );
+    pub fn new() -> Self {
+        let floor = Self(Arc::new(Nodes {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            next: AtomicU32::new(FIRST),
+        }));
+        let body = Body::Dir(RwLock::new(Names::new(ROOT)));
+        let root = floor.insert(Node::new(ROOT, body, S_IFDIR | 0o755, (0, 0), (0, 0)));
         root.links(1);
         floor
     }
 
-    fn shard(&self, ino: u64) -> &RwLock<Table> {
-        &self.shards[(ino % SHARDS) as usize]
+    fn shard(&self, ino: InodeNo) -> &RwLock<Table> {
+        &self.0.shards[(ino.0 % SHARDS) as usize]
     }
 
-    fn node(&self, ino: INodeNo) -> Result<Arc<Node>, Errno> {
-        self.shard(ino.0)
-            .read()
-            .get(&ino.0)
-            .cloned()
-            .ok_or(Errno::ENOENT)
+    fn node(&self, ino: InodeNo) -> Result<Arc<Node>> {
+        let found = self.shard(ino).read().get(&ino).cloned();
+        found.ok_or(Error::NotFound)
     }
 
-    fn add(
-        &self,
-        body: Body,
-        kind: FileType,
-        perm: u32,
-        owner: (u32, u32),
-        rdev: u32,
-    ) -> Arc<Node> {
-        let ino = self.next.fetch_add(1, Ordering::Relaxed);
-        let now = SystemTime::now();
-        let attr = FileAttr {
-            ino: INodeNo(ino),
-            size: if let Body::Link(target) = &body {
-                target.len() as u64
-            } else {
-                0
-            },
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            crtime: now,
-            kind,
-            perm: (perm & 0o7777) as u16,
-            nlink: 1,
-            uid: owner.0,
-            gid: owner.1,
-            rdev,
-            blksize: 4096,
-            flags: 0,
+    fn child(&self, dir: InodeNo, name: &[u8]) -> Result<Arc<Node>> {
+        let dir = self.node(dir)?;
+        let names = dir.names()?.read();
+        let found = if name == b".." {
+            Some(names.parent)
+        } else {
+            names.get(name)
         };
-        let meta = Mutex::new(Meta {
-            attr,
-            lookups: 0,
-            xattrs: BTreeMap::new(),
-        });
-        let node = Arc::new(Node { ino, body, meta });
-        self.shard(ino).write().insert(ino, node.clone());
+        self.node(found.ok_or(Error::NotFound)?)
+    }
+
+    fn insert(&self, node: Node) -> Arc<Node> {
+        let node = Arc::new(node);
+        self.shard(node.ino).write().insert(node.ino, node.clone());
         node
     }
 
-    fn forget_if_dead(&self, node: &Node) {
-        let meta = node.meta.lock();
-        if meta.lookups == 0 && meta.attr.nlink == 0 {
+    /// A new node with the caller's owner. `mode` has the type.
+    fn make(&self, c: &Caller, body: Body, mode: u16, rdev: (u32, u32)) -> Arc<Node> {
+        let ino = InodeNo(self.0.next.fetch_add(1, Ordering::Relaxed));
+        let mode = mode & !c.umask;
+        self.insert(Node::new(ino, body, mode, (c.uid, c.gid), rdev))
+    }
+
+    fn remove_if_dead(&self, node: &Node, change: impl FnOnce(&mut Meta)) {
+        let mut meta = node.meta.lock();
+        change(&mut meta);
+        if meta.is_dead() {
             drop(meta);
             self.shard(node.ino).write().remove(&node.ino);
         }
     }
 
-    /// Links a fresh node under `name` and counts the kernel's lookup of it.
-    fn link_new(
+    /// Gives a name to a node that `make` makes or finds.
+    fn add_name(
         &self,
-        parent: INodeNo,
-        name: &OsStr,
+        dir: InodeNo,
+        name: &[u8],
         make: impl FnOnce() -> Arc<Node>,
-    ) -> Result<FileAttr, Errno> {
-        let dir = self.node(parent)?;
+    ) -> Result<Arc<Node>> {
+        let dir = self.node(dir)?;
         let mut names = dir.names()?.write();
         if names.get(name).is_some() {
-            return Err(Errno::EEXIST);
+            return Err(Error::Exists);
         }
         let node = make();
-        names.insert(name, node.ino);
+        names.insert(name, &node);
         if let Body::Dir(own) = &node.body {
-            own.write().parent = parent.0;
+            own.write().parent = dir.ino;
             node.links(1);
             dir.links(1);
         }
         drop(names);
         dir.touch();
-        let mut meta = node.meta.lock();
-        meta.lookups += 1;
-        Ok(meta.attr)
+        Ok(node)
     }
 
-    fn unlink_name(&self, parent: INodeNo, name: &OsStr, want_dir: bool) -> Result<(), Errno> {
-        let dir = self.node(parent)?;
+    fn remove_name(&self, dir: InodeNo, name: &[u8], want_dir: bool) -> Result<()> {
+        let dir = self.node(dir)?;
         let mut names = dir.names()?.write();
-        let node = self.node(INodeNo(names.get(name).ok_or(Errno::ENOENT)?))?;
+        let node = self.node(names.get(name).ok_or(Error::NotFound)?)?;
         match (&node.body, want_dir) {
             (Body::Dir(own), true) => {
                 if !own.read().by_name.is_empty() {
-                    return Err(Errno::ENOTEMPTY);
+                    return Err(Error::NotEmpty);
                 }
                 node.links(-2);
                 dir.links(-1);
             }
-            (Body::Dir(_), false) => return Err(Errno::EISDIR),
-            (_, true) => return Err(Errno::ENOTDIR),
-            (_, false) => {
-                node.links(-1);
-            }
+            (Body::Dir(_), false) => return Err(Error::IsDirectory),
+            (_, true) => return Err(Error::NotDirectory),
+            (_, false) => node.links(-1),
         }
         names.remove(name);
         drop(names);
         dir.touch();
-        self.forget_if_dead(&node);
         Ok(())
     }
+}
 
-    fn move_name(
-        &self,
-        from: (INodeNo, &OsStr),
-        to: (INodeNo, &OsStr),
-        flags: RenameFlags,
-    ) -> Result<(), Errno> {
-        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
-            return Err(Errno::EINVAL);
+impl Backend for Floor {
+    fn memory(&self) -> u64 {
+        // As a volume has it, so that requests are as large.
+        MountOptions::default().memory
+    }
+
+    /// The kernel asks for them as it does of a volume, and learns that there are none.
+    fn has_acls(&self) -> bool {
+        true
+    }
+
+    fn lookup(&self, _c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry> {
+        Ok(self.child(dir, name)?.entry())
+    }
+
+    fn readlink(&self, ino: InodeNo) -> Result<Vec<u8>> {
+        match &self.node(ino)?.body {
+            Body::Link(target) => Ok(target.clone()),
+            _ => Err(Error::Invalid),
         }
-        let moved = self.node(INodeNo(
-            self.node(from.0)?
-                .names()?
-                .read()
-                .get(from.1)
-                .ok_or(Errno::ENOENT)?,
-        ))?;
-        let existing = self.node(to.0)?.names()?.read().get(to.1);
+    }
+
+    fn create(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        _flags: OpenFlags,
+    ) -> Result<Entry> {
+        let make = || self.make(c, Body::File(RwLock::default()), S_IFREG | mode, (0, 0));
+        let node = self.add_name(dir, name, make)?;
+        node.meta.lock().opens += 1;
+        Ok(node.entry())
+    }
+
+    fn mkdir(&self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
+        let body = || Body::Dir(RwLock::new(Names::new(dir)));
+        let make = || self.make(c, body(), S_IFDIR | mode, (0, 0));
+        Ok(self.add_name(dir, name, make)?.entry())
+    }
+
+    fn mknod(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Entry> {
+        // Without a type it is a regular file.
+        let (body, mode) = match mode & S_IFMT {
+            0 | S_IFREG => (Body::File(RwLock::default()), mode | S_IFREG),
+            _ => (Body::Special, mode),
+        };
+        let make = || self.make(c, body, mode, rdev);
+        Ok(self.add_name(dir, name, make)?.entry())
+    }
+
+    fn symlink(&self, c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
+        let unmasked = Caller {
+            umask: 0,
+            ..c.clone()
+        };
+        let body = || Body::Link(target.to_owned());
+        let make = || self.make(&unmasked, body(), S_IFLNK | 0o777, (0, 0));
+        Ok(self.add_name(dir, name, make)?.entry())
+    }
+
+    fn link(&self, _c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
+        let node = self.node(ino)?;
+        let node = self.add_name(dir, name, || {
+            node.links(1);
+            node
+        })?;
+        Ok(node.entry())
+    }
+
+    fn unlink(&self, _c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.remove_name(dir, name, false)
+    }
+
+    fn rmdir(&self, _c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.remove_name(dir, name, true)
+    }
+
+    fn rename(
+        &self,
+        _c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        if !(flags - RenameFlags::NOREPLACE).is_empty() {
+            return Err(Error::Invalid);
+        }
+        let moved = self.child(dir, name)?;
+        let (source, target) = (self.node(dir)?, self.node(new_dir)?);
+        let existing = target.names()?.read().get(new_name);
         if let Some(ino) = existing {
-            if flags.contains(RenameFlags::RENAME_NOREPLACE) {
-                return Err(Errno::EEXIST);
+            if flags.contains(RenameFlags::NOREPLACE) {
+                return Err(Error::Exists);
             }
             if ino == moved.ino {
                 return Ok(());
             }
-            let is_dir = matches!(self.node(INodeNo(ino))?.body, Body::Dir(_));
-            self.unlink_name(to.0, to.1, is_dir)?;
+            self.remove_name(new_dir, new_name, self.node(ino)?.is_dir())?;
         }
-        let (source, target) = (self.node(from.0)?, self.node(to.0)?);
-        source.names()?.write().remove(from.1);
-        target.names()?.write().insert(to.1, moved.ino);
+        source.names()?.write().remove(name);
+        target.names()?.write().insert(new_name, &moved);
         if let Body::Dir(own) = &moved.body {
-            own.write().parent = to.0.0;
+            own.write().parent = new_dir;
             source.links(-1);
             target.links(1);
         }
@@ -339,559 +455,301 @@ impl Floor {
         Ok(())
     }
 
-    fn resize(node: &Node, size: u64) -> Result<(), Errno> {
-        let Body::File(data) = &node.body else {
-            return Err(Errno::EISDIR);
-        };
-        data.write()
-            .resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?, 0);
-        let mut meta = node.meta.lock();
-        meta.attr.size = size;
-        meta.attr.blocks = size.div_ceil(512);
-        Ok(())
-    }
-
-    fn write_file(node: &Node, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let Body::File(data) = &node.body else {
-            return Err(Errno::EISDIR);
-        };
-        let start = usize::try_from(offset).map_err(|_| Errno::EFBIG)?;
-        let end = start.checked_add(bytes.len()).ok_or(Errno::EFBIG)?;
-        let mut data = data.write();
-        if data.len() < end {
-            data.resize(end, 0);
-        }
-        data[start..end].copy_from_slice(bytes);
-        let mut meta = node.meta.lock();
-        meta.attr.size = data.len() as u64;
-        meta.attr.blocks = meta.attr.size.div_ceil(512);
-        Ok(())
-    }
-
-    /// Calls `add(ino, next cookie, name)` for each entry after `cookie` until it says "full".
-    fn entries(
+    fn readdir(
         &self,
-        ino: INodeNo,
+        dir: InodeNo,
         cookie: u64,
-        mut add: impl FnMut(u64, u64, &OsStr) -> bool,
-    ) -> Result<(), Errno> {
-        let dir = self.node(ino)?;
-        let names = dir.names()?.read();
-        if cookie < 1 && add(ino.0, 1, OsStr::new(".")) {
-            return Ok(());
-        }
-        if cookie < 2 && add(names.parent, 2, OsStr::new("..")) {
-            return Ok(());
-        }
-        for (at, (name, child)) in names.by_cookie.range(cookie.max(2) + 1..) {
-            if add(*child, *at, name) {
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let node = self.node(dir)?;
+        let names = node.names()?.read();
+        let dots = [(dir, 1, &b"."[..]), (names.parent, 2, b"..")];
+        let dots = dots.into_iter().map(|(ino, next, name)| DirEntry {
+            ino,
+            next,
+            kind: (S_IFDIR >> 12) as u8,
+            name,
+        });
+        let after = names.by_cookie.range(cookie.max(2) + 1..);
+        let entries = after.map(|(next, named)| DirEntry {
+            ino: named.ino,
+            next: *next,
+            kind: named.kind,
+            name: &named.name,
+        });
+        for entry in dots.filter(|dot| dot.next > cookie).chain(entries) {
+            if !each(entry) {
                 break;
             }
         }
         Ok(())
     }
-}
 
-fn moment(time: TimeOrNow) -> SystemTime {
-    match time {
-        TimeOrNow::SpecificTime(time) => time,
-        TimeOrNow::Now => SystemTime::now(),
+    fn getattr(&self, ino: InodeNo) -> Result<Attr> {
+        Ok(self.node(ino)?.meta.lock().attr)
     }
-}
 
-fn kind_of(mode: u32) -> FileType {
-    match mode & 0o170_000 {
-        0o010_000 => FileType::NamedPipe,
-        0o020_000 => FileType::CharDevice,
-        0o060_000 => FileType::BlockDevice,
-        0o140_000 => FileType::Socket,
-        _ => FileType::RegularFile,
-    }
-}
-
-impl Filesystem for Floor {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let mut wanted = InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
-        if self.tuning.writeback {
-            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+    fn setattr(&self, _c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+        let node = self.node(ino)?;
+        if let Some(size) = set.size {
+            node.resize(size)?;
         }
-        if self.tuning.no_open {
-            wanted |= InitFlags::FUSE_NO_OPEN_SUPPORT;
-        }
-        let _ = config.add_capabilities(wanted & config.capabilities());
-        let _ = config.set_max_write(1 << 20);
-        let _ = config.set_max_readahead(1 << 20);
-        let _ = config.set_max_background(64);
-        Ok(())
-    }
-
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.node(parent).and_then(|dir| {
-            let ino = dir.names()?.read().get(name).ok_or(Errno::ENOENT)?;
-            let node = self.node(INodeNo(ino))?;
-            let mut meta = node.meta.lock();
-            meta.lookups += 1;
-            Ok(meta.attr)
-        });
-        match found {
-            Ok(attr) => reply.entry(&self.tuning.timeout, &attr, GENERATION),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn forget(&self, _req: &Request, ino: INodeNo, count: u64) {
-        if let Ok(node) = self.node(ino) {
-            let mut meta = node.meta.lock();
-            meta.lookups = meta.lookups.saturating_sub(count);
-            drop(meta);
-            self.forget_if_dead(&node);
-        }
-    }
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.node(ino) {
-            Ok(node) => reply.attr(&self.tuning.timeout, &node.attr()),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<fuser::BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let done = self.node(ino).and_then(|node| {
-            if let Some(size) = size {
-                Self::resize(&node, size)?;
-            }
-            let mut meta = node.meta.lock();
-            let attr = &mut meta.attr;
-            attr.perm = mode.map_or(attr.perm, |mode| (mode & 0o7777) as u16);
-            attr.uid = uid.unwrap_or(attr.uid);
-            attr.gid = gid.unwrap_or(attr.gid);
-            attr.atime = atime.map_or(attr.atime, moment);
-            attr.mtime = mtime.map_or(attr.mtime, moment);
-            attr.ctime = ctime.unwrap_or_else(SystemTime::now);
-            Ok(*attr)
-        });
-        match done {
-            Ok(attr) => reply.attr(&self.tuning.timeout, &attr),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.node(ino).as_deref() {
-            Ok(Node {
-                body: Body::Link(target),
-                ..
-            }) => reply.data(target),
-            Ok(_) => reply.error(Errno::EINVAL),
-            Err(error) => reply.error(*error),
-        }
-    }
-
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let kind = kind_of(mode);
-        let body = if kind == FileType::RegularFile {
-            Body::File(RwLock::default())
-        } else {
-            Body::Special
+        let now = now();
+        let time = |set: Option<SetTime>, old| match set {
+            None => old,
+            Some(SetTime::Now) => now,
+            Some(SetTime::At(time)) => time,
         };
-        let owner = (req.uid(), req.gid());
-        match self.link_new(parent, name, || {
-            self.add(body, kind, mode & !umask, owner, rdev)
-        }) {
-            Ok(attr) => reply.entry(&self.tuning.timeout, &attr, GENERATION),
-            Err(error) => reply.error(error),
+        let mut meta = node.meta.lock();
+        let attr = &mut meta.attr;
+        if let Some(mode) = set.mode {
+            attr.mode = attr.mode & S_IFMT | mode & !S_IFMT;
         }
-    }
-
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
-        let owner = (req.uid(), req.gid());
-        let make = || {
-            self.add(
-                Body::Dir(RwLock::new(Names::new(0))),
-                FileType::Directory,
-                mode & !umask,
-                owner,
-                0,
-            )
-        };
-        match self.link_new(parent, name, make) {
-            Ok(attr) => reply.entry(&self.tuning.timeout, &attr, GENERATION),
-            Err(error) => reply.error(error),
+        if set.kill_suid {
+            attr.mode &= !(S_ISUID | S_ISGID);
         }
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.atime = time(set.atime, attr.atime);
+        let mtime = if set.size.is_some() { now } else { attr.mtime };
+        attr.mtime = time(set.mtime, mtime);
+        attr.ctime = set.ctime.unwrap_or(now);
+        Ok(*attr)
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(self.unlink_name(parent, name, false), reply);
-    }
-
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(self.unlink_name(parent, name, true), reply);
-    }
-
-    fn symlink(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let owner = (req.uid(), req.gid());
-        let body = Body::Link(target.as_os_str().as_bytes().to_vec());
-        match self.link_new(parent, name, || {
-            self.add(body, FileType::Symlink, 0o777, owner, 0)
-        }) {
-            Ok(attr) => reply.entry(&self.tuning.timeout, &attr, GENERATION),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn rename(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        answer(
-            self.move_name((parent, name), (newparent, newname), flags),
-            reply,
-        );
-    }
-
-    fn link(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        let done = self.node(ino).and_then(|node| {
-            self.link_new(newparent, newname, || {
-                node.links(1);
-                node.clone()
-            })
-        });
-        match done {
-            Ok(attr) => reply.entry(&self.tuning.timeout, &attr, GENERATION),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if self.tuning.no_open {
-            reply.error(Errno::ENOSYS);
-        } else {
-            reply.opened(FH, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
-        }
-    }
-
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        match self.node(ino).as_deref() {
-            Ok(Node {
-                body: Body::File(data),
-                ..
-            }) => {
-                let data = data.read();
-                let start = usize::try_from(offset)
-                    .unwrap_or(usize::MAX)
-                    .min(data.len());
-                let end = start.saturating_add(size as usize).min(data.len());
-                reply.data(&data[start..end]);
-            }
-            Ok(_) => reply.error(Errno::EISDIR),
-            Err(error) => reply.error(*error),
-        }
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        match self
-            .node(ino)
-            .and_then(|node| Self::write_file(&node, offset, data))
-        {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsync(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        // Answered, not ENOSYS: the floor pays for the call, as every real file system must.
-        reply.ok();
-    }
-
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _datasync: bool,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
-    }
-
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let done = self.entries(ino, offset, |child, cookie, name| {
-            let kind = self
-                .node(INodeNo(child))
-                .map_or(FileType::RegularFile, |node| node.attr().kind);
-            reply.add(INodeNo(child), cookie, kind, name)
-        });
-        match done {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let done = self.entries(ino, offset, |child, cookie, name| {
-            let Ok(node) = self.node(INodeNo(child)) else {
-                return false;
-            };
-            let attr = node.attr();
-            let full = reply.add(
-                INodeNo(child),
-                cookie,
-                name,
-                &self.tuning.timeout,
-                &attr,
-                GENERATION,
-            );
-            if !full && name != "." && name != ".." {
-                node.meta.lock().lookups += 1;
-            }
-            full
-        });
-        match done {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
-    }
-
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        const BLOCKS: u64 = 4 << 20;
-        reply.statfs(BLOCKS, BLOCKS, BLOCKS, BLOCKS, BLOCKS, 4096, 255, 4096);
+    fn getxattr(&self, _c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let found = node.meta.lock().xattrs.get(name).cloned();
+        found.ok_or(Error::NoData)
     }
 
     fn setxattr(
         &self,
-        _req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
+        _c: &Caller,
+        ino: InodeNo,
+        name: &[u8],
         value: &[u8],
-        _flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        let done = self.node(ino).map(|node| {
-            node.meta
-                .lock()
-                .xattrs
-                .insert(name.to_owned(), value.to_vec());
-        });
-        answer(done, reply);
-    }
-
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let found = self.node(ino).and_then(|node| {
-            node.meta
-                .lock()
-                .xattrs
-                .get(name)
-                .cloned()
-                .ok_or(Errno::ENODATA)
-        });
-        sized(found, size, reply);
-    }
-
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let found = self.node(ino).map(|node| {
-            let meta = node.meta.lock();
-            meta.xattrs
-                .keys()
-                .flat_map(|name| name.as_bytes().iter().copied().chain([0]))
-                .collect()
-        });
-        sized(found, size, reply);
-    }
-
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let done = self.node(ino).and_then(|node| {
-            node.meta
-                .lock()
-                .xattrs
-                .remove(name)
-                .map(drop)
-                .ok_or(Errno::ENODATA)
-        });
-        answer(done, reply);
-    }
-
-    fn create(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let owner = (req.uid(), req.gid());
-        let make = || {
-            self.add(
-                Body::File(RwLock::default()),
-                FileType::RegularFile,
-                mode & !umask,
-                owner,
-                0,
-            )
-        };
-        let flags = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH;
-        match self.link_new(parent, name, make) {
-            Ok(attr) => reply.created(&self.tuning.timeout, &attr, GENERATION, FH, flags),
-            Err(error) => reply.error(error),
+        how: SetXattr,
+    ) -> Result<()> {
+        // An ACL would have to be inherited.
+        if name.starts_with(b"system.") {
+            return Err(Error::NotSupported);
         }
+        let node = self.node(ino)?;
+        let xattrs = &mut node.meta.lock().xattrs;
+        match (how, xattrs.contains_key(name)) {
+            (SetXattr::Create, true) => return Err(Error::Exists),
+            (SetXattr::Replace, false) => return Err(Error::NoData),
+            _ => {}
+        }
+        xattrs.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    fn listxattr(&self, _c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        let meta = node.meta.lock();
+        let names = meta.xattrs.keys();
+        Ok(names
+            .flat_map(|name| name.iter().copied().chain([0]))
+            .collect())
+    }
+
+    fn removexattr(&self, _c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
+        let removed = self.node(ino)?.meta.lock().xattrs.remove(name);
+        removed.map(drop).ok_or(Error::NoData)
+    }
+
+    fn open(&self, _c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
+        let node = self.node(ino)?;
+        if flags.contains(OpenFlags::TRUNCATE) {
+            node.resize(0)?;
+            node.touch();
+        }
+        node.meta.lock().opens += 1;
+        Ok(())
+    }
+
+    fn release(&self, ino: InodeNo) -> Result<()> {
+        let node = self.node(ino)?;
+        self.remove_if_dead(&node, |meta| meta.opens = meta.opens.saturating_sub(1));
+        Ok(())
+    }
+
+    /// Workers may come to this before they come to the last close, which the kernel asked for
+    /// earlier.
+    fn forget(&self, ino: InodeNo) -> Result<()> {
+        let node = self.node(ino)?;
+        self.remove_if_dead(&node, |meta| meta.forgotten = meta.attr.nlink == 0);
+        Ok(())
+    }
+
+    fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let node = self.node(ino)?;
+        let data = node.data()?.read();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let there = data.get(start..).unwrap_or_default();
+        let n = there.len().min(out.len());
+        out[..n].copy_from_slice(&there[..n]);
+        Ok(n)
+    }
+
+    fn write_with(
+        &self,
+        _c: &Caller,
+        ino: InodeNo,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(u64, usize)> {
+        let node = self.node(ino)?;
+        let mut data = node.data()?.write();
+        let start = if flags.contains(WriteFlags::APPEND) {
+            data.len()
+        } else {
+            usize::try_from(offset).map_err(|_| Error::TooBig)?
+        };
+        let end = start.checked_add(bytes.len()).ok_or(Error::TooBig)?;
+        if data.len() < end {
+            data.resize(end, 0);
+        }
+        data[start..end].copy_from_slice(bytes);
+        let mut meta = node.meta.lock();
+        meta.set_size(data.len());
+        if !flags.contains(WriteFlags::CACHED) {
+            let now = now();
+            meta.attr.mtime = now;
+            meta.attr.ctime = now;
+        }
+        if flags.contains(WriteFlags::KILL_SUID) {
+            meta.attr.mode &= !(S_ISUID | S_ISGID);
+        }
+        Ok((start as u64, bytes.len()))
     }
 
     fn fallocate(
         &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
+        _c: &Caller,
+        ino: InodeNo,
+        mode: FallocateMode,
         offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        if mode != 0 {
-            return reply.error(Errno::EOPNOTSUPP);
+        len: u64,
+    ) -> Result<()> {
+        if !mode.is_empty() {
+            return Err(Error::NotSupported);
         }
-        let done = self.node(ino).and_then(|node| {
-            let size = node
-                .attr()
-                .size
-                .max(offset.checked_add(length).ok_or(Errno::EFBIG)?);
-            Self::resize(&node, size)
-        });
-        answer(done, reply);
+        let node = self.node(ino)?;
+        let end = offset.checked_add(len).ok_or(Error::TooBig)?;
+        let size = node.meta.lock().attr.size;
+        node.resize(size.max(end))
+    }
+
+    /// There are no holes.
+    fn seek(&self, ino: InodeNo, offset: u64, whence: Whence) -> Result<u64> {
+        let size = self.getattr(ino)?.size;
+        match whence {
+            _ if offset >= size => Err(Error::NoSuchDevice),
+            Whence::Data => Ok(offset),
+            Whence::Hole => Ok(size),
+        }
+    }
+
+    /// Answered, so that the floor pays for the call, as every real file system must.
+    fn fsync(&self, _ino: InodeNo, _datasync: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        Ok(StatFs {
+            block_size: BLOCK_SIZE,
+            blocks: BLOCKS,
+            blocks_free: BLOCKS,
+            blocks_available: BLOCKS,
+            files: BLOCKS,
+            files_free: BLOCKS,
+            name_max: 255,
+            uuid: [0; 16],
+        })
+    }
+
+    fn room(&self, _c: &Caller) -> u64 {
+        BLOCKS * u64::from(BLOCK_SIZE)
+    }
+
+    fn stats(&self) -> impl Serialize {
+        let nodes: usize = self.0.shards.iter().map(|s| s.read().len()).sum();
+        serde_json::json!({ "nodes": nodes })
+    }
+
+    fn unmount(&self) -> Result<()> {
+        Ok(())
     }
 }
 
-fn answer(done: Result<(), Errno>, reply: ReplyEmpty) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(error),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn sized(found: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
-    match found {
-        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
-        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(bytes) => reply.data(&bytes),
-        Err(error) => reply.error(error),
+    fn nodes(floor: &Floor) -> usize {
+        floor.0.shards.iter().map(|s| s.read().len()).sum()
+    }
+
+    fn names(floor: &Floor, dir: InodeNo, cookie: u64) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        let each = &mut |entry: DirEntry<'_>| {
+            names.push(entry.name.to_owned());
+            true
+        };
+        floor.readdir(dir, cookie, each).unwrap();
+        names
+    }
+
+    #[test]
+    fn a_removed_file_stays_while_it_is_open() {
+        let (floor, c) = (Floor::new(), Caller::root());
+        let made = floor.create(&c, ROOT, b"f", 0o644, OpenFlags::WRITE);
+        let ino = made.unwrap().ino;
+        let write = |at, bytes| floor.write_with(&c, ino, at, bytes, WriteFlags::empty());
+        assert_eq!(write(3, b"abc").unwrap(), (3, 3));
+        floor.unlink(&c, ROOT, b"f").unwrap();
+        // The close and what comes after it in either order.
+        floor.forget(ino).unwrap();
+        let mut read = [9; 8];
+        assert_eq!(floor.read(ino, 0, &mut read).unwrap(), 6);
+        assert_eq!(read[..6], *b"\0\0\0abc");
+        floor.release(ino).unwrap();
+        assert_eq!(nodes(&floor), 1);
+        let ino = floor.mkdir(&c, ROOT, b"d", 0o755).unwrap().ino;
+        floor.rmdir(&c, ROOT, b"d").unwrap();
+        assert_eq!(floor.getattr(ino).unwrap().nlink, 0);
+        floor.forget(ino).unwrap();
+        assert!(matches!(floor.getattr(ino), Err(Error::NotFound)));
+    }
+
+    #[test]
+    fn names_move_and_are_listed_from_any_of_them_on() {
+        let (floor, c) = (Floor::new(), Caller::root());
+        let dir = floor.mkdir(&c, ROOT, b"dir", 0o755).unwrap().ino;
+        for name in [b"a", b"b"] {
+            floor.symlink(&c, ROOT, name, b"target").unwrap();
+        }
+        let mv = |from, name: &[u8], to, new: &[u8]| {
+            let none = RenameFlags::empty();
+            floor.rename(&c, from, name, to, new, none)
+        };
+        mv(ROOT, b"a", ROOT, b"b").unwrap();
+        mv(ROOT, b"b", dir, b"c").unwrap();
+        assert!(matches!(
+            floor.rmdir(&c, ROOT, b"dir"),
+            Err(Error::NotEmpty)
+        ));
+        assert_eq!(names(&floor, ROOT, 0), [&b"."[..], b"..", b"dir"]);
+        assert_eq!(names(&floor, dir, 1), [&b".."[..], b"c"]);
+        let up = floor.lookup(&c, dir, b"..").unwrap();
+        assert_eq!((up.ino, up.attr.nlink), (ROOT, 3));
     }
 }

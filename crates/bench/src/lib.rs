@@ -2,7 +2,8 @@
 //!
 //! [`systems`] makes and mounts what is measured, [`rows`] are the workloads on a mount point,
 //! [`library`] has the rows without a mount; [`report`] keeps samples and prints them beside each
-//! other. [`floor`] is a file system that keeps everything in memory: what FUSE itself costs.
+//! other. [`floor`] is a file system that keeps everything in memory, behind the server that mounts
+//! volumes: what FUSE itself costs.
 
 #![forbid(unsafe_code)]
 

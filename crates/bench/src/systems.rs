@@ -36,7 +36,7 @@ pub enum System {
     Kernel(String),
     /// stetfs with this `data=` mode, or with this scheme in its own.
     Stetfs(How),
-    /// The FUSE server in memory.
+    /// Everything in memory, behind the same server.
     Floor,
 }
 
@@ -79,8 +79,8 @@ pub struct Bench {
     pub floor: PathBuf,
     /// More mount options for stetfs (`scheme=...`), comma separated.
     pub stetfs_options: String,
-    /// More arguments for the floor.
-    pub floor_args: Vec<String>,
+    /// Mount options for the floor.
+    pub floor_options: String,
 }
 
 #[derive(Debug)]
@@ -230,7 +230,9 @@ impl Running {
             }
             (System::Floor, _) => {
                 let mut command = Command::new(&self.bench.floor);
-                command.args(&self.bench.floor_args).arg(&self.dir);
+                command
+                    .args(["-o", &self.bench.floor_options])
+                    .arg(&self.dir);
                 Mounted::Server(serve(command, &self.dir)?)
             }
             _ => bail!("{} has no device", self.system.name()),

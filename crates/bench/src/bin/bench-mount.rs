@@ -29,7 +29,7 @@ const HELP: &str = "usage: bench-mount [options]
   --size MIB             size of a volume (default 6144)
   --stetfs PROGRAM       default: beside this program
   --stetfs-options OPTS  more mount options for stetfs
-  --floor-args ARGS      more arguments for the floor, comma separated
+  --floor-options OPTS   mount options for the floor
   --json FILE            writes every sample
 Needs root (device, mount, name cache).";
 
@@ -66,7 +66,7 @@ fn plan(dir: &Path, disk: &Path) -> Result<Option<Plan>> {
             stetfs: here.join("stetfs"),
             floor: here.join("floor"),
             stetfs_options: String::new(),
-            floor_args: Vec::new(),
+            floor_options: String::new(),
         },
         modes: list("journal,ordered"),
         schemes: Vec::new(),
@@ -110,7 +110,7 @@ fn plan(dir: &Path, disk: &Path) -> Result<Option<Plan>> {
             "--size" => plan.bench.size_mib = value.parse()?,
             "--stetfs" => plan.bench.stetfs = PathBuf::from(value),
             "--stetfs-options" => plan.bench.stetfs_options = value,
-            "--floor-args" => plan.bench.floor_args = list(&value),
+            "--floor-options" => plan.bench.floor_options = value,
             "--json" => plan.json = Some(PathBuf::from(value)),
             _ => bail!("unknown option {arg} {value}\n{HELP}"),
         }

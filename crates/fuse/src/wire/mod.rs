@@ -9,6 +9,10 @@
 //! | `serve.rs` | INIT and the workers |
 //!
 //! Nothing here knows of volumes. A server implements [`Server`]; [`Session`] runs it.
+//!
+//! The crate `fuser` (last release: 0.18) knows neither SYNCFS, TMPFILE nor STATX, passes on less
+//! of SETATTR and IOCTL than the kernel sends, copies the data of reads, and has no place for a
+//! second transport.
 
 pub mod abi;
 mod answer;
