@@ -25,8 +25,8 @@ use stetfs_format::inode::InodeFlags;
 /// - The root directory is inode 2, every other file has a number from 11 on, and `.` and `..` are
 ///   among the entries of a directory.
 /// - The kernel has checked permissions, and nothing changes but through the server.
-/// - A file that was removed stays what it is, under its number, until the kernel has forgotten it
-///   and nobody has it open.
+/// - What was removed stays what it is, under its number, while it is open. It also stays until the
+///   kernel has forgotten it, unless it is a regular file or a symbolic link.
 pub trait Backend: Clone + Send + Sync + 'static {
     // -- what is agreed with the kernel --
 

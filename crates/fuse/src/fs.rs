@@ -95,8 +95,8 @@ pub(crate) struct FsServer<B> {
     requests: Requests,
 }
 
-/// The end of the file system: when the kernel says so, or when the session is over, whichever comes
-/// first.
+/// The end of the file system: when the kernel says so, or when the session is over, whichever
+/// comes first.
 pub(crate) struct Closing<B> {
     fs: B,
     closed: Mutex<Option<stetfs::Result<()>>>,
