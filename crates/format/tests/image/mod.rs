@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -183,16 +184,23 @@ impl Image {
         output
     }
 
+    /// A file of commands, of its own: tests that run at the same time share the image.
+    fn script(&self, commands: &str) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("script-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        self.file(&name, commands.as_bytes())
+    }
+
     /// debugfs without writing: many commands.
     pub fn debugfs_all(&self, commands: &str) -> String {
-        let script = self.file("script", commands.as_bytes());
+        let script = self.script(commands);
         let (_, output) = run("debugfs", &["-f", &script, self.path_text()]).expect("debugfs");
         output
     }
 
     /// debugfs with writing.
     pub fn change(&self, commands: &str) {
-        let script = self.file("script", commands.as_bytes());
+        let script = self.script(commands);
         let (status, output) =
             run("debugfs", &["-w", "-f", &script, self.path_text()]).expect("debugfs");
         assert_eq!(status, 0, "{output}");
