@@ -12,7 +12,8 @@ use std::time::Duration;
 use serde_json::json;
 use stetfs_export::{ByteDev, Snoop};
 use stetfs_ftl::{Ftl, MountOptions};
-use stetfs_fuse::{Ended, ExportOptions, background};
+use stetfs_fuse::background::{self, Waiting};
+use stetfs_fuse::{Ended, ExportOptions};
 use stetfs_media::BlockDev;
 use stetfs_media::nand::NandFile;
 
@@ -117,11 +118,12 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
                 socket.display()
             );
         }
-        if args.server {
-            background::detach(log_file)?;
-            log.detach(args.log.is_some());
+        if !args.server {
+            return Ok(Waiting::nobody());
         }
-        Ok(())
+        let waiting = background::detach(log_file)?;
+        log.detach(args.log.is_some());
+        Ok(waiting)
     };
     let ended = stetfs_fuse::export(Arc::new(ByteDev::new(dev)), &file, &dir, options, ready)?;
     ftl.checkpoint().during(shown)?;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use stetfs::MountReport;
-use stetfs_fuse::background::{self, StartError};
+use stetfs_fuse::background::{self, StartError, Waiting};
 use stetfs_fuse::{Ended, FuseOptions, Options, Standing, mountinfo};
 
 use crate::args::{Mount, MountHelper};
@@ -189,11 +189,12 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
                 }
             );
         }
-        if args.server {
-            background::detach(log_file)?;
-            log.detach(args.log.is_some());
+        if !args.server {
+            return Ok(Waiting::nobody());
         }
-        Ok(())
+        let waiting = background::detach(log_file)?;
+        log.detach(args.log.is_some());
+        Ok(waiting)
     };
     let ended = stetfs_fuse::serve(&fs, &image, &dir, &fuse, ready)?;
     drop(fs);

@@ -26,6 +26,27 @@ pub enum StartError {
     },
 }
 
+/// The command that waits for the mount, if one does.
+#[derive(Debug)]
+#[must_use]
+pub struct Waiting(Option<File>);
+
+impl Waiting {
+    /// Nobody waits.
+    pub const fn nobody() -> Self {
+        Self(None)
+    }
+
+    /// Lets the command return: everything that belongs to the mount stands.
+    pub(crate) fn release(self) -> io::Result<()> {
+        let Some(null) = self.0 else { return Ok(()) };
+        let mut stdout = io::stdout();
+        stdout.write_all(STANDING.as_bytes())?;
+        stdout.flush()?;
+        Ok(rustix::stdio::dup2_stdout(&null)?)
+    }
+}
+
 /// Starts `server`, which must end up in [`detach`], and returns when its mount stands.
 ///
 /// # Errors
@@ -50,19 +71,15 @@ pub fn start(mut server: Command) -> Result<(), StartError> {
 }
 
 /// In the server, once the mount stands: leaves the terminal's session and the working directory,
-/// sends further output to `log` or nowhere, and lets the waiting command return.
+/// and sends further output to `log` or nowhere. [`serve`](crate::serve) lets the command return.
 ///
 /// # Errors
 /// `/dev/null` cannot be opened.
-pub fn detach(log: Option<File>) -> io::Result<()> {
+pub fn detach(log: Option<File>) -> io::Result<Waiting> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null))?;
-    let mut stdout = io::stdout();
-    stdout.write_all(STANDING.as_bytes())?;
-    stdout.flush()?;
-    rustix::stdio::dup2_stdout(&null)?;
-    Ok(())
+    Ok(Waiting(Some(null)))
 }

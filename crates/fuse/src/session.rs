@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use crate::Backend;
+use crate::background::Waiting;
 use crate::companion::Companion;
 use crate::fs::{Closing, FsServer};
 use crate::mount::{self, MountError, Mounted, New};
@@ -115,7 +116,7 @@ pub struct Standing {
 
 /// Mounts `fs`, a volume or another [`Backend`], which came from `image`, on `dir` (from
 /// [`mount::check_dir`]) and serves it until it is unmounted or a signal ends it; then closes it.
-/// `ready` is called when the mount stands.
+/// `ready` is called when the mount stands, and says who waits for it.
 ///
 /// # Errors
 /// See [`SessionError`]. The volume is closed in any case.
@@ -124,7 +125,7 @@ pub fn serve<B: Backend>(
     image: &Path,
     dir: &Path,
     options: &FuseOptions,
-    ready: impl FnOnce(Standing) -> io::Result<()>,
+    ready: impl FnOnce(Standing) -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
     let mut companion = start_companion(image, dir);
     if let Some(companion) = companion.as_mut().filter(|_| !options.auto_unmount) {
@@ -200,7 +201,7 @@ fn run<B: Backend>(
     dir: &Path,
     options: &FuseOptions,
     companion: &mut Option<Companion>,
-    ready: impl FnOnce(Standing) -> io::Result<()>,
+    ready: impl FnOnce(Standing) -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
     let (tell, events) = mpsc::channel();
     let handle = catch_signals(&tell)?;
@@ -227,19 +228,29 @@ fn run<B: Backend>(
     .and_then(|()| keeper.start())
     .and_then(|()| {
         commits.store(!hears_syncs && !options.commit_given, Ordering::Relaxed);
-        ready(Standing { hears_syncs }).map_err(SessionError::Ready)
+        let waiting = ready(Standing { hears_syncs }).map_err(SessionError::Ready)?;
+        let_go(waiting, companion.as_mut())
     });
     if let Err(e) = started {
         let _ = mounted.abort();
         return Err(e);
     }
-    if let Some(companion) = companion {
-        companion.log_as_we_do();
-    }
     let ended = wait(&events, &mounted, companion);
     bell.dismiss();
     handle.close();
     ended
+}
+
+/// Lets who waits for the mount go. From then on the server may be killed: the companion must know
+/// by then where to say so.
+pub(crate) fn let_go(
+    waiting: Waiting,
+    companion: Option<&mut Companion>,
+) -> Result<(), SessionError> {
+    if let Some(companion) = companion {
+        companion.log_as_we_do();
+    }
+    waiting.release().map_err(SessionError::Ready)
 }
 
 /// Agrees with the kernel and starts the workers; `agreed` is called in between.

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stetfs::Fs;
-use stetfs_fuse::{Ended, Options, background};
+use stetfs_fuse::background::{self, Waiting};
+use stetfs_fuse::{Ended, Options};
 use stetfs_media::FileOptions;
 
 fn main() -> ExitCode {
@@ -62,7 +63,8 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
             return background::detach(log_file());
         }
         println!("mounted");
-        std::io::stdout().flush()
+        std::io::stdout().flush()?;
+        Ok(Waiting::nobody())
     };
     let ended = stetfs_fuse::serve(&fs, &image, &dir, &options.fuse, ready)?;
     eprintln!("stetfs-serve: {ended:?}");

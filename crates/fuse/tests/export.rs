@@ -54,7 +54,8 @@ fn a_stuck_request_is_given_up() {
                 let_go: None,
             };
             export(dev, Path::new("stuck"), &dir, options, || {
-                up.send(()).map_err(std::io::Error::other)
+                up.send(()).map_err(std::io::Error::other)?;
+                Ok(stetfs_fuse::background::Waiting::nobody())
             })
         })
     };

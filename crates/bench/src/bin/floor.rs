@@ -36,7 +36,7 @@ fn main() -> Result<()> {
         Path::new("floor"),
         &dir,
         &options.fuse,
-        |_| Ok(()),
+        |_| Ok(stetfs_fuse::background::Waiting::nobody()),
     )?;
     Ok(())
 }

@@ -37,11 +37,12 @@ use stetfs_export::ByteDev;
 pub use file::FILE_NAME;
 pub use memory::{Resident, prepare_memory};
 
+use crate::background::Waiting;
 use crate::companion::Companion;
 use crate::mount::{self, MountError, Mounted, New};
 use crate::options::{FuseOptions, OnBlock};
 use crate::session::{
-    Ended, Event, GRACE, SessionError, catch_signals, start, start_companion, unmount,
+    Ended, Event, GRACE, SessionError, catch_signals, let_go, start, start_companion, unmount,
 };
 use file::ExportFs;
 use watchdog::{Connection, Pulse};
@@ -59,7 +60,7 @@ pub struct ExportOptions {
 
 /// Serves `dev`, which came from `source`, as a file in `dir` (from [`mount::check_dir`]) until it
 /// is unmounted or signals end it; then flushes the device. `ready` is called when the file is
-/// there.
+/// there, and says who waits for it.
 ///
 /// # Errors
 /// See [`SessionError`].
@@ -68,7 +69,7 @@ pub fn export(
     source: &Path,
     dir: &Path,
     options: ExportOptions,
-    ready: impl FnOnce() -> io::Result<()>,
+    ready: impl FnOnce() -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
     let fuse = FuseOptions {
         threads: 1,
@@ -93,20 +94,16 @@ pub fn export(
             Some(limit) => watchdog::start(limit, pulse, connection.clone(), tell),
             None => Ok(()),
         })
-        .and_then(|()| ready().map_err(SessionError::Ready));
+        .and_then(|()| ready().map_err(SessionError::Ready))
+        .and_then(|waiting| let_go(waiting, companion.as_mut()));
     let ended = match started {
-        Ok(()) => {
-            if let Some(companion) = &mut companion {
-                companion.log_as_we_do();
-            }
-            wait(
-                &events,
-                &mounted,
-                &connection,
-                &mut companion,
-                options.let_go.as_deref(),
-            )
-        }
+        Ok(()) => wait(
+            &events,
+            &mounted,
+            &connection,
+            &mut companion,
+            options.let_go.as_deref(),
+        ),
         Err(e) => {
             let _ = mounted.abort();
             Err(e)

@@ -27,6 +27,8 @@ fn main() -> Result<()> {
     let media = stetfs::open_media(&image, &core, core.read_only)?;
     let (fs, report) = Fs::mount(media, core)?;
     options.fuse.read_only |= report.read_only;
-    stetfs_fuse::serve(&fs, &image, &dir, &options.fuse, |_| Ok(()))?;
+    stetfs_fuse::serve(&fs, &image, &dir, &options.fuse, |_| {
+        Ok(stetfs_fuse::background::Waiting::nobody())
+    })?;
     Ok(())
 }
