@@ -1,14 +1,13 @@
 //! The thread that commits what is old and checkpoints when the log wants it.
 //!
-//! It holds the journal only while it works, so a journal that everybody has left ends at once.
+//! What it does in a round is given to it: it holds the journal only while it works, so a journal
+//! that everybody has left ends at once.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-
-use crate::journal::Journal;
 
 /// The longest pause between two looks at the clock.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -39,20 +38,18 @@ impl Background {
         }
     }
 
-    /// Starts the thread; transactions older than `interval` are committed.
-    pub(crate) fn start(&self, journal: Weak<Journal>, interval: Duration) {
+    /// Starts the thread, which works in `round`s until one says that there is no other. Nothing
+    /// waits much longer than `interval`.
+    pub(crate) fn start(
+        &self,
+        interval: Duration,
+        mut round: impl FnMut() -> bool + Send + 'static,
+    ) {
         let signal = Arc::clone(&self.signal);
         // Short enough that a transaction is never much older than it should be.
         let pause = (interval / 4).clamp(Duration::from_millis(10), LONGEST_PAUSE);
         let work = move || {
-            while signal.pause(pause) {
-                match journal.upgrade() {
-                    Some(journal) if journal.stopped().is_none() => {
-                        journal.background_work(interval)
-                    }
-                    _ => return,
-                }
-            }
+            while signal.pause(pause) && round() {}
         };
         match std::thread::Builder::new()
             .name("stetfs-journal".to_owned())

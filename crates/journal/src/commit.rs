@@ -12,7 +12,6 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hashbrown::HashSet;
 use smallvec::SmallVec;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, LBlock, Tid};
@@ -21,72 +20,14 @@ use stetfs_media::Class;
 use crate::cache::Buffer;
 use crate::error::{JournalError, Result};
 use crate::file_data::FileData;
-use crate::gate::{Begin, Blocks, Gate, Load};
+use crate::gate::{Begin, Gate, Load};
 use crate::handle::Handle;
 use crate::journal::Journal;
 use crate::page::Page;
 use crate::stats::count;
+use crate::transaction::Transaction;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{LoggedBlock, Snapshot};
-use stetfs_sync::Mutex;
-
-/// What a transaction collects while it runs.
-#[derive(Default)]
-pub(crate) struct Transaction {
-    meta: Mutex<Vec<Arc<Buffer>>>,
-    files: Mutex<Vec<Arc<FileData>>>,
-    revoked: Mutex<HashSet<BlockNo>>,
-    blocks: Blocks,
-    pinned: Blocks,
-}
-
-impl Load for Transaction {
-    fn blocks(&self) -> u32 {
-        self.blocks.get()
-    }
-
-    fn pinned(&self) -> u32 {
-        self.pinned.get()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.pinned.get() == 0 && self.revoked.lock().is_empty()
-    }
-}
-
-impl Transaction {
-    pub(crate) fn add_meta(&self, buffer: Arc<Buffer>) {
-        self.meta.lock().push(buffer);
-        self.pinned.add(1);
-    }
-
-    pub(crate) fn add_file(&self, file: Arc<FileData>) {
-        self.files.lock().push(file);
-    }
-
-    pub(crate) fn add_blocks(&self, n: u32) {
-        self.blocks.add(n);
-    }
-
-    pub(crate) fn add_pinned(&self, n: u32) {
-        self.pinned.add(n);
-    }
-
-    /// Notes a freed block; how many there were before it.
-    pub(crate) fn revoke(&self, block: BlockNo) -> usize {
-        let mut revoked = self.revoked.lock();
-        let before = revoked.len();
-        revoked.insert(block);
-        before
-    }
-
-    pub(crate) fn cancel_revoke(&self, block: BlockNo) {
-        let mut revoked = self.revoked.lock();
-        if !revoked.is_empty() {
-            revoked.remove(&block);
-        }
-    }
-}
 
 /// A commit that has begun. When it is left by a panic, everybody who waits for it hears that it
 /// failed.
@@ -135,9 +76,9 @@ impl Journal {
     }
 
     fn commit_closed(self: &Arc<Self>, tid: Tid, txn: Arc<Transaction>) -> Result<()> {
-        let files = std::mem::take(&mut *txn.files.lock());
+        let files = txn.take_files();
         self.place(tid, &txn, &files)?;
-        let buffers = std::mem::take(&mut *txn.meta.lock());
+        let buffers = txn.take_meta();
         let (snapshot, owners) = self.snapshot(tid, &txn, &buffers, &files);
         self.gate().switch();
         self.gate().take_turn()?;
@@ -221,9 +162,7 @@ impl Journal {
                 meta.push(logged(page, buffer.home, None));
             }
         }
-        let mut data = Vec::with_capacity(
-            u32_as_usize(txn.pinned.get()) - buffers.len().min(u32_as_usize(txn.pinned.get())),
-        );
+        let mut data = Vec::with_capacity(u32_as_usize(txn.pinned()).saturating_sub(buffers.len()));
         let mut owners = Vec::with_capacity(files.len());
         for file in files {
             let before = data.len();
@@ -234,7 +173,7 @@ impl Journal {
             });
             owners.push((file, data.len() - before));
         }
-        let mut revoked = std::mem::take(&mut *txn.revoked.lock());
+        let mut revoked = txn.take_revoked();
         if !revoked.is_empty() {
             for block in meta.iter().chain(&data) {
                 revoked.remove(&block.home);

@@ -20,7 +20,6 @@ use stetfs_media::{BlockRef, Class};
 
 use crate::error::Result;
 use crate::page::Page;
-use crate::placer::PlaceReq;
 use stetfs_scheme::{DirtyBlock, Opened, Placement};
 use stetfs_sync::Mutex;
 
@@ -34,6 +33,17 @@ pub enum Wrote {
     },
     /// The block has a home.
     Placed,
+}
+
+/// A dirty data block that needs a place in the committing transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceReq {
+    /// The block of the file.
+    pub lblk: LBlock,
+    /// Where it is, if it has a home: the scheme would like another, and the file system may
+    /// decline when space is short. If it has none (it lies in a hole or an unwritten extent), a
+    /// block is reserved for it.
+    pub home: Option<BlockNo>,
 }
 
 /// The cached data blocks of one file.

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use stetfs_format::{BlockNo, LBlock, Tid};
 use stetfs_media::{Block, BlockRef, Class};
 
-use crate::commit::Transaction;
+use crate::broken::{self, Broken};
 use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Wrote};
+use crate::gate::Join;
 use crate::journal::Journal;
 use crate::page::Page;
 use crate::stats::count;
+use crate::transaction::Transaction;
 use stetfs_sync::schedule::ask;
 
 /// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent
@@ -26,40 +28,6 @@ const CREDITS_PER_RUN: u32 = 4;
 /// Revoked blocks that a block of the log has room for, at the smallest block size and the longest
 /// record.
 const REVOKES_PER_BLOCK: usize = 120;
-
-thread_local! {
-    /// Open handles of this thread that have changed something.
-    static HALF_DONE: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Whether an operation of this thread has changed something and not come to its end.
-pub(crate) fn is_half_done() -> bool {
-    HALF_DONE.get() > 0
-}
-
-/// Why an operation did not come to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Broken {
-    /// It met damage. What it has changed already becomes durable all the same when the volume
-    /// [goes on](Journal::go_on).
-    ByDamage,
-    /// Something could not be read or written.
-    ByFailure,
-}
-
-thread_local! {
-    /// Why this thread's operation is not coming to its end.
-    static BROKEN: Cell<Option<Broken>> = const { Cell::new(None) };
-}
-
-/// An operation of this thread meets an error that it cannot get over. If it has changed something
-/// already, nothing of that must become durable by somebody else's commit: closing its handle stops
-/// the journal.
-pub fn note_broken(why: Broken) {
-    if is_half_done() {
-        BROKEN.set(BROKEN.get().max(Some(why)));
-    }
-}
 
 /// What a data block holds that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +51,34 @@ pub struct Handle {
     changed: Cell<bool>,
     /// What it does may end at any step, and go on in another handle.
     splits: Cell<bool>,
-    /// It stays in its thread, where [`is_half_done`] looks.
+    /// It stays in its thread, where [`broken`] looks.
     here: PhantomData<*const ()>,
+}
+
+impl Journal {
+    /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
+    /// running transaction is being closed; commits it first when it is full.
+    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        let limits = self.limits();
+        if credits > limits.blocks {
+            return Err(JournalError::TooLarge {
+                wanted: credits,
+                limit: limits.blocks,
+            });
+        }
+        count(&self.counters().handles, 1);
+        if ask(|s| s.commits_first()) == Some(true) {
+            self.commit_running()?;
+        }
+        loop {
+            match self.gate().join(credits, limits)? {
+                Join::Joined { tid, load } => {
+                    return Ok(Handle::new(Arc::clone(self), load, tid, credits));
+                }
+                Join::Full(tid) => self.commit(tid)?,
+            }
+        }
+    }
 }
 
 impl Handle {
@@ -299,7 +293,7 @@ impl Handle {
 
     /// The error that was met is none of what this handle has changed, which is whole as it is.
     pub fn forgive(&self) {
-        BROKEN.set(None);
+        broken::take();
     }
 
     /// What a scheme could not note of a change would be missing at the commit, so nothing is
@@ -310,7 +304,7 @@ impl Handle {
 
     fn note_change(&self) {
         if !self.changed.replace(true) {
-            HALF_DONE.set(HALF_DONE.get() + 1);
+            broken::begin();
         }
     }
 
@@ -323,13 +317,12 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.changed.get() {
-            HALF_DONE.set(HALF_DONE.get() - 1);
+            broken::end();
             if std::thread::panicking() {
                 let why = "an operation panicked when it was half done".to_owned();
                 self.journal.abort(JournalError::Unusable(why));
             }
-            let broken = BROKEN.take();
-            let stops = match broken {
+            let stops = match broken::take() {
                 // A commit that fails stops it anyway, and knows why.
                 _ if self.of_commit => false,
                 None => false,

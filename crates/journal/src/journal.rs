@@ -1,4 +1,5 @@
-//! The journal: reading blocks, starting handles, work in the background, closing.
+//! The journal: reading blocks, work in the background, closing. Handles are started in `handle`,
+//! transactions committed in `commit`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -8,18 +9,17 @@ use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 use stetfs_scheme::{About, CacheStats, Goal, Held, Opened, Terms};
-use stetfs_sync::schedule;
 
 use crate::background::Background;
+use crate::broken;
 use crate::cache::Cache;
-use crate::commit::Transaction;
 use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Files};
-use crate::gate::{Gate, Join, Limits, Pace};
-use crate::handle::{self, Handle};
+use crate::gate::{Gate, Limits, Pace};
 use crate::page::Page;
 use crate::placer::Placer;
 use crate::stats::{Counters, JournalStats, count};
+use crate::transaction::Transaction;
 
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
@@ -87,7 +87,11 @@ impl Journal {
         });
         match config.commit_interval {
             _ if !journal.served.writable => journal.gate.stop(JournalError::ReadOnly),
-            Some(interval) => journal.background.start(Arc::downgrade(&journal), interval),
+            Some(interval) => {
+                let weak = Arc::downgrade(&journal);
+                let round = move || Self::background_round(&weak, interval);
+                journal.background.start(interval, round);
+            }
             None => {}
         }
         journal
@@ -213,29 +217,6 @@ impl Journal {
         let at = block.0 * usize_as_u64(self.block_size) + usize_as_u64(offset);
         memory.load(at, out, Tag::read(class))?;
         Ok(true)
-    }
-
-    /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
-    /// running transaction is being closed; commits it first when it is full.
-    pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
-        if credits > self.limits.blocks {
-            return Err(JournalError::TooLarge {
-                wanted: credits,
-                limit: self.limits.blocks,
-            });
-        }
-        count(&self.counters.handles, 1);
-        if schedule::ask(|schedule| schedule.commits_first()) == Some(true) {
-            self.commit_running()?;
-        }
-        loop {
-            match self.gate.join(credits, self.limits)? {
-                Join::Joined { tid, load } => {
-                    return Ok(Handle::new(Arc::clone(self), load, tid, credits));
-                }
-                Join::Full(tid) => self.commit(tid)?,
-            }
-        }
     }
 
     /// The data blocks of a file: the same object for everybody.
@@ -415,6 +396,10 @@ impl Journal {
         Some(placer.upgrade().ok_or_else(no_placer))
     }
 
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     pub(crate) fn leave(&self, credits: u32) {
         self.gate.leave(credits);
     }
@@ -455,7 +440,7 @@ impl Journal {
     /// something already, it must not become durable half done, so nothing does any more.
     pub(crate) fn load_metadata(&self, block: BlockNo, class: Class) -> Result<Page> {
         self.load(block, class).inspect_err(|error| {
-            if handle::is_half_done() {
+            if broken::is_half_done() {
                 self.abort(error.clone());
             }
         })
@@ -506,17 +491,21 @@ impl Journal {
         }
     }
 
-    /// One round of the background thread. An error has stopped the journal and is told to everyone
-    /// who asks.
-    pub(crate) fn background_work(self: &Arc<Self>, interval: Duration) {
-        if let Some((tid, age)) = self.gate.age()
+    /// One round of the background thread; false when there is nothing left to work for. An error
+    /// has stopped the journal and is told to everyone who asks.
+    fn background_round(journal: &Weak<Self>, interval: Duration) -> bool {
+        let Some(journal) = journal.upgrade().filter(|j| j.stopped().is_none()) else {
+            return false;
+        };
+        if let Some((tid, age)) = journal.gate.age()
             && age >= interval
         {
-            let _ = self.commit(tid);
+            let _ = journal.commit(tid);
         }
-        if self.served.scheme.backlog().is_due {
-            let _ = self.checkpoint(Goal::Background);
+        if journal.served.scheme.backlog().is_due {
+            let _ = journal.checkpoint(Goal::Background);
         }
+        true
     }
 }
 

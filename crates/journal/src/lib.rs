@@ -13,15 +13,18 @@
 //! | `page` | one cached block: content, what changed in it, in which transaction |
 //! | `cache` | metadata blocks by block number |
 //! | `file_data` | data blocks by inode and logical block |
-//! | `journal` | the journal: reading, starting handles, background work, closing |
-//! | `handle` | the changes of one operation |
+//! | `journal` | the journal: reading, background work, closing |
+//! | `handle` | the changes of one operation, from its start on |
+//! | `broken` | operations of this thread that do not come to their end |
 //! | `background` | the thread that commits what is old and checkpoints |
+//! | `transaction` | what a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
 //! | `placer` | what the file system does in a commit |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod background;
+mod broken;
 mod cache;
 mod commit;
 mod error;
@@ -35,10 +38,12 @@ mod journal;
 mod page;
 mod placer;
 mod stats;
+mod transaction;
 
+pub use broken::{Broken, note_broken};
 pub use error::{JournalError, Result};
-pub use file_data::{FileData, Wrote};
-pub use handle::{Broken, Handle, Old, note_broken};
+pub use file_data::{FileData, PlaceReq, Wrote};
+pub use handle::{Handle, Old};
 pub use journal::{Config, Journal};
-pub use placer::{PlaceReq, Placer};
+pub use placer::Placer;
 pub use stats::JournalStats;

@@ -1,20 +1,10 @@
 //! What the file system does in a commit: the only call from the journal upwards.
 
-use stetfs_format::num::{BlockNo, InodeNo, LBlock};
+use stetfs_format::num::{BlockNo, InodeNo};
 
 use crate::error::Result;
+use crate::file_data::PlaceReq;
 use crate::handle::Handle;
-
-/// A dirty data block that needs a place in the committing transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaceReq {
-    /// The block of the file.
-    pub lblk: LBlock,
-    /// Where it is, if it has a home: the scheme would like another, and the file system may
-    /// decline when space is short. If it has none (it lies in a hole or an unwritten extent), a
-    /// block is reserved for it.
-    pub home: Option<BlockNo>,
-}
 
 /// The file system's part of a commit: the only call from the journal upwards.
 pub trait Placer: Send + Sync {
