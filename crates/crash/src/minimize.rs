@@ -149,6 +149,9 @@ impl Minimizer<'_> {
         let atoms: Vec<usize> = moment.relevant().iter().map(|a| a.number).collect();
         let mut best = wrong;
         for keep in simpler(&cut.keep, &atoms) {
+            if Instant::now() > self.deadline {
+                break;
+            }
             let tried = Cut { at: cut.at, keep };
             let candidate = Case {
                 cut: Some(tried.clone()),
