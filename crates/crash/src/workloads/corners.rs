@@ -115,3 +115,37 @@ pub(super) fn neighbours() -> Vec<Op> {
     });
     ops(std::iter::once(begin).chain(rounds))
 }
+
+/// Blocks that change their owner as soon as they can. What is freed lies behind a file's last
+/// block, where the file grows next: directories' blocks, of which the log has bytes, and then a
+/// file's that is removed in the same transaction.
+pub(super) fn reuse() -> Vec<Op> {
+    const ROUNDS: u32 = 8;
+    let begin = |n: u32| {
+        let (seed, next) = (n * 4 + 1, n * 4 + 2);
+        format!(
+            "create left{n}; write left{n} 0 4096 {seed}; fsync left{n}; \
+             create right{n}; write right{n} 0 4096 {next}; fsync right{n}; \
+             mkdir a{n}; mkdir b{n}; mkdir c{n}; sync"
+        )
+    };
+    // A round later, so that a checkpoint finds bytes of them in both halves of the log.
+    let change =
+        |n: u32| format!("mkdir b{n}/e; rmdir b{n}/e; sync; mkdir c{n}/e; rmdir c{n}/e; sync");
+    // One changes just before, so that a checkpoint may be bringing it home.
+    let end = |n: u32| {
+        let (seed, next) = (n * 4 + 3, n * 4 + 4);
+        format!(
+            "mkdir a{n}/e; rmdir a{n}/e; sync; rmdir a{n}; rmdir b{n}; rmdir c{n}; sync; \
+             append right{n} 12288 {seed}; fsync right{n}; \
+             unlink right{n}; append left{n} 12288 {next}; fsync left{n}"
+        )
+    };
+    let rounds = (0..ROUNDS + 2).flat_map(|n| {
+        let begin = (n < ROUNDS).then(|| begin(n));
+        let change = n.checked_sub(1).filter(|n| *n < ROUNDS).map(change);
+        let end = n.checked_sub(2).map(end);
+        [begin, change, end].into_iter().flatten()
+    });
+    ops(rounds)
+}

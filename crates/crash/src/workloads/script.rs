@@ -13,6 +13,8 @@ pub enum Script {
     Random(u64),
     /// A log that is appended to and synced, beside a file that is replaced by rename.
     LogAndReplace,
+    /// Blocks that change their owner as soon as they are freed.
+    Reuse,
     /// A directory that grows until it splits, and shrinks again.
     Directory,
     /// Large files cut short, and files removed while open.
@@ -43,8 +45,9 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 14] = [
+    pub const WRITTEN: [Self; 15] = [
         Self::LogAndReplace,
+        Self::Reuse,
         Self::Directory,
         Self::Orphans,
         Self::Overwrites,
@@ -65,6 +68,7 @@ impl Script {
         match self {
             Self::Random(seed) => format!("random{seed}"),
             Self::LogAndReplace => "log".to_owned(),
+            Self::Reuse => "reuse".to_owned(),
             Self::Directory => "directory".to_owned(),
             Self::Orphans => "orphans".to_owned(),
             Self::Overwrites => "overwrites".to_owned(),
@@ -99,6 +103,7 @@ impl Script {
         match self {
             Self::Random(seed) => random(seed, profile),
             Self::LogAndReplace => log_and_replace(),
+            Self::Reuse => corners::reuse(),
             Self::Directory => directory(),
             Self::Orphans => orphans(),
             Self::Overwrites => overwrites(),
