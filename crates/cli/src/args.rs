@@ -93,6 +93,7 @@ Examples:
   stetfs mkfs /dev/sdb1 --label backup
   stetfs mkfs old.img --size 64M --type ext3
   stetfs mkfs flash.nand               on a part that `stetfs nand create` made
+  stetfs mkfs disk.img --size 1G --scheme stet   mounted with that scheme unless another is named
   stetfs mkfs disk.img --size 1G -- -N 1000000 -m 0    more options for mke2fs")]
 pub(crate) struct Mkfs {
     /// File (made if missing), block device or NAND part
@@ -120,6 +121,10 @@ pub(crate) struct Mkfs {
         default_value = "ext4",
     )]
     pub(crate) kind: String,
+    /// The journaling scheme of mounts that name none, see `stetfs schemes`. It is kept with the
+    /// default mount options of the volume, which the kernel mounts as ever
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scheme: Option<String>,
     /// Overwrite the content of IMAGE
     #[arg(short, long)]
     pub(crate) force: bool,
@@ -139,9 +144,9 @@ pub(crate) struct Mkfs {
 #[command(after_help = "\
 Mount options, for -o (name or name=value, separated by commas):
   ro, rw                              read-only: writes nothing, recovers in memory; read-write
-  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: jbd2, or the
+  scheme=NAME                         journaling scheme, see `stetfs schemes`; default: the
                                       scheme that left the volume in use, if no other can read its
-                                      log
+                                      log; else the volume's own (`stetfs mkfs --scheme`); else jbd2
   data=journal|ordered|writeback      what goes through the journal (schemes jbd2, jftl, dj;
                                       default: the volume's setting, else journal)
   commit=SECONDS                      how long a change may wait for its commit (default 5; 1 where
@@ -152,6 +157,8 @@ Mount options, for -o (name or name=value, separated by commas):
   noatime, relatime, strictatime      when reading changes access times (default relatime)
   discard                             tell the device which blocks are freed
   direct, nodirect                    bypass this machine's page cache (default: on block devices)
+  dax                                 the volume is in persistent memory, or a file as if it were:
+                                      stored to by the byte (schemes stet, and always shortcut)
   journal_async_commit                one flush per commit instead of two, see `stetfs schemes`
   durability=power|process            what a volume in memory, the memory beside a volume, or a NAND
                                       part in a file survives (default power)

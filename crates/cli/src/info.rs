@@ -26,6 +26,8 @@ pub(crate) struct VolumeInfo {
     /// `ext2`, `ext3` or `ext4`, by the features.
     pub(crate) kind: &'static str,
     pub(crate) label: String,
+    /// Its default mount options, beside those that are flags.
+    pub(crate) mount_options: String,
     pub(crate) uuid: String,
     pub(crate) size: u64,
     /// What the file or device lacks of that at its end.
@@ -132,6 +134,7 @@ impl VolumeInfo {
             image: image.display().to_string(),
             kind: kind(sb),
             label: text(&sb.volume_name),
+            mount_options: text(&sb.mount_opts),
             uuid: uuid(&sb.uuid),
             size: sb.blocks_count << sb.block_bits,
             missing: disk.missing(),
@@ -257,6 +260,9 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
         ));
     }
     rows.extend(journal_rows(v));
+    if !v.mount_options.is_empty() {
+        rows.push(("mounted with", v.mount_options.clone()));
+    }
     rows.push(("features", v.features.join(" ")));
     if !v.unsupported.for_mounting.is_empty() {
         rows.push((

@@ -55,6 +55,11 @@ pub(crate) fn run(args: &Mkfs) -> Result<()> {
     let target = loan.as_ref().map_or(image.as_path(), Loan::path);
     mke2fs_arguments(&mut tool, args, target, size);
     let made = run_tool(&mut tool, args, true)
+        .and_then(|()| {
+            args.scheme
+                .as_deref()
+                .map_or(Ok(()), |name| carry(name, target))
+        })
         .and_then(|()| loan.map_or(Ok(()), |loan| loan.give_back().during(|| shown.to_string())))
         .and_then(|()| VolumeInfo::read(image));
     match made {
@@ -79,6 +84,11 @@ fn check_arguments(args: &Mkfs) -> Result<()> {
         ))
         .advise("choose 1K, 2K or 4K")
         .exit(2));
+    }
+    if let Some(name) = &args.scheme {
+        stetfs_schemes::find(name)
+            .or_advise(|| "see the list: stetfs schemes".to_owned())
+            .map_err(|f| f.exit(2))?;
     }
     if let Some(label) = args.label.as_ref().filter(|l| l.len() > 16) {
         return Err(Failure::new(format!("the label \"{label}\" is longer than 16 bytes")).exit(2));
@@ -223,6 +233,26 @@ fn mke2fs_arguments(tool: &mut Command, args: &Mkfs, target: &Path, size: u64) {
         .arg("--")
         .arg(target)
         .arg((size / block).to_string());
+}
+
+/// Notes the scheme in the volume's default mount options.
+fn carry(scheme: &str, target: &Path) -> Result<()> {
+    let mut tool = e2fsprogs::command("tune2fs")?;
+    tool.arg("-E").arg(format!("mount_opts=scheme={scheme}"));
+    let output = tool
+        .arg(target)
+        .stdin(Stdio::null())
+        .output()
+        .during(|| "tune2fs".to_owned())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::new(format!(
+        "{}: tune2fs could not set its scheme: {}",
+        target.display(),
+        said.trim()
+    )))
 }
 
 /// Runs mke2fs; its warnings are passed on if `warns`, its error becomes ours.

@@ -96,8 +96,12 @@ fn parse(options: &[String]) -> Result<Options> {
         .map_err(|f| f.exit(crate::failure::EXIT_USAGE))
 }
 
-/// What can be said of the scheme and its options before anything is opened.
+/// What can be said of the scheme and its options before anything is opened: nothing, where the
+/// volume has the choice.
 fn check_scheme(options: &Options) -> Result<()> {
+    if !options.core.names_scheme() {
+        return Ok(());
+    }
     let about = stetfs_schemes::find(&options.core.scheme)?.about;
     let wishes = stetfs_scheme::SchemeOptions {
         data: None,

@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
-use stetfs_scheme::About;
+use stetfs_scheme::{About, InMemory};
 use stetfs_schemes::SCHEMES;
 
 use crate::args::Schemes;
@@ -71,7 +71,7 @@ fn needs(about: &About) -> String {
         about
             .needs_journal_area
             .then(|| "a journal in the volume".to_owned()),
-        about.needs_pmem.then(|| "the volume in memory".to_owned()),
+        (about.in_memory == InMemory::Only).then(|| "the volume in memory".to_owned()),
         about
             .needs_remap
             .then(|| "a medium that remaps (a NAND part, or a file on XFS or Btrfs)".to_owned()),

@@ -41,12 +41,22 @@ struct Counters {
     nvm: Option<Nvm>,
     /// The scheme's cache in that memory.
     cache: Option<Cache>,
+    /// What the scheme chose for blocks.
+    #[serde(default)]
+    actions: Vec<Action>,
     #[serde(default)]
     journal: Map<String, Value>,
     #[serde(default)]
     server: Map<String, Value>,
     #[serde(flatten)]
     volume: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Action {
+    name: String,
+    taken: u64,
+    bytes_by_each: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,6 +186,9 @@ fn print(counters: &Counters) -> Result<()> {
         if let Some(line) = further(WHERE, traffic) {
             output::line(line)?;
         }
+        if counters.actions.iter().any(|action| action.taken > 0) {
+            output::line(actions_table(&counters.actions))?;
+        }
         if let Some(cache) = &counters.cache {
             output::line(in_cache(cache, traffic, commits(counters)))?;
         }
@@ -255,6 +268,26 @@ fn summary(counters: &Counters) -> String {
         Size(counters.bytes_read),
         Size(device.read_bytes),
     )
+}
+
+/// What the scheme chose for blocks of data that have a home, and what each choice was expected to
+/// cost for these blocks, a piece.
+fn actions_table(actions: &[Action]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let each = actions.iter().map(|action| format!("as {}", action.name));
+    let heads = ["overwritten blocks", "taken"].map(str::to_owned);
+    table.set_header(heads.into_iter().chain(each));
+    for action in actions.iter().filter(|action| action.taken > 0) {
+        let costs = action.bytes_by_each.iter();
+        let costs = costs.map(|(_, bytes)| Size(bytes / action.taken).to_string());
+        let head = [action.name.clone(), action.taken.to_string()];
+        table.add_row(head.into_iter().chain(costs));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
 }
 
 /// What the cache has done, and what a commit costs in it.

@@ -18,8 +18,11 @@ use stetfs_media::{
     BlockDev, Class, Errno, FileOptions, MediaError, Overlay, Pmem, PmemDev, PmemLayer, Survives,
     Tag,
 };
+use stetfs_scheme::InMemory;
 
-use crate::mount::{journal_extents, memory_record, private_log_owner, superblock};
+use crate::mount::{
+    is_log_in_lines, journal_extents, memory_record, private_log_owner, superblock,
+};
 use crate::options::MountOptions;
 
 /// Why a medium cannot be opened.
@@ -84,7 +87,7 @@ pub fn open_media(
 ) -> Result<Media, OpenError> {
     let home = open_device(path, options, read_only)?;
     let found = Found::on(&*home, path, options)?;
-    if found.is_in_memory && found.options.scheme != options.scheme {
+    if found.options.dax && home.pmem().is_none() {
         drop(home);
         return Ok(open_device(path, &found.options, read_only)?.into());
     }
@@ -100,10 +103,9 @@ pub fn open_media(
 
 /// What a volume is to be opened with.
 struct Found {
-    /// The options, with the scheme that is meant when none is named.
+    /// The options, with the scheme that is meant when none is named, and with `dax` where the
+    /// volume is to be in memory.
     options: MountOptions,
-    /// The scheme has the whole volume in memory.
-    is_in_memory: bool,
     /// The memory beside it.
     nvm: Option<PathBuf>,
     /// That may be made: whoever has lost the memory of a volume that needs it is not helped by an
@@ -135,9 +137,12 @@ impl Found {
             },
             (None, None) => None,
         };
+        let was_in_memory = log
+            .as_ref()
+            .is_some_and(|(sb, log)| is_log_in_lines(home, sb, log).unwrap_or(false));
         Ok(Self {
-            is_in_memory: stetfs_schemes::find(&scheme).is_ok_and(|s| s.about.needs_pmem),
             options: MountOptions {
+                dax: was_in_memory || is_in_memory(&scheme, options),
                 scheme,
                 ..options.clone()
             },
@@ -145,6 +150,12 @@ impl Found {
             may_make: sb.is_some_and(|sb| !is_marked(&sb)),
         })
     }
+}
+
+/// Whether a volume with that scheme is to be opened as memory.
+fn is_in_memory(scheme: &str, options: &MountOptions) -> bool {
+    let found = stetfs_schemes::find(scheme);
+    options.dax || found.is_ok_and(|found| found.about.in_memory == InMemory::Only)
 }
 
 /// Makes sure that what a volume says is its memory is that, before anything is opened for writing:
@@ -199,7 +210,7 @@ pub fn open_overlay(path: &Path, options: &MountOptions) -> Result<Media, OpenEr
     let home = open_device(path, options, true)?;
     let found = Found::on(&*home, path, options)?;
     let private = PmemOptions::default().private(true);
-    let home: Arc<dyn BlockDev> = match found.is_in_memory {
+    let home: Arc<dyn BlockDev> = match found.options.dax {
         true => {
             drop(home);
             Arc::new(PmemDev::new(Arc::new(private.open(path)?)))
@@ -312,8 +323,9 @@ impl Drop for MadePmem {
 }
 
 /// Opens the file or block device at `path` for a mount with these options: as memory if the scheme
-/// needs that, otherwise as a block device. The file of a NAND part (`stetfs nand create`) is
-/// opened with the flash translation layer on it. It is locked as long as the device lives.
+/// needs that or the options say so, otherwise as a block device. The file of a NAND part (`stetfs
+/// nand create`) is opened with the flash translation layer on it. It is locked as long as the
+/// device lives.
 ///
 /// An unknown scheme is no error here, but one of the mount; so is a scheme whose needs the medium
 /// does not meet.
@@ -329,8 +341,7 @@ pub fn open_device(
     if NandFile::is_at(path) {
         return open_flash(path, options, read_only);
     }
-    let scheme = stetfs_schemes::find(&options.scheme);
-    if scheme.is_ok_and(|scheme| scheme.about.needs_pmem) {
+    if is_in_memory(&options.scheme, options) {
         let pmem = PmemOptions::default()
             .survives(options.durability)
             .read_only(read_only)

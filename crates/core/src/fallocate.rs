@@ -93,7 +93,7 @@ pub(crate) fn fallocate(
     }
     // Before anything that can be seen, so that a full volume is left as it was.
     preallocate(vol, c, inode, offset..end, |_| ())?;
-    match vol.journal.terms().relocates {
+    match vol.journal.terms().relocates.is_any() {
         false => zero(vol, inode, offset..end, grow),
         true => {
             remove(vol, inode, offset..end, grow)?;

@@ -16,7 +16,7 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
-use stetfs_scheme::{About, CacheStats, Terms};
+use stetfs_scheme::{About, ActionCount, CacheStats, Terms};
 
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
@@ -89,6 +89,9 @@ pub struct Stats {
     /// The scheme's cache in that memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheStats>,
+    /// What the scheme chose for blocks, where it has a choice.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<ActionCount>,
     /// Transactions, blocks, caches.
     pub journal: JournalStats,
     /// Inodes in memory.
@@ -571,6 +574,7 @@ impl Fs {
                 traffic: nvm.meter().snapshot(),
             }),
             cache: vol.journal.cache_stats(),
+            actions: vol.journal.actions(),
             journal: vol.journal.stats(),
             inodes_cached: vol.icache.len(),
             blocks_free: vol.alloc.free_blocks().0,

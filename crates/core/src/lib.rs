@@ -46,6 +46,7 @@ mod path;
 mod perm;
 mod place;
 mod readdir;
+mod relocate;
 mod seek;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -15,9 +15,10 @@ pub struct MountOptions {
     /// The journaling scheme by its registry name (`scheme=`).
     pub scheme: String,
     /// `scheme=` was given. Otherwise, unless [`scheme`](Self::scheme) is another one than the
-    /// default, a volume whose newest content only one scheme can read is mounted with that.
+    /// default, a volume whose newest content only one scheme can read is mounted with that, and
+    /// else with the scheme among the mount options that it carries (`tune2fs -E mount_opts=`).
     pub scheme_named: bool,
-    /// The scheme's mode (`data=`); none means the volume's default, or else the scheme's.
+    /// The scheme's mode (`data=`); none means what the volume carries, or else the scheme's.
     pub data: Option<String>,
     /// How often the running transaction is committed (`commit=` seconds, 0 meaning 5). With
     /// `Duration::MAX`, which only a program can set, nothing happens by the clock and no thread
@@ -40,6 +41,9 @@ pub struct MountOptions {
     /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None:
     /// where that is cheaper, which is on block devices.
     pub direct: Option<bool>,
+    /// The volume is in byte-addressable memory, or a file that is used as such, and stored to by
+    /// the byte (`dax`); for whoever opens the device. Schemes that need that have it anyway.
+    pub dax: bool,
     /// What a volume in memory or on a NAND part in an ordinary file survives
     /// (`durability=power|process`); for whoever opens the device.
     pub durability: Survives,
@@ -112,7 +116,7 @@ pub enum OptionError {
 const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
 
 /// The scheme when none is given: the kernel's.
-const SCHEME_DEFAULT: &str = "jbd2";
+pub(crate) const SCHEME_DEFAULT: &str = "jbd2";
 
 /// The bound of the caches when none is given.
 const MEMORY_DEFAULT: u64 = 256 << 20;
@@ -136,6 +140,7 @@ impl Default for MountOptions {
             user_xattr: true,
             memory: MEMORY_DEFAULT,
             direct: None,
+            dax: false,
             durability: Survives::PowerLoss,
             nvm: None,
             nvm_new: false,
@@ -195,6 +200,8 @@ impl MountOptions {
             "nouser_xattr" => self.user_xattr = false,
             "direct" => self.direct = Some(true),
             "nodirect" => self.direct = Some(false),
+            "dax" => self.dax = true,
+            "nodax" => self.dax = false,
             "barrier" => self.barrier = true,
             "nobarrier" => self.barrier = false,
             "noload" | "norecovery" => self.noload = true,

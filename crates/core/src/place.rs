@@ -2,21 +2,21 @@
 //!
 //! A run of blocks in a hole gets one contiguous run if there is one, after the file's previous
 //! extent or else near its inode, from the blocks that were reserved when the data was written. A
-//! run in an unwritten extent becomes written where it is. A block that the scheme wants relocated
-//! moves to a new block when one is at hand, and stays otherwise. All of it is part of the
-//! committing transaction. No handle is open then, so nobody holds `Inode::state` across a wait.
+//! run in an unwritten extent becomes written where it is. Blocks that the scheme wants relocated
+//! are up to `relocate`. All of it is part of the committing transaction. No handle is open then,
+//! so nobody holds `Inode::state` across a wait.
 
 use std::sync::{Arc, Weak};
 
-use stetfs_format::width::{must_fit_u32, u32_as_usize};
+use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, InodeNo, LBlock};
 use stetfs_journal::{Handle, JournalError, PlaceReq, Placer};
-use stetfs_media::Class;
 
 use crate::alloc::Source;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
+use crate::relocate::Relocation;
 use crate::volume::Volume;
 
 /// What the journal calls at commit.
@@ -79,7 +79,13 @@ fn place_all(
         rest = others;
         match first.home {
             None => place_run(vol, h, &inode, &mut st, first.lblk, must_fit_u32(n), homes)?,
-            Some(near) => relocate_run(vol, h, &inode, &mut st, run, near, homes)?,
+            Some(_) => Relocation {
+                vol,
+                h,
+                inode: &inode,
+                st: &mut st,
+            }
+            .relocate(run, homes)?,
         }
     }
     if st.raw == before {
@@ -148,42 +154,3 @@ fn place_run(
     }
     Ok(())
 }
-
-/// Moves blocks that follow each other in the file to new ones, the first of which is sought near
-/// `near`, as far as there is free space; the others stay.
-fn relocate_run(
-    vol: &Volume,
-    h: &Handle,
-    inode: &Inode,
-    st: &mut InodeState,
-    blocks: &[PlaceReq],
-    near: BlockNo,
-    homes: &mut Vec<BlockNo>,
-) -> Result<()> {
-    let (mut near, mut rest) = (near, blocks);
-    while let Some(first) = rest.first() {
-        let want = must_fit_u32(rest.len());
-        let (new, got) = match vol.alloc.allocate(h, near, want, FREE) {
-            Ok(taken) => taken,
-            Err(Error::NoSpace) => {
-                homes.extend(rest.iter().filter_map(|b| b.home));
-                return Ok(());
-            }
-            Err(e) => return Err(e),
-        };
-        let mut done = 0;
-        while done < got {
-            let (lblk, to) = (first.lblk.plus(done), new.plus(done.into()));
-            let (old, n) = mapping::switch_run(vol, h, inode, st, lblk, got - done, to)?;
-            vol.alloc.free(h, old, n, Class::Data)?;
-            done += n;
-        }
-        homes.extend((0..u64::from(got)).map(|i| new.plus(i)));
-        near = new.plus(got.into());
-        rest = &rest[u32_as_usize(got)..];
-    }
-    Ok(())
-}
-
-/// Where the blocks of relocated data come from: nobody has reserved any.
-const FREE: Source = Source::Free { privileged: false };

@@ -16,7 +16,7 @@ use stetfs::{
 use stetfs_format::{FeatureIncompat, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::sim::{CrashImage, Keep, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, Tag};
-use stetfs_scheme::{OpenArgs, Remnant, SchemeOptions};
+use stetfs_scheme::{OpenArgs, Remnant};
 use stetfs_schemes::find;
 use stetfs_testkit::rng::Rng;
 
@@ -312,10 +312,7 @@ impl Left {
             has_private_log: sb.feature_incompat.contains(FeatureIncompat::PRIVATE_LOG),
             inode_size: sb.inode_size(),
             writable: true,
-            options: SchemeOptions {
-                data: self.target.data,
-                extra: self.target.options().scheme_options,
-            },
+            options: self.target.scheme_options(),
         };
         change(&mut args);
         let scheme = find(self.target.scheme.name)?;

@@ -68,7 +68,8 @@ impl Kind {
     /// Bytes of the smallest piece that the home device on it takes.
     pub fn sector(self) -> u32 {
         match self {
-            Self::Block | Self::Pmem | Self::Nand => 512,
+            Self::Pmem => 64,
+            Self::Block | Self::Nand => 512,
             Self::Nand16k => 4096,
         }
     }

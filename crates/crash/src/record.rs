@@ -155,7 +155,7 @@ impl Record {
         let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
         let (handle, relocates) = (
             library.fs().handle_write_max(),
-            library.fs().terms().relocates,
+            library.fs().terms().relocates.is_any(),
         );
         let between = states.iter().zip(&workload.ops).map(|(state, op)| {
             let mut before = state.clone();

@@ -268,7 +268,7 @@ pub fn second_replay(
     ours: &Observation,
     file: &Path,
 ) -> Result<Option<Result<(), String>>> {
-    if !target.scheme.is_jbd2 || target.home != Kind::Block {
+    if !target.scheme.is_jbd2(&target.scheme_options()) || target.home != Kind::Block {
         return Ok(None);
     }
     let volume = left.volume()?;

@@ -8,7 +8,7 @@ use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::Image;
-use stetfs_scheme::{About, DataMode, Ground, Registration, Trial};
+use stetfs_scheme::{About, DataMode, Ground, InMemory, Registration, SchemeOptions, Trial};
 use stetfs_schemes::{SCHEMES, find};
 
 use super::flash;
@@ -119,8 +119,8 @@ impl Target {
 
     /// What the scheme is for.
     fn usual_home(scheme: &About) -> Medium {
-        match (scheme.needs_pmem, scheme.needs_remap) {
-            (true, _) => Medium::Pmem,
+        match (scheme.in_memory, scheme.needs_remap) {
+            (InMemory::Only, _) => Medium::Pmem,
             (_, true) => Medium::Nand,
             _ => Medium::Block,
         }
@@ -134,9 +134,14 @@ impl Target {
         let (scheme, medium) = (self.scheme, home.name());
         for (needs, what, has) in [
             (
-                scheme.needs_pmem,
+                scheme.in_memory == InMemory::Only,
                 "byte-addressable memory",
                 home == Medium::Pmem,
+            ),
+            (
+                scheme.in_memory == InMemory::Never,
+                "a device that keeps sectors whole",
+                home != Medium::Pmem,
             ),
             (scheme.needs_remap, "a device that remaps", home.is_flash()),
         ] {
@@ -158,6 +163,14 @@ impl Target {
         Self {
             log_blocks: None,
             ..self
+        }
+    }
+
+    /// The options with which the scheme is opened.
+    pub fn scheme_options(&self) -> SchemeOptions {
+        SchemeOptions {
+            data: self.data,
+            extra: self.options().scheme_options,
         }
     }
 

@@ -545,8 +545,11 @@ pub enum Corrupt {
         computed: u32,
     },
     /// The log was written by a later version.
-    #[error("private log header: version {0}, not 1")]
-    PrivateLogVersion(u32),
+    #[error("private log header: version {0}, neither 1 nor 2")]
+    PrivateLogVersion(u16),
+    /// The unit of the log is none that a medium has.
+    #[error("private log header: a unit of 2^{0} bytes, not of 2^6 to 2^16")]
+    PrivateLogUnit(u8),
     /// Neither open nor closed.
     #[error("private log header: state {0} is neither 0 (closed) nor 1 (open)")]
     PrivateLogState(u64),

@@ -556,6 +556,7 @@ mod tests {
         let old = LogHeader {
             scheme: "dj".to_owned(),
             uuid: [1; 16],
+            unit: 64,
             epoch: 1,
             is_closed: false,
             tail: Tail::from_word(0),

@@ -6,29 +6,38 @@
 //! both refuse it. Its journal area is that of JBD2; block 0, JBD2's superblock, stays as it is,
 //! block 1 begins with the [`LogHeader`], the rest is the scheme's.
 //!
-//! A byte-addressable log holds transactions one behind the other, each at a multiple of 64 bytes
-//! from the log's start and around its end: a [`Transaction`] header of one cache line, then
-//! chunks, then zeros up to the next multiple of 64. A transaction is valid if and only if:
+//! A log of bytes holds transactions one behind the other, each at a multiple of a unit from the
+//! log's start and around its end: a [`Transaction`] header of 64 bytes, then chunks, then zeros up
+//! to the next multiple of the unit. The unit is a cache line of 64 bytes in byte-addressable
+//! memory, and a sector on a block device. A transaction is valid if and only if:
 //! 1. its state word has the state [`COMMIT`] or [`CHECKPOINT`] and the expected sequence number;
-//! 2. its epoch is the log's, and its length a multiple of 64 that the log can hold;
+//! 2. its epoch is the log's, and its length a multiple of the unit that the log can hold;
 //! 3. its checksum is that of everything behind the state word, begun with the volume's UUID and
 //!    the transaction's position;
 //! 4. if it is the last in the log: each block that it says was written in place has the content
 //!    whose checksum is there.
 //!
+//! On a block device `t_mask` is exclusive-ored into the first 4 bytes of each block of the ring
+//! that begins inside of the transaction, behind its header, after the checksum was computed. It is
+//! chosen such that none of these blocks begins with JBD2's magic: so what is left of a log is
+//! nothing to JBD2's recovery, and need not be wiped.
+//!
 //! All integers are little-endian.
+
+use std::ops::RangeInclusive;
 
 use crate::checksum::{crc32c, crc64};
 use crate::error::Corrupt;
 use crate::layout::{Bytes, Le16, Le32, Le64, U8, layout};
 use crate::num::{BlockNo, Tid};
-use crate::width::{high32, low32, u32_as_usize};
+use crate::width::{high32, low32, must_fit, u32_as_usize};
 
 layout! {
     /// Who owns the log.
     pub LOG_HEADER_LAYOUT = "Private log header", 72, {
         0x00 Bytes<8>, MAGIC = "l_magic";
-        0x08 Le32, VERSION = "l_version";
+        0x08 Le16, VERSION = "l_version";
+        0x0a U8, LOG_UNIT = "l_log_unit";
         0x0c Le32, CHECKSUM = "l_checksum";
         0x10 Bytes<16>, SCHEME = "l_scheme";
         0x20 Bytes<16>, UUID = "l_uuid";
@@ -48,6 +57,7 @@ layout! {
         0x20 Le32, T_CHUNKS = "t_chunks";
         0x28 Le64, T_SEC = "t_sec";
         0x30 Le32, T_NSEC = "t_nsec";
+        0x34 Le32, T_MASK = "t_mask";
     }
 }
 
@@ -82,7 +92,9 @@ pub const COMMIT: u32 = 0x5449_4d43; // "CMIT"
 pub const CHECKPOINT: u32 = 0x5450_4b43; // "CKPT"
 
 const MAGIC_VALUE: [u8; 8] = *b"stetLOG\0";
-const VERSION_VALUE: u32 = 1;
+const VERSION_VALUE: u16 = 2;
+/// Binary logarithms of the units that there are.
+const LOG_UNITS: RangeInclusive<u8> = 6..=16;
 const OPEN: u64 = 0x4e45_504f; // "OPEN"
 const SHUT: u64 = 0x5455_4853; // "SHUT"
 
@@ -96,6 +108,9 @@ pub struct LogHeader {
     pub scheme: String,
     /// The volume's UUID.
     pub uuid: [u8; 16],
+    /// Bytes of the unit in which a log of bytes is written, a power of two from 64 to 65,536: of
+    /// the medium that the log was made on. A block, where the log is one of blocks.
+    pub unit: u32,
     /// Another number each time the log is made anew.
     pub epoch: u64,
     /// Everything is home: there is nothing to recover.
@@ -146,7 +161,7 @@ impl LogHeader {
     ///
     /// # Errors
     /// [`Corrupt::TooShort`], [`Corrupt::PrivateLogMagic`], [`Corrupt::PrivateLogChecksum`],
-    /// [`Corrupt::PrivateLogVersion`], [`Corrupt::PrivateLogState`].
+    /// [`Corrupt::PrivateLogVersion`], [`Corrupt::PrivateLogUnit`], [`Corrupt::PrivateLogState`].
     pub fn decode(block: &[u8]) -> Result<Self, Corrupt> {
         if block.len() < Self::SIZE {
             return Err(Corrupt::TooShort {
@@ -162,14 +177,21 @@ impl LogHeader {
         if stored != computed {
             return Err(Corrupt::PrivateLogChecksum { stored, computed });
         }
-        if VERSION.get(block) != VERSION_VALUE {
-            return Err(Corrupt::PrivateLogVersion(VERSION.get(block)));
+        let log_unit = match VERSION.get(block) {
+            // Logs were in memory alone then.
+            1 => *LOG_UNITS.start(),
+            VERSION_VALUE => LOG_UNIT.get(block),
+            other => return Err(Corrupt::PrivateLogVersion(other)),
+        };
+        if !LOG_UNITS.contains(&log_unit) {
+            return Err(Corrupt::PrivateLogUnit(log_unit));
         }
         let scheme = SCHEME.get(block);
         let len = scheme.iter().position(|&b| b == 0).unwrap_or(scheme.len());
         Ok(Self {
             scheme: String::from_utf8_lossy(&scheme[..len]).into_owned(),
             uuid: UUID.get(block),
+            unit: 1 << log_unit,
             epoch: EPOCH.get(block),
             is_closed: match STATE.get(block) {
                 SHUT => true,
@@ -190,6 +212,7 @@ impl LogHeader {
         scheme[..self.scheme.len()].copy_from_slice(self.scheme.as_bytes());
         MAGIC.put(block, &MAGIC_VALUE);
         VERSION.put(block, VERSION_VALUE);
+        LOG_UNIT.put(block, must_fit(self.unit.ilog2()));
         SCHEME.put(block, &scheme);
         UUID.put(block, &self.uuid);
         EPOCH.put(block, self.epoch);
@@ -218,6 +241,8 @@ pub struct Transaction {
     pub chunks: u32,
     /// When it was closed: seconds and nanoseconds since 1970, for people.
     pub time: (u64, u32),
+    /// What is exclusive-ored into the beginnings of the ring's blocks; 0 in memory.
+    pub mask: u32,
 }
 
 /// The state word: what is stored in one piece.
@@ -240,6 +265,7 @@ impl Transaction {
             epoch: T_EPOCH.get(header),
             chunks: T_CHUNKS.get(header),
             time: (T_SEC.get(header), T_NSEC.get(header)),
+            mask: T_MASK.get(header),
         };
         (T_STATE.get(header), transaction)
     }
@@ -254,6 +280,7 @@ impl Transaction {
         T_CHUNKS.put(record, self.chunks);
         T_SEC.put(record, self.time.0);
         T_NSEC.put(record, self.time.1);
+        T_MASK.put(record, self.mask);
         let crc = transaction_crc(seed, record);
         T_CHECKSUM.put(record, crc);
     }
@@ -296,6 +323,10 @@ pub enum ChunkKind {
     /// `c_count` block numbers, freed: what this or an earlier transaction logged of them must not
     /// be replayed.
     Revoke = 5,
+    /// A block of zeros but for these bytes, as [`Ranges`](Self::Ranges).
+    Zeroed = 6,
+    /// `c_count` blocks from `c_block` on that were written in place: the CRC-64 of each.
+    Run = 7,
 }
 
 impl ChunkKind {
@@ -307,12 +338,14 @@ impl ChunkKind {
         self as u8
     }
 
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 7] = [
         Self::Ranges,
         Self::Block,
         Self::Inodes,
         Self::InPlace,
         Self::Revoke,
+        Self::Zeroed,
+        Self::Run,
     ];
 }
 
@@ -379,6 +412,7 @@ mod tests {
         LogHeader {
             scheme: "shortcut".to_owned(),
             uuid: *b"0123456789abcdef",
+            unit: 512,
             epoch: 77,
             is_closed: false,
             tail: Tail {
@@ -402,6 +436,28 @@ mod tests {
     }
 
     #[test]
+    fn a_header_of_version_1_is_of_a_log_in_lines() {
+        let mut block = [0; 128];
+        let with = |block: &mut [u8; 128], version, log_unit| {
+            header().encode(block);
+            VERSION.put(block, version);
+            LOG_UNIT.put(block, log_unit);
+            let crc = header_crc(block);
+            CHECKSUM.put(block, crc);
+            LogHeader::decode(block).map(|header| header.unit)
+        };
+        assert_eq!(with(&mut block, 1, 0), Ok(64));
+        assert_eq!(with(&mut block, 2, 16), Ok(65536));
+        for wrong in [0, 5, 17, 64] {
+            assert_eq!(
+                with(&mut block, 2, wrong),
+                Err(Corrupt::PrivateLogUnit(wrong))
+            );
+        }
+        assert_eq!(with(&mut block, 3, 9), Err(Corrupt::PrivateLogVersion(3)));
+    }
+
+    #[test]
     fn every_damaged_byte_of_a_header_is_noticed() {
         let mut block = [0; 128];
         header().encode(&mut block);
@@ -420,6 +476,7 @@ mod tests {
             epoch: 5,
             chunks: 1,
             time: (1, 2),
+            mask: 0,
         };
         let mut record = [7; 128];
         let here = seed(&[1; 16], 5, 4, Tid(9));

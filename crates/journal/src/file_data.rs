@@ -234,13 +234,21 @@ impl FileData {
         inner
             .dirty
             .retain(|l| pages.get(l).is_some_and(|page| page.tid == Some(tid)));
-        let relocates = served.terms.relocates;
-        for &l in &inner.dirty {
+        let relocates = served.terms.relocates.is_any();
+        // What was placed in this transaction already stays there.
+        let may_move = |page: &Page| {
+            relocates && page.home.is_some() && !(page.unplaced || page.fresh || page.relocated)
+        };
+        let follows = |a: &u32, b: &u32| a + 1 == *b && may_move(&pages[a]) == may_move(&pages[b]);
+        let runs = inner.dirty.chunk_by(follows);
+        let with_run = runs.flat_map(|run| run.iter().map(|l| (*l, must_fit_u32(run.len()))));
+        for (l, run) in with_run {
             let page = &pages[&l];
             let relocate = match page.home {
-                // What was placed in this transaction already stays there.
-                Some(home) if relocates && !page.unplaced && !page.fresh && !page.relocated => {
+                Some(home) if may_move(page) => {
                     let block = DirtyBlock {
+                        ino: self.ino,
+                        run,
                         home,
                         content: &page.content,
                         ranges: &page.ranges,

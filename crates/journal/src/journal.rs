@@ -8,7 +8,7 @@ use std::time::Duration;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
-use stetfs_scheme::{About, CacheStats, Goal, Held, Opened, Terms};
+use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
 
 use crate::background::Background;
 use crate::broken;
@@ -362,6 +362,11 @@ impl Journal {
             dirty_bytes: u64::from(self.gate.pinned()) * block,
             ..counted
         }
+    }
+
+    /// What the scheme chose so far, where it can.
+    pub fn actions(&self) -> Vec<ActionCount> {
+        self.served.scheme.actions()
     }
 
     pub(crate) fn cache(&self) -> &Cache {

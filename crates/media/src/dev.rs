@@ -43,7 +43,8 @@ pub trait BlockDev: Send + Sync {
     /// Size in bytes, a multiple of the sector size. It does not change.
     fn size(&self) -> u64;
 
-    /// The unit of offsets and lengths in bytes, a power of two from 512 to 65,536.
+    /// The unit of offsets and lengths in bytes, a power of two from 512 to 65,536; in memory a
+    /// cache line of 64.
     fn sector_size(&self) -> u32;
 
     /// Bytes that a power cut leaves either all old or all new: a multiple of the sector size, or a
@@ -60,6 +61,12 @@ pub trait BlockDev: Send + Sync {
 
     /// Whether reads come from the host's memory anyway, so that caching them once more is waste.
     fn host_cached(&self) -> bool;
+
+    /// Whether a request that does not follow the one before it waits for a head to move: on disks
+    /// that turn, and what says that it is one.
+    fn seeks(&self) -> bool {
+        false
+    }
 
     /// The same content as memory, where it is memory: see [`PmemDev`](crate::PmemDev).
     fn pmem(&self) -> Option<&Arc<dyn Pmem>> {

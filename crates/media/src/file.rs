@@ -71,6 +71,8 @@ pub(crate) struct Shape {
     /// Alignment that O_DIRECT asks of memory, in bytes; 1 without O_DIRECT.
     pub(crate) memory_align: u32,
     pub(crate) volatile_cache: bool,
+    /// It is, or is on, a disk that turns.
+    pub(crate) seeks: bool,
     /// It is in a directory, and not a file that was removed before it was opened.
     pub(crate) has_name: bool,
 }
@@ -354,6 +356,10 @@ impl BlockDev for FileDev {
 
     fn host_cached(&self) -> bool {
         !self.shape.direct
+    }
+
+    fn seeks(&self) -> bool {
+        self.shape.seeks
     }
 
     fn remap(&self) -> Option<&dyn Remap> {

@@ -279,6 +279,15 @@ impl FileOptions {
             direct,
             memory_align,
             volatile_cache: !(block_device && direct && is_write_through(stat)),
+            seeks: queue_setting(
+                if block_device {
+                    stat.st_rdev
+                } else {
+                    stat.st_dev
+                },
+                "rotational",
+            )
+            .is_some_and(|text| text == "1"),
             has_name: stat.st_nlink > 0,
         })
     }
@@ -466,17 +475,20 @@ fn direct_alignment(file: &File, sector: u32) -> (u32, u32) {
 
 /// Whether a block device says that it has no volatile cache.
 fn is_write_through(stat: &Stat) -> bool {
-    let device = PathBuf::from(format!("/sys/dev/block/{}", device_number(stat.st_rdev)));
+    queue_setting(stat.st_rdev, "write_cache").is_some_and(|text| text == "write through")
+}
+
+/// What the kernel says of the queue of the block device with this number, if there is one: many a
+/// file system has a number of its own.
+fn queue_setting(device: u64, name: &str) -> Option<String> {
+    let dir = PathBuf::from(format!("/sys/dev/block/{}", device_number(device)));
     // A partition has its queue in the directory of the whole device, one up from where the link
     // leads.
-    let settings = [
-        device.join("queue/write_cache"),
-        device.join("../queue/write_cache"),
-    ];
-    let cache = settings
+    let queues = [dir.join("queue"), dir.join("../queue")];
+    let text = queues
         .iter()
-        .find_map(|path| fs::read_to_string(path).ok());
-    cache.is_some_and(|text| text.trim() == "write through")
+        .find_map(|queue| fs::read_to_string(queue.join(name)).ok())?;
+    Some(text.trim().to_owned())
 }
 
 fn device_number(device: u64) -> String {

@@ -33,6 +33,11 @@ pub trait Layer: Send + Sync {
         self.below().host_cached()
     }
 
+    /// [`BlockDev::seeks`].
+    fn seeks(&self) -> bool {
+        self.below().seeks()
+    }
+
     /// [`BlockDev::read_at`].
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         self.below().read_at(offset, out, tag)
@@ -97,6 +102,10 @@ impl<L: Layer + ?Sized> BlockDev for L {
 
     fn host_cached(&self) -> bool {
         Layer::host_cached(self)
+    }
+
+    fn seeks(&self) -> bool {
+        Layer::seeks(self)
     }
 
     fn survives(&self) -> Option<Survives> {

@@ -114,6 +114,10 @@ impl BlockDev for Overlay {
         self.below.host_cached()
     }
 
+    fn seeks(&self) -> bool {
+        self.below.seeks()
+    }
+
     fn survives(&self) -> Option<Survives> {
         self.below.survives()
     }

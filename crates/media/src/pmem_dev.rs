@@ -1,20 +1,17 @@
 //! Persistent memory used as a block device: the home medium of schemes that also store into it by
 //! the byte.
 //!
-//! Requests are in sectors of 512 bytes, but nothing makes a sector whole: a power cut tears at
-//! words of 8 bytes ([`BlockDev::atomic_unit`]). Writes go past the processor's cache, a flush is a
-//! fence.
+//! Its sectors are cache lines, but nothing makes one whole: a power cut tears at words of 8 bytes
+//! ([`BlockDev::atomic_unit`]). Writes go past the processor's cache, a flush is a fence.
 
 use std::sync::Arc;
 
 use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
-use crate::pmem::{Pmem, WORD};
+use crate::pmem::{LINE, Pmem, WORD};
 use crate::tag::{Cause, Tag};
 use stetfs_format::width::{must_fit, usize_as_u64};
-
-const SECTOR: u32 = 512;
 
 /// A block device in persistent memory.
 pub struct PmemDev {
@@ -23,9 +20,9 @@ pub struct PmemDev {
 }
 
 impl PmemDev {
-    /// The memory as a device; what remains of an incomplete sector at its end is not used.
+    /// The memory as a device.
     pub fn new(pmem: Arc<dyn Pmem>) -> Self {
-        let size = pmem.size() - pmem.size() % u64::from(SECTOR);
+        let size = pmem.size();
         Self { pmem, size }
     }
 }
@@ -40,7 +37,7 @@ impl BlockDev for PmemDev {
     }
 
     fn sector_size(&self) -> u32 {
-        SECTOR
+        must_fit(LINE)
     }
 
     fn atomic_unit(&self) -> u32 {
@@ -64,12 +61,18 @@ impl BlockDev for PmemDev {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
-        check_range(Op::Read, offset, usize_as_u64(out.len()), SECTOR, self.size)?;
+        check_range(
+            Op::Read,
+            offset,
+            usize_as_u64(out.len()),
+            self.sector_size(),
+            self.size,
+        )?;
         self.pmem.load(offset, out, tag)
     }
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        check_parts(offset, parts, SECTOR, self.size)?;
+        check_parts(offset, parts, self.sector_size(), self.size)?;
         let mut at = offset;
         for part in parts {
             self.pmem.store_nt(at, part, tag)?;
@@ -87,7 +90,7 @@ impl BlockDev for PmemDev {
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {
-        check_range(Op::Discard, offset, len, SECTOR, self.size)?;
+        check_range(Op::Discard, offset, len, self.sector_size(), self.size)?;
         Err(MediaError::Unsupported { op: Op::Discard })
     }
 

@@ -114,6 +114,18 @@ pub enum Bug {
     SingleSlot,
     /// A transaction's blocks go to places that the newest durable root still names.
     EarlyPlace,
+    /// Freed blocks are not revoked if they are home, although the log still has bytes of them.
+    EarlyForget,
+    /// What is carried forward in the log is taken for logged, and is not.
+    LostCarry,
+    /// What was changed while it was on its way home is taken for home.
+    LostChange,
+    /// The changed bytes of a new block are put over what its home had.
+    UnzeroedBase,
+    /// Blocks that are written in place are written behind the flush of their commit.
+    LatePayload,
+    /// Recovery takes the last transaction without a look at the blocks that it wrote in place.
+    UncheckedPayload,
 }
 
 /// A bug.
@@ -191,6 +203,12 @@ bugs! {
     LateListing "late-listing" "log's end moves before the transaction is listed";
     SingleSlot "single-slot" "each root written over the one before";
     EarlyPlace "early-place" "blocks written to places that the durable root names";
+    EarlyForget "early-forget" "freed blocks not revoked that are home and in the log";
+    LostCarry "lost-carry" "what is carried forward in the log not logged";
+    LostChange "lost-change" "what changed on its way home taken for home";
+    UnzeroedBase "unzeroed-base" "bytes of a new block put over what its home had";
+    LatePayload "late-payload" "blocks written in place behind their commit's flush";
+    UncheckedPayload "unchecked-payload" "blocks written in place not checked at recovery";
 }
 
 /// The bug called `name`.

@@ -18,8 +18,9 @@ pub struct About {
     pub modes: &'static [DataMode],
     /// The scheme needs the journal area that mke2fs made inside the volume.
     pub needs_journal_area: bool,
-    /// The home medium must be byte-addressable ([`BlockDev::pmem`](stetfs_media::BlockDev::pmem)).
-    pub needs_pmem: bool,
+    /// Whether the home medium may or must be byte-addressable
+    /// ([`BlockDev::pmem`](stetfs_media::BlockDev::pmem)).
+    pub in_memory: InMemory,
     /// The home medium must be able to remap ([`BlockDev::remap`](stetfs_media::BlockDev::remap)).
     pub needs_remap: bool,
     /// The scheme needs persistent memory beside the home medium. This is the size in bytes of a
@@ -27,8 +28,8 @@ pub struct About {
     pub nvm: Option<u64>,
     /// That memory is a cache of the blocks that were read or committed.
     pub caches: bool,
-    /// Its log is JBD2's: the kernel and e2fsck replay it, and it replays theirs.
-    pub is_jbd2: bool,
+    /// Whether its log is JBD2's.
+    pub jbd2: Jbd2Log,
     /// After a crash every transaction is there entirely or not at all.
     pub atomic: bool,
     /// The cost of writing, in a line: bytes and flushes of a commit of n blocks.
@@ -39,6 +40,41 @@ pub struct About {
     pub recovery: &'static [&'static [&'static Remnant]],
     /// The scheme's own mount options.
     pub options: &'static [&'static OptionAbout],
+}
+
+/// What a scheme makes of a home medium that is byte-addressable, where a power cut tears at words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InMemory {
+    /// It needs a device that keeps sectors whole.
+    Never,
+    /// It works on both.
+    Too,
+    /// It works in memory only.
+    Only,
+}
+
+/// Whether a scheme's log is JBD2's: then the kernel and e2fsck replay it, and it replays theirs.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Jbd2Log {
+    /// It never is.
+    Never,
+    /// It always is.
+    Always,
+    /// It is where this option has this value.
+    With(&'static OptionAbout, &'static str),
+}
+
+impl About {
+    /// Whether its log is JBD2's where these options of its own are given.
+    pub fn is_jbd2(&self, options: &SchemeOptions) -> bool {
+        match self.jbd2 {
+            Jbd2Log::Never => false,
+            Jbd2Log::Always => true,
+            Jbd2Log::With(option, value) => options.value(option) == value,
+        }
+    }
 }
 
 /// A scheme's own mount option.

@@ -52,6 +52,10 @@ pub struct Snapshot {
 /// ([`Scheme::place`](crate::Scheme::place)).
 #[derive(Clone, Copy, Debug)]
 pub struct DirtyBlock<'a> {
+    /// The file that it belongs to.
+    pub ino: InodeNo,
+    /// Dirty blocks that have a home and follow each other in the file, this one among them.
+    pub run: u32,
     /// Its present home.
     pub home: BlockNo,
     /// Its new content.

@@ -41,13 +41,13 @@ mod scheme;
 mod terms;
 mod trial;
 
-pub use about::{About, DataMode, OptionAbout, SchemeOptions};
+pub use about::{About, DataMode, InMemory, Jbd2Log, OptionAbout, SchemeOptions};
 pub use block::{DirtyBlock, LoggedBlock, Snapshot};
 pub use cache::{Cache, CacheStats, Spot};
 pub use error::{Result, SchemeError};
 pub use open::{LogExtent, OpenArgs, Opened, Parts, RecoveryReport, Registration};
 pub use ranges::{Ranges, differing_bytes};
 pub use remnant::Remnant;
-pub use scheme::{Backlog, Goal, Held, Placement, Scheme};
-pub use terms::{DataPromise, Mark, Terms, Wants};
+pub use scheme::{ActionCount, Backlog, Goal, Held, Placement, Scheme};
+pub use terms::{DataPromise, Extents, Mark, Relocates, Terms, Wants};
 pub use trial::{Ground, Trial};

@@ -7,8 +7,8 @@ use serde::Serialize;
 use stetfs_format::BlockNo;
 use stetfs_media::{BlockDev, Pmem};
 
-use crate::about::{About, SchemeOptions};
-use crate::error::Result;
+use crate::about::{About, InMemory, SchemeOptions};
+use crate::error::{Result, SchemeError};
 use crate::remnant::Remnant;
 use crate::scheme::Scheme;
 use crate::terms::Terms;
@@ -109,6 +109,14 @@ impl Registration {
     pub fn open(&'static self, args: OpenArgs) -> Result<Opened> {
         let (dev, block_size, blocks) = (args.dev.clone(), args.block_size, args.blocks);
         let writable = args.writable;
+        // Memory tears sectors, and such a scheme knows nothing else.
+        if self.about.in_memory == InMemory::Never && writable && dev.pmem().is_some() {
+            return Err(SchemeError::Unusable(format!(
+                "scheme {} needs a device that keeps sectors whole, not {}",
+                self.about.name,
+                dev.describe()
+            )));
+        }
         Remnant::begin();
         let (scheme, terms, mut report) = (self.make)(args)?;
         report.met = Remnant::last_met();

@@ -1,5 +1,6 @@
 //! The contract: what a journaling scheme does.
 
+use serde::Serialize;
 use stetfs_format::BlockNo;
 use stetfs_media::BlockRef;
 
@@ -34,6 +35,19 @@ pub enum Goal {
     Some,
     /// Every committed block.
     All,
+}
+
+/// An action that a scheme chooses for a block where it has a choice, and what came of it so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ActionCount {
+    /// The action.
+    pub name: &'static str,
+    /// Blocks for which it was taken.
+    pub taken: u64,
+    /// What it was expected to cost for these, in bytes written until they are home for good.
+    pub bytes: u64,
+    /// What each of the scheme's actions was expected to cost for them, in the scheme's order.
+    pub bytes_by_each: Vec<(&'static str, u64)>,
 }
 
 /// What waits to be brought home.
@@ -91,6 +105,11 @@ pub trait Scheme: Send + Sync {
     /// unless the scheme [keeps](crate::Terms::keeps) its cache. No commit follows. The volume
     /// still has its mark, so a power cut meanwhile leads to a recovery.
     fn close(&self) -> Result<()>;
+
+    /// What was chosen so far, for each action that can be; empty where there is no choice.
+    fn actions(&self) -> Vec<ActionCount> {
+        Vec::new()
+    }
 
     /// The volume's cache, where the scheme's persistent memory is one.
     fn cache(&self) -> Option<&dyn Cache> {

@@ -19,8 +19,9 @@ pub struct Terms {
     pub logs_data: bool,
     /// What the scheme wants to know of a change.
     pub wants: Wants,
-    /// The scheme may ask for relocation ([`Placement::Relocate`](crate::Placement::Relocate)).
-    pub relocates: bool,
+    /// Whether the scheme may ask for relocation
+    /// ([`Placement::Relocate`](crate::Placement::Relocate)), and what of it is granted.
+    pub relocates: Relocates,
     /// The device's means of getting committed blocks home without a copy, if the scheme uses one.
     pub remaps: Option<&'static str>,
     /// Its [cache](crate::Scheme::cache) is the only one for clean data: other memory keeps none.
@@ -28,6 +29,50 @@ pub struct Terms {
     /// When the scheme is closed, the newest content stays where only the scheme finds it
     /// (`-o keep-cache`).
     pub keeps: bool,
+}
+
+/// Whether blocks of data that have a home are relocated, and how far that may break files up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relocates {
+    /// Never: [`place`](crate::Scheme::place) is not asked.
+    No,
+    /// Wherever there is space: where a file's blocks lie costs nothing.
+    Freely,
+    /// As far as files stay in long extents; what would break them up stays home.
+    Sparingly(Extents),
+}
+
+impl Relocates {
+    /// Whether the scheme is asked at all.
+    pub fn is_any(self) -> bool {
+        self != Self::No
+    }
+}
+
+/// What relocation must leave of a file's extents.
+///
+/// Aligned windows of twice `mean` blocks of a file are looked at. A relocation is granted if it
+/// leaves each window with at most two beginnings of extents, or with no more than before: so a
+/// file comes to at most one extent more for each `mean` blocks. And it must have at least `run`
+/// blocks in a row, or leave fewer extents than there were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extents {
+    /// Blocks that a file has for each extent, at least.
+    pub mean: u32,
+    /// The least blocks in a row that are worth an extent of their own.
+    pub run: u32,
+}
+
+impl Extents {
+    /// Where the distance of blocks costs little: one extent more for every eight blocks.
+    pub const FLASH: Self = Self { mean: 8, run: 1 };
+
+    /// Where each extent costs a movement of the head: what is transferred in the time of one.
+    pub fn disk(block_size: usize) -> Self {
+        const RUN: usize = 256 << 10;
+        let run = u32::try_from(RUN / block_size).unwrap_or(1).max(1);
+        Self { mean: run, run }
+    }
 }
 
 /// What a scheme wants to know of a change. What it does not want costs nothing.

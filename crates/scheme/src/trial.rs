@@ -5,7 +5,7 @@ use std::fmt;
 
 use stetfs_planted::Bug;
 
-use crate::about::About;
+use crate::about::{About, InMemory};
 
 /// What a trial's volume is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,11 @@ impl Trial {
             "" => String::new(),
             options => format!(",{options}"),
         };
-        format!("scheme={}{options}", about.name)
+        let dax = match (self.ground, about.in_memory) {
+            (Ground::Memory, InMemory::Too) => ",dax",
+            _ => "",
+        };
+        format!("scheme={}{options}{dax}", about.name)
     }
 }
 

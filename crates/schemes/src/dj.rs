@@ -37,12 +37,13 @@
 //! blocks are named by tags of their own; the journal's superblock stays as it is, and the mark of
 //! a private log keeps the kernel and e2fsck away.
 //!
-//! Recovery: see [`recovery`].
+//! Recovery: see [`recovery`]; what it found is brought home in `dj/replay.rs`.
 
 mod checkpoint;
 mod draft;
 mod recovery;
 mod region;
+mod replay;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -65,9 +66,9 @@ use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
-    OptionAbout, Parts, RecoveryReport, Registration, Result, Scheme, SchemeError, Snapshot, Terms,
-    Trial, Wants,
+    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock,
+    Mark, OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme,
+    SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -118,11 +119,11 @@ pub(crate) static ABOUT: About = About {
     source: "Kim, Min, Eom, IEEE Trans. Consumer Electronics 60(2), 2014",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: Some(16 << 20),
     caches: false,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "commit: in NVRAM 64 bytes, 16 and a delta for each block, 1 fence; what changed much \
         whole in the journal, 1 flush; checkpoint: n blocks",
@@ -221,7 +222,7 @@ impl DeltaVersion {
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
     let options = &args.options;
-    let rule = Rule::of(options)?;
+    let rule = Rule::of(&ABOUT, options)?;
     let nvm_checkpoint = options.percent(&ABOUT, &NVM_CHECKPOINT)?;
     let period = Period::of(&ABOUT, options)?;
     let area = journal_area(&args)?;
@@ -272,7 +273,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             base: true,
             changed_bytes: 0,
         },
-        relocates: false,
+        relocates: Relocates::No,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,
@@ -363,7 +364,7 @@ impl Scheme for Dj {
         let mut on_device = Dirty::on(&*self.area.dev);
         if self.mode != DataMode::Journal {
             self.busy_homes
-                .write_data(&mut on_device, self.area.block_size, &txn.data)?;
+                .write_data(&mut on_device, self.area.block_size, txn.data.iter())?;
         }
         if logged.is_empty() && revoked.is_empty() {
             if !on_device.is_empty() {
@@ -425,7 +426,7 @@ impl Dj {
         self.area.write(&mut on_device, place.first, &parts)?;
         let seed = self.region.seed(place.at, place.sequence);
         record.seal(place.sequence, seed, time);
-        let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.pmem);
+        let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.medium);
         if !on_device.is_empty() && !is_planted(Bug::MissingBodyFlush) {
             in_region.rests_on(on_device.submit().flush(Cause::Log)?);
         }

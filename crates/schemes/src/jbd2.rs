@@ -30,17 +30,17 @@
 //!
 //! Recovery: see [`recovery`].
 
+mod homeward;
 mod live;
 mod record;
 mod recovery;
-
-use std::ops::Range;
 
 use hashbrown::HashSet;
 use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Cause, Class, Dirty, Tag};
 
+pub(super) use self::homeward::{Copied, Homeward, Place};
 use self::live::{Committed, DueLogged, Live, Logged, Span};
 use self::record::Records;
 pub(super) use self::recovery::LEFT;
@@ -48,8 +48,9 @@ use crate::parts::area::JournalArea;
 use crate::parts::home::{BusyHomes, Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
-    OptionAbout, Parts, Registration, Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
+    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Registration, Relocates, Result,
+    Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -113,11 +114,11 @@ pub(crate) static ABOUT: About = About {
     source: "kernel Documentation/filesystems/ext4/journal.rst",
     modes: &[DataMode::Journal, DataMode::Ordered, DataMode::Writeback],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: None,
     caches: false,
-    is_jbd2: true,
+    jbd2: Jbd2Log::Always,
     atomic: true,
     cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: n blocks",
     recovery: &[LEFT],
@@ -139,6 +140,7 @@ struct Jbd2 {
     mode: DataMode,
     async_commit: bool,
     homeward: Box<dyn Homeward>,
+    placing: Option<Box<dyn Placing>>,
     live: Live,
     /// Contents that may be held before a checkpoint is wanted, in blocks.
     most_held: usize,
@@ -149,54 +151,16 @@ struct Jbd2 {
     superblock: Mutex<record::Super>,
 }
 
-/// How what is logged gets home. The log itself is the same for every scheme that has it.
-pub(super) trait Homeward: Send + Sync {
-    /// Whether everything gets home with the commit after which `used` blocks of the log are taken.
-    fn is_time(&self, area: &JournalArea, used: u32) -> bool;
-
-    /// Which of these blocks get home without being written there. What is not chosen is.
-    fn choose(&self, area: &JournalArea, logged: Vec<Place>) -> Result<Vec<Place>>;
-
-    /// A recovery is about to bring home so many, and to write so many.
-    fn found(&self, chosen: usize, written: usize) {
-        let _ = (chosen, written);
-    }
-
-    /// Brings home what was chosen; durable when it returns. The log keeps what it has, since a
-    /// replay reads it until the tail is moved.
-    fn bring(&self, area: &JournalArea, chosen: &[Place]) -> Result<()>;
-
-    /// The log's tail is behind the transactions in `left`, runs of log blocks, of which the blocks
-    /// in `brought` got home by [`bring`](Self::bring).
-    fn leave(&self, area: &JournalArea, left: &[Range<u32>], brought: &[Place]) -> Result<()>;
-}
-
-/// A logged block that the log holds as it is: its home, and the log block.
-pub(super) type Place = (BlockNo, u32);
-
-/// Everything is written home, at a checkpoint.
-pub(super) struct Copied;
-
-impl Homeward for Copied {
-    fn is_time(&self, _: &JournalArea, _: u32) -> bool {
-        false
-    }
-
-    fn choose(&self, _: &JournalArea, _: Vec<Place>) -> Result<Vec<Place>> {
-        Ok(Vec::new())
-    }
-
-    fn bring(&self, _: &JournalArea, _: &[Place]) -> Result<()> {
-        Ok(())
-    }
-
-    fn leave(&self, _: &JournalArea, _: &[Range<u32>], _: &[Place]) -> Result<()> {
-        Ok(())
-    }
+/// With it, data that `data=journal` would log does not go to the log if it lay in nobody's file
+/// before: it is written where it stays, as `data=ordered` does. What has a home can be sent to
+/// another one.
+pub(super) trait Placing: Send + Sync {
+    /// Where a dirty block should go.
+    fn place(&self, block: &DirtyBlock<'_>) -> Placement;
 }
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
-    open_as(&ABOUT, args, Box::new(Copied))
+    open_as(&ABOUT, args, Box::new(Copied), None)
 }
 
 /// Opens the log for a scheme that says `about` of itself.
@@ -204,6 +168,7 @@ pub(super) fn open_as(
     about: &'static About,
     args: OpenArgs,
     homeward: Box<dyn Homeward>,
+    placing: Option<Box<dyn Placing>>,
 ) -> Result<Parts> {
     args.options.check_known(about)?;
     if args.log.is_empty() {
@@ -212,7 +177,8 @@ pub(super) fn open_as(
                 .to_owned(),
         ));
     }
-    let mode = args.options.data.unwrap_or(about.modes[0]);
+    let default = about.modes.first().copied();
+    let mode = args.options.data.or(default).unwrap_or(DataMode::Journal);
     let mut area = JournalArea::new(args.dev.clone(), args.block_size, args.log.clone());
     let async_commit = args.options.switch(about, &ASYNC_COMMIT)?;
     let (mut superblock, report) = recovery::recover(&mut area, &args, &*homeward)?;
@@ -230,6 +196,7 @@ pub(super) fn open_as(
     let jbd2 = Jbd2 {
         most_held: (args.memory / args.block_size).max(16),
         homeward,
+        placing,
         area,
         records,
         mode,
@@ -251,7 +218,10 @@ pub(super) fn open_as(
         max_transaction: jbd2.area.capacity() / 4,
         logs_data: mode == DataMode::Journal,
         wants: Wants::default(),
-        relocates: false,
+        relocates: match jbd2.placing {
+            None => Relocates::No,
+            Some(_) => Relocates::Freely,
+        },
         remaps: None,
         is_buffer_cache: false,
         keeps: false,
@@ -268,11 +238,18 @@ impl Scheme for Jbd2 {
         self.live.holds_any(start, count)
     }
 
+    fn place(&self, block: &DirtyBlock<'_>) -> Placement {
+        let placing = self.placing.as_ref();
+        placing.map_or(Placement::Home, |placing| placing.place(block))
+    }
+
     fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let logged: Vec<&LoggedBlock> = match self.mode {
-            DataMode::Journal => txn.data.iter().chain(&txn.meta).collect(),
-            _ => txn.meta.iter().collect(),
-        };
+        let Sorted {
+            first,
+            late,
+            mut logged,
+        } = self.sort(&txn.data);
+        logged.extend(&txn.meta);
         let revoked: Vec<BlockNo> = txn
             .revoked
             .iter()
@@ -280,14 +257,10 @@ impl Scheme for Jbd2 {
             .filter(|&b| self.live.is_logged(b) && !is_planted(Bug::ForgottenRevoke))
             .collect();
         let mut body = Dirty::on(&*self.area.dev);
-        let has_log = !(logged.is_empty() && revoked.is_empty());
-        let data_first = self.mode == DataMode::Ordered && !is_planted(Bug::LateOrderedData);
-        if data_first || !has_log {
-            self.busy_homes
-                .write_data(&mut body, self.area.block_size, &txn.data)?;
-        }
-        if !has_log {
+        self.write_data(&mut body, &first)?;
+        if logged.is_empty() && revoked.is_empty() {
             // Nothing that a record would have to make valid.
+            self.write_data(&mut body, &late)?;
             let _durable = body.submit().flush(Cause::Home)?;
             return Ok(());
         }
@@ -295,10 +268,9 @@ impl Scheme for Jbd2 {
         if self.homeward.is_time(&self.area, self.used()) {
             self.checkpoint_until(|_| false)?;
         }
-        if self.mode != DataMode::Journal && !data_first && !txn.data.is_empty() {
+        if !late.is_empty() {
             let mut data = Dirty::on(&*self.area.dev);
-            self.busy_homes
-                .write_data(&mut data, self.area.block_size, &txn.data)?;
+            self.write_data(&mut data, &late)?;
             let _durable = data.submit().flush(Cause::Home)?;
         }
         Ok(())
@@ -332,7 +304,46 @@ impl Scheme for Jbd2 {
     }
 }
 
+/// The data of a transaction, by what is done with it.
+struct Sorted<'a> {
+    /// Written home before the record.
+    first: Vec<&'a LoggedBlock>,
+    /// Written home behind it.
+    late: Vec<&'a LoggedBlock>,
+    logged: Vec<&'a LoggedBlock>,
+}
+
 impl Jbd2 {
+    fn sort<'a>(&self, data: &'a [LoggedBlock]) -> Sorted<'a> {
+        let is_logged = |block: &&LoggedBlock| {
+            let is_new = self.placing.is_some() && (block.fresh || block.relocated);
+            !is_new || self.live.is_logged(block.home)
+        };
+        let is_late = match self.mode {
+            DataMode::Journal => false,
+            DataMode::Ordered => is_planted(Bug::LateOrderedData),
+            DataMode::Writeback => true,
+        };
+        let (logged, home) = match self.mode {
+            DataMode::Journal => data.iter().partition(is_logged),
+            _ => (Vec::new(), data.iter().collect()),
+        };
+        let (first, late) = match is_late {
+            false => (home, Vec::new()),
+            true => (Vec::new(), home),
+        };
+        Sorted {
+            first,
+            late,
+            logged,
+        }
+    }
+
+    fn write_data(&self, body: &mut Dirty<'_>, data: &[&LoggedBlock]) -> Result<()> {
+        let data = data.iter().copied();
+        self.busy_homes.write_data(body, self.area.block_size, data)
+    }
+
     /// Blocks of the log that are taken.
     fn used(&self) -> u32 {
         self.area.capacity() - self.live.span.lock().free
@@ -365,7 +376,7 @@ impl Jbd2 {
             "the transaction is as long as it was said to be"
         );
         let commit = self.records.commit(sequence, txn.time, &records, &parts);
-        if self.is_covered(txn, revoked) {
+        if self.is_covered(&body, revoked) {
             let record = Tag::new(Class::Journal, Cause::CommitRecord);
             parts.push((record, commit.bytes()));
             self.area.write_covering_commit(body, head, &parts)?;
@@ -412,9 +423,8 @@ impl Jbd2 {
 
     /// The commit block's checksum vouches for everything that must be there with it: not for data
     /// at home, and not for revoke blocks, which version 1 leaves out.
-    fn is_covered(&self, txn: &Snapshot, revoked: &[BlockNo]) -> bool {
-        let ordered_data = self.mode == DataMode::Ordered && !txn.data.is_empty();
-        self.async_commit && revoked.is_empty() && !ordered_data
+    fn is_covered(&self, body: &Dirty<'_>, revoked: &[BlockNo]) -> bool {
+        self.async_commit && revoked.is_empty() && body.is_empty()
     }
 
     /// Where the transaction goes. A log that is marked empty is first marked as beginning there.

@@ -127,11 +127,12 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let at_used = match args.options.value(&REMAP) {
         "on" => 1,
         "batch" => u32::MAX,
-        "off" => return jbd2::open_as(&ABOUT, args, Box::new(Copied)),
+        "off" => return jbd2::open_as(&ABOUT, args, Box::new(Copied), None),
         _ => return Err(args.options.wrong(&ABOUT, &REMAP)),
     };
     let means = args.dev.remap().map(Remap::means);
-    let (scheme, terms, report) = jbd2::open_as(&ABOUT, args, Box::new(Remapped { at_used }))?;
+    let (scheme, terms, report) =
+        jbd2::open_as(&ABOUT, args, Box::new(Remapped { at_used }), None)?;
     let terms = Terms {
         remaps: means,
         ..terms

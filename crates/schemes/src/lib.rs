@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `registry` | the list |
 //! | `jbd2` | the kernel's block journal |
+//! | `stet` | the papers' ideas put together |
 //! | `shortcut` | Shortcut-JFS: a byte log in the volume's own memory |
 //! | `jftl` | the block journal, remapped home |
 //! | `dj` | Delta Journaling: deltas in NVRAM beside the volume |
@@ -34,6 +35,7 @@ mod relocate_all;
 mod shadow;
 mod shortcut;
 mod spindle;
+mod stet;
 #[cfg(feature = "testing")]
 mod template;
 mod tinca;

@@ -26,7 +26,7 @@ use stetfs_format::bytes::{read_u32le, read_u64le, write_u32le, write_u64le};
 use stetfs_format::checksum::crc32c;
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
 use stetfs_format::private_log::{LogHeader, Tail};
-use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::{Block, BlockRef, Cause, Class, Dirty, Tag};
 
@@ -313,6 +313,7 @@ fn begin(about: &About, args: &OpenArgs, area: &JournalArea, epoch: u64) -> Resu
     let header = LogHeader {
         scheme: about.name.to_owned(),
         uuid: args.uuid,
+        unit: must_fit(args.block_size),
         epoch,
         is_closed: false,
         tail: Tail::from_word(0),

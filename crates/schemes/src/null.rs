@@ -14,8 +14,9 @@ use stetfs_media::{BlockDev, Cause};
 
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
-    About, DataPromise, Goal, Ground, Held, Mark, OpenArgs, Parts, RecoveryReport, Registration,
-    Result, Scheme, Snapshot, Terms, Trial, Wants, remnants,
+    About, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, Mark, OpenArgs, Parts,
+    RecoveryReport, Registration, Relocates, Result, Scheme, Snapshot, Terms, Trial, Wants,
+    remnants,
 };
 
 remnants! {
@@ -37,11 +38,11 @@ pub(crate) static ABOUT: About = About {
     source: "none",
     modes: &[],
     needs_journal_area: false,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: None,
     caches: false,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: false,
     cost: "commit of n blocks: n blocks home, 1 flush",
     recovery: &[LEFT],
@@ -66,7 +67,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         max_transaction: u32::MAX / 2,
         logs_data: false,
         wants: Wants::default(),
-        relocates: false,
+        relocates: Relocates::No,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,

@@ -8,7 +8,7 @@ use stetfs_scheme::{OptionAbout, Registration, Result, SchemeError};
 #[macro_export]
 macro_rules! each_scheme {
     ($call:ident) => {
-        $call! { jbd2 shortcut jftl dj ubj tinca spindle null }
+        $call! { jbd2 stet shortcut jftl dj ubj tinca spindle null }
     };
 }
 
@@ -61,7 +61,7 @@ pub fn find(name: &str) -> Result<&'static Registration> {
 mod tests {
     use std::collections::HashSet;
 
-    use stetfs_scheme::{About, Ground, Trial};
+    use stetfs_scheme::{About, Ground, InMemory, Trial};
 
     use super::*;
 
@@ -83,7 +83,11 @@ mod tests {
     fn each_trial_is_on_a_ground_for_its_scheme() {
         for (about, trial) in trials() {
             let remaps = matches!(trial.ground, Ground::Flash | Ground::Reflink);
-            assert_eq!(about.needs_pmem, trial.ground == Ground::Memory, "{trial}");
+            match about.in_memory {
+                InMemory::Never => assert_ne!(trial.ground, Ground::Memory, "{trial}"),
+                InMemory::Only => assert_eq!(trial.ground, Ground::Memory, "{trial}"),
+                InMemory::Too => {}
+            }
             assert!(remaps || !about.needs_remap, "{trial}");
             assert_eq!(about.nvm.is_some(), trial.ground.has_nvm(), "{trial}");
             assert_eq!(about.caches, trial.ground == Ground::NvmCache, "{trial}");

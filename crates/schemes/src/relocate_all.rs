@@ -10,8 +10,8 @@ use stetfs_format::BlockNo;
 
 use crate::jbd2;
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, OpenArgs, Parts,
-    Placement, Registration, Result, Scheme, Snapshot, Trial,
+    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
+    OpenArgs, Parts, Placement, Registration, Relocates, Result, Scheme, Snapshot, Trial,
 };
 
 /// Its row in the registry.
@@ -34,11 +34,11 @@ pub(crate) static ABOUT: About = About {
     source: "none",
     modes: &[DataMode::Ordered, DataMode::Journal],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: None,
     caches: false,
-    is_jbd2: true,
+    jbd2: Jbd2Log::Always,
     atomic: true,
     cost: "as jbd2, and a mapping block for each run of overwritten blocks",
     recovery: &[jbd2::LEFT],
@@ -52,7 +52,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     let (jbd2, mut terms, report) = jbd2::open(args)?;
     terms.promise = DataPromise::Atomic;
     terms.wants.base = true;
-    terms.relocates = true;
+    terms.relocates = Relocates::Freely;
     Ok((Box::new(RelocateAll(jbd2)), terms, report))
 }
 

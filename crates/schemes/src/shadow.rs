@@ -36,9 +36,9 @@ use crate::parts::home::{Write, write_home};
 use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs, OptionAbout,
-    Parts, RecoveryReport, Registration, Result, Scheme, SchemeError, Snapshot, Terms, Trial,
-    Wants, remnants,
+    About, Backlog, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock, Mark,
+    OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme,
+    SchemeError, Snapshot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -77,11 +77,11 @@ pub(crate) static ABOUT: About = About {
     source: "none",
     modes: &[],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: None,
     caches: false,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "n blocks, 16 bytes for each of the m blocks that are not home, and 2 flushes for a \
         commit of n blocks; m + 1 blocks and 2 flushes at checkpoint",
@@ -144,7 +144,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         max_transaction: must_fit_u32(places.len()) / 4,
         logs_data: true,
         wants: Wants::default(),
-        relocates: false,
+        relocates: Relocates::No,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,

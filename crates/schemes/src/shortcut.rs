@@ -41,10 +41,9 @@
 //!
 //! Recovery: see [`recovery`].
 
-mod byte_log;
-mod record;
 mod recovery;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stetfs_format::private_log::{CHECKPOINT, COMMIT, ChunkKind, PENDING, Tail, state_word};
@@ -54,15 +53,16 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::pmem::{Dirty, WORD};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
-use self::byte_log::ByteLog;
-use self::record::Record;
+use crate::parts::byte_log::{self, ByteLog};
 use crate::parts::index::{Index, Indexed};
+use crate::parts::look::changes_less;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
+use crate::parts::record::{Place, Record};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataPromise, DirtyBlock, Goal, Ground, Held, LoggedBlock, Mark, OpenArgs,
-    OptionAbout, Parts, Placement, Ranges, Registration, Result, Scheme, SchemeError, Snapshot,
-    Terms, Trial, Wants, differing_bytes,
+    About, Backlog, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock,
+    Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Relocates, Result, Scheme,
+    SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -102,15 +102,15 @@ pub(crate) static ABOUT: About = About {
     source: "Lee, Yoo, Jang, Bahn, MSST 2012",
     modes: &[],
     needs_journal_area: true,
-    needs_pmem: true,
+    in_memory: InMemory::Only,
     needs_remap: false,
     nvm: None,
     caches: false,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "commit: the changed bytes and 64 more, whole blocks once, 1 fence; checkpoint: the \
         changed bytes again",
-    recovery: &[recovery::LEFT],
+    recovery: &[byte_log::LEFT, recovery::LEFT],
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
 };
 
@@ -144,7 +144,7 @@ impl Variant {
 }
 
 struct Shortcut {
-    byte_log: ByteLog,
+    byte_log: ByteLog<Arc<dyn Pmem>>,
     uuid: [u8; 16],
     epoch: u64,
     variant: Variant,
@@ -263,8 +263,8 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             args.dev.describe()
         )));
     };
-    let byte_log = ByteLog::new(pmem.clone(), args.block_size, &args.log)?;
-    let (start, report) = recovery::recover(&byte_log, &args)?;
+    let mut byte_log = ByteLog::new(pmem.clone(), args.block_size, &args.log)?;
+    let (start, report) = recovery::recover(&ABOUT, &mut byte_log, &args)?;
     let least_switched = match variant {
         Variant::Blk | Variant::BlkS => 1,
         Variant::Diff => usize::MAX,
@@ -283,7 +283,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             base: false,
             changed_bytes: least_switched,
         },
-        relocates: true,
+        relocates: Relocates::Freely,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,
@@ -341,40 +341,12 @@ impl Scheme for Shortcut {
         self.index.holds_any(start, count)
     }
 
-    /// Looks at the block where it lies, which costs as much as loading it at most.
     fn wants_changes(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
-        const PIECE: usize = 512;
-        const LOOKS: usize = 8;
         if self.holds_any(home, 1) {
             return Ok(true);
         }
-        let (pmem, tag) = (&self.byte_log.ring.pmem, Tag::read(Class::Data));
-        let (mut old, mut changed) = ([0; PIECE], 0);
         let start = home.0 * usize_as_u64(self.block_size);
-        // One line in eight tells most overwrites; each at another place, since what changes in a
-        // part of a block often changes in the same place of others. A wrong guess costs bytes of
-        // the log and nothing else.
-        let (part, line) = (content.len() / LOOKS, u64_as_usize(LINE));
-        let look = |i: usize| i * part + i * 3 % (part / line) * line;
-        let mut all_differ = self.least_switched <= content.len();
-        for at in (0..LOOKS).map(look) {
-            let old = &mut old[..line];
-            if all_differ {
-                pmem.load(start + usize_as_u64(at), old, tag)?;
-                all_differ = differing_bytes(old, &content[at..at + line]) > line / 2;
-            }
-        }
-        if all_differ {
-            return Ok(false);
-        }
-        for (i, new) in (0..).zip(content.as_chunks::<PIECE>().0) {
-            pmem.load(start + i * usize_as_u64(PIECE), &mut old, tag)?;
-            changed += differing_bytes(&old, new);
-            if changed >= self.least_switched {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        changes_less(self.pmem(), start, content, self.least_switched)
     }
 
     fn place(&self, block: &DirtyBlock<'_>) -> Placement {
@@ -429,7 +401,7 @@ enum Part {
 
 impl Shortcut {
     fn pmem(&self) -> &dyn Pmem {
-        &*self.byte_log.ring.pmem
+        &*self.byte_log.ring.medium
     }
 
     fn commit_as(&self, log: &mut Log, record: &mut Record, txn: &Snapshot) -> Result<()> {
@@ -468,9 +440,9 @@ impl Shortcut {
         if record.is_empty() {
             return Ok(());
         }
-        self.make_room(log, record.len())?;
+        self.make_room(log, record.len(LINE))?;
         self.write(log, record, &in_place, txn.time)?;
-        self.note(log, record.len(), logged, &txn.revoked);
+        self.note(log, record.len(LINE), logged, &txn.revoked);
         Ok(())
     }
 
@@ -497,10 +469,17 @@ impl Shortcut {
         time: (u64, u32),
     ) -> Result<()> {
         let (at, sequence) = (log.head, log.sequence);
-        let seed = self
-            .byte_log
-            .ring
-            .seed(&self.uuid, self.epoch, at, sequence);
+        let place = Place {
+            at,
+            sequence,
+            epoch: self.epoch,
+            seed: self
+                .byte_log
+                .ring
+                .seed(&self.uuid, self.epoch, at, sequence),
+            unit: LINE,
+            masked: 0,
+        };
         let state = if self.by_paper { PENDING } else { COMMIT };
         if self.by_paper {
             self.byte_log
@@ -510,7 +489,7 @@ impl Shortcut {
         if !is_planted(Bug::EarlySwitch) {
             self.write_in_place(&mut body, in_place)?;
         }
-        let record = record.seal((self.epoch, sequence), seed, state, time);
+        let record = record.seal(&place, state, time);
         if is_planted(Bug::MissingRecordFlush) {
             return self.byte_log.ring.write(&mut body, at, record);
         }

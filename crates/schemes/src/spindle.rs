@@ -51,14 +51,13 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, LINE};
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{
-    self, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving, State,
-};
+use super::nvm::scheme::{OnCache, Serving};
+use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool, State};
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges, Registration, Result,
-    Snapshot, Trial, remnants,
+    About, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, OptionAbout, Parts, Ranges,
+    Registration, Result, Snapshot, Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -106,11 +105,11 @@ pub(crate) static ABOUT: About = About {
     source: "Yan, Huang, Huang, NPC 2019",
     modes: &[],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: Some(1 << 30),
     caches: true,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "commit: in NVM data blocks whole, a fence each, parts of metadata twice, 2 fences; \
         eviction: the block home",

@@ -38,13 +38,13 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{
-    self, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Pinned, Place, Pool, Serving,
-};
+use super::nvm::scheme::{OnCache, Serving};
+use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place, Pool};
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Ground, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot, Trial, remnants,
+    About, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot,
+    Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -89,11 +89,11 @@ pub(crate) static ABOUT: About = About {
     source: "Wei and others, SC 2017, as Yan, Huang, Huang, NPC 2019 tell it",
     modes: &[],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: Some(1 << 30),
     caches: true,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "commit of n blocks: n blocks in NVM, 3 fences each and 2 more; eviction: the block home",
     recovery: &[LEFT, nvm::LEFT, owner::LEFT],

@@ -55,15 +55,14 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::nvm::{
-    self, CacheRegion, Changed, KEEP_CACHE, NvmCache, OnCache, Place, Pool, Serving, State,
-};
+use super::nvm::scheme::{OnCache, Serving};
+use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Place, Pool, State};
 use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Goal, Ground, LoggedBlock, OpenArgs, OptionAbout, Parts, Registration, Result,
-    Snapshot, Spot, Terms, Trial, Wants, remnants,
+    About, Backlog, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, OptionAbout, Parts,
+    Registration, Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -119,11 +118,11 @@ pub(crate) static ABOUT: About = About {
     source: "Lee, Bahn, Noh, FAST 2013",
     modes: &[],
     needs_journal_area: true,
-    needs_pmem: false,
+    in_memory: InMemory::Never,
     needs_remap: false,
     nvm: Some(1 << 30),
     caches: true,
-    is_jbd2: false,
+    jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "commit: the changed bytes of clean blocks, frozen and new blocks whole, 2 fences; \
         checkpoint: the frozen blocks",

@@ -54,11 +54,18 @@ fn the_journal_that_debugfs_wrote_is_replayed() {
     assert_clean(&image);
 }
 
-/// A volume that was in use by scheme shortcut when its power went: `kept` is in the log only.
-fn cut_off() -> (Lab, String) {
+/// Mounts whose log only stetfs can read: in memory since the scheme needs it, in memory since the
+/// options say so, and on a device.
+const PRIVATE: [&str; 3] = [
+    "scheme=shortcut,durability=process",
+    "scheme=stet,dax,durability=process",
+    "scheme=stet",
+];
+
+/// A volume that was in use with these options when its power went: `kept` is in the log only.
+fn cut_off(options: &str) -> (Lab, String) {
     let lab = Lab::new();
     let image = lab.volume(&[]);
-    let options = "scheme=shortcut,durability=process";
     let options = ::stetfs::MountOptions::parse(options).unwrap();
     let dev = ::stetfs::open_device(Path::new(&image), &options, false).unwrap();
     let (fs, _) = ::stetfs::Fs::mount(dev, options).unwrap();
@@ -137,7 +144,7 @@ fn what_is_lost_is_given_up_at_the_users_wish_only() {
 /// A log that can be recovered is, whatever the user is ready to give up.
 #[test]
 fn nothing_is_given_up_that_can_be_recovered() {
-    let (_lab, image) = cut_off();
+    let (_lab, image) = cut_off(PRIVATE[0]);
     let ran = stetfs(&["fsck", "-y", "--forget-log", &image]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(!ran.err.contains("GIVEN UP"), "{ran:?}");
@@ -146,7 +153,11 @@ fn nothing_is_given_up_that_can_be_recovered() {
 
 #[test]
 fn a_log_that_only_stetfs_can_read_is_left_to_it() {
-    let (lab, image) = cut_off();
+    PRIVATE.into_iter().for_each(is_left_to_stetfs);
+}
+
+fn is_left_to_stetfs(options: &str) {
+    let (lab, image) = cut_off(options);
     let before = sha256(&image);
     // Even when it is told to mend whatever it finds.
     let ran = tool("e2fsck", &["-fy", &image]);
@@ -178,16 +189,18 @@ fn a_log_that_only_stetfs_can_read_is_left_to_it() {
 
 #[test]
 fn a_volume_that_was_cut_off_is_read_as_it_would_be_recovered() {
-    let (_lab, image) = cut_off();
-    let before = sha256(&image);
-    assert_eq!(
-        stetfs(&["cat", &format!("{image}:/kept")]).ok(),
-        "what was synced"
-    );
-    assert_eq!(sha256(&image), before);
-    // Whoever writes recovers it on the way.
-    stetfs(&["mkdir", &format!("{image}:/dir")]).ok();
-    assert_clean(&image);
+    for options in PRIVATE {
+        let (_lab, image) = cut_off(options);
+        let before = sha256(&image);
+        assert_eq!(
+            stetfs(&["cat", &format!("{image}:/kept")]).ok(),
+            "what was synced"
+        );
+        assert_eq!(sha256(&image), before);
+        // Whoever writes recovers it on the way.
+        stetfs(&["mkdir", &format!("{image}:/dir")]).ok();
+        assert_clean(&image);
+    }
 }
 
 #[test]

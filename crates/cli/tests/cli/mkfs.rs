@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 
+use crate::mounted::can_mount;
 use crate::run::{Lab, assert_clean, dumpe2fs, json, sha256, stetfs, tool};
 
 #[test]
@@ -222,4 +223,46 @@ fn what_is_no_volume_is_told() {
     fs::write(&image, &bytes).unwrap();
     stetfs(&["info", &image]).fails(1, &[&image, "superblock: checksum", "stetfs fsck"]);
     stetfs(&["info", "/proc"]).fails(1, &["/proc", "directory"]);
+}
+
+/// The volume's own scheme: seen by e2fsprogs, taken by a mount, no hindrance to the kernel.
+#[test]
+fn a_volume_gets_a_scheme() {
+    let lab = Lab::new();
+    let image = lab.volume(&["--scheme", "stet"]);
+    assert_clean(&image);
+    assert_eq!(dumpe2fs(&image, "Mount options"), "scheme=stet");
+    let info = stetfs(&["info", "--json", &image]).ok();
+    assert_eq!(json(&info)["mount_options"], "scheme=stet");
+    assert!(
+        stetfs(&["info", &image])
+            .ok()
+            .contains("mounted with    scheme=stet")
+    );
+    let ran = stetfs(&[
+        "mkfs",
+        &lab.str("other.img"),
+        "--size",
+        "16M",
+        "--scheme",
+        "nope",
+    ]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.err.contains("nope") && !fs::exists(lab.str("other.img")).unwrap());
+    let dir = lab.str("mnt");
+    fs::create_dir(&dir).unwrap();
+    if can_mount() {
+        let ran = stetfs(&["mount", &image, &dir]);
+        assert!(ran.err.contains("scheme stet"), "{ran:?}");
+        fs::write(format!("{dir}/f"), "content").unwrap();
+        stetfs(&["umount", &dir]).ok();
+        assert_clean(&image);
+    }
+    if rustix::process::geteuid().is_root() {
+        tool("mount", &["-o", "loop", &image, &dir]).ok();
+        tool("umount", &[&dir]).ok();
+        assert_clean(&image);
+    } else {
+        eprintln!("SKIPPED: only root can ask the kernel to mount it");
+    }
 }

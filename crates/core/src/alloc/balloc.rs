@@ -114,6 +114,29 @@ impl Alloc {
         self.geo.group_first_block(group)
     }
 
+    /// How many blocks from `start` on, up to `want`, an allocation with this goal can take there.
+    ///
+    /// # Errors
+    /// Damage found in a bitmap.
+    pub(crate) fn free_from(&self, start: BlockNo, want: u32) -> Result<u32> {
+        if !self.geo.is_valid_range(start, 1) {
+            return Ok(0);
+        }
+        let (g, at) = self.geo.group_of_block(start);
+        let mut state = self.group(g).state.lock();
+        let state = &mut *state;
+        if state.pins.is_some() {
+            self.release_pins_of(g, state, self.journal.committed());
+        }
+        if at == 0 || self.free_blocks[u32_as_usize(g.0)].load(Ordering::Relaxed) == 0 {
+            return Ok(0);
+        }
+        let bitmap = self.block_bitmap(g, state)?;
+        let blocks = self.geo.group_blocks(g);
+        let view = View::new(&bitmap, blocks, state.overlays());
+        Ok(view.next_busy(at..blocks.min(at.saturating_add(want))) - at)
+    }
+
     fn find(
         &self,
         h: &Handle,

@@ -13,6 +13,7 @@ use stetfs_format::private_log::LogHeader;
 use stetfs_format::{
     BlockNo, Corrupt, FeatureIncompat, GroupDesc, Inode, InodeNo, Place, Superblock, Tid,
 };
+use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockDev, Cause, Class, Tag};
 use stetfs_scheme::LogExtent;
 
@@ -95,6 +96,23 @@ pub fn private_log_owner(
     }
     let header = LogHeader::decode(raw.bytes());
     Ok(header.ok().map(|header| header.scheme))
+}
+
+/// Whether the log of a volume whose superblock has the mark of a private log was written in cache
+/// lines, so that only who has the volume in memory can go on with it.
+///
+/// # Errors
+/// Reading.
+pub(crate) fn is_log_in_lines(
+    dev: &dyn BlockDev,
+    sb: &Superblock,
+    log: &[LogExtent],
+) -> Result<bool> {
+    let Some(raw) = owner_block(dev, sb, log)? else {
+        return Ok(false);
+    };
+    let header = LogHeader::decode(raw.bytes());
+    Ok(header.is_ok_and(|header| u64::from(header.unit) == LINE))
 }
 
 /// What a volume whose superblock has the mark of a private log knows of the memory beside it; none

@@ -18,6 +18,7 @@
 //! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel
 //! does.
 
+mod choice;
 mod forget;
 mod journal_area;
 mod mmp;
@@ -35,11 +36,12 @@ use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{FeatureCompat, FeatureIncompat, InodeNo, Superblock};
 use stetfs_journal::{Config, Journal, JournalError};
 use stetfs_media::{BlockDev, Class, Survives};
-use stetfs_scheme::{About, DataMode, Mark, OpenArgs, RecoveryReport, Registration, SchemeOptions};
-use stetfs_schemes::find;
+use stetfs_scheme::{About, DataMode, Mark, OpenArgs, RecoveryReport, Registration};
 use stetfs_sync::RwLock;
 
+use self::choice::{Choice, Found};
 pub use self::forget::forget_private_log;
+pub(crate) use self::journal_area::is_log_in_lines;
 pub use self::journal_area::{journal_extents, memory_record, private_log_owner};
 pub(crate) use self::mmp::Protection;
 use crate::device::Media;
@@ -372,23 +374,17 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         true => journal_area::private_log_owner(&**dev, &sb, &log)?,
         false => None,
     };
-    let wanted = match &owner {
-        Some(owner) if !opts.names_scheme() && !opts.noload => owner,
-        _ => &opts.scheme,
+    let state = Found {
+        owner: owner.as_deref(),
+        dirty,
+        has_journal,
+        read_only,
     };
-    let scheme = choose_scheme(wanted, has_journal, read_only)?;
-    let about = scheme.about;
-    if dirty && !about.is_jbd2 {
-        return Err(MountError::ForeignRecovery { scheme: about.name }.into());
-    }
+    let Choice { scheme, options } = choice::choose(opts, &sb, &state, &mut warnings)?;
+    let (about, data) = (scheme.about, options.data);
     if has_private_log {
         check_private_log(&**dev, owner, about, opts)?;
     }
-    let data = choose_mode(about, opts, &sb)?;
-    let options = SchemeOptions {
-        data,
-        extra: opts.scheme_options.clone(),
-    };
     // The scheme itself looks at their values when it opens, before it writes.
     options.check_known(about)?;
     let args = OpenArgs {
@@ -418,50 +414,6 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
         sb,
         warnings,
     })
-}
-
-/// The scheme that was asked for; a read-only mount without a journal journals nothing.
-fn choose_scheme(
-    wanted: &str,
-    has_journal: bool,
-    read_only: bool,
-) -> Result<&'static Registration> {
-    let found = find(wanted)?;
-    if found.about.needs_journal_area && !has_journal {
-        if !read_only {
-            let scheme = found.about.name;
-            return Err(MountError::NoJournal { scheme }.into());
-        }
-        return Ok(find("null")?);
-    }
-    Ok(found)
-}
-
-/// `data=`, else the volume's own default (`tune2fs -o journal_data`), else the scheme's.
-fn choose_mode(
-    about: &'static About,
-    opts: &MountOptions,
-    sb: &Superblock,
-) -> Result<Option<DataMode>> {
-    /// `EXT4_DEFM_JMODE`: 1 data, 2 ordered, 3 writeback.
-    const JMODE_SHIFT: u32 = 5;
-    let find = |name: &str| about.modes.iter().copied().find(|m| m.name() == name);
-    if let Some(name) = &opts.data {
-        return find(name).map(Some).ok_or_else(|| {
-            MountError::DataMode {
-                scheme: about.name,
-                mode: name.clone(),
-            }
-            .into()
-        });
-    }
-    let wanted = match sb.default_mount_opts >> JMODE_SHIFT & 3 {
-        1 => find("journal"),
-        2 => find("ordered"),
-        3 => find("writeback"),
-        _ => None,
-    };
-    Ok(wanted.or(about.modes.first().copied()))
 }
 
 /// Whether the scheme is the one that has the newest content.

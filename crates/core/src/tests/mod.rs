@@ -4,6 +4,7 @@ mod attributes;
 mod basic;
 mod caches;
 mod contents;
+mod contiguity;
 mod failing;
 mod large;
 mod looks;

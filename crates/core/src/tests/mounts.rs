@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use stetfs_format::FeatureIncompat;
 use stetfs_media::{BlockDev, Cause, Class, Tag};
+use stetfs_scheme::DataMode;
 
 use crate::mount::superblock;
 use crate::testing::{Image, KINDS};
@@ -477,4 +478,72 @@ fn freed_blocks_are_discarded() {
         fs.unmount().unwrap();
         image.assert_clean();
     }
+}
+
+/// What the mount says, then what the volume carries, counts.
+#[test]
+fn a_volume_carries_its_mount_options() {
+    let carry = |image: &Image, text: &[u8]| {
+        superblock::store(&*image.dev, |sb| {
+            sb.mount_opts = [0; 64];
+            sb.mount_opts[..text.len()].copy_from_slice(text);
+        })
+        .unwrap();
+    };
+    let mount = |image: &Image, options: &str| {
+        let (fs, report) =
+            Fs::mount(image.device(), MountOptions::parse(options).unwrap()).unwrap();
+        fs.unmount().unwrap();
+        image.assert_clean();
+        (report.scheme, report.data, report.warnings)
+    };
+    let ordered = Some(DataMode::Ordered);
+    let image = Image::new(16, &["-t", "ext4"]);
+    for (carried, options, scheme, data) in [
+        ("scheme=stet,fill=20,discard,nobody", "", "stet", None),
+        ("scheme=stet", "fill=30", "stet", None),
+        ("scheme=stet,fill=0", "scheme=null", "null", None),
+        ("scheme=stet,data=ordered", "scheme=jbd2", "jbd2", ordered),
+        ("data=ordered", "", "jbd2", ordered),
+        (
+            "data=ordered",
+            "data=journal",
+            "jbd2",
+            Some(DataMode::Journal),
+        ),
+    ] {
+        carry(&image, carried.as_bytes());
+        let (found, mode, warnings) = mount(&image, options);
+        assert_eq!((found, mode), (scheme, data), "{carried}; {options}");
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+    // All 64 bytes, none of them the end.
+    carry(&image, &[b'x'; 64]);
+    assert_eq!(mount(&image, "").0, "jbd2");
+    carry(&image, b"scheme=stet,fill=0");
+    let fails = |options: &str| {
+        Fs::mount(image.device(), MountOptions::parse(options).unwrap())
+            .err()
+            .expect("it is refused")
+            .to_string()
+    };
+    assert!(fails("").contains("fill=0"), "{}", fails(""));
+    assert!(fails("fill=20,data=ordered").contains("data=ordered"));
+
+    // One that nobody knows, and a log that it does not replay.
+    carry(&image, b"scheme=nope");
+    let (scheme, _, warnings) = mount(&image, "");
+    assert_eq!(scheme, "jbd2");
+    assert!(warnings[0].contains("nope"), "{warnings:?}");
+    let image = crashed(&["-t", "ext4"], "");
+    carry(&image, b"scheme=stet");
+    let (scheme, _, warnings) = mount(&image, "");
+    assert_eq!(scheme, "jbd2");
+    assert!(warnings[0].contains("scheme=stet"), "{warnings:?}");
+    // The replay brought back a superblock of before.
+    carry(&image, b"scheme=stet");
+    assert_eq!(mount(&image, "").0, "stet");
+    let image = crashed(&["-t", "ext4"], "");
+    carry(&image, b"scheme=stet,log=jbd2");
+    assert_eq!(mount(&image, "").0, "stet");
 }

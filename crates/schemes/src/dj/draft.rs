@@ -7,10 +7,9 @@ use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Tag};
 
-use super::ABOUT;
 use crate::delta::{COMPRESSORS, Compressor, difference};
 use crate::parts::area::JournalArea;
-use stetfs_scheme::{LoggedBlock, OptionAbout, Result, SchemeOptions};
+use stetfs_scheme::{About, LoggedBlock, OptionAbout, Result, SchemeOptions};
 
 pub(super) static THRESHOLD: OptionAbout = OptionAbout {
     name: "threshold",
@@ -43,17 +42,17 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    pub(super) fn of(options: &SchemeOptions) -> Result<Self> {
+    pub(super) fn of(about: &'static About, options: &SchemeOptions) -> Result<Self> {
         let name = options.value(&COMPRESS);
         let with = COMPRESSORS.into_iter().find(|with| with.name() == name);
         Ok(Self {
-            threshold: options.percent(&ABOUT, &THRESHOLD)?,
+            threshold: options.percent(about, &THRESHOLD)?,
             by_size: match options.value(&DECIDE) {
                 "level" => false,
                 "size" => true,
-                _ => return Err(options.wrong(&ABOUT, &DECIDE)),
+                _ => return Err(options.wrong(about, &DECIDE)),
             },
-            with: with.ok_or_else(|| options.wrong(&ABOUT, &COMPRESS))?,
+            with: with.ok_or_else(|| options.wrong(about, &COMPRESS))?,
         })
     }
 

@@ -1,8 +1,8 @@
 //! What a crash left in the region, in the device's journal and at home, and what is done with it:
 //! [`LEFT`]. Whose the region is: [`owner::LEFT`](crate::parts::owner::LEFT).
 //!
-//! What is left is brought home as by any checkpoint (`dj.rs`). A second crash before its end finds
-//! less of the same.
+//! What is left is brought home as by any checkpoint (`replay.rs`). A second crash before its end
+//! finds less of the same.
 
 use std::sync::Arc;
 
@@ -19,14 +19,12 @@ use stetfs_media::pmem::LINE;
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
 
 use super::region::{DeltaRegion, TagWord};
-use super::{DeltaVersion, Dj, Logged};
 use crate::delta;
 use crate::parts::area::JournalArea;
-use crate::parts::home::{Write, write_home};
 use crate::parts::owner::Look;
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+use stetfs_scheme::{Result, SchemeError, remnants};
 
 remnants! {
     LEFT:
@@ -76,106 +74,12 @@ const ENDS: Ends = Ends {
     damaged: &DAMAGED,
 };
 
-impl Dj {
-    /// Brings home what a crash left.
-    pub(super) fn recover(&self, args: &OpenArgs) -> Result<RecoveryReport> {
-        let (at, sequence) = {
-            let log = self.log.lock();
-            (log.head, log.sequence)
-        };
-        let left = read(&self.region, &self.area, args.blocks, at, sequence)?;
-        let mut report = RecoveryReport {
-            was_needed: true,
-            transactions: u32::try_from(left.transactions.len()).unwrap_or(u32::MAX),
-            blocks: usize_as_u64(left.pending.len()),
-            revoked: left.revoked,
-            ..RecoveryReport::default()
-        };
-        if let (Some(first), Some(last)) = (left.transactions.first(), left.transactions.last()) {
-            report.sequences = Some((first.sequence.0, last.sequence.0));
-            let mut log = self.log.lock();
-            log.head = last.end;
-            // The next one skips a number, so that remains of an incomplete one are never taken for
-            // it.
-            if !is_planted(Bug::ReusedSequence) {
-                log.sequence = last.sequence.next();
-            }
-        }
-        // All of it is found whole before anything is written.
-        self.take_over(&left)?;
-        if let Some(last) = left.transactions.last() {
-            // From now on what its tags say of home counts.
-            self.region.forget_home(&left.not_home)?;
-            self.region.note_committed(last.sequence)?;
-        }
-        self.pair.resume()?;
-        self.land_kept(&left)?;
-        self.bring_home()?;
-        let mut log = self.log.lock();
-        if !is_planted(Bug::ReusedSequence) {
-            log.sequence = log.sequence.next();
-        }
-        (log.next, log.free) = (self.area.first, self.area.capacity());
-        let (head, sequence) = (log.head, log.sequence);
-        log.tail = head;
-        drop(log);
-        self.pair
-            .move_tail(self.region.tail(head, sequence), Cause::Recovery)?;
-        Ok(report)
-    }
-
-    /// Writes home what was on its way.
-    fn land_kept(&self, left: &Left) -> Result<()> {
-        let writes = left.kept.iter().map(|(entry, content, _)| Write {
-            home: entry.home,
-            class: Class::Data,
-            content,
-        });
-        if !left.kept.is_empty() {
-            let (dev, size) = (&*self.area.dev, self.area.block_size);
-            write_home(dev, size, Cause::Recovery, writes.collect())?;
-            dev.flush(Cause::Recovery)?;
-            let tags = left.kept.iter().filter_map(|(.., tag)| *tag);
-            self.region.note_home(tags)?;
-        }
-        self.region.forget_kept()
-    }
-
-    /// Makes what was found the state of the log.
-    fn take_over(&self, left: &Left) -> Result<()> {
-        let mut log = self.log.lock();
-        let mut index = self.index.write();
-        for found in &left.transactions {
-            log.transactions.push_back(Logged {
-                sequence: found.sequence,
-                end: found.end,
-                blocks: 0,
-                needed: 0,
-            });
-        }
-        for (home, pending) in &left.pending {
-            for tid in &pending.transactions {
-                log.transaction(*tid).needed += 1;
-            }
-            let version = DeltaVersion {
-                class: Class::Data,
-                content: left.content(*home, pending, &self.area)?,
-                tag: pending.tag,
-                transactions: pending.transactions.iter().copied().collect(),
-                whole: pending.whole,
-            };
-            index.insert(*home, version);
-        }
-        Ok(())
-    }
-}
-
 /// A transaction in the region.
-struct DeltaTransaction {
-    sequence: Tid,
+pub(super) struct DeltaTransaction {
+    pub(super) sequence: Tid,
     /// Where it begins and the next one would.
     at: u64,
-    end: u64,
+    pub(super) end: u64,
     tags: Vec<BlockTag>,
     /// All of it up to the commit record.
     record: Vec<u8>,
@@ -191,29 +95,29 @@ impl DeltaTransaction {
 }
 
 /// What is to be brought home of a block.
-struct Pending {
+pub(super) struct Pending {
     /// The transactions whose tags it takes.
-    transactions: Vec<Tid>,
+    pub(super) transactions: Vec<Tid>,
     /// The last that has all of it.
-    whole: Option<Tid>,
+    pub(super) whole: Option<Tid>,
     /// Its newest tag.
-    tag: TagWord,
+    pub(super) tag: TagWord,
     steps: Vec<(usize, usize)>,
 }
 
 /// What was found.
-struct Left {
-    transactions: Vec<DeltaTransaction>,
-    pending: HashMap<BlockNo, Pending>,
+pub(super) struct Left {
+    pub(super) transactions: Vec<DeltaTransaction>,
+    pub(super) pending: HashMap<BlockNo, Pending>,
     /// Blocks in flight that nobody freed, each with the tag of its version.
-    kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
-    revoked: u64,
+    pub(super) kept: Vec<(InFlightEntry, BlockRef, Option<TagWord>)>,
+    pub(super) revoked: u64,
     /// Tags that say that home has their version, and do not count as such.
-    not_home: Vec<TagWord>,
+    pub(super) not_home: Vec<TagWord>,
 }
 
 /// Reads what is in the region, from the position `at` and the number `sequence` on.
-fn read(
+pub(super) fn read(
     region: &DeltaRegion,
     area: &JournalArea,
     blocks: u64,
@@ -353,7 +257,12 @@ fn keep_what_counts(region: &DeltaRegion, left: &mut Left) -> Result<()> {
 impl Left {
     /// The newest content of a pending block, by the device's journal, home, and what is in the
     /// region.
-    fn content(&self, home: BlockNo, pending: &Pending, area: &JournalArea) -> Result<BlockRef> {
+    pub(super) fn content(
+        &self,
+        home: BlockNo,
+        pending: &Pending,
+        area: &JournalArea,
+    ) -> Result<BlockRef> {
         let size = area.block_size;
         let mut content = Block::zeroed(size);
         let bytes = content.bytes_mut();

@@ -39,7 +39,7 @@ pub(super) struct TagWord {
 }
 
 pub(super) struct DeltaRegion {
-    pub(super) ring: Ring,
+    pub(super) ring: Ring<Arc<dyn Pmem>>,
     pub(super) geometry: RegionGeometry,
     uuid: [u8; 16],
     /// Another number each time the region is begun anew.
@@ -74,7 +74,7 @@ impl DeltaRegion {
             false => None,
         };
         at.ok_or_else(|| {
-            let shown = self.ring.pmem.describe();
+            let shown = self.ring.medium.describe();
             SchemeError::Nvm(format!("{shown} has not the size that it had; {LOST}"))
         })
     }
@@ -82,7 +82,7 @@ impl DeltaRegion {
     /// Whether it is divided as it would be now.
     fn is_divided_so(&self) -> Result<bool> {
         let mut raw = [0; size_of_geometry()];
-        self.ring.pmem.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
+        self.ring.medium.load(GEOMETRY_OFFSET, &mut raw, RECOVERY)?;
         Ok(RegionGeometry::decode(&raw)? == self.geometry)
     }
 
@@ -94,7 +94,7 @@ impl DeltaRegion {
         let geometry = self.geometry.encode();
         Ok(self
             .ring
-            .pmem
+            .medium
             .store_nt(GEOMETRY_OFFSET, &geometry, CONTROL)?)
     }
 
@@ -122,12 +122,12 @@ impl DeltaRegion {
     pub(super) fn note_committed(&self, sequence: Tid) -> Result<()> {
         let word = committed_word(sequence, self.word_seed);
         let word = word.to_le_bytes();
-        Ok(self.ring.pmem.store_nt(COMMITTED_OFFSET, &word, LOG)?)
+        Ok(self.ring.medium.store_nt(COMMITTED_OFFSET, &word, LOG)?)
     }
 
     /// A transaction that was durable, the newest or an earlier one.
     pub(super) fn committed(&self) -> Result<Tid> {
-        let word = self.ring.pmem.load_u64(COMMITTED_OFFSET, RECOVERY)?;
+        let word = self.ring.medium.load_u64(COMMITTED_OFFSET, RECOVERY)?;
         Ok(committed_of(word, self.word_seed)?)
     }
 
@@ -136,7 +136,7 @@ impl DeltaRegion {
         for TagWord { at, word } in tags {
             self.store_word(self.ring.word_at(at), word | HOME, IN_FLIGHT)?;
         }
-        Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
+        Ok(self.ring.medium.fence(Cause::Checkpoint)?)
     }
 
     /// Takes that back; durable when it returns.
@@ -147,7 +147,7 @@ impl DeltaRegion {
         for TagWord { at, word } in tags {
             self.store_word(self.ring.word_at(*at), word & !HOME, RECOVERY)?;
         }
-        Ok(self.ring.pmem.fence(Cause::Recovery)?)
+        Ok(self.ring.medium.fence(Cause::Recovery)?)
     }
 
     /// Keeps blocks until they are home; durable when it returns. Those that were kept before are
@@ -158,43 +158,43 @@ impl DeltaRegion {
         let table = encode_in_flight(&entries, self.seed(0, Tid(0)));
         // The state, its first word, comes last.
         self.ring
-            .pmem
+            .medium
             .store_nt(IN_FLIGHT_OFFSET + 8, &table[8..], IN_FLIGHT)?;
         for (n, flight) in flights.iter().enumerate() {
             let at = self.geometry.block_at(n);
-            self.ring.pmem.store_nt(at, flight.content, IN_FLIGHT)?;
+            self.ring.medium.store_nt(at, flight.content, IN_FLIGHT)?;
         }
-        self.ring.pmem.fence(Cause::Checkpoint)?;
+        self.ring.medium.fence(Cause::Checkpoint)?;
         self.store_word(IN_FLIGHT_OFFSET, in_flight_word(flights.len()), IN_FLIGHT)?;
-        Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
+        Ok(self.ring.medium.fence(Cause::Checkpoint)?)
     }
 
     /// Nothing is kept any more; durable when it returns.
     pub(super) fn forget_kept(&self) -> Result<()> {
-        if self.ring.pmem.load_u64(IN_FLIGHT_OFFSET, IN_FLIGHT)? == 0 {
+        if self.ring.medium.load_u64(IN_FLIGHT_OFFSET, IN_FLIGHT)? == 0 {
             return Ok(());
         }
         self.store_word(IN_FLIGHT_OFFSET, 0, IN_FLIGHT)?;
-        Ok(self.ring.pmem.fence(Cause::Checkpoint)?)
+        Ok(self.ring.medium.fence(Cause::Checkpoint)?)
     }
 
     /// The blocks that are kept, with their contents.
     pub(super) fn kept(&self) -> Result<Vec<(InFlightEntry, Vec<u8>)>> {
-        let word = self.ring.pmem.load_u64(IN_FLIGHT_OFFSET, RECOVERY)?;
+        let word = self.ring.medium.load_u64(IN_FLIGHT_OFFSET, RECOVERY)?;
         let count = in_flight_of(word, self.geometry.in_flight)?;
         if count == 0 {
             return Ok(Vec::new());
         }
         let mut table = vec![0; in_flight_table(count)];
         self.ring
-            .pmem
+            .medium
             .load(IN_FLIGHT_OFFSET, &mut table, RECOVERY)?;
         let entries = decode_in_flight(&table, self.seed(0, Tid(0)))?;
         let mut kept = Vec::with_capacity(count);
         for (n, entry) in entries.into_iter().enumerate() {
             let mut content = vec![0; u32_as_usize(self.geometry.block_size)];
             self.ring
-                .pmem
+                .medium
                 .load(self.geometry.block_at(n), &mut content, RECOVERY)?;
             kept.push((entry, content));
         }
@@ -202,8 +202,8 @@ impl DeltaRegion {
     }
 
     fn store_word(&self, offset: u64, word: u64, tag: Tag) -> Result<()> {
-        self.ring.pmem.store_u64(offset, word, tag)?;
-        Ok(self.ring.pmem.flush(offset, 8, tag)?)
+        self.ring.medium.store_u64(offset, word, tag)?;
+        Ok(self.ring.medium.flush(offset, 8, tag)?)
     }
 }
 

@@ -14,7 +14,7 @@ use stetfs_format::width::{must_fit_u32, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class};
 
-use super::Homeward;
+use super::homeward::Homeward;
 use super::record::Super;
 use crate::parts::area::JournalArea;
 use crate::parts::home::{Write, write_home};

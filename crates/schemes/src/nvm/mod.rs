@@ -18,7 +18,7 @@
 
 mod region;
 mod room;
-mod scheme;
+pub(super) mod scheme;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,23 +34,15 @@ use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::Dirty as Body;
 use stetfs_media::{Block, BlockDev, Cause, Class, Pmem, Tag};
 
-pub(super) use self::region::CacheRegion;
-pub(super) use self::scheme::{OnCache, Serving};
+use self::region::BEYOND;
+pub(super) use self::region::{CacheRegion, LEFT};
 use crate::parts::area::JournalArea;
 use crate::parts::owner::{self, Claim, Look, Pair};
 use stetfs_scheme::{
     About, CacheStats, DataPromise, Goal, Held, Mark, OpenArgs, OptionAbout, RecoveryReport,
-    Result, SchemeError, Terms, Wants, remnants,
+    Relocates, Result, SchemeError, Terms, Wants,
 };
 use stetfs_sync::{Mutex, RwLock};
-
-remnants! {
-    LEFT:
-    DAMAGED "a word of an entry, or an end of the ring, with a wrong checksum"
-        => "error, nothing is written", "a word is stored at once, so it was damaged later";
-    BEYOND "an entry of a block beyond the volume, or one that names a slot beyond the cache"
-        => "error", "no mount wrote that";
-}
 
 pub(super) static KEEP_CACHE: OptionAbout = OptionAbout {
     name: "keep-cache",
@@ -389,7 +381,7 @@ impl NvmCache {
             max_transaction: (self.region.geometry.blocks() / 4).min(most),
             logs_data: true,
             wants: Wants::default(),
-            relocates: false,
+            relocates: Relocates::No,
             remaps: None,
             is_buffer_cache: false,
             keeps: self.keeps,

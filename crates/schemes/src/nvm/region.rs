@@ -11,9 +11,15 @@ use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, u
 use stetfs_format::{BlockNo, Corrupt};
 use stetfs_media::pmem::{Dirty, Durable};
 use stetfs_media::{Cause, Class, Pmem, Tag};
+use stetfs_scheme::{Result, SchemeError, remnants};
 
-use super::DAMAGED;
-use stetfs_scheme::{Result, SchemeError};
+remnants! {
+    LEFT:
+    DAMAGED "a word of an entry, or an end of the ring, with a wrong checksum"
+        => "error, nothing is written", "a word is stored at once, so it was damaged later";
+    BEYOND "an entry of a block beyond the volume, or one that names a slot beyond the cache"
+        => "error", "no mount wrote that";
+}
 
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);

@@ -1,5 +1,5 @@
-//! Writing blocks to their homes: in ascending order, neighbours in one request, all requests at
-//! once.
+//! Writing blocks, or parts of them, to their homes: in ascending order, neighbours in one request,
+//! all requests at once.
 
 use hashbrown::HashSet;
 use stetfs_format::BlockNo;
@@ -19,6 +19,24 @@ pub(crate) struct Write<'a> {
     pub(crate) content: &'a BlockRef,
 }
 
+/// Bytes to be written, in whole sectors.
+pub(crate) struct Piece<'a> {
+    /// Where on the device, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) class: Class,
+    pub(crate) bytes: &'a [u8],
+}
+
+impl Write<'_> {
+    fn piece(&self, block_size: usize) -> Piece<'_> {
+        Piece {
+            offset: self.home.0 * usize_as_u64(block_size),
+            class: self.class,
+            bytes: self.content,
+        }
+    }
+}
+
 /// Writes the blocks home. Durable only after a flush.
 pub(crate) fn write_home(
     dev: &dyn BlockDev,
@@ -26,7 +44,13 @@ pub(crate) fn write_home(
     cause: Cause,
     writes: Vec<Write<'_>>,
 ) -> Result<()> {
-    write_runs(block_size, cause, writes, |runs| dev.write_many(runs))
+    let pieces = writes.iter().map(|write| write.piece(block_size));
+    write_pieces(dev, cause, pieces.collect())
+}
+
+/// Writes the pieces home. Durable only after a flush.
+pub(crate) fn write_pieces(dev: &dyn BlockDev, cause: Cause, pieces: Vec<Piece<'_>>) -> Result<()> {
+    write_runs(cause, pieces, |runs| dev.write_many(runs))
 }
 
 /// The homes that a checkpoint is writing: data of a commit must not get there meanwhile, since the
@@ -59,46 +83,52 @@ impl BusyHomes {
 
     /// Writes a commit's data home, as a part of a body that is flushed before anything vouches for
     /// it.
-    pub(crate) fn write_data(
+    pub(crate) fn write_data<'b>(
         &self,
         body: &mut Dirty<'_>,
         block_size: usize,
-        data: &[LoggedBlock],
+        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
     ) -> Result<()> {
-        if data.is_empty() {
+        let mut homes = self.homes.lock();
+        while !homes.is_empty() && data.clone().any(|b| homes.contains(&b.home)) {
+            homes = self.released.wait(homes);
+        }
+        drop(homes);
+        let pieces: Vec<_> = data
+            .map(|b| Piece {
+                offset: b.home.0 * usize_as_u64(block_size),
+                class: b.class,
+                bytes: &b.content,
+            })
+            .collect();
+        if pieces.is_empty() {
             return Ok(());
         }
-        {
-            let mut homes = self.homes.lock();
-            while !homes.is_empty() && data.iter().any(|b| homes.contains(&b.home)) {
-                homes = self.released.wait(homes);
-            }
-        }
-        let writes = data.iter().map(|b| Write {
-            home: b.home,
-            class: b.class,
-            content: &b.content,
-        });
-        write_runs(block_size, Cause::Home, writes.collect(), |runs| {
-            body.write_many(runs)
-        })
+        write_runs(Cause::Home, pieces, |runs| body.write_many(runs))
     }
 }
 
 fn write_runs(
-    block_size: usize,
     cause: Cause,
-    mut writes: Vec<Write<'_>>,
+    mut pieces: Vec<Piece<'_>>,
     write: impl FnOnce(&[Run<'_>]) -> Result<(), MediaError>,
 ) -> Result<()> {
-    writes.sort_unstable_by_key(|w| w.home);
-    let most = MOST / block_size;
-    let runs: Vec<Run<'_>> = writes
-        .chunk_by(|a, b| a.home.0 + 1 == b.home.0 && a.class == b.class)
-        .flat_map(|run| run.chunks(most))
+    pieces.sort_unstable_by_key(|piece| piece.offset);
+    let mut together = 0;
+    let joins = |a: &Piece<'_>, b: &Piece<'_>| {
+        together += a.bytes.len();
+        let follows = a.offset + usize_as_u64(a.bytes.len()) == b.offset && a.class == b.class;
+        let joins = follows && together + b.bytes.len() <= MOST;
+        if !joins {
+            together = 0;
+        }
+        joins
+    };
+    let runs: Vec<Run<'_>> = pieces
+        .chunk_by(joins)
         .map(|run| Run {
-            offset: run[0].home.0 * usize_as_u64(block_size),
-            parts: run.iter().map(|w| &w.content[..]).collect(),
+            offset: run[0].offset,
+            parts: run.iter().map(|piece| piece.bytes).collect(),
             tag: Tag::new(run[0].class, cause),
         })
         .collect();

@@ -101,8 +101,9 @@ pub(crate) struct Changing<'a, V> {
 }
 
 impl<V: Indexed> Changing<'_, V> {
-    /// Gives a block another version, which is held; the one before.
+    /// Gives a block another version; the one before.
     pub(crate) fn insert(&mut self, block: BlockNo, version: V) -> Option<V> {
+        self.versions.home += usize::from(!version.is_held());
         let before = self.versions.map.insert(block, version);
         self.forget(before)
     }
@@ -119,16 +120,17 @@ impl<V: Indexed> Changing<'_, V> {
         before
     }
 
-    /// A version's content: `change` may say that it is home.
+    /// Changes what is known of a version: whether it is held, too.
     pub(crate) fn change(&mut self, block: &BlockNo, change: impl FnOnce(&mut V)) {
-        if let Some(version) = self.versions.map.get_mut(block) {
-            let was_held = version.is_held();
+        let Versions { map, home } = &mut *self.versions;
+        if let Some(version) = map.get_mut(block) {
+            *home -= usize::from(!version.is_held());
             change(version);
-            self.versions.home += usize::from(was_held && !version.is_held());
+            *home += usize::from(!version.is_held());
         }
     }
 
-    /// [`change`](Self::change) of the version that there is, or of a new one that is held.
+    /// [`change`](Self::change) of the version that there is, or of a new one.
     pub(crate) fn change_or_insert(
         &mut self,
         block: BlockNo,

@@ -1,9 +1,12 @@
 //! What several schemes need.
 
 pub(crate) mod area;
+pub(crate) mod byte_log;
 pub(crate) mod home;
 pub(crate) mod index;
+pub(crate) mod look;
 pub(crate) mod owner;
 pub(crate) mod period;
+pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod scan;

@@ -1,48 +1,127 @@
-//! A log as a ring of bytes in persistent memory, of one piece or of several.
+//! A log as a ring of bytes, of one piece or of several, in persistent memory or on a block device.
 //!
-//! Positions count from its start without end; transactions begin at multiples of a cache line.
+//! Positions count from its start without end; transactions begin at multiples of a cache line or
+//! of a sector.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
+use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{Tid, private_log};
-use stetfs_media::pmem::{Dirty, LINE};
-use stetfs_media::{Cause, Class, Pmem, Tag};
+use stetfs_media::pmem::{self, LINE};
+use stetfs_media::{Block, BlockDev, Cause, Class, Dirty, Pmem, Tag};
 use stetfs_scheme::{Result, SchemeError};
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 
-pub(crate) struct Ring {
-    pub(crate) pmem: Arc<dyn Pmem>,
-    /// Offset in the memory and length of each piece.
+/// What a ring of bytes can lie on.
+pub(crate) trait Medium: Send + Sync {
+    /// Bytes of the smallest piece that is written: records are as many of them as they take.
+    fn unit(&self) -> u64;
+
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// Fills `out` from byte `offset` on. Both are multiples of [`unit`](Self::unit) where the
+    /// medium wants that.
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<()>;
+
+    /// Puts `bytes`, of at most a sector, at the beginning of the unit at `offset`; durable when it
+    /// returns. Only the bytes in `changed`, whole words, differ from what is there, unless nothing
+    /// rests on what is there.
+    fn rewrite(&self, offset: u64, bytes: &[u8], changed: Range<usize>, tag: Tag) -> Result<()>;
+}
+
+impl Medium for Arc<dyn Pmem> {
+    fn unit(&self) -> u64 {
+        LINE
+    }
+
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<()> {
+        Ok((**self).load(offset, out, tag)?)
+    }
+
+    fn rewrite(&self, offset: u64, bytes: &[u8], changed: Range<usize>, tag: Tag) -> Result<()> {
+        let at = offset + usize_as_u64(changed.start);
+        match <[u8; 8]>::try_from(&bytes[changed.clone()]) {
+            Ok(word) => {
+                self.store_u64(at, u64::from_le_bytes(word), tag)?;
+                self.flush(at, 8, tag)?;
+            }
+            Err(_) => self.store_nt(at, &bytes[changed], tag)?,
+        }
+        Ok(self.fence(tag.cause)?)
+    }
+}
+
+impl Medium for Arc<dyn BlockDev> {
+    fn unit(&self) -> u64 {
+        self.sector_size().into()
+    }
+
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn load(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<()> {
+        Ok(self.read_at(offset, out, tag)?)
+    }
+
+    /// A sector, which is never torn; in memory as there.
+    fn rewrite(&self, offset: u64, bytes: &[u8], changed: Range<usize>, tag: Tag) -> Result<()> {
+        if let Some(pmem) = self.pmem() {
+            return pmem.rewrite(offset, bytes, changed, tag);
+        }
+        let sector = u32_as_usize(self.sector_size());
+        let mut whole = aligned(bytes.len());
+        whole.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        let len = bytes.len().next_multiple_of(sector);
+        Ok(self.write_durable(offset, &[&whole.bytes()[..len]], tag)?)
+    }
+}
+
+/// So many zeros and perhaps some more, aligned as devices like it.
+pub(crate) fn aligned(len: usize) -> Block {
+    Block::zeroed(len.next_multiple_of(4096))
+}
+
+/// Bytes at most: records have 32 bits for the number of a cache line.
+const MOST: u64 = LINE << 32;
+
+pub(crate) struct Ring<M> {
+    pub(crate) medium: M,
+    /// Bytes of the unit that its transactions are multiples of: that of the medium where the log
+    /// was made, and a multiple of this one's.
+    pub(crate) unit: u64,
+    /// Offset on the medium and length of each piece.
     pub(crate) pieces: Vec<(u64, u64)>,
     /// Bytes of it.
     pub(crate) capacity: u64,
 }
 
-impl Ring {
-    /// Bytes at most: records have 32 bits for the number of a cache line.
-    const MOST: u64 = LINE << 32;
-
+impl<M: Medium> Ring<M> {
     /// # Errors
     /// It has more cache lines than records can number.
-    pub(crate) fn new(pmem: Arc<dyn Pmem>, pieces: Vec<(u64, u64)>) -> Result<Self> {
+    pub(crate) fn new(medium: M, pieces: Vec<(u64, u64)>) -> Result<Self> {
         let capacity: u64 = pieces.iter().map(|piece| piece.1).sum();
-        if capacity > Self::MOST {
-            let most = Self::MOST;
-            let why = format!("a log in memory has at most {most} bytes, not {capacity}");
+        if capacity > MOST {
+            let why = format!("a log of bytes has at most {MOST} of them, not {capacity}");
             return Err(SchemeError::Unusable(why));
         }
         Ok(Self {
-            pmem,
+            unit: medium.unit(),
+            medium,
             pieces,
             capacity,
         })
     }
 
-    /// Where `len` bytes from position `at` on lie: offset in the memory, and which of the bytes.
+    /// Where `len` bytes from position `at` on lie: offset on the medium, and which of the bytes.
     fn places(&self, at: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
         let (mut at, mut done) = (at % self.capacity, 0);
         std::iter::from_fn(move || {
@@ -64,12 +143,6 @@ impl Ring {
         })
     }
 
-    /// Where the word at a position lies.
-    pub(crate) fn word_at(&self, at: u64) -> u64 {
-        let (offset, _) = self.places(at, 8).next().expect("a word");
-        offset
-    }
-
     /// The number of the cache line at a position, as records name it.
     pub(crate) fn line(&self, at: u64) -> u32 {
         must_fit(at % self.capacity / LINE)
@@ -83,13 +156,21 @@ impl Ring {
 
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
         for (offset, range) in self.places(at, out.len()) {
-            self.pmem.load(offset, &mut out[range], RECOVERY)?;
+            self.medium.load(offset, &mut out[range], RECOVERY)?;
         }
         Ok(())
     }
+}
+
+impl Ring<Arc<dyn Pmem>> {
+    /// Where the word at a position lies.
+    pub(crate) fn word_at(&self, at: u64) -> u64 {
+        let (offset, _) = self.places(at, 8).next().expect("a word");
+        offset
+    }
 
     /// Stores a part of a body.
-    pub(crate) fn write(&self, body: &mut Dirty<'_>, at: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, body: &mut pmem::Dirty<'_>, at: u64, bytes: &[u8]) -> Result<()> {
         for (offset, range) in self.places(at, bytes.len()) {
             body.store_nt(offset, &bytes[range], LOG)?;
         }
@@ -100,7 +181,7 @@ impl Ring {
     /// when it returns.
     pub(crate) fn write_covering_commit(
         &self,
-        mut body: Dirty<'_>,
+        mut body: pmem::Dirty<'_>,
         at: u64,
         record: &[u8],
     ) -> Result<()> {
@@ -116,6 +197,44 @@ impl Ring {
     }
 }
 
+impl Ring<Arc<dyn BlockDev>> {
+    /// Writes a record that nobody waits for: what planted bugs do.
+    pub(crate) fn write_unvouched(&self, at: u64, record: &[u8]) -> Result<()> {
+        for (offset, range) in self.places(at, record.len()) {
+            self.medium.write_at(offset, &record[range], LOG)?;
+        }
+        Ok(())
+    }
+
+    /// Overwrites the unit at a position with zeros; durable when it returns.
+    pub(crate) fn wipe_unit(&self, at: u64) -> Result<()> {
+        let (offset, _) = self.places(at, 1).next().expect("a byte");
+        let unit = u64_as_usize(self.unit);
+        let zeros = aligned(unit);
+        Ok(self
+            .medium
+            .write_durable(offset, &[&zeros.bytes()[..unit]], RECOVERY)?)
+    }
+
+    /// As in memory, in whole sectors.
+    pub(crate) fn write_covering_commit(
+        &self,
+        mut body: Dirty<'_>,
+        at: u64,
+        record: &[u8],
+    ) -> Result<()> {
+        let mut rest = None;
+        for place in self.places(at, record.len()) {
+            if let Some((offset, range)) = rest.replace(place) {
+                let range: Range<usize> = range;
+                body.write(offset, &[&record[range]], LOG)?;
+            }
+        }
+        let (offset, last) = rest.expect("a record is not empty");
+        Ok(body.write_covering_commit(offset, &[(LOG, &record[last])])?)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use stetfs_media::{Image, SimPmem};
@@ -124,11 +243,11 @@ mod tests {
 
     #[test]
     fn every_line_of_the_longest_has_a_number() {
-        let pmem = Arc::new(SimPmem::new(Image::new(4096)));
+        let pmem: Arc<dyn Pmem> = Arc::new(SimPmem::new(Image::new(4096)));
         let ring = |len| Ring::new(pmem.clone(), vec![(0, LINE), (LINE, len)]);
-        let longest = ring(Ring::MOST - LINE).expect("a log");
-        assert_eq!(longest.line(Ring::MOST - 1), u32::MAX);
-        let error = ring(Ring::MOST).err().expect("one line too many");
+        let longest = ring(MOST - LINE).expect("a log");
+        assert_eq!(longest.line(MOST - 1), u32::MAX);
+        let error = ring(MOST).err().expect("one line too many");
         assert!(matches!(error, SchemeError::Unusable(_)), "{error}");
     }
 }

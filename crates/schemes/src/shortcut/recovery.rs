@@ -7,35 +7,26 @@
 //! before that finds the same log and does the same again. The next transaction skips one number,
 //! so that remains of an incomplete one can never be taken for it.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use stetfs_format::checksum::crc64;
 use stetfs_format::private_log::{
-    CHECKPOINT, COMMIT, LogHeader, TRANSACTION_SIZE, Tail, Transaction, state_of,
+    CHECKPOINT, COMMIT, TRANSACTION_SIZE, Tail, Transaction, state_of,
 };
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::LINE;
-use stetfs_media::{Block, Cause, Class, Tag};
+use stetfs_media::{Block, Cause, Class, Pmem, Tag};
 
-use super::ABOUT;
-use super::byte_log::ByteLog;
-use super::record::{Change, changes};
-use crate::parts::owner::new_epoch;
+use crate::parts::byte_log::{ByteLog, Claim, Start};
+use crate::parts::record::{Change, changes};
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::{OpenArgs, RecoveryReport, Result, SchemeError, remnants};
+use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError, remnants};
 
 remnants! {
     LEFT:
-    UNMARKED "no mark in the superblock"
-        => "a new log, of another epoch",
-        "the volume is a plain one: there is nothing in the log";
-    CLOSED "the mark, and a header that says closed"
-        => "the log goes on where it ended", "everything was home before the header said so";
-    NOT_OURS "the mark, and no intact header of this volume and scheme"
-        => "error, nothing is written", "what is in the log cannot be told";
-    READ_ONLY "the mark, a log to be replayed, and a volume that may only be read"
-        => "error", "home has not got the newest content";
     WHOLE "a transaction with the expected number, COMMIT or CHECKPOINT, intact"
         => "it counts", "its record is complete";
     IN_FLIGHT "one that is not, and no intact one behind it"
@@ -63,15 +54,6 @@ const ENDS: Ends = Ends {
     damaged: &DAMAGED,
 };
 
-/// Where the log goes on.
-pub(super) struct Start {
-    pub(super) epoch: u64,
-    pub(super) at: u64,
-    pub(super) sequence: Tid,
-    /// The log has been written to in this epoch.
-    pub(super) was_used: bool,
-}
-
 /// A transaction in the log.
 struct ByteTransaction {
     at: u64,
@@ -80,106 +62,37 @@ struct ByteTransaction {
     sequence: Tid,
 }
 
-pub(super) fn recover(byte_log: &ByteLog, args: &OpenArgs) -> Result<(Start, RecoveryReport)> {
-    let header = LogHeader::decode(&byte_log.read_header()?);
+pub(super) fn recover(
+    about: &'static About,
+    byte_log: &mut ByteLog<Arc<dyn Pmem>>,
+    args: &OpenArgs,
+) -> Result<(Start, RecoveryReport)> {
     let mut report = RecoveryReport::default();
-    if !args.has_private_log {
-        UNMARKED.met();
-        let epoch = header.map_or_else(|_| new_epoch(), |h| h.epoch.wrapping_add(1));
-        return Ok((begin(byte_log, args, epoch)?, report));
-    }
-    let header = header.inspect_err(|_| NOT_OURS.met())?;
-    if header.uuid != args.uuid {
-        NOT_OURS.met();
-        return Err(SchemeError::Unusable(
-            "its log belongs to another volume".to_owned(),
-        ));
-    }
-    if header.scheme != ABOUT.name {
-        NOT_OURS.met();
-        return Err(SchemeError::Unusable(format!(
-            "its log was written by scheme {}: mount with scheme={}",
-            header.scheme, header.scheme
-        )));
-    }
-    if header.is_closed {
-        CLOSED.met();
-        return Ok((reopen(byte_log, args, &header)?, report));
-    }
-    report.was_needed = true;
-    if !args.writable {
-        READ_ONLY.met();
-        return Err(SchemeError::Unusable(
-            "it must be replayed, which needs a writable volume".to_owned(),
-        ));
-    }
-    let start = replay(byte_log, args, &header, &mut report)?;
+    let start = match byte_log.claim(about, args)? {
+        Claim::Empty(start) => start,
+        Claim::Left(left) => {
+            report.was_needed = true;
+            replay(byte_log, args, &left, &mut report)?
+        }
+    };
     Ok((start, report))
 }
 
-/// An empty log.
-fn begin(byte_log: &ByteLog, args: &OpenArgs, epoch: u64) -> Result<Start> {
-    let start = Start {
-        epoch,
-        at: 0,
-        sequence: Tid(1),
-        was_used: false,
-    };
-    if args.writable {
-        byte_log.write_header(&LogHeader {
-            scheme: ABOUT.name.to_owned(),
-            uuid: args.uuid,
-            epoch,
-            is_closed: false,
-            tail: Tail {
-                line: 0,
-                sequence: start.sequence,
-            },
-        })?;
-    }
-    Ok(start)
-}
-
-/// A log that was closed by an unmount of which the end is missing. Its header must not be made
-/// anew: while the volume has the mark, no word of it may be torn from the others.
-fn reopen(byte_log: &ByteLog, args: &OpenArgs, header: &LogHeader) -> Result<Start> {
-    if args.writable {
-        byte_log.write_log_state(false)?;
-    }
-    Ok(Start {
-        epoch: header.epoch,
-        at: tail_of(byte_log, header)?,
-        sequence: header.tail.sequence,
-        was_used: true,
-    })
-}
-
-/// The position where the log begins.
-fn tail_of(byte_log: &ByteLog, header: &LogHeader) -> Result<u64> {
-    let at = u64::from(header.tail.line) * LINE;
-    if at >= byte_log.ring.capacity {
-        let why = format!("its log begins at byte {at} of {}", byte_log.ring.capacity);
-        return Err(SchemeError::Unusable(why));
-    }
-    Ok(at)
-}
-
 fn replay(
-    byte_log: &ByteLog,
+    byte_log: &ByteLog<Arc<dyn Pmem>>,
     args: &OpenArgs,
-    header: &LogHeader,
+    left: &Start,
     report: &mut RecoveryReport,
 ) -> Result<Start> {
-    let begin = tail_of(byte_log, header)?;
     let reader = Reader {
         byte_log,
         args,
-        epoch: header.epoch,
-        end: begin + byte_log.ring.capacity,
+        epoch: left.epoch,
+        end: left.at + byte_log.ring.capacity,
     };
     let (mut found, mut at) = scan(
-        begin,
-        header.tail.sequence,
+        left.at,
+        left.sequence,
         &ENDS,
         |at, sequence| reader.look(at, sequence),
         |_, next, sequence| match next {
@@ -197,16 +110,14 @@ fn replay(
         at = last.at;
         found.pop();
     }
-    let next = found
-        .last()
-        .map_or(header.tail.sequence, |t| t.sequence.next());
+    let next = found.last().map_or(left.sequence, |t| t.sequence.next());
     if let (Some(first), Some(last)) = (found.first(), found.last()) {
         report.sequences = Some((first.sequence.0, last.sequence.0));
         report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
     }
     apply(byte_log, args, &found, report)?;
     let start = Start {
-        epoch: header.epoch,
+        epoch: left.epoch,
         at: at % byte_log.ring.capacity,
         sequence: next.next(),
         was_used: true,
@@ -220,7 +131,7 @@ fn replay(
 }
 
 struct Reader<'a> {
-    byte_log: &'a ByteLog,
+    byte_log: &'a ByteLog<Arc<dyn Pmem>>,
     args: &'a OpenArgs,
     epoch: u64,
     /// The position where the ring meets its beginning.
@@ -282,7 +193,10 @@ impl Reader<'_> {
                 check_block(self.args, block)?;
                 let at = block.0 * usize_as_u64(size);
                 let tag = Tag::new(Class::Data, Cause::Recovery);
-                self.byte_log.ring.pmem.load(at, content.bytes_mut(), tag)?;
+                self.byte_log
+                    .ring
+                    .medium
+                    .load(at, content.bytes_mut(), tag)?;
                 if crc64(0, content.bytes()) != crc {
                     return Ok(false);
                 }
@@ -306,7 +220,7 @@ fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
 
 /// Writes what counts home, durably.
 fn apply(
-    byte_log: &ByteLog,
+    byte_log: &ByteLog<Arc<dyn Pmem>>,
     args: &OpenArgs,
     found: &[ByteTransaction],
     report: &mut RecoveryReport,
@@ -319,7 +233,7 @@ fn apply(
         for change in &changes {
             match change {
                 Change::Revoked(blocks) => revoked.extend(blocks.iter().map(|&b| (b, i))),
-                Change::Bytes(block, _) => check_block(args, *block)?,
+                Change::Bytes { block, .. } => check_block(args, *block)?,
                 Change::InPlace(..) => {}
             }
         }
@@ -328,7 +242,7 @@ fn apply(
     let tag = Tag::new(Class::Journal, Cause::Recovery);
     for (i, changes) in all.iter().enumerate() {
         for change in changes {
-            let Change::Bytes(block, pieces) = change else {
+            let Change::Bytes { block, pieces, .. } = change else {
                 continue;
             };
             let is_revoked = revoked.get(block).is_some_and(|&by| by >= i);
@@ -341,10 +255,10 @@ fn apply(
             report.blocks += 1;
             for (offset, bytes) in pieces {
                 let at = block.0 * usize_as_u64(size) + usize_as_u64(*offset);
-                byte_log.ring.pmem.store(at, bytes, tag)?;
+                byte_log.ring.medium.store(at, bytes, tag)?;
                 byte_log
                     .ring
-                    .pmem
+                    .medium
                     .flush(at, usize_as_u64(bytes.len()), tag)?;
             }
         }
@@ -352,5 +266,5 @@ fn apply(
     if is_planted(Bug::MissingReplayFlush) {
         return Ok(());
     }
-    Ok(byte_log.ring.pmem.fence(Cause::Recovery)?)
+    Ok(byte_log.ring.medium.fence(Cause::Recovery)?)
 }

@@ -12,15 +12,15 @@ mod rig;
 
 use std::sync::Arc;
 
-use stetfs_format::BlockNo;
 use stetfs_format::jbd2::{JBD2_MAGIC, JournalSuperblock};
-use stetfs_media::sim::{CrashPoint, Keep};
-use stetfs_media::{BlockDev, SimDev};
+use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
+use stetfs_media::sim::{CrashPoint, Keep, SimOptions};
+use stetfs_media::{Block, BlockDev, Cause, Class, Image, PmemDev, SimDev, SimPmem, Tag};
 use stetfs_scheme::{
-    DataMode, DataPromise, Goal, Ground, Held, Mark, Opened, Registration, SchemeError,
-    SchemeOptions, Trial,
+    About, DataMode, DataPromise, Goal, Ground, Held, LoggedBlock, Mark, Opened, Ranges,
+    Registration, SchemeError, SchemeOptions, Snapshot, Trial,
 };
-use stetfs_schemes::SCHEMES;
+use stetfs_schemes::{SCHEMES, find};
 
 use crate::rig::{BLOCK, LOG, Rig, Rng, World, transaction, volume};
 
@@ -114,7 +114,9 @@ fn what_it_does_not_have_is_refused() {
 /// JBD2 must find neither a log that begins anywhere nor anything that it could take for a record.
 #[test]
 fn a_closed_log_means_nothing_to_jbd2() {
-    for scheme in schemes().filter(|s| s.about.needs_journal_area && !s.about.is_jbd2) {
+    let has_own =
+        |about: &About| about.needs_journal_area && !about.is_jbd2(&SchemeOptions::default());
+    for scheme in schemes().filter(|scheme| has_own(scheme.about)) {
         let (rig, mut rng) = (Rig::new(scheme.about), Rng(1));
         let (mut world, name) = (World::new(), scheme.about.name);
         let opened = rig.open(scheme, false).expect("it opens");
@@ -156,7 +158,7 @@ fn cut(scheme: &'static Registration, trial: &Trial, seed: u64) {
     let (dev, mut rng) = (Arc::new(SimDev::new(volume())), Rng(seed));
     let rig = Rig::on(dev.clone()).with(trial);
     let opened = rig.open(scheme, false).expect("it opens");
-    if opened.terms.promise != DataPromise::Atomic || opened.terms.relocates {
+    if opened.terms.promise != DataPromise::Atomic || opened.terms.relocates.is_any() {
         // Then the model of this test has not all that may be left, or its transactions are not
         // those of a journal that relocates.
         return;
@@ -245,4 +247,117 @@ fn judge(
         is_allowed,
         "{what}: neither of the allowed transactions is there"
     );
+}
+
+/// A block that is written where it stays makes its transaction count. If it gets there late, by
+/// whoever writes the same into it, the volume has been seen without the transaction already.
+#[test]
+fn a_transaction_that_was_dropped_does_not_come_back() {
+    let stet = find("stet").expect("a scheme");
+    let rig = Rig::new(stet.about);
+    let block = |home: u64, class: Class, fresh: bool, byte: u8| {
+        let mut content = Block::zeroed(BLOCK);
+        content.bytes_mut().fill(byte);
+        LoggedBlock {
+            home: BlockNo(home),
+            class,
+            content: content.into(),
+            base: None,
+            ranges: Ranges::whole(BLOCK),
+            fresh,
+            owner: (class == Class::Data).then_some((InodeNo(12), LBlock(0))),
+            relocated: false,
+            spot: None,
+        }
+    };
+    let transaction = |tid: u32, meta: LoggedBlock, data: Vec<LoggedBlock>| Snapshot {
+        tid: Tid(tid),
+        meta: vec![meta],
+        data,
+        revoked: Vec::new(),
+        time: (u64::from(tid), 0),
+    };
+    let opened = rig.open(stet, false).expect("it opens");
+    let first = transaction(1, block(200, Class::Directory, true, 1), Vec::new());
+    let in_place = block(203, Class::Data, true, 9);
+    let second = transaction(
+        2,
+        block(200, Class::Directory, false, 2),
+        vec![in_place.clone()],
+    );
+    for txn in [&first, &second] {
+        opened.scheme.commit(txn).expect("a commit");
+    }
+    let put = |content: &[u8]| {
+        let tag = Tag::new(Class::Data, Cause::Control);
+        let at = in_place.home.0 * BLOCK as u64;
+        rig.dev.write_at(at, content, tag).expect("a write");
+    };
+    for (content, what) in [
+        (&[0; BLOCK][..], "without its block"),
+        (&in_place.content[..], "with its block there at last"),
+    ] {
+        put(content);
+        let recovered = rig.open(stet, true).expect("it opens");
+        let Held::Here(found) = recovered.scheme.read(BlockNo(200)).expect("a read") else {
+            panic!("{what}: the first transaction is lost");
+        };
+        assert!(found[..] == first.meta[0].content[..], "{what}: it counts");
+    }
+}
+
+/// A volume may be opened on a medium with other sectors after a crash. What is in the log is found
+/// there all the same, or the medium is refused.
+#[test]
+fn a_log_goes_on_in_the_unit_that_it_was_made_in() {
+    let stet = find("stet").expect("a scheme");
+    let on_sectors = |sector: u32, image: Image| {
+        let options = SimOptions {
+            sector,
+            atomic_unit: sector,
+            ..SimOptions::default()
+        };
+        let dev = Arc::new(options.build(image));
+        (Rig::on(dev.clone()), dev)
+    };
+    let (mut rng, mut world, mut tid) = (Rng(3), World::new(), 0);
+    let mut commit = |opened: &Opened, world: &mut World, n: u32| {
+        for _ in 0..n {
+            tid += 1;
+            let txn = transaction(tid, world, &mut rng, false);
+            opened.scheme.commit(&txn).expect("a commit");
+        }
+    };
+
+    let (rig, dev) = on_sectors(1024, volume());
+    let opened = rig.open(stet, false).expect("it opens");
+    commit(&opened, &mut world, 3);
+    // Shorter sectors: the log goes on in its own, back and forth.
+    let mut image = dev.newest();
+    for sector in [512, 1024, 512] {
+        let (rig, dev) = on_sectors(sector, image);
+        let opened = rig.open(stet, true).expect("it opens");
+        assert_read(&rig, &opened, &world, &format!("sectors of {sector}"));
+        commit(&opened, &mut world, 2);
+        image = dev.newest();
+    }
+
+    // Longer ones than the log's.
+    let (rig, dev) = on_sectors(512, volume());
+    let opened = rig.open(stet, false).expect("it opens");
+    commit(&opened, &mut World::new(), 3);
+    let pmem = Arc::new(SimPmem::new(volume()));
+    let in_memory = Rig::on(Arc::new(PmemDev::new(pmem.clone())));
+    let opened = in_memory.open(stet, false).expect("it opens");
+    commit(&opened, &mut World::new(), 3);
+    for (unit, sector, image) in [(512, 1024, dev.newest()), (64, 512, pmem.newest())] {
+        let (rig, dev) = on_sectors(sector, image.clone());
+        let opened = rig.open(stet, true).map(drop);
+        let error = opened.expect_err("another unit").to_string();
+        assert!(
+            error.contains(&format!("units of {unit} bytes")),
+            "{unit} on {sector}: {error}"
+        );
+        assert_eq!(dev.changes(), 0, "{unit} on {sector}");
+    }
 }

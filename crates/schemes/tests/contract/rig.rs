@@ -9,8 +9,8 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
-    About, DataMode, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges, Registration, SchemeOptions,
-    Snapshot, Trial,
+    About, DataMode, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges, Registration,
+    SchemeOptions, Snapshot, Trial,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -82,7 +82,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(about: &About) -> Self {
-        let dev: Arc<dyn BlockDev> = match about.needs_pmem {
+        let dev: Arc<dyn BlockDev> = match about.in_memory == InMemory::Only {
             true => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),
             false => Arc::new(SimDev::new(volume())),
         };

@@ -1,0 +1,167 @@
+//! Which scheme a mount takes, and with which mode and options.
+//!
+//! What is said at the mount counts most. Then, what only one scheme can read is mounted with that.
+//! Then come the mount options that the volume itself carries, a list in `s_mount_opts` of its
+//! superblock (`tune2fs -E mount_opts=`; the kernel's documentation of ext4, "Super Block"): of
+//! these `scheme=`, `data=` and options of the scheme are taken, the others are for the kernel.
+
+use stetfs_format::Superblock;
+use stetfs_scheme::{About, DataMode, Registration, SchemeOptions};
+use stetfs_schemes::find;
+
+use super::MountError;
+use crate::error::Result;
+use crate::options::{MountOptions, SCHEME_DEFAULT};
+
+/// What is to be known of the volume.
+pub(super) struct Found<'a> {
+    /// The scheme that alone can read the newest content.
+    pub(super) owner: Option<&'a str>,
+    /// JBD2's journal is to be replayed.
+    pub(super) dirty: bool,
+    pub(super) has_journal: bool,
+    pub(super) read_only: bool,
+}
+
+pub(super) struct Choice {
+    pub(super) scheme: &'static Registration,
+    pub(super) options: SchemeOptions,
+}
+
+pub(super) fn choose(
+    opts: &MountOptions,
+    sb: &Superblock,
+    found: &Found<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Choice> {
+    let of_volume = OfVolume::of(sb);
+    let take = |name: &str| take(find_for(name, found)?, opts, sb, &of_volume);
+    let choice = match (&of_volume.scheme, found.owner) {
+        _ if opts.names_scheme() || opts.noload => take(&opts.scheme)?,
+        (_, Some(owner)) => take(owner)?,
+        (None, None) => take(&opts.scheme)?,
+        (Some(name), None) => {
+            let why = match find(name) {
+                Err(e) => e.to_string(),
+                Ok(_) => {
+                    let choice = take(name)?;
+                    if !found.dirty || choice.can_replay() {
+                        return Ok(choice);
+                    }
+                    "its journal needed a recovery that this cannot do".to_owned()
+                }
+            };
+            warnings.push(format!(
+                "mounted with scheme={SCHEME_DEFAULT}, not with the volume's own scheme={name}: \
+                    {why}"
+            ));
+            take(SCHEME_DEFAULT)?
+        }
+    };
+    if found.dirty && !choice.can_replay() {
+        let scheme = choice.scheme.about.name;
+        return Err(MountError::ForeignRecovery { scheme }.into());
+    }
+    Ok(choice)
+}
+
+impl Choice {
+    /// Whether it replays JBD2's journal.
+    fn can_replay(&self) -> bool {
+        self.scheme.about.is_jbd2(&self.options)
+    }
+}
+
+/// The scheme with what was asked of it.
+fn take(
+    scheme: &'static Registration,
+    opts: &MountOptions,
+    sb: &Superblock,
+    of_volume: &OfVolume,
+) -> Result<Choice> {
+    let about = scheme.about;
+    let data = choose_mode(about, opts, sb, of_volume)?;
+    let extra = of_volume.options_for(about).chain(&opts.scheme_options);
+    let options = SchemeOptions {
+        data,
+        extra: extra.cloned().collect(),
+    };
+    // The scheme itself looks at their values when it opens, before it writes.
+    options.check_known(about)?;
+    Ok(Choice { scheme, options })
+}
+
+/// That scheme; a read-only mount without a journal journals nothing.
+fn find_for(name: &str, on: &Found<'_>) -> Result<&'static Registration> {
+    let found = find(name)?;
+    if found.about.needs_journal_area && !on.has_journal {
+        if !on.read_only {
+            let scheme = found.about.name;
+            return Err(MountError::NoJournal { scheme }.into());
+        }
+        return Ok(find("null")?);
+    }
+    Ok(found)
+}
+
+/// `data=`, else what the volume carries, else its default mode (`tune2fs -o journal_data`), else
+/// the scheme's.
+fn choose_mode(
+    about: &'static About,
+    opts: &MountOptions,
+    sb: &Superblock,
+    of_volume: &OfVolume,
+) -> Result<Option<DataMode>> {
+    /// `EXT4_DEFM_JMODE`: 1 data, 2 ordered, 3 writeback.
+    const JMODE_SHIFT: u32 = 5;
+    let find = |name: &str| about.modes.iter().copied().find(|m| m.name() == name);
+    if let Some(name) = &opts.data {
+        return find(name).map(Some).ok_or_else(|| {
+            MountError::DataMode {
+                scheme: about.name,
+                mode: name.clone(),
+            }
+            .into()
+        });
+    }
+    let carried = of_volume.data.as_deref().and_then(find);
+    let wanted = carried.or_else(|| match sb.default_mount_opts >> JMODE_SHIFT & 3 {
+        1 => find("journal"),
+        2 => find("ordered"),
+        3 => find("writeback"),
+        _ => None,
+    });
+    Ok(wanted.or(about.modes.first().copied()))
+}
+
+/// What the volume itself carries.
+struct OfVolume {
+    scheme: Option<String>,
+    data: Option<String>,
+    scheme_options: Vec<(String, String)>,
+}
+
+impl OfVolume {
+    fn of(sb: &Superblock) -> Self {
+        let text = sb.mount_opts.split(|byte| *byte == 0).next();
+        let text = String::from_utf8_lossy(text.unwrap_or_default());
+        let mut options = MountOptions::default();
+        for option in text.split(',').map(str::trim) {
+            // What is not known here is the kernel's.
+            let _ = options.apply(option);
+        }
+        Self {
+            scheme: options.scheme_named.then_some(options.scheme),
+            data: options.data,
+            scheme_options: options.scheme_options,
+        }
+    }
+
+    /// Those that the scheme has.
+    fn options_for(&self, about: &About) -> impl Iterator<Item = &(String, String)> {
+        let is_known = |name: &str| about.options.iter().any(|option| option.name == name);
+        self.scheme_options
+            .iter()
+            .filter(move |(name, _)| is_known(name))
+    }
+}

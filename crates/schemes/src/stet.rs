@@ -1,0 +1,658 @@
+//! stet: the first copy stands, wherever that is the cheapest.
+//!
+//! Source: what remains when the ideas of five papers are put together (docs/STET.md): the log of
+//! changed bytes and the switch of Shortcut-JFS, the delta of Delta Journaling, the commit in place
+//! of UBJ. Home and log are on a block device with nothing beside it, or in byte-addressable
+//! memory; the log is the volume's journal area, as a ring of sectors, in memory of cache lines.
+//!
+//! A commit, in order of writes:
+//! 1. blocks that lay in nobody's file before (new ones, and those to which the file's mapping was
+//!    switched) to where they stay;
+//! 2. one record into the log: the changed bytes of every other block, whole blocks that changed
+//!    as a whole, the checksums of what 1 wrote, freed blocks; its checksum covers all of it;
+//! 3. one flush. Both are durable, or recovery finds that one of the checksums does not fit and
+//!    drops the transaction.
+//!
+//! What is done with a block of data that has a home is the cheapest of three actions: [`rule`]. A
+//! switch is only asked for: where it would break the file up more than the medium can bear
+//! ([`Relocates`](stetfs_scheme::Relocates)), the block stays home and is logged.
+//!
+//! A checkpoint takes the versions that hold the log's end back, the oldest half when the
+//! background asks for it: their changed sectors home, flush, and the log's header with the new
+//! end, durable. A commit that changes a block of which little is not home logs that again with
+//! what is new, if the block's oldest bytes are in the older half of the log: so what is changed
+//! again and again never goes home, and does not hold the log's end back.
+//!
+//! A block that the log has bytes of, home or not, is revoked when it is freed.
+//!
+//! Recovery: see [`recovery`].
+
+mod recovery;
+mod rule;
+mod versions;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use stetfs_format::private_log::{COMMIT, ChunkKind, Tail};
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
+use stetfs_format::{BlockNo, Tid};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty};
+
+use self::rule::{ACTION, Action, MEDIUM, Rule};
+use self::versions::{Due, Version};
+use crate::jbd2::{self, Copied, Placing};
+use crate::parts::byte_log::{self, ByteLog, Start};
+use crate::parts::home::{BusyHomes, Piece, write_pieces};
+use crate::parts::index::{Index, Indexed};
+use crate::parts::look::changes_less;
+use crate::parts::record::{Place, Record};
+use stetfs_planted::{Bug, is_planted};
+use stetfs_scheme::{
+    About, ActionCount, Backlog, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
+    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Result,
+    Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+};
+use stetfs_sync::Mutex;
+
+/// Its row in the registry.
+pub(crate) const ROW: Registration = Registration {
+    about: &ABOUT,
+    make: open,
+    trials: &[
+        Trial::new("stet", "", Ground::Block).planted(&[
+            Bug::MissingRecordFlush,
+            Bug::MissingCheckpointFlush,
+            Bug::LateTail,
+            Bug::UncheckedReplay,
+            Bug::StaleLap,
+            Bug::ForgottenRevoke,
+            Bug::IgnoredRevoke,
+            Bug::UnzeroedBase,
+            Bug::UncheckedPayload,
+        ]),
+        Trial::setting("stet-delta", "stet=delta", Ground::Block),
+        Trial::new("stet-jbd2", "log=jbd2", Ground::Block).planted(&[Bug::MissingBodyFlush]),
+        Trial::new("stet-switch", "stet=switch", Ground::Block)
+            .planted(&[Bug::LatePayload, Bug::EarlyReuse]),
+        Trial::setting("stet-whole", "stet=whole", Ground::Block),
+        Trial::setting("stet-flash", "medium=flash", Ground::Block),
+        Trial::setting("stet-disk", "medium=disk", Ground::Block),
+        Trial::new("stet-memory", "", Ground::Memory).planted(&[
+            Bug::MissingRecordFlush,
+            Bug::MissingCheckpointFlush,
+            Bug::LateTail,
+        ]),
+        // Checkpoints all the time.
+        Trial::new("stet-fill", "fill=1", Ground::Block).planted(&[
+            Bug::EarlyForget,
+            Bug::LostCarry,
+            Bug::LostChange,
+        ]),
+    ],
+};
+
+pub(crate) static ABOUT: About = About {
+    name: "stet",
+    title: "stet: changed bytes are logged, whole blocks go to new homes, one flush a commit",
+    source: "docs/STET.md",
+    modes: &[],
+    needs_journal_area: true,
+    in_memory: InMemory::Too,
+    needs_remap: false,
+    nvm: None,
+    caches: false,
+    jbd2: Jbd2Log::With(&LOG, "jbd2"),
+    atomic: true,
+    cost: "commit: the changed bytes and some 200 more, in sectors, whole blocks once, 1 flush; \
+        checkpoint: the changed sectors",
+    recovery: &[byte_log::LEFT, recovery::LEFT, byte_log::MOVED],
+    options: &[&LOG, &ACTION, &MEDIUM, &FILL],
+};
+
+static LOG: OptionAbout = OptionAbout {
+    name: "log",
+    syntax: "private|jbd2",
+    default: "private",
+    what: "what the log is: changed bytes, which only stetfs recovers; or JBD2's, which the kernel \
+        and e2fsck recover too: changed blocks are logged whole, new and long ones written once",
+};
+
+static FILL: OptionAbout = OptionAbout {
+    name: "fill",
+    syntax: "PERCENT",
+    default: "50",
+    what: "how much of the log is filled before a checkpoint in the background",
+};
+
+struct Stet {
+    log: ByteLog<Arc<dyn BlockDev>>,
+    uuid: [u8; 16],
+    epoch: u64,
+    rule: Rule,
+    block_size: usize,
+    /// The content of a block of which nothing is known.
+    zeros: BlockRef,
+    /// Bytes of the log in use at which a checkpoint is wanted.
+    most_used: u64,
+    /// Contents that may be held before a checkpoint is wanted, in blocks.
+    most_held: usize,
+    span: Mutex<Span>,
+    /// The newest committed version of each block that the log has bytes of.
+    index: Index<Version>,
+    /// Bytes between tail and head: for looks from outside.
+    used: AtomicU64,
+    /// Checkpoints that commits have made.
+    forced: AtomicU64,
+    /// One checkpoint at a time.
+    checkpointing: Mutex<()>,
+    busy_homes: BusyHomes,
+}
+
+/// What is placed where the log is JBD2's, which logs blocks whole: bitmaps, descriptors and
+/// mapping of a run that is switched, and they go home too.
+struct LongRuns;
+
+impl LongRuns {
+    /// Of fewer blocks a run is logged and brought home for less than these cost: three blocks,
+    /// twice.
+    const LEAST: u32 = 7;
+}
+
+impl Placing for LongRuns {
+    fn place(&self, block: &DirtyBlock<'_>) -> Placement {
+        match block.run >= Self::LEAST {
+            true => Placement::Relocate,
+            false => Placement::Home,
+        }
+    }
+}
+
+/// What of the ring is in use.
+struct Span {
+    /// Where the next transaction goes.
+    head: u64,
+    /// The oldest that would be replayed.
+    tail: u64,
+    /// The number of the next transaction.
+    sequence: Tid,
+    /// From tail to head: number and position.
+    transactions: VecDeque<(Tid, u64)>,
+    record: Record,
+}
+
+impl Span {
+    /// The first transaction of the newer half of what is in use; the next one to be written, if
+    /// there is none.
+    fn middle(&self) -> Tid {
+        let middle = self.tail + (self.head - self.tail) / 2;
+        let n = self.transactions.partition_point(|(_, at)| *at < middle);
+        self.transactions
+            .get(n)
+            .map_or(self.sequence, |found| found.0)
+    }
+
+    /// The position of a transaction; the head's, if it is not written yet.
+    fn position_of(&self, tid: Tid) -> u64 {
+        let is_before = |other: &(Tid, u64)| tid.is_after(other.0);
+        let n = self.transactions.partition_point(is_before);
+        self.transactions.get(n).map_or(self.head, |found| found.1)
+    }
+}
+
+pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
+    args.options.check_known(&ABOUT)?;
+    match args.options.value(&LOG) {
+        "private" => {}
+        "jbd2" => {
+            // Whatever these say, they must say it rightly.
+            Rule::of(&ABOUT, &args.options, args.block_size, 1)?;
+            args.options.percent(&ABOUT, &FILL)?;
+            if args.writable && args.dev.pmem().is_some() {
+                return Err(SchemeError::Unusable(
+                    "log=jbd2 needs a device that keeps sectors whole: mount without dax"
+                        .to_owned(),
+                ));
+            }
+            return jbd2::open_as(&ABOUT, args, Box::new(Copied), Some(Box::new(LongRuns)));
+        }
+        _ => return Err(args.options.wrong(&ABOUT, &LOG)),
+    }
+    if args.log.is_empty() {
+        return Err(SchemeError::Unusable(
+            "the volume has no journal; make one with `tune2fs -j`, or mount with scheme=null"
+                .to_owned(),
+        ));
+    }
+    let fill = args.options.percent(&ABOUT, &FILL)?;
+    let mut log = ByteLog::new(args.dev.clone(), args.block_size, &args.log)?;
+    // Whatever these say, they must say it rightly before something is written.
+    Rule::of(&ABOUT, &args.options, args.block_size, 1)?;
+    let (left, report) = recovery::recover(&ABOUT, &mut log, &args)?;
+    let unit = u64_as_usize(log.ring.unit);
+    let rule = Rule::of(&ABOUT, &args.options, args.block_size, unit)?;
+    let Start {
+        epoch, sequence, ..
+    } = left.start;
+    let block = Record::bound(1, 1, args.block_size);
+    let terms = Terms {
+        promise: DataPromise::Atomic,
+        mark: Mark::PrivateLog,
+        max_transaction: u32::try_from(log.ring.capacity / 4 / block).unwrap_or(u32::MAX),
+        logs_data: true,
+        wants: Wants {
+            base: false,
+            changed_bytes: args.block_size,
+        },
+        relocates: rule.relocates(&*args.dev),
+        remaps: None,
+        is_buffer_cache: false,
+        keeps: false,
+    };
+    let stet = Stet {
+        uuid: args.uuid,
+        epoch,
+        rule,
+        block_size: args.block_size,
+        zeros: Block::zeroed(args.block_size).into(),
+        most_used: log.ring.capacity * fill / 100,
+        most_held: (args.memory / args.block_size).max(16),
+        used: AtomicU64::new(left.start.at - left.tail),
+        span: Mutex::new(Span {
+            head: left.start.at,
+            tail: left.tail,
+            sequence,
+            transactions: left.transactions,
+            record: Record::default(),
+        }),
+        index: left.index,
+        forced: AtomicU64::new(0),
+        checkpointing: Mutex::new(()),
+        busy_homes: BusyHomes::default(),
+        log,
+    };
+    Ok((Box::new(stet), terms, report))
+}
+
+impl Scheme for Stet {
+    fn read(&self, block: BlockNo) -> Result<Held> {
+        let content = self.index.find(block, |v| Some(v.content().clone()));
+        Ok(content.map_or(Held::Home, Held::Here))
+    }
+
+    fn holds_any(&self, start: BlockNo, count: u32) -> bool {
+        self.index.holds_any(start, count)
+    }
+
+    /// What is on a device would have to be read, which costs more than it saves.
+    fn wants_changes(&self, home: BlockNo, content: &[u8]) -> Result<bool> {
+        if self.index.holds_any(home, 1) {
+            return Ok(true);
+        }
+        let Some(pmem) = self.dev().pmem() else {
+            return Ok(false);
+        };
+        // A delta is written twice, a whole block once.
+        let (start, least) = (self.offset(home), self.block_size / 2 + 1);
+        changes_less(&**pmem, start, content, least)
+    }
+
+    fn place(&self, block: &DirtyBlock<'_>) -> Placement {
+        let changes = self.index.find(block.home, |version| Some(version.changes));
+        match self
+            .rule
+            .choose(block.ino, block.ranges, changes.unwrap_or(0))
+        {
+            Action::Switch => Placement::Relocate,
+            Action::Delta | Action::Whole => Placement::Home,
+        }
+    }
+
+    fn commit(&self, txn: &Snapshot) -> Result<()> {
+        let mut record = std::mem::take(&mut self.span.lock().record);
+        let result = self.commit_as(&mut record, txn);
+        self.span.lock().record = record;
+        result
+    }
+
+    fn backlog(&self) -> Backlog {
+        Backlog {
+            is_due: self.used.load(Relaxed) > self.most_used || self.index.held() > self.most_held,
+            forced: self.forced.load(Relaxed),
+        }
+    }
+
+    fn actions(&self) -> Vec<ActionCount> {
+        self.rule.actions()
+    }
+
+    fn checkpoint(&self, goal: Goal) -> Result<()> {
+        match goal {
+            Goal::Background | Goal::Some => self.bring_home(Until::Half),
+            Goal::All => self.bring_home(Until::End),
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        self.bring_home(Until::End)?;
+        self.log.write_log_state(true)
+    }
+}
+
+/// How far a checkpoint moves the log's end.
+#[derive(Clone, Copy)]
+enum Until {
+    /// To the middle of what is in use; or to the head, when it is the memory that is short.
+    Half,
+    /// To the head.
+    End,
+}
+
+/// What a transaction logs of a block.
+struct Change<'a> {
+    block: &'a LoggedBlock,
+    /// The bytes that the transaction changed.
+    changed: Ranges,
+    /// More than these: all that home has not got.
+    carried: bool,
+}
+
+impl Stet {
+    fn dev(&self) -> &dyn BlockDev {
+        &*self.log.ring.medium
+    }
+
+    /// Where a block is on the device.
+    fn offset(&self, block: BlockNo) -> u64 {
+        block.0 * usize_as_u64(self.block_size)
+    }
+
+    fn commit_as(&self, record: &mut Record, txn: &Snapshot) -> Result<()> {
+        let mut in_place: Vec<&LoggedBlock> = Vec::with_capacity(txn.data.len());
+        let mut stays: Vec<&LoggedBlock> = Vec::new();
+        let mut revoked = Vec::new();
+        {
+            let index = self.index.read();
+            for block in &txn.data {
+                let is_new = block.fresh || block.relocated;
+                if !is_new || index.contains_key(&block.home) {
+                    stays.push(block);
+                    continue;
+                }
+                in_place.push(block);
+                if let Some((ino, _)) = block.owner.filter(|_| block.relocated) {
+                    self.rule.count(Action::Switch, ino, &block.ranges, 0, 0);
+                }
+            }
+            let is_logged = |block: &&BlockNo| {
+                let found = index.get(*block);
+                found.is_some_and(|v| v.is_held() || !is_planted(Bug::EarlyForget))
+            };
+            if !is_planted(Bug::ForgottenRevoke) {
+                revoked.extend(txn.revoked.iter().filter(is_logged));
+            }
+        }
+        in_place.sort_unstable_by_key(|block| block.home);
+        record.begin();
+        let mut changes = Vec::with_capacity(stays.len() + txn.meta.len());
+        self.describe(record, stays, &mut changes);
+        let data = record.bytes();
+        self.describe(record, &txn.meta, &mut changes);
+        for run in in_place.chunk_by(|a, b| a.home.plus(1) == b.home && a.class == b.class) {
+            for run in run.chunks(usize::from(u16::MAX)) {
+                let contents = run.iter().map(|block| &block.content[..]);
+                record.run(run[0].home, run[0].class, contents);
+            }
+        }
+        record.revoke(&revoked);
+        self.rule.is_sealed(record.bytes() - data);
+        if record.is_empty() {
+            return Ok(());
+        }
+        let len = record.len(self.log.ring.unit);
+        self.make_room(len)?;
+        self.write(record, &in_place, txn.time)?;
+        self.note(len, changes, &txn.revoked);
+        Ok(())
+    }
+
+    /// Puts the bytes of blocks that stay at their homes into the record.
+    fn describe<'a>(
+        &self,
+        record: &mut Record,
+        stays: impl IntoIterator<Item = &'a LoggedBlock>,
+        changes: &mut Vec<Change<'a>>,
+    ) {
+        let middle = self.span.lock().middle();
+        let index = self.index.read();
+        for block in stays {
+            let (home, class, content) = (block.home, block.class, &block.content);
+            if block.fresh || block.relocated {
+                let mut set = Ranges::new();
+                set.add_changes(0, &self.zeros, content);
+                match self.rule.logged(block, &set) {
+                    Action::Delta => record.zeroed(home, class, content, &set),
+                    _ => record.block(home, class, content),
+                }
+                changes.push(Change {
+                    block,
+                    changed: Ranges::whole(content.len()),
+                    carried: true,
+                });
+                continue;
+            }
+            if block.ranges.is_empty() {
+                continue;
+            }
+            let old = index.get(&home);
+            let delays = old.filter(|version| middle.is_after(version.oldest()));
+            let pending = delays.and_then(Version::portable);
+            let all = pending.map(|pending| {
+                let mut all = pending.clone();
+                all.add_all(&block.ranges);
+                all
+            });
+            // What is carried saves the sectors that would go home.
+            let unit = u64_as_usize(self.log.ring.unit);
+            let all = all.filter(|all| all.bytes() <= block.ranges.bytes() + unit / 2);
+            let carried = all.is_some();
+            let ranges = match is_planted(Bug::LostCarry) {
+                false => all.as_ref().unwrap_or(&block.ranges),
+                true => &block.ranges,
+            };
+            let action = self.rule.logged(block, ranges);
+            let data = record.bytes();
+            match action {
+                Action::Delta => record.ranges(ChunkKind::Ranges, home, class, content, ranges),
+                _ => record.block(home, class, content),
+            }
+            if let Some((ino, _)) = block.owner {
+                let changes = old.map_or(0, |version| version.changes);
+                self.rule.count(action, ino, &block.ranges, changes, data);
+            }
+            changes.push(Change {
+                block,
+                changed: block.ranges.clone(),
+                carried,
+            });
+        }
+    }
+
+    /// Writes a transaction; durable when it returns.
+    fn write(
+        &self,
+        record: &mut Record,
+        in_place: &[&LoggedBlock],
+        time: (u64, u32),
+    ) -> Result<()> {
+        let (at, sequence) = {
+            let span = self.span.lock();
+            (span.head, span.sequence)
+        };
+        let ring = &self.log.ring;
+        let place = Place {
+            at,
+            sequence,
+            epoch: self.epoch,
+            seed: ring.seed(&self.uuid, self.epoch, at, sequence),
+            unit: ring.unit,
+            masked: self.block_size,
+        };
+        let record = record.seal(&place, COMMIT, time);
+        let mut body = Dirty::on(self.dev());
+        let data = in_place.iter().copied();
+        if is_planted(Bug::LatePayload) {
+            ring.write_covering_commit(body, at, record)?;
+            let mut late = Dirty::on(self.dev());
+            return self.busy_homes.write_data(&mut late, self.block_size, data);
+        }
+        self.busy_homes
+            .write_data(&mut body, self.block_size, data)?;
+        if is_planted(Bug::MissingRecordFlush) {
+            return ring.write_unvouched(at, record);
+        }
+        ring.write_covering_commit(body, at, record)
+    }
+
+    /// A transaction is durable: it is the newest, what it freed is gone.
+    fn note(&self, len: u64, changes: Vec<Change<'_>>, revoked: &[BlockNo]) {
+        let mut span = self.span.lock();
+        let mut index = self.index.write();
+        let sequence = span.sequence;
+        for Change {
+            block,
+            changed,
+            carried,
+        } in changes
+        {
+            let content = &block.content;
+            let ino = block.owner.map(|(ino, _)| ino);
+            let new = || Version::new(block.class, ino, content.clone(), sequence);
+            index.change_or_insert(block.home, new, |version| {
+                version.class = block.class;
+                version.ino = ino;
+                version.change(sequence, content.clone(), &changed, carried);
+            });
+        }
+        for block in revoked {
+            index.remove(block);
+        }
+        let at = span.head;
+        span.transactions.push_back((sequence, at));
+        span.head += len;
+        span.sequence = sequence.next();
+        self.used.store(span.head - span.tail, Relaxed);
+    }
+
+    fn make_room(&self, needed: u64) -> Result<()> {
+        let capacity = self.log.ring.capacity;
+        let lacks_room = |&until: &Until| {
+            let span = self.span.lock();
+            let is_full = span.head + needed - span.tail > capacity;
+            (is_full || self.index.held() > 2 * self.most_held).then_some(until)
+        };
+        for until in [Until::Half, Until::End].iter().filter_map(lacks_room) {
+            self.forced.fetch_add(1, Relaxed);
+            self.bring_home(until)?;
+        }
+        match lacks_room(&Until::End) {
+            Some(_) if needed > capacity => Err(SchemeError::Unusable(format!(
+                "a transaction of {needed} bytes does not fit into its {capacity} bytes"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Brings versions home and moves the log's end.
+    fn bring_home(&self, until: Until) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        let first = {
+            let span = self.span.lock();
+            let is_short = self.index.held() > self.most_held;
+            match until {
+                Until::Half if !is_short => span.middle(),
+                _ => span.sequence,
+            }
+        };
+        let take = || versions::take_due(&mut self.index.write(), first);
+        let due = self.busy_homes.occupy(take, |due| due.home);
+        let written = self.write_home(&due);
+        self.busy_homes.release();
+        if written.is_err() {
+            versions::stay(&mut self.index.write(), &due);
+        }
+        written?;
+        let (tid, at) = {
+            let span = self.span.lock();
+            let mut index = self.index.write();
+            versions::are_home(&mut index, &due, |ino, changes| {
+                if let Some(ino) = ino {
+                    self.rule.learn(ino, changes);
+                }
+            });
+            let tid = versions::first_needed(&index).unwrap_or(span.sequence);
+            (tid, span.position_of(tid))
+        };
+        if at == self.span.lock().tail {
+            return Ok(());
+        }
+        let tail = Tail {
+            line: self.log.ring.line(at),
+            sequence: tid,
+        };
+        if !is_planted(Bug::LateTail) {
+            self.log.write_tail(tail, Cause::Checkpoint)?;
+        }
+        let mut span = self.span.lock();
+        span.tail = at;
+        let gone = span.transactions.partition_point(|(_, its)| *its < at);
+        span.transactions.drain(..gone);
+        versions::forget_before(&mut self.index.write(), tid);
+        self.used.store(span.head - span.tail, Relaxed);
+        Ok(())
+    }
+
+    /// Durable when it returns.
+    fn write_home(&self, due: &[Due]) -> Result<()> {
+        if due.is_empty() {
+            return Ok(());
+        }
+        let mut pieces = Vec::with_capacity(due.len());
+        for block in due {
+            let start = self.offset(block.home);
+            for range in self.spans(&block.pending).iter() {
+                pieces.push(Piece {
+                    offset: start + usize_as_u64(range.start),
+                    class: block.class,
+                    bytes: &block.content[range],
+                });
+            }
+        }
+        write_pieces(self.dev(), Cause::Checkpoint, pieces)?;
+        if is_planted(Bug::MissingCheckpointFlush) {
+            return Ok(());
+        }
+        Ok(self.dev().flush(Cause::Checkpoint)?)
+    }
+
+    /// The sectors in which these bytes are; what is between two of them belongs to one request if
+    /// it is less than a request costs, which in memory is nothing.
+    fn spans(&self, bytes: &Ranges) -> Ranges {
+        let request = match self.dev().pmem() {
+            Some(_) => 0,
+            None => 1024,
+        };
+        let mut joined = Ranges::new();
+        let mut end = None;
+        for range in bytes.widened(u64_as_usize(self.log.ring.unit)).iter() {
+            let start = match end {
+                Some(end) if range.start - end <= request => end,
+                _ => range.start,
+            };
+            end = Some(range.end);
+            joined.add(start, range.end - start);
+        }
+        joined
+    }
+}

@@ -1,0 +1,249 @@
+//! No import circle: whoever reads first what a module imports comes to an end.
+//!
+//! A module is a file. It imports what it names by a path within its crate, in a `use` or not. That
+//! a parent declares a child imports nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use proc_macro2::{TokenStream, TokenTree};
+
+use super::{files, has_ending, text};
+
+/// Crates that were freed of circles.
+const CRATES: [&str; 3] = ["scheme", "schemes", "journal"];
+
+/// Circles that remain, by crate; ARCHITECTURE.md says why.
+const REMAINING: [(&str, &str); 1] = [("journal", "handle -> journal -> placer -> handle")];
+
+/// Its names from the root of the crate on.
+type Module = Vec<String>;
+
+/// What the modules of a crate import.
+type Imports = BTreeMap<Module, BTreeSet<Module>>;
+
+/// The module that is at this path below `src`.
+fn module(path: &Path) -> Module {
+    let path = path.with_extension("");
+    let names = path.iter().map(|name| name.to_string_lossy().into_owned());
+    let mut names: Module = names.collect();
+    if names == ["lib"] || names.ends_with(&["mod".to_owned()]) {
+        names.pop();
+    }
+    names
+}
+
+/// Calls `see` with each path in the code of a module, or of one inside it, and where it is. A path
+/// within braces has what is before them, `before`.
+fn paths(
+    code: TokenStream,
+    module: &Module,
+    before: &[String],
+    see: &mut impl FnMut(&Module, &[String]),
+) {
+    let code: Vec<TokenTree> = code.into_iter().collect();
+    let word = |n: usize| match code.get(n) {
+        Some(TokenTree::Ident(word)) => Some(word.to_string()),
+        _ => None,
+    };
+    let group = |n: usize| match code.get(n) {
+        Some(TokenTree::Group(group)) => Some(group.stream()),
+        _ => None,
+    };
+    let is = |n: usize, sign: char| match code.get(n) {
+        Some(TokenTree::Punct(found)) => found.as_char() == sign,
+        _ => false,
+    };
+    let mut n = 0;
+    while n < code.len() {
+        let Some(first) = word(n) else {
+            if let Some(inner) = group(n) {
+                paths(inner, module, &[], see);
+            }
+            n += 1;
+            continue;
+        };
+        if first == "mod"
+            && let (Some(name), Some(inner)) = (word(n + 1), group(n + 2))
+        {
+            paths(inner, &[&module[..], &[name]].concat(), &[], see);
+            n += 3;
+            continue;
+        }
+        if first == "as" && !before.is_empty() {
+            n += 2;
+            continue;
+        }
+        // What a macro calls its crate is the crate of whoever calls the macro.
+        let mut is_path = !before.is_empty();
+        let is_of_macro = n > 0 && is(n - 1, '$');
+        let mut path = [before, &[first]].concat();
+        n += 1;
+        while is(n, ':') && is(n + 1, ':') {
+            (is_path, n) = (true, n + 2);
+            if let Some(inner) = group(n) {
+                paths(inner, module, &path, see);
+                is_path = false;
+            } else if is(n, '$') {
+                path.push("$".to_owned());
+                n += 1;
+            } else if let Some(name) = word(n) {
+                path.push(name);
+            } else {
+                break;
+            }
+            n += 1;
+        }
+        if is_path && !is_of_macro {
+            see(module, &path);
+        }
+    }
+}
+
+/// The modules of the crate in which a path ends; of a macro's variable, all that it can be.
+fn ends(modules: &BTreeSet<Module>, from: &Module, path: &[String]) -> Vec<Module> {
+    let mut to = from.clone();
+    for (n, name) in path.iter().enumerate() {
+        let below = [&to[..], std::slice::from_ref(name)].concat();
+        match name.as_str() {
+            "crate" => to.clear(),
+            "self" => {}
+            "super" => _ = to.pop(),
+            "$" => {
+                let is_below = |m: &&Module| m.len() == below.len() && m.starts_with(&to);
+                return modules.iter().filter(is_below).cloned().collect();
+            }
+            _ if modules.contains(&below) => to = below,
+            // A crate from elsewhere, or a name that something else has imported.
+            _ if n == 0 => return Vec::new(),
+            _ => break,
+        }
+    }
+    while !modules.contains(&to) {
+        to.pop();
+    }
+    vec![to]
+}
+
+/// What each of these modules imports, by its code.
+fn imports(sources: &BTreeMap<Module, String>) -> Imports {
+    let modules: BTreeSet<Module> = sources.keys().cloned().collect();
+    let of = |(module, code): (&Module, &String)| {
+        let code = code
+            .parse()
+            .unwrap_or_else(|error| panic!("{module:?}: {error}"));
+        let mut found = BTreeSet::new();
+        paths(code, module, &[], &mut |from, path| {
+            found.extend(ends(&modules, from, path));
+        });
+        found.remove(module);
+        (module.clone(), found)
+    };
+    sources.iter().map(of).collect()
+}
+
+/// The shortest way from a module back to it, if there is one.
+fn circle(imports: &Imports, module: &Module) -> Option<Vec<Module>> {
+    let mut ways = vec![vec![module.clone()]];
+    let mut seen = BTreeSet::new();
+    while !ways.is_empty() {
+        let mut longer = Vec::new();
+        for way in ways {
+            for next in &imports[way.last().expect("it begins with the module")] {
+                let way = [&way[..], std::slice::from_ref(next)].concat();
+                if next == module {
+                    return Some(way);
+                }
+                if seen.insert(next) {
+                    longer.push(way);
+                }
+            }
+        }
+        ways = longer;
+    }
+    None
+}
+
+/// For each module that is in circles the shortest one, each circle once.
+fn circles(sources: &BTreeMap<Module, String>) -> Vec<String> {
+    let imports = imports(sources);
+    let (mut found, mut shown) = (BTreeSet::new(), Vec::new());
+    for way in imports.keys().filter_map(|module| circle(&imports, module)) {
+        if found.insert(way.iter().cloned().collect::<BTreeSet<Module>>()) {
+            let names = way.iter().map(|module| match module.is_empty() {
+                true => "lib".to_owned(),
+                false => module.join("::"),
+            });
+            shown.push(names.collect::<Vec<_>>().join(" -> "));
+        }
+    }
+    shown
+}
+
+#[test]
+fn modules_do_not_import_each_other() {
+    let mut found = Vec::new();
+    for name in CRATES {
+        let source = Path::new("crates").join(name).join("src");
+        let sources: BTreeMap<Module, String> = files()
+            .iter()
+            .filter(|path| has_ending(path, "rs"))
+            .filter_map(|path| Some((module(path.strip_prefix(&source).ok()?), text(path))))
+            .collect();
+        assert!(sources.contains_key(&Module::new()), "no crate {name}");
+        found.extend(circles(&sources).into_iter().map(|circle| (name, circle)));
+    }
+    let remaining = REMAINING.map(|(name, circle)| (name, circle.to_owned()));
+    assert_eq!(
+        found, remaining,
+        "import circles, and those that may remain"
+    );
+}
+
+#[test]
+fn the_judge_of_circles_can_fail() {
+    let circles_of = |sources: &[(&str, &str)]| {
+        let of = |(path, code): &(&str, &str)| (module(Path::new(path)), (*code).to_owned());
+        circles(&sources.iter().map(of).collect())
+    };
+    let found = circles_of(&[
+        ("lib.rs", "mod a; mod b; mod c; mod d; pub use a::A;"),
+        (
+            "a.rs",
+            "mod below; fn a() { below::b(); } mod tests { use super::*; }",
+        ),
+        ("a/below.rs", "use crate::{b::B, c::{self as d, C}};"),
+        (
+            "b.rs",
+            "/// [`C`](crate::c::C) \"\nstruct B; const WORDS: &str = \"crate::a::A\";",
+        ),
+        ("c/mod.rs", "mod leaf; use self::leaf::Leaf; use crate::b;"),
+        ("c/leaf.rs", "macro_rules! m { () => { $crate::a::A }; }"),
+        ("d.rs", "use std::a::A; fn f(b: B) { b.crate_a(); }"),
+    ]);
+    assert!(found.is_empty(), "{found:?}");
+    for (back, circle) in [
+        ("use super::A;", "a -> a::below -> a"),
+        ("const A: A = super::super::a::A;", "a -> a::below -> a"),
+        ("mod tests { use super::super::A; }", "a -> a::below -> a"),
+        ("use crate::*;", "lib -> a -> a::below -> lib"),
+        (
+            "use super::super::{c::{C, D}, b};",
+            "a::below -> c -> a::below",
+        ),
+        ("m! { crate::$each::ROW }", "a -> a::below -> a"),
+    ] {
+        let found = circles_of(&[
+            ("lib.rs", "mod a; mod c; pub use a::A;"),
+            ("a.rs", "mod below; fn a() { below::b(); }"),
+            ("a/below.rs", back),
+            ("b.rs", ""),
+            ("c.rs", "fn c() { let _ = [crate::a::below::b()]; }"),
+        ]);
+        assert_eq!(
+            found.first().map(String::as_str),
+            Some(circle),
+            "{back}: {found:?}"
+        );
+    }
+}
