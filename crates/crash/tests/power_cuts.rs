@@ -40,6 +40,8 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
     let campaign = Campaign {
         effort: Effort {
             moments: cuts(),
+            nest_every: 4,
+            nest_folded: 0,
             e2fsck_every: 64,
             audit_every: 256,
             orders: 4,
