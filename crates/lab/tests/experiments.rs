@@ -222,3 +222,49 @@ fn a_full_nvram_makes_a_checkpoint() {
     assert!(checkpoints.is_sorted_by(|a, b| a >= b), "{checkpoints:?}");
     assert!(checkpoints[3] > 0, "{checkpoints:?}");
 }
+
+/// By JBD2's format: a descriptor and a commit block, and between them each block that has changed;
+/// that is flushed before the commit block is written, unless this has a checksum of everything.
+#[test]
+fn an_operation_costs_jbd2_its_blocks() {
+    let report = run("operations", Small::SCALE);
+    let table = |title: &str| {
+        let mut tables = report.tables.iter();
+        tables
+            .find(|t| t.title.starts_with(title))
+            .expect("a table")
+    };
+    for sector in ["512 B", "4 KiB"] {
+        let durable = table(&format!(
+            "an operation on a disk, sectors of {sector}: until durable"
+        ));
+        for (name, changed) in [
+            // The inode, for its times, and data.
+            ("overwrite 4 KiB", 2),
+            ("overwrite 4 KiB, after", 2),
+            ("overwrite 1 KiB", 2),
+            ("write 100 B", 2),
+            ("change 100 B", 2),
+            ("overwrite 64 KiB", 17),
+            // Both bitmaps, the descriptor, the inode and the directory's, the directory, data.
+            ("create", 7),
+            // The bitmap, the descriptor, the inode, data.
+            ("append", 4),
+            // As when it is made, but for data.
+            ("unlink", 6),
+            ("mkdir", 7),
+            // The directory, its inode and the file's.
+            ("rename", 3),
+        ] {
+            let mut rows = durable.rows.iter();
+            let row = rows.find(|row| row[0].starts_with(name)).expect("a row");
+            let bytes = (changed + 2) * 4096;
+            assert_eq!(
+                row[1..3],
+                [format!("{bytes}, 2"), format!("{bytes}, 1")],
+                "{row:?}"
+            );
+        }
+    }
+    assert_eq!(unexplained(&report), Vec::<&str>::new());
+}

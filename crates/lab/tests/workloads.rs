@@ -9,10 +9,11 @@ use stetfs_lab::workload::bonnie;
 use stetfs_lab::workload::filebench::Operation;
 use stetfs_lab::workload::iozone::Test;
 use stetfs_lab::workload::postmark::Outcome;
+use stetfs_lab::workload::single::{self, FIRST};
 use stetfs_lab::workload::sqlite::{Database, JournalMode};
 use stetfs_lab::workload::{
-    Bonnie, Counts, Durable, Filebench, Fio, Iozone, Personality, Postmark, Session, Updates,
-    Workload,
+    Bonnie, Counts, Durable, Filebench, Fio, Iozone, Personality, Postmark, Session, Single,
+    Updates, Workload,
 };
 use stetfs_media::MeterSnapshot;
 
@@ -81,6 +82,66 @@ fn iozone_writes_each_record_once_where_it_belongs() {
                 assert_eq!(old[at..new.len()], new[at..], "behind record {n}");
             }
         }
+    }
+}
+
+/// Calls and bytes of one kind of operation, what is there then, and its commits.
+fn perform(operation: single::Operation) -> (Counts, u64, u64, Vec<u64>) {
+    let work = Single {
+        operation,
+        times: 16,
+        seed: 3,
+    };
+    let bed = bed(&volume());
+    let durable = Durable::Every(Duration::MAX);
+    let mut session = Session::new(bed.fs(), bed.time(), durable, &|_, _| {});
+    work.prepare(&mut session).expect("preparing");
+    session.sync().expect("a commit");
+    work.warm(&mut session).expect("warming up");
+    let (before, commits) = (session.counts(), bed.fs().stats().journal.commits);
+    work.run(&mut session).expect("running");
+    let after = session.counts();
+    let counts = Counts {
+        operations: after.operations - before.operations,
+        written_bytes: after.written_bytes - before.written_bytes,
+        read_bytes: after.read_bytes - before.read_bytes,
+    };
+    let (mut sizes, root) = (Vec::new(), bed.fs().root());
+    files_below(&bed, root, &mut sizes);
+    let file = bed.fs().lookup(&Caller::root(), root, b"file").expect("it");
+    let size = bed.fs().getattr(file.ino).expect("attributes").size;
+    (
+        counts,
+        bed.fs().stats().journal.commits - commits,
+        size,
+        sizes,
+    )
+}
+
+/// Each with a transaction of its own, and nothing else in it.
+#[test]
+fn operations_are_made_one_at_a_time() {
+    const SIZE: u64 = 8 << 20;
+    let made = FIRST + 16;
+    for operation in single::Operation::ALL {
+        let (counts, commits, size, sizes) = perform(operation);
+        use single::Operation;
+        let (calls, bytes, longer, files) = match operation {
+            Operation::Overwrite(len) => (2, len as u64, 0, made),
+            Operation::Change => (2, 100, 0, made),
+            Operation::Scattered | Operation::ChangePage => (2, 4096, 0, made),
+            Operation::Create => (4, 4096, 0, 2 * made),
+            Operation::Append => (2, 4096, made * 4096, made),
+            Operation::Unlink => (2, 0, 0, 0),
+            Operation::Mkdir | Operation::Rename => (2, 0, 0, made),
+        };
+        let name = operation.name();
+        // Open and close.
+        assert_eq!(counts.operations, 16 * calls + 2, "{name}");
+        assert_eq!(counts.written_bytes, 16 * bytes, "{name}");
+        assert_eq!((counts.read_bytes, commits), (0, 16), "{name}");
+        assert_eq!(size, SIZE + longer, "{name}");
+        assert_eq!(sizes.len() as u64, files + 1, "{name}");
     }
 }
 

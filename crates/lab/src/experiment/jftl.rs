@@ -43,12 +43,15 @@ pub(super) struct Kind {
 }
 
 /// The paper's part, which it simulated without errors and bad blocks.
+pub(super) const FLASH: Flash = Flash {
+    name: "JFTL's NAND",
+    part: parts::JFTL.flawless(),
+    units: 1,
+};
+
+/// What the paper puts on it.
 const PAPERS: Kind = Kind {
-    flash: Flash {
-        name: "JFTL's NAND",
-        part: parts::JFTL.flawless(),
-        units: 1,
-    },
+    flash: FLASH,
     key: "",
     journal_mib: 4,
     memory_mib: 32,

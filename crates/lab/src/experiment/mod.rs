@@ -1,5 +1,5 @@
-//! The papers' experiments: systems, media and workloads side by side, with the paper's figures
-//! beside ours.
+//! The papers' experiments, and one of this project: systems, media and workloads side by side,
+//! with the paper's figures, or what is aimed at, beside ours.
 //!
 //! An experiment is a file here: what it compares, what the paper says of it
 //! ([`Check`](report::Check)), and how its [`Report`] shows it. [`EXPERIMENTS`] is the one list of
@@ -20,6 +20,7 @@ mod jftl_fig7;
 mod jftl_fig8;
 pub mod log_contents;
 mod nvm_cache;
+mod operations;
 pub mod plot;
 pub mod report;
 mod shortcut_example;
@@ -84,6 +85,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     ubj::PERIOD,
     ubj::HITS,
     ubj::COW,
+    operations::EXPERIMENT,
 ];
 
 /// The experiment of that name.

@@ -8,10 +8,10 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use stetfs::{Fs, Media, MountOptions, MountReport, clock};
 use stetfs_ftl::Ftl;
-use stetfs_media::sim::{Rig, SimPmemOptions, Timing};
+use stetfs_media::sim::{Rig, SimOptions, SimPmemOptions, Timing};
 use stetfs_media::{
-    BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, Pmem, PmemDev, SimPmem, Survives,
-    Tag,
+    BlockDev, Cause, Clock, FileOptions, Image, MeterSnapshot, Pmem, PmemDev, SimDev, SimPmem,
+    Survives, Tag, Uncached,
 };
 use stetfs_scheme::CacheStats;
 
@@ -25,6 +25,7 @@ use stetfs_testkit::host::{Loop, needs, scratch};
 enum Ground {
     Sim(Arc<SimPmem>),
     Nand(Chip),
+    Plain(Arc<SimDev>),
     Card(Card),
     Disk(Disk),
     Memory {
@@ -104,6 +105,37 @@ pub struct Measured {
     pub deltas: Option<DeltaCount>,
 }
 
+/// What a medium, and the memory beside it where there is such, did.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// The medium.
+    pub device: MeterSnapshot,
+    /// The memory beside it.
+    pub nvm: MeterSnapshot,
+}
+
+impl Account {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            device: self.device.clone() - &before.device,
+            nvm: self.nvm.clone() - &before.nvm,
+        }
+    }
+}
+
+/// What a workload asked of its media, by phases.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// Warming up.
+    pub warm: Account,
+    /// The workload.
+    pub run: Account,
+    /// After it, until everything was home.
+    pub close: Account,
+    /// What was on the medium when the run was durable, where that can be seen.
+    pub left: Option<Image>,
+}
+
 impl Measured {
     /// Bytes written to the medium, without what only mounting and unmounting writes.
     pub fn written(&self) -> u64 {
@@ -149,6 +181,7 @@ impl Bed {
         let ground = match medium {
             Medium::Sim(_) => Ground::Sim(sim(medium, volume.image().clone())),
             Medium::Nand(flash) => Ground::Nand(flash.holding(volume.on_flash(flash)?)?),
+            Medium::Plain(sector) => Ground::Plain(plain(sector, volume.image().clone())),
             Medium::Card(nvram) => Ground::Card(Card::holding(
                 Timing::MicroSd,
                 volume.image().clone(),
@@ -200,6 +233,7 @@ impl Bed {
     pub fn image(&self) -> Option<Image> {
         match &self.ground {
             Ground::Sim(pmem) => Some(pmem.newest()),
+            Ground::Plain(dev) => Some(dev.newest()),
             Ground::Card(card) => Some(card.image()),
             Ground::Nand(_) | Ground::Disk(_) | Ground::Memory { .. } => None,
         }
@@ -210,6 +244,7 @@ impl Bed {
         match &self.ground {
             Ground::Sim(pmem) => Time::Virtual(pmem.rig().clock.clone()),
             Ground::Nand(chip) => Time::Virtual(chip.clock().clone()),
+            Ground::Plain(dev) => Time::Virtual(dev.rig().clock.clone()),
             Ground::Card(card) => Time::Virtual(card.clock().clone()),
             Ground::Disk(_) | Ground::Memory { .. } => Time::Real(Instant::now()),
         }
@@ -232,6 +267,10 @@ impl Bed {
     pub fn crash(&mut self) -> Result<()> {
         match &self.ground {
             Ground::Sim(pmem) => self.ground = Ground::Sim(sim(self.medium, pmem.stable())),
+            Ground::Plain(dev) => {
+                let sector = dev.options().sector;
+                self.ground = Ground::Plain(plain(sector, dev.stable()));
+            }
             Ground::Card(card) => self.ground = Ground::Card(card.after_cut()),
             Ground::Nand(_) | Ground::Disk(_) | Ground::Memory { .. } => {}
         }
@@ -353,6 +392,40 @@ impl Bed {
         Ok(measured)
     }
 
+    /// Warms up and runs a workload that the volume is prepared for; the volume is unmounted then.
+    /// No commit comes but those that it asks for.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn cost(self, workload: &dyn Workload, tell: Tell<'_>) -> Result<Cost> {
+        let durable = Durable::Every(Duration::MAX);
+        let mounted = self.account();
+        workload.warm(&mut Session::new(self.fs(), self.time(), durable, tell))?;
+        let warm = self.account();
+        let mut session = Session::new(self.fs(), self.time(), durable, tell);
+        workload
+            .run(&mut session)
+            .with_context(|| workload.name())?;
+        let (run, left) = (self.account(), self.image());
+        self.fs().unmount()?;
+        if let Ground::Nand(chip) = &self.ground {
+            chip.settle()?;
+        }
+        Ok(Cost {
+            close: self.account().since(&run),
+            run: run.since(&warm),
+            warm: warm.since(&mounted),
+            left,
+        })
+    }
+
+    fn account(&self) -> Account {
+        Account {
+            device: self.dev().meter().snapshot(),
+            nvm: self.nvm_traffic().unwrap_or_default(),
+        }
+    }
+
     /// Of scheme dj, and no other.
     fn deltas(&self) -> Option<DeltaCount> {
         match &self.ground {
@@ -406,6 +479,17 @@ fn sim(medium: Medium, image: Image) -> Arc<SimPmem> {
     Arc::new(options.build_on(&Rig::default(), image))
 }
 
+/// A simulated disk on a machine of its own.
+fn plain(sector: u32, image: Image) -> Arc<SimDev> {
+    let options = SimOptions {
+        sector,
+        atomic_unit: sector,
+        record: false,
+        ..SimOptions::default()
+    };
+    Arc::new(options.build_on(&Rig::default(), image))
+}
+
 fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
     let options = options(ground, system, memory_mib)?;
     let media = open(ground, system, &options)?;
@@ -430,6 +514,8 @@ fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
         (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),
         (Ground::Nand(chip), _) => Arc::new(Ftl::mount(chip.nand(), Default::default())?),
+        // The file system keeps what was read, as a kernel does in its page cache.
+        (Ground::Plain(dev), _) => Arc::new(Uncached(dev.clone())),
         (Ground::Card(card), _) => return Ok(card.media(has_nvm)),
         (Ground::Disk(disk), _) => return disk.media(has_nvm),
         (Ground::Memory { path, .. }, Access::Bytes) => stetfs::open_device(path, options, false)?,
@@ -450,6 +536,7 @@ fn clock_of(ground: &Ground) -> Clock {
     match ground {
         Ground::Sim(pmem) => pmem.rig().clock.clone(),
         Ground::Nand(chip) => chip.clock().clone(),
+        Ground::Plain(dev) => dev.rig().clock.clone(),
         Ground::Card(card) => card.clock().clone(),
         Ground::Disk(_) | Ground::Memory { .. } => Clock::default(),
     }

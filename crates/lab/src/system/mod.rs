@@ -19,7 +19,7 @@ mod deltas;
 mod flash;
 mod volume;
 
-pub use bed::{Bed, Measured, MountCost};
+pub use bed::{Account, Bed, Cost, Measured, MountCost};
 pub use block_layer::BlockLayer;
 pub use card::Nvram;
 pub use changes::{Changes, changes_of};
@@ -74,6 +74,13 @@ pub const DIFF: System = shortcut("diff", "scheme=shortcut,variant=diff");
 pub const BLK_S: System = shortcut("blk-s", "scheme=shortcut,variant=blk-s");
 /// Shortcut-JFS as it is meant: adaptive logging with in-place checkpoints.
 pub const ADP_S: System = shortcut("adp-s", "scheme=shortcut,variant=adp-s");
+
+/// stet on a volume in memory.
+pub const STET_IN_MEMORY: System = System {
+    name: "stet",
+    options: "scheme=stet,dax",
+    access: Access::Bytes,
+};
 
 const fn flash(name: &'static str, options: &'static str) -> System {
     System {
@@ -131,6 +138,9 @@ pub enum Medium {
     Sim(PmemTiming),
     /// A simulated NAND part behind our flash translation layer; time is virtual.
     Nand(Flash),
+    /// A simulated disk with a write cache, with sectors of so many bytes and nothing beside it. No
+    /// time passes on it.
+    Plain(u32),
     /// A simulated memory card; time is virtual. Schemes that have memory beside the volume have
     /// this much.
     Card(Nvram),
@@ -155,6 +165,8 @@ impl Medium {
         match self {
             Self::Sim(timing) => timing.name(),
             Self::Nand(flash) => flash.name,
+            Self::Plain(512) => "disk, sectors of 512 B",
+            Self::Plain(_) => "disk, sectors of 4 KiB",
             Self::Card(_) => "microSD",
             Self::HardDisk(_) => "hard disk",
             Self::Disk(_) => "disk",
@@ -177,6 +189,10 @@ impl Medium {
                 timing.flush_ns()
             ),
             Self::Nand(flash) => flash.about(),
+            Self::Plain(sector) => format!(
+                "a simulated disk with a write cache and forced unit access, sectors of {sector} \
+                    bytes; no time passes"
+            ),
             Self::Card(nvram) => nvram.about_card(),
             Self::HardDisk(nvram) => nvram.about_hard_disk(),
             Self::Disk(nvram) => nvram.about_disk(),

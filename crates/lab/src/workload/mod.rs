@@ -13,6 +13,7 @@ pub mod iozone;
 pub mod overwrite;
 pub mod postmark;
 mod session;
+pub mod single;
 pub mod sqlite;
 pub mod tpcc;
 pub mod updates;
@@ -25,6 +26,7 @@ pub use iozone::Iozone;
 pub use overwrite::Overwrite;
 pub use postmark::Postmark;
 pub use session::{Counts, Durable, Session, Tell, Time};
+pub use single::Single;
 pub use tpcc::Tpcc;
 pub use updates::Updates;
 

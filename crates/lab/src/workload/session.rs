@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use stetfs::{Caller, Error, Fs, OpenFlags, WriteFlags};
+use stetfs::{Caller, Error, Fs, OpenFlags, RenameFlags, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_media::Clock;
 
@@ -212,6 +212,18 @@ impl<'a> Session<'a> {
     pub fn rmdir(&mut self, parent: InodeNo, name: &str) -> Result<()> {
         let removed = self.fs.rmdir(&self.caller, parent, name.as_bytes());
         removed.with_context(|| format!("rmdir {name}"))?;
+        self.called()
+    }
+
+    /// Gives a file another name in its directory.
+    ///
+    /// # Errors
+    /// Of the volume.
+    pub fn rename(&mut self, parent: InodeNo, from: &str, to: &str) -> Result<()> {
+        let (old, new) = (from.as_bytes(), to.as_bytes());
+        let none = RenameFlags::empty();
+        let renamed = self.fs.rename(&self.caller, parent, old, parent, new, none);
+        renamed.with_context(|| format!("rename {from}"))?;
         self.called()
     }
 

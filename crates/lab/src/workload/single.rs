@@ -1,0 +1,244 @@
+//! One durable operation at a time: what a commit costs that has nothing else in it.
+//!
+//! Each is a call, or a write into a new file, and the fsync that makes it durable. Blocks are
+//! drawn by chance from a file that is home, was written in one piece and is in memory; names come
+//! one after the other, in one directory.
+
+use anyhow::Result;
+use stetfs_format::InodeNo;
+
+use super::tpcc::random::shuffle;
+use super::{Content, Session, Workload};
+use stetfs_testkit::rng::Rng;
+
+/// A kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// So many bytes of a file get new values, at a multiple of so many; no place twice.
+    Overwrite(usize),
+    /// 4 KiB of a file of which half of the blocks were overwritten, each with a commit of its own:
+    /// where blocks move, the file is in pieces.
+    Scattered,
+    /// A write of 100 bytes into a page, at random in it; eight times into the same page, and then
+    /// into another one.
+    Change,
+    /// The same 100 bytes, by a write of the whole page, as a database makes it and a kernel's page
+    /// cache.
+    ChangePage,
+    /// A new file of 4 KiB.
+    Create,
+    /// 4 KiB more at the end of a file.
+    Append,
+    /// A file of 4 KiB is removed.
+    Unlink,
+    /// A new directory.
+    Mkdir,
+    /// A file gets another name in its directory.
+    Rename,
+}
+
+/// A page.
+const PAGE: usize = 4096;
+/// What changes of one.
+const CHANGE: usize = 100;
+/// How often it does.
+pub const CHANGES: u64 = 8;
+/// Bytes of the file that is written to.
+const FILE: usize = 8 << 20;
+/// Bytes of a call that prepares or warms: what is read in larger pieces is not kept.
+const AT_ONCE: usize = 64 << 10;
+/// The longest write.
+const LONGEST: usize = 64 << 10;
+/// Operations that come first, while the volume is still cold.
+pub const FIRST: u64 = 8;
+/// Those that leave a file in pieces.
+const SCATTERING: u64 = 1024;
+
+impl Operation {
+    /// Every kind that is compared.
+    pub const ALL: [Self; 11] = [
+        Self::Overwrite(PAGE),
+        Self::Scattered,
+        Self::Overwrite(1024),
+        Self::Change,
+        Self::ChangePage,
+        Self::Overwrite(LONGEST),
+        Self::Create,
+        Self::Append,
+        Self::Unlink,
+        Self::Mkdir,
+        Self::Rename,
+    ];
+
+    /// How many come first.
+    pub fn first(self) -> u64 {
+        match self {
+            Self::Scattered => SCATTERING,
+            _ => FIRST,
+        }
+    }
+
+    /// The name in reports.
+    pub fn name(self) -> String {
+        match self {
+            Self::Scattered => format!("overwrite 4 KiB, after {SCATTERING}"),
+            Self::Overwrite(len) => format!("overwrite {} KiB", len >> 10),
+            Self::Change => format!("write {CHANGE} B, a page {CHANGES} times"),
+            Self::ChangePage => format!("change {CHANGE} B, write the page, {CHANGES} times"),
+            Self::Create => "create a file of 4 KiB".to_owned(),
+            Self::Append => "append 4 KiB".to_owned(),
+            Self::Unlink => "unlink a file of 4 KiB".to_owned(),
+            Self::Mkdir => "mkdir".to_owned(),
+            Self::Rename => "rename".to_owned(),
+        }
+    }
+}
+
+/// Operations of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    /// The kind.
+    pub operation: Operation,
+    /// How many, besides the [first](Operation::first).
+    pub times: u64,
+    /// What contents and places are drawn from.
+    pub seed: u64,
+}
+
+/// The file that is written to.
+const NAME: &str = "file";
+/// The directory that gets files, and the one that has some.
+const DIR: &str = "dir";
+const FULL: &str = "full";
+
+impl Single {
+    /// What is in the file at first.
+    fn content(&self) -> Vec<u8> {
+        let mut content = vec![0; FILE];
+        Rng::new(self.seed).fill(&mut content);
+        content
+    }
+
+    fn name_of(n: u64) -> String {
+        format!("file-{n:04}")
+    }
+
+    fn make(session: &mut Session<'_>, dir: InodeNo, n: u64, content: &[u8]) -> Result<InodeNo> {
+        let ino = session.create(dir, &Self::name_of(n))?;
+        session.write(ino, 0, content)?;
+        Ok(ino)
+    }
+
+    /// The operations of these numbers.
+    fn perform(&self, session: &mut Session<'_>, numbers: std::ops::Range<u64>) -> Result<()> {
+        let root = session.root();
+        let ino = session.open(root, NAME)?;
+        let dir = match self.operation {
+            Operation::Unlink | Operation::Rename => session.find(root, FULL)?,
+            _ => session.find(root, DIR)?,
+        };
+        let mut pages = self.content();
+        let mut content = Content::new(self.seed ^ 1, LONGEST);
+        let mut rng = Rng::new(self.seed ^ 2);
+        let operation = match self.operation {
+            Operation::Scattered => Operation::Overwrite(PAGE),
+            other => other,
+        };
+        let unit = match operation {
+            Operation::Overwrite(len) => len,
+            _ => PAGE,
+        };
+        let mut places: Vec<usize> = (0..FILE / unit.max(PAGE)).collect();
+        shuffle(&mut rng, &mut places);
+        for n in numbers {
+            let turn = n as usize;
+            let synced = match operation {
+                Operation::Scattered => unreachable!("it is an overwrite"),
+                Operation::Overwrite(len) => {
+                    let unit = len.max(PAGE);
+                    let at = places[turn] * unit + rng.below((unit / len) as u64) as usize * len;
+                    session.write(ino, at as u64, content.piece(1, len))?;
+                    ino
+                }
+                Operation::Change | Operation::ChangePage => {
+                    let page = places[turn / CHANGES as usize] * PAGE;
+                    let at = page + rng.below((PAGE - CHANGE) as u64) as usize;
+                    rng.fill(&mut pages[at..at + CHANGE]);
+                    let span = match self.operation {
+                        Operation::Change => at..at + CHANGE,
+                        _ => page..page + PAGE,
+                    };
+                    session.write(ino, span.start as u64, &pages[span])?;
+                    ino
+                }
+                Operation::Create => {
+                    let made = Self::make(session, dir, n, content.piece(0, PAGE))?;
+                    session.fsync(made)?;
+                    session.close(made)?;
+                    continue;
+                }
+                Operation::Append => {
+                    session.append(ino, content.piece(0, PAGE))?;
+                    ino
+                }
+                Operation::Unlink => {
+                    session.remove(dir, &Self::name_of(n))?;
+                    dir
+                }
+                Operation::Mkdir => {
+                    session.mkdir(dir, &Self::name_of(n))?;
+                    dir
+                }
+                Operation::Rename => {
+                    session.rename(dir, &Self::name_of(n), &format!("renamed-{n:04}"))?;
+                    dir
+                }
+            };
+            session.fsync(synced)?;
+        }
+        session.close(ino)
+    }
+}
+
+impl Workload for Single {
+    fn name(&self) -> String {
+        format!("{} times: {}", self.times, self.operation.name())
+    }
+
+    /// The same for all kinds. Makes nothing where it is already.
+    fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
+        let root = session.root();
+        if session.has(NAME)? {
+            return Ok(());
+        }
+        let ino = session.create(root, NAME)?;
+        for (n, piece) in self.content().chunks(AT_ONCE).enumerate() {
+            session.write(ino, (n * AT_ONCE) as u64, piece)?;
+        }
+        session.close(ino)?;
+        session.mkdir(root, DIR)?;
+        let full = session.mkdir(root, FULL)?;
+        let mut content = Content::new(self.seed ^ 3, PAGE);
+        for n in 0..FIRST + self.times {
+            let ino = Self::make(session, full, n, content.piece(0, PAGE))?;
+            session.close(ino)?;
+        }
+        Ok(())
+    }
+
+    /// The file is in the cache, and the first operations are made.
+    fn warm(&self, session: &mut Session<'_>) -> Result<()> {
+        let ino = session.open(session.root(), NAME)?;
+        let mut buffer = vec![0; AT_ONCE];
+        for at in (0..FILE).step_by(buffer.len()) {
+            session.read(ino, at as u64, &mut buffer)?;
+        }
+        session.close(ino)?;
+        self.perform(session, 0..self.operation.first())
+    }
+
+    fn run(&self, session: &mut Session<'_>) -> Result<()> {
+        let first = self.operation.first();
+        self.perform(session, first..first + self.times)
+    }
+}
