@@ -1,12 +1,13 @@
 //! Benchmarks: the same workloads on several systems, interleaved, with medians and ratios.
 //!
 //! [`systems`] makes and mounts what is measured, [`rows`] are the workloads on a mount point,
-//! [`library`] has the rows without a mount; [`report`] keeps samples and prints them beside each
-//! other. [`floor`] is a file system that keeps everything in memory, behind the server that mounts
-//! volumes: what FUSE itself costs.
+//! [`ageing`] is what overwrites make of a file there, [`library`] has the rows without a mount;
+//! [`report`] keeps samples and prints them beside each other. [`floor`] is a file system that
+//! keeps everything in memory, behind the server that mounts volumes: what FUSE itself costs.
 
 #![forbid(unsafe_code)]
 
+pub mod ageing;
 pub mod floor;
 pub mod library;
 pub mod report;

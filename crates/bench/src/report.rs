@@ -12,7 +12,7 @@ pub struct Report {
     pub setting: BTreeMap<String, String>,
     /// Row names in the order of the first sample.
     pub order: Vec<String>,
-    /// The unit of each row; more is better in each.
+    /// The unit of each row; more is better, except of extents.
     pub units: BTreeMap<String, String>,
     /// Samples.
     pub rows: BTreeMap<String, BTreeMap<String, Vec<f64>>>,

@@ -1,4 +1,5 @@
-//! What is measured: the kernel's ext4, stetfs and the floor, each mounted on its own fresh volume.
+//! What is measured: the kernel's ext4, XFS and Btrfs, stetfs and the floor, each mounted on a
+//! fresh volume of its own.
 //!
 //! Kernel and stetfs get the same kind of device (never a plain file against a loop device, which
 //! costs a hand-over a request): a loop device over a sparse file in memory or on the disk, or
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use stetfs_testkit::host::{KernelMount, Loop, run, run_tolerating, unmount, wait_until};
 use stetfs_testkit::mounted::serve;
@@ -34,6 +35,10 @@ pub enum Medium {
 pub enum System {
     /// The kernel's ext4 with this `data=` mode.
     Kernel(String),
+    /// The kernel's XFS.
+    Xfs,
+    /// The kernel's Btrfs.
+    Btrfs,
     /// stetfs with this `data=` mode, or with this scheme in its own.
     Stetfs(How),
     /// Everything in memory, behind the same server.
@@ -55,8 +60,42 @@ impl System {
         match self {
             Self::Kernel(mode) => format!("kernel-{mode}"),
             Self::Stetfs(How::Mode(name) | How::Scheme(name)) => format!("stetfs-{name}"),
+            Self::Xfs => "xfs".to_owned(),
+            Self::Btrfs => "btrfs".to_owned(),
             Self::Floor => "floor".to_owned(),
         }
+    }
+
+    /// Makes a volume: with the defaults of its own program, tables written out.
+    fn format(&self, device: &Path) -> Result<()> {
+        const EXT4: &[&str] = &[
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-E",
+            "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
+        ];
+        let (program, args) = match self {
+            Self::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"][..]),
+            Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"][..]),
+            Self::Kernel(_) | Self::Stetfs(_) | Self::Floor => ("mke2fs", EXT4),
+        };
+        let args = args.iter().map(Path::new);
+        run(program, &args.chain([device]).collect::<Vec<_>>())?;
+        Ok(())
+    }
+
+    /// Has the file system's own checker judge an unmounted volume.
+    fn check(&self, device: &Path) -> Result<()> {
+        let (program, args) = match self {
+            Self::Xfs => ("xfs_repair", &["-n"][..]),
+            Self::Btrfs => ("btrfs", &["check", "--readonly"][..]),
+            Self::Kernel(_) | Self::Stetfs(_) | Self::Floor => ("e2fsck", &["-fn"][..]),
+        };
+        let args = args.iter().map(Path::new);
+        run_tolerating(program, &args.chain([device]).collect::<Vec<_>>(), 0)?;
+        Ok(())
     }
 }
 
@@ -155,7 +194,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// A fresh volume (mke2fs defaults, tables written out), mounted.
+    /// A fresh volume, mounted.
     ///
     /// # Errors
     /// What the tools say.
@@ -168,18 +207,7 @@ impl Running {
             Some(Device::make(bench)?)
         };
         if let Some(device) = &device {
-            let args = [
-                "-q",
-                "-F",
-                "-t",
-                "ext4",
-                "-E",
-                "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
-            ];
-            run(
-                "mke2fs",
-                &[&args.map(Path::new)[..], &[device.path()]].concat(),
-            )?;
+            system.format(device.path())?;
         }
         let mut running = Self {
             system: system.clone(),
@@ -190,6 +218,11 @@ impl Running {
         };
         running.mount()?;
         Ok(running)
+    }
+
+    /// What it is.
+    pub fn system(&self) -> &System {
+        &self.system
     }
 
     /// The mount point.
@@ -213,6 +246,12 @@ impl Running {
                 &self.dir,
                 &format!("data={mode}"),
             )?),
+            (System::Xfs, Some(device)) => {
+                Mounted::Kernel(KernelMount::new("xfs", device, &self.dir, "")?)
+            }
+            (System::Btrfs, Some(device)) => {
+                Mounted::Kernel(KernelMount::new("btrfs", device, &self.dir, "")?)
+            }
             (System::Stetfs(how), Some(device)) => {
                 let mut options = match how {
                     How::Mode(mode) => format!("data={mode}"),
@@ -291,14 +330,44 @@ impl Running {
         self.mount()
     }
 
-    /// Unmounts and has e2fsck judge the volume.
+    /// How many extents a file has, as filefrag counts them: of a volume of stetfs on a mount by
+    /// the kernel, since FUSE has no FIEMAP. The caches are empty afterwards.
     ///
     /// # Errors
-    /// The unmount failed, or e2fsck found something.
+    /// What mounting and filefrag say.
+    pub fn extents(&mut self, name: &str) -> Result<u64> {
+        self.unmount()?;
+        let own = match (&self.system, &self.device) {
+            (System::Stetfs(_), Some(device)) => {
+                Some(KernelMount::ext4(device.path(), &self.dir, "ro,noload")?)
+            }
+            _ => {
+                self.mount()?;
+                None
+            }
+        };
+        let path = self.dir.join(name);
+        let out = run("filefrag", &[&path])?;
+        if let Some(mount) = own {
+            mount.unmount()?;
+            self.mount()?;
+        }
+        let text = String::from_utf8_lossy(&out.stdout);
+        let count = text.rsplit_once(": ").map_or("", |(_, found)| found);
+        let number = count.split_whitespace().next().unwrap_or_default();
+        number
+            .parse()
+            .with_context(|| format!("filefrag said {text}"))
+    }
+
+    /// Unmounts and has the file system's checker judge the volume.
+    ///
+    /// # Errors
+    /// The unmount failed, or the checker found something.
     pub fn stop(mut self) -> Result<()> {
         self.unmount()?;
         if let Some(device) = &self.device {
-            run_tolerating("e2fsck", &[Path::new("-fn"), device.path()], 0)?;
+            self.system.check(device.path())?;
         }
         Ok(())
     }
