@@ -1,4 +1,5 @@
-//! Figure 4 of the Shortcut-JFS paper: Shortcut-JFS against ext3 with iozone and PostMark.
+//! Figure 4 of the Shortcut-JFS paper: Shortcut-JFS against ext3 with iozone and PostMark; and stet
+//! beside them.
 //!
 //! The paper commits every 5 seconds, and says of PostMark's filesets that they write 500 and 300
 //! MB in all. Files of one size and the original's biases give just that in the transactions, 500
@@ -9,7 +10,7 @@ use stetfs_media::Cause;
 
 use super::report::{Chart, Report, Said, Series, Table, Verdict, geometric_mean};
 use super::{Experiment, Setting};
-use crate::system::{ADP_S, EXT3, EXT3_4K, Measured, Medium, PCM, Volume};
+use crate::system::{ADP_S, EXT3, EXT3_4K, Measured, Medium, PCM, STET_IN_MEMORY, Volume};
 use crate::workload::iozone::{Iozone, Test};
 use crate::workload::{Durable, Postmark, Workload};
 
@@ -128,7 +129,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             "volume",
             format!(
                 "ext3, {} MiB, blocks of 4 KiB, journal of {} MiB, caches of {memory_mib} MiB, for \
-                    both systems",
+                    all systems",
                 volume.mib, volume.journal_mib
             ),
         ),
@@ -141,24 +142,31 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     Ok(report)
 }
 
-struct Pair {
+/// The systems with one workload.
+struct Cell {
     ext3: Measured,
-    ours: Measured,
+    adp_s: Measured,
+    stet: Measured,
 }
 
-impl Pair {
-    fn gain(&self) -> f64 {
-        self.ext3.elapsed_ns() as f64 / self.ours.elapsed_ns() as f64
+/// What `a` took to what `b` took, in time and in bytes written.
+fn ratios(a: &Measured, b: &Measured) -> (f64, f64) {
+    (
+        a.elapsed_ns() as f64 / b.elapsed_ns() as f64,
+        a.written() as f64 / b.written() as f64,
+    )
+}
+
+impl Cell {
+    /// The gain of adp-s over ext3, in time and in bytes.
+    fn gain(&self) -> (f64, f64) {
+        ratios(&self.ext3, &self.adp_s)
     }
 
-    /// The same if reading took no time.
+    /// The same in time, if reading took none.
     fn gain_without_reads(&self) -> f64 {
         let time = |run: &Measured| (run.elapsed_ns() - run.device.busy_ns(Cause::Read)) as f64;
-        time(&self.ext3) / time(&self.ours)
-    }
-
-    fn gain_bytes(&self) -> f64 {
-        self.ext3.written() as f64 / self.ours.written() as f64
+        time(&self.ext3) / time(&self.adp_s)
     }
 }
 
@@ -176,32 +184,32 @@ fn measure(
         .chain(head)
         .chain(["mean".to_owned()])
         .collect();
-    let mut gains = Table::new(
-        format!(
-            "gain of adp-s over ext3 on {} in {time} time (in bytes written)",
-            medium.name()
-        ),
-        head.clone(),
-    );
+    let on = format!("on {} in {time} time", medium.name());
+    let gains = |system: &str| {
+        Table::new(
+            format!("gain of {system} over ext3 {on} (in bytes written)"),
+            head.clone(),
+        )
+    };
+    let (mut gains, mut gains_of_stet) = (gains("adp-s"), gains("stet"));
     let mut rates = Table::new(
-        format!(
-            "MiB/s of writes on {} in {time} time, ext3 and adp-s",
-            medium.name()
-        ),
+        format!("MiB/s of writes {on}, ext3, adp-s and stet"),
         head[..head.len() - 1].to_vec(),
     );
     let mut bars: Vec<(Durable, Bars)> = Vec::new();
     for group in groups(setting, kib)? {
-        let (mut all, mut in_bytes, mut totals) = (Vec::new(), Vec::new(), Reads::default());
+        let (mut all, mut totals) = (Vec::new(), Reads::default());
+        let mut to_adp_s: Vec<(String, (f64, f64))> = Vec::new();
         for (name, works) in &group.works {
-            let mut pairs = Vec::new();
+            let mut cells = Vec::new();
             for work in works {
                 let one = |system| {
                     setting.median((system, medium), volume, memory_mib, &**work, group.durable)
                 };
-                pairs.push(Pair {
+                cells.push(Cell {
                     ext3: one(EXT3)?,
-                    ours: one(ADP_S)?,
+                    adp_s: one(ADP_S)?,
+                    stet: one(STET_IN_MEMORY)?,
                 });
             }
             let bar = name.clone();
@@ -209,20 +217,24 @@ fn measure(
                 Durable::EachWrite => format!("{name}, each durable"),
                 Durable::Every(_) => name.clone(),
             };
-            let (times, bytes): (Vec<_>, Vec<_>) =
-                pairs.iter().map(|p| (p.gain(), p.gain_bytes())).unzip();
-            let mean = (geometric_mean(&times), geometric_mean(&bytes));
-            let cells = times.iter().copied().zip(bytes).chain([mean]);
-            gains.row(&name, cells.map(|(t, b)| format!("{t:.2}x ({b:.2}x)")));
+            let by_size: Vec<_> = cells.iter().map(Cell::gain).collect();
+            gains.row(&name, shown(&by_size));
+            let of_stet = cells.iter().map(|cell| ratios(&cell.ext3, &cell.stet));
+            gains_of_stet.row(&name, shown(&of_stet.collect::<Vec<_>>()));
             rates.row(
                 &name,
-                pairs
-                    .iter()
-                    .map(|p| format!("{:.1} {:.1}", p.ext3.write_mib_s(), p.ours.write_mib_s())),
+                cells.iter().map(|cell| {
+                    let rates = [&cell.ext3, &cell.adp_s, &cell.stet].map(Measured::write_mib_s);
+                    let [ext3, adp_s, stet] = rates;
+                    format!("{ext3:.1} {adp_s:.1} {stet:.1}")
+                }),
             );
-            all.extend(times.iter().copied());
-            pairs.iter().for_each(|pair| totals.add(pair));
-            in_bytes.extend(pairs.iter().map(Pair::gain_bytes));
+            for (cell, kib) in cells.iter().zip(kib) {
+                totals.add(cell);
+                let ratios = ratios(&cell.stet, &cell.adp_s);
+                to_adp_s.push((format!("{bar}, {kib} KiB"), ratios));
+            }
+            let times = by_size.iter().map(|gain| gain.0).collect();
             match bars
                 .iter_mut()
                 .find(|(durable, _)| *durable == group.durable)
@@ -230,32 +242,75 @@ fn measure(
                 Some((_, bars)) => bars.push((bar, times)),
                 None => bars.push((group.durable, vec![(bar, times)])),
             }
-            report
-                .runs
-                .extend(pairs.into_iter().flat_map(|p| [p.ext3, p.ours]));
+            all.extend(by_size);
+            let runs = cells.into_iter().flat_map(|c| [c.ext3, c.adp_s, c.stet]);
+            report.runs.extend(runs);
         }
-        let mean = geometric_mean(&all);
         let on = format!("{} on {}, {time} time", group.name, medium.name());
-        let said = Said::figure(format!("{}x", group.paper), group.paper);
-        let bytes = geometric_mean(&in_bytes);
-        report
-            .compare(
-                format!("{on}: mean gain over ext3"),
-                said,
-                mean,
-                format!("{mean:.2}x"),
-            )
-            .because_of(|verdict| match (medium, verdict) {
-                (PCM, Verdict::Short) => why_short(bytes, &totals),
-                (PCM, _) => why_more(bytes, group.durable),
-                _ => "real time on this machine, which is not the paper's".to_owned(),
-            });
+        check(report, medium, (&group, &on), &all, &totals);
+        if medium == PCM {
+            check_stet(report, &on, &to_adp_s);
+        }
     }
-    report.tables.extend([gains, rates]);
+    report.tables.extend([gains, gains_of_stet, rates]);
     for (durable, bars) in bars {
         report.charts.push(chart(medium, durable, kib, &bars));
     }
     Ok(())
+}
+
+fn means(gains: &[(f64, f64)]) -> (f64, f64) {
+    let (times, bytes): (Vec<_>, Vec<_>) = gains.iter().copied().unzip();
+    (geometric_mean(&times), geometric_mean(&bytes))
+}
+
+/// A row of gains in time and in bytes, and their means.
+fn shown(gains: &[(f64, f64)]) -> Vec<String> {
+    let cells = gains.iter().copied().chain([means(gains)]);
+    cells.map(|(t, b)| format!("{t:.2}x ({b:.2}x)")).collect()
+}
+
+/// Whether the mean gain in time is the paper's.
+fn check(
+    report: &mut Report,
+    medium: Medium,
+    (group, on): (&Group, &str),
+    gains: &[(f64, f64)],
+    totals: &Reads,
+) {
+    let (mean, bytes) = means(gains);
+    let said = Said::figure(format!("{}x", group.paper), group.paper);
+    report
+        .compare(
+            format!("{on}: mean gain over ext3"),
+            said,
+            mean,
+            format!("{mean:.2}x"),
+        )
+        .because_of(|verdict| match (medium, verdict) {
+            (PCM, Verdict::Short) => why_short(bytes, totals),
+            (PCM, _) => why_more(bytes, group.durable),
+            _ => "real time on this machine, which is not the paper's".to_owned(),
+        });
+}
+
+/// Whether stet takes no more than adp-s, where it takes the most of it.
+fn check_stet(report: &mut Report, on: &str, to_adp_s: &[(String, (f64, f64))]) {
+    let kinds: [(_, fn(&(f64, f64)) -> f64); 2] = [("time", |r| r.0), ("bytes", |r| r.1)];
+    for (what, of) in kinds {
+        let all = to_adp_s.iter().map(|(name, ratios)| (of(ratios), name));
+        let Some((most, name)) = all.max_by(|a, b| a.0.total_cmp(&b.0)) else {
+            continue;
+        };
+        report
+            .compare(
+                format!("{on}: {what} of stet to that of adp-s, at most"),
+                Said::at_most("our aim: 1.00", 1.0).within(0.005),
+                most,
+                format!("{most:.3}: {name}"),
+            )
+            .because("not known");
+    }
 }
 
 /// Gains by rows of tests and by size.
@@ -302,15 +357,15 @@ struct Reads {
 }
 
 impl Reads {
-    fn add(&mut self, pair: &Pair) {
-        self.gains_without.push(pair.gain_without_reads());
-        for (at, run) in [&pair.ext3, &pair.ours].into_iter().enumerate() {
+    fn add(&mut self, cell: &Cell) {
+        self.gains_without.push(cell.gain_without_reads());
+        for (at, run) in [&cell.ext3, &cell.adp_s].into_iter().enumerate() {
             self.read_ns[at] += run.device.busy_ns(Cause::Read);
             self.all_ns[at] += run.elapsed_ns();
         }
-        self.asked_bytes += pair.ours.counts.read_bytes;
-        self.written_bytes += pair.ours.counts.written_bytes;
-        self.read_bytes += pair.ours.device.by_cause(Cause::Read).read_bytes;
+        self.asked_bytes += cell.adp_s.counts.read_bytes;
+        self.written_bytes += cell.adp_s.counts.written_bytes;
+        self.read_bytes += cell.adp_s.device.by_cause(Cause::Read).read_bytes;
     }
 
     fn percent(&self, at: usize) -> f64 {
