@@ -1,5 +1,5 @@
 //! Recovery of Shortcut-JFS takes as long as its log is, not as its volume is (section III.B of the
-//! paper).
+//! paper). So does stet's.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -7,7 +7,9 @@ use stetfs_media::{Cause, MeterSnapshot};
 
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
-use crate::system::{ADP_S, Bed, EXT3, EXT3_4K, Medium, MountCost, PCM, System, Volume};
+use crate::system::{
+    ADP_S, Bed, EXT3, EXT3_4K, Medium, MountCost, PCM, STET_IN_MEMORY, System, Volume,
+};
 use crate::workload::{Content, Durable, Session, Tell};
 use stetfs_testkit::rng::Rng;
 
@@ -20,7 +22,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const SYSTEMS: [System; 2] = [EXT3, ADP_S];
+const SYSTEMS: [System; 3] = [EXT3, ADP_S, STET_IN_MEMORY];
 const VOLUMES: [u64; 2] = [1 << 30, 8 << 30];
 const LOGS: [u64; 5] = [0, 8 << 20, 16 << 20, 32 << 20, 64 << 20];
 /// Shortcut-JFS checkpoints when a quarter of the journal is full: the longest log must be less.
@@ -323,11 +325,16 @@ fn check(report: &mut Report, medium: Medium, system: System, all: &[Recovered])
     let base = small[0].elapsed_ns() as f64;
     let growth = (most.elapsed_ns() as f64 - base) / (half.elapsed_ns() as f64 - base);
     // Less than twice where a block is in the log several times and only its newest copy is
-    // written.
+    // written; stet reads most of what it reads from homes, each once.
+    let most = 2.0 * (1.0 + TOLERANCE);
+    let said = match system == STET_IN_MEMORY {
+        true => Said::at_most("our aim: at most by the log", most),
+        false => Said::range("by the log", 1.5, most).less_is_better(),
+    };
     report
         .compare(
             format!("{on}: time over that of a clean mount, with twice the log"),
-            Said::range("by the log", 1.5, 2.0 * (1.0 + TOLERANCE)).less_is_better(),
+            said,
             growth,
             format!("{growth:.2}x"),
         )

@@ -120,6 +120,13 @@ pub const DJ_ORDERED: System = beside_nvram("DJ ordered", "scheme=dj,data=ordere
 /// and in journal mode.
 pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journal");
 
+/// stet on a block device with nothing beside it.
+pub const STET: System = System {
+    name: "stet",
+    options: "scheme=stet",
+    access: Access::Blocks,
+};
+
 /// UBJ, a buffer cache in NVM that is the journal.
 pub const UBJ: System = beside_nvram("UBJ", "scheme=ubj");
 /// The same that logs the changed bytes of frozen blocks.
