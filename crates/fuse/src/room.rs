@@ -200,12 +200,18 @@ impl<B: Backend> Room<B> {
             return;
         };
         let all = dirty_threshold();
-        let is_bound = want < all;
-        let turned = knobs
-            .turn("max_bytes", want.min(all))
-            .and_then(|()| knobs.turn("strict_limit", is_bound.into()));
+        // The kernel refuses a bound above that, which changes with the memory that is free.
+        let is_bound = want < all / 8 * 7;
+        let turned = match is_bound {
+            true => knobs.turn("max_bytes", want),
+            false => knobs.turn("max_ratio", 100),
+        };
+        let turned = turned.and_then(|()| knobs.turn("strict_limit", is_bound.into()));
         match turned {
-            Ok(()) => self.bound.store(want.min(all), Ordering::Relaxed),
+            Ok(()) => {
+                let bound = if is_bound { want } else { all };
+                self.bound.store(bound, Ordering::Relaxed);
+            }
             Err(e) => tracing::warn!("{}: bounding dirty pages: {e}", knobs.0.display()),
         }
     }
