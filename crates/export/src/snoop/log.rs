@@ -66,15 +66,14 @@ impl Log {
         {
             return None;
         }
-        let mut next = 0;
+        let mut next = 0u32;
         let extents = stetfs::journal_extents(dev, &sb).ok()?;
-        let extents: Vec<(u32, LogExtent)> = extents
-            .into_iter()
-            .map(|extent| {
-                next += extent.len;
-                (next - extent.len, extent)
-            })
-            .collect();
+        let numbered = extents.into_iter().map(|extent| {
+            let at = next;
+            next = at.checked_add(extent.len)?;
+            Some((at, extent))
+        });
+        let extents: Vec<(u32, LogExtent)> = numbered.collect::<Option<_>>()?;
         let head = extents.first()?.1.start;
         let mut raw = Block::zeroed(sb.block_size());
         let at = head.0 << sb.block_bits;
