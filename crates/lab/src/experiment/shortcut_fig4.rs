@@ -149,18 +149,37 @@ struct Cell {
     stet: Measured,
 }
 
-/// What `a` took to what `b` took, in time and in bytes written.
-fn ratios(a: &Measured, b: &Measured) -> (f64, f64) {
-    (
-        a.elapsed_ns() as f64 / b.elapsed_ns() as f64,
-        a.written() as f64 / b.written() as f64,
-    )
+/// What one run took to what another one took.
+#[derive(Clone, Copy)]
+struct Ratio {
+    time: f64,
+    bytes: f64,
+}
+
+impl Ratio {
+    fn of(a: &Measured, b: &Measured) -> Self {
+        Self {
+            time: a.elapsed_ns() as f64 / b.elapsed_ns() as f64,
+            bytes: a.written() as f64 / b.written() as f64,
+        }
+    }
+
+    fn mean(all: &[Self]) -> Self {
+        let mean_of = |of: fn(&Self) -> f64| {
+            let values: Vec<f64> = all.iter().map(of).collect();
+            geometric_mean(&values)
+        };
+        Self {
+            time: mean_of(|ratio| ratio.time),
+            bytes: mean_of(|ratio| ratio.bytes),
+        }
+    }
 }
 
 impl Cell {
-    /// The gain of adp-s over ext3, in time and in bytes.
-    fn gain(&self) -> (f64, f64) {
-        ratios(&self.ext3, &self.adp_s)
+    /// The gain of adp-s over ext3.
+    fn gain(&self) -> Ratio {
+        Ratio::of(&self.ext3, &self.adp_s)
     }
 
     /// The same in time, if reading took none.
@@ -199,7 +218,7 @@ fn measure(
     let mut bars: Vec<(Durable, Bars)> = Vec::new();
     for group in groups(setting, kib)? {
         let (mut all, mut totals) = (Vec::new(), Reads::default());
-        let mut to_adp_s: Vec<(String, (f64, f64))> = Vec::new();
+        let mut to_adp_s: Vec<(String, Ratio)> = Vec::new();
         for (name, works) in &group.works {
             let mut cells = Vec::new();
             for work in works {
@@ -219,7 +238,7 @@ fn measure(
             };
             let by_size: Vec<_> = cells.iter().map(Cell::gain).collect();
             gains.row(&name, shown(&by_size));
-            let of_stet = cells.iter().map(|cell| ratios(&cell.ext3, &cell.stet));
+            let of_stet = cells.iter().map(|cell| Ratio::of(&cell.ext3, &cell.stet));
             gains_of_stet.row(&name, shown(&of_stet.collect::<Vec<_>>()));
             rates.row(
                 &name,
@@ -231,10 +250,10 @@ fn measure(
             );
             for (cell, kib) in cells.iter().zip(kib) {
                 totals.add(cell);
-                let ratios = ratios(&cell.stet, &cell.adp_s);
-                to_adp_s.push((format!("{bar}, {kib} KiB"), ratios));
+                let ratio = Ratio::of(&cell.stet, &cell.adp_s);
+                to_adp_s.push((format!("{bar}, {kib} KiB"), ratio));
             }
-            let times = by_size.iter().map(|gain| gain.0).collect();
+            let times = by_size.iter().map(|gain| gain.time).collect();
             match bars
                 .iter_mut()
                 .find(|(durable, _)| *durable == group.durable)
@@ -259,15 +278,12 @@ fn measure(
     Ok(())
 }
 
-fn means(gains: &[(f64, f64)]) -> (f64, f64) {
-    let (times, bytes): (Vec<_>, Vec<_>) = gains.iter().copied().unzip();
-    (geometric_mean(&times), geometric_mean(&bytes))
-}
-
 /// A row of gains in time and in bytes, and their means.
-fn shown(gains: &[(f64, f64)]) -> Vec<String> {
-    let cells = gains.iter().copied().chain([means(gains)]);
-    cells.map(|(t, b)| format!("{t:.2}x ({b:.2}x)")).collect()
+fn shown(gains: &[Ratio]) -> Vec<String> {
+    let cells = gains.iter().copied().chain([Ratio::mean(gains)]);
+    cells
+        .map(|Ratio { time, bytes }| format!("{time:.2}x ({bytes:.2}x)"))
+        .collect()
 }
 
 /// Whether the mean gain in time is the paper's.
@@ -275,10 +291,10 @@ fn check(
     report: &mut Report,
     medium: Medium,
     (group, on): (&Group, &str),
-    gains: &[(f64, f64)],
+    gains: &[Ratio],
     totals: &Reads,
 ) {
-    let (mean, bytes) = means(gains);
+    let Ratio { time: mean, bytes } = Ratio::mean(gains);
     let said = Said::figure(format!("{}x", group.paper), group.paper);
     report
         .compare(
@@ -295,12 +311,11 @@ fn check(
 }
 
 /// Whether stet takes no more than adp-s, where it takes the most of it.
-fn check_stet(report: &mut Report, on: &str, to_adp_s: &[(String, (f64, f64))]) {
-    let kinds: [(_, fn(&(f64, f64)) -> f64); 2] = [("time", |r| r.0), ("bytes", |r| r.1)];
-    for (what, of) in kinds {
-        let all = to_adp_s.iter().map(|(name, ratios)| (of(ratios), name));
+fn check_stet(report: &mut Report, on: &str, to_adp_s: &[(String, Ratio)]) {
+    let mut check = |what: &str, of: fn(&Ratio) -> f64| {
+        let all = to_adp_s.iter().map(|(name, ratio)| (of(ratio), name));
         let Some((most, name)) = all.max_by(|a, b| a.0.total_cmp(&b.0)) else {
-            continue;
+            return;
         };
         report
             .compare(
@@ -310,7 +325,9 @@ fn check_stet(report: &mut Report, on: &str, to_adp_s: &[(String, (f64, f64))]) 
                 format!("{most:.3}: {name}"),
             )
             .because("not known");
-    }
+    };
+    check("time", |ratio| ratio.time);
+    check("bytes", |ratio| ratio.bytes);
 }
 
 /// Gains by rows of tests and by size.
