@@ -187,7 +187,7 @@ impl Blocks {
     pub(crate) fn set_erases(&mut self, block: BlockAddr, erases: u32) {
         let state = self.get_mut(block);
         let (used, before) = (state.used, std::mem::replace(&mut state.erases, erases));
-        if used == Use::Free {
+        if used == Use::Free && before != erases {
             self.free.remove(&(before, block));
             self.free.insert((erases, block));
         }

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use stetfs_format::ftl::{
-    FtlAnchor, FtlCorrupt, FtlLog, FtlRun, FtlSpare, NO_PAGE, PageKind, SpareCodec, entry, pool,
+    FtlAnchor, FtlCorrupt, FtlLog, FtlRun, FtlSpare, NO_PAGE, PageKind, SpareCodec, entries, pool,
 };
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
@@ -368,9 +368,8 @@ impl Core {
         for (directory, page) in (0..).zip(&anchor.directories) {
             let _ = self.read_map_page(*page, PageKind::Directory, directory, &mut data)?;
             let first = directory * shape.entries;
-            for map_page in (first..shape.map_pages).take(u32_as_usize(shape.entries)) {
-                self.table.places[u32_as_usize(map_page)] =
-                    entry(&data, u32_as_usize(map_page - first));
+            for (map_page, place) in (first..shape.map_pages).zip(entries(&data)) {
+                self.table.places[u32_as_usize(map_page)] = place;
             }
         }
         self.table.directories = anchor.directories.clone();
@@ -390,7 +389,7 @@ impl Core {
 
     fn load_entries(&mut self, map_page: u32, data: &[u8]) -> Result<(), FtlError> {
         let shape = self.shape;
-        let now = (0..shape.entries).map(|index| entry(data, u32_as_usize(index)));
+        let now = entries(data);
         if map_page >= shape.place_pages {
             let first = (map_page - shape.place_pages) * shape.entries;
             for (block, erases) in (first..shape.geometry.blocks).zip(now) {

@@ -29,8 +29,16 @@ pub const fn entries_of(page_bytes: u32) -> u32 {
 }
 
 /// Number `index` of an array page.
+#[inline]
 pub fn entry(page: &[u8], index: usize) -> u32 {
     bytes::read_u32le(page, index * 4)
+}
+
+/// The numbers of an array page.
+#[inline]
+pub fn entries(page: &[u8]) -> impl Iterator<Item = u32> {
+    let (numbers, _) = page.as_chunks::<4>();
+    numbers.iter().map(|raw| u32::from_le_bytes(*raw))
 }
 
 /// Sets number `index` of an array page.

@@ -135,26 +135,7 @@ impl NandBlock {
         uuid: &[u8; 16],
         geometry: &NandGeometry,
     ) -> Result<Self, NandCorrupt> {
-        let size = geometry.record_bytes();
-        let Some(raw) = raw.get(..size) else {
-            return Err(NandCorrupt::TooShort {
-                record: "NAND block record",
-                needed: usize_as_u64(size),
-                found: usize_as_u64(raw.len()),
-            });
-        };
-        let (stored, computed) = (CHECKSUM.get(raw), checksum_of(raw, block, uuid));
-        if stored != computed {
-            return Err(NandCorrupt::BlockChecksum {
-                block,
-                stored,
-                computed,
-            });
-        }
-        let condition = CONDITION.get(raw);
-        let Some(condition) = BlockCondition::from_raw(condition) else {
-            return Err(NandCorrupt::Condition { block, condition });
-        };
+        let (raw, condition) = Self::decode_condition(raw, block, uuid, geometry)?;
         let (next, pages) = (NEXT_PAGE.get(raw), geometry.pages_per_block);
         if next > pages {
             return Err(NandCorrupt::NextPage { block, next, pages });
@@ -191,6 +172,49 @@ impl NandBlock {
             next_page: next,
             pages: states,
         })
+    }
+
+    /// The condition alone: checks 1 and 2 of [`decode`](Self::decode).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn condition(
+        raw: &[u8],
+        block: BlockAddr,
+        uuid: &[u8; 16],
+        geometry: &NandGeometry,
+    ) -> Result<BlockCondition, NandCorrupt> {
+        Ok(Self::decode_condition(raw, block, uuid, geometry)?.1)
+    }
+
+    /// The same, with the bytes that are the record.
+    fn decode_condition<'a>(
+        raw: &'a [u8],
+        block: BlockAddr,
+        uuid: &[u8; 16],
+        geometry: &NandGeometry,
+    ) -> Result<(&'a [u8], BlockCondition), NandCorrupt> {
+        let size = geometry.record_bytes();
+        let Some(raw) = raw.get(..size) else {
+            return Err(NandCorrupt::TooShort {
+                record: "NAND block record",
+                needed: usize_as_u64(size),
+                found: usize_as_u64(raw.len()),
+            });
+        };
+        let (stored, computed) = (CHECKSUM.get(raw), checksum_of(raw, block, uuid));
+        if stored != computed {
+            return Err(NandCorrupt::BlockChecksum {
+                block,
+                stored,
+                computed,
+            });
+        }
+        let condition = CONDITION.get(raw);
+        match BlockCondition::from_raw(condition) {
+            Some(condition) => Ok((raw, condition)),
+            None => Err(NandCorrupt::Condition { block, condition }),
+        }
     }
 
     /// Appends the record to `into`: the bytes that [`decode`](Self::decode) takes, filled with

@@ -19,7 +19,7 @@
 
 use hashbrown::HashMap;
 use stetfs_format::nand::{
-    BlockCondition, NandBlock, NandCorrupt, NandHeader, NandPart, PageState,
+    BlockCondition, NandBlock, NandCorrupt, NandGeometry, NandHeader, NandPart, PageState,
 };
 use stetfs_format::num::{BlockAddr, PageNo};
 use stetfs_format::width::{must_fit, u32_as_usize, usize_as_u64};
@@ -64,6 +64,9 @@ impl Store for Image {
         Ok(())
     }
 }
+
+/// Reads the record of a block of a file with this identity.
+type Decode<T> = fn(&[u8], BlockAddr, &[u8; 16], &NandGeometry) -> Result<T, NandCorrupt>;
 
 /// What a read gave.
 pub(super) enum Seen {
@@ -180,11 +183,20 @@ impl<S: Store> Cells<S> {
 
     /// Its state.
     pub(super) fn block(&self, block: BlockAddr) -> Result<NandBlock, NandError> {
+        self.record(block, NandBlock::decode)
+    }
+
+    /// What can be done with it.
+    pub(super) fn condition(&self, block: BlockAddr) -> Result<BlockCondition, NandError> {
+        self.record(block, NandBlock::condition)
+    }
+
+    /// What a block's record says.
+    fn record<T>(&self, block: BlockAddr, decode: Decode<T>) -> Result<T, NandError> {
         let geometry = self.part().geometry;
-        let mut raw = [0; 4096];
-        let raw = &mut raw[..geometry.record_bytes()];
-        self.store.read(geometry.record_offset(block), raw)?;
-        Ok(NandBlock::decode(raw, block, &self.header.uuid, &geometry)?)
+        let mut raw = vec![0; geometry.record_bytes()];
+        self.store.read(geometry.record_offset(block), &mut raw)?;
+        Ok(decode(&raw, block, &self.header.uuid, &geometry)?)
     }
 
     fn put_block(&mut self, block: BlockAddr, state: &NandBlock) -> Result<(), NandError> {

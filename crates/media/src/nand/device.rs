@@ -352,7 +352,7 @@ impl<S: Store> Nand for NandDev<S> {
         if supply.is_off() {
             return Err(NandError::PowerLost { op: Op::Read });
         }
-        let condition = self.state.lock().cells.block(block)?.condition;
+        let condition = self.state.lock().cells.condition(block)?;
         Ok(matches!(
             condition,
             BlockCondition::Bad | BlockCondition::FactoryBad
