@@ -284,7 +284,7 @@ impl Running {
         let name = scheme.split(',').next().unwrap_or(scheme);
         let about = stetfs_schemes::find(name)?.about;
         let mut options = format!("scheme={scheme}");
-        if about.nvm.is_some() {
+        if about.nvm.is_needed() {
             let nvm = self.bench.dir.join("nvm");
             File::create(&nvm)?.set_len(self.bench.nvm_mib << 20)?;
             options += &format!(",nvm={},durability=process", nvm.display());

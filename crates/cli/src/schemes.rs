@@ -2,7 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
-use stetfs_scheme::{About, InMemory};
+use stetfs_scheme::{About, Beside, InMemory};
 use stetfs_schemes::SCHEMES;
 
 use crate::args::Schemes;
@@ -64,9 +64,11 @@ fn modes(about: &About) -> String {
 }
 
 fn needs(about: &About) -> String {
-    let memory = about
-        .nvm
-        .map(|size| format!("memory beside it ({})", Size(size)));
+    let memory = match about.nvm {
+        Beside::Never => None,
+        Beside::Too(size) => Some(format!("nothing, or memory beside it ({})", Size(size))),
+        Beside::Only(size) => Some(format!("memory beside it ({})", Size(size))),
+    };
     let needs = [
         about
             .needs_journal_area

@@ -194,7 +194,7 @@ fn commit(args: &Args) {
     );
     let home: Arc<RamDev> = Arc::new(volume());
     let scheme = stetfs_schemes::find(&options.scheme).expect("a scheme");
-    let has_nvm = scheme.about.nvm.is_some();
+    let has_nvm = scheme.about.nvm.is_needed();
     let media = Media {
         home: home.clone(),
         nvm: has_nvm.then(|| nvm.clone()),

@@ -268,7 +268,7 @@ impl Args {
     fn options(&self, nvm_size: u64) -> MountOptions {
         let mut options = MountOptions::parse(&self.options).expect("mount options");
         let scheme = stetfs_schemes::find(&options.scheme).expect("a scheme");
-        if scheme.about.nvm.is_some() {
+        if scheme.about.nvm.is_needed() {
             let path = self.file.with_extension("nvm");
             let file = std::fs::File::create(&path).expect("the file");
             file.set_len(nvm_size).expect("its size");

@@ -231,7 +231,7 @@ fn open_nvm(
     may_make: bool,
 ) -> Result<Arc<dyn Pmem>, MediaError> {
     let scheme = stetfs_schemes::find(&options.scheme);
-    let size = scheme.ok().and_then(|scheme| scheme.about.nvm);
+    let size = scheme.ok().and_then(|scheme| scheme.about.nvm.size());
     let made = match size.filter(|_| may_make) {
         Some(size) => make(path, size)?,
         None => None,

@@ -100,7 +100,7 @@ impl Effort {
             fitted.nest_every *= 4;
             fitted.nest_folded = 0;
         }
-        if target.home != Kind::Block || target.scheme.nvm.is_some() {
+        if target.home != Kind::Block || target.has_nvm {
             let (moments, nest_every) = match (workload.is_long(), workload.operations()) {
                 (true, _) => (160, 64),
                 (false, ..=1) => (24, 64),

@@ -8,7 +8,9 @@ use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::Image;
-use stetfs_scheme::{About, DataMode, Ground, InMemory, Registration, SchemeOptions, Trial};
+use stetfs_scheme::{
+    About, Beside, DataMode, Ground, InMemory, Registration, SchemeOptions, Trial,
+};
 use stetfs_schemes::{SCHEMES, find};
 
 use super::flash;
@@ -33,6 +35,8 @@ pub struct Target {
     pub log_blocks: Option<u32>,
     /// What the volume is on.
     pub home: Medium,
+    /// There is memory beside it.
+    pub has_nvm: bool,
 }
 
 /// A log of which a transaction may take enough for what one call of the workloads writes, so that
@@ -46,8 +50,8 @@ const VOLUME_MIB: u64 = 12;
 /// for each of them.
 const ROOM_BLOCKS: u64 = 1024;
 
-/// Bytes of the memory beside a volume, where the scheme has some: so little that it is full after
-/// a few dozen transactions.
+/// Bytes of the memory beside a volume, where the scheme has a part of its log there: so little
+/// that it is full after a few dozen transactions.
 const NVM_BYTES: u64 = 96 << 10;
 
 /// Blocks of the volume's size that this memory has where it is a cache: so few that they are
@@ -96,6 +100,7 @@ impl Target {
             volume,
             log_blocks: Some(SHORT_LOG),
             home: Self::usual_home(scheme),
+            has_nvm: scheme.nvm.is_needed(),
         })
     }
 
@@ -113,7 +118,7 @@ impl Target {
             Ground::Flash => Medium::Nand,
             Ground::Reflink => panic!("{trial}: there is no simulated file system with reflinks"),
         };
-        let target = target.and_then(|target| target.on(home));
+        let target = target.and_then(|target| target.on(home, trial.ground.has_nvm()));
         target.unwrap_or_else(|error| panic!("{trial}: {error:#}"))
     }
 
@@ -126,12 +131,12 @@ impl Target {
         }
     }
 
-    /// The same on that medium.
+    /// The same on that medium, with memory beside it or without.
     ///
     /// # Errors
     /// The scheme cannot be on it.
-    pub fn on(self, home: Medium) -> Result<Self> {
-        let (scheme, medium) = (self.scheme, home.name());
+    pub fn on(self, home: Medium, has_nvm: bool) -> Result<Self> {
+        let (scheme, medium) = (self.scheme, media_name(home, has_nvm));
         for (needs, what, has) in [
             (
                 scheme.in_memory == InMemory::Only,
@@ -144,6 +149,8 @@ impl Target {
                 home != Medium::Pmem,
             ),
             (scheme.needs_remap, "a device that remaps", home.is_flash()),
+            (scheme.nvm.is_needed(), "memory beside it", has_nvm),
+            (scheme.nvm == Beside::Never, "nothing beside it", !has_nvm),
         ] {
             let name = scheme.name;
             ensure!(!needs || has, "scheme {name} needs {what}: {medium}");
@@ -155,7 +162,11 @@ impl Target {
             volume.name,
             volume.block
         );
-        Ok(Self { home, ..self })
+        Ok(Self {
+            home,
+            has_nvm,
+            ..self
+        })
     }
 
     /// The same with the journal that mke2fs made: what the kernel mounts too.
@@ -226,10 +237,12 @@ impl Target {
             kind @ (Medium::Nand | Medium::Nand16k) => flash::part_with(kind, &image)?,
         };
         let mut contents = vec![(self.home, home)];
-        if self.scheme.nvm.is_some() {
-            let bytes = match self.scheme.caches {
-                true => CACHE_BLOCKS * block,
-                false => NVM_BYTES,
+        if self.has_nvm {
+            let bytes = match self.scheme.nvm {
+                _ if self.scheme.caches => CACHE_BLOCKS * block,
+                // It has the whole log instead of the volume.
+                Beside::Too(_) => u64::from(SHORT_LOG) * block,
+                _ => NVM_BYTES,
             };
             contents.push((Medium::Pmem, Image::new(bytes)));
         }
@@ -320,10 +333,21 @@ impl fmt::Display for Target {
         if self.log_blocks != Some(SHORT_LOG) {
             write!(f, ":{}", self.log_blocks.unwrap_or(0))?;
         }
-        if self.home != Self::usual_home(self.scheme) {
-            write!(f, "@{}", self.home.name())?;
+        let usual = (Self::usual_home(self.scheme), self.scheme.nvm.is_needed());
+        if (self.home, self.has_nvm) != usual {
+            write!(f, "@{}", media_name(self.home, self.has_nvm))?;
         }
         Ok(())
+    }
+}
+
+/// Behind the name of the home medium of a volume that has memory beside it.
+const BESIDE: &str = "+nvm";
+
+fn media_name(home: Medium, has_nvm: bool) -> String {
+    match has_nvm {
+        true => format!("{}{BESIDE}", home.name()),
+        false => home.name().to_owned(),
     }
 }
 
@@ -345,7 +369,9 @@ impl std::str::FromStr for Target {
         let (volume, log) = volume.split_once(':').unwrap_or((volume, ""));
         let mut target = Self::new(scheme, Some(mode), Variety::find(volume)?)?;
         if !home.is_empty() {
-            target = target.on(home.parse()?)?;
+            let beside = home.strip_suffix(BESIDE);
+            let has_nvm = beside.is_some() || target.has_nvm;
+            target = target.on(beside.unwrap_or(home).parse()?, has_nvm)?;
         }
         Ok(match log {
             "" => target,

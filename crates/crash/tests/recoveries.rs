@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use stetfs::MountOptions;
 use stetfs_crash::campaign::Campaign;
 use stetfs_crash::damage::{self, Left};
-use stetfs_crash::media::Contents;
+use stetfs_crash::media::{Contents, Kind};
 use stetfs_crash::states::Effort;
 use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
@@ -21,7 +21,7 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
 use stetfs_format::jbd2::JournalIncompat;
 use stetfs_media::{Cause, Class, Image, RamDev, Tag};
-use stetfs_scheme::{About, OpenArgs, Remnant};
+use stetfs_scheme::{About, Beside, OpenArgs, Remnant};
 use stetfs_schemes::{each_example, each_scheme, find, for_use};
 use stetfs_testkit::document;
 use stetfs_testkit::ground::simulated;
@@ -164,9 +164,23 @@ fn mismatched(target: &Target, unmet: &mut Unmet) {
         if let Some((kind, memory)) = memories.first() {
             let mut foreign = Image::new(memory.size());
             foreign.write(100, b"somebody's");
-            let all = memories.iter().map(|(_, memory)| *memory).chain([&foreign]);
+            // The region of the mounted volume in other memory.
+            let (_, in_use) = memories[memories.len() - 2];
+            let mut longer = vec![0; in_use.size() as usize + 4096];
+            let len = longer.len() - 4096;
+            in_use.read(0, &mut longer[..len]);
+            let others = [foreign, Image::from_bytes(&longer)];
+            let all = memories.iter().map(|(_, memory)| *memory).chain(&others);
             let pair = |memory: &Image| Contents::new(vec![home.clone(), (*kind, memory.clone())]);
             pairs = all.map(pair).collect();
+        }
+        // With memory that it had not, and without what it had.
+        if let Beside::Too(bytes) = target.scheme.nvm {
+            let mut other = vec![home.clone()];
+            if memories.is_empty() {
+                other.push((Kind::Pmem, Image::new(bytes)));
+            }
+            pairs.push(Contents::new(other));
         }
         for (pair, way) in pairs
             .iter()

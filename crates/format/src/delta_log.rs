@@ -89,8 +89,6 @@ layout! {
 
 /// Where the geometry lies.
 pub const GEOMETRY_OFFSET: u64 = 128;
-/// Where the word lies that says which transaction is known to be durable ([`committed_word`]).
-pub const COMMITTED_OFFSET: u64 = 640;
 /// Where the blocks in flight begin.
 pub const IN_FLIGHT_OFFSET: u64 = 4096;
 /// Bytes of a descriptor without its tags.
@@ -394,28 +392,6 @@ pub fn is_committed(record: &[u8], end: usize, tags: usize, sequence: Tid, seed:
         as_written[Record::tag_at(n) + T_FLAGS.0] &= !home;
     }
     C_CHECKSUM.get(commit) == crc64(seed, &as_written)
-}
-
-/// The number of a transaction that is durable, with a checksum in the upper half: what is stored
-/// in one piece, after the transaction and with no fence of its own. So a power cut may leave an
-/// older one, and never one that is not there.
-pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
-    let crc = crc32c(seed, &sequence.0.to_le_bytes());
-    u64::from(sequence.0) | u64::from(crc) << 32
-}
-
-/// From that word.
-///
-/// # Errors
-/// [`Corrupt::DeltaJournal`].
-pub fn committed_of(word: u64, seed: u32) -> Result<Tid, Corrupt> {
-    let sequence = Tid(low32(word));
-    match committed_word(sequence, seed) == word {
-        true => Ok(sequence),
-        false => Err(Corrupt::DeltaJournal(
-            "the number of the newest transaction has a wrong checksum",
-        )),
-    }
 }
 
 /// A block on its way home.

@@ -25,7 +25,7 @@ use crate::error::Corrupt;
 use crate::layout::{Bytes, Le16, Le32, Le64, layout};
 use crate::num::Tid;
 use crate::private_log::{LogHeader, Tail};
-use crate::width::{must_fit, u64_as_usize};
+use crate::width::{low32, must_fit, u64_as_usize};
 
 layout! {
     /// Whose a region of memory is.
@@ -72,6 +72,9 @@ layout! {
 /// Where the slots for a region's state lie, each in a cache line of its own.
 pub const STATE_OFFSETS: [u64; 2] = [512, 576];
 
+/// Where the word lies that says which transaction is known to be durable ([`committed_word`]).
+pub const COMMITTED_OFFSET: u64 = 640;
+
 const VERSION: u32 = 2;
 const REGION_MAGIC: [u8; 8] = *b"stetNVM\0";
 const MAKING_MAGIC: [u8; 8] = *b"stetNEW\0";
@@ -110,6 +113,28 @@ impl PairState {
     fn from_word(word: u32) -> Result<Self, Corrupt> {
         let found = Self::ALL.into_iter().find(|state| state.word() == word);
         found.ok_or(Corrupt::NvmPair("a state that is none"))
+    }
+}
+
+/// The number of a transaction that is durable, with a checksum in the upper half, begun with
+/// [`RegionHeader::seed`]: what is stored in one piece, after the transaction and with no fence of
+/// its own. So a power cut may leave an older one, and never one that is not there.
+pub fn committed_word(sequence: Tid, seed: u32) -> u64 {
+    let crc = crc32c(seed, &sequence.0.to_le_bytes());
+    u64::from(sequence.0) | u64::from(crc) << 32
+}
+
+/// From that word.
+///
+/// # Errors
+/// [`Corrupt::NvmPair`].
+pub fn committed_of(word: u64, seed: u32) -> Result<Tid, Corrupt> {
+    let sequence = Tid(low32(word));
+    match committed_word(sequence, seed) == word {
+        true => Ok(sequence),
+        false => Err(Corrupt::NvmPair(
+            "the number of the newest transaction has a wrong checksum",
+        )),
     }
 }
 

@@ -78,6 +78,10 @@ pub const TRANSACTION_SIZE: usize = 64;
 /// Bytes of a chunk's header.
 pub const CHUNK_SIZE: usize = 16;
 
+/// Where the ring begins in a region of memory beside the volume: behind what says whose the region
+/// is ([`crate::nvm_pair`]), at a page. It goes to the region's end, in whole cache lines.
+pub const REGION_RING: u64 = 4096;
+
 /// Where in the log header the word lies that says whether the log is open; it changes by itself,
 /// in one store.
 pub const LOG_STATE_OFFSET: usize = STATE.0;

@@ -23,9 +23,8 @@ pub struct About {
     pub in_memory: InMemory,
     /// The home medium must be able to remap ([`BlockDev::remap`](stetfs_media::BlockDev::remap)).
     pub needs_remap: bool,
-    /// The scheme needs persistent memory beside the home medium. This is the size in bytes of a
-    /// new region; the user may bring one of another size.
-    pub nvm: Option<u64>,
+    /// Whether the scheme has persistent memory beside the home medium.
+    pub nvm: Beside,
     /// That memory is a cache of the blocks that were read or committed.
     pub caches: bool,
     /// Whether its log is JBD2's.
@@ -52,6 +51,34 @@ pub enum InMemory {
     Too,
     /// It works in memory only.
     Only,
+}
+
+/// Whether a scheme has persistent memory beside the home medium. Where it has, this is the size in
+/// bytes of a new region; the user may bring one of another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Beside {
+    /// It has no use for it.
+    Never,
+    /// It works with it and without.
+    Too(u64),
+    /// It works with it only.
+    Only(u64),
+}
+
+impl Beside {
+    /// The size of a new region in bytes; `None`: the scheme has no use for one.
+    pub const fn size(self) -> Option<u64> {
+        match self {
+            Self::Never => None,
+            Self::Too(size) | Self::Only(size) => Some(size),
+        }
+    }
+
+    /// The scheme works with it only.
+    pub const fn is_needed(self) -> bool {
+        matches!(self, Self::Only(_))
+    }
 }
 
 /// Whether a scheme's log is JBD2's: then the kernel and e2fsck replay it, and it replays theirs.

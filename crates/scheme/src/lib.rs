@@ -41,7 +41,7 @@ mod scheme;
 mod terms;
 mod trial;
 
-pub use about::{About, DataMode, InMemory, Jbd2Log, OptionAbout, SchemeOptions};
+pub use about::{About, Beside, DataMode, InMemory, Jbd2Log, OptionAbout, SchemeOptions};
 pub use block::{DirtyBlock, LoggedBlock, Snapshot};
 pub use cache::{Cache, CacheStats, Spot};
 pub use error::{Result, SchemeError};

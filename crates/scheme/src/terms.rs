@@ -31,6 +31,12 @@ pub struct Terms {
     pub keeps: bool,
 }
 
+impl Terms {
+    /// The most blocks that one operation of the file system must be able to log: a log that is too
+    /// short for transactions of so many is refused when it is opened.
+    pub const LEAST_TRANSACTION: u32 = 96;
+}
+
 /// Whether blocks of data that have a home are relocated, and how far that may break files up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relocates {

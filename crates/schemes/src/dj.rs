@@ -66,9 +66,9 @@ use crate::parts::owner::{self, Claim, Pair};
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock,
-    Mark, OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme,
-    SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Backlog, Beside, DataMode, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log,
+    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates,
+    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -121,7 +121,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: Some(16 << 20),
+    nvm: Beside::Only(16 << 20),
     caches: false,
     jbd2: Jbd2Log::Never,
     atomic: true,

@@ -48,9 +48,9 @@ use crate::parts::area::JournalArea;
 use crate::parts::home::{BusyHomes, Write, write_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
-    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Registration, Relocates, Result,
-    Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Backlog, Beside, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory,
+    Jbd2Log, LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Registration, Relocates,
+    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -116,7 +116,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: None,
+    nvm: Beside::Never,
     caches: false,
     jbd2: Jbd2Log::Always,
     atomic: true,

@@ -52,8 +52,8 @@ use super::jbd2::{self, Copied, Homeward, Place};
 use crate::parts::area::JournalArea;
 use stetfs_planted::Bug;
 use stetfs_scheme::{
-    About, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result, SchemeError,
-    Terms, Trial, remnants,
+    About, Beside, DataMode, Ground, OpenArgs, OptionAbout, Parts, Registration, Result,
+    SchemeError, Terms, Trial, remnants,
 };
 
 remnants! {
@@ -98,7 +98,7 @@ pub(crate) static ABOUT: About = About {
     source: "Lim, Choi, Park, HPCC 2007",
     modes: &[DataMode::Journal, DataMode::Ordered],
     needs_remap: true,
-    nvm: None,
+    nvm: Beside::Never,
     cost: "commit of n blocks: n + 2 blocks, 2 flushes; checkpoint: a list of pairs, the journal \
         superblock",
     recovery: &[jbd2::LEFT, LEFT],

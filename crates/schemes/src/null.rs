@@ -14,7 +14,7 @@ use stetfs_media::{BlockDev, Cause};
 
 use crate::parts::home::{Write, write_home};
 use stetfs_scheme::{
-    About, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, Mark, OpenArgs, Parts,
+    About, Beside, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, Mark, OpenArgs, Parts,
     RecoveryReport, Registration, Relocates, Result, Scheme, Snapshot, Terms, Trial, Wants,
     remnants,
 };
@@ -40,7 +40,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: false,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: None,
+    nvm: Beside::Never,
     caches: false,
     jbd2: Jbd2Log::Never,
     atomic: false,

@@ -61,7 +61,7 @@ pub fn find(name: &str) -> Result<&'static Registration> {
 mod tests {
     use std::collections::HashSet;
 
-    use stetfs_scheme::{About, Ground, InMemory, Trial};
+    use stetfs_scheme::{About, Beside, Ground, InMemory, Trial};
 
     use super::*;
 
@@ -89,7 +89,11 @@ mod tests {
                 InMemory::Too => {}
             }
             assert!(remaps || !about.needs_remap, "{trial}");
-            assert_eq!(about.nvm.is_some(), trial.ground.has_nvm(), "{trial}");
+            match about.nvm {
+                Beside::Never => assert!(!trial.ground.has_nvm(), "{trial}"),
+                Beside::Only(_) => assert!(trial.ground.has_nvm(), "{trial}"),
+                Beside::Too(_) => {}
+            }
             assert_eq!(about.caches, trial.ground == Ground::NvmCache, "{trial}");
         }
     }

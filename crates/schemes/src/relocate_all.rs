@@ -10,8 +10,8 @@ use stetfs_format::BlockNo;
 
 use crate::jbd2;
 use stetfs_scheme::{
-    About, Backlog, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
-    OpenArgs, Parts, Placement, Registration, Relocates, Result, Scheme, Snapshot, Trial,
+    About, Backlog, Beside, DataMode, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory,
+    Jbd2Log, OpenArgs, Parts, Placement, Registration, Relocates, Result, Scheme, Snapshot, Trial,
 };
 
 /// Its row in the registry.
@@ -36,7 +36,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: None,
+    nvm: Beside::Never,
     caches: false,
     jbd2: Jbd2Log::Always,
     atomic: true,

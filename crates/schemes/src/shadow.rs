@@ -36,7 +36,7 @@ use crate::parts::home::{Write, write_home};
 use crate::parts::index::{Index, Indexed};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock, Mark,
+    About, Backlog, Beside, DataPromise, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock, Mark,
     OpenArgs, OptionAbout, Parts, RecoveryReport, Registration, Relocates, Result, Scheme,
     SchemeError, Snapshot, Terms, Trial, Wants, remnants,
 };
@@ -79,7 +79,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: None,
+    nvm: Beside::Never,
     caches: false,
     jbd2: Jbd2Log::Never,
     atomic: true,

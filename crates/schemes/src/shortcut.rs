@@ -58,11 +58,12 @@ use crate::parts::index::{Index, Indexed};
 use crate::parts::look::changes_less;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use crate::parts::record::{Place, Record};
+use crate::parts::replay;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log, LoggedBlock,
-    Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Relocates, Result, Scheme,
-    SchemeError, Snapshot, Terms, Trial, Wants,
+    About, Backlog, Beside, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
+    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Relocates,
+    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -104,13 +105,13 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Only,
     needs_remap: false,
-    nvm: None,
+    nvm: Beside::Never,
     caches: false,
     jbd2: Jbd2Log::Never,
     atomic: true,
     cost: "commit: the changed bytes and 64 more, whole blocks once, 1 fence; checkpoint: the \
         changed bytes again",
-    recovery: &[byte_log::LEFT, recovery::LEFT],
+    recovery: &[byte_log::LEFT, recovery::LEFT, replay::LEFT],
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
 };
 

@@ -27,6 +27,8 @@
 //!
 //! Recovery: see [`recovery`].
 
+mod log;
+mod reader;
 mod recovery;
 mod rule;
 mod versions;
@@ -36,23 +38,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use stetfs_format::private_log::{COMMIT, ChunkKind, Tail};
-use stetfs_format::width::{u64_as_usize, usize_as_u64};
+use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
 use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty};
 
-use self::rule::{ACTION, Action, MEDIUM, Rule};
+use self::log::Log;
+use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
 use self::versions::{Due, Version};
 use crate::jbd2::{self, Copied, Placing};
-use crate::parts::byte_log::{self, ByteLog, Start};
+use crate::parts::byte_log::{self, Start};
 use crate::parts::home::{BusyHomes, Piece, write_pieces};
 use crate::parts::index::{Index, Indexed};
 use crate::parts::look::changes_less;
+use crate::parts::owner;
 use crate::parts::record::{Place, Record};
+use crate::parts::replay;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, ActionCount, Backlog, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
-    LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration, Result,
-    Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
+    About, ActionCount, Backlog, Beside, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory,
+    Jbd2Log, LoggedBlock, Mark, OpenArgs, OptionAbout, Parts, Placement, Ranges, Registration,
+    Result, Scheme, SchemeError, Snapshot, Terms, Trial, Wants,
 };
 use stetfs_sync::Mutex;
 
@@ -84,6 +89,12 @@ pub(crate) const ROW: Registration = Registration {
             Bug::MissingCheckpointFlush,
             Bug::LateTail,
         ]),
+        Trial::new("stet-nvram", "", Ground::Nvram).planted(&[
+            Bug::MissingBodyFlush,
+            Bug::MissingRecordFlush,
+            Bug::MissingCheckpointFlush,
+            Bug::ForgottenRevoke,
+        ]),
         // Checkpoints all the time.
         Trial::new("stet-fill", "fill=1", Ground::Block).planted(&[
             Bug::EarlyForget,
@@ -101,13 +112,20 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Too,
     needs_remap: false,
-    nvm: None,
+    nvm: Beside::Too(16 << 20),
     caches: false,
     jbd2: Jbd2Log::With(&LOG, "jbd2"),
     atomic: true,
     cost: "commit: the changed bytes and some 200 more, in sectors, whole blocks once, 1 flush; \
         checkpoint: the changed sectors",
-    recovery: &[byte_log::LEFT, recovery::LEFT, byte_log::MOVED],
+    recovery: &[
+        byte_log::LEFT,
+        reader::LEFT,
+        replay::LEFT,
+        byte_log::MOVED,
+        owner::LEFT,
+        log::ELSEWHERE,
+    ],
     options: &[&LOG, &ACTION, &MEDIUM, &FILL],
 };
 
@@ -127,7 +145,8 @@ static FILL: OptionAbout = OptionAbout {
 };
 
 struct Stet {
-    log: ByteLog<Arc<dyn BlockDev>>,
+    dev: Arc<dyn BlockDev>,
+    log: Log,
     uuid: [u8; 16],
     epoch: u64,
     rule: Rule,
@@ -149,6 +168,10 @@ struct Stet {
     checkpointing: Mutex<()>,
     busy_homes: BusyHomes,
 }
+
+/// What the new blocks of a transaction may take of a log in memory beside the volume: more wait
+/// for the device, and the log lasts for what came before them.
+const SHARE: u64 = 16;
 
 /// What is placed where the log is JBD2's, which logs blocks whole: bitmaps, descriptors and
 /// mapping of a run that is switched, and they go home too.
@@ -203,43 +226,43 @@ impl Span {
 
 pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
+    // Whatever they say, they must say it rightly before something is written.
+    let wish = Wish::of(&ABOUT, &args.options)?;
+    let fill = args.options.percent(&ABOUT, &FILL)?;
     match args.options.value(&LOG) {
         "private" => {}
         "jbd2" => {
-            // Whatever these say, they must say it rightly.
-            Rule::of(&ABOUT, &args.options, args.block_size, 1)?;
-            args.options.percent(&ABOUT, &FILL)?;
+            let has_none = |what| Err(SchemeError::Unusable(format!("log=jbd2 {what}")));
             if args.writable && args.dev.pmem().is_some() {
-                return Err(SchemeError::Unusable(
-                    "log=jbd2 needs a device that keeps sectors whole: mount without dax"
-                        .to_owned(),
-                ));
+                return has_none("needs a device that keeps sectors whole: mount without dax");
+            }
+            if args.nvm.is_some() {
+                return has_none("has its log in the volume: mount without nvm=FILE");
             }
             return jbd2::open_as(&ABOUT, args, Box::new(Copied), Some(Box::new(LongRuns)));
         }
         _ => return Err(args.options.wrong(&ABOUT, &LOG)),
     }
-    if args.log.is_empty() {
-        return Err(SchemeError::Unusable(
-            "the volume has no journal; make one with `tune2fs -j`, or mount with scheme=null"
-                .to_owned(),
-        ));
-    }
-    let fill = args.options.percent(&ABOUT, &FILL)?;
-    let mut log = ByteLog::new(args.dev.clone(), args.block_size, &args.log)?;
-    // Whatever these say, they must say it rightly before something is written.
-    Rule::of(&ABOUT, &args.options, args.block_size, 1)?;
-    let (left, report) = recovery::recover(&ABOUT, &mut log, &args)?;
-    let unit = u64_as_usize(log.ring.unit);
-    let rule = Rule::of(&ABOUT, &args.options, args.block_size, unit)?;
+    let (log, left, report) = recovery::recover(&ABOUT, &args)?;
+    let (capacity, unit) = (log.ring().capacity, u64_as_usize(log.ring().unit));
+    let bed = Bed {
+        block_size: args.block_size,
+        log: unit,
+        home: match log.is_beside() {
+            // A log in the volume may have longer units than the device has now.
+            false => unit,
+            true => u32_as_usize(args.dev.sector_size()),
+        },
+        beside: log.is_beside().then_some(u64_as_usize(capacity / SHARE)),
+    };
+    let rule = Rule::new(wish, bed);
     let Start {
         epoch, sequence, ..
     } = left.start;
-    let block = Record::bound(1, 1, args.block_size);
     let terms = Terms {
         promise: DataPromise::Atomic,
         mark: Mark::PrivateLog,
-        max_transaction: u32::try_from(log.ring.capacity / 4 / block).unwrap_or(u32::MAX),
+        max_transaction: log.max_transaction(args.block_size),
         logs_data: true,
         wants: Wants {
             base: false,
@@ -256,7 +279,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         rule,
         block_size: args.block_size,
         zeros: Block::zeroed(args.block_size).into(),
-        most_used: log.ring.capacity * fill / 100,
+        most_used: capacity * fill / 100,
         most_held: (args.memory / args.block_size).max(16),
         used: AtomicU64::new(left.start.at - left.tail),
         span: Mutex::new(Span {
@@ -270,6 +293,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         forced: AtomicU64::new(0),
         checkpointing: Mutex::new(()),
         busy_homes: BusyHomes::default(),
+        dev: args.dev,
         log,
     };
     Ok((Box::new(stet), terms, report))
@@ -290,7 +314,7 @@ impl Scheme for Stet {
         if self.index.holds_any(home, 1) {
             return Ok(true);
         }
-        let Some(pmem) = self.dev().pmem() else {
+        let Some(pmem) = self.dev.pmem() else {
             return Ok(false);
         };
         // A delta is written twice, a whole block once.
@@ -336,7 +360,7 @@ impl Scheme for Stet {
 
     fn close(&self) -> Result<()> {
         self.bring_home(Until::End)?;
-        self.log.write_log_state(true)
+        self.log.close()
     }
 }
 
@@ -359,10 +383,6 @@ struct Change<'a> {
 }
 
 impl Stet {
-    fn dev(&self) -> &dyn BlockDev {
-        &*self.log.ring.medium
-    }
-
     /// Where a block is on the device.
     fn offset(&self, block: BlockNo) -> u64 {
         block.0 * usize_as_u64(self.block_size)
@@ -372,11 +392,13 @@ impl Stet {
         let mut in_place: Vec<&LoggedBlock> = Vec::with_capacity(txn.data.len());
         let mut stays: Vec<&LoggedBlock> = Vec::new();
         let mut revoked = Vec::new();
+        let is_new = |block: &&LoggedBlock| block.fresh || block.relocated;
+        let logs_new = self.rule.logs_new(txn.data.iter().filter(is_new).count());
         {
             let index = self.index.read();
             for block in &txn.data {
-                let is_new = block.fresh || block.relocated;
-                if !is_new || index.contains_key(&block.home) {
+                let is_in_place = block.relocated || block.fresh && !logs_new;
+                if !is_in_place || index.contains_key(&block.home) {
                     stays.push(block);
                     continue;
                 }
@@ -410,7 +432,7 @@ impl Stet {
         if record.is_empty() {
             return Ok(());
         }
-        let len = record.len(self.log.ring.unit);
+        let len = record.len(self.log.ring().unit);
         self.make_room(len)?;
         self.write(record, &in_place, txn.time)?;
         self.note(len, changes, &txn.revoked);
@@ -424,7 +446,11 @@ impl Stet {
         stays: impl IntoIterator<Item = &'a LoggedBlock>,
         changes: &mut Vec<Change<'a>>,
     ) {
-        let middle = self.span.lock().middle();
+        let (middle, fills) = {
+            let span = self.span.lock();
+            // A checkpoint is far away in the first half of what brings one.
+            (span.middle(), span.head - span.tail > self.most_used / 2)
+        };
         let index = self.index.read();
         for block in stays {
             let (home, class, content) = (block.home, block.class, &block.content);
@@ -453,9 +479,7 @@ impl Stet {
                 all.add_all(&block.ranges);
                 all
             });
-            // What is carried saves the sectors that would go home.
-            let unit = u64_as_usize(self.log.ring.unit);
-            let all = all.filter(|all| all.bytes() <= block.ranges.bytes() + unit / 2);
+            let all = all.filter(|all| self.rule.carries(&block.ranges, all, fills));
             let carried = all.is_some();
             let ranges = match is_planted(Bug::LostCarry) {
                 false => all.as_ref().unwrap_or(&block.ranges),
@@ -490,21 +514,21 @@ impl Stet {
             let span = self.span.lock();
             (span.head, span.sequence)
         };
-        let ring = &self.log.ring;
+        let ring = self.log.ring();
         let place = Place {
             at,
             sequence,
             epoch: self.epoch,
             seed: ring.seed(&self.uuid, self.epoch, at, sequence),
             unit: ring.unit,
-            masked: self.block_size,
+            masked: self.log.masked(self.block_size),
         };
         let record = record.seal(&place, COMMIT, time);
-        let mut body = Dirty::on(self.dev());
+        let mut body = Dirty::on(&*self.dev);
         let data = in_place.iter().copied();
         if is_planted(Bug::LatePayload) {
-            ring.write_covering_commit(body, at, record)?;
-            let mut late = Dirty::on(self.dev());
+            self.log.write(body, at, record, sequence)?;
+            let mut late = Dirty::on(&*self.dev);
             return self.busy_homes.write_data(&mut late, self.block_size, data);
         }
         self.busy_homes
@@ -512,7 +536,7 @@ impl Stet {
         if is_planted(Bug::MissingRecordFlush) {
             return ring.write_unvouched(at, record);
         }
-        ring.write_covering_commit(body, at, record)
+        self.log.write(body, at, record, sequence)
     }
 
     /// A transaction is durable: it is the newest, what it freed is gone.
@@ -546,7 +570,7 @@ impl Stet {
     }
 
     fn make_room(&self, needed: u64) -> Result<()> {
-        let capacity = self.log.ring.capacity;
+        let capacity = self.log.ring().capacity;
         let lacks_room = |&until: &Until| {
             let span = self.span.lock();
             let is_full = span.head + needed - span.tail > capacity;
@@ -598,7 +622,7 @@ impl Stet {
             return Ok(());
         }
         let tail = Tail {
-            line: self.log.ring.line(at),
+            line: self.log.ring().line(at),
             sequence: tid,
         };
         if !is_planted(Bug::LateTail) {
@@ -629,23 +653,23 @@ impl Stet {
                 });
             }
         }
-        write_pieces(self.dev(), Cause::Checkpoint, pieces)?;
+        write_pieces(&*self.dev, Cause::Checkpoint, pieces)?;
         if is_planted(Bug::MissingCheckpointFlush) {
             return Ok(());
         }
-        Ok(self.dev().flush(Cause::Checkpoint)?)
+        self.log.make_durable(&*self.dev)
     }
 
     /// The sectors in which these bytes are; what is between two of them belongs to one request if
     /// it is less than a request costs, which in memory is nothing.
     fn spans(&self, bytes: &Ranges) -> Ranges {
-        let request = match self.dev().pmem() {
+        let request = match self.dev.pmem() {
             Some(_) => 0,
             None => 1024,
         };
         let mut joined = Ranges::new();
         let mut end = None;
-        for range in bytes.widened(u64_as_usize(self.log.ring.unit)).iter() {
+        for range in bytes.widened(self.rule.home_unit()).iter() {
             let start = match end {
                 Some(end) if range.start - end <= request => end,
                 _ => range.start,

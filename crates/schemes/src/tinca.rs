@@ -43,8 +43,8 @@ use super::nvm::{self, CacheRegion, Changed, KEEP_CACHE, NvmCache, Pinned, Place
 use crate::parts::owner;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, Parts, Registration, Result, Snapshot,
-    Trial, remnants,
+    About, Beside, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, Parts, Registration, Result,
+    Snapshot, Trial, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -91,7 +91,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: Some(1 << 30),
+    nvm: Beside::Only(1 << 30),
     caches: true,
     jbd2: Jbd2Log::Never,
     atomic: true,

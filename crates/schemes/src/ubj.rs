@@ -61,8 +61,8 @@ use crate::parts::owner;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
-    About, Backlog, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, OptionAbout, Parts,
-    Registration, Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
+    About, Backlog, Beside, Goal, Ground, InMemory, Jbd2Log, LoggedBlock, OpenArgs, OptionAbout,
+    Parts, Registration, Result, Snapshot, Spot, Terms, Trial, Wants, remnants,
 };
 use stetfs_sync::Mutex;
 
@@ -120,7 +120,7 @@ pub(crate) static ABOUT: About = About {
     needs_journal_area: true,
     in_memory: InMemory::Never,
     needs_remap: false,
-    nvm: Some(1 << 30),
+    nvm: Beside::Only(1 << 30),
     caches: true,
     jbd2: Jbd2Log::Never,
     atomic: true,

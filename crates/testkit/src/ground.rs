@@ -15,8 +15,9 @@ use stetfs_scheme::{Ground, Registration, Trial};
 
 use crate::image::copy_to;
 
-/// The memory beside a volume, where that is for the log: so little that it is full all the time.
-const NVRAM_BYTES: u64 = 512 << 10;
+/// Blocks of the volume's size that the memory beside it has, where that is for the log: so few
+/// that it is full all the time.
+const NVRAM_BLOCKS: u64 = 512;
 
 /// Blocks of a cache: so few that they are evicted.
 const CACHE_BLOCKS: u64 = 512;
@@ -58,7 +59,7 @@ impl InMemory {
     /// There is no room; the ground cannot be had in memory.
     pub fn new(ground: Ground, content: &[u8], block: u32) -> Result<Self> {
         let nvm = match ground {
-            Ground::Nvram => Some(NVRAM_BYTES),
+            Ground::Nvram => Some(NVRAM_BLOCKS * u64::from(block)),
             Ground::NvmCache => Some(CACHE_BLOCKS * u64::from(block)),
             _ => None,
         };

@@ -39,7 +39,8 @@ pub(crate) struct Crash {
     /// The medium of the volume: block, a device with sectors of 512 bytes and a volatile cache;
     /// pmem, memory with words of 8 bytes behind a processor's cache; nand, flash with a
     /// translation layer; nand16k, the same with pages of 16 KiB in units of 4 KiB, for volumes
-    /// with blocks of 4 KiB (default: the medium that the scheme is for)
+    /// with blocks of 4 KiB; block+nvm, a device with memory beside it (default: the medium that
+    /// the scheme is for)
     #[arg(long, value_name = "MEDIUM")]
     pub(crate) media: Option<String>,
     /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the

@@ -85,7 +85,7 @@ fn what_is_lost_is_given_up_at_the_users_wish_only() {
     let with_memory = stetfs_schemes::SCHEMES
         .iter()
         .map(|scheme| scheme.about)
-        .filter(|about| about.nvm.is_some());
+        .filter(|about| about.nvm.is_needed());
     let mut schemes = 0;
     for about in with_memory {
         schemes += 1;

@@ -290,7 +290,7 @@ fn memory_is_made_of_nothing_that_somebody_may_want() {
     let other = elsewhere.volume(&[]);
     let beside = stetfs_schemes::SCHEMES.iter().map(|scheme| scheme.about);
     for scheme in beside
-        .filter(|about| about.nvm.is_some())
+        .filter(|about| about.nvm.is_needed())
         .map(|about| about.name)
     {
         let options = format!("scheme={scheme},durability=process,nvm={file}");

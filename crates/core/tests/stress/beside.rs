@@ -7,7 +7,8 @@ use std::time::Instant;
 use stetfs::{Fs, Media, MountOptions};
 use stetfs_media::sim::{Keep, Rig, SimDev, SimPmemOptions};
 use stetfs_media::{Image, Pmem, SimPmem};
-use stetfs_scheme::Ground;
+use stetfs_scheme::{Beside, Ground};
+use stetfs_schemes::find;
 
 use crate::volume::{Random, clean, image, unmount};
 use crate::worker::{Rules, Worker};
@@ -17,12 +18,16 @@ use crate::{THREADS, options, quiet, run, setting, time, trials};
 /// volume that an unmount empties, and the KiB of that.
 fn kinds() -> impl Iterator<Item = (&'static str, u64, String, u64)> {
     let beside = trials(Ground::has_nvm).filter(|(_, trial, _)| !trial.keeps_cache());
-    beside.map(|((kind, block, mib), trial, scheme)| {
-        let blocks = match trial.ground {
-            Ground::NvmCache => 1024,
+    beside.map(|((kind, block, mib), trial, options)| {
+        let scheme = MountOptions::parse(&options).map(|options| options.scheme);
+        let scheme = find(&scheme.expect("mount options")).expect("a scheme");
+        let blocks = match (trial.ground, scheme.about.nvm) {
+            (Ground::NvmCache, _) => 1024,
+            // The whole log is there.
+            (_, Beside::Too(_)) => 512,
             _ => 96,
         };
-        (kind, mib, scheme, blocks * (block >> 10))
+        (kind, mib, options, blocks * block / 1024)
     })
 }
 

@@ -509,7 +509,8 @@ fn mount(ground: &Ground, system: System, memory_mib: u64) -> Result<Mounted> {
 }
 
 fn open(ground: &Ground, system: System, options: &MountOptions) -> Result<Media> {
-    let has_nvm = stetfs_schemes::find(&options.scheme)?.about.nvm.is_some();
+    let has_nvm =
+        stetfs_schemes::find(&options.scheme)?.about.nvm.is_needed() || options.nvm.is_some();
     let home: Arc<dyn BlockDev> = match (ground, system.access) {
         (Ground::Sim(pmem), Access::Bytes) => Arc::new(PmemDev::new(pmem.clone())),
         (Ground::Sim(pmem), Access::Blocks) => Arc::new(BlockLayer::new(pmem.clone())),

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use stetfs_format::Tid;
 use stetfs_format::delta_log::{
-    COMMITTED_OFFSET, DELTA_HEADER, DESCRIPTOR_SIZE, Record, Tag as BlockTag, TagFlags,
-    descriptor_tags,
+    DELTA_HEADER, DESCRIPTOR_SIZE, Record, Tag as BlockTag, TagFlags, descriptor_tags,
 };
+use stetfs_format::nvm_pair::COMMITTED_OFFSET;
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Cause, Class, MediaError, Pmem, PmemLayer, Tag};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use stetfs_format::Tid;
 use stetfs_format::delta_log::{
-    COMMITTED_OFFSET, GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry,
-    TagFlags, committed_of, committed_word, decode_in_flight, encode_in_flight, in_flight_of,
-    in_flight_table, in_flight_word,
+    GEOMETRY_OFFSET, HOME_BITS, IN_FLIGHT_OFFSET, InFlightEntry, RegionGeometry, TagFlags,
+    decode_in_flight, encode_in_flight, in_flight_of, in_flight_table, in_flight_word,
 };
 use stetfs_format::nvm_pair::RegionHeader;
 use stetfs_format::private_log::Tail;
@@ -16,11 +15,10 @@ use stetfs_format::width::{must_fit_u32, u16_as_u32, u32_as_u64, u32_as_usize};
 use stetfs_media::pmem::LINE;
 use stetfs_media::{Cause, Class, Pmem, Tag};
 
-use crate::parts::owner::LOST;
+use crate::parts::owner::{self, LOST};
 use crate::parts::ring::Ring;
 use stetfs_scheme::{Result, SchemeError};
 
-const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
 const CONTROL: Tag = Tag::new(Class::Journal, Cause::Control);
 const RECOVERY: Tag = Tag::new(Class::Journal, Cause::Recovery);
 const IN_FLIGHT: Tag = Tag::new(Class::Journal, Cause::Checkpoint);
@@ -117,18 +115,14 @@ impl DeltaRegion {
         self.ring.seed(&self.uuid, self.epoch, at, sequence)
     }
 
-    /// Notes that a transaction is durable, so that if it is found damaged it is not taken for one
-    /// in flight. Durable some time, at the latest with the next fence.
+    /// Notes that a transaction is durable: see [`owner::note_committed`].
     pub(super) fn note_committed(&self, sequence: Tid) -> Result<()> {
-        let word = committed_word(sequence, self.word_seed);
-        let word = word.to_le_bytes();
-        Ok(self.ring.medium.store_nt(COMMITTED_OFFSET, &word, LOG)?)
+        owner::note_committed(&*self.ring.medium, self.word_seed, sequence)
     }
 
     /// A transaction that was durable, the newest or an earlier one.
     pub(super) fn committed(&self) -> Result<Tid> {
-        let word = self.ring.medium.load_u64(COMMITTED_OFFSET, RECOVERY)?;
-        Ok(committed_of(word, self.word_seed)?)
+        owner::committed(&*self.ring.medium, self.word_seed)
     }
 
     /// Notes in tags that home has their versions; durable when it returns.

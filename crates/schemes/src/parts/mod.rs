@@ -8,5 +8,6 @@ pub(crate) mod look;
 pub(crate) mod owner;
 pub(crate) mod period;
 pub(crate) mod record;
+pub(crate) mod replay;
 pub(crate) mod ring;
 pub(crate) mod scan;

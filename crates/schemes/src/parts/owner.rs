@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stetfs_format::nvm_pair::{
-    MAKING_WORD, Mismatch, PairState, REGION_WORD, RegionHeader, RegionState, STATE_OFFSETS,
-    VolumeRecord,
+    COMMITTED_OFFSET, MAKING_WORD, Mismatch, PairState, REGION_WORD, RegionHeader, RegionState,
+    STATE_OFFSETS, VolumeRecord, committed_of, committed_word,
 };
 use stetfs_format::private_log::{LogHeader, Tail};
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
@@ -55,6 +55,8 @@ remnants! {
         => "error", "the newest content is in another region";
     DAMAGED "a marked volume, and a damaged region"
         => "error", "what is in it cannot be told";
+    RESIZED "a marked volume, and its region in memory of another size"
+        => "error", "its log goes around elsewhere";
     OLDER_VOLUME "a marked volume, and its region, which is of a later time"
         => "error", "the volume is an older copy: what was brought home since is missing in it";
     OLDER_REGION "a marked volume, and its region, which is of an earlier time"
@@ -72,7 +74,7 @@ pub(crate) const LOST: &str =
     "what was committed last is in another region, without which the volume cannot be used";
 
 /// The log block that has the volume's record.
-const RECORD_BLOCK: u32 = 1;
+pub(crate) const RECORD_BLOCK: u32 = 1;
 
 /// A region that may be used by this volume.
 pub(crate) enum Claim {
@@ -157,6 +159,14 @@ pub(crate) fn claim(
         LOST_REGION.met();
         return unusable(format!(
             "{shown} is a region that the volume had at another time; {LOST}"
+        ));
+    }
+    if needed.size != pmem.size() {
+        RESIZED.met();
+        return unusable(format!(
+            "{shown} has {} bytes, and the region in it {}; {LOST}",
+            pmem.size(),
+            needed.size
         ));
     }
     let newest = match state.state {
@@ -312,6 +322,20 @@ fn is_zero(pmem: &dyn Pmem) -> Result<bool> {
         at = pmem.next_data(at + usize_as_u64(raw.len()));
     }
     Ok(true)
+}
+
+/// Notes in a region that a transaction is durable, so that if it is found damaged it is not taken
+/// for one in flight. Durable some time, at the latest with the next fence. `seed` is its header's.
+pub(crate) fn note_committed(pmem: &dyn Pmem, seed: u32, sequence: Tid) -> Result<()> {
+    let word = committed_word(sequence, seed).to_le_bytes();
+    let tag = Tag::new(Class::Journal, Cause::Log);
+    Ok(pmem.store_nt(COMMITTED_OFFSET, &word, tag)?)
+}
+
+/// A transaction that was durable, the newest or an earlier one.
+pub(crate) fn committed(pmem: &dyn Pmem, seed: u32) -> Result<Tid> {
+    let word = pmem.load_u64(COMMITTED_OFFSET, RECOVERY)?;
+    Ok(committed_of(word, seed)?)
 }
 
 /// Another number than any epoch before, when nothing is known of those.

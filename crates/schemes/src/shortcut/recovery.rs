@@ -1,26 +1,21 @@
 //! What a crash left in the log, and what is done with it: [`LEFT`].
 //!
-//! That an *earlier* transaction names a block written in place that has another content means
-//! nothing: it was durable once, and the block was freed and has a new owner since.
-//!
 //! All bytes go home, fence, then the tail is moved behind them, in one store. A second crash
 //! before that finds the same log and does the same again. The next transaction skips one number,
 //! so that remains of an incomplete one can never be taken for it.
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use stetfs_format::checksum::crc64;
+use stetfs_format::Tid;
 use stetfs_format::private_log::{
     CHECKPOINT, COMMIT, TRANSACTION_SIZE, Tail, Transaction, state_of,
 };
 use stetfs_format::width::{u64_as_usize, usize_as_u64};
-use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::pmem::LINE;
-use stetfs_media::{Block, Cause, Class, Pmem, Tag};
+use stetfs_media::{Cause, Class, Pmem, Tag};
 
 use crate::parts::byte_log::{ByteLog, Claim, Start};
-use crate::parts::record::{Change, changes};
+use crate::parts::replay::{ByteTransaction, drop_unplaced, replay};
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{About, OpenArgs, RecoveryReport, Result, SchemeError, remnants};
@@ -35,16 +30,6 @@ remnants! {
     DAMAGED "one that is not, and an intact one behind it"
         => "error, nothing is written",
         "one is begun when the one before is durable, so this one was damaged later";
-    NOT_IN_PLACE "the last one names a block written in place that has not the content"
-        => "the log ends before it",
-        "it was in flight; the block is free in the state before it";
-    FREED "bytes of a block that the same or a later transaction freed"
-        => "they are not written", "its new owner's content may be home already";
-    BYTES "other bytes"
-        => "they are written home, in the order of the log",
-        "whatever of them a checkpoint has written, they end as the newest";
-    BAD_HOME "a chunk of a block outside the volume or inside the journal"
-        => "error", "no file system wrote that";
 }
 
 const ENDS: Ends = Ends {
@@ -53,14 +38,6 @@ const ENDS: Ends = Ends {
     in_flight: &IN_FLIGHT,
     damaged: &DAMAGED,
 };
-
-/// A transaction in the log.
-struct ByteTransaction {
-    at: u64,
-    record: Vec<u8>,
-    chunks: u32,
-    sequence: Tid,
-}
 
 pub(super) fn recover(
     about: &'static About,
@@ -72,13 +49,13 @@ pub(super) fn recover(
         Claim::Empty(start) => start,
         Claim::Left(left) => {
             report.was_needed = true;
-            replay(byte_log, args, &left, &mut report)?
+            bring_home(byte_log, args, &left, &mut report)?
         }
     };
     Ok((start, report))
 }
 
-fn replay(
+fn bring_home(
     byte_log: &ByteLog<Arc<dyn Pmem>>,
     args: &OpenArgs,
     left: &Start,
@@ -103,18 +80,8 @@ fn replay(
             None => Ok(false),
         },
     )?;
-    if let Some(last) = found.last()
-        && !reader.is_in_place(last)?
-    {
-        NOT_IN_PLACE.met();
-        at = last.at;
-        found.pop();
-    }
+    at = drop_unplaced(args, &mut found)?.unwrap_or(at);
     let next = found.last().map_or(left.sequence, |t| t.sequence.next());
-    if let (Some(first), Some(last)) = (found.first(), found.last()) {
-        report.sequences = Some((first.sequence.0, last.sequence.0));
-        report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
-    }
     apply(byte_log, args, &found, report)?;
     let start = Start {
         epoch: left.epoch,
@@ -180,42 +147,6 @@ impl Reader<'_> {
         };
         Ok(Seen::Intact(found, next))
     }
-
-    /// Whether each block that the transaction says was written in place is there.
-    fn is_in_place(&self, found: &ByteTransaction) -> Result<bool> {
-        if is_planted(Bug::UncheckedReplay) || is_planted(Bug::EarlySwitch) {
-            return Ok(true);
-        }
-        let size = self.args.block_size;
-        let mut content = Block::zeroed(size);
-        for change in changes(&found.record, found.chunks, size)? {
-            if let Change::InPlace(block, crc) = change {
-                check_block(self.args, block)?;
-                let at = block.0 * usize_as_u64(size);
-                let tag = Tag::new(Class::Data, Cause::Recovery);
-                self.byte_log
-                    .ring
-                    .medium
-                    .load(at, content.bytes_mut(), tag)?;
-                if crc64(0, content.bytes()) != crc {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
-    }
-}
-
-fn check_block(args: &OpenArgs, block: BlockNo) -> Result<()> {
-    let in_log = args
-        .log
-        .iter()
-        .any(|e| block >= e.start && block.0 < e.start.0 + u64::from(e.len));
-    if block.0 >= args.blocks || in_log {
-        BAD_HOME.met();
-        return Err(Corrupt::JournalTagBlock(block).into());
-    }
-    Ok(())
 }
 
 /// Writes what counts home, durably.
@@ -225,46 +156,18 @@ fn apply(
     found: &[ByteTransaction],
     report: &mut RecoveryReport,
 ) -> Result<()> {
-    let size = args.block_size;
-    let mut all = Vec::with_capacity(found.len());
-    let mut revoked: HashMap<BlockNo, usize> = HashMap::new();
-    for (i, found) in found.iter().enumerate() {
-        let changes = changes(&found.record, found.chunks, size)?;
-        for change in &changes {
-            match change {
-                Change::Revoked(blocks) => revoked.extend(blocks.iter().map(|&b| (b, i))),
-                Change::Bytes { block, .. } => check_block(args, *block)?,
-                Change::InPlace(..) => {}
-            }
-        }
-        all.push(changes);
-    }
+    let medium = &byte_log.ring.medium;
     let tag = Tag::new(Class::Journal, Cause::Recovery);
-    for (i, changes) in all.iter().enumerate() {
-        for change in changes {
-            let Change::Bytes { block, pieces, .. } = change else {
-                continue;
-            };
-            let is_revoked = revoked.get(block).is_some_and(|&by| by >= i);
-            if is_revoked && !is_planted(Bug::IgnoredRevoke) {
-                FREED.met();
-                report.revoked += 1;
-                continue;
-            }
-            BYTES.met();
-            report.blocks += 1;
-            for (offset, bytes) in pieces {
-                let at = block.0 * usize_as_u64(size) + usize_as_u64(*offset);
-                byte_log.ring.medium.store(at, bytes, tag)?;
-                byte_log
-                    .ring
-                    .medium
-                    .flush(at, usize_as_u64(bytes.len()), tag)?;
-            }
+    replay(args, found, report, |_, block, bytes| {
+        for (offset, bytes) in bytes.pieces {
+            let at = block.0 * usize_as_u64(args.block_size) + usize_as_u64(offset);
+            medium.store(at, bytes, tag)?;
+            medium.flush(at, usize_as_u64(bytes.len()), tag)?;
         }
-    }
+        Ok(())
+    })?;
     if is_planted(Bug::MissingReplayFlush) {
         return Ok(());
     }
-    Ok(byte_log.ring.medium.fence(Cause::Recovery)?)
+    Ok(medium.fence(Cause::Recovery)?)
 }

@@ -11,7 +11,9 @@
 //! | switch: the block to a new home, the file's mapping to it | B + what its metadata costs |
 //!
 //! A record takes a sector in any case, in memory a line: of what goes into the log, only what does
-//! not fit into the rest of that counts.
+//! not fit into the rest of that counts. Of a log in memory beside the volume nothing counts:
+//! nothing is switched there, since that would wait for the device, and new blocks are logged too,
+//! as long as a transaction has few of them. Many never get to the device: they are freed before.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -75,14 +77,50 @@ const MAPPING: usize = 200;
 /// Bytes in front of each range of a delta.
 const PAIR: usize = 4;
 
-pub(super) struct Rule {
+/// What the mount's options say.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
     /// Always this one.
     pinned: Option<Action>,
     /// The medium is, or is not, a disk that turns, whatever it says of itself.
     turns: Option<bool>,
-    block_size: usize,
+}
+
+impl Wish {
+    pub(super) fn of(about: &'static About, options: &SchemeOptions) -> Result<Self> {
+        let pinned = match options.value(&ACTION) {
+            "auto" => None,
+            "delta" => Some(Action::Delta),
+            "switch" => Some(Action::Switch),
+            "whole" => Some(Action::Whole),
+            _ => return Err(options.wrong(about, &ACTION)),
+        };
+        let turns = match options.value(&MEDIUM) {
+            "auto" => None,
+            "flash" => Some(false),
+            "disk" => Some(true),
+            _ => return Err(options.wrong(about, &MEDIUM)),
+        };
+        Ok(Self { pinned, turns })
+    }
+}
+
+/// What home and log are, in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Bed {
+    pub(super) block_size: usize,
+    /// The unit of what is logged.
+    pub(super) log: usize,
     /// The unit of what goes home.
-    unit: usize,
+    pub(super) home: usize,
+    /// Where the log is in memory beside the volume: what a transaction's new blocks may take of
+    /// it.
+    pub(super) beside: Option<usize>,
+}
+
+pub(super) struct Rule {
+    wish: Wish,
+    bed: Bed,
     expected: Expected,
     record: Growing,
     /// What was done, in the order of [`Action::ALL`].
@@ -97,44 +135,25 @@ struct Taken {
 }
 
 impl Rule {
-    pub(super) fn of(
-        about: &'static About,
-        options: &SchemeOptions,
-        block_size: usize,
-        unit: usize,
-    ) -> Result<Self> {
-        let pinned = match options.value(&ACTION) {
-            "auto" => None,
-            "delta" => Some(Action::Delta),
-            "switch" => Some(Action::Switch),
-            "whole" => Some(Action::Whole),
-            _ => return Err(options.wrong(about, &ACTION)),
-        };
-        let turns = match options.value(&MEDIUM) {
-            "auto" => None,
-            "flash" => Some(false),
-            "disk" => Some(true),
-            _ => return Err(options.wrong(about, &MEDIUM)),
-        };
-        Ok(Self {
-            pinned,
-            turns,
-            block_size,
-            unit,
+    pub(super) fn new(wish: Wish, bed: Bed) -> Self {
+        Self {
+            wish,
+            bed,
             expected: Expected::new(),
-            record: Growing::new(unit),
+            record: Growing::new(bed.log),
             taken: Default::default(),
-        })
+        }
     }
 
     /// What may be relocated on this device. In memory it costs nothing that a file is in pieces.
     /// `stet=switch` is there to show what switches cost, and knows no bound.
     pub(super) fn relocates(&self, dev: &dyn BlockDev) -> Relocates {
-        match self.turns {
-            _ if self.pinned == Some(Action::Switch) => Relocates::Freely,
+        match self.wish.turns {
+            _ if self.wish.pinned == Some(Action::Switch) => Relocates::Freely,
+            _ if self.bed.beside.is_some() => Relocates::No,
             None if dev.pmem().is_some() => Relocates::Freely,
             turns if turns.unwrap_or_else(|| dev.seeks()) => {
-                Relocates::Sparingly(Extents::disk(self.block_size))
+                Relocates::Sparingly(Extents::disk(self.bed.block_size))
             }
             _ => Relocates::Sparingly(Extents::FLASH),
         }
@@ -146,18 +165,43 @@ impl Rule {
         // In sixteenths, as the expectation is.
         let expected = self.expected.of(ino).max((u32::from(changes) + 1) * ONE);
         let share = |bytes: usize| bytes * u32_as_usize(ONE) / u32_as_usize(expected);
-        let home = changed.widened(self.unit).bytes();
+        let home = changed.widened(self.bed.home).bytes();
+        let logged = |bytes| match self.bed.beside {
+            Some(_) => 0,
+            None => self.record.cost(so_far, bytes),
+        };
+        let block = self.bed.block_size;
         [
-            self.record.cost(so_far, delta_bytes(changed)) + share(home),
-            self.block_size + self.record.cost(so_far, MAPPING),
-            self.record.cost(so_far, CHUNK_SIZE + self.block_size) + share(self.block_size),
+            logged(delta_bytes(changed)) + share(home),
+            block + logged(MAPPING),
+            logged(CHUNK_SIZE + block) + share(block),
         ]
+    }
+
+    /// Whether so many new blocks of a transaction are logged, and not written where they stay.
+    pub(super) fn logs_new(&self, blocks: usize) -> bool {
+        let most = self.bed.beside.unwrap_or(0);
+        blocks * self.bed.block_size <= most
+    }
+
+    /// Whether a record that needs `changed` of a block takes `all` that home has not got: it saves
+    /// the sectors that would go home. In memory beside the volume always, when the log `fills`.
+    pub(super) fn carries(&self, changed: &Ranges, all: &Ranges, fills: bool) -> bool {
+        match self.bed.beside {
+            Some(_) => fills,
+            None => all.bytes() <= changed.bytes() + self.bed.home / 2,
+        }
+    }
+
+    /// The unit of what goes home.
+    pub(super) fn home_unit(&self) -> usize {
+        self.bed.home
     }
 
     /// What should be done with it. All blocks that are chosen for until
     /// [`is_sealed`](Self::is_sealed) are of one transaction.
     pub(super) fn choose(&self, ino: InodeNo, changed: &Ranges, changes: u16) -> Action {
-        if let Some(pinned) = self.pinned {
+        if let Some(pinned) = self.wish.pinned {
             return pinned;
         }
         let costs = self.costs(ino, changed, changes, self.record.so_far());
@@ -168,7 +212,7 @@ impl Rule {
         self.record.add(match cheapest {
             Action::Delta => delta_bytes(changed),
             Action::Switch => MAPPING,
-            Action::Whole => CHUNK_SIZE + self.block_size,
+            Action::Whole => CHUNK_SIZE + self.bed.block_size,
         });
         cheapest
     }
@@ -213,9 +257,9 @@ impl Rule {
 
     /// How a block that stays at its home is logged.
     pub(super) fn logged(&self, block: &LoggedBlock, changed: &Ranges) -> Action {
-        match self.pinned {
+        match self.wish.pinned {
             Some(Action::Whole) if block.owner.is_some() => Action::Whole,
-            _ if delta_bytes(changed) < CHUNK_SIZE + self.block_size => Action::Delta,
+            _ if delta_bytes(changed) < CHUNK_SIZE + self.bed.block_size => Action::Delta,
             _ => Action::Whole,
         }
     }

@@ -57,9 +57,13 @@ fn assert_read(rig: &Rig, opened: &Opened, world: &World, what: &str) {
 #[test]
 fn what_was_committed_is_read_and_gets_home() {
     for scheme in schemes() {
-        for seed in 0..8 {
+        for (seed, rig) in (0..8).flat_map(|seed| {
+            Rig::each(scheme.about)
+                .into_iter()
+                .map(move |rig| (seed, rig))
+        }) {
             let name = scheme.about.name;
-            let (rig, mut rng) = (Rig::new(scheme.about), Rng(seed));
+            let mut rng = Rng(seed);
             let (mut world, mut tid) = (World::new(), 0);
             for mount in 0..3 {
                 let opened = rig.open(scheme, false).expect("it opens");
@@ -116,8 +120,13 @@ fn what_it_does_not_have_is_refused() {
 fn a_closed_log_means_nothing_to_jbd2() {
     let has_own =
         |about: &About| about.needs_journal_area && !about.is_jbd2(&SchemeOptions::default());
-    for scheme in schemes().filter(|scheme| has_own(scheme.about)) {
-        let (rig, mut rng) = (Rig::new(scheme.about), Rng(1));
+    let own = schemes().filter(|scheme| has_own(scheme.about));
+    for (scheme, rig) in own.flat_map(|scheme| {
+        Rig::each(scheme.about)
+            .into_iter()
+            .map(move |rig| (scheme, rig))
+    }) {
+        let mut rng = Rng(1);
         let (mut world, name) = (World::new(), scheme.about.name);
         let opened = rig.open(scheme, false).expect("it opens");
         for tid in 1..40 {

@@ -9,8 +9,8 @@ use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
 use stetfs_media::sim::SimPmem;
 use stetfs_media::{Block, BlockDev, BlockRef, Class, Image, Pmem, PmemDev, SimDev, Tag};
 use stetfs_scheme::{
-    About, DataMode, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges, Registration,
-    SchemeOptions, Snapshot, Trial,
+    About, Beside, DataMode, InMemory, LogExtent, LoggedBlock, OpenArgs, Opened, Ranges,
+    Registration, SchemeOptions, Snapshot, Trial,
 };
 
 pub(crate) const BLOCK: usize = 1024;
@@ -71,6 +71,10 @@ pub(crate) fn volume() -> Image {
     image
 }
 
+fn memory() -> Arc<dyn Pmem> {
+    Arc::new(SimPmem::new(Image::new(1 << 20)))
+}
+
 /// What a scheme is opened on.
 pub(crate) struct Rig {
     pub(crate) dev: Arc<dyn BlockDev>,
@@ -86,13 +90,24 @@ impl Rig {
             true => Arc::new(PmemDev::new(Arc::new(SimPmem::new(volume())))),
             false => Arc::new(SimDev::new(volume())),
         };
-        let memory = || Arc::new(SimPmem::new(Image::new(1 << 20))) as Arc<dyn Pmem>;
         Self {
             dev,
-            nvm: about.nvm.map(|_| memory()),
+            nvm: about.nvm.is_needed().then(memory),
             uuid: UUID,
             options: None,
         }
+    }
+
+    /// With memory beside the volume and without, as the scheme works.
+    pub(crate) fn each(about: &About) -> Vec<Self> {
+        let mut rigs = vec![Self::new(about)];
+        if let Beside::Too(_) = about.nvm {
+            rigs.push(Self {
+                nvm: Some(memory()),
+                ..Self::new(about)
+            });
+        }
+        rigs
     }
 
     /// On a plain device.

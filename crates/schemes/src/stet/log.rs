@@ -1,0 +1,325 @@
+//! Where the log of bytes is: in the volume's journal area, or in memory beside the volume, in a
+//! region that is one with it ([`owner`]).
+//!
+//! The region's ring begins at [`REGION_RING`] and goes to its end. What is found when the log is
+//! opened, beside what its place has to say: [`ELSEWHERE`].
+
+use std::sync::Arc;
+
+use stetfs_format::Tid;
+use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState, VolumeRecord};
+use stetfs_format::private_log::{LogHeader, REGION_RING, Tail};
+use stetfs_media::pmem::LINE;
+use stetfs_media::{BlockDev, Cause, Dirty, Pmem, PmemDev};
+use stetfs_scheme::{About, OpenArgs, Result, SchemeError, Terms, remnants};
+use stetfs_sync::Mutex;
+
+use super::reader::Reader;
+use crate::parts::area::JournalArea;
+use crate::parts::byte_log::{self, ByteLog, Start};
+use crate::parts::owner::{self, Look, Pair};
+use crate::parts::record::Record;
+use crate::parts::ring::Ring;
+use stetfs_planted::{Bug, is_planted};
+
+remnants! {
+    ELSEWHERE:
+    NOT_GIVEN "the mark, and a record of memory beside the volume, and no memory"
+        => "error, nothing is written", "what was committed last is in that memory";
+    IN_VOLUME "the mark, and a log in the volume, and memory beside it"
+        => "error, nothing is written",
+        "what was committed last is in the volume's log: a mount without the memory recovers it";
+}
+
+/// The number of a region's first transaction.
+const FIRST_TRANSACTION: Tid = Tid(1);
+
+/// So many of the longest transactions fit into a log.
+const TRANSACTIONS: u64 = 4;
+
+/// Bytes at most of a transaction of so many blocks.
+fn longest_of(blocks: u32, block_size: usize) -> u64 {
+    u64::from(blocks) * Record::bound(1, 1, block_size)
+}
+
+pub(super) enum Log {
+    /// In the volume's journal area.
+    Inside(ByteLog<Arc<dyn BlockDev>>),
+    /// In memory beside the volume.
+    Beside(Region),
+}
+
+pub(super) struct Region {
+    pair: Pair,
+    ring: Ring<Arc<dyn BlockDev>>,
+    /// Homes are written, and the pair has not heard that they are durable: one at a time.
+    homing: Mutex<()>,
+}
+
+/// What is to be done with a log.
+pub(super) enum Claim {
+    /// There is nothing in it.
+    Empty(Start),
+    /// It is to be replayed from there on.
+    Left(Start),
+}
+
+impl Log {
+    /// Finds out whose the log is, and opens it.
+    pub(super) fn claim(about: &'static About, args: &OpenArgs) -> Result<(Self, Claim)> {
+        if args.log.is_empty() {
+            return Err(SchemeError::Unusable(
+                "the volume has no journal; make one with `tune2fs -j`, or mount with scheme=null"
+                    .to_owned(),
+            ));
+        }
+        let size = args.block_size;
+        let area = JournalArea::new(args.dev.clone(), size, args.log.clone());
+        let is_inside = match args.has_private_log {
+            true => is_inside(&area, size)?,
+            false => None,
+        };
+        match (&args.nvm, is_inside) {
+            (None, Some(false)) => {
+                NOT_GIVEN.met();
+                Err(SchemeError::Nvm(format!(
+                    "scheme {} had some beside this volume, with what was committed last: mount \
+                        with nvm=FILE (or `stetfs fsck --nvm FILE`)",
+                    about.name
+                )))
+            }
+            (Some(nvm), Some(true)) => {
+                IN_VOLUME.met();
+                Err(SchemeError::Nvm(format!(
+                    "what was committed last is not in {}, but in the volume's journal: mount \
+                        once without nvm=FILE (or run `stetfs fsck`)",
+                    nvm.describe()
+                )))
+            }
+            (None, _) => {
+                let mut log = ByteLog::new(args.dev.clone(), size, &args.log)?;
+                let claim = match log.claim(about, args)? {
+                    byte_log::Claim::Empty(start) => Claim::Empty(start),
+                    byte_log::Claim::Left(start) => Claim::Left(start),
+                };
+                Ok((Self::Inside(log), claim))
+            }
+            (Some(nvm), _) => Region::claim(about, args, &area, nvm),
+        }
+    }
+
+    pub(super) fn ring(&self) -> &Ring<Arc<dyn BlockDev>> {
+        match self {
+            Self::Inside(log) => &log.ring,
+            Self::Beside(region) => &region.ring,
+        }
+    }
+
+    /// The most blocks of a transaction.
+    pub(super) fn max_transaction(&self, block_size: usize) -> u32 {
+        let most = self.ring().capacity / TRANSACTIONS / longest_of(1, block_size);
+        u32::try_from(most).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn is_beside(&self) -> bool {
+        matches!(self, Self::Beside(_))
+    }
+
+    /// Where JBD2 would look for records in the ring: at multiples of so many bytes. 0: nowhere.
+    pub(super) fn masked(&self, block_size: usize) -> usize {
+        match self {
+            Self::Inside(_) => block_size,
+            Self::Beside(_) => 0,
+        }
+    }
+
+    /// A transaction that was durable, the newest or an earlier one, where that is noted.
+    pub(super) fn committed(&self) -> Result<Option<Tid>> {
+        match self {
+            Self::Inside(_) => Ok(None),
+            Self::Beside(Region { pair, .. }) => {
+                owner::committed(&*pair.pmem, pair.header.seed()).map(Some)
+            }
+        }
+    }
+
+    /// A transaction's record as the last part of a body on the home medium, which may be empty;
+    /// all of it is durable when it returns.
+    pub(super) fn write(
+        &self,
+        body: Dirty<'_>,
+        at: u64,
+        record: &[u8],
+        sequence: Tid,
+    ) -> Result<()> {
+        let Self::Beside(region) = self else {
+            return self.ring().write_covering_commit(body, at, record);
+        };
+        let mut in_memory = Dirty::on(&*region.ring.medium);
+        if !body.is_empty() && !is_planted(Bug::MissingBodyFlush) {
+            let flush = || Ok(body.submit().flush(Cause::Home)?);
+            in_memory.rests_on(region.homes_by(flush, Cause::Home)?);
+        }
+        region.ring.write_covering_commit(in_memory, at, record)?;
+        let pair = &region.pair;
+        pair.note_commit(sequence);
+        owner::note_committed(&*pair.pmem, pair.header.seed(), sequence)
+    }
+
+    /// What a checkpoint has written home is durable when it returns.
+    pub(super) fn make_durable(&self, dev: &dyn BlockDev) -> Result<()> {
+        let flush = || Ok(dev.flush(Cause::Checkpoint)?);
+        match self {
+            Self::Inside(_) => flush(),
+            Self::Beside(region) => region.homes_by(flush, Cause::Checkpoint),
+        }
+    }
+
+    /// Moves the log's beginning; durable when it returns.
+    pub(super) fn write_tail(&self, tail: Tail, cause: Cause) -> Result<()> {
+        match self {
+            Self::Inside(log) => log.write_tail(tail, cause),
+            Self::Beside(region) => region.pair.move_tail(tail, cause),
+        }
+    }
+
+    /// What was left in it is known, and what does not count of it is gone: it goes on.
+    pub(super) fn resume(&self) -> Result<()> {
+        match self {
+            Self::Inside(_) => Ok(()),
+            Self::Beside(region) => region.pair.resume(),
+        }
+    }
+
+    /// Everything is home; durable when it returns.
+    pub(super) fn close(&self) -> Result<()> {
+        match self {
+            Self::Inside(log) => log.write_log_state(true),
+            Self::Beside(region) => region.pair.close(PairState::Shut),
+        }
+    }
+}
+
+/// Whether the log of a volume with the mark is in the journal area; `None`: there is nothing that
+/// tells.
+fn is_inside(area: &JournalArea, block_size: usize) -> Result<Option<bool>> {
+    let mut raw = vec![0; block_size];
+    area.read(owner::RECORD_BLOCK, &mut raw)?;
+    Ok(
+        match (LogHeader::is_one(&raw), VolumeRecord::is_one(&raw)) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
+        },
+    )
+}
+
+impl Region {
+    fn claim(
+        about: &'static About,
+        args: &OpenArgs,
+        area: &JournalArea,
+        nvm: &Arc<dyn Pmem>,
+    ) -> Result<(Log, Claim)> {
+        let contents = Contents { args, nvm };
+        let claim = owner::claim(about, args, area, nvm, &contents)?;
+        let ring = contents.ring()?;
+        let (pair, claim) = match claim {
+            owner::Claim::New(pair) => {
+                let start = Start {
+                    epoch: pair.header.epoch,
+                    at: 0,
+                    sequence: FIRST_TRANSACTION,
+                    was_used: false,
+                };
+                if args.writable {
+                    let tail = Tail {
+                        line: ring.line(start.at),
+                        sequence: start.sequence,
+                    };
+                    let newest = Tid(FIRST_TRANSACTION.0 - 1);
+                    // What is in the ring is of another epoch.
+                    let seed = pair.header.seed();
+                    let none_yet = || owner::note_committed(&**nvm, seed, newest);
+                    pair.begin(args.has_private_log, tail, newest, none_yet)?;
+                }
+                (pair, Claim::Empty(start))
+            }
+            owner::Claim::Left(pair) => {
+                let start = contents.start(&ring, pair.header.epoch, pair.tail())?;
+                (pair, Claim::Left(start))
+            }
+        };
+        let region = Self {
+            pair,
+            ring,
+            homing: Mutex::default(),
+        };
+        Ok((Log::Beside(region), claim))
+    }
+
+    /// What was written home is made durable by this flush, and the pair knows of it.
+    fn homes_by<T>(&self, flush: impl FnOnce() -> Result<T>, cause: Cause) -> Result<T> {
+        let _one = self.homing.lock();
+        self.pair.note_in_volume(cause)?;
+        let durable = flush()?;
+        self.pair.note_in_memory(cause)?;
+        Ok(durable)
+    }
+}
+
+/// What is in a region.
+struct Contents<'a> {
+    args: &'a OpenArgs,
+    nvm: &'a Arc<dyn Pmem>,
+}
+
+impl Contents<'_> {
+    fn ring(&self) -> Result<Ring<Arc<dyn BlockDev>>> {
+        let dev: Arc<dyn BlockDev> = Arc::new(PmemDev::new(self.nvm.clone()));
+        let capacity = self.nvm.size().saturating_sub(REGION_RING) / LINE * LINE;
+        let least = longest_of(Terms::LEAST_TRANSACTION, self.args.block_size) * TRANSACTIONS;
+        if capacity < least {
+            return Err(SchemeError::Nvm(format!(
+                "{} has {} bytes, and a volume with such blocks needs {}",
+                self.nvm.describe(),
+                self.nvm.size(),
+                REGION_RING + least
+            )));
+        }
+        Ring::new(dev, vec![(REGION_RING, capacity)])
+    }
+
+    /// Where a log goes on.
+    fn start(&self, ring: &Ring<Arc<dyn BlockDev>>, epoch: u64, tail: Tail) -> Result<Start> {
+        let at = u64::from(tail.line) * LINE;
+        if at >= ring.capacity {
+            let (shown, capacity) = (self.nvm.describe(), ring.capacity);
+            let why = format!("{shown}: its log begins at byte {at} of {capacity}");
+            return Err(SchemeError::Nvm(why));
+        }
+        Ok(Start {
+            epoch,
+            at,
+            sequence: tail.sequence,
+            was_used: true,
+        })
+    }
+}
+
+impl Look for Contents<'_> {
+    fn newest(&self, header: &RegionHeader, state: &RegionState) -> Result<Tid> {
+        let ring = self.ring()?;
+        let start = self.start(&ring, header.epoch, state.tail)?;
+        let committed = owner::committed(&**self.nvm, header.seed())?;
+        let reader = Reader::new(&ring, self.args, 0, Some(committed), &start);
+        let (found, _) = reader.all(&start)?;
+        let before = Tid(start.sequence.0.wrapping_sub(1));
+        Ok(found.last().map_or(before, |last| last.sequence))
+    }
+
+    fn holds_any(&self, header: &RegionHeader, state: &RegionState) -> Result<bool> {
+        let newest = self.newest(header, state)?;
+        Ok(!state.tail.sequence.is_after(newest))
+    }
+}
