@@ -24,9 +24,6 @@ use crate::mapping::{self, MapState, Run};
 use crate::types::{Caller, WriteFlags, mode};
 use crate::volume::Volume;
 
-/// Reads of at most this many bytes are kept in memory, on devices that the host does not cache.
-const CACHED_READ_MAX: usize = 64 << 10;
-
 /// The most blocks that one handle writes.
 const CHUNK_BLOCKS_MAX: u64 = 1024;
 
@@ -121,7 +118,8 @@ fn read_gap(
     out: &mut [u8],
 ) -> Result<()> {
     let is_cached = vol.dev.host_cached() || vol.journal.terms().is_buffer_cache;
-    let keep = !is_cached && out.len() <= CACHED_READ_MAX;
+    let most = vol.opts.kept_read.unwrap_or(vol.opts.memory / 64);
+    let keep = !is_cached && usize_as_u64(out.len()) <= most;
     // The runs cannot move while the inode's lock is held: only dirty blocks are placed, and those
     // are cached.
     let runs = runs_of(vol, inode, &inode.state.read(), lblk, count)?;

@@ -62,6 +62,10 @@ pub struct MountOptions {
     pub clock: Clock,
     /// Inodes to keep in memory; none: as many as `memory` has room for.
     pub inodes: Option<usize>,
+    /// The longest read of a file that stays in memory, in bytes, on devices that the host does not
+    /// cache; none: a 64th of `memory`. Whoever keeps what was read itself, as the kernel does
+    /// above a mount, sets less.
+    pub kept_read: Option<u64>,
     /// The scheme's own options and their values ([`stetfs_scheme::OptionAbout`]).
     pub scheme_options: Vec<(String, String)>,
 }
@@ -149,6 +153,7 @@ impl Default for MountOptions {
             grpid: false,
             clock: Clock::System,
             inodes: None,
+            kept_read: None,
             scheme_options: Vec::new(),
         }
     }

@@ -100,12 +100,27 @@ impl Default for FuseOptions {
 }
 
 /// All options of a mount.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// How the volume is shown to the kernel.
     pub fuse: FuseOptions,
     /// How the volume is run.
     pub core: MountOptions,
+}
+
+/// The kernel keeps what was read. Of what programs change in parts, a copy tells what changed.
+const KEPT_READ: u64 = 64 << 10;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            fuse: FuseOptions::default(),
+            core: MountOptions {
+                kept_read: Some(KEPT_READ),
+                ..MountOptions::default()
+            },
+        }
+    }
 }
 
 impl Options {
