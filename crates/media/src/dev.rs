@@ -35,6 +35,16 @@ pub struct Run<'a> {
     pub tag: Tag,
 }
 
+/// [`jump_bytes`](BlockDev::jump_bytes) of a disk that turns: a movement of the head.
+pub const DISK_JUMP_BYTES: u64 = 256 << 10;
+
+/// The same of flash of a kind that is not known: [`Timing`](crate::sim::Timing) has 9 KB for a
+/// drive on SATA, 36 KB for a memory card and 46 KB for a drive on PCI Express.
+pub const FLASH_JUMP_BYTES: u64 = 16 << 10;
+
+/// The same where nothing is known: what a request costs the processor.
+pub(crate) const FEW_JUMP_BYTES: u64 = 1024;
+
 /// Storage in sectors with a cache that forgets at a power cut.
 pub trait BlockDev: Send + Sync {
     /// What it is, for messages: `/dev/sda3`, `RAM, 64 MiB`.
@@ -62,10 +72,10 @@ pub trait BlockDev: Send + Sync {
     /// Whether reads come from the host's memory anyway, so that caching them once more is waste.
     fn host_cached(&self) -> bool;
 
-    /// Whether a request that does not follow the one before it waits for a head to move: on disks
-    /// that turn, and what says that it is one.
-    fn seeks(&self) -> bool {
-        false
+    /// Bytes that are written in the time that a write takes longer because it does not follow the
+    /// one before it. So what lies between two writes is better written along, if it is less.
+    fn jump_bytes(&self) -> u64 {
+        FEW_JUMP_BYTES
     }
 
     /// The same content as memory, where it is memory: see [`PmemDev`](crate::PmemDev).

@@ -71,8 +71,8 @@ pub(crate) struct Shape {
     /// Alignment that O_DIRECT asks of memory, in bytes; 1 without O_DIRECT.
     pub(crate) memory_align: u32,
     pub(crate) volatile_cache: bool,
-    /// It is, or is on, a disk that turns.
-    pub(crate) seeks: bool,
+    /// [`BlockDev::jump_bytes`] of what it is, or is on.
+    pub(crate) jump_bytes: u64,
     /// It is in a directory, and not a file that was removed before it was opened.
     pub(crate) has_name: bool,
 }
@@ -358,8 +358,8 @@ impl BlockDev for FileDev {
         !self.shape.direct
     }
 
-    fn seeks(&self) -> bool {
-        self.shape.seeks
+    fn jump_bytes(&self) -> u64 {
+        self.shape.jump_bytes
     }
 
     fn remap(&self) -> Option<&dyn Remap> {

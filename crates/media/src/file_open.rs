@@ -32,6 +32,7 @@ use rustix::io::{Errno, retry_on_intr};
 use stetfs_format::width::{low32, must_fit, u32_as_usize};
 use stetfs_sys::{block_ioctl, lock_range, loop_ioctl};
 
+use crate::dev::{DISK_JUMP_BYTES, FLASH_JUMP_BYTES};
 use crate::error::MediaError;
 use crate::file::{FileDev, PAGE, Shape};
 
@@ -271,6 +272,14 @@ impl FileOptions {
         {
             return Err(Errno::OPNOTSUPP);
         }
+        let dev = match block_device {
+            true => stat.st_rdev,
+            false => stat.st_dev,
+        };
+        let jump_bytes = match queue_setting(dev, "rotational").as_deref() {
+            Some("1") => DISK_JUMP_BYTES,
+            _ => FLASH_JUMP_BYTES,
+        };
         Ok(Shape {
             size: size - size % u64::from(sector),
             sector,
@@ -279,15 +288,7 @@ impl FileOptions {
             direct,
             memory_align,
             volatile_cache: !(block_device && direct && is_write_through(stat)),
-            seeks: queue_setting(
-                if block_device {
-                    stat.st_rdev
-                } else {
-                    stat.st_dev
-                },
-                "rotational",
-            )
-            .is_some_and(|text| text == "1"),
+            jump_bytes,
             has_name: stat.st_nlink > 0,
         })
     }

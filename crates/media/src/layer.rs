@@ -33,9 +33,9 @@ pub trait Layer: Send + Sync {
         self.below().host_cached()
     }
 
-    /// [`BlockDev::seeks`].
-    fn seeks(&self) -> bool {
-        self.below().seeks()
+    /// [`BlockDev::jump_bytes`].
+    fn jump_bytes(&self) -> u64 {
+        self.below().jump_bytes()
     }
 
     /// [`BlockDev::read_at`].
@@ -104,8 +104,8 @@ impl<L: Layer + ?Sized> BlockDev for L {
         Layer::host_cached(self)
     }
 
-    fn seeks(&self) -> bool {
-        Layer::seeks(self)
+    fn jump_bytes(&self) -> u64 {
+        Layer::jump_bytes(self)
     }
 
     fn survives(&self) -> Option<Survives> {

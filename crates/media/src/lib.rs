@@ -38,7 +38,7 @@ mod tag;
 
 pub use block::{Block, BlockRef};
 pub use clock::Clock;
-pub use dev::{BlockDev, Run};
+pub use dev::{BlockDev, DISK_JUMP_BYTES, FLASH_JUMP_BYTES, Run};
 pub use error::{MediaError, Op};
 pub use file::{FileDev, FileOptions};
 pub use file_open::loop_backing_file;

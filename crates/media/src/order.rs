@@ -125,10 +125,6 @@ impl<'d> Dirty<'d> {
         self.dev.flush(Cause::CommitRecord)
     }
 
-    /// The body rests on another one, of this medium or of another, that is durable already: the
-    /// record that makes this one valid vouches for that one too.
-    pub fn rests_on(&mut self, _: impl Proof) {}
-
     /// The body is complete.
     pub fn submit(self) -> InFlight<'d> {
         InFlight { dev: self.dev }

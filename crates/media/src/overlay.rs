@@ -114,8 +114,8 @@ impl BlockDev for Overlay {
         self.below.host_cached()
     }
 
-    fn seeks(&self) -> bool {
-        self.below.seeks()
+    fn jump_bytes(&self) -> u64 {
+        self.below.jump_bytes()
     }
 
     fn survives(&self) -> Option<Survives> {

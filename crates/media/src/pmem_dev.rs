@@ -56,6 +56,10 @@ impl BlockDev for PmemDev {
         true
     }
 
+    fn jump_bytes(&self) -> u64 {
+        0
+    }
+
     fn pmem(&self) -> Option<&Arc<dyn Pmem>> {
         Some(&self.pmem)
     }

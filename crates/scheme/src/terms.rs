@@ -1,6 +1,8 @@
 //! What a scheme has agreed to, once it is open.
 
 use serde::Serialize;
+use stetfs_format::width::usize_as_u64;
+use stetfs_media::DISK_JUMP_BYTES;
 
 /// The terms on which a scheme serves a volume. They depend on the ground and on the options, and
 /// hold from opening to closing.
@@ -75,8 +77,8 @@ impl Extents {
 
     /// Where each extent costs a movement of the head: what is transferred in the time of one.
     pub fn disk(block_size: usize) -> Self {
-        const RUN: usize = 256 << 10;
-        let run = u32::try_from(RUN / block_size).unwrap_or(1).max(1);
+        let run = DISK_JUMP_BYTES / usize_as_u64(block_size);
+        let run = u32::try_from(run).unwrap_or(1).max(1);
         Self { mean: run, run }
     }
 }

@@ -58,7 +58,7 @@ use crate::parts::index::{Index, Indexed};
 use crate::parts::look::changes_less;
 use crate::parts::period::{CHECKPOINT_INTERVAL, Period};
 use crate::parts::record::{Place, Record};
-use crate::parts::replay;
+use crate::parts::{reader, replay};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, Backlog, Beside, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory, Jbd2Log,
@@ -111,7 +111,7 @@ pub(crate) static ABOUT: About = About {
     atomic: true,
     cost: "commit: the changed bytes and 64 more, whole blocks once, 1 fence; checkpoint: the \
         changed bytes again",
-    recovery: &[byte_log::LEFT, recovery::LEFT, replay::LEFT],
+    recovery: &[byte_log::LEFT, reader::LEFT, replay::LEFT],
     options: &[&VARIANT, &FENCES, &CHECKPOINT_INTERVAL],
 };
 

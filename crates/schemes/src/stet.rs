@@ -2,8 +2,10 @@
 //!
 //! Source: what remains when the ideas of five papers are put together (docs/STET.md): the log of
 //! changed bytes and the switch of Shortcut-JFS, the delta of Delta Journaling, the commit in place
-//! of UBJ. Home and log are on a block device with nothing beside it, or in byte-addressable
-//! memory; the log is the volume's journal area, as a ring of sectors, in memory of cache lines.
+//! of UBJ. Home and log are on a block device, or in byte-addressable memory; the log is the
+//! volume's journal area, as a ring of sectors, in memory of cache lines. Or the log is in memory
+//! beside the volume ([`log`]): then nothing is written where it stays, and what the log has whole
+//! is not kept in other memory.
 //!
 //! A commit, in order of writes:
 //! 1. blocks that lay in nobody's file before (new ones, and those to which the file's mapping was
@@ -17,7 +19,7 @@
 //! switch is only asked for: where it would break the file up more than the medium can bear
 //! ([`Relocates`](stetfs_scheme::Relocates)), the block stays home and is logged.
 //!
-//! A checkpoint takes the versions that hold the log's end back, the oldest half when the
+//! A checkpoint takes the versions that hold the log's end back, the oldest quarter when the
 //! background asks for it: their changed sectors home, flush, and the log's header with the new
 //! end, durable. A commit that changes a block of which little is not home logs that again with
 //! what is new, if the block's oldest bytes are in the older half of the log: so what is changed
@@ -28,12 +30,12 @@
 //! Recovery: see [`recovery`].
 
 mod log;
-mod reader;
 mod recovery;
 mod rule;
 mod versions;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -44,7 +46,7 @@ use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty};
 
 use self::log::Log;
 use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
-use self::versions::{Due, Version};
+use self::versions::{Content, Due, Version};
 use crate::jbd2::{self, Copied, Placing};
 use crate::parts::byte_log::{self, Start};
 use crate::parts::home::{BusyHomes, Piece, write_pieces};
@@ -52,7 +54,7 @@ use crate::parts::index::{Index, Indexed};
 use crate::parts::look::changes_less;
 use crate::parts::owner;
 use crate::parts::record::{Place, Record};
-use crate::parts::replay;
+use crate::parts::{reader, replay};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{
     About, ActionCount, Backlog, Beside, DataPromise, DirtyBlock, Goal, Ground, Held, InMemory,
@@ -89,12 +91,8 @@ pub(crate) const ROW: Registration = Registration {
             Bug::MissingCheckpointFlush,
             Bug::LateTail,
         ]),
-        Trial::new("stet-nvram", "", Ground::Nvram).planted(&[
-            Bug::MissingBodyFlush,
-            Bug::MissingRecordFlush,
-            Bug::MissingCheckpointFlush,
-            Bug::ForgottenRevoke,
-        ]),
+        Trial::new("stet-nvram", "", Ground::Nvram)
+            .planted(&[Bug::MissingRecordFlush, Bug::MissingCheckpointFlush]),
         // Checkpoints all the time.
         Trial::new("stet-fill", "fill=1", Ground::Block).planted(&[
             Bug::EarlyForget,
@@ -139,9 +137,10 @@ static LOG: OptionAbout = OptionAbout {
 
 static FILL: OptionAbout = OptionAbout {
     name: "fill",
-    syntax: "PERCENT",
-    default: "50",
-    what: "how much of the log is filled before a checkpoint in the background",
+    syntax: "auto|PERCENT",
+    default: "auto",
+    what: "how much of the log is filled before a checkpoint in the background; auto: 50, of \
+        memory beside the volume 90",
 };
 
 struct Stet {
@@ -167,11 +166,17 @@ struct Stet {
     /// One checkpoint at a time.
     checkpointing: Mutex<()>,
     busy_homes: BusyHomes,
+    /// What lies between two writes home is written along, if it is no more.
+    jump_bytes: u64,
 }
 
-/// What the new blocks of a transaction may take of a log in memory beside the volume: more wait
-/// for the device, and the log lasts for what came before them.
-const SHARE: u64 = 16;
+/// A checkpoint in the background takes one of so many parts of what is in use, the oldest. Larger
+/// ones are written in better order, smaller ones leave more in the log that may be freed or
+/// overwritten before it goes home.
+const PARTS: u64 = 4;
+
+/// Bytes that a checkpoint writes home at a time.
+const BATCH: usize = 8 << 20;
 
 /// What is placed where the log is JBD2's, which logs blocks whole: bitmaps, descriptors and
 /// mapping of a run that is switched, and they go home too.
@@ -206,11 +211,11 @@ struct Span {
 }
 
 impl Span {
-    /// The first transaction of the newer half of what is in use; the next one to be written, if
-    /// there is none.
-    fn middle(&self) -> Tid {
-        let middle = self.tail + (self.head - self.tail) / 2;
-        let n = self.transactions.partition_point(|(_, at)| *at < middle);
+    /// The first transaction that is not in the oldest part, one of so many, of what is in use; the
+    /// next one to be written, if there is none.
+    fn behind_oldest(&self, parts: u64) -> Tid {
+        let end = self.tail + (self.head - self.tail) / parts;
+        let n = self.transactions.partition_point(|(_, at)| *at < end);
         self.transactions
             .get(n)
             .map_or(self.sequence, |found| found.0)
@@ -228,7 +233,10 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
     args.options.check_known(&ABOUT)?;
     // Whatever they say, they must say it rightly before something is written.
     let wish = Wish::of(&ABOUT, &args.options)?;
-    let fill = args.options.percent(&ABOUT, &FILL)?;
+    let fill = match args.options.value(&FILL) {
+        "auto" => None,
+        _ => Some(args.options.percent(&ABOUT, &FILL)?),
+    };
     match args.options.value(&LOG) {
         "private" => {}
         "jbd2" => {
@@ -253,12 +261,15 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             false => unit,
             true => u32_as_usize(args.dev.sector_size()),
         },
-        beside: log.is_beside().then_some(u64_as_usize(capacity / SHARE)),
+        is_beside: log.is_beside(),
     };
+    // What is in memory beside the volume is read from there, and may be freed before it goes home.
+    let usual = if log.is_beside() { 90 } else { 50 };
     let rule = Rule::new(wish, bed);
     let Start {
         epoch, sequence, ..
     } = left.start;
+    let jump_bytes = rule.jump_bytes(&*args.dev);
     let terms = Terms {
         promise: DataPromise::Atomic,
         mark: Mark::PrivateLog,
@@ -279,7 +290,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         rule,
         block_size: args.block_size,
         zeros: Block::zeroed(args.block_size).into(),
-        most_used: capacity * fill / 100,
+        most_used: capacity * fill.unwrap_or(usual) / 100,
         most_held: (args.memory / args.block_size).max(16),
         used: AtomicU64::new(left.start.at - left.tail),
         span: Mutex::new(Span {
@@ -293,6 +304,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         forced: AtomicU64::new(0),
         checkpointing: Mutex::new(()),
         busy_homes: BusyHomes::default(),
+        jump_bytes,
         dev: args.dev,
         log,
     };
@@ -301,8 +313,8 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
 
 impl Scheme for Stet {
     fn read(&self, block: BlockNo) -> Result<Held> {
-        let content = self.index.find(block, |v| Some(v.content().clone()));
-        Ok(content.map_or(Held::Home, Held::Here))
+        let held = self.index.find(block, |v| Some(self.content(v.content())));
+        Ok(held.transpose()?.map_or(Held::Home, Held::Here))
     }
 
     fn holds_any(&self, start: BlockNo, count: u32) -> bool {
@@ -342,7 +354,7 @@ impl Scheme for Stet {
 
     fn backlog(&self) -> Backlog {
         Backlog {
-            is_due: self.used.load(Relaxed) > self.most_used || self.index.held() > self.most_held,
+            is_due: self.used.load(Relaxed) > self.most_used || self.index.here() > self.most_held,
             forced: self.forced.load(Relaxed),
         }
     }
@@ -353,7 +365,7 @@ impl Scheme for Stet {
 
     fn checkpoint(&self, goal: Goal) -> Result<()> {
         match goal {
-            Goal::Background | Goal::Some => self.bring_home(Until::Half),
+            Goal::Background | Goal::Some => self.bring_home(Until::Part),
             Goal::All => self.bring_home(Until::End),
         }
     }
@@ -367,8 +379,9 @@ impl Scheme for Stet {
 /// How far a checkpoint moves the log's end.
 #[derive(Clone, Copy)]
 enum Until {
-    /// To the middle of what is in use; or to the head, when it is the memory that is short.
-    Half,
+    /// Behind the oldest [part](PARTS) of what is in use; as far as that makes memory, when it is
+    /// the memory that is short.
+    Part,
     /// To the head.
     End,
 }
@@ -380,6 +393,8 @@ struct Change<'a> {
     changed: Ranges,
     /// More than these: all that home has not got.
     carried: bool,
+    /// Where in the record the chunk begins that has all of the block, if one has.
+    whole: Option<usize>,
 }
 
 impl Stet {
@@ -388,16 +403,23 @@ impl Stet {
         block.0 * usize_as_u64(self.block_size)
     }
 
+    /// The content of a block that is held.
+    fn content(&self, content: &Content) -> Result<BlockRef> {
+        match content {
+            Content::Here(content) => Ok(content.clone()),
+            Content::Logged(at) => self.log.content(*at, self.block_size),
+            Content::Home => Ok(self.zeros.clone()),
+        }
+    }
+
     fn commit_as(&self, record: &mut Record, txn: &Snapshot) -> Result<()> {
         let mut in_place: Vec<&LoggedBlock> = Vec::with_capacity(txn.data.len());
         let mut stays: Vec<&LoggedBlock> = Vec::new();
         let mut revoked = Vec::new();
-        let is_new = |block: &&LoggedBlock| block.fresh || block.relocated;
-        let logs_new = self.rule.logs_new(txn.data.iter().filter(is_new).count());
         {
             let index = self.index.read();
             for block in &txn.data {
-                let is_in_place = block.relocated || block.fresh && !logs_new;
+                let is_in_place = block.relocated || block.fresh && !self.log.is_beside();
                 if !is_in_place || index.contains_key(&block.home) {
                     stays.push(block);
                     continue;
@@ -449,7 +471,10 @@ impl Stet {
         let (middle, fills) = {
             let span = self.span.lock();
             // A checkpoint is far away in the first half of what brings one.
-            (span.middle(), span.head - span.tail > self.most_used / 2)
+            (
+                span.behind_oldest(2),
+                span.head - span.tail > self.most_used / 2,
+            )
         };
         let index = self.index.read();
         for block in stays {
@@ -457,6 +482,7 @@ impl Stet {
             if block.fresh || block.relocated {
                 let mut set = Ranges::new();
                 set.add_changes(0, &self.zeros, content);
+                let whole = Some(record.bytes());
                 match self.rule.logged(block, &set) {
                     Action::Delta => record.zeroed(home, class, content, &set),
                     _ => record.block(home, class, content),
@@ -465,6 +491,7 @@ impl Stet {
                     block,
                     changed: Ranges::whole(content.len()),
                     carried: true,
+                    whole,
                 });
                 continue;
             }
@@ -495,10 +522,12 @@ impl Stet {
                 let changes = old.map_or(0, |version| version.changes);
                 self.rule.count(action, ino, &block.ranges, changes, data);
             }
+            let is_whole = action == Action::Whole;
             changes.push(Change {
                 block,
                 changed: block.ranges.clone(),
-                carried,
+                carried: carried || is_whole,
+                whole: is_whole.then_some(data),
             });
         }
     }
@@ -543,14 +572,18 @@ impl Stet {
     fn note(&self, len: u64, changes: Vec<Change<'_>>, revoked: &[BlockNo]) {
         let mut span = self.span.lock();
         let mut index = self.index.write();
-        let sequence = span.sequence;
+        let (sequence, at) = (span.sequence, span.head);
         for Change {
             block,
             changed,
             carried,
+            whole,
         } in changes
         {
-            let content = &block.content;
+            let content = match whole.filter(|_| self.log.is_beside()) {
+                Some(offset) => Content::Logged(at + usize_as_u64(offset)),
+                None => Content::Here(block.content.clone()),
+            };
             let ino = block.owner.map(|(ino, _)| ino);
             let new = || Version::new(block.class, ino, content.clone(), sequence);
             index.change_or_insert(block.home, new, |version| {
@@ -562,7 +595,6 @@ impl Stet {
         for block in revoked {
             index.remove(block);
         }
-        let at = span.head;
         span.transactions.push_back((sequence, at));
         span.head += len;
         span.sequence = sequence.next();
@@ -574,9 +606,9 @@ impl Stet {
         let lacks_room = |&until: &Until| {
             let span = self.span.lock();
             let is_full = span.head + needed - span.tail > capacity;
-            (is_full || self.index.held() > 2 * self.most_held).then_some(until)
+            (is_full || self.index.here() > 2 * self.most_held).then_some(until)
         };
-        for until in [Until::Half, Until::End].iter().filter_map(lacks_room) {
+        for until in [Until::Part, Until::End].iter().filter_map(lacks_room) {
             self.forced.fetch_add(1, Relaxed);
             self.bring_home(until)?;
         }
@@ -591,16 +623,19 @@ impl Stet {
     /// Brings versions home and moves the log's end.
     fn bring_home(&self, until: Until) -> Result<()> {
         let _one = self.checkpointing.lock();
-        let first = {
-            let span = self.span.lock();
-            let is_short = self.index.held() > self.most_held;
-            match until {
-                Until::Half if !is_short => span.middle(),
-                _ => span.sequence,
-            }
+        let is_short = self.index.here() > self.most_held;
+        let first = match until {
+            Until::Part if !is_short => Some(self.span.lock().behind_oldest(PARTS)),
+            Until::Part | Until::End => None,
         };
-        let take = || versions::take_due(&mut self.index.write(), first);
-        let due = self.busy_homes.occupy(take, |due| due.home);
+        let is_due = |version: &Version| match first {
+            Some(first) => first.is_after(version.oldest()),
+            // Memory is had of what is there.
+            None => version.is_here() || matches!(until, Until::End),
+        };
+        let take = || versions::take_due(&mut self.index.write(), is_due);
+        let mut due = self.busy_homes.occupy(take, |due| due.home);
+        due.sort_unstable_by_key(|due| due.home);
         let written = self.write_home(&due);
         self.busy_homes.release();
         if written.is_err() {
@@ -642,41 +677,50 @@ impl Stet {
         if due.is_empty() {
             return Ok(());
         }
-        let mut pieces = Vec::with_capacity(due.len());
-        for block in due {
-            let start = self.offset(block.home);
-            for range in self.spans(&block.pending).iter() {
-                pieces.push(Piece {
-                    offset: start + usize_as_u64(range.start),
-                    class: block.class,
-                    bytes: &block.content[range],
-                });
-            }
+        // What lies in the log is read from there, not all at once.
+        for due in due.chunks((BATCH / self.block_size).max(1)) {
+            let contents: Vec<BlockRef> = due
+                .iter()
+                .map(|block| self.content(&block.content))
+                .collect::<Result<_>>()?;
+            let pieces = self.pieces(due, &contents);
+            write_pieces(&*self.dev, Cause::Checkpoint, pieces)?;
         }
-        write_pieces(&*self.dev, Cause::Checkpoint, pieces)?;
         if is_planted(Bug::MissingCheckpointFlush) {
             return Ok(());
         }
         self.log.make_durable(&*self.dev)
     }
 
-    /// The sectors in which these bytes are; what is between two of them belongs to one request if
-    /// it is less than a request costs, which in memory is nothing.
-    fn spans(&self, bytes: &Ranges) -> Ranges {
-        let request = match self.dev.pmem() {
-            Some(_) => 0,
-            None => 1024,
-        };
-        let mut joined = Ranges::new();
-        let mut end = None;
-        for range in bytes.widened(self.rule.home_unit()).iter() {
-            let start = match end {
-                Some(end) if range.start - end <= request => end,
-                _ => range.start,
-            };
-            end = Some(range.end);
-            joined.add(start, range.end - start);
+    /// What is written of these blocks, which are in ascending order: the sectors in which the
+    /// bytes are that home has not got, and what lies between two of them, in one block or in
+    /// neighbours, where the device would take longer to leave it out.
+    fn pieces<'a>(&self, due: &[Due], contents: &'a [BlockRef]) -> Vec<Piece<'a>> {
+        let mut spans: Vec<(usize, Range<usize>)> = Vec::with_capacity(due.len());
+        for (i, block) in due.iter().enumerate() {
+            let start = self.offset(block.home);
+            for range in block.pending.widened(self.rule.home_unit()).iter() {
+                if let Some((last, before)) = spans.last_mut() {
+                    let end = self.offset(due[*last].home) + usize_as_u64(before.end);
+                    let is_near = start + usize_as_u64(range.start) - end <= self.jump_bytes;
+                    if is_near && *last == i {
+                        before.end = range.end;
+                        continue;
+                    }
+                    if is_near && due[*last].home.plus(1) == block.home {
+                        before.end = self.block_size;
+                        spans.push((i, 0..range.end));
+                        continue;
+                    }
+                }
+                spans.push((i, range));
+            }
         }
-        joined
+        let piece = |(i, range): (usize, Range<usize>)| Piece {
+            offset: self.offset(due[i].home) + usize_as_u64(range.start),
+            class: due[i].class,
+            bytes: &contents[i][range],
+        };
+        spans.into_iter().map(piece).collect()
     }
 }

@@ -197,8 +197,8 @@ impl Layer for Disk {
         &*self.0
     }
 
-    fn seeks(&self) -> bool {
-        true
+    fn jump_bytes(&self) -> u64 {
+        stetfs_media::DISK_JUMP_BYTES
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
+use crate::dev::FEW_JUMP_BYTES;
 use crate::dev::{BlockDev, check_parts, check_range};
 use crate::error::{MediaError, Op};
 use crate::image::Image;
@@ -271,6 +272,10 @@ impl BlockDev for SimDev {
 
     fn host_cached(&self) -> bool {
         true
+    }
+
+    fn jump_bytes(&self) -> u64 {
+        self.options.timing.jump_bytes().unwrap_or(FEW_JUMP_BYTES)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {

@@ -38,6 +38,8 @@ use std::fmt;
 
 use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
 
+use crate::dev::DISK_JUMP_BYTES;
+
 /// The kind of device whose time a simulated one takes. When it is told to have no volatile cache
 /// ([`SimOptions::volatile_cache`](crate::sim::SimOptions::volatile_cache)), a disk writes every
 /// block at once, and a flash drive has capacitors: it takes writes as fast, and flushes and
@@ -75,6 +77,17 @@ impl Timing {
             Self::SataSsd => "sata_ssd",
             Self::NvmeSsd => "nvme_ssd",
             Self::MicroSd => "microsd",
+        }
+    }
+
+    /// [`BlockDev::jump_bytes`](crate::BlockDev::jump_bytes), where there is time.
+    pub(crate) fn jump_bytes(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Hdd => Some(DISK_JUMP_BYTES),
+            Self::SataSsd => Some(SATA_SSD.jump_bytes()),
+            Self::NvmeSsd => Some(NVME_SSD.jump_bytes()),
+            Self::MicroSd => Some(MICROSD.jump_bytes()),
         }
     }
 
@@ -317,6 +330,18 @@ struct FlashFigures {
     durable_write_ns: Option<u64>,
 }
 
+impl FlashFigures {
+    /// What a write takes longer that does not continue the last one; where none is spared that,
+    /// what each takes beside its transfer.
+    fn jump_ns(&self) -> u64 {
+        self.random_write_ns - transfer_ns(PAGE, self.write_rate)
+    }
+
+    fn jump_bytes(&self) -> u64 {
+        self.jump_ns() * (self.write_rate / MS) / (SECOND / MS)
+    }
+}
+
 const SATA_SSD: FlashFigures = FlashFigures {
     read_rate: 540_000_000,
     write_rate: 520_000_000,
@@ -385,11 +410,7 @@ impl Flash {
             } => {
                 let page_ns = transfer_ns(PAGE, figures.write_rate);
                 let spared = figures.has_cheap_appends && offset == self.write_end;
-                let jump_ns = if spared {
-                    0
-                } else {
-                    figures.random_write_ns - page_ns
-                };
+                let jump_ns = if spared { 0 } else { figures.jump_ns() };
                 self.write_end = offset + len;
                 let write_ns = jump_ns + transfer_ns(len, figures.write_rate);
                 match (durable, figures.durable_write_ns) {

@@ -15,19 +15,40 @@ pub(crate) trait Indexed {
     fn is_held(&self) -> bool {
         true
     }
+
+    /// Its content is in memory.
+    fn is_here(&self) -> bool {
+        self.is_held()
+    }
 }
 
 pub(crate) struct Index<V> {
     versions: RwLock<Versions<V>>,
     /// How many are held, for looks from outside.
     held: AtomicUsize,
+    /// Of how many the content is in memory.
+    here: AtomicUsize,
 }
 
 /// Versions by their homes.
 pub(crate) struct Versions<V> {
     map: HashMap<BlockNo, V>,
-    /// Those of them that are home.
-    home: usize,
+    held: usize,
+    here: usize,
+}
+
+impl<V: Indexed> Versions<V> {
+    /// A version is there from now on.
+    fn count(&mut self, version: &V) {
+        self.held += usize::from(version.is_held());
+        self.here += usize::from(version.is_here());
+    }
+
+    /// It is not there any more.
+    fn discount(&mut self, version: &V) {
+        self.held -= usize::from(version.is_held());
+        self.here -= usize::from(version.is_here());
+    }
 }
 
 impl<V> Default for Index<V> {
@@ -35,9 +56,11 @@ impl<V> Default for Index<V> {
         Self {
             versions: RwLock::new(Versions {
                 map: HashMap::new(),
-                home: 0,
+                held: 0,
+                here: 0,
             }),
             held: AtomicUsize::new(0),
+            here: AtomicUsize::new(0),
         }
     }
 }
@@ -46,6 +69,11 @@ impl<V: Indexed> Index<V> {
     /// Blocks that are held.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
+    }
+
+    /// Blocks of which the content is in memory.
+    pub(crate) fn here(&self) -> usize {
+        self.here.load(Relaxed)
     }
 
     /// What `look` makes of a block's version, if it is held. While it looks, no checkpoint ends:
@@ -82,6 +110,7 @@ impl<V: Indexed> Index<V> {
         Changing {
             versions: self.versions.write(),
             held: &self.held,
+            here: &self.here,
         }
     }
 }
@@ -98,12 +127,13 @@ impl<V> Deref for Versions<V> {
 pub(crate) struct Changing<'a, V> {
     versions: RwLockWriteGuard<'a, Versions<V>>,
     held: &'a AtomicUsize,
+    here: &'a AtomicUsize,
 }
 
 impl<V: Indexed> Changing<'_, V> {
     /// Gives a block another version; the one before.
     pub(crate) fn insert(&mut self, block: BlockNo, version: V) -> Option<V> {
-        self.versions.home += usize::from(!version.is_held());
+        self.versions.count(&version);
         let before = self.versions.map.insert(block, version);
         self.forget(before)
     }
@@ -115,18 +145,21 @@ impl<V: Indexed> Changing<'_, V> {
     }
 
     fn forget(&mut self, before: Option<V>) -> Option<V> {
-        let was_home = before.as_ref().is_some_and(|v| !v.is_held());
-        self.versions.home -= usize::from(was_home);
+        if let Some(before) = &before {
+            self.versions.discount(before);
+        }
         before
     }
 
     /// Changes what is known of a version: whether it is held, too.
     pub(crate) fn change(&mut self, block: &BlockNo, change: impl FnOnce(&mut V)) {
-        let Versions { map, home } = &mut *self.versions;
-        if let Some(version) = map.get_mut(block) {
-            *home -= usize::from(!version.is_held());
+        let versions = &mut *self.versions;
+        if let Some(version) = versions.map.get_mut(block) {
+            let was = (version.is_held(), version.is_here());
             change(version);
-            *home += usize::from(!version.is_held());
+            let is = (version.is_held(), version.is_here());
+            versions.held = versions.held + usize::from(is.0) - usize::from(was.0);
+            versions.here = versions.here + usize::from(is.1) - usize::from(was.1);
         }
     }
 
@@ -145,7 +178,7 @@ impl<V: Indexed> Changing<'_, V> {
 
     pub(crate) fn clear(&mut self) {
         self.versions.map.clear();
-        self.versions.home = 0;
+        (self.versions.held, self.versions.here) = (0, 0);
     }
 }
 
@@ -159,7 +192,7 @@ impl<V> Deref for Changing<'_, V> {
 
 impl<V> Drop for Changing<'_, V> {
     fn drop(&mut self) {
-        let held = self.versions.map.len() - self.versions.home;
-        self.held.store(held, Relaxed);
+        self.held.store(self.versions.held, Relaxed);
+        self.here.store(self.versions.here, Relaxed);
     }
 }

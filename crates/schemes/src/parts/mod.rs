@@ -7,6 +7,7 @@ pub(crate) mod index;
 pub(crate) mod look;
 pub(crate) mod owner;
 pub(crate) mod period;
+pub(crate) mod reader;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod ring;

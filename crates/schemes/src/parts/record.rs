@@ -247,7 +247,7 @@ pub(crate) enum Change<'a> {
     Revoked(Vec<BlockNo>),
 }
 
-/// The changes in an intact record.
+/// The changes in an intact record, each with the place of its chunk.
 ///
 /// # Errors
 /// A chunk that no writer makes.
@@ -255,10 +255,11 @@ pub(crate) fn changes(
     record: &[u8],
     chunks: u32,
     block_size: usize,
-) -> Result<Vec<Change<'_>>, Corrupt> {
+) -> Result<Vec<(usize, Change<'_>)>, Corrupt> {
     let mut rest = &record[TRANSACTION_SIZE..];
     let mut changes = Vec::new();
     for _ in 0..chunks {
+        let at = record.len() - rest.len();
         let chunk = Chunk::decode(rest)?;
         let (this, later) = rest.split_at(u32_as_usize(chunk.length));
         let body = &this[CHUNK_SIZE..];
@@ -273,13 +274,43 @@ pub(crate) fn changes(
                 let last = chunk.block.0.checked_add(chunk.count.into());
                 last.ok_or(Corrupt::PrivateLogChunk("of blocks beyond all volumes"))?;
                 let blocks = (0..).map(|i| chunk.block.plus(i));
-                changes.extend(blocks.zip(sums).map(|(b, sum)| Change::InPlace(b, sum)));
+                changes.extend(
+                    blocks
+                        .zip(sums)
+                        .map(|(b, sum)| (at, Change::InPlace(b, sum))),
+                );
             }
-            _ => changes.push(change(&chunk, body, block_size)?),
+            _ => changes.push((at, change(&chunk, body, block_size)?)),
         }
         rest = later;
     }
     Ok(changes)
+}
+
+/// Bytes at most of a chunk that has all of a block.
+pub(crate) fn longest_chunk(block_size: usize) -> usize {
+    CHUNK_SIZE + block_size
+}
+
+/// The content of a block of which all is in the chunk at the beginning of these bytes.
+///
+/// # Errors
+/// A chunk that no writer makes, or one that has not all of a block.
+pub(crate) fn content_of(chunk: &[u8], content: &mut [u8]) -> Result<(), Corrupt> {
+    let head = Chunk::decode(chunk)?;
+    let Change::Bytes {
+        is_all: true,
+        pieces,
+        ..
+    } = change(&head, &chunk[CHUNK_SIZE..], content.len())?
+    else {
+        return Err(Corrupt::PrivateLogChunk("that has not all of its block"));
+    };
+    content.fill(0);
+    for (offset, bytes) in pieces {
+        content[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+    Ok(())
 }
 
 const SHORT: Corrupt = Corrupt::PrivateLogChunk("shorter than what it holds");
@@ -376,6 +407,7 @@ mod tests {
         let bytes = record.seal(&place, COMMIT, (5, 6)).to_vec();
         assert!(bytes.len().is_multiple_of(64) && Transaction::is_intact(2, &bytes));
         let found = changes(&bytes, 6, 1024).expect("six chunks");
+        let found: Vec<_> = found.into_iter().map(|(_, change)| change).collect();
         let some = |block, is_all, pieces| Change::Bytes {
             block: BlockNo(block),
             class: Class::Directory,
@@ -443,7 +475,7 @@ mod tests {
             apply_mask(&mut bytes, at, 1024, header.mask);
             assert!(Transaction::is_intact(2, &bytes));
             let found = changes(&bytes, 8, 1024).expect("eight chunks");
-            let Change::Bytes { pieces, .. } = &found[7] else {
+            let (_, Change::Bytes { pieces, .. }) = &found[7] else {
                 panic!("{:?}", found[7]);
             };
             assert_eq!(*pieces, [(0, &content[..])]);

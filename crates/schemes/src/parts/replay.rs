@@ -1,4 +1,4 @@
-//! What the transactions in a log of bytes say after a crash: [`LEFT`].
+//! What the transactions in a log of bytes that count after a crash say: [`LEFT`].
 //!
 //! That an *earlier* transaction than the last names a block written in place that has another
 //! content means nothing: it was durable once, and the block was freed and has a new owner since.
@@ -9,7 +9,9 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_format::{BlockNo, Corrupt, Tid};
 use stetfs_media::{Block, Cause, Class, Tag};
 
+use crate::parts::reader::{ByteTransaction, Reader};
 use crate::parts::record::{Change, changes};
+use crate::parts::ring::Medium;
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, RecoveryReport, Result, remnants};
 
@@ -27,24 +29,20 @@ remnants! {
         => "error, nothing is written", "no file system wrote that";
 }
 
-/// A transaction in the log, intact.
-pub(crate) struct ByteTransaction {
-    /// Its position.
-    pub(crate) at: u64,
-    /// All of it, without its mask.
-    pub(crate) record: Vec<u8>,
-    /// How many chunks are in it.
-    pub(crate) chunks: u32,
-    pub(crate) sequence: Tid,
-}
-
-impl ByteTransaction {
-    fn changes(&self, args: &OpenArgs) -> Result<Vec<Change<'_>>> {
-        Ok(changes(&self.record, self.chunks, args.block_size)?)
+impl<M: Medium> Reader<'_, M> {
+    /// Takes the last transaction away, if it is not in place; where the log goes on then.
+    pub(crate) fn drop_unplaced(&self, found: &mut Vec<ByteTransaction>) -> Result<Option<u64>> {
+        match found.last() {
+            Some(last) if !self.is_in_place(last)? => {
+                NOT_IN_PLACE.met();
+                Ok(found.pop().map(|last| last.at))
+            }
+            _ => Ok(None),
+        }
     }
 
-    /// Whether each block that it says was written in place is there.
-    fn is_in_place(&self, args: &OpenArgs) -> Result<bool> {
+    /// Whether each block that the transaction says was written in place is there.
+    fn is_in_place(&self, found: &ByteTransaction) -> Result<bool> {
         let is_unchecked = [
             Bug::UncheckedReplay,
             Bug::UncheckedPayload,
@@ -53,89 +51,80 @@ impl ByteTransaction {
         if is_unchecked.into_iter().any(is_planted) {
             return Ok(true);
         }
-        for change in self.changes(args)? {
+        let record = self.record(found)?;
+        for (_, change) in changes(&record, found.chunks, self.args.block_size)? {
             if let Change::InPlace(block, crc) = change {
-                check_block(args, block)?;
-                if crc64(0, read_home(args, block)?.bytes()) != crc {
+                check_block(self.args, block)?;
+                if crc64(0, read_home(self.args, block)?.bytes()) != crc {
                     return Ok(false);
                 }
             }
         }
         Ok(true)
     }
-}
 
-/// Takes the last transaction away, if it is not in place; where the log goes on then.
-pub(crate) fn drop_unplaced(
-    args: &OpenArgs,
-    found: &mut Vec<ByteTransaction>,
-) -> Result<Option<u64>> {
-    match found.last() {
-        Some(last) if !last.is_in_place(args)? => {
-            NOT_IN_PLACE.met();
-            Ok(found.pop().map(|last| last.at))
+    /// Hands over all bytes that count, in the order of the log, when everything was looked at.
+    pub(crate) fn replay(
+        &self,
+        found: &[ByteTransaction],
+        report: &mut RecoveryReport,
+        mut take: impl FnMut(Bytes<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if let (Some(first), Some(last)) = (found.first(), found.last()) {
+            report.sequences = Some((first.sequence.0, last.sequence.0));
+            report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
         }
-        _ => Ok(None),
-    }
-}
-
-/// Hands over all bytes that count, in the order of the log, when everything was looked at: the
-/// transaction and the change.
-pub(crate) fn replay(
-    args: &OpenArgs,
-    found: &[ByteTransaction],
-    report: &mut RecoveryReport,
-    mut take: impl FnMut(Tid, BlockNo, Bytes<'_>) -> Result<()>,
-) -> Result<()> {
-    if let (Some(first), Some(last)) = (found.first(), found.last()) {
-        report.sequences = Some((first.sequence.0, last.sequence.0));
-        report.transactions = u32::try_from(found.len()).unwrap_or(u32::MAX);
-    }
-    let mut all = Vec::with_capacity(found.len());
-    let mut revoked: HashMap<BlockNo, usize> = HashMap::new();
-    for (i, found) in found.iter().enumerate() {
-        let changes = found.changes(args)?;
-        for change in &changes {
-            match change {
-                Change::Revoked(blocks) => revoked.extend(blocks.iter().map(|&b| (b, i))),
-                Change::Bytes { block, .. } => check_block(args, *block)?,
-                Change::InPlace(..) => {}
+        let size = self.args.block_size;
+        let mut revoked: HashMap<BlockNo, usize> = HashMap::new();
+        for (i, found) in found.iter().enumerate() {
+            for (_, change) in changes(&self.record(found)?, found.chunks, size)? {
+                match change {
+                    Change::Revoked(blocks) => revoked.extend(blocks.iter().map(|&b| (b, i))),
+                    Change::Bytes { block, .. } => check_block(self.args, block)?,
+                    Change::InPlace(..) => {}
+                }
             }
         }
-        all.push((found.sequence, changes));
-    }
-    for (i, (sequence, changes)) in all.into_iter().enumerate() {
-        for change in changes {
-            let Change::Bytes {
-                block,
-                class,
-                is_all,
-                pieces,
-            } = change
-            else {
-                continue;
-            };
-            let is_revoked = revoked.get(&block).is_some_and(|&by| by >= i);
-            if is_revoked && !is_planted(Bug::IgnoredRevoke) {
-                FREED.met();
-                report.revoked += 1;
-                continue;
+        for (i, found) in found.iter().enumerate() {
+            for (at, change) in changes(&self.record(found)?, found.chunks, size)? {
+                let Change::Bytes {
+                    block,
+                    class,
+                    is_all,
+                    pieces,
+                } = change
+                else {
+                    continue;
+                };
+                let is_revoked = revoked.get(&block).is_some_and(|&by| by >= i);
+                if is_revoked && !is_planted(Bug::IgnoredRevoke) {
+                    FREED.met();
+                    report.revoked += 1;
+                    continue;
+                }
+                BYTES.met();
+                report.blocks += 1;
+                take(Bytes {
+                    sequence: found.sequence,
+                    at: found.at + usize_as_u64(at),
+                    block,
+                    class,
+                    is_all,
+                    pieces,
+                })?;
             }
-            BYTES.met();
-            report.blocks += 1;
-            let bytes = Bytes {
-                class,
-                is_all,
-                pieces,
-            };
-            take(sequence, block, bytes)?;
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Bytes of a block, as a transaction gave them to it.
 pub(crate) struct Bytes<'a> {
+    /// The transaction.
+    pub(crate) sequence: Tid,
+    /// Where in the ring its chunk for the block begins.
+    pub(crate) at: u64,
+    pub(crate) block: BlockNo,
     pub(crate) class: Class,
     /// All other bytes are zeros.
     pub(crate) is_all: bool,

@@ -9,23 +9,25 @@ use std::sync::Arc;
 use stetfs_format::Tid;
 use stetfs_format::nvm_pair::{PairState, RegionHeader, RegionState, VolumeRecord};
 use stetfs_format::private_log::{LogHeader, REGION_RING, Tail};
+use stetfs_format::width::u64_as_usize;
 use stetfs_media::pmem::LINE;
-use stetfs_media::{BlockDev, Cause, Dirty, Pmem, PmemDev};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty, Pmem, PmemDev};
 use stetfs_scheme::{About, OpenArgs, Result, SchemeError, Terms, remnants};
-use stetfs_sync::Mutex;
 
-use super::reader::Reader;
 use crate::parts::area::JournalArea;
 use crate::parts::byte_log::{self, ByteLog, Start};
 use crate::parts::owner::{self, Look, Pair};
-use crate::parts::record::Record;
-use crate::parts::ring::Ring;
-use stetfs_planted::{Bug, is_planted};
+use crate::parts::reader::{ByteTransaction, Reader, damaged};
+use crate::parts::record::{Record, content_of, longest_chunk};
+use crate::parts::ring::{Medium, Ring};
 
 remnants! {
     ELSEWHERE:
     NOT_GIVEN "the mark, and a record of memory beside the volume, and no memory"
         => "error, nothing is written", "what was committed last is in that memory";
+    CONFIRMED "in memory beside the volume, a transaction that is not intact, and a word that says \
+        that it was durable"
+        => "error, nothing is written", "it was damaged later";
     IN_VOLUME "the mark, and a log in the volume, and memory beside it"
         => "error, nothing is written",
         "what was committed last is in the volume's log: a mount without the memory recovers it";
@@ -52,8 +54,6 @@ pub(super) enum Log {
 pub(super) struct Region {
     pair: Pair,
     ring: Ring<Arc<dyn BlockDev>>,
-    /// Homes are written, and the pair has not heard that they are durable: one at a time.
-    homing: Mutex<()>,
 }
 
 /// What is to be done with a log.
@@ -143,8 +143,20 @@ impl Log {
         }
     }
 
-    /// A transaction's record as the last part of a body on the home medium, which may be empty;
-    /// all of it is durable when it returns.
+    /// The content of a block, in a log in memory: the chunk at this position has all of it.
+    pub(super) fn content(&self, at: u64, block_size: usize) -> Result<BlockRef> {
+        let unit = self.ring().unit;
+        let (start, before) = (at / unit * unit, u64_as_usize(at % unit));
+        let longest = before + longest_chunk(block_size);
+        let mut units = vec![0; longest.next_multiple_of(u64_as_usize(unit))];
+        self.ring().read(start, &mut units)?;
+        let mut content = Block::zeroed(block_size);
+        content_of(&units[before..], content.bytes_mut())?;
+        Ok(content.into())
+    }
+
+    /// A transaction's record as the last part of a body on the home medium; all of it is durable
+    /// when it returns. Beside the volume the record is the whole body.
     pub(super) fn write(
         &self,
         body: Dirty<'_>,
@@ -152,26 +164,28 @@ impl Log {
         record: &[u8],
         sequence: Tid,
     ) -> Result<()> {
-        let Self::Beside(region) = self else {
+        let Self::Beside(Region { ring, pair, .. }) = self else {
             return self.ring().write_covering_commit(body, at, record);
         };
-        let mut in_memory = Dirty::on(&*region.ring.medium);
-        if !body.is_empty() && !is_planted(Bug::MissingBodyFlush) {
-            let flush = || Ok(body.submit().flush(Cause::Home)?);
-            in_memory.rests_on(region.homes_by(flush, Cause::Home)?);
-        }
-        region.ring.write_covering_commit(in_memory, at, record)?;
-        let pair = &region.pair;
+        assert!(
+            body.is_empty(),
+            "blocks written in place, and the log is not"
+        );
+        ring.write_covering_commit(Dirty::on(&*ring.medium), at, record)?;
         pair.note_commit(sequence);
         owner::note_committed(&*pair.pmem, pair.header.seed(), sequence)
     }
 
     /// What a checkpoint has written home is durable when it returns.
     pub(super) fn make_durable(&self, dev: &dyn BlockDev) -> Result<()> {
-        let flush = || Ok(dev.flush(Cause::Checkpoint)?);
+        let cause = Cause::Checkpoint;
         match self {
-            Self::Inside(_) => flush(),
-            Self::Beside(region) => region.homes_by(flush, Cause::Checkpoint),
+            Self::Inside(_) => Ok(dev.flush(cause)?),
+            Self::Beside(Region { pair, .. }) => {
+                pair.note_in_volume(cause)?;
+                dev.flush(cause)?;
+                pair.note_in_memory(cause)
+            }
         }
     }
 
@@ -198,6 +212,21 @@ impl Log {
             Self::Beside(region) => region.pair.close(PairState::Shut),
         }
     }
+}
+
+/// All transactions that count, and the position behind them. `committed` was durable.
+pub(super) fn all<M: Medium>(
+    reader: &Reader<'_, M>,
+    start: &Start,
+    committed: Option<Tid>,
+) -> Result<(Vec<ByteTransaction>, u64)> {
+    let (found, at) = reader.all(start)?;
+    let next = found.last().map_or(start.sequence, |t| t.sequence.next());
+    if committed.is_some_and(|tid| tid.is_at_or_after(next)) {
+        CONFIRMED.met();
+        return Err(damaged(next, "it was durable"));
+    }
+    Ok((found, at))
 }
 
 /// Whether the log of a volume with the mark is in the journal area; `None`: there is nothing that
@@ -250,21 +279,7 @@ impl Region {
                 (pair, Claim::Left(start))
             }
         };
-        let region = Self {
-            pair,
-            ring,
-            homing: Mutex::default(),
-        };
-        Ok((Log::Beside(region), claim))
-    }
-
-    /// What was written home is made durable by this flush, and the pair knows of it.
-    fn homes_by<T>(&self, flush: impl FnOnce() -> Result<T>, cause: Cause) -> Result<T> {
-        let _one = self.homing.lock();
-        self.pair.note_in_volume(cause)?;
-        let durable = flush()?;
-        self.pair.note_in_memory(cause)?;
-        Ok(durable)
+        Ok((Log::Beside(Self { pair, ring }), claim))
     }
 }
 
@@ -312,8 +327,8 @@ impl Look for Contents<'_> {
         let ring = self.ring()?;
         let start = self.start(&ring, header.epoch, state.tail)?;
         let committed = owner::committed(&**self.nvm, header.seed())?;
-        let reader = Reader::new(&ring, self.args, 0, Some(committed), &start);
-        let (found, _) = reader.all(&start)?;
+        let reader = Reader::new(&ring, self.args, 0, &start);
+        let (found, _) = all(&reader, &start, Some(committed))?;
         let before = Tid(start.sequence.0.wrapping_sub(1));
         Ok(found.last().map_or(before, |last| last.sequence))
     }

@@ -1,5 +1,5 @@
 //! What a crash left in the log, and what is done with it. Which transactions count:
-//! [`reader::LEFT`](super::reader::LEFT); what these say:
+//! [`reader::LEFT`](crate::parts::reader::LEFT); what these say:
 //! [`replay::LEFT`](crate::parts::replay::LEFT).
 //!
 //! Nothing is written home: the index of what home has not got is made anew, and the volume is
@@ -12,15 +12,15 @@
 
 use std::collections::VecDeque;
 
-use stetfs_format::{BlockNo, Tid};
+use stetfs_format::Tid;
 use stetfs_media::Block;
 
-use super::log::{Claim, Log};
-use super::reader::Reader;
-use super::versions::Version;
+use super::log::{self, Claim, Log};
+use super::versions::{Content, Version};
 use crate::parts::byte_log::Start;
 use crate::parts::index::{Changing, Index};
-use crate::parts::replay::{Bytes, drop_unplaced, read_home, replay};
+use crate::parts::reader::Reader;
+use crate::parts::replay::{Bytes, read_home};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{About, OpenArgs, Ranges, RecoveryReport, Result};
 
@@ -63,15 +63,15 @@ fn index_log(
     report: &mut RecoveryReport,
 ) -> Result<Left> {
     let masked = log.masked(args.block_size);
-    let reader = Reader::new(log.ring(), args, masked, log.committed()?, &start);
-    let (mut found, mut at) = reader.all(&start)?;
+    let reader = Reader::new(log.ring(), args, masked, &start);
+    let (mut found, mut at) = log::all(&reader, &start, log.committed()?)?;
     // Beside the volume, a record is begun when what it says of home is durable.
     if !log.is_beside() {
-        at = drop_unplaced(args, &mut found)?.unwrap_or(at);
+        at = reader.drop_unplaced(&mut found)?.unwrap_or(at);
     }
     let index = Index::default();
-    replay(args, &found, report, |sequence, block, bytes| {
-        add(&mut index.write(), args, sequence, (block, bytes))
+    reader.replay(&found, report, |bytes| {
+        add(&mut index.write(), log, args, bytes)
     })?;
     if at < reader.end {
         log.ring().wipe_unit(at)?;
@@ -93,32 +93,38 @@ fn index_log(
 /// Takes what a transaction changed over into the index.
 fn add(
     versions: &mut Changing<'_, Version>,
+    log: &Log,
     args: &OpenArgs,
-    sequence: Tid,
-    (block, bytes): (BlockNo, Bytes<'_>),
+    bytes: Bytes<'_>,
 ) -> Result<()> {
-    let size = args.block_size;
+    let (size, block) = (args.block_size, bytes.block);
     let is_all = bytes.is_all && !is_planted(Bug::UnzeroedBase);
-    if !versions.contains_key(&block) {
-        let content = match is_all {
-            true => Block::zeroed(size),
-            false => read_home(args, block)?,
-        };
-        let version = Version::new(bytes.class, None, content.into(), sequence);
-        versions.insert(block, version);
-    }
-    let mut changed = Ranges::new();
-    versions.change(&block, |version| {
-        let content = version.content_mut();
-        if is_all {
-            content.fill(0);
-            changed.add(0, size);
+    let mut changed = match is_all {
+        true => Ranges::whole(size),
+        false => Ranges::new(),
+    };
+    let content = match versions.get(&block).map(Version::content) {
+        _ if is_all && log.is_beside() => Content::Logged(bytes.at),
+        before => {
+            let mut content = match before {
+                _ if is_all => Block::zeroed(size).into(),
+                Some(Content::Here(content)) => content.clone(),
+                Some(Content::Logged(at)) => log.content(*at, size)?,
+                Some(Content::Home) | None => read_home(args, block)?.into(),
+            };
+            // Nobody else has it then, and it is not copied.
+            versions.change(&block, Version::forget_content);
+            let raw = content.make_mut();
+            for (offset, bytes) in bytes.pieces {
+                raw[offset..offset + bytes.len()].copy_from_slice(bytes);
+                changed.add(offset, bytes.len());
+            }
+            Content::Here(content)
         }
-        for (offset, bytes) in bytes.pieces {
-            content[offset..offset + bytes.len()].copy_from_slice(bytes);
-            changed.add(offset, bytes.len());
-        }
-        version.note(sequence, &changed);
+    };
+    let new = || Version::new(bytes.class, None, Content::Home, bytes.sequence);
+    versions.change_or_insert(block, new, |version| {
+        version.change(bytes.sequence, content, &changed, is_all);
     });
     Ok(())
 }

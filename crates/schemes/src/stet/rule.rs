@@ -12,15 +12,15 @@
 //!
 //! A record takes a sector in any case, in memory a line: of what goes into the log, only what does
 //! not fit into the rest of that counts. Of a log in memory beside the volume nothing counts:
-//! nothing is switched there, since that would wait for the device, and new blocks are logged too,
-//! as long as a transaction has few of them. Many never get to the device: they are freed before.
+//! nothing is switched there, since that would wait for the device, and new blocks are logged too.
+//! Many never get to the device: they are freed before.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use stetfs_format::InodeNo;
 use stetfs_format::private_log::CHUNK_SIZE;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
-use stetfs_media::BlockDev;
+use stetfs_media::{BlockDev, DISK_JUMP_BYTES, FLASH_JUMP_BYTES};
 use stetfs_scheme::{
     About, ActionCount, Extents, LoggedBlock, OptionAbout, Ranges, Relocates, Result, SchemeOptions,
 };
@@ -113,9 +113,8 @@ pub(super) struct Bed {
     pub(super) log: usize,
     /// The unit of what goes home.
     pub(super) home: usize,
-    /// Where the log is in memory beside the volume: what a transaction's new blocks may take of
-    /// it.
-    pub(super) beside: Option<usize>,
+    /// The log is in memory beside the volume.
+    pub(super) is_beside: bool,
 }
 
 pub(super) struct Rule {
@@ -149,13 +148,22 @@ impl Rule {
     /// `stet=switch` is there to show what switches cost, and knows no bound.
     pub(super) fn relocates(&self, dev: &dyn BlockDev) -> Relocates {
         match self.wish.turns {
+            _ if self.bed.is_beside => Relocates::No,
             _ if self.wish.pinned == Some(Action::Switch) => Relocates::Freely,
-            _ if self.bed.beside.is_some() => Relocates::No,
             None if dev.pmem().is_some() => Relocates::Freely,
-            turns if turns.unwrap_or_else(|| dev.seeks()) => {
+            _ if self.jump_bytes(dev) >= DISK_JUMP_BYTES => {
                 Relocates::Sparingly(Extents::disk(self.bed.block_size))
             }
             _ => Relocates::Sparingly(Extents::FLASH),
+        }
+    }
+
+    /// What is written along in the time of a jump of the device, as it says or the mount does.
+    pub(super) fn jump_bytes(&self, dev: &dyn BlockDev) -> u64 {
+        match self.wish.turns {
+            None => dev.jump_bytes(),
+            Some(true) => DISK_JUMP_BYTES,
+            Some(false) => FLASH_JUMP_BYTES,
         }
     }
 
@@ -166,9 +174,9 @@ impl Rule {
         let expected = self.expected.of(ino).max((u32::from(changes) + 1) * ONE);
         let share = |bytes: usize| bytes * u32_as_usize(ONE) / u32_as_usize(expected);
         let home = changed.widened(self.bed.home).bytes();
-        let logged = |bytes| match self.bed.beside {
-            Some(_) => 0,
-            None => self.record.cost(so_far, bytes),
+        let logged = |bytes| match self.bed.is_beside {
+            true => 0,
+            false => self.record.cost(so_far, bytes),
         };
         let block = self.bed.block_size;
         [
@@ -178,18 +186,12 @@ impl Rule {
         ]
     }
 
-    /// Whether so many new blocks of a transaction are logged, and not written where they stay.
-    pub(super) fn logs_new(&self, blocks: usize) -> bool {
-        let most = self.bed.beside.unwrap_or(0);
-        blocks * self.bed.block_size <= most
-    }
-
     /// Whether a record that needs `changed` of a block takes `all` that home has not got: it saves
     /// the sectors that would go home. In memory beside the volume always, when the log `fills`.
     pub(super) fn carries(&self, changed: &Ranges, all: &Ranges, fills: bool) -> bool {
-        match self.bed.beside {
-            Some(_) => fills,
-            None => all.bytes() <= changed.bytes() + self.bed.home / 2,
+        match self.bed.is_beside {
+            true => fills,
+            false => all.bytes() <= changed.bytes() + self.bed.home / 2,
         }
     }
 

@@ -7,12 +7,23 @@ use stetfs_scheme::Ranges;
 
 use crate::parts::index::{Changing, Indexed};
 
+/// Where a version's content is.
+#[derive(Clone)]
+pub(super) enum Content {
+    /// In memory.
+    Here(BlockRef),
+    /// In the log, which is in memory: all of it in the chunk at this position.
+    Logged(u64),
+    /// Home has it.
+    Home,
+}
+
 /// A block's newest version.
 pub(super) struct Version {
     pub(super) class: Class,
     /// The file that it belongs to, for data.
     pub(super) ino: Option<InodeNo>,
-    content: BlockRef,
+    content: Content,
     /// Where it differs from home. No bytes: it is home.
     pending: Ranges,
     /// The first transaction whose bytes home has not got: replayed from there on, home becomes
@@ -30,11 +41,15 @@ impl Indexed for Version {
     fn is_held(&self) -> bool {
         !self.pending.is_empty()
     }
+
+    fn is_here(&self) -> bool {
+        matches!(self.content, Content::Here(_))
+    }
 }
 
 impl Version {
     /// A block of which the log has nothing yet.
-    pub(super) fn new(class: Class, ino: Option<InodeNo>, content: BlockRef, tid: Tid) -> Self {
+    pub(super) fn new(class: Class, ino: Option<InodeNo>, content: Content, tid: Tid) -> Self {
         Self {
             class,
             ino,
@@ -47,13 +62,13 @@ impl Version {
         }
     }
 
-    pub(super) fn content(&self) -> &BlockRef {
+    pub(super) fn content(&self) -> &Content {
         &self.content
     }
 
-    /// Its content, while the index of a log is made.
-    pub(super) fn content_mut(&mut self) -> &mut [u8] {
-        self.content.make_mut()
+    /// Whoever has its content is the only one from now on.
+    pub(super) fn forget_content(&mut self) {
+        self.content = Content::Home;
     }
 
     /// Where it differs from home, if a record may carry all of that, so that the log needs nothing
@@ -69,7 +84,7 @@ impl Version {
 
     /// Transaction `tid` gave it this content, which differs in these bytes, and which it has
     /// logged. With `carried` it has logged all that home has not got.
-    pub(super) fn change(&mut self, tid: Tid, content: BlockRef, changed: &Ranges, carried: bool) {
+    pub(super) fn change(&mut self, tid: Tid, content: Content, changed: &Ranges, carried: bool) {
         self.content = content;
         self.note(tid, changed);
         if carried {
@@ -77,8 +92,7 @@ impl Version {
         }
     }
 
-    /// As [`change`](Self::change), where the content is changed already.
-    pub(super) fn note(&mut self, tid: Tid, changed: &Ranges) {
+    fn note(&mut self, tid: Tid, changed: &Ranges) {
         if self.pending.is_empty() {
             self.oldest = tid;
             self.changes = 0;
@@ -99,17 +113,19 @@ impl Version {
 pub(super) struct Due {
     pub(super) home: BlockNo,
     pub(super) class: Class,
-    pub(super) content: BlockRef,
+    pub(super) content: Content,
     /// What home has not got.
     pub(super) pending: Ranges,
 }
 
-/// The versions that hold the log's end back from `until`. They are on their way home from now on.
-pub(super) fn take_due(index: &mut Changing<'_, Version>, until: Tid) -> Vec<Due> {
-    let is_due = |version: &Version| version.is_held() && until.is_after(version.oldest);
+/// The versions that are held, and due. They are on their way home from now on.
+pub(super) fn take_due(
+    index: &mut Changing<'_, Version>,
+    is_due: impl Fn(&Version) -> bool,
+) -> Vec<Due> {
     let homes: Vec<BlockNo> = index
         .iter()
-        .filter(|(_, version)| is_due(version))
+        .filter(|(_, version)| version.is_held() && is_due(version))
         .map(|(home, _)| *home)
         .collect();
     let mut due = Vec::with_capacity(homes.len());
@@ -146,6 +162,9 @@ pub(super) fn are_home(
                     version.pending = Ranges::new();
                 }
                 version.changes = u16::from(version.is_held());
+                if !version.is_held() {
+                    version.content = Content::Home;
+                }
             }
         });
     }

@@ -1,16 +1,16 @@
-//! Which transactions of a log count after a crash: [`LEFT`].
+//! Which transactions of a log of bytes count after a crash: [`LEFT`]. What they say:
+//! [`replay`](crate::parts::replay).
 
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::cell::Cell;
 
 use stetfs_format::Tid;
-use stetfs_format::private_log::{COMMIT, TRANSACTION_SIZE, Transaction, state_of};
+use stetfs_format::private_log::{CHECKPOINT, COMMIT, TRANSACTION_SIZE, Transaction, state_of};
 use stetfs_format::width::u64_as_usize;
-use stetfs_media::BlockDev;
 
 use crate::parts::byte_log::Start;
 use crate::parts::record::apply_mask;
-use crate::parts::replay::ByteTransaction;
-use crate::parts::ring::{Ring, aligned};
+use crate::parts::ring::{Medium, Ring, aligned};
 use crate::parts::scan::{Ends, Seen, scan};
 use stetfs_planted::{Bug, is_planted};
 use stetfs_scheme::{OpenArgs, Result, SchemeError, remnants};
@@ -25,9 +25,6 @@ remnants! {
     DAMAGED "one that is not, and an intact one with the next number behind it"
         => "error, nothing is written",
         "one is begun when the one before is durable, so this one was damaged later";
-    CONFIRMED "one that is not, in memory beside the volume, and a word there that says that it \
-        was durable"
-        => "error, nothing is written", "it was damaged later";
 }
 
 const ENDS: Ends = Ends {
@@ -45,51 +42,81 @@ const SEARCHED: u64 = 1 << 20;
 /// Bytes of it that are read at a time: a multiple of every unit.
 const PIECE: u64 = 64 << 10;
 
-pub(super) struct Reader<'a> {
-    ring: &'a Ring<Arc<dyn BlockDev>>,
-    args: &'a OpenArgs,
-    /// Where JBD2 would look for records.
-    masked: usize,
-    /// One that was durable, where the log notes that.
-    committed: Option<Tid>,
-    epoch: u64,
-    /// The position where the ring meets its beginning.
-    pub(super) end: u64,
+/// A transaction in the log, intact.
+pub(crate) struct ByteTransaction {
+    /// Its position.
+    pub(crate) at: u64,
+    /// Its number.
+    pub(crate) sequence: Tid,
+    /// How many chunks are in it.
+    pub(crate) chunks: u32,
+    /// All of it, without its mask; `None` where there is not the memory for that.
+    record: Option<Vec<u8>>,
 }
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(
-        ring: &'a Ring<Arc<dyn BlockDev>>,
-        args: &'a OpenArgs,
-        masked: usize,
-        committed: Option<Tid>,
-        start: &Start,
-    ) -> Self {
+pub(crate) struct Reader<'a, M> {
+    ring: &'a Ring<M>,
+    pub(crate) args: &'a OpenArgs,
+    /// Where JBD2 would look for records.
+    masked: usize,
+    epoch: u64,
+    /// The position where the ring meets its beginning.
+    pub(crate) end: u64,
+    /// Bytes of records that may still be kept in memory.
+    room: Cell<usize>,
+}
+
+impl<'a, M: Medium> Reader<'a, M> {
+    pub(crate) fn new(ring: &'a Ring<M>, args: &'a OpenArgs, masked: usize, start: &Start) -> Self {
         Self {
             ring,
             args,
             masked,
-            committed,
             epoch: start.epoch,
             end: start.at + ring.capacity,
+            room: Cell::new(args.memory),
         }
     }
 
     /// All transactions that are whole, and the position behind them.
-    pub(super) fn all(&self, start: &Start) -> Result<(Vec<ByteTransaction>, u64)> {
-        let (found, end) = scan(
+    pub(crate) fn all(&self, start: &Start) -> Result<(Vec<ByteTransaction>, u64)> {
+        let keep = |seen| {
+            let Seen::Intact(mut found, next) = seen else {
+                return seen;
+            };
+            let ByteTransaction { record, .. } = &mut found;
+            let len = record.as_ref().map_or(0, Vec::len);
+            match self.room.get().checked_sub(len) {
+                Some(room) => self.room.set(room),
+                None => *record = None,
+            }
+            Seen::Intact(found, next)
+        };
+        scan(
             start.at,
             start.sequence,
             &ENDS,
-            |at, sequence| self.look(at, sequence),
+            |at, sequence| self.look(at, sequence).map(keep),
             |at, next, sequence| self.is_followed(at, next, sequence.next()),
-        )?;
-        let next = found.last().map_or(start.sequence, |t| t.sequence.next());
-        if self.committed.is_some_and(|tid| tid.is_at_or_after(next)) {
-            CONFIRMED.met();
-            return Err(damaged(next, "it was durable"));
+        )
+    }
+
+    /// All bytes of a transaction, without its mask.
+    pub(crate) fn record<'f>(&self, found: &'f ByteTransaction) -> Result<Cow<'f, [u8]>> {
+        if let Some(record) = &found.record {
+            return Ok(record.into());
         }
-        Ok((found, end))
+        let seen = self.look(found.at, found.sequence)?;
+        match seen {
+            Seen::Intact(
+                ByteTransaction {
+                    record: Some(record),
+                    ..
+                },
+                _,
+            ) => Ok(record.into()),
+            _ => Err(damaged(found.sequence, "was not a moment ago")),
+        }
     }
 
     fn unit(&self) -> u64 {
@@ -100,7 +127,8 @@ impl<'a> Reader<'a> {
     /// which lies at `at`, if there is one.
     fn length(&self, at: u64, sequence: Tid, unit: &[u8]) -> Option<(u64, Transaction)> {
         // Most of what is looked at is nothing like one.
-        if !unit.starts_with(&COMMIT.to_le_bytes()) {
+        let states = [COMMIT, CHECKPOINT].map(u32::to_le_bytes);
+        if !states.iter().any(|state| unit.starts_with(state)) {
             return None;
         }
         let raw = unit.first_chunk::<TRANSACTION_SIZE>()?;
@@ -137,9 +165,9 @@ impl<'a> Reader<'a> {
         }
         let found = ByteTransaction {
             at,
-            record,
-            chunks: header.chunks,
             sequence,
+            chunks: header.chunks,
+            record: Some(record),
         };
         Ok(Seen::Intact(found, next))
     }
@@ -169,7 +197,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn damaged(sequence: Tid, why: &str) -> SchemeError {
+/// The error for a transaction that is not what it was.
+pub(crate) fn damaged(sequence: Tid, why: &str) -> SchemeError {
     SchemeError::Unusable(format!(
         "transaction {sequence} in its log is damaged, and {why}; run `stetfs fsck`"
     ))
