@@ -27,6 +27,14 @@ pub(super) const fn telephone(volume: u64) -> Machine {
     }
 }
 
+/// The same with as much memory as stet needs for transactions, at least.
+pub(super) const fn telephone_for_stet(volume: u64) -> Machine {
+    Machine {
+        least_nvm: 2 << 20,
+        ..telephone(volume)
+    }
+}
+
 /// Blocks written to the journal on the device, records included.
 pub(super) fn journal_blocks(run: &Measured) -> u64 {
     let bytes = |cause| run.device.by_cause(cause).write_bytes;

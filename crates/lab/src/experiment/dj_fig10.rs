@@ -7,11 +7,14 @@
 use anyhow::Result;
 use stetfs_media::{Cause, Class, Tag};
 
-use super::dj::{journal_blocks, telephone};
+use super::dj::{journal_blocks, telephone_for_stet};
 use super::ground::{Ground, time};
+use super::never_worse::NeverWorse;
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
-use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, System};
+use crate::system::{
+    DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, STET_BESIDE, System,
+};
 use crate::workload::{Durable, Postmark};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -24,7 +27,15 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const SYSTEMS: [System; 4] = [EXT4_ORDERED, DJ_ORDERED, EXT4_JOURNAL, DJ_JOURNAL];
+const SYSTEMS: [System; 5] = [
+    EXT4_ORDERED,
+    DJ_ORDERED,
+    EXT4_JOURNAL,
+    DJ_JOURNAL,
+    STET_BESIDE,
+];
+/// Where stet stands among them, behind the others.
+const STET_AT: usize = 4;
 /// The modes: where ext4 and DJ stand, and the paper's gain.
 const MODES: [(&str, usize, usize, f64); 2] = [("ordered", 0, 1, 12.1), ("journal", 2, 3, 27.5)];
 const TRANSACTIONS: [u64; 5] = [100_000, 200_000, 300_000, 400_000, 500_000];
@@ -52,7 +63,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         scale: 1.0,
         ..*setting
     };
-    let ground = Ground::new(&full, &telephone(VOLUME))?;
+    let ground = Ground::new(&full, &telephone_for_stet(VOLUME))?;
     report.setup.push((
         "workload",
         format!(
@@ -74,6 +85,13 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         show(&mut report, medium, &rows);
         if !medium.is_real() {
             chart(&mut report, medium, &rows);
+            let mut compared = NeverWorse::on(medium);
+            for row in &rows {
+                let others: Vec<_> = row.runs[..STET_AT].iter().collect();
+                let what = format!("{} K", row.transactions / 1000);
+                compared.add(what, &row.runs[STET_AT], &others);
+            }
+            compared.report("not known", &mut report);
             let note = format!("journal mode: {}", why_journal(&rows));
             report.notes.push(note);
         }

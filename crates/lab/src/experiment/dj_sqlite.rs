@@ -1,14 +1,17 @@
 //! What one small update of SQLite costs a telephone's flash: the reason for Delta Journaling, and
-//! no figure of its paper. Beside it stet, which has no NVRAM.
+//! no figure of its paper. Beside it stet, with its log on the card and in the NVRAM.
 
 use anyhow::Result;
 use stetfs_media::Cause;
 
-use super::dj::{nvram_log_bytes, telephone};
+use super::dj::{nvram_log_bytes, telephone_for_stet};
 use super::ground::Ground;
+use super::never_worse::NeverWorse;
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
-use crate::system::{DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, STET, System};
+use crate::system::{
+    DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, STET, STET_BESIDE, System,
+};
 use crate::workload::sqlite::JournalMode;
 use crate::workload::{Durable, Updates};
 
@@ -22,7 +25,14 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const SYSTEMS: [System; 5] = [EXT4_JOURNAL, DJ_JOURNAL, EXT4_ORDERED, DJ_ORDERED, STET];
+const SYSTEMS: [System; 6] = [
+    EXT4_JOURNAL,
+    DJ_JOURNAL,
+    EXT4_ORDERED,
+    DJ_ORDERED,
+    STET,
+    STET_BESIDE,
+];
 /// SQLite's ways with a rollback journal, and its other one.
 const MODES: [JournalMode; 3] = [JournalMode::Delete, JournalMode::Truncate, JournalMode::Wal];
 const ROWS: u64 = 10_000;
@@ -47,7 +57,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
              everything is home, checkpoints included"
         ),
     ));
-    let ground = Ground::new(&full, &telephone(VOLUME))?;
+    let ground = Ground::new(&full, &telephone_for_stet(VOLUME))?;
     ground.describe(setting, &mut report);
     let medium = ground.media(setting)[0];
     let mut table = Table::new(
@@ -55,6 +65,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         std::iter::once("journal mode").chain(SYSTEMS.map(|system| system.name)),
     );
     let mut bars = Vec::new();
+    let mut compared = NeverWorse::on(medium);
     for mode in MODES {
         let work = Updates {
             mode,
@@ -108,6 +119,8 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
                 format!("{of_best:.3}"),
             )
             .because("not known");
+        let (beside, others) = runs.split_last().expect("systems");
+        compared.add(mode.name(), beside, &others.iter().collect::<Vec<_>>());
         bars.push(
             runs.iter()
                 .map(|run| each(run.written()))
@@ -116,6 +129,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
         report.runs.extend(runs);
     }
     report.tables.push(table);
+    compared.report("not known", &mut report);
     report.charts.push(Chart {
         name: EXPERIMENT.id.to_owned(),
         title: "Written to the card for one update in SQLite".to_owned(),

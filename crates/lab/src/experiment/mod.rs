@@ -19,6 +19,7 @@ mod jftl;
 mod jftl_fig7;
 mod jftl_fig8;
 pub mod log_contents;
+mod never_worse;
 mod nvm_cache;
 mod operations;
 pub mod plot;

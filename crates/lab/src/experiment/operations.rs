@@ -16,7 +16,7 @@ use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{
     ADP_S, Access, Account, Bed, Cost, DJ_JOURNAL, JOURNAL, JOURNAL_EACH, JOURNAL_REMAP, Medium,
-    Nvram, PCM, SPINDLE, STET_IN_MEMORY, System, TINCA, UBJ_RANGE, Volume,
+    Nvram, PCM, SPINDLE, STET_BESIDE, STET_IN_MEMORY, System, TINCA, UBJ_RANGE, Volume,
 };
 use crate::workload::single::{FIRST, Operation};
 use crate::workload::sqlite::JournalMode;
@@ -611,7 +611,7 @@ impl Databases {
     }
 }
 
-/// The schemes of the papers on what they were made for.
+/// The schemes of the papers on what they were made for, and stet there.
 fn on_other_media(
     setting: &Setting<'_>,
     operations: &Operations,
@@ -621,20 +621,21 @@ fn on_other_media(
     let mib = FLASH.capacity()? >> 20;
     let on_flash = Volume::make(EXT4_4K, mib, FLASH_JOURNAL_MIB)?;
     let on_flash = Operations::new(setting, &on_flash)?;
-    let programs: [(System, &[Column]); 3] =
-        [JOURNAL, JOURNAL_REMAP, JOURNAL_EACH].map(|system| (system, &PROGRAMS[..]));
-    let cached: [(System, &[Column]); 3] =
-        [SPINDLE, TINCA, UBJ_RANGE].map(|system| (system, &CACHED[..]));
+    let programs: [(System, &[Column]); 4] =
+        [JOURNAL, JOURNAL_REMAP, JOURNAL_EACH, STET].map(|system| (system, &PROGRAMS[..]));
+    let cached: [(System, &[Column]); 4] =
+        [SPINDLE, TINCA, UBJ_RANGE, STET_BESIDE].map(|system| (system, &CACHED[..]));
     let in_memory: [(System, &[Column]); 2] =
         [ADP_S, STET_IN_MEMORY].map(|system| (system, &IN_MEMORY[..]));
-    let dj: [(System, &[Column]); 1] = [(DJ_JOURNAL, &BESIDE)];
+    let beside: [(System, &[Column]); 2] =
+        [DJ_JOURNAL, STET_BESIDE].map(|system| (system, &BESIDE[..]));
     let all: [(&str, &Operations, Medium, &[_]); 4] = [
         ("an operation on PCM", operations, PCM, &in_memory),
         (
             "an operation on a disk with NVRAM beside it",
             operations,
             nvram,
-            &dj,
+            &beside,
         ),
         (
             "an operation on a disk with a cache in NVM: lines and fences until durable",

@@ -3,11 +3,14 @@
 use anyhow::Result;
 
 use super::ground::{Ground, time};
+use super::never_worse::NeverWorse;
 use super::nvm_cache::{DISK, a_second, fences_each, lines_each, nvm_us_each, written_home};
 use super::report::{Chart, Report, Said, Series, Table};
-use super::spindle_fig5::MACHINE;
+use super::spindle_fig5::{MACHINE, OLD_VERSIONS};
 use super::{Experiment, Setting};
-use crate::system::{EXT4_JOURNAL, Measured, Medium, SPINDLE, SPINDLE_2, System, TINCA};
+use crate::system::{
+    EXT4_JOURNAL, Measured, Medium, SPINDLE, SPINDLE_2, STET_BESIDE, System, TINCA,
+};
 use crate::workload::{Durable, Filebench, Personality};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -27,7 +30,9 @@ const KIB: [u64; 4] = [16, 32, 64, 128];
 /// filebench writes a data set's size in its files; a run handles so much of it.
 const TURNS: u64 = 1;
 
-const SYSTEMS: [System; 4] = [SPINDLE, TINCA, SPINDLE_2, EXT4_JOURNAL];
+const SYSTEMS: [System; 5] = [SPINDLE, TINCA, SPINDLE_2, EXT4_JOURNAL, STET_BESIDE];
+/// Where stet stands among them, behind the others.
+const STET_AT: usize = 4;
 
 /// What the paper says of a personality: the gain over Tinca where it is most.
 fn paper(personality: Personality) -> Said {
@@ -55,6 +60,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
     ));
     ground.describe(setting, &mut report);
     for medium in ground.media(setting) {
+        let mut compared = NeverWorse::on(medium);
         for personality in Personality::ALL {
             let mut cells = Vec::new();
             for kib in KIB {
@@ -67,9 +73,17 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             show(&mut report, medium, personality, &cells);
             if !medium.is_real() {
                 check(&mut report, personality, &cells);
+                for (kib, runs) in KIB.iter().zip(cells.chunks(SYSTEMS.len())) {
+                    let others: Vec<_> = runs[..STET_AT].iter().map(|(_, run)| run).collect();
+                    let what = format!("{}, {kib} KiB", personality.name());
+                    compared.add(what, &runs[STET_AT].1, &others);
+                }
             }
             chart(&mut report, medium, personality, &cells);
             report.runs.extend(cells.into_iter().map(|(_, run)| run));
+        }
+        if !medium.is_real() {
+            compared.report(OLD_VERSIONS, &mut report);
         }
     }
     Ok(report)

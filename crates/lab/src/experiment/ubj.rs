@@ -12,11 +12,12 @@ use anyhow::Result;
 use stetfs_media::sim::PmemTiming;
 
 use super::ground::{Ground, Machine, time};
+use super::never_worse::NeverWorse;
 use super::nvm_cache::{a_second, fences_each, lines_each, nvm_us_each, server};
 use super::report::{Chart, Report, Said, Series, Table, Verdict, geometric_mean};
 use super::spindle_fig6::bench;
 use super::{Experiment, Setting};
-use crate::system::{EXT4_JOURNAL, Measured, Medium, System, UBJ, UBJ_RANGE};
+use crate::system::{EXT4_JOURNAL, Measured, Medium, STET_BESIDE, System, UBJ, UBJ_RANGE};
 use crate::workload::iozone::Test;
 use crate::workload::sqlite::JournalMode;
 use crate::workload::{Durable, Fio, Iozone, Personality, Postmark, Updates, Workload};
@@ -86,13 +87,14 @@ const SERVED: u64 = 1 << 30;
 const SERVED_FILE: u64 = 32 << 10;
 const SECONDS: [u64; 5] = [1, 5, 10, 30, 60];
 
-const SYSTEMS: [System; 2] = [UBJ, EXT4_JOURNAL];
+const SYSTEMS: [System; 3] = [UBJ, EXT4_JOURNAL, STET_BESIDE];
 
-/// Both systems with one workload.
+/// The paper's two systems with one workload, and stet.
 struct Pair {
     what: String,
     ubj: Measured,
     ext4: Measured,
+    stet: Measured,
 }
 
 impl Pair {
@@ -104,11 +106,12 @@ impl Pair {
         durable: Durable,
     ) -> Result<Self> {
         let one = |system| ground.measure(setting, (system, medium), work, durable);
-        let [ubj, ext4] = SYSTEMS;
+        let [ubj, ext4, stet] = SYSTEMS;
         Ok(Self {
             what,
             ubj: one(ubj)?,
             ext4: one(ext4)?,
+            stet: one(stet)?,
         })
     }
 
@@ -169,6 +172,17 @@ fn show(report: &mut Report, medium: Medium, pairs: &[Pair]) {
         );
     }
     report.tables.push(table);
+    if !medium.is_real() {
+        let mut compared = NeverWorse::on(medium);
+        for pair in pairs {
+            compared.add(pair.what.clone(), &pair.stet, &[&pair.ubj, &pair.ext4]);
+        }
+        compared.report(
+            "UBJ's cache has what was read too, and the memory for that is twice ext4's and \
+                stet's; stet's log has only what was written",
+            report,
+        );
+    }
 }
 
 /// Whether the mean gain until everything is home is the slides'.
@@ -224,7 +238,9 @@ fn chart(report: &mut Report, medium: Medium, name: &str, pairs: &[Pair]) {
 }
 
 fn keep(report: &mut Report, pairs: Vec<Pair>) {
-    let runs = pairs.into_iter().flat_map(|pair| [pair.ubj, pair.ext4]);
+    let runs = pairs
+        .into_iter()
+        .flat_map(|pair| [pair.ubj, pair.ext4, pair.stet]);
     report.runs.extend(runs);
 }
 

@@ -121,11 +121,10 @@ pub const DJ_ORDERED: System = beside_nvram("DJ ordered", "scheme=dj,data=ordere
 pub const DJ_JOURNAL: System = beside_nvram("DJ journal", "scheme=dj,data=journal");
 
 /// stet on a block device with nothing beside it.
-pub const STET: System = System {
-    name: "stet",
-    options: "scheme=stet",
-    access: Access::Blocks,
-};
+pub const STET: System = beside_nvram("stet", "scheme=stet");
+
+/// The same with its log in memory beside the device.
+pub const STET_BESIDE: System = beside_nvram("stet, NVRAM", "scheme=stet,nvm=beside");
 
 /// UBJ, a buffer cache in NVM that is the journal.
 pub const UBJ: System = beside_nvram("UBJ", "scheme=ubj");
