@@ -382,7 +382,7 @@ impl Workload for Patch {
 fn changes_are_those_of_overwritten_blocks() {
     for variety in [EXT4_4K, EXT3_4K] {
         let volume = Volume::make(variety, 64, 8).expect("a volume");
-        let changes = changes_of(&volume, 64, &Patch, &|_, _| {}).expect("changes");
+        let changes = changes_of(&volume, 64, &Patch, &[], &|_, _| {}).expect("changes");
         let data = |class| class == Class::Data;
         let counts = &changes.updates[&Class::Data];
         assert_eq!((counts[10], counts[1000], counts[4096]), (1, 1, 1));

@@ -87,6 +87,9 @@ pub(crate) struct Worker {
     history: Vec<State>,
     possible: usize,
     versions: u64,
+    /// What was drawn last (from 1000 on: of a quarrel), and for which file: to be told when it
+    /// fails.
+    drawn: (u64, Option<InodeNo>),
 }
 
 impl Worker {
@@ -111,6 +114,7 @@ impl Worker {
             history: vec![State::new()],
             possible: 0,
             versions: 0,
+            drawn: (0, None),
         }
     }
 
@@ -136,7 +140,11 @@ impl Worker {
             Err(Error::Stale) if self.rules.unmounted => false,
             // Once the journal has stopped, what is in memory is nobody's business any more.
             Err(Error::Stale) if self.rules.cut && self.fs.sync().is_err() => false,
-            Err(e) => panic!("{e} ({e:?})"),
+            Err(e) => {
+                let (choice, ino) = self.drawn;
+                let synced = self.fs.sync();
+                panic!("{e} ({e:?}): choice {choice}, inode {ino:?}; and a sync: {synced:?}")
+            }
         }
     }
 
@@ -171,9 +179,11 @@ impl Worker {
 
     fn work(&mut self) -> Result<(), Error> {
         let choice = self.random.below(100);
+        self.drawn = (choice, None);
         let Some((name, file)) = self.some_file().filter(|_| choice >= 8) else {
             return self.create();
         };
+        self.drawn = (choice, Some(file.ino));
         match choice {
             8..40 => self.write(name, file),
             40..46 => self.truncate(name, file),
@@ -534,6 +544,7 @@ impl Worker {
         let len = self.random.below(30_000);
         let bytes = self.bytes(len);
         let choice = self.random.below(12);
+        self.drawn = (1000 + choice, None);
         let done = (|| match choice {
             0..4 => {
                 let entry = fs.create(&c, dir, &x, 0o644, RW)?;

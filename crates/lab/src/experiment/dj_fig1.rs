@@ -48,7 +48,7 @@ fn run(setting: &Setting<'_>) -> Result<Report> {
             metadata, without a journal"
             .to_owned(),
     ));
-    let all = CASES.map(|case| Ok((case.name, bench.changes(setting, case)?)));
+    let all = CASES.map(|case| Ok((case.name, bench.changes(setting, case, &[])?)));
     let all: Vec<(&str, Changes)> = all.into_iter().collect::<Result<_>>()?;
     let title = "Updated blocks of which less than so much differs, in percent";
     let names = all.iter().map(|(name, _)| (*name).to_owned());

@@ -16,7 +16,7 @@ use super::never_worse::NeverWorse;
 use super::report::{Chart, Report, Said, Series, Table};
 use super::{Experiment, Setting};
 use crate::system::{
-    Changes, DJ_JOURNAL, DJ_ORDERED, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, STET,
+    Changes, DJ_JOURNAL, DJ_ORDERED, DeltaKind, EXT4_JOURNAL, EXT4_ORDERED, Measured, Medium, STET,
     STET_BESIDE, System,
 };
 use crate::workload::Durable;
@@ -187,6 +187,12 @@ impl Bench {
     }
 
     pub(super) fn describe(&self, setting: &Setting<'_>, report: &mut Report) {
+        self.describe_tpcc(report);
+        self.grounds[0].describe(setting, report);
+    }
+
+    /// The database, and what is done with it.
+    pub(super) fn describe_tpcc(&self, report: &mut Report) {
         let Cardinality {
             warehouses,
             items,
@@ -211,15 +217,20 @@ impl Bench {
                 self.tpcc.transactions()
             ),
         ));
-        self.grounds[0].describe(setting, report);
     }
 
-    /// What its transactions change.
+    /// What its transactions change, as [`Ground::changes`] says.
     ///
     /// # Errors
     /// Of the volume.
-    pub(super) fn changes(&self, setting: &Setting<'_>, case: Case) -> Result<Changes> {
-        self.ground(case).changes(setting, &self.tpcc(case))
+    pub(super) fn changes(
+        &self,
+        setting: &Setting<'_>,
+        case: Case,
+        kinds: &'static [DeltaKind],
+    ) -> Result<Changes> {
+        let (ground, tpcc) = (self.ground(case), self.tpcc(case));
+        ground.changes(setting, &tpcc, kinds)
     }
 
     fn measure(
@@ -404,7 +415,7 @@ fn by_meter(ext4: &Measured, dj: &Measured) -> String {
 /// What it takes the processor to capture the differences, beside the whole run. The blocks are
 /// those of the run; each is compared and, if few or almost all bits differ, compressed by LZO.
 fn processor(setting: &Setting<'_>, bench: &Bench, report: &mut Report) -> Result<()> {
-    let changes = bench.changes(setting, CASES[0])?;
+    let changes = bench.changes(setting, CASES[0], &[])?;
     let capture_ns = changes.capture_ns as f64;
     for (at, time) in [(3, "virtual"), (SYSTEMS.len() * CASES.len() + 3, "real")] {
         let run = &report.runs[at];

@@ -6,7 +6,7 @@ use stetfs_media::sim::PmemTiming;
 
 use super::Setting;
 use super::report::Report;
-use crate::system::{Bed, Changes, Measured, Medium, Nvram, System, Volume, changes_of};
+use crate::system::{Bed, Changes, DeltaKind, Measured, Medium, Nvram, System, Volume, changes_of};
 use crate::workload::{Durable, Session, Workload};
 use stetfs_testkit::image::EXT4_4K;
 
@@ -116,17 +116,19 @@ impl Ground {
         }
     }
 
-    /// What a workload changes in the blocks that it overwrites.
+    /// What a workload changes in the blocks that it overwrites, and what deltas of some kinds
+    /// would log of that.
     ///
     /// # Errors
-    /// Of the volume.
+    /// Of the volume; a delta that does not give back what it was made of.
     pub(super) fn changes(
         &self,
         setting: &Setting<'_>,
         workload: &dyn Workload,
+        kinds: &'static [DeltaKind],
     ) -> Result<Changes> {
         let tell = |done, of| (setting.progress)(&workload.name(), done, of);
-        changes_of(&self.volume, self.memory_mib, workload, &tell)
+        changes_of(&self.volume, self.memory_mib, workload, kinds, &tell)
     }
 
     /// Measures a workload.

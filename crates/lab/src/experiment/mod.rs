@@ -30,6 +30,7 @@ mod shortcut_fig5;
 mod shortcut_recovery;
 mod spindle_fig5;
 mod spindle_fig6;
+mod stet_deltas;
 pub mod stored;
 mod ubj;
 
@@ -87,6 +88,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     ubj::HITS,
     ubj::COW,
     operations::EXPERIMENT,
+    stet_deltas::EXPERIMENT,
 ];
 
 /// The experiment of that name.

@@ -22,7 +22,7 @@ mod volume;
 pub use bed::{Account, Bed, Cost, Measured, MountCost};
 pub use block_layer::BlockLayer;
 pub use card::Nvram;
-pub use changes::{Changes, changes_of};
+pub use changes::{Changes, DeltaKind, Deltas, SECTORS, changes_of};
 pub use deltas::DeltaCount;
 pub use flash::{Chip, Flash};
 pub use volume::{EXT3_1K, EXT3_4K, Volume};
