@@ -162,13 +162,17 @@ Mount options, for -o (name or name=value, separated by commas):
   journal_async_commit                one flush per commit instead of two, see `stetfs schemes`
   durability=power|process            what a volume in memory, the memory beside a volume, or a NAND
                                       part in a file survives (default power)
-  nvm=FILE                            the memory beside the volume (schemes dj, ubj, tinca,
+  nvm=FILE                            the memory beside the volume (schemes stet, dj, ubj, tinca,
                                       spindle); made if it is missing or empty; default: where the
                                       volume had it last
   nvm-new                             overwrite the content of that file, unless a volume needs it
   noload                              with ro: leave the journal alone
   loop, noloop                        (root) attach a loop device that stands for the image, so that
                                       sync(2) reaches the mount (Linux 6.18); default: if possible
+  transport=auto|uring|dev            how requests come from the kernel: by io_uring, each served on
+                                      the processor of its caller (Linux 6.14, where root has
+                                      switched it on), or by /dev/fuse; default: io_uring if it can
+                                      be
   nowriteback                         no writeback cache: each write(2) goes to the volume by itself
   allow_other, default_permissions    who may use the mount, and who checks
   suid, nosuid, dev, nodev            whether set-user-ID bits and device files of the volume work

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stetfs::MountReport;
 use stetfs_fuse::background::{self, StartError, Waiting};
-use stetfs_fuse::{Ended, FuseOptions, Options, Standing, mountinfo};
+use stetfs_fuse::{Ended, FuseOptions, Options, Standing, Transport, mountinfo};
 
 use crate::args::{Mount, MountHelper};
 use crate::failure::{Explain, Failure, Result};
@@ -180,7 +180,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
     let (fs, report) = image::mount(&image, options.core.clone())?;
     let mut fuse = options.fuse.clone();
     fuse.read_only |= report.read_only;
-    tell(args, &report);
+    tell(args, options, &report);
     let ready = |standing: Standing| {
         if !standing.hears_syncs && !args.quiet && !options.fuse.read_only {
             eprintln!(
@@ -224,7 +224,7 @@ pub(crate) fn open_log(path: &Path) -> Result<File> {
 }
 
 /// What the user should know about the mount.
-fn tell(args: &Mount, report: &MountReport) {
+fn tell(args: &Mount, options: &Options, report: &MountReport) {
     for warning in &report.warnings {
         eprintln!("stetfs: {}: {warning}", args.image.display());
     }
@@ -255,5 +255,9 @@ fn tell(args: &Mount, report: &MountReport) {
             "stetfs: mounting {image} on {dir}: {access}, scheme {}{data}{survives}{remaps}",
             report.scheme
         );
+        let is_free = options.fuse.transport == Transport::Auto;
+        if is_free && let Some(how) = stetfs_fuse::to_switch_on_io_uring() {
+            eprintln!("stetfs: {how}");
+        }
     }
 }

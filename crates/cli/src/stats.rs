@@ -165,9 +165,13 @@ fn print(counters: &Counters) -> Result<()> {
         .unwrap_or(0);
     if !counters.server.is_empty() {
         let (image, dir) = (text("image"), text("dir"));
+        let transport = match text("transport").as_str() {
+            "uring" => "requests by io_uring",
+            _ => "requests by /dev/fuse",
+        };
         let scheme = &counters.scheme;
         output::line(format_args!(
-            "{image} on {dir}, scheme {scheme}, up {uptime} s\n{}\n",
+            "{image} on {dir}, scheme {scheme}, {transport}, up {uptime} s\n{}\n",
             counters.medium
         ))?;
     }

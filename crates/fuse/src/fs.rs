@@ -40,7 +40,7 @@ use crate::caller::{caller, creator};
 use crate::errno::errno;
 use crate::keeper::{Bell, Keeper};
 use crate::opens::Opens;
-use crate::options::{Allow, FuseOptions};
+use crate::options::{Allow, FuseOptions, Transport};
 use crate::room::Room;
 use crate::wire::abi::{self, Capabilities, InHeader, Opcode};
 use crate::wire::{Answer, Answered, Notifier, Offer, Request, Server, Terms, Ticket, What};
@@ -92,6 +92,7 @@ pub(crate) struct FsServer<B> {
     image: PathBuf,
     dir: PathBuf,
     since: Instant,
+    over_io_uring: AtomicBool,
     requests: Requests,
 }
 
@@ -139,6 +140,7 @@ struct About<'a> {
     image: Cow<'a, str>,
     dir: Cow<'a, str>,
     uptime_s: u64,
+    transport: &'static str,
     threads: usize,
     writeback: bool,
     requests: &'a Requests,
@@ -167,6 +169,7 @@ impl<B: Backend> FsServer<B> {
             image,
             dir,
             since: Instant::now(),
+            over_io_uring: AtomicBool::new(false),
             requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
         }
     }
@@ -193,6 +196,10 @@ impl<B: Backend> FsServer<B> {
             image: self.image.to_string_lossy(),
             dir: self.dir.to_string_lossy(),
             uptime_s: self.since.elapsed().as_secs(),
+            transport: match self.over_io_uring.load(Ordering::Relaxed) {
+                true => "uring",
+                false => "dev",
+            },
             threads: self.options.threads,
             writeback: self.options.writeback,
             requests: &self.requests,
@@ -396,8 +403,13 @@ fn largest_request(memory: u64, threads: usize) -> u32 {
 }
 
 impl<B: Backend> Server for FsServer<B> {
-    fn agree(&self, _offer: &Offer) -> Terms {
+    fn agree(&self, offer: &Offer) -> Terms {
         let mut capabilities = CAPABILITIES;
+        let over_io_uring = self.options.transport == Transport::Uring;
+        capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
+        let is_offered = offer.capabilities.contains(Capabilities::OVER_IO_URING);
+        let over_io_uring = over_io_uring && is_offered;
+        self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
         capabilities.set(Capabilities::POSIX_ACL, self.fs.has_acls());
         Terms {

@@ -53,6 +53,7 @@ pub use control::{Command, command, query_stats};
 pub use export::{ExportOptions, FILE_NAME, Resident, export, prepare_memory};
 pub use ioctl::SHUTDOWN_WITH_MODE;
 pub use mount::{FS_TYPE, FS_TYPE_BLOCK, MountError, check_dir, remount};
-pub use options::{Allow, FuseOptions, OnBlock, Options};
+pub use options::{Allow, FuseOptions, OnBlock, Options, Transport};
 pub use session::{Ended, SessionError, Standing, prepare_process, serve};
 pub use umount::{UmountError, umount, wait_for_release};
+pub use wire::to_switch_on_io_uring;

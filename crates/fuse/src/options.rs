@@ -3,7 +3,7 @@
 //!
 //! | who | words |
 //! |---|---|
-//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=` |
+//! | here | `allow_other`, `noallow_other`, `allow_root`, `dev`, `suid`, `exec`, `sync`, `dirsync`, `loop` with their `no` or opposite forms, `auto_unmount`, `transport=`, `threads=`, `clone_fd`, `writeback`, `timeout=`, `readahead=` |
 //! | here, ignored | what libfuse programs are given out of habit: `default_permissions` (always on), `fsname=`, `subtype=`, `nonempty`, `big_writes`, `max_read=`, `blkdev`, ... |
 //! | mount(8), ignored | `defaults`, `auto`, `user`, `users`, `owner`, `group`, `nofail`, `_netdev`, `x-...`, `comment=`, ... |
 //! | both | `ro`, `rw`, `noatime`, `relatime`, ... |
@@ -37,6 +37,17 @@ pub enum OnBlock {
     Never,
 }
 
+/// How requests come from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// By io_uring where the kernel allows it.
+    Auto,
+    /// By io_uring, or there is no mount.
+    Uring,
+    /// By `/dev/fuse`.
+    Device,
+}
+
 /// How the volume is shown to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FuseOptions {
@@ -60,6 +71,8 @@ pub struct FuseOptions {
     pub dirsync: bool,
     /// A companion process releases the mount point when the server dies.
     pub auto_unmount: bool,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// Worker threads.
     pub threads: usize,
     /// Each worker reads its own clone of `/dev/fuse`.
@@ -89,6 +102,7 @@ impl Default for FuseOptions {
             sync: false,
             dirsync: false,
             auto_unmount: true,
+            transport: Transport::Auto,
             threads: 16,
             clone_fd: true,
             writeback: true,
@@ -243,6 +257,14 @@ impl FuseOptions {
                 let n = value.parse().ok().filter(|n| (1..=256).contains(n));
                 self.threads = n.ok_or_else(|| wrong("a number from 1 to 256"))?;
             }
+            "transport" => {
+                self.transport = match value {
+                    "auto" => Transport::Auto,
+                    "uring" => Transport::Uring,
+                    "dev" => Transport::Device,
+                    _ => return Err(wrong("auto, uring or dev")),
+                };
+            }
             "timeout" => {
                 let s: f64 = value.parse().map_err(|_| wrong("a number of seconds"))?;
                 self.timeout =
@@ -370,6 +392,7 @@ mod tests {
         for bad in [
             "threads=0",
             "threads=x",
+            "transport=pigeon",
             "timeout=-1",
             "readahead=1",
             "commit=x",

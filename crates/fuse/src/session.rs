@@ -25,9 +25,9 @@ use crate::background::Waiting;
 use crate::companion::Companion;
 use crate::fs::{Closing, FsServer};
 use crate::mount::{self, MountError, Mounted, New};
-use crate::options::FuseOptions;
+use crate::options::{FuseOptions, Transport};
 use crate::system_log::{self, Severity};
-use crate::wire::{Server, Session};
+use crate::wire::{Server, Session, ring};
 
 /// How long workers may take to notice that the mount is gone.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -53,6 +53,9 @@ pub enum SessionError {
     /// It could not be mounted.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// The way that was asked for is closed.
+    #[error("transport=uring: {0}")]
+    Transport(String),
     /// The kernel and this server did not agree, or the device failed.
     #[error("the FUSE session failed: {0}")]
     Session(io::Error),
@@ -127,11 +130,21 @@ pub fn serve<B: Backend>(
     options: &FuseOptions,
     ready: impl FnOnce(Standing) -> io::Result<Waiting>,
 ) -> Result<Ended, SessionError> {
+    let closing = Arc::new(Closing::new(fs.clone()));
+    let options = &FuseOptions {
+        transport: match choose(options.transport) {
+            Ok(transport) => transport,
+            Err(e) => {
+                closing.close().map_err(SessionError::Close)?;
+                return Err(e);
+            }
+        },
+        ..options.clone()
+    };
     let mut companion = start_companion(image, dir);
     if let Some(companion) = companion.as_mut().filter(|_| !options.auto_unmount) {
         companion.leave();
     }
-    let closing = Arc::new(Closing::new(fs.clone()));
     let server = FsServer::new(
         fs.clone(),
         image.to_owned(),
@@ -147,6 +160,21 @@ pub fn serve<B: Backend>(
     let ended = ended?;
     closed?;
     Ok(ended)
+}
+
+/// What `auto` comes to here.
+fn choose(wanted: Transport) -> Result<Transport, SessionError> {
+    if wanted == Transport::Device {
+        return Ok(wanted);
+    }
+    match ring::is_available() {
+        Ok(()) => Ok(Transport::Uring),
+        Err(why) if wanted == Transport::Uring => Err(SessionError::Transport(why)),
+        Err(why) => {
+            tracing::info!("requests come by /dev/fuse: {why}");
+            Ok(Transport::Device)
+        }
+    }
 }
 
 /// The companion, if there can be one.
@@ -236,6 +264,10 @@ fn run<B: Backend>(
         return Err(e);
     }
     let ended = wait(&events, &mounted, companion);
+    if matches!(ended, Err(SessionError::Session(_))) {
+        // Nobody is to wait for workers that are gone.
+        let _ = mounted.abort();
+    }
     bell.dismiss();
     handle.close();
     ended

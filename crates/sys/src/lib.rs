@@ -13,6 +13,8 @@ pub mod file_ioctl;
 #[cfg(target_os = "linux")]
 pub mod fuse_ioctl;
 #[cfg(target_os = "linux")]
+pub mod fuse_ring;
+#[cfg(target_os = "linux")]
 mod lock;
 #[cfg(target_os = "linux")]
 pub mod loop_ioctl;

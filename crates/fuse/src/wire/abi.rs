@@ -186,6 +186,8 @@ bitflags! {
         const INIT_EXT = 1 << 30;
         /// Files that are open for direct I/O may be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// Requests come by io_uring.
+        const OVER_IO_URING = 1 << 41;
     }
 }
 

@@ -30,6 +30,11 @@ impl<'a> Answer<'a> {
         }
     }
 
+    /// Bytes so far, room for the header included.
+    pub(crate) fn len(&self) -> usize {
+        self.end
+    }
+
     /// Adds a record.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use rustix::io::Errno;
 use stetfs_format::width::must_fit_u32;
@@ -68,25 +68,41 @@ impl AsFd for Channel {
 
 /// The right to answer one request later, from any thread.
 #[derive(Debug)]
-pub struct Ticket {
-    channel: Arc<Channel>,
-    unique: u64,
+pub struct Ticket(To);
+
+/// Who sends the answer.
+#[derive(Debug)]
+enum To {
+    /// We, for the request of that number.
+    Kernel(Arc<Channel>, u64),
+    /// A worker, who waits for it.
+    Worker(mpsc::Sender<Result<Vec<u8>, Errno>>),
 }
 
 impl Ticket {
     pub(crate) fn new(channel: &Arc<Channel>, unique: u64) -> Self {
-        Self {
-            channel: channel.clone(),
-            unique,
-        }
+        Self(To::Kernel(channel.clone(), unique))
+    }
+
+    /// For a worker who waits.
+    pub(crate) fn of_worker(worker: mpsc::Sender<Result<Vec<u8>, Errno>>) -> Self {
+        Self(To::Worker(worker))
     }
 
     /// Answers with a record.
     pub fn answer<T: bytemuck::Pod>(self, result: Result<T, Errno>) {
-        let mut buffer = vec![0; super::answer::HEADER + size_of::<T>()];
-        let mut answer = Answer::new(&mut buffer);
-        let result = result.and_then(|record| answer.record(&record));
-        self.channel.answer(self.unique, result.map(|()| answer));
+        match self.0 {
+            To::Kernel(channel, unique) => {
+                let mut buffer = vec![0; super::answer::HEADER + size_of::<T>()];
+                let mut answer = Answer::new(&mut buffer);
+                let result = result.and_then(|record| answer.record(&record));
+                channel.answer(unique, result.map(|()| answer));
+            }
+            // A worker who does not wait any more has a mount that is gone.
+            To::Worker(worker) => {
+                let _ = worker.send(result.map(|record| bytemuck::bytes_of(&record).to_vec()));
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `request.rs` | from bytes to what is asked |
 //! | `answer.rs` | answers, built where they are sent from |
 //! | `channel.rs` | the open `/dev/fuse`: receiving, answering, notifications |
+//! | `ring.rs` | the same by io_uring |
 //! | `serve.rs` | INIT and the workers |
 //!
 //! Nothing here knows of volumes. A server implements [`Server`]; [`Session`] runs it.
@@ -18,10 +19,12 @@ pub mod abi;
 mod answer;
 mod channel;
 mod request;
+pub(crate) mod ring;
 mod serve;
 
 pub use answer::{Answer, Names};
 pub(crate) use channel::DEVICE;
 pub use channel::{Notifier, Ticket};
 pub use request::{BadRequest, Request, What};
+pub use ring::to_switch_on_io_uring;
 pub use serve::{Answered, Offer, Server, Session, Terms};

@@ -1,9 +1,11 @@
 //! Serving a connection: INIT, then workers that each take a request, have it answered, and take
-//! the next.
+//! the next; from the device, or by io_uring.
 
+use std::cell::OnceCell;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::Errno;
@@ -13,6 +15,7 @@ use super::abi::{self, Capabilities, InitIn, InitOut};
 use super::answer::{Answer, HEADER};
 use super::channel::{Channel, Notifier, Ticket};
 use super::request::{BAD, BadRequest, Request, What};
+use super::ring::{self, Done, Entry};
 
 /// What the kernel offers.
 #[derive(Debug, Clone, Copy)]
@@ -75,8 +78,16 @@ pub trait Server: Send + Sync + 'static {
 pub struct Session<S> {
     server: Arc<S>,
     channels: Vec<Arc<Channel>>,
+    agreed: Agreed,
+    threads: usize,
+}
+
+/// What INIT came to.
+#[derive(Debug, Clone, Copy)]
+struct Agreed {
     minor: u32,
     max_request: u32,
+    over_io_uring: bool,
 }
 
 /// Bytes before the data of a write, and more than any other request has.
@@ -101,15 +112,18 @@ impl Buffer {
 
 impl<S: Server> Session<S> {
     /// Agrees with the kernel on an open `/dev/fuse` that was just mounted. There will be `threads`
-    /// workers, each with a clone of the descriptor of its own if `clone`.
+    /// workers, each with a clone of the descriptor of its own if `clone`; over io_uring as many or
+    /// a few more.
     ///
     /// # Errors
     /// The kernel's protocol is too old, or the device fails.
     pub fn agree(server: S, fd: OwnedFd, threads: usize, clone: bool) -> io::Result<Self> {
         let channel = Channel::new(fd);
-        let (minor, max_request) = handshake(&server, &channel)?;
+        let agreed = handshake(&server, &channel)?;
         let mut channels = vec![Arc::new(channel)];
-        while channels.len() < threads.max(1) {
+        // Over io_uring the device has little to say.
+        let readers = if agreed.over_io_uring { 1 } else { threads };
+        while channels.len() < readers {
             let next = if clone {
                 Arc::new(channels[0].another()?)
             } else {
@@ -120,14 +134,14 @@ impl<S: Server> Session<S> {
         Ok(Self {
             server: Arc::new(server),
             channels,
-            minor,
-            max_request,
+            agreed,
+            threads,
         })
     }
 
     /// The minor version of the protocol that the kernel speaks.
     pub fn minor(&self) -> u32 {
-        self.minor
+        self.agreed.minor
     }
 
     /// Tells the kernel what it does not ask for.
@@ -138,44 +152,154 @@ impl<S: Server> Session<S> {
     /// Serves until the mount is gone.
     ///
     /// # Errors
-    /// The device failed, or a thread could not be started.
+    /// The device failed, or a thread could not be started. Workers may be left that wait for the
+    /// kernel, and callers that wait for them: the connection must be aborted then.
     pub fn run(self) -> io::Result<()> {
-        let workers: io::Result<Vec<_>> = self
-            .channels
-            .into_iter()
-            .enumerate()
-            .map(|(i, channel)| {
-                let (server, max) = (self.server.clone(), self.max_request);
-                thread::Builder::new()
-                    .name(format!("worker-{i}"))
-                    .spawn(move || work(&*server, &channel, max))
-            })
-            .collect();
-        let mut result = Ok(());
-        for worker in workers? {
-            let ended = worker.join();
-            let ended = ended.unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
-            result = result.and(ended);
+        let (tell, ends) = mpsc::channel();
+        let workers = Arc::new(Workers {
+            server: self.server,
+            device: self.channels[0].clone(),
+            max_request: self.agreed.max_request,
+            tell,
+            started: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            spare: AtomicUsize::new(0),
+        });
+        for channel in self.channels {
+            workers.start(move |workers| workers.read(&channel))?;
         }
-        result
-    }
-}
-
-fn work<S: Server>(server: &S, channel: &Arc<Channel>, max_request: u32) -> io::Result<()> {
-    let mut buffer = Buffer::new(max_request);
-    while let Some(len) = channel.receive(buffer.bytes())? {
-        let (received, room) = split(buffer.bytes(), len);
-        match Request::decode(received) {
-            Ok(request) => respond(server, channel, &request, room),
-            Err(e) => {
-                tracing::error!("from the kernel: {e}");
-                if let BadRequest::Short { unique, .. } = e {
-                    channel.answer(unique, Err(BAD));
+        if self.agreed.over_io_uring {
+            let queues = ring::queues()?;
+            for queue in 0..queues {
+                for _ in 0..ring::workers(self.threads, queues) {
+                    workers.start(move |workers| workers.wait(queue))?;
                 }
             }
         }
+        // One may start another before it ends.
+        let mut ended = 0;
+        while ended < workers.started.load(Ordering::SeqCst) {
+            ends.recv().map_err(io::Error::other)??;
+            ended += 1;
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+/// Those who serve a connection.
+struct Workers<S> {
+    server: Arc<S>,
+    /// A way to the device.
+    device: Arc<Channel>,
+    max_request: u32,
+    /// Hears of each that ends.
+    tell: mpsc::Sender<io::Result<()>>,
+    started: AtomicUsize,
+    /// Workers who wait for somebody else to make an answer, and those who were started for them.
+    waiting: AtomicUsize,
+    spare: AtomicUsize,
+}
+
+impl<S: Server> Workers<S> {
+    fn start(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let n = self.started.fetch_add(1, Ordering::SeqCst);
+        let workers = self.clone();
+        let started = thread::Builder::new()
+            .name(format!("worker-{n}"))
+            .spawn(move || {
+                let end = End(&workers.tell);
+                let result = work(&workers);
+                end.with(result);
+            });
+        started.map(drop).inspect_err(|_| {
+            self.started.fetch_sub(1, Ordering::SeqCst);
+        })
+    }
+
+    /// Serves what comes by the device.
+    fn read(&self, channel: &Arc<Channel>) -> io::Result<()> {
+        let mut buffer = Buffer::new(self.max_request);
+        while let Some(len) = channel.receive(buffer.bytes())? {
+            let (received, room) = split(buffer.bytes(), len);
+            match Request::decode(received) {
+                Ok(request) => respond(&*self.server, channel, &request, room),
+                Err(e) => {
+                    tracing::error!("from the kernel: {e}");
+                    if let BadRequest::Short { unique, .. } = e {
+                        channel.answer(unique, Err(BAD));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves what comes by a queue of io_uring.
+    fn wait(self: &Arc<Self>, queue: u16) -> io::Result<()> {
+        let named = |e: Errno| {
+            let e = io::Error::from(e);
+            io::Error::new(e.kind(), format!("FUSE over io_uring, queue {queue}: {e}"))
+        };
+        ring::run_on(queue);
+        let mut entry = Entry::new(&self.device, queue, self.max_request).map_err(named)?;
+        while entry.answer_and_wait().map_err(named)? {
+            let mut is_waiting = false;
+            entry.deal(|request, room| {
+                let mut answer = Answer::new(room);
+                let later = OnceCell::new();
+                let ticket = || {
+                    let (send, receive) = mpsc::channel();
+                    let _ = later.set(receive);
+                    Ticket::of_worker(send)
+                };
+                match ask(&*self.server, request, &ticket, &mut answer) {
+                    Ok(Answered::Now) => Done::Answered(answer.len()),
+                    Err(errno) => Done::Refused(errno),
+                    Ok(Answered::Later) => {
+                        is_waiting = true;
+                        self.replace_me(queue);
+                        later
+                            .into_inner()
+                            .map_or(Done::Refused(Errno::IO), Done::Later)
+                    }
+                }
+            });
+            if is_waiting {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker waits for somebody who may need workers.
+    fn replace_me(self: &Arc<Self>, queue: u16) {
+        let waiting = self.waiting.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.spare.fetch_max(waiting, Ordering::SeqCst) < waiting
+            && let Err(e) = self.start(move |workers| workers.wait(queue))
+        {
+            tracing::error!("another worker: {e}");
+        }
+    }
+}
+
+/// Tells of a worker's end, also when that is a panic.
+struct End<'a>(&'a mpsc::Sender<io::Result<()>>);
+
+impl End<'_> {
+    fn with(self, result: io::Result<()>) {
+        // Nobody listens any more after an error.
+        let _ = self.0.send(result);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.send(Err(io::Error::other("a worker panicked")));
+    }
 }
 
 /// What was received, and room for the answer. A long request is a write, whose answer is short; a
@@ -188,16 +312,12 @@ fn split(buffer: &mut [u8], received: usize) -> (&[u8], &mut [u8]) {
 fn respond<S: Server>(server: &S, channel: &Arc<Channel>, request: &Request<'_>, room: &mut [u8]) {
     let unique = request.header.unique;
     let mut answer = Answer::new(room);
-    let done = match request.what {
-        What::Destroy => {
-            server.destroy();
-            Ok(Answered::Now)
-        }
-        // The kernel stops telling us of signals, which nothing here would be ended by.
-        What::Interrupt | What::Unknown => Err(Errno::NOSYS),
-        What::Init { .. } => Err(Errno::IO),
-        _ => server.answer(request, &|| Ticket::new(channel, unique), &mut answer),
-    };
+    let done = ask(
+        server,
+        request,
+        &|| Ticket::new(channel, unique),
+        &mut answer,
+    );
     if !request.is_answered() {
         return;
     }
@@ -208,8 +328,27 @@ fn respond<S: Server>(server: &S, channel: &Arc<Channel>, request: &Request<'_>,
     }
 }
 
-/// Answers INIT; gives the kernel's minor version and the largest request.
-fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<(u32, u32)> {
+/// Has a request answered.
+fn ask<S: Server>(
+    server: &S,
+    request: &Request<'_>,
+    ticket: &dyn Fn() -> Ticket,
+    answer: &mut Answer<'_>,
+) -> Result<Answered, Errno> {
+    match request.what {
+        What::Destroy => {
+            server.destroy();
+            Ok(Answered::Now)
+        }
+        // The kernel stops telling us of signals, which nothing here would be ended by.
+        What::Interrupt | What::Unknown => Err(Errno::NOSYS),
+        What::Init { .. } => Err(Errno::IO),
+        _ => server.answer(request, ticket, answer),
+    }
+}
+
+/// Answers INIT.
+fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<Agreed> {
     let mut buffer = Buffer::new(0);
     loop {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "unmounted at once");
@@ -232,17 +371,24 @@ fn handshake<S: Server>(server: &S, channel: &Channel) -> io::Result<(u32, u32)>
             )));
         }
         let mut answer = Answer::new(room);
-        let (out, max_request) = if from.major > abi::MAJOR {
+        let (out, agreed) = if from.major > abi::MAJOR {
             // The kernel begins again with our version.
             (version_only(), None)
         } else {
             let terms = server.agree(&offer(&from));
-            (accept(&from, &terms), Some(terms.max_request))
+            let out = accept(&from, &terms);
+            let over_io_uring = chosen(&out).contains(Capabilities::OVER_IO_URING);
+            let agreed = Agreed {
+                minor: from.minor,
+                max_request: terms.max_request,
+                over_io_uring,
+            };
+            (out, Some(agreed))
         };
         answer.record(&out)?;
         channel.answer(unique, Ok(answer));
-        if let Some(max) = max_request {
-            return Ok((from.minor, max));
+        if let Some(agreed) = agreed {
+            return Ok(agreed);
         }
     }
 }
@@ -257,6 +403,11 @@ fn offer(from: &InitIn) -> Offer {
         capabilities: Capabilities::from_bits_truncate(bits),
         readahead: from.max_readahead,
     }
+}
+
+/// What an answer to INIT takes.
+fn chosen(out: &InitOut) -> Capabilities {
+    Capabilities::from_bits_truncate(u64::from(out.flags) | u64::from(out.flags2) << 32)
 }
 
 fn version_only() -> InitOut {

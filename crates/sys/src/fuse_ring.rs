@@ -1,0 +1,278 @@
+//! A request of FUSE at a time, by io_uring: the answer to one and the wait for the next are one
+//! system call.
+//!
+//! Source: Linux, `include/uapi/linux/fuse.h` (`struct fuse_uring_req_header`, `fuse_uring_cmd_req`,
+//! `enum fuse_uring_cmd`) and `Documentation/filesystems/fuse/fuse-io-uring.rst`; since Linux 6.14.
+//! A ring here has one entry, of the queue of one processor: the kernel gives a request only to a
+//! ring that waits for one.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue, opcode, types};
+use rustix::io::Errno;
+
+/// `FUSE_IO_URING_CMD_REGISTER`: an entry is there, and takes requests.
+const REGISTER: u32 = 1;
+/// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: its request is answered, and it takes the next.
+const COMMIT_AND_FETCH: u32 = 2;
+
+/// `FUSE_URING_IN_OUT_HEADER_SZ`, `FUSE_URING_OP_IN_OUT_SZ`: room for a request's or an answer's
+/// header, and for the record behind a request's header, in bytes.
+pub const HEADER_ROOM: usize = 128;
+
+/// `struct fuse_uring_req_header`.
+#[repr(C, align(8))]
+struct Headers {
+    in_out: [u8; HEADER_ROOM],
+    op_in: [u8; HEADER_ROOM],
+    flags: u64,
+    commit_id: u64,
+    payload_size: u32,
+    padding: u32,
+    reserved: u64,
+}
+
+const _: () = assert!(size_of::<Headers>() == 288);
+
+/// `struct fuse_uring_cmd_req`.
+fn command(commit_id: u64, queue: u16) -> [u8; 80] {
+    let mut bytes = [0; 80];
+    bytes[8..16].copy_from_slice(&commit_id.to_ne_bytes());
+    bytes[16..18].copy_from_slice(&queue.to_ne_bytes());
+    bytes
+}
+
+/// What the kernel writes to and reads from while it has the entry.
+struct Shared {
+    headers: Headers,
+    /// Words, so that records lie where their alignment wants them.
+    buffer: Vec<u64>,
+    /// The headers, and the buffer behind its front.
+    pieces: [libc::iovec; 2],
+}
+
+/// Who has the entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// We, and the kernel does not know of it.
+    New,
+    /// We; the request in it has this number.
+    Ours { commit_id: u64 },
+    /// The kernel.
+    Kernels,
+    /// We, for ever.
+    Over,
+}
+
+/// A ring with one entry. It belongs to the thread that has made it.
+pub struct FuseRing {
+    ring: ManuallyDrop<IoUring<Entry128, cqueue::Entry>>,
+    shared: ManuallyDrop<Box<Shared>>,
+    device: OwnedFd,
+    queue: u16,
+    state: State,
+}
+
+/// The entry, with a request in it or an answer.
+pub struct Slot<'a> {
+    /// The request's header; then the answer's.
+    pub in_out: &'a mut [u8; HEADER_ROOM],
+    /// The record behind the request's header.
+    pub op_in: &'a [u8; HEADER_ROOM],
+    /// Room in front of the rest, and the rest: of the request, then of the answer.
+    pub buffer: &'a mut [u8],
+    /// Bytes of the rest.
+    pub payload_size: &'a mut u32,
+}
+
+/// Whether this process may have such rings; an error says why not.
+pub fn try_ring() -> Result<(), Errno> {
+    make().map(drop)
+}
+
+fn make() -> Result<IoUring<Entry128, cqueue::Entry>, Errno> {
+    IoUring::<Entry128, cqueue::Entry>::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(1)
+        .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::NOSYS))
+}
+
+impl FuseRing {
+    /// A ring with an entry of queue number `queue` of a connection, whose device this is. `payload`
+    /// bytes are as many as any request or answer has behind its record; the buffer has `front`
+    /// bytes before them, a multiple of 8.
+    ///
+    /// # Errors
+    /// The kernel has no such rings, or this process may not have one.
+    pub fn new(
+        device: BorrowedFd<'_>,
+        queue: u16,
+        front: usize,
+        payload: usize,
+    ) -> Result<Self, Errno> {
+        assert!(
+            front.is_multiple_of(8),
+            "where the rest begins, a record may begin"
+        );
+        let ring = make()?;
+        let mut shared = Box::new(Shared {
+            headers: Headers {
+                in_out: [0; HEADER_ROOM],
+                op_in: [0; HEADER_ROOM],
+                flags: 0,
+                commit_id: 0,
+                payload_size: 0,
+                padding: 0,
+                reserved: 0,
+            },
+            buffer: vec![0; (front + payload).div_ceil(8)],
+            pieces: [libc::iovec {
+                iov_base: std::ptr::null_mut(),
+                iov_len: 0,
+            }; 2],
+        });
+        let rest = &mut shared.buffer[front / 8..];
+        let rest = libc::iovec {
+            iov_base: rest.as_mut_ptr().cast(),
+            iov_len: size_of_val(rest),
+        };
+        let headers = libc::iovec {
+            iov_base: (&raw mut shared.headers).cast(),
+            iov_len: size_of::<Headers>(),
+        };
+        shared.pieces = [headers, rest];
+        Ok(Self {
+            ring: ManuallyDrop::new(ring),
+            shared: ManuallyDrop::new(shared),
+            device: device
+                .try_clone_to_owned()
+                .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::MFILE))?,
+            queue,
+            state: State::New,
+        })
+    }
+
+    /// Answers the request that is in the entry with what the entry has now, if there is one, and
+    /// waits for the next; none when the connection is over.
+    ///
+    /// # Errors
+    /// The kernel does not take the entry. What a failure was that nothing is known of ends the
+    /// process: the kernel may have the entry.
+    pub fn answer_and_wait(&mut self) -> Result<Option<Slot<'_>>, Errno> {
+        let (operation, commit_id) = match self.state {
+            State::New => (REGISTER, 0),
+            State::Ours { commit_id } => (COMMIT_AND_FETCH, commit_id),
+            State::Kernels | State::Over => return Ok(None),
+        };
+        let pieces = &raw const self.shared.pieces;
+        let address = u64::try_from(pieces.addr()).expect("addresses have 64 bits at most");
+        let mut entry = opcode::UringCmd80::new(types::Fd(self.device.as_raw_fd()), operation)
+            .cmd(command(commit_id, self.queue))
+            .addr(Some(address))
+            .build();
+        pieces.expose_provenance();
+        set_len(&mut entry, 2);
+        // SAFETY: the entry points to `pieces`, and these to the headers and to the buffer. All of
+        // it lies in a box that is not moved or freed while the kernel has the entry: `state` says
+        // so until the command has ended, and `drop` leaves the memory to it then. Nothing here
+        // gives out references meanwhile, because this call borrows `self` until it has ended. The
+        // descriptor is ours.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        assert!(pushed.is_ok(), "the ring has room for its one entry");
+        self.state = State::Kernels;
+        let result = self.wait();
+        match result {
+            Ok(()) => {
+                let commit_id = self.shared.headers.commit_id;
+                self.state = State::Ours { commit_id };
+                Ok(Some(self.slot()))
+            }
+            Err(Errno::NOTCONN | Errno::NODEV | Errno::CONNABORTED | Errno::CANCELED) => {
+                self.state = State::Over;
+                Ok(None)
+            }
+            Err(e) => {
+                self.state = State::Over;
+                Err(e)
+            }
+        }
+    }
+
+    /// The entry that [`answer_and_wait`](Self::answer_and_wait) has given, once more.
+    ///
+    /// # Panics
+    /// It has given none.
+    pub fn slot(&mut self) -> Slot<'_> {
+        assert!(
+            matches!(self.state, State::Ours { .. }),
+            "no request is here"
+        );
+        let Shared {
+            headers, buffer, ..
+        } = &mut **self.shared;
+        // SAFETY: bytes may be read and written as such, and the kernel has not got them.
+        let (_, buffer, _) = unsafe { buffer.align_to_mut::<u8>() };
+        Slot {
+            in_out: &mut headers.in_out,
+            op_in: &headers.op_in,
+            buffer,
+            payload_size: &mut headers.payload_size,
+        }
+    }
+
+    /// Submits what was pushed and waits for its end.
+    fn wait(&mut self) -> Result<(), Errno> {
+        loop {
+            if let Err(error) = self.ring.submit_and_wait(1) {
+                match Errno::from_io_error(&error) {
+                    Some(Errno::INTR | Errno::AGAIN | Errno::BUSY) => continue,
+                    _ => {
+                        // The kernel may have the entry, and write to it at any time.
+                        eprintln!("io_uring_enter: {error}");
+                        std::process::abort();
+                    }
+                }
+            }
+            if let Some(ended) = self.ring.completion().next() {
+                return match ended.result() {
+                    result if result < 0 => Err(Errno::from_raw_os_error(-result)),
+                    _ => Ok(()),
+                };
+            }
+        }
+    }
+}
+
+impl Drop for FuseRing {
+    fn drop(&mut self) {
+        if self.state == State::Kernels {
+            // A panic in between. The ring goes with the process, and so does its memory.
+            return;
+        }
+        // SAFETY: neither is used again.
+        unsafe {
+            ManuallyDrop::drop(&mut self.ring);
+            ManuallyDrop::drop(&mut self.shared);
+        }
+    }
+}
+
+/// Sets the field `len` of an entry, for which the crate has no setter: how many pieces the address
+/// names.
+fn set_len(entry: &mut Entry128, len: u32) {
+    /// Of `len` in `struct io_uring_sqe`, in bytes.
+    const AT: usize = 24;
+    const _: () = assert!(size_of::<Entry128>() == 128);
+    // SAFETY: the entry has the layout of the kernel's struct, which is what it is passed as; the
+    // field lies in it, at a multiple of its alignment.
+    unsafe {
+        (&raw mut *entry)
+            .cast::<u8>()
+            .add(AT)
+            .cast::<u32>()
+            .write(len)
+    };
+}
