@@ -1,10 +1,10 @@
 //! A request of FUSE at a time, by io_uring: the answer to one and the wait for the next are one
 //! system call.
 //!
-//! Source: Linux, `include/uapi/linux/fuse.h` (`struct fuse_uring_req_header`, `fuse_uring_cmd_req`,
-//! `enum fuse_uring_cmd`) and `Documentation/filesystems/fuse/fuse-io-uring.rst`; since Linux 6.14.
-//! A ring here has one entry, of the queue of one processor: the kernel gives a request only to a
-//! ring that waits for one.
+//! Source: Linux, `include/uapi/linux/fuse.h` (`struct fuse_uring_req_header`,
+//! `fuse_uring_cmd_req`, `enum fuse_uring_cmd`) and
+//! `Documentation/filesystems/fuse/fuse-io-uring.rst`; since Linux 6.14. A ring here has one entry,
+//! of the queue of one processor: the kernel gives a request only to a ring that waits for one.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -101,9 +101,9 @@ fn make() -> Result<IoUring<Entry128, cqueue::Entry>, Errno> {
 }
 
 impl FuseRing {
-    /// A ring with an entry of queue number `queue` of a connection, whose device this is. `payload`
-    /// bytes are as many as any request or answer has behind its record; the buffer has `front`
-    /// bytes before them, a multiple of 8.
+    /// A ring with an entry of queue number `queue` of a connection, whose device this is.
+    /// `payload` bytes are as many as any request or answer has behind its record; the buffer has
+    /// `front` bytes before them, a multiple of 8.
     ///
     /// # Errors
     /// The kernel has no such rings, or this process may not have one.
