@@ -63,13 +63,14 @@ pub(crate) fn set_size(
 }
 
 /// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the
-/// orphan list. The caller holds the inode's lock for writing, or nobody else is there yet.
+/// orphan list, unless it is there because it has no name. The caller holds the inode's lock for writing, or nobody else is there yet.
 pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
     loop {
         let h = start_removal(vol, inode)?;
         let mut st = inode.state.write();
         let done = cut(vol, &h, inode, &mut st)?;
-        if done {
+        // Without a name it stays an orphan until its last open ends.
+        if done && st.raw.links_count > 0 {
             crate::orphan::del(vol, &h, inode, &mut st)?;
         }
         vol.store_inode(&h, inode, &st)?;

@@ -101,3 +101,29 @@ fn a_large_file_is_freed_in_steps() {
     assert_eq!(free(&v.fs), before);
     v.check();
 }
+
+/// A file without a name stays an orphan when it was cut over several transactions.
+#[test]
+fn what_is_cut_without_a_name_is_freed_after_a_crash() {
+    let v = Volume::make("-t ext3 -b 1024 -J size=4", 160);
+    let c = Caller::root();
+    v.fs.sync().unwrap();
+    let before = free(&v.fs);
+    let ino = file(&v.fs, "large", 0);
+    let chunk = vec![9; 1 << 20];
+    for i in 0..100u64 {
+        v.fs.write(&c, ino, i << 20, &chunk).unwrap();
+    }
+    v.fs.unlink(&c, ROOT, b"large").unwrap();
+    v.fs.sync().unwrap();
+    let set = SetAttr {
+        size: Some(1 << 20),
+        ..SetAttr::default()
+    };
+    v.fs.setattr(&c, ino, &set).unwrap();
+    v.fs.sync().unwrap();
+    let v = v.crash();
+    assert_eq!(v.report.orphans_deleted, 1);
+    assert_eq!(free(&v.fs), before);
+    v.check();
+}
