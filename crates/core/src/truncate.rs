@@ -63,7 +63,8 @@ pub(crate) fn set_size(
 }
 
 /// Frees what an interrupted truncate left beyond the end of the file, and takes the inode off the
-/// orphan list, unless it is there because it has no name. The caller holds the inode's lock for writing, or nobody else is there yet.
+/// orphan list, unless it is there because it has no name. The caller holds the inode's lock for
+/// writing, or nobody else is there yet.
 pub(crate) fn finish(vol: &Volume, inode: &Inode) -> Result<()> {
     loop {
         let h = start_removal(vol, inode)?;
