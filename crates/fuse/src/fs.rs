@@ -405,10 +405,9 @@ fn largest_request(memory: u64, threads: usize) -> u32 {
 impl<B: Backend> Server for FsServer<B> {
     fn agree(&self, offer: &Offer) -> Terms {
         let mut capabilities = CAPABILITIES;
-        let over_io_uring = self.options.transport == Transport::Uring;
+        let over_io_uring = self.options.transport == Transport::Uring
+            && offer.capabilities.contains(Capabilities::OVER_IO_URING);
         capabilities.set(Capabilities::OVER_IO_URING, over_io_uring);
-        let is_offered = offer.capabilities.contains(Capabilities::OVER_IO_URING);
-        let over_io_uring = over_io_uring && is_offered;
         self.over_io_uring.store(over_io_uring, Ordering::Relaxed);
         capabilities.set(Capabilities::WRITEBACK_CACHE, self.options.writeback);
         capabilities.set(Capabilities::POSIX_ACL, self.fs.has_acls());

@@ -156,16 +156,17 @@ impl FuseRing {
     }
 
     /// Answers the request that is in the entry with what the entry has now, if there is one, and
-    /// waits for the next; none when the connection is over.
+    /// waits for the next, which is in [`slot`](Self::slot) then; false when the connection is
+    /// over.
     ///
     /// # Errors
     /// The kernel does not take the entry. What a failure was that nothing is known of ends the
     /// process: the kernel may have the entry.
-    pub fn answer_and_wait(&mut self) -> Result<Option<Slot<'_>>, Errno> {
+    pub fn answer_and_wait(&mut self) -> Result<bool, Errno> {
         let (operation, commit_id) = match self.state {
             State::New => (REGISTER, 0),
             State::Ours { commit_id } => (COMMIT_AND_FETCH, commit_id),
-            State::Kernels | State::Over => return Ok(None),
+            State::Kernels | State::Over => return Ok(false),
         };
         let pieces = &raw const self.shared.pieces;
         let address = u64::try_from(pieces.addr()).expect("addresses have 64 bits at most");
@@ -184,27 +185,23 @@ impl FuseRing {
         assert!(pushed.is_ok(), "the ring has room for its one entry");
         self.state = State::Kernels;
         let result = self.wait();
+        self.state = match result {
+            Ok(()) => State::Ours {
+                commit_id: self.shared.headers.commit_id,
+            },
+            Err(_) => State::Over,
+        };
         match result {
-            Ok(()) => {
-                let commit_id = self.shared.headers.commit_id;
-                self.state = State::Ours { commit_id };
-                Ok(Some(self.slot()))
-            }
-            Err(Errno::NOTCONN | Errno::NODEV | Errno::CONNABORTED | Errno::CANCELED) => {
-                self.state = State::Over;
-                Ok(None)
-            }
-            Err(e) => {
-                self.state = State::Over;
-                Err(e)
-            }
+            Ok(()) => Ok(true),
+            Err(Errno::NOTCONN | Errno::NODEV | Errno::CONNABORTED | Errno::CANCELED) => Ok(false),
+            Err(e) => Err(e),
         }
     }
 
-    /// The entry that [`answer_and_wait`](Self::answer_and_wait) has given, once more.
+    /// The entry, with the request that [`answer_and_wait`](Self::answer_and_wait) has waited for.
     ///
     /// # Panics
-    /// It has given none.
+    /// There is none.
     pub fn slot(&mut self) -> Slot<'_> {
         assert!(
             matches!(self.state, State::Ours { .. }),

@@ -25,8 +25,6 @@ use super::request::{BAD, Request};
 
 /// The parameter of the kernel's module that allows it.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-/// What sets it.
-const SWITCH: &str = "echo Y > /sys/module/fuse/parameters/enable_uring";
 
 /// In front of the rest of a request: its header, and the record behind it.
 const FRONT: usize = size_of::<InHeader>() + HEADER_ROOM;
@@ -62,7 +60,8 @@ pub(crate) fn is_available() -> Result<(), String> {
             ring.map_err(|e| format!("io_uring: {}", io::Error::from(e)))
         }
         Some(false) => Err(format!(
-            "FUSE over io_uring is switched off; root switches it on for new mounts: {SWITCH}"
+            "FUSE over io_uring is switched off; root switches it on for new mounts: \
+                echo Y > {PARAMETER}"
         )),
     }
 }
@@ -71,7 +70,7 @@ pub(crate) fn is_available() -> Result<(), String> {
 /// root.
 pub fn to_switch_on_io_uring() -> Option<String> {
     let is_off = is_switched_on() == Some(false) && rustix::process::geteuid().is_root();
-    is_off.then(|| format!("requests would be served quicker over io_uring: {SWITCH}"))
+    is_off.then(|| format!("requests would be served quicker over io_uring: echo Y > {PARAMETER}"))
 }
 
 /// What the kernel's module says; none: it does not know of it.
@@ -125,7 +124,7 @@ impl Entry {
     /// # Errors
     /// The kernel does not take the entry.
     pub(crate) fn answer_and_wait(&mut self) -> Result<bool, Errno> {
-        Ok(self.ring.answer_and_wait()?.is_some())
+        self.ring.answer_and_wait()
     }
 
     /// Has the request that is here dealt with: gets it, and room for the answer.
@@ -151,21 +150,19 @@ impl Entry {
                 Done::Refused(BAD)
             }
             Some(record) => {
-                // In one piece, as from the device.
-                let start = HEADER_ROOM - record;
-                let head = start..start + size_of::<InHeader>();
-                buffer[head.clone()].copy_from_slice(bytemuck::bytes_of(&header));
-                buffer[head.end..FRONT].copy_from_slice(&op_in[..record]);
-                let request = start..FRONT + rest;
-                let (request, room) = match rest > COPIED {
-                    true => (&buffer[request], &mut *other),
+                let (whole, room) = match rest > COPIED {
+                    true => (&mut *buffer, &mut *other),
                     false => {
-                        let copy = &mut other[..request.len()];
-                        copy.copy_from_slice(&buffer[request]);
-                        (&*copy, &mut buffer[FRONT - HEADER..])
+                        other[FRONT..][..rest].copy_from_slice(&buffer[FRONT..][..rest]);
+                        (&mut *other, &mut buffer[FRONT - HEADER..])
                     }
                 };
-                match Request::decode(request) {
+                // In one piece, as from the device.
+                let start = HEADER_ROOM - record;
+                let (head, op) = whole[start..FRONT].split_at_mut(size_of::<InHeader>());
+                head.copy_from_slice(bytemuck::bytes_of(&header));
+                op.copy_from_slice(&op_in[..record]);
+                match Request::decode(&whole[start..FRONT + rest]) {
                     Ok(request) => deal(&request, room),
                     Err(e) => {
                         tracing::error!("from the kernel: {e}");
