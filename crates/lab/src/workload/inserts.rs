@@ -51,23 +51,17 @@ impl Inserts {
     }
 
     fn fill_database(&self, session: &mut Session<'_>) -> Result<()> {
-        let database = Database::open(session, DATABASE, JournalMode::Off, self.seed)?;
-        let made = database.connection().execute_batch(
-            "CREATE TABLE words (word BLOB NOT NULL, page INTEGER); \
-             CREATE INDEX by_word ON words (word); BEGIN",
-        );
-        made.map_err(|e| database.explain(e.into()))?;
-        {
-            let mut insert = database.connection().prepare(INSERT)?;
+        let schema = "CREATE TABLE words (word BLOB NOT NULL, page INTEGER); \
+             CREATE INDEX by_word ON words (word)";
+        Database::make(session, (DATABASE, self.seed), schema, |connection| {
+            let mut insert = connection.prepare(INSERT)?;
             let (mut rng, mut key) = (Rng::new(self.seed), [0; KEY]);
             for page in 0..self.before {
                 rng.fill(&mut key);
                 insert.execute((key, page as i64))?;
             }
-        }
-        let done = database.connection().execute_batch("COMMIT");
-        done.map_err(|e| database.explain(e.into()))?;
-        database.close(session)
+            Ok(())
+        })
     }
 
     fn insert_rows(&self, session: &mut Session<'_>) -> Result<()> {

@@ -102,6 +102,27 @@ impl Database {
         Ok(database)
     }
 
+    /// Makes one without a journal, in a transaction: what `schema` has, and then what `fill` puts
+    /// in.
+    ///
+    /// # Errors
+    /// Of SQLite and the volume.
+    pub fn make(
+        session: &mut Session<'_>,
+        (name, seed): (&str, u64),
+        schema: &str,
+        fill: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<()> {
+        let database = Self::open(session, name, JournalMode::Off, seed)?;
+        let connection = database.connection();
+        connection
+            .execute_batch(&format!("{schema}; BEGIN"))
+            .and_then(|()| fill(connection))
+            .and_then(|()| connection.execute_batch("COMMIT"))
+            .map_err(|e| database.explain(e.into()))?;
+        database.close(session)
+    }
+
     /// The connection.
     pub fn connection(&self) -> &Connection {
         self.connection.as_ref().expect("it is open")

@@ -34,23 +34,16 @@ impl Workload for Updates {
     }
 
     fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
-        let database = Database::open(session, NAME, JournalMode::Off, self.seed)?;
-        let made = database.connection().execute_batch(
-            "CREATE TABLE things (id INTEGER PRIMARY KEY, content BLOB NOT NULL); BEGIN",
-        );
-        made.map_err(|e| database.explain(e.into()))?;
-        {
-            let insert = "INSERT INTO things VALUES (?1, ?2)";
-            let mut insert = database.connection().prepare(insert)?;
+        let schema = "CREATE TABLE things (id INTEGER PRIMARY KEY, content BLOB NOT NULL)";
+        Database::make(session, (NAME, self.seed), schema, |connection| {
+            let mut insert = connection.prepare("INSERT INTO things VALUES (?1, ?2)")?;
             let (mut rng, mut content) = (Rng::new(self.seed), [0; BYTES]);
             for id in 0..self.rows {
                 rng.fill(&mut content);
                 insert.execute((id as i64, content))?;
             }
-        }
-        let done = database.connection().execute_batch("COMMIT");
-        done.map_err(|e| database.explain(e.into()))?;
-        database.close(session)
+            Ok(())
+        })
     }
 
     fn run(&self, session: &mut Session<'_>) -> Result<()> {
