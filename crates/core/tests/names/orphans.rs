@@ -17,6 +17,24 @@ fn file(fs: &Fs, name: &str, bytes: usize) -> InodeNo {
     entry.ino
 }
 
+/// A file of 100 MiB that stays open.
+fn large_file(fs: &Fs) -> InodeNo {
+    let ino = file(fs, "large", 0);
+    let chunk = vec![9; 1 << 20];
+    for i in 0..100u64 {
+        fs.write(&Caller::root(), ino, i << 20, &chunk).unwrap();
+    }
+    ino
+}
+
+fn cut(fs: &Fs, ino: InodeNo, size: u64) {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.setattr(&Caller::root(), ino, &set).unwrap();
+}
+
 fn free(fs: &Fs) -> (u64, u64) {
     let s = fs.statfs().unwrap();
     (s.blocks_free, s.files_free)
@@ -84,17 +102,9 @@ fn a_large_file_is_freed_in_steps() {
     let c = Caller::root();
     v.fs.sync().unwrap();
     let before = free(&v.fs);
-    let ino = file(&v.fs, "large", 0);
-    let chunk = vec![9; 1 << 20];
-    for i in 0..100u64 {
-        v.fs.write(&c, ino, i << 20, &chunk).unwrap();
-    }
+    let ino = large_file(&v.fs);
     v.fs.sync().unwrap();
-    let set = SetAttr {
-        size: Some(50 << 20),
-        ..SetAttr::default()
-    };
-    v.fs.setattr(&c, ino, &set).unwrap();
+    cut(&v.fs, ino, 50 << 20);
     v.fs.release(ino).unwrap();
     v.fs.unlink(&c, ROOT, b"large").unwrap();
     v.fs.sync().unwrap();
@@ -109,18 +119,10 @@ fn what_is_cut_without_a_name_is_freed_after_a_crash() {
     let c = Caller::root();
     v.fs.sync().unwrap();
     let before = free(&v.fs);
-    let ino = file(&v.fs, "large", 0);
-    let chunk = vec![9; 1 << 20];
-    for i in 0..100u64 {
-        v.fs.write(&c, ino, i << 20, &chunk).unwrap();
-    }
+    let ino = large_file(&v.fs);
     v.fs.unlink(&c, ROOT, b"large").unwrap();
     v.fs.sync().unwrap();
-    let set = SetAttr {
-        size: Some(1 << 20),
-        ..SetAttr::default()
-    };
-    v.fs.setattr(&c, ino, &set).unwrap();
+    cut(&v.fs, ino, 1 << 20);
     v.fs.sync().unwrap();
     let v = v.crash();
     assert_eq!(v.report.orphans_deleted, 1);
