@@ -173,11 +173,14 @@ impl<T: Load> Gate<T> {
         })
     }
 
-    /// Gives an open handle `more` credits, if they fit.
-    pub(crate) fn extend(&self, more: u32, limits: Limits) -> bool {
+    /// Gives an open handle `more` credits, if they fit. One that `may_end` gets none while a
+    /// commit waits for it; any other one is what an operation consists of, which the commit must
+    /// have entirely.
+    pub(crate) fn extend(&self, more: u32, limits: Limits, may_end: bool) -> bool {
         let mut state = self.state.lock();
         let used = state.load.blocks().saturating_add(state.granted);
-        let fits = !state.locked && used.saturating_add(more) <= limits.blocks;
+        let makes_way = may_end && state.locked;
+        let fits = !makes_way && used.saturating_add(more) <= limits.blocks;
         if fits {
             state.granted += more;
         }

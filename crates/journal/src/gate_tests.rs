@@ -194,7 +194,7 @@ fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
         let world = Arc::clone(&world);
         thread::spawn(move || world.commit(tid))
     };
-    while wait_until_locked && world.gate.extend(0, LIMITS) {
+    while wait_until_locked && world.gate.extend(0, LIMITS, true) {
         thread::yield_now();
     }
     world.gate.stop(JournalError::Shutdown);
@@ -210,6 +210,32 @@ fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
 fn a_commit_that_waits_notices_a_stop() {
     for pace in PACES {
         stopped_half_done(true, pace);
+    }
+}
+
+/// What an operation consists of is not cut by a commit that waits for it; what may end, ends.
+#[cfg(not(shuttle))]
+#[test]
+fn a_commit_waits_for_an_operation_that_grows() {
+    for pace in PACES {
+        let world = World::new(None, pace);
+        let Ok(Join::Joined { tid, load }) = world.gate.join(2, LIMITS) else {
+            panic!("nothing runs yet");
+        };
+        load.0.lock().changes.push(1);
+        let committer = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.commit(tid))
+        };
+        while world.gate.extend(0, LIMITS, true) {
+            thread::yield_now();
+        }
+        assert!(!world.gate.extend(1, LIMITS, true), "the commit waits");
+        assert!(world.gate.extend(1, LIMITS, false), "there is room");
+        assert!(!world.gate.extend(1, LIMITS, false), "it is full");
+        world.gate.leave(3);
+        committer.join().expect("it does not panic").expect("it commits");
+        assert!(world.is_durable(1));
     }
 }
 

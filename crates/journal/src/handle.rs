@@ -277,7 +277,7 @@ impl Handle {
         if more == 0 {
             return true;
         }
-        let extended = self.journal.extend(more);
+        let extended = self.journal.extend(more, self.splits.get());
         if extended {
             self.credits.set(self.credits.get() + more);
         }
@@ -285,8 +285,8 @@ impl Handle {
     }
 
     /// A crash between any two steps of what this handle does leaves what the caller wants, so it
-    /// need not be the handle that ends it: a scheduler may have [`has_credits`](Self::has_credits)
-    /// say that it is full.
+    /// need not be the handle that ends it: it gets no more credits while a commit waits for it,
+    /// and a scheduler may have [`has_credits`](Self::has_credits) say that it is full.
     pub fn allow_split(&self) {
         self.splits.set(true);
     }

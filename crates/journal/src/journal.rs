@@ -409,8 +409,8 @@ impl Journal {
         self.gate.leave(credits);
     }
 
-    pub(crate) fn extend(&self, more: u32) -> bool {
-        self.gate.extend(more, self.limits)
+    pub(crate) fn extend(&self, more: u32, may_end: bool) -> bool {
+        self.gate.extend(more, self.limits, may_end)
     }
 
     pub(crate) fn check_block(&self, block: BlockNo) -> Result<()> {
