@@ -93,7 +93,7 @@ pub(crate) fn fallocate(
     }
     // Before anything that can be seen, so that a full volume is left as it was.
     preallocate(vol, c, inode, offset..end, |_| ())?;
-    match vol.journal.terms().relocates.is_any() {
+    match vol.journal.terms().places_new {
         false => zero(vol, inode, offset..end, grow),
         true => {
             remove(vol, inode, offset..end, grow)?;
@@ -208,9 +208,9 @@ fn punch(vol: &Volume, inode: &Inode, bytes: Range<u64>) -> Result<()> {
 /// Makes the range read as zeros: the edges are written, whole blocks go. At last `change` makes
 /// the other changes of the inode.
 ///
-/// Also for ZERO_RANGE where a scheme writes new blocks to their places before the commit:
-/// unwritten blocks in the same places would be taken for new while what is committed still has
-/// their content.
+/// Also for ZERO_RANGE where a scheme writes new blocks to their places before the commit
+/// ([`places_new`](stetfs_scheme::Terms::places_new)): unwritten blocks in the same places would be
+/// taken for new while what is committed still has their content.
 fn remove(
     vol: &Volume,
     inode: &Inode,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stetfs::Schedule;
-use stetfs_media::{BlockDev, Layer, MediaError, Pmem, PmemLayer, Remap, Tag};
+use stetfs_media::{AtomicWrite, BlockDev, Layer, MediaError, Pmem, PmemLayer, Remap, Tag};
 
 use super::turns::Turns;
 
@@ -31,6 +31,11 @@ impl Layer for HandingDev {
     /// Its table changes in one step.
     fn remap(&self) -> Option<&dyn Remap> {
         self.dev.remap()
+    }
+
+    /// Likewise.
+    fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
+        self.dev.atomic_write()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError> {

@@ -153,14 +153,14 @@ impl Record {
     ) -> Result<Self> {
         let promise = library.fs().terms().promise;
         let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
-        let (handle, relocates) = (
+        let (handle, places_new) = (
             library.fs().handle_write_max(),
-            library.fs().terms().relocates.is_any(),
+            library.fs().terms().places_new,
         );
         let between = states.iter().zip(&workload.ops).map(|(state, op)| {
             let mut before = state.clone();
             before.set_time(moment(state.steps()));
-            before.between(op, handle, relocates)
+            before.between(op, handle, places_new)
         });
         let between: Vec<_> = between.collect();
         let begun = media.changes();

@@ -7,6 +7,7 @@ use stetfs_format::width::{must_fit, nearest_f64, u32_as_usize};
 use stetfs_media::nand::{NandError, NandGeometry};
 use stetfs_media::{Cause, Class, Tag};
 
+use hashbrown::HashSet;
 use smallvec::SmallVec;
 
 use crate::anchors::Anchors;
@@ -101,6 +102,8 @@ pub(crate) struct Core {
     pub(crate) stopped: Option<Stop>,
     /// For a page that is being moved.
     pub(crate) copy: Vec<u8>,
+    /// Pages that are programmed and not in the map yet, which their blocks count as live.
+    pub(crate) staged: HashSet<u32>,
 }
 
 impl Core {
@@ -134,6 +137,7 @@ impl Core {
             stats: FtlStats::default(),
             stopped: None,
             copy: vec![0; u32_as_usize(geometry.page_bytes)],
+            staged: HashSet::new(),
             flash,
             shape,
             uuid,
@@ -344,7 +348,7 @@ impl Core {
                 continue;
             }
             let (before, is_new) = self.map.enter(logical, page);
-            if is_new {
+            if is_new && !self.staged.remove(&page) {
                 let block = self.geometry().block_of(PageNo(page));
                 self.blocks.add_live(block);
             }

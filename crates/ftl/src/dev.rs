@@ -2,8 +2,8 @@
 //!
 //! Without a write buffer every write is durable when it returns, and a flush has only trims to
 //! write. With one ([`MountOptions::write_buffer_pages`]), pages that are written again before the
-//! next flush are programmed once; they are written in the order of their addresses, and a remap
-//! writes them first. A power cut loses what is in it.
+//! next flush are programmed once; they are written in the order of their addresses, and a remap, or
+//! a write of several ranges as a whole, writes them first. A power cut loses what is in it.
 //!
 //! Everything is counted by the meter of the part: pages under the cause that the caller gives,
 //! what is moved under [`Cause::Gc`], map, log and anchors under [`Cause::Map`]. Flushes and
@@ -19,7 +19,8 @@ use stetfs_format::num::PageNo;
 use stetfs_format::width::{low32, u32_as_usize, usize_as_u64};
 use stetfs_media::nand::Nand;
 use stetfs_media::{
-    BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair, Survives, Tag,
+    AtomicWrite, BlockDev, Cause, Errno, JournalCopy, MediaError, Meter, Op, Remap, RemapPair,
+    Survives, Tag,
 };
 use stetfs_planted::{Bug, is_planted};
 
@@ -55,11 +56,11 @@ pub struct Ftl {
     buffer_pages: usize,
     checkpoint_at_end: bool,
     report: MountReport,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
 }
 
-struct State {
-    core: Core,
+pub(crate) struct State {
+    pub(crate) core: Core,
     buffer: BTreeMap<u32, (Vec<u8>, Tag)>,
 }
 
@@ -174,6 +175,30 @@ impl Ftl {
         }
     }
 
+    /// The length of parts that are to be written to `offset`, and what each logical page gets.
+    pub(crate) fn pages_of<'a>(
+        &self,
+        offset: u64,
+        parts: &'a [&'a [u8]],
+    ) -> Result<(u64, impl Iterator<Item = (u32, &'a [u8])> + use<'a>), MediaError> {
+        let sector = u32_as_usize(self.sector);
+        let mut len = 0;
+        for part in parts {
+            if !part.len().is_multiple_of(sector) {
+                return Err(MediaError::Misaligned {
+                    op: Op::Write,
+                    offset,
+                    len: usize_as_u64(part.len()),
+                    sector: self.sector,
+                });
+            }
+            len += usize_as_u64(part.len());
+        }
+        let (first, _) = self.pages(Op::Write, offset, len)?;
+        let pages = parts.iter().flat_map(move |part| part.chunks_exact(sector));
+        Ok((len, (first..).zip(pages)))
+    }
+
     /// Lets a range read as zeros.
     fn clear(&self, op: Op, offset: u64, len: u64, durably: bool) -> Result<(), MediaError> {
         let (first, count) = self.pages(op, offset, len)?;
@@ -198,6 +223,12 @@ impl Drop for Ftl {
 }
 
 impl State {
+    /// What a write that has returned still needs.
+    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+        self.write_buffered()?;
+        self.core.flush_log()
+    }
+
     fn write_buffered(&mut self) -> Result<(), Stop> {
         while let Some((logical, (data, tag))) = self.buffer.first_key_value() {
             self.core.write(*logical, data, *tag)?;
@@ -229,7 +260,7 @@ impl State {
         }
         Ok(found
             .record()
-            .is_some_and(|record| record.kind == PageKind::Data))
+            .is_some_and(|record| matches!(record.kind, PageKind::Data | PageKind::Staged)))
     }
 }
 
@@ -266,6 +297,10 @@ impl BlockDev for Ftl {
         Some(self)
     }
 
+    fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
+        Some(self)
+    }
+
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         let (first, _) = self.pages(Op::Read, offset, usize_as_u64(out.len()))?;
         let sector = u32_as_usize(self.sector);
@@ -293,25 +328,11 @@ impl BlockDev for Ftl {
     }
 
     fn write_vectored_at(&self, offset: u64, parts: &[&[u8]], tag: Tag) -> Result<(), MediaError> {
-        let sector = u32_as_usize(self.sector);
-        let mut len = 0;
-        for part in parts {
-            if !part.len().is_multiple_of(sector) {
-                return Err(MediaError::Misaligned {
-                    op: Op::Write,
-                    offset,
-                    len: usize_as_u64(part.len()),
-                    sector: self.sector,
-                });
-            }
-            len += usize_as_u64(part.len());
-        }
-        let (first, _) = self.pages(Op::Write, offset, len)?;
-        let pages = parts.iter().flat_map(|part| part.chunks_exact(sector));
+        let (len, pages) = self.pages_of(offset, parts)?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let failed = |stop: Stop| stop.into_media(Op::Write, offset, len);
-        for (logical, page) in (first..).zip(pages) {
+        for (logical, page) in pages {
             if self.buffer_pages == 0 {
                 state.core.write(logical, page, tag).map_err(failed)?;
                 continue;
@@ -332,7 +353,7 @@ impl BlockDev for Ftl {
         let done = match &state.core.stopped {
             Some(Stop::ReadOnly) => Ok(()),
             Some(stop) => Err(stop.clone()),
-            None => state.write_buffered().and_then(|()| state.core.flush_log()),
+            None => state.flush(),
         };
         done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
     }

@@ -56,6 +56,11 @@ impl Core {
     /// Does what is due before something is written: saves what is in bad blocks, frees blocks,
     /// makes a checkpoint, levels wear.
     pub(crate) fn make_room(&mut self) -> Result<(), Stop> {
+        self.make_room_for(0)
+    }
+
+    /// The same, and frees so many blocks more than are always free.
+    pub(crate) fn make_room_for(&mut self, blocks: u32) -> Result<(), Stop> {
         if let Some(stop) = &self.stopped {
             return Err(stop.clone());
         }
@@ -65,17 +70,17 @@ impl Core {
         if self.blocks.good() < self.shape.least_good_blocks() {
             return Err(self.stop(Stop::WornOut));
         }
-        self.collect()?;
+        self.collect(self.shape.low_blocks + blocks)?;
         if self.is_checkpoint_due() {
             self.checkpoint()?;
         }
         self.level_wear()
     }
 
-    /// Frees blocks until enough are free.
-    fn collect(&mut self) -> Result<(), Stop> {
+    /// Frees blocks until so many are free.
+    fn collect(&mut self, least: u32) -> Result<(), Stop> {
         let mut last_resort = true;
-        while self.free_blocks() < self.shape.low_blocks {
+        while self.free_blocks() < least {
             if let Some(victim) = self.blocks.victim(self.now()) {
                 self.collect_block(victim)?;
                 if self.is_checkpoint_due() {
@@ -121,7 +126,7 @@ impl Core {
         let read = self.flash.read(page, &mut data, GC_TAG);
         let found = read.map_err(|e| self.fail(e))?;
         let kind = match found.record().map(|record| record.kind) {
-            Some(PageKind::Data) => PageKind::Data,
+            Some(PageKind::Data | PageKind::Staged) => PageKind::Data,
             _ => PageKind::Lost,
         };
         let named = match found.record() {

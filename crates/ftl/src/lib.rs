@@ -33,6 +33,9 @@
 //! # Order of writes
 //!
 //! - *Write*: the data page, then the map in memory. Durable with the page.
+//! - *Write of several pages as a whole*: the pages, of a kind that says nothing of where they
+//!   belong; all parts of a record that does, then the map in memory. Durable with the last part;
+//!   until then the pages count as live.
 //! - *Remap*: all parts of the record, then the map in memory. Durable with the last part; before
 //!   it the journal's pages are live.
 //! - *Trim*: the map in memory; the record with the next flush, before a block that it freed is
@@ -47,7 +50,7 @@
 //! `shape.rs` what is exported and what is kept back; `flash.rs` pages with their records; `map.rs`
 //! the map and the reverse map; `blocks.rs` erase blocks and victims; `core.rs` streams, the pool,
 //! blocks that go bad; `log.rs` the map log; `checkpoint.rs`, `anchors.rs` the map on the part;
-//! `gc.rs` garbage collection; `wear.rs` wear levelling; `recovery.rs` mounting; `dev.rs` the block
+//! `gc.rs` garbage collection; `atomic.rs` writes of several pages as a whole; `wear.rs` wear levelling; `recovery.rs` mounting; `dev.rs` the block
 //! device; `inspect.rs` looking without touching.
 //!
 //! One lock is held for each request. Same requests, same part: same pages, same erases.
@@ -55,6 +58,7 @@
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
 mod anchors;
+mod atomic;
 mod blocks;
 mod checkpoint;
 mod core;
@@ -81,4 +85,9 @@ pub use wear::Wear;
 
 /// Bugs that can be planted in this layer and that its own tests find, which also see what no file
 /// system above asks for.
-pub static PLANTED: &[Bug] = &[Bug::EarlyRelease, Bug::BelievedSpare, Bug::ForgottenSharer];
+pub static PLANTED: &[Bug] = &[
+    Bug::EarlyRelease,
+    Bug::BelievedSpare,
+    Bug::ForgottenSharer,
+    Bug::SplitWrite,
+];

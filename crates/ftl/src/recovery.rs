@@ -12,8 +12,9 @@
 //! | a data page, not newer | nothing | the map of the checkpoint knows better: it may have been trimmed or remapped since |
 //! | an old copy of a page, newer than the checkpoint, also in a block that was being erased | the newer change wins | a block is erased only when every change that made its pages dead is durable |
 //! | the spare area of a remapped page | counts from its own time | the record of the remap is newer, and when a checkpoint has swallowed that, the page is not newer than the checkpoint |
-//! | a log record with all its parts | its changes are made | that is how a remap is atomic |
-//! | a record with a part missing | nothing | its remap has not returned |
+//! | a page of a write of several | nothing | the record behind all of them says that they count |
+//! | a log record with all its parts | its changes are made | that is how a remap is atomic, and a write of several pages |
+//! | a record with a part missing | nothing | its remap, or its write, has not returned |
 //! | a pool page | its blocks are looked into as well | it was durable before they were opened |
 //! | a page that is unreadable, or fails its checksum | nothing | it was in flight, or stands for one that was programmed again elsewhere; a page that was durable has not vanished at a cut |
 //! | a page that reads as erased | the rest of its block is left alone, as is every block that was open | it may have been in flight: it must not be programmed |
@@ -66,7 +67,7 @@ pub struct MountReport {
     pub data_pages: u64,
     /// Complete log records newer than the checkpoint.
     pub log_records: u64,
-    /// Log records with parts missing: remaps that a power cut undid.
+    /// Log records with parts missing: remaps and writes of several pages that a power cut undid.
     pub log_records_dropped: u64,
 }
 
@@ -496,8 +497,8 @@ impl Core {
                         listed.push(block);
                     }
                 }
-                // Of a checkpoint that was not finished.
-                PageKind::Map | PageKind::Directory | PageKind::Anchor => {}
+                // Of a checkpoint that was not finished, of a write whose record says what counts.
+                PageKind::Map | PageKind::Directory | PageKind::Anchor | PageKind::Staged => {}
             }
         }
         Ok(listed)
@@ -649,8 +650,8 @@ impl Core {
             PageKind::Log | PageKind::Pool => {
                 self.program(Stream::Map, kind, index, &newest.data, MAP_TAG)?;
             }
-            // Of a checkpoint that was not finished.
-            PageKind::Map | PageKind::Directory | PageKind::Anchor => {}
+            // Of a checkpoint that was not finished, of a write that has not returned.
+            PageKind::Map | PageKind::Directory | PageKind::Anchor | PageKind::Staged => {}
         }
         self.assign(redo);
         Ok(())

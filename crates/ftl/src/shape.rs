@@ -141,10 +141,16 @@ impl Shape {
         self.low_blocks + must_fit_u32(STREAMS) + self.map_blocks + 2
     }
 
+    /// Those, and as many as there are when every logical page lives and no block has a dead one.
+    pub(crate) fn full_blocks(&self) -> u32 {
+        let data = self.logical_pages.div_ceil(self.geometry.pages_per_block);
+        self.reserved_blocks() + data
+    }
+
     /// With fewer good blocks outside the anchors' region nothing is written any more.
     pub(crate) fn least_good_blocks(&self) -> u32 {
         let data = self.logical_pages.div_ceil(self.geometry.pages_per_block);
-        self.reserved_blocks() + data + data / 64
+        self.full_blocks() + data / 64
     }
 
     /// Runs that a record of the log may have.

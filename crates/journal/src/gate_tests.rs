@@ -234,7 +234,10 @@ fn a_commit_waits_for_an_operation_that_grows() {
         assert!(world.gate.extend(1, LIMITS, false), "there is room");
         assert!(!world.gate.extend(1, LIMITS, false), "it is full");
         world.gate.leave(3);
-        committer.join().expect("it does not panic").expect("it commits");
+        committer
+            .join()
+            .expect("it does not panic")
+            .expect("it commits");
         assert!(world.is_durable(1));
     }
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::atomic::AtomicWrite;
 use crate::error::{MediaError, Op};
 use crate::meter::Meter;
 use crate::pmem::{Pmem, Survives};
@@ -91,6 +92,11 @@ pub trait BlockDev: Send + Sync {
 
     /// The device's ability to give an address the content of another one, where it has it.
     fn remap(&self) -> Option<&dyn Remap> {
+        None
+    }
+
+    /// The device's ability to write several ranges as a whole, where it has it.
+    fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
         None
     }
 

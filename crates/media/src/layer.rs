@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::atomic::AtomicWrite;
 use crate::dev::{BlockDev, write_zeros_by_hand};
 use crate::error::MediaError;
 use crate::meter::Meter;
@@ -13,7 +14,7 @@ use crate::tag::{Cause, Tag};
 ///
 /// Requests of several parts come to the layer as the single ones that they consist of, so none
 /// passes it by. For the same reason [`BlockDev::pmem`] of the device behind is not offered, and
-/// [`BlockDev::remap`] only by a layer that says so.
+/// [`BlockDev::remap`] and [`BlockDev::atomic_write`] only by a layer that says so.
 pub trait Layer: Send + Sync {
     /// The device behind.
     fn below(&self) -> &dyn BlockDev;
@@ -66,6 +67,11 @@ pub trait Layer: Send + Sync {
 
     /// [`BlockDev::remap`]: none, since it would pass the layer by.
     fn remap(&self) -> Option<&dyn Remap> {
+        None
+    }
+
+    /// [`BlockDev::atomic_write`]: none, likewise.
+    fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
         None
     }
 
@@ -142,6 +148,10 @@ impl<L: Layer + ?Sized> BlockDev for L {
 
     fn remap(&self) -> Option<&dyn Remap> {
         Layer::remap(self)
+    }
+
+    fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
+        Layer::atomic_write(self)
     }
 
     fn meter(&self) -> &Meter {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
 
+mod atomic;
 mod block;
 mod clock;
 mod dev;
@@ -36,6 +37,7 @@ pub mod sim;
 mod sparse;
 mod tag;
 
+pub use atomic::AtomicWrite;
 pub use block::{Block, BlockRef};
 pub use clock::Clock;
 pub use dev::{BlockDev, DISK_JUMP_BYTES, FLASH_JUMP_BYTES, Run};

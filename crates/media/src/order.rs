@@ -49,7 +49,7 @@
 //! ```
 
 use crate::dev::{BlockDev, Run};
-use crate::error::MediaError;
+use crate::error::{MediaError, Op};
 use crate::tag::{Cause, Tag};
 
 /// A body that is being written: the blocks of a transaction, descriptors, ordered data.
@@ -125,6 +125,18 @@ impl<'d> Dirty<'d> {
         self.dev.flush(Cause::CommitRecord)
     }
 
+    /// Writes the last parts of the body, a record among them, as a whole; everything is durable
+    /// when it returns. A power cut before leaves none of these parts.
+    ///
+    /// # Errors
+    /// [`MediaError::Unsupported`]: the device has no [atomic writes](crate::AtomicWrite).
+    pub fn write_whole_commit(self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        let Some(atomic) = self.dev.atomic_write() else {
+            return Err(MediaError::Unsupported { op: Op::Write });
+        };
+        atomic.write_whole(runs)
+    }
+
     /// The body is complete.
     pub fn submit(self) -> InFlight<'d> {
         InFlight { dev: self.dev }
@@ -149,7 +161,6 @@ impl Durable<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Op;
     use crate::image::Image;
     use crate::sim::{Fault, SimDev};
     use crate::tag::Class;

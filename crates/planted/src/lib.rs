@@ -126,6 +126,10 @@ pub enum Bug {
     LatePayload,
     /// Recovery takes the last transaction without a look at the blocks that it wrote in place.
     UncheckedPayload,
+    /// The pages of a write that is to count as a whole count one by one.
+    SplitWrite,
+    /// A block is written home with the commit although the log has older bytes of it.
+    PlacedOverLog,
 }
 
 /// A bug.
@@ -209,6 +213,8 @@ bugs! {
     UnzeroedBase "unzeroed-base" "bytes of a new block put over what its home had";
     LatePayload "late-payload" "blocks written in place behind their commit's flush";
     UncheckedPayload "unchecked-payload" "blocks written in place not checked at recovery";
+    SplitWrite "split-write" "pages of an atomic write count one by one";
+    PlacedOverLog "placed-over-log" "block written home of which the log has older bytes";
 }
 
 /// The bug called `name`.

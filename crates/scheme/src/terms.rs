@@ -24,6 +24,10 @@ pub struct Terms {
     /// Whether the scheme may ask for relocation
     /// ([`Placement::Relocate`](crate::Placement::Relocate)), and what of it is granted.
     pub relocates: Relocates,
+    /// [`commit`](crate::Scheme::commit) writes blocks that lay in nobody's file to where they stay
+    /// before anything makes the transaction count. A block must not become one of them in the
+    /// transaction that takes its content away: what is committed still has it.
+    pub places_new: bool,
     /// The device's means of getting committed blocks home without a copy, if the scheme uses one.
     pub remaps: Option<&'static str>,
     /// Its [cache](crate::Scheme::cache) is the only one for clean data: other memory keeps none.

@@ -274,6 +274,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             changed_bytes: 0,
         },
         relocates: Relocates::No,
+        places_new: false,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,

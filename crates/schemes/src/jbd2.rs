@@ -222,6 +222,7 @@ pub(super) fn open_as(
             None => Relocates::No,
             Some(_) => Relocates::Freely,
         },
+        places_new: jbd2.placing.is_some(),
         remaps: None,
         is_buffer_cache: false,
         keeps: false,

@@ -145,6 +145,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         logs_data: true,
         wants: Wants::default(),
         relocates: Relocates::No,
+        places_new: false,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,

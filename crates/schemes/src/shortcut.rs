@@ -285,6 +285,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             changed_bytes: least_switched,
         },
         relocates: Relocates::Freely,
+        places_new: true,
         remaps: None,
         is_buffer_cache: false,
         keeps: false,

@@ -19,6 +19,10 @@
 //! switch is only asked for: where it would break the file up more than the medium can bear
 //! ([`Relocates`](stetfs_scheme::Relocates)), the block stays home and is logged.
 //!
+//! Where the device can write several ranges as a whole (our flash translation layer can), blocks
+//! of which the log has nothing are written to their homes in one such write with the record, if
+//! that is the cheapest: it is the commit, and nothing remains to be done.
+//!
 //! A checkpoint takes the versions that hold the log's end back, the oldest quarter when the
 //! background asks for it: their changed sectors home, flush, and the log's header with the new
 //! end, durable. A commit that changes a block of which little is not home logs that again with
@@ -49,7 +53,7 @@ use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
 use self::versions::{Content, Due, Version};
 use crate::jbd2::{self, Copied, Placing};
 use crate::parts::byte_log::{self, Start};
-use crate::parts::home::{BusyHomes, Piece, write_pieces};
+use crate::parts::home::{BusyHomes, Piece, runs_of, write_pieces};
 use crate::parts::index::{Index, Indexed};
 use crate::parts::look::changes_less;
 use crate::parts::owner;
@@ -93,6 +97,7 @@ pub(crate) const ROW: Registration = Registration {
         ]),
         Trial::new("stet-nvram", "", Ground::Nvram)
             .planted(&[Bug::MissingRecordFlush, Bug::MissingCheckpointFlush]),
+        Trial::new("stet-nand", "", Ground::Flash).planted(&[Bug::SplitWrite, Bug::PlacedOverLog]),
         // Checkpoints all the time.
         Trial::new("stet-fill", "fill=1", Ground::Block).planted(&[
             Bug::EarlyForget,
@@ -262,6 +267,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             true => u32_as_usize(args.dev.sector_size()),
         },
         is_beside: log.is_beside(),
+        is_atomic: !log.is_beside() && args.dev.atomic_write().is_some(),
     };
     // What is in memory beside the volume is read from there, and may be freed before it goes home.
     let usual = if log.is_beside() { 90 } else { 50 };
@@ -280,6 +286,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             changed_bytes: args.block_size,
         },
         relocates: rule.relocates(&*args.dev),
+        places_new: !log.is_beside(),
         remaps: None,
         is_buffer_cache: false,
         keeps: false,
@@ -341,7 +348,7 @@ impl Scheme for Stet {
             .choose(block.ino, block.ranges, changes.unwrap_or(0))
         {
             Action::Switch => Placement::Relocate,
-            Action::Delta | Action::Whole => Placement::Home,
+            Action::Delta | Action::Whole | Action::InPlace => Placement::Home,
         }
     }
 
@@ -384,6 +391,17 @@ enum Until {
     Part,
     /// To the head.
     End,
+}
+
+/// What a transaction has of the blocks that stay at their homes.
+#[derive(Default)]
+struct Described<'a> {
+    /// Those that its record has.
+    logged: Vec<Change<'a>>,
+    /// What is written home with the record, as a whole.
+    placed: Vec<Piece<'a>>,
+    /// Of them.
+    placed_bytes: usize,
 }
 
 /// What a transaction logs of a block.
@@ -439,10 +457,12 @@ impl Stet {
         }
         in_place.sort_unstable_by_key(|block| block.home);
         record.begin();
-        let mut changes = Vec::with_capacity(stays.len() + txn.meta.len());
-        self.describe(record, stays, &mut changes);
+        let blocks = txn.data.len() + txn.meta.len();
+        let room = self.room_in_place(Record::bound(blocks, revoked.len(), self.block_size));
+        let mut described = Described::default();
+        self.describe(record, stays, room, &mut described);
         let data = record.bytes();
-        self.describe(record, &txn.meta, &mut changes);
+        self.describe(record, &txn.meta, 0, &mut described);
         for run in in_place.chunk_by(|a, b| a.home.plus(1) == b.home && a.class == b.class) {
             for run in run.chunks(usize::from(u16::MAX)) {
                 let contents = run.iter().map(|block| &block.content[..]);
@@ -451,23 +471,41 @@ impl Stet {
         }
         record.revoke(&revoked);
         self.rule.is_sealed(record.bytes() - data);
-        if record.is_empty() {
+        let Described { logged, placed, .. } = described;
+        // With blocks in place there is one even if it has nothing to say: otherwise the one before
+        // would stay the last, which recovery compares with what is in place.
+        if record.is_empty() && placed.is_empty() {
             return Ok(());
         }
         let len = record.len(self.log.ring().unit);
         self.make_room(len)?;
-        self.write(record, &in_place, txn.time)?;
-        self.note(len, changes, &txn.revoked);
+        self.write(record, &in_place, placed, txn.time)?;
+        self.note(len, logged, &txn.revoked);
         Ok(())
     }
 
-    /// Puts the bytes of blocks that stay at their homes into the record.
+    /// Bytes that can be written home as a whole with a record of at most so many.
+    fn room_in_place(&self, record: u64) -> usize {
+        match self.dev.atomic_write() {
+            Some(atomic) if self.rule.offers(Action::InPlace) => {
+                let unit = u64_as_usize(self.log.ring().unit);
+                let most = atomic.max_sectors() * u32_as_usize(self.dev.sector_size());
+                most.saturating_sub(u64_as_usize(record).next_multiple_of(unit))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Puts the bytes of blocks that stay at their homes into the record, or, at most `room` of
+    /// them, to what is written home with it.
     fn describe<'a>(
         &self,
         record: &mut Record,
         stays: impl IntoIterator<Item = &'a LoggedBlock>,
-        changes: &mut Vec<Change<'a>>,
+        room: usize,
+        described: &mut Described<'a>,
     ) {
+        let changes = &mut described.logged;
         let (middle, fills) = {
             let span = self.span.lock();
             // A checkpoint is far away in the first half of what brings one.
@@ -499,6 +537,25 @@ impl Stet {
                 continue;
             }
             let old = index.get(&home);
+            // Recovery would put what the log has of it over what is home.
+            let is_logged = old.is_some() && !is_planted(Bug::PlacedOverLog);
+            let sectors = block.ranges.widened(self.rule.home_unit());
+            if let Some((ino, _)) = block.owner
+                && !is_logged
+                && described.placed_bytes + sectors.bytes() <= room
+                && self.rule.choose(ino, &block.ranges, 0) == Action::InPlace
+            {
+                self.rule
+                    .count(Action::InPlace, ino, &block.ranges, 0, record.bytes());
+                described.placed_bytes += sectors.bytes();
+                let start = self.offset(home);
+                described.placed.extend(sectors.iter().map(|range| Piece {
+                    offset: start + usize_as_u64(range.start),
+                    class,
+                    bytes: &content[range],
+                }));
+                continue;
+            }
             let delays = old.filter(|version| middle.is_after(version.oldest()));
             let pending = delays.and_then(Version::portable);
             let all = pending.map(|pending| {
@@ -537,6 +594,7 @@ impl Stet {
         &self,
         record: &mut Record,
         in_place: &[&LoggedBlock],
+        placed: Vec<Piece<'_>>,
         time: (u64, u32),
     ) -> Result<()> {
         let (at, sequence) = {
@@ -562,10 +620,29 @@ impl Stet {
         }
         self.busy_homes
             .write_data(&mut body, self.block_size, data)?;
+        if !placed.is_empty() {
+            return self.write_placed(body, placed, at, record);
+        }
         if is_planted(Bug::MissingRecordFlush) {
             return ring.write_unvouched(at, record);
         }
         self.log.write(body, at, record, sequence)
+    }
+
+    /// Writes blocks home, in one with the record at this position; durable when it returns.
+    fn write_placed(
+        &self,
+        body: Dirty<'_>,
+        placed: Vec<Piece<'_>>,
+        at: u64,
+        record: &[u8],
+    ) -> Result<()> {
+        let size = usize_as_u64(self.block_size);
+        let homes = placed.iter().map(|piece| BlockNo(piece.offset / size));
+        self.busy_homes.wait_for(homes);
+        let mut runs = runs_of(Cause::Home, placed);
+        runs.extend(self.log.ring().runs(at, record));
+        Ok(body.write_whole_commit(&runs)?)
     }
 
     /// A transaction is durable: it is the newest, what it freed is gone.

@@ -37,6 +37,9 @@ pub enum PageKind {
     Pool = 6,
     /// A checkpoint.
     Anchor = 7,
+    /// The content of a logical page that was written together with others: it counts where the
+    /// map or a record of the log says that it is in use, and says nothing itself.
+    Staged = 8,
 }
 
 impl PageKind {
@@ -49,7 +52,7 @@ impl PageKind {
     }
 
     fn from_raw(raw: u8) -> Option<Self> {
-        const ALL: [PageKind; 7] = [
+        const ALL: [PageKind; 8] = [
             PageKind::Data,
             PageKind::Lost,
             PageKind::Map,
@@ -57,6 +60,7 @@ impl PageKind {
             PageKind::Log,
             PageKind::Pool,
             PageKind::Anchor,
+            PageKind::Staged,
         ];
         ALL.get(usize::from(raw).wrapping_sub(1)).copied()
     }

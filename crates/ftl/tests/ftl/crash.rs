@@ -1,6 +1,6 @@
 //! The power goes off at every change of a workload, the change in flight with every outcome, and
-//! again at the changes of the mount that follows. What had returned must be there, a remap is
-//! there as a whole or not at all, and nothing is there that was not written.
+//! again at the changes of the mount that follows. What had returned must be there, a remap or a
+//! write of several ranges is there as a whole or not at all, and nothing is there that was not written.
 
 use std::process::Command;
 
@@ -33,9 +33,9 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
     let mut model = Model::new(pages, buffer > 0);
     let mut chance = Chance(seed);
     let mut number = 0;
-    let next = |chance: &mut Chance, number: &mut u64| {
+    let next = |ftl: &Ftl, chance: &mut Chance, number: &mut u64| {
         *number += 1;
-        any_step(chance, pages, *number)
+        any_step(chance, ftl, *number)
     };
     for page in 0..pages {
         let contents = vec![1 << 40 | page];
@@ -69,7 +69,7 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
         }
     }
     for _ in 0..seed % 7 * 20 {
-        let step = next(&mut chance, &mut number);
+        let step = next(&ftl, &mut chance, &mut number);
         carry_out(&ftl, &step).expect("a step");
         model.apply(&step);
     }
@@ -91,7 +91,7 @@ fn record_with(part: NandPart, seed: u64, steps: u64, buffer: usize, faults: &[F
     };
     faults.iter().for_each(|fault| nand.inject(fault.clone()));
     for _ in 0..steps {
-        let step = next(&mut chance, &mut number);
+        let step = next(&ftl, &mut chance, &mut number);
         carry_out(&ftl, &step).expect("a step");
         model.apply(&step);
         recorded.steps.push(step);
@@ -134,7 +134,7 @@ impl Recorded {
             after.apply(step);
         }
         let judged = match step {
-            Some(Step::Remap { .. }) => {
+            Some(Step::Remap { .. } | Step::Whole { .. }) => {
                 found_in(&all, before, None).or_else(|_| found_in(&all, &after, None))
             }
             _ => found_in(&all, before, Some(&after)),
@@ -173,7 +173,7 @@ fn use_further(ftl: Ftl, nand: &Arc<NandSim>, found: Vec<u64>, what: &dyn Fn() -
     model.settle();
     let mut chance = Chance(99);
     for number in 0..25 {
-        let step = any_step(&mut chance, pages_of(&ftl), 1 << 30 | number);
+        let step = any_step(&mut chance, &ftl, 1 << 30 | number);
         carry_out(&ftl, &step).unwrap_or_else(|e| panic!("{}: {e}", what()));
         model.apply(&step);
     }

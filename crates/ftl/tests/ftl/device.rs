@@ -140,6 +140,37 @@ fn a_remap_programs_the_log_alone() {
     }
 }
 
+/// Pages that are written as a whole are programmed once, and the log takes one more. More than the
+/// part has room for are refused.
+#[test]
+fn a_whole_write_costs_one_program_more() {
+    let nand = Arc::new(NandSim::new(small(96, 8)));
+    let ftl = create(&nand, 0);
+    write(&ftl, 0, &[1; 64]);
+    ftl.checkpoint().expect("a checkpoint");
+    let before = nand.meter().snapshot();
+    let runs = vec![(3, vec![11, 12, 13]), (40, vec![14]), (50, vec![15, 16])];
+    carry_out(&ftl, &Step::Whole { runs: runs.clone() }).expect("a step");
+    let done = nand.meter().snapshot() - &before;
+    assert_eq!(done.of(TAG).writes, 6);
+    assert_eq!(done.total().writes, 7);
+    for (first, contents) in runs {
+        for (page, n) in (first..).zip(contents) {
+            assert!(read(&ftl, page) == content(n));
+        }
+    }
+    let most = ftl.atomic_write().expect("it can").max_sectors() as u64;
+    assert!(most >= 32, "{most}");
+    let whole = |len| Step::Whole {
+        runs: vec![(0, vec![99; len as usize])],
+    };
+    let refused = carry_out(&ftl, &whole(most + 1)).expect_err("there is no room");
+    assert!(matches!(refused, MediaError::Io { source, .. } if source == Errno::TOOBIG));
+    assert!(read(&ftl, 0) == content(1));
+    carry_out(&ftl, &whole(most)).expect("a step");
+    assert!(read(&ftl, most - 1) == content(99));
+}
+
 /// What the meter of the part says is what the layer says of itself, by cause.
 #[test]
 fn the_meter_has_everything() {
@@ -148,10 +179,12 @@ fn the_meter_has_everything() {
     let mut chance = Chance(5);
     let mut host = 0;
     for number in 0..3000 {
-        let step = any_step(&mut chance, pages_of(&ftl), number);
-        if let Step::Write { contents, .. } = &step {
-            host += contents.len() as u64;
-        }
+        let step = any_step(&mut chance, &ftl, number);
+        host += match &step {
+            Step::Write { contents, .. } => contents.len() as u64,
+            Step::Whole { runs } => runs.iter().map(|run| run.1.len() as u64).sum(),
+            _ => 0,
+        };
         carry_out(&ftl, &step).expect("a step");
     }
     let (meter, stats) = (nand.meter().snapshot(), ftl.stats());

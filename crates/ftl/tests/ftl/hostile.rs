@@ -165,7 +165,7 @@ fn pages_of_a_layer() -> Vec<Option<(Vec<u8>, Vec<u8>)>> {
     let ftl = create(&nand, 0);
     let mut chance = Chance(4);
     for number in 0..300 {
-        carry_out(&ftl, &any_step(&mut chance, pages_of(&ftl), number)).expect("a step");
+        carry_out(&ftl, &any_step(&mut chance, &ftl, number)).expect("a step");
     }
     let pages = (0..PART.geometry.pages()).map(PageNo);
     let page = |page| {
@@ -233,7 +233,7 @@ fn damage_behind_a_good_checksum() {
         // What it holds is anybody's guess.
         let _ = read_all(&ftl);
         for number in 0..60 {
-            let _ = carry_out(&ftl, &any_step(&mut chance, pages_of(&ftl), number));
+            let _ = carry_out(&ftl, &any_step(&mut chance, &ftl, number));
         }
     }
     println!("{refused} refused, {mounted} mounted");

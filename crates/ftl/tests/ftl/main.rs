@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use stetfs_ftl::{Ftl, FtlOptions, MountOptions};
 use stetfs_media::nand::{NandGeometry, NandPart, NandSim, parts};
-use stetfs_media::{BlockDev, Cause, Class, JournalCopy, MediaError, RemapPair, Tag};
+use stetfs_media::{BlockDev, Cause, Class, JournalCopy, MediaError, RemapPair, Run, Tag};
 
 use self::chance::Chance;
 
@@ -53,6 +53,10 @@ enum Step {
     Remap {
         pairs: Vec<RemapPair>,
         journal: JournalCopy,
+    },
+    /// Runs of pages that are written as a whole.
+    Whole {
+        runs: Vec<(u64, Vec<u64>)>,
     },
     Flush,
 }
@@ -117,6 +121,16 @@ impl Model {
                     self.set(pair.home, n, true);
                 }
             }
+            Step::Whole { runs } => {
+                if self.buffered {
+                    self.settle();
+                }
+                for (first, contents) in runs {
+                    for (page, n) in (*first..).zip(contents) {
+                        self.set(page, *n, true);
+                    }
+                }
+            }
             Step::Flush => self.settle(),
         }
     }
@@ -146,13 +160,30 @@ fn carry_out(ftl: &Ftl, step: &Step) -> Result<(), MediaError> {
             let remap = ftl.remap().expect("it can");
             remap.remap(pairs, *journal)
         }
+        Step::Whole { runs } => {
+            let pages: Vec<Vec<Vec<u8>>> = runs
+                .iter()
+                .map(|(_, contents)| contents.iter().map(|n| content(*n)).collect())
+                .collect();
+            let runs: Vec<Run<'_>> = runs
+                .iter()
+                .zip(&pages)
+                .map(|((first, _), pages)| Run {
+                    offset: bytes(first),
+                    parts: pages.iter().map(Vec::as_slice).collect(),
+                    tag: TAG,
+                })
+                .collect();
+            ftl.atomic_write().expect("it can").write_whole(&runs)
+        }
         Step::Flush => ftl.flush(Cause::Home),
     }
 }
 
 /// A step by chance. Most of it falls on a few pages; a share of the pages at the end is the
 /// journal.
-fn any_step(chance: &mut Chance, pages: u64, number: u64) -> Step {
+fn any_step(chance: &mut Chance, ftl: &Ftl, number: u64) -> Step {
+    let pages = pages_of(ftl);
     let place = |chance: &mut Chance| match chance.below(4) {
         0 => chance.below(pages),
         _ => chance.below(pages / 8 + 1),
@@ -187,8 +218,23 @@ fn any_step(chance: &mut Chance, pages: u64, number: u64) -> Step {
             Step::Remap { pairs, journal }
         }
         6 => Step::Flush,
+        7..=9 => {
+            let mut runs: Vec<(u64, Vec<u64>)> = Vec::new();
+            let mut most = ftl.atomic_write().expect("it can").max_sectors() as u64;
+            for i in 0..1 + chance.below(4) {
+                let first = place(chance);
+                let count = count_from(chance, first).min(most);
+                let mut taken = runs.iter().map(|(at, run)| *at..at + run.len() as u64);
+                if taken.all(|run| run.end <= first || run.start >= first + count) {
+                    most -= count;
+                    let contents = (0..count).map(|n| number * 64 + i * 16 + n + 1).collect();
+                    runs.push((first, contents));
+                }
+            }
+            Step::Whole { runs }
+        }
         kind => {
-            let first = if kind < 10 {
+            let first = if kind < 12 {
                 pages - 1 - chance.below(pages / 8 + 1).min(pages - 1)
             } else {
                 place(chance)
@@ -196,7 +242,7 @@ fn any_step(chance: &mut Chance, pages: u64, number: u64) -> Step {
             let count = count_from(chance, first);
             Step::Write {
                 first,
-                contents: (0..count).map(|i| number * 16 + i + 1).collect(),
+                contents: (0..count).map(|i| number * 64 + i + 1).collect(),
             }
         }
     }

@@ -19,7 +19,7 @@ fn run(part: NandPart, seed: u64, rounds: u64, steps: u64, buffer: usize) -> Arc
     let mut number = 0;
     for round in 0..rounds {
         for _ in 0..steps {
-            let step = any_step(&mut chance, pages_of(&ftl), number);
+            let step = any_step(&mut chance, &ftl, number);
             number += 1;
             if let Err(e) = carry_out(&ftl, &step) {
                 panic!("seed {seed}, step {number} {step:?}: {e}");
@@ -123,7 +123,7 @@ fn the_same_again() {
         let ftl = create(&nand, 0);
         let mut chance = Chance(7);
         for number in 0..600 {
-            let step = any_step(&mut chance, pages_of(&ftl), number);
+            let step = any_step(&mut chance, &ftl, number);
             carry_out(&ftl, &step).expect("a step");
         }
         drop(ftl);

@@ -382,6 +382,7 @@ impl NvmCache {
             logs_data: true,
             wants: Wants::default(),
             relocates: Relocates::No,
+            places_new: false,
             remaps: None,
             is_buffer_cache: false,
             keeps: self.keeps,

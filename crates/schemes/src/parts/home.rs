@@ -4,7 +4,7 @@
 use hashbrown::HashSet;
 use stetfs_format::BlockNo;
 use stetfs_format::width::usize_as_u64;
-use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, MediaError, Run, Tag};
+use stetfs_media::{BlockDev, BlockRef, Cause, Class, Dirty, Run, Tag};
 
 use stetfs_scheme::{LoggedBlock, Result};
 use stetfs_sync::{Condvar, Mutex};
@@ -50,7 +50,7 @@ pub(crate) fn write_home(
 
 /// Writes the pieces home. Durable only after a flush.
 pub(crate) fn write_pieces(dev: &dyn BlockDev, cause: Cause, pieces: Vec<Piece<'_>>) -> Result<()> {
-    write_runs(cause, pieces, |runs| dev.write_many(runs))
+    Ok(dev.write_many(&runs_of(cause, pieces))?)
 }
 
 /// The homes that a checkpoint is writing: data of a commit must not get there meanwhile, since the
@@ -81,6 +81,14 @@ impl BusyHomes {
         self.released.notify_all();
     }
 
+    /// Waits until none of these is busy.
+    pub(crate) fn wait_for(&self, wanted: impl Iterator<Item = BlockNo> + Clone) {
+        let mut homes = self.homes.lock();
+        while !homes.is_empty() && wanted.clone().any(|home| homes.contains(&home)) {
+            homes = self.released.wait(homes);
+        }
+    }
+
     /// Writes a commit's data home, as a part of a body that is flushed before anything vouches for
     /// it.
     pub(crate) fn write_data<'b>(
@@ -89,11 +97,7 @@ impl BusyHomes {
         block_size: usize,
         data: impl Iterator<Item = &'b LoggedBlock> + Clone,
     ) -> Result<()> {
-        let mut homes = self.homes.lock();
-        while !homes.is_empty() && data.clone().any(|b| homes.contains(&b.home)) {
-            homes = self.released.wait(homes);
-        }
-        drop(homes);
+        self.wait_for(data.clone().map(|block| block.home));
         let pieces: Vec<_> = data
             .map(|b| Piece {
                 offset: b.home.0 * usize_as_u64(block_size),
@@ -104,15 +108,12 @@ impl BusyHomes {
         if pieces.is_empty() {
             return Ok(());
         }
-        write_runs(Cause::Home, pieces, |runs| body.write_many(runs))
+        Ok(body.write_many(&runs_of(Cause::Home, pieces))?)
     }
 }
 
-fn write_runs(
-    cause: Cause,
-    mut pieces: Vec<Piece<'_>>,
-    write: impl FnOnce(&[Run<'_>]) -> Result<(), MediaError>,
-) -> Result<()> {
+/// The requests that write these pieces.
+pub(crate) fn runs_of(cause: Cause, mut pieces: Vec<Piece<'_>>) -> Vec<Run<'_>> {
     pieces.sort_unstable_by_key(|piece| piece.offset);
     let mut together = 0;
     let joins = |a: &Piece<'_>, b: &Piece<'_>| {
@@ -124,13 +125,12 @@ fn write_runs(
         }
         joins
     };
-    let runs: Vec<Run<'_>> = pieces
+    pieces
         .chunk_by(joins)
         .map(|run| Run {
             offset: run[0].offset,
             parts: run.iter().map(|piece| piece.bytes).collect(),
             tag: Tag::new(run[0].class, cause),
         })
-        .collect();
-    Ok(write(&runs)?)
+        .collect()
 }

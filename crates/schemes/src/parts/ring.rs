@@ -6,10 +6,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::smallvec;
 use stetfs_format::width::{must_fit, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{Tid, private_log};
 use stetfs_media::pmem::{self, LINE};
-use stetfs_media::{Block, BlockDev, Cause, Class, Dirty, Pmem, Tag};
+use stetfs_media::{Block, BlockDev, Cause, Class, Dirty, Pmem, Run, Tag};
 use stetfs_scheme::{Result, SchemeError};
 
 const LOG: Tag = Tag::new(Class::Journal, Cause::Log);
@@ -204,6 +205,15 @@ impl Ring<Arc<dyn BlockDev>> {
             self.medium.write_at(offset, &record[range], LOG)?;
         }
         Ok(())
+    }
+
+    /// What writes a record.
+    pub(crate) fn runs<'r>(&self, at: u64, record: &'r [u8]) -> impl Iterator<Item = Run<'r>> {
+        self.places(at, record.len()).map(|(offset, range)| Run {
+            offset,
+            parts: smallvec![&record[range]],
+            tag: LOG,
+        })
     }
 
     /// Overwrites the unit at a position with zeros; durable when it returns.

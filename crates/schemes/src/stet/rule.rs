@@ -9,13 +9,17 @@
 //! | delta: the changed bytes into the log, home later | 16 + 4 r + k + H / h |
 //! | whole: the block into the log, home later | 16 + B + B / h |
 //! | switch: the block to a new home, the file's mapping to it | B + what its metadata costs |
+//! | in place: the changed sectors home, in one atomic write with the record | H, and a sector for the first |
+//!
+//! Where the device has atomic writes a block is written in place, otherwise switched: the device
+//! does itself what a switch does, and keeps account of it with a sector of its own.
 //!
 //! A record takes a sector in any case, in memory a line: of what goes into the log, only what does
 //! not fit into the rest of that counts. Of a log in memory beside the volume nothing counts:
 //! nothing is switched there, since that would wait for the device, and new blocks are logged too.
 //! Many never get to the device: they are freed before.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use stetfs_format::InodeNo;
 use stetfs_format::private_log::CHUNK_SIZE;
@@ -47,16 +51,18 @@ pub(super) enum Action {
     Delta,
     Switch,
     Whole,
+    InPlace,
 }
 
 impl Action {
-    const ALL: [Self; 3] = [Self::Delta, Self::Switch, Self::Whole];
+    const ALL: [Self; 4] = [Self::Delta, Self::Switch, Self::Whole, Self::InPlace];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Delta => "delta",
             Self::Switch => "switch",
             Self::Whole => "whole",
+            Self::InPlace => "in place",
         }
     }
 
@@ -115,6 +121,8 @@ pub(super) struct Bed {
     pub(super) home: usize,
     /// The log is in memory beside the volume.
     pub(super) is_beside: bool,
+    /// Record and homes can be written as a whole.
+    pub(super) is_atomic: bool,
 }
 
 pub(super) struct Rule {
@@ -148,13 +156,23 @@ impl Rule {
     /// `stet=switch` is there to show what switches cost, and knows no bound.
     pub(super) fn relocates(&self, dev: &dyn BlockDev) -> Relocates {
         match self.wish.turns {
-            _ if self.bed.is_beside => Relocates::No,
+            _ if self.bed.is_beside || !self.offers(Action::Switch) => Relocates::No,
             _ if self.wish.pinned == Some(Action::Switch) => Relocates::Freely,
             None if dev.pmem().is_some() => Relocates::Freely,
             _ if self.jump_bytes(dev) >= DISK_JUMP_BYTES => {
                 Relocates::Sparingly(Extents::disk(self.bed.block_size))
             }
             _ => Relocates::Sparingly(Extents::FLASH),
+        }
+    }
+
+    /// Whether this may be done with a block, cheap or not.
+    pub(super) fn offers(&self, action: Action) -> bool {
+        match (self.wish.pinned, action) {
+            (Some(pinned), _) => action == pinned,
+            (None, Action::InPlace) => self.bed.is_atomic,
+            (None, Action::Switch) => !self.bed.is_atomic,
+            (None, Action::Delta | Action::Whole) => true,
         }
     }
 
@@ -179,10 +197,12 @@ impl Rule {
             false => self.record.cost(so_far, bytes),
         };
         let block = self.bed.block_size;
+        let is_first = !self.record.goes_whole();
         [
             logged(delta_bytes(changed)) + share(home),
             block + logged(MAPPING),
             logged(CHUNK_SIZE + block) + share(block),
+            home + if is_first { self.bed.home } else { 0 },
         ]
     }
 
@@ -203,18 +223,17 @@ impl Rule {
     /// What should be done with it. All blocks that are chosen for until
     /// [`is_sealed`](Self::is_sealed) are of one transaction.
     pub(super) fn choose(&self, ino: InodeNo, changed: &Ranges, changes: u16) -> Action {
-        if let Some(pinned) = self.wish.pinned {
-            return pinned;
-        }
         let costs = self.costs(ino, changed, changes, self.record.so_far());
         let cheapest = Action::ALL
             .into_iter()
+            .filter(|action| self.offers(*action))
             .min_by_key(|action| costs[action.index()]);
         let cheapest = cheapest.expect("there are actions");
         self.record.add(match cheapest {
             Action::Delta => delta_bytes(changed),
             Action::Switch => MAPPING,
             Action::Whole => CHUNK_SIZE + self.bed.block_size,
+            Action::InPlace => 0,
         });
         cheapest
     }
@@ -239,22 +258,25 @@ impl Rule {
         for (sum, cost) in counts.bytes_by_each.iter().zip(costs) {
             sum.fetch_add(usize_as_u64(cost), Relaxed);
         }
+        self.record.add_whole(action == Action::InPlace);
     }
 
     /// What was done so far.
     pub(super) fn actions(&self) -> Vec<ActionCount> {
+        let exists = |action: &Action| self.bed.is_atomic || *action != Action::InPlace;
         let of = |action: Action| {
             let counts = &self.taken[action.index()];
             let bytes = counts.bytes_by_each.iter().map(|sum| sum.load(Relaxed));
-            let bytes_by_each = Action::ALL.iter().map(|action| action.name()).zip(bytes);
+            let bytes_by_each = Action::ALL.iter().zip(bytes);
+            let bytes_by_each = bytes_by_each.filter(|(action, _)| exists(action));
             ActionCount {
                 name: action.name(),
                 taken: counts.taken.load(Relaxed),
                 bytes: counts.bytes_by_each[action.index()].load(Relaxed),
-                bytes_by_each: bytes_by_each.collect(),
+                bytes_by_each: bytes_by_each.map(|(a, sum)| (a.name(), sum)).collect(),
             }
         };
-        Action::ALL.into_iter().map(of).collect()
+        Action::ALL.into_iter().filter(exists).map(of).collect()
     }
 
     /// How a block that stays at its home is logged.
@@ -285,6 +307,8 @@ struct Growing {
     metadata: AtomicUsize,
     /// Of data.
     data: AtomicUsize,
+    /// It is written as a whole with blocks in place, which costs a sector once.
+    goes_whole: AtomicBool,
 }
 
 impl Growing {
@@ -293,6 +317,7 @@ impl Growing {
             sector,
             metadata: AtomicUsize::new(0),
             data: AtomicUsize::new(0),
+            goes_whole: AtomicBool::new(false),
         }
     }
 
@@ -308,6 +333,14 @@ impl Growing {
         self.data.fetch_add(bytes, Relaxed);
     }
 
+    fn goes_whole(&self) -> bool {
+        self.goes_whole.load(Relaxed)
+    }
+
+    fn add_whole(&self, whole: bool) {
+        self.goes_whole.fetch_or(whole, Relaxed);
+    }
+
     /// What so many bytes cost in a record that has `so_far`.
     fn cost(&self, so_far: usize, bytes: usize) -> usize {
         let counted = |len: usize| len.saturating_sub(self.sector);
@@ -318,6 +351,7 @@ impl Growing {
         let average = (self.metadata() * 7 + metadata).div_ceil(8);
         self.metadata.store(average, Relaxed);
         self.data.store(0, Relaxed);
+        self.goes_whole.store(false, Relaxed);
     }
 }
 

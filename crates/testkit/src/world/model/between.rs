@@ -8,10 +8,10 @@ use crate::world::op::{Op, Payload, Reserve};
 impl Model {
     /// The states between this one and that after `op`. A write ends its pieces where `handle`
     /// bytes are full, from the beginning of a block on. A range that is to become zeros gets room
-    /// before anything else, so that a full volume is left as it was; where the scheme gives a
-    /// block that is written another place (`relocates`), it is then without the blocks that lie in
-    /// it.
-    pub fn between(&self, op: &Op, handle: u64, relocates: bool) -> Vec<Self> {
+    /// before anything else, so that a full volume is left as it was; where the scheme writes
+    /// new blocks to their places before a commit (`places_new`), it is then without the blocks that
+    /// lie in it.
+    pub fn between(&self, op: &Op, handle: u64, places_new: bool) -> Vec<Self> {
         match op {
             Op::Write {
                 slot,
@@ -28,7 +28,7 @@ impl Model {
                 how: how @ (Reserve::Zero | Reserve::ZeroKeepSize),
                 offset,
                 len,
-            } => self.parts_of_zeroing(*slot, *how, *offset..*offset + *len, relocates),
+            } => self.parts_of_zeroing(*slot, *how, *offset..*offset + *len, places_new),
             _ => Vec::new(),
         }
     }
@@ -51,7 +51,7 @@ impl Model {
         slot: u8,
         how: Reserve,
         range: Range<u64>,
-        relocates: bool,
+        places_new: bool,
     ) -> Vec<Self> {
         let (len, block) = (range.end - range.start, self.rules.block);
         let (Ok(id), touched) = (self.slot(slot), self.blocks_of(range.start, len)) else {
@@ -60,7 +60,7 @@ impl Model {
         let mut roomy = self.clone();
         let node = roomy.nodes.get_mut(&id).expect("it is open");
         node.blocks.extend(touched);
-        if !relocates {
+        if !places_new {
             return vec![roomy];
         }
         let mut empty = roomy.clone();
