@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use stetfs::{Caller, Fs, MountOptions, OpenFlags};
+use stetfs::{Caller, Fs, Media, MountOptions, OpenFlags};
 use stetfs_format::InodeNo;
-use stetfs_media::{BlockDev, RamDev};
+use stetfs_media::RamDev;
 
 use stetfs_testkit::host::{KernelMount, Loop, run, run_tolerating, scratch};
 use stetfs_testkit::rng::Rng;
@@ -39,14 +39,20 @@ pub const ROWS: &[Row] = &[
     Row {
         name: "overwrite 4 KiB + fsync",
         unit: "op/s",
-        library: |b, s| b.overwrite(s, 1),
-        kernel: |b, s| b.overwrite(s, 1),
+        library: |b, s| b.overwrite::<BLOCK>(s, 1),
+        kernel: |b, s| b.overwrite::<BLOCK>(s, 1),
     },
     Row {
-        name: "the same, 2 threads",
+        name: "overwrite 64 B + fsync",
         unit: "op/s",
-        library: |b, s| b.overwrite(s, 2),
-        kernel: |b, s| b.overwrite(s, 2),
+        library: |b, s| b.overwrite::<64>(s, 1),
+        kernel: |b, s| b.overwrite::<64>(s, 1),
+    },
+    Row {
+        name: "overwrite 4 KiB, 2 threads",
+        unit: "op/s",
+        library: |b, s| b.overwrite::<BLOCK>(s, 2),
+        kernel: |b, s| b.overwrite::<BLOCK>(s, 2),
     },
     Row {
         name: "create + unlink",
@@ -131,7 +137,8 @@ fn name(i: u64) -> String {
 /// A volume in memory, mounted by the library.
 pub struct LibraryBed {
     fs: Fs,
-    dev: Arc<RamDev>,
+    /// The block device that it is on; nothing, when it is in memory as such.
+    dev: Option<Arc<RamDev>>,
     caller: Caller,
     dir: tempfile::TempDir,
 }
@@ -139,18 +146,24 @@ pub struct LibraryBed {
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
 impl LibraryBed {
-    /// A fresh volume in this mode.
+    /// A fresh volume with these mount options.
     ///
     /// # Errors
     /// mke2fs or the mount.
-    pub fn new(mode: &str) -> Result<Self> {
+    pub fn new(options: &str) -> Result<Self> {
         let dir = scratch()?;
         let image = dir.path().join("image");
         make(&image)?;
-        let dev = Arc::new(RamDev::from_file(&image)?);
-        fs::remove_file(&image)?;
-        let options = MountOptions::parse(&format!("data={mode}"))?;
-        let (fs, _) = Fs::mount(dev.clone() as Arc<dyn BlockDev>, options)?;
+        let options = MountOptions::parse(options)?;
+        let (media, dev): (Media, _) = match options.dax {
+            true => (stetfs::open_media(&image, &options, false)?, None),
+            false => {
+                let dev = Arc::new(RamDev::from_file(&image)?);
+                fs::remove_file(&image)?;
+                (dev.clone().into(), Some(dev))
+            }
+        };
+        let (fs, _) = Fs::mount(media, options)?;
         Ok(Self {
             fs,
             dev,
@@ -166,7 +179,9 @@ impl LibraryBed {
     pub fn finish(self) -> Result<()> {
         self.fs.unmount()?;
         let image = self.dir.path().join("image");
-        self.dev.to_file(&image)?;
+        if let Some(dev) = &self.dev {
+            dev.to_file(&image)?;
+        }
         run_tolerating("e2fsck", &["-fn".as_ref(), image.as_os_str()], 0).map(drop)
     }
 
@@ -189,12 +204,12 @@ impl LibraryBed {
         Ok(ino)
     }
 
-    fn overwrite(&self, seconds: u64, jobs: u64) -> Result<f64> {
+    fn overwrite<const LEN: usize>(&self, seconds: u64, jobs: u64) -> Result<f64> {
         let files: Vec<_> = (0..jobs)
             .map(|i| self.file(&format!("f{i}"), FILE_BLOCKS))
             .collect::<Result<_>>()?;
         threads(jobs, |i| {
-            let (ino, mut rng, mut block) = (files[i as usize], Rng::new(i), [i as u8; BLOCK]);
+            let (ino, mut rng, mut block) = (files[i as usize], Rng::new(i), [i as u8; LEN]);
             timed(seconds, |n| {
                 block[..8].copy_from_slice(&n.to_le_bytes());
                 self.fs.write(
@@ -368,12 +383,12 @@ impl KernelBed {
         Ok(file)
     }
 
-    fn overwrite(&self, seconds: u64, jobs: u64) -> Result<f64> {
+    fn overwrite<const LEN: usize>(&self, seconds: u64, jobs: u64) -> Result<f64> {
         let files: Vec<_> = (0..jobs)
             .map(|i| self.file(&format!("f{i}"), FILE_BLOCKS))
             .collect::<Result<_>>()?;
         threads(jobs, |i| {
-            let (file, mut rng, mut block) = (&files[i as usize], Rng::new(i), [i as u8; BLOCK]);
+            let (file, mut rng, mut block) = (&files[i as usize], Rng::new(i), [i as u8; LEN]);
             timed(seconds, |n| {
                 block[..8].copy_from_slice(&n.to_le_bytes());
                 file.write_all_at(&block, rng.below(FILE_BLOCKS) * BLOCK as u64)?;

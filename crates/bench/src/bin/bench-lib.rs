@@ -1,5 +1,5 @@
-//! Measures the library without FUSE: a volume in memory, beside the kernel's ext4 with
-//! `data=journal` on a loop device over memory; and what mounting a large volume takes. See
+//! Measures the library without FUSE: a volume on a block device in memory, or with `dax` in memory
+//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory; and what mounting a large volume takes. See
 //! `bench-lib --help`.
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,8 @@ use stetfs_testkit::host::{needs, run, scratch};
 const HELP: &str = "usage: bench-lib [options]
   --rounds N      medians of N (default 3)
   --seconds N     length of timed rows (default 2)
-  --modes LIST    the library's modes (default journal,ordered)
+  --library OPTS  a column of the library with these mount options; may be given several times \
+  (default: data=journal, data=ordered, scheme=stet, scheme=stet,dax,durability=process)
   --rows LIST     only rows whose name contains one of these, comma separated; \"mount\" is the \
   large volume
   --files N       files on the large volume (default 1000000)
@@ -26,10 +27,18 @@ const HELP: &str = "usage: bench-lib [options]
   --json FILE     writes every sample
 The kernel's column needs root; without, it is left out.";
 
+/// Mount options of the library's columns.
+const LIBRARY: [&str; 4] = [
+    "data=journal",
+    "data=ordered",
+    "scheme=stet",
+    "scheme=stet,dax,durability=process",
+];
+
 struct Plan {
     rounds: u32,
     seconds: u64,
-    modes: Vec<String>,
+    library: Vec<String>,
     rows: Option<Vec<String>>,
     files: u32,
     size_gib: u64,
@@ -49,7 +58,7 @@ fn plan(args: &mut impl Iterator<Item = String>) -> Result<Option<Plan>> {
     let mut plan = Plan {
         rounds: 3,
         seconds: 2,
-        modes: list("journal,ordered"),
+        library: Vec::new(),
         rows: None,
         files: 1_000_000,
         size_gib: 16,
@@ -66,13 +75,16 @@ fn plan(args: &mut impl Iterator<Item = String>) -> Result<Option<Plan>> {
         match arg.as_str() {
             "--rounds" => plan.rounds = value.parse()?,
             "--seconds" => plan.seconds = value.parse()?,
-            "--modes" => plan.modes = list(&value),
+            "--library" => plan.library.push(value),
             "--rows" => plan.rows = Some(list(&value)),
             "--files" => plan.files = value.parse()?,
             "--size" => plan.size_gib = value.parse()?,
             "--json" => plan.json = Some(PathBuf::from(value)),
             _ => bail!("unknown option {arg}\n{HELP}"),
         }
+    }
+    if plan.library.is_empty() {
+        plan.library = LIBRARY.map(str::to_owned).to_vec();
     }
     Ok(Some(plan))
 }
@@ -92,16 +104,12 @@ fn main() -> Result<()> {
             .failures
             .push(format!("the kernel's column: {missing}"));
     }
-    let names: Vec<String> = plan
-        .modes
-        .iter()
-        .map(|mode| format!("library-{mode}"))
-        .collect();
     for round in 1..=plan.rounds {
         for row in ROWS.iter().filter(|row| plan.wants(row.name)) {
-            for (mode, name) in plan.modes.iter().zip(&names) {
-                let bed = LibraryBed::new(mode)?;
-                report.add(row.name, row.unit, name, (row.library)(&bed, plan.seconds)?);
+            for options in &plan.library {
+                let bed = LibraryBed::new(options)?;
+                let done = (row.library)(&bed, plan.seconds)?;
+                report.add(row.name, row.unit, options, done);
                 bed.finish()?;
             }
             if kernel.is_ok() {
@@ -116,12 +124,12 @@ fn main() -> Result<()> {
             }
         }
         println!("after round {round} of {}:", plan.rounds);
-        let mut columns: Vec<&str> = names.iter().map(String::as_str).collect();
-        columns.push("kernel-journal");
-        let ratios: Vec<_> = names
-            .iter()
-            .map(|name| (name.as_str(), "kernel-journal"))
+        let library = plan.library.iter().map(String::as_str);
+        let ratios: Vec<_> = library
+            .clone()
+            .map(|name| (name, "kernel-journal"))
             .collect();
+        let columns: Vec<&str> = library.chain(["kernel-journal"]).collect();
         println!("{}", report.table(&columns, &ratios));
     }
     if plan.wants("mount") {
