@@ -1,8 +1,7 @@
 //! Writes of several pages as a whole.
 //!
-//! The pages are programmed where they stay, of a kind that says nothing of whose they are, and
-//! behind them a record of the map log says it of all. So there is one program more than pages, and
-//! one for each further part of the record.
+//! The pages are programmed one after the other, and only the last one says that all of them count.
+//! When it can be read, the others were programmed before it. So no program is needed for that.
 
 use stetfs_format::ftl::PageKind;
 use stetfs_format::num::PageNo;
@@ -10,10 +9,9 @@ use stetfs_format::width::{must_fit, u32_as_usize};
 use stetfs_media::{AtomicWrite, BlockDev, Errno, MediaError, Op, Run, Tag};
 use stetfs_planted::{Bug, is_planted};
 
-use crate::core::{Core, Stream};
+use crate::core::Core;
 use crate::dev::Ftl;
 use crate::error::Stop;
-use crate::log::extend_runs;
 
 /// A page to be written: its logical page, its content, what it is.
 pub(crate) type Page<'a> = (u32, &'a [u8], Tag);
@@ -23,7 +21,8 @@ impl Core {
     ///
     /// Meanwhile the old ones are live too. When no full block has a dead page any more, as many
     /// blocks are free beside those that garbage collection keeps as these pages may take: those
-    /// that are neither kept back nor full of what can be live. Each page may need a run.
+    /// that are neither kept back nor full of what can be live. And a mount must be able to log all of
+    /// them.
     pub(crate) fn pages_max(&self) -> usize {
         let blocks = self.blocks.good().saturating_sub(self.shape.full_blocks());
         let pages = u32_as_usize(blocks.saturating_mul(self.geometry().pages_per_block));
@@ -38,27 +37,18 @@ impl Core {
             .div_ceil(u32_as_usize(self.geometry().pages_per_block));
         // One more: each of two streams may end in a block that it has begun.
         self.make_room_for(must_fit::<_, u32>(blocks) + 1)?;
-        let kind = match is_planted(Bug::SplitWrite) {
-            false => PageKind::Staged,
-            true => PageKind::Data,
-        };
         let mut changes = Vec::with_capacity(pages.len());
-        // Those of a stream lie one behind the other.
-        let is_hot = |page: &&Page<'_>| self.stream_of(page.0) == Stream::Hot;
-        let (hot, cold): (Vec<_>, Vec<_>) = pages.iter().partition(is_hot);
-        for (stream, pages) in [(Stream::Hot, hot), (Stream::Cold, cold)] {
-            for &(logical, data, tag) in pages {
-                let page = self.program(stream, kind, logical, data, tag)?;
-                self.stage(page);
-                changes.push((logical, page.0));
-            }
+        for (i, &(logical, data, tag)) in pages.iter().enumerate() {
+            let kind = match i + 1 == pages.len() {
+                _ if is_planted(Bug::SplitWrite) => PageKind::Data,
+                false => PageKind::Staged,
+                true => PageKind::Last,
+            };
+            let stream = self.stream_of(logical);
+            let page = self.program(stream, kind, logical, data, tag)?;
+            self.stage(page);
+            changes.push((logical, page.0));
         }
-        let mut runs = Vec::new();
-        for (logical, page) in &changes {
-            extend_runs(&mut runs, *logical, *page);
-        }
-        let seq = self.take_seq();
-        self.write_record(seq, &runs)?;
         self.assign(changes);
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use hashbrown::HashSet;
 use parking_lot::Mutex;
-use stetfs_format::ftl::{NO_PAGE, PageKind};
+use stetfs_format::ftl::NO_PAGE;
 use stetfs_format::num::PageNo;
 use stetfs_format::width::{low32, u32_as_usize, usize_as_u64};
 use stetfs_media::nand::Nand;
@@ -260,7 +260,7 @@ impl State {
         }
         Ok(found
             .record()
-            .is_some_and(|record| matches!(record.kind, PageKind::Data | PageKind::Staged)))
+            .is_some_and(|record| record.kind.is_content()))
     }
 }
 

@@ -126,7 +126,7 @@ impl Core {
         let read = self.flash.read(page, &mut data, GC_TAG);
         let found = read.map_err(|e| self.fail(e))?;
         let kind = match found.record().map(|record| record.kind) {
-            Some(PageKind::Data | PageKind::Staged) => PageKind::Data,
+            Some(kind) if kind.is_content() => PageKind::Data,
             _ => PageKind::Lost,
         };
         let named = match found.record() {

@@ -92,7 +92,7 @@ impl Inspection {
             let into = match found.record() {
                 None => &mut check.unreadable,
                 Some(record) => match record.kind {
-                    PageKind::Data | PageKind::Staged => {
+                    kind if kind.is_content() => {
                         let others = owners.iter().filter(|owner| **owner != record.index);
                         check.remapped += usize_as_u64(others.count());
                         continue;

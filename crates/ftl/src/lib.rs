@@ -33,9 +33,9 @@
 //! # Order of writes
 //!
 //! - *Write*: the data page, then the map in memory. Durable with the page.
-//! - *Write of several pages as a whole*: the pages, of a kind that says nothing of where they
-//!   belong; all parts of a record that does, then the map in memory. Durable with the last part;
-//!   until then the pages count as live.
+//! - *Write of several pages as a whole*: the pages one after the other, of which only the last one
+//!   says that all of them count, then the map in memory. Durable with the last page; until then
+//!   they count as live.
 //! - *Remap*: all parts of the record, then the map in memory. Durable with the last part; before
 //!   it the journal's pages are live.
 //! - *Trim*: the map in memory; the record with the next flush, before a block that it freed is

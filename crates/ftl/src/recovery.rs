@@ -12,9 +12,10 @@
 //! | a data page, not newer | nothing | the map of the checkpoint knows better: it may have been trimmed or remapped since |
 //! | an old copy of a page, newer than the checkpoint, also in a block that was being erased | the newer change wins | a block is erased only when every change that made its pages dead is durable |
 //! | the spare area of a remapped page | counts from its own time | the record of the remap is newer, and when a checkpoint has swallowed that, the page is not newer than the checkpoint |
-//! | a page of a write of several | nothing | the record behind all of them says that they count |
-//! | a log record with all its parts | its changes are made | that is how a remap is atomic, and a write of several pages |
-//! | a record with a part missing | nothing | its remap, or its write, has not returned |
+//! | pages of a write of several, and the last of them | as for data pages, newer than the checkpoint | the others were programmed before the last one |
+//! | the same without the last | nothing | the write has not returned; it is the newest of all, since a mount that finds it makes a checkpoint |
+//! | a log record with all its parts | its changes are made | that is how a remap is atomic |
+//! | a record with a part missing | nothing | its remap has not returned |
 //! | a pool page | its blocks are looked into as well | it was durable before they were opened |
 //! | a page that is unreadable, or fails its checksum | nothing | it was in flight, or stands for one that was programmed again elsewhere; a page that was durable has not vanished at a cut |
 //! | a page that reads as erased | the rest of its block is left alone, as is every block that was open | it may have been in flight: it must not be programmed |
@@ -47,6 +48,7 @@ use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, MAP_TAG, Stream};
 use crate::error::{FtlError, Stop, check_block};
 use crate::flash::{Flash, Found};
+use crate::log::extend_runs;
 use crate::shape::{ANCHOR_BLOCKS, Shape};
 
 const TAG: Tag = Tag::new(Class::Mapping, Cause::Recovery);
@@ -67,7 +69,7 @@ pub struct MountReport {
     pub data_pages: u64,
     /// Complete log records newer than the checkpoint.
     pub log_records: u64,
-    /// Log records with parts missing: remaps and writes of several pages that a power cut undid.
+    /// Log records with parts missing: remaps that a power cut undid.
     pub log_records_dropped: u64,
 }
 
@@ -97,6 +99,8 @@ struct Newest {
 struct Scan {
     report: MountReport,
     changes: Vec<Change>,
+    /// Pages of writes of several.
+    staged: Vec<(FtlSpare, PageNo)>,
     /// Log records by sequence number: how many parts they have, and those that were found.
     records: BTreeMap<u64, (u32, BTreeMap<u32, Vec<FtlRun>>)>,
     newest: Option<Newest>,
@@ -497,8 +501,9 @@ impl Core {
                         listed.push(block);
                     }
                 }
-                // Of a checkpoint that was not finished, of a write whose record says what counts.
-                PageKind::Map | PageKind::Directory | PageKind::Anchor | PageKind::Staged => {}
+                PageKind::Staged | PageKind::Last => scan.staged.push((record, page)),
+                // Of a checkpoint that was not finished.
+                PageKind::Map | PageKind::Directory | PageKind::Anchor => {}
             }
         }
         Ok(listed)
@@ -519,6 +524,28 @@ impl Core {
                 }
             }
             None => {}
+        }
+        let newest_seq = scan.newest.as_ref().map(|newest| newest.record.seq);
+        let mut staged = std::mem::take(&mut scan.staged);
+        staged.sort_unstable_by_key(|(record, _)| record.seq);
+        // What remains behind the last one that ends a write was cut.
+        for write in staged.split_inclusive(|(record, _)| record.kind == PageKind::Last) {
+            let Some((last, _)) = write.last().filter(|last| last.0.kind == PageKind::Last) else {
+                break;
+            };
+            scan.report.data_pages += usize_as_u64(write.len());
+            let by_newest = newest_seq == Some(last.seq);
+            scan.changes
+                .extend(write.iter().map(|(record, page)| Change {
+                    seq: record.seq,
+                    run: FtlRun {
+                        logical: record.index,
+                        page: page.0,
+                        count: 1,
+                        age: 0,
+                    },
+                    by_newest,
+                }));
         }
         for (seq, (parts, found)) in std::mem::take(&mut scan.records) {
             if found.len() != u32_as_usize(parts) {
@@ -649,6 +676,18 @@ impl Core {
             }
             PageKind::Log | PageKind::Pool => {
                 self.program(Stream::Map, kind, index, &newest.data, MAP_TAG)?;
+            }
+            // Another page like that would end another write: a record says what it says.
+            PageKind::Last => {
+                let kind = PageKind::Staged;
+                let page = self.program(Stream::Moved, kind, index, &newest.data, GC_TAG)?;
+                redo.insert(index, page.0);
+                let mut runs = Vec::new();
+                for (logical, page) in &redo {
+                    extend_runs(&mut runs, *logical, *page);
+                }
+                let seq = self.take_seq();
+                self.write_record(seq, &runs)?;
             }
             // Of a checkpoint that was not finished, of a write that has not returned.
             PageKind::Map | PageKind::Directory | PageKind::Anchor | PageKind::Staged => {}

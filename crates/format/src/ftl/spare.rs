@@ -37,9 +37,11 @@ pub enum PageKind {
     Pool = 6,
     /// A checkpoint.
     Anchor = 7,
-    /// The content of a logical page that was written together with others: it counts where the
-    /// map or a record of the log says that it is in use, and says nothing itself.
+    /// The content of a logical page that is written together with others: it counts when the last
+    /// one of them is there.
     Staged = 8,
+    /// The same, of the last one.
+    Last = 9,
 }
 
 impl PageKind {
@@ -51,8 +53,13 @@ impl PageKind {
         self as u8
     }
 
+    /// Whether the page holds what was written to a logical page.
+    pub const fn is_content(self) -> bool {
+        matches!(self, Self::Data | Self::Staged | Self::Last)
+    }
+
     fn from_raw(raw: u8) -> Option<Self> {
-        const ALL: [PageKind; 8] = [
+        const ALL: [PageKind; 9] = [
             PageKind::Data,
             PageKind::Lost,
             PageKind::Map,
@@ -61,6 +68,7 @@ impl PageKind {
             PageKind::Pool,
             PageKind::Anchor,
             PageKind::Staged,
+            PageKind::Last,
         ];
         ALL.get(usize::from(raw).wrapping_sub(1)).copied()
     }

@@ -9,17 +9,17 @@
 //! | delta: the changed bytes into the log, home later | 16 + 4 r + k + H / h |
 //! | whole: the block into the log, home later | 16 + B + B / h |
 //! | switch: the block to a new home, the file's mapping to it | B + what its metadata costs |
-//! | in place: the changed sectors home, in one atomic write with the record | H, and a sector for the first |
+//! | in place: the changed sectors home, in one atomic write with the record | H |
 //!
 //! Where the device has atomic writes a block is written in place, otherwise switched: the device
-//! does itself what a switch does, and keeps account of it with a sector of its own.
+//! does itself what a switch does.
 //!
 //! A record takes a sector in any case, in memory a line: of what goes into the log, only what does
 //! not fit into the rest of that counts. Of a log in memory beside the volume nothing counts:
 //! nothing is switched there, since that would wait for the device, and new blocks are logged too.
 //! Many never get to the device: they are freed before.
 
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use stetfs_format::InodeNo;
 use stetfs_format::private_log::CHUNK_SIZE;
@@ -197,12 +197,11 @@ impl Rule {
             false => self.record.cost(so_far, bytes),
         };
         let block = self.bed.block_size;
-        let is_first = !self.record.goes_whole();
         [
             logged(delta_bytes(changed)) + share(home),
             block + logged(MAPPING),
             logged(CHUNK_SIZE + block) + share(block),
-            home + if is_first { self.bed.home } else { 0 },
+            home,
         ]
     }
 
@@ -258,7 +257,6 @@ impl Rule {
         for (sum, cost) in counts.bytes_by_each.iter().zip(costs) {
             sum.fetch_add(usize_as_u64(cost), Relaxed);
         }
-        self.record.add_whole(action == Action::InPlace);
     }
 
     /// What was done so far.
@@ -307,8 +305,6 @@ struct Growing {
     metadata: AtomicUsize,
     /// Of data.
     data: AtomicUsize,
-    /// It is written as a whole with blocks in place, which costs a sector once.
-    goes_whole: AtomicBool,
 }
 
 impl Growing {
@@ -317,7 +313,6 @@ impl Growing {
             sector,
             metadata: AtomicUsize::new(0),
             data: AtomicUsize::new(0),
-            goes_whole: AtomicBool::new(false),
         }
     }
 
@@ -333,14 +328,6 @@ impl Growing {
         self.data.fetch_add(bytes, Relaxed);
     }
 
-    fn goes_whole(&self) -> bool {
-        self.goes_whole.load(Relaxed)
-    }
-
-    fn add_whole(&self, whole: bool) {
-        self.goes_whole.fetch_or(whole, Relaxed);
-    }
-
     /// What so many bytes cost in a record that has `so_far`.
     fn cost(&self, so_far: usize, bytes: usize) -> usize {
         let counted = |len: usize| len.saturating_sub(self.sector);
@@ -351,7 +338,6 @@ impl Growing {
         let average = (self.metadata() * 7 + metadata).div_ceil(8);
         self.metadata.store(average, Relaxed);
         self.data.store(0, Relaxed);
-        self.goes_whole.store(false, Relaxed);
     }
 }
 
