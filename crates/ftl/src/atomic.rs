@@ -21,8 +21,8 @@ impl Core {
     ///
     /// Meanwhile the old ones are live too. When no full block has a dead page any more, as many
     /// blocks are free beside those that garbage collection keeps as these pages may take: those
-    /// that are neither kept back nor full of what can be live. And a mount must be able to log all of
-    /// them.
+    /// that are neither kept back nor full of what can be live. And a mount must be able to log
+    /// all of them.
     pub(crate) fn pages_max(&self) -> usize {
         let blocks = self.blocks.good().saturating_sub(self.shape.full_blocks());
         let pages = u32_as_usize(blocks.saturating_mul(self.geometry().pages_per_block));

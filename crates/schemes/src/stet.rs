@@ -46,7 +46,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use stetfs_format::private_log::{COMMIT, ChunkKind, Tail};
 use stetfs_format::width::{u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Tid};
-use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty};
+use stetfs_media::{Block, BlockDev, BlockRef, Cause, Dirty, Errno, MediaError};
 
 use self::log::Log;
 use self::rule::{ACTION, Action, Bed, MEDIUM, Rule, Wish};
@@ -393,6 +393,11 @@ enum Until {
     End,
 }
 
+/// Whether a device refused an atomic write because it has too little room for it.
+fn is_too_long(error: &MediaError) -> bool {
+    matches!(error, MediaError::Io { source, .. } if *source == Errno::TOOBIG)
+}
+
 /// What a transaction has of the blocks that stay at their homes.
 #[derive(Default)]
 struct Described<'a> {
@@ -431,6 +436,19 @@ impl Stet {
     }
 
     fn commit_as(&self, record: &mut Record, txn: &Snapshot) -> Result<()> {
+        let blocks = txn.data.len() + txn.meta.len();
+        let room = self.room_in_place(Record::bound(blocks, txn.revoked.len(), self.block_size));
+        match self.commit_within(room, record, txn) {
+            // The device has lost room meanwhile, and has changed nothing.
+            Err(SchemeError::Media(error)) if room > 0 && is_too_long(&error) => {
+                self.commit_within(0, record, txn)
+            }
+            result => result,
+        }
+    }
+
+    /// Commits, with at most so many bytes home as a whole.
+    fn commit_within(&self, room: usize, record: &mut Record, txn: &Snapshot) -> Result<()> {
         let mut in_place: Vec<&LoggedBlock> = Vec::with_capacity(txn.data.len());
         let mut stays: Vec<&LoggedBlock> = Vec::new();
         let mut revoked = Vec::new();
@@ -457,8 +475,6 @@ impl Stet {
         }
         in_place.sort_unstable_by_key(|block| block.home);
         record.begin();
-        let blocks = txn.data.len() + txn.meta.len();
-        let room = self.room_in_place(Record::bound(blocks, revoked.len(), self.block_size));
         let mut described = Described::default();
         self.describe(record, stays, room, &mut described);
         let data = record.bytes();
