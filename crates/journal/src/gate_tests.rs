@@ -183,8 +183,9 @@ fn run(threads: u32, each: u32, fails: Option<Tid>, pace: Pace) {
     }
 }
 
-/// An operation stops everything because it is half done, while another thread commits.
-fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
+/// A handle with two credits has made a change, and another thread commits; perhaps so far that
+/// the commit waits for it.
+fn half_done(wait_until_locked: bool, pace: Pace) -> (Arc<World>, Committer) {
     let world = World::new(None, pace);
     let Ok(Join::Joined { tid, load }) = world.gate.join(2, LIMITS) else {
         panic!("nothing runs yet");
@@ -197,6 +198,14 @@ fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
     while wait_until_locked && world.gate.extend(0, LIMITS, true) {
         thread::yield_now();
     }
+    (world, committer)
+}
+
+type Committer = thread::JoinHandle<Result<(), JournalError>>;
+
+/// An operation stops everything because it is half done, while another thread commits.
+fn stopped_half_done(wait_until_locked: bool, pace: Pace) {
+    let (world, committer) = half_done(wait_until_locked, pace);
     world.gate.stop(JournalError::Shutdown);
     world.gate.leave(2);
     let outcome = committer.join().expect("it does not panic");
@@ -218,18 +227,7 @@ fn a_commit_that_waits_notices_a_stop() {
 #[test]
 fn a_commit_waits_for_an_operation_that_grows() {
     for pace in PACES {
-        let world = World::new(None, pace);
-        let Ok(Join::Joined { tid, load }) = world.gate.join(2, LIMITS) else {
-            panic!("nothing runs yet");
-        };
-        load.0.lock().changes.push(1);
-        let committer = {
-            let world = Arc::clone(&world);
-            thread::spawn(move || world.commit(tid))
-        };
-        while world.gate.extend(0, LIMITS, true) {
-            thread::yield_now();
-        }
+        let (world, committer) = half_done(true, pace);
         assert!(!world.gate.extend(1, LIMITS, true), "the commit waits");
         assert!(world.gate.extend(1, LIMITS, false), "there is room");
         assert!(!world.gate.extend(1, LIMITS, false), "it is full");
