@@ -2,8 +2,8 @@
 //!
 //! Without a write buffer every write is durable when it returns, and a flush has only trims to
 //! write. With one ([`MountOptions::write_buffer_pages`]), pages that are written again before the
-//! next flush are programmed once; they are written in the order of their addresses, and a remap, or
-//! a write of several ranges as a whole, writes them first. A power cut loses what is in it.
+//! next flush are programmed once; they are written in the order of their addresses, and a remap,
+//! or a write of several ranges as a whole, writes them first. A power cut loses what is in it.
 //!
 //! Everything is counted by the meter of the part: pages under the cause that the caller gives,
 //! what is moved under [`Cause::Gc`], map, log and anchors under [`Cause::Map`]. Flushes and

@@ -50,8 +50,9 @@
 //! `shape.rs` what is exported and what is kept back; `flash.rs` pages with their records; `map.rs`
 //! the map and the reverse map; `blocks.rs` erase blocks and victims; `core.rs` streams, the pool,
 //! blocks that go bad; `log.rs` the map log; `checkpoint.rs`, `anchors.rs` the map on the part;
-//! `gc.rs` garbage collection; `atomic.rs` writes of several pages as a whole; `wear.rs` wear levelling; `recovery.rs` mounting; `dev.rs` the block
-//! device; `inspect.rs` looking without touching.
+//! `gc.rs` garbage collection; `atomic.rs` writes of several pages as a whole; `wear.rs` wear
+//! levelling; `recovery.rs` mounting; `dev.rs` the block device; `inspect.rs` looking without
+//! touching.
 //!
 //! One lock is held for each request. Same requests, same part: same pages, same erases.
 #![forbid(unsafe_code)]

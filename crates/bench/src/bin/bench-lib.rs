@@ -1,6 +1,6 @@
 //! Measures the library without FUSE: a volume on a block device in memory, or with `dax` in memory
-//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory; and what mounting a large volume takes. See
-//! `bench-lib --help`.
+//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory; and what
+//! mounting a large volume takes. See `bench-lib --help`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

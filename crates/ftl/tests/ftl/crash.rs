@@ -1,6 +1,7 @@
 //! The power goes off at every change of a workload, the change in flight with every outcome, and
 //! again at the changes of the mount that follows. What had returned must be there, a remap or a
-//! write of several ranges is there as a whole or not at all, and nothing is there that was not written.
+//! write of several ranges is there as a whole or not at all, and nothing is there that was not
+//! written.
 
 use std::process::Command;
 

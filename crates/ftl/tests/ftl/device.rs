@@ -140,8 +140,8 @@ fn a_remap_programs_the_log_alone() {
     }
 }
 
-/// Pages that are written as a whole are programmed once, and nothing else is. More than the part has
-/// room for are refused.
+/// Pages that are written as a whole are programmed once, and nothing else is. More than the part
+/// has room for are refused.
 #[test]
 fn a_whole_write_costs_no_program_more() {
     let nand = Arc::new(NandSim::new(small(96, 8)));

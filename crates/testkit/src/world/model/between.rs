@@ -8,8 +8,8 @@ use crate::world::op::{Op, Payload, Reserve};
 impl Model {
     /// The states between this one and that after `op`. A write ends its pieces where `handle`
     /// bytes are full, from the beginning of a block on. A range that is to become zeros gets room
-    /// before anything else, so that a full volume is left as it was; where the scheme writes
-    /// new blocks to their places before a commit (`places_new`), it is then without the blocks that
+    /// before anything else, so that a full volume is left as it was; where the scheme writes new
+    /// blocks to their places before a commit (`places_new`), it is then without the blocks that
     /// lie in it.
     pub fn between(&self, op: &Op, handle: u64, places_new: bool) -> Vec<Self> {
         match op {
