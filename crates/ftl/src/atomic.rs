@@ -4,14 +4,13 @@
 //! When it can be read, the others were programmed before it. So no program is needed for that.
 
 use stetfs_format::ftl::PageKind;
-use stetfs_format::num::PageNo;
 use stetfs_format::width::{must_fit, u32_as_usize};
-use stetfs_media::{AtomicWrite, BlockDev, Errno, MediaError, Op, Run, Tag};
+use stetfs_media::{AtomicWrite, BlockDev, MediaError, Op, Run, Tag};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::core::Core;
 use crate::dev::Ftl;
-use crate::error::Stop;
+use crate::error::{Stop, too_long};
 
 /// A page to be written: its logical page, its content, what it is.
 pub(crate) type Page<'a> = (u32, &'a [u8], Tag);
@@ -46,18 +45,13 @@ impl Core {
             };
             let stream = self.stream_of(logical);
             let page = self.program(stream, kind, logical, data, tag)?;
-            self.stage(page);
+            // Before it is in the map: its block must not be taken for free.
+            let block = self.geometry().block_of(page);
+            self.blocks.add_live(block);
             changes.push((logical, page.0));
         }
-        self.assign(changes);
+        self.assign_as(changes, true);
         Ok(())
-    }
-
-    /// Counts a page as live before it is in the map: its block must not be taken for free.
-    fn stage(&mut self, page: PageNo) {
-        let block = self.geometry().block_of(page);
-        self.blocks.add_live(block);
-        self.staged.insert(page.0);
     }
 }
 
@@ -78,12 +72,7 @@ impl AtomicWrite for Ftl {
         let failed = |stop: Stop| stop.into_media(Op::Write, at, len);
         let mut state = self.state.lock();
         if pages.len() > state.core.pages_max() {
-            return Err(MediaError::Io {
-                op: Op::Write,
-                offset: at,
-                len,
-                source: Errno::TOOBIG,
-            });
+            return Err(too_long(at, len));
         }
         if self.volatile_cache() {
             state.flush().map_err(failed)?;

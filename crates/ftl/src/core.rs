@@ -7,7 +7,6 @@ use stetfs_format::width::{must_fit, nearest_f64, u32_as_usize};
 use stetfs_media::nand::{NandError, NandGeometry};
 use stetfs_media::{Cause, Class, Tag};
 
-use hashbrown::HashSet;
 use smallvec::SmallVec;
 
 use crate::anchors::Anchors;
@@ -102,8 +101,6 @@ pub(crate) struct Core {
     pub(crate) stopped: Option<Stop>,
     /// For a page that is being moved.
     pub(crate) copy: Vec<u8>,
-    /// Pages that are programmed and not in the map yet, which their blocks count as live.
-    pub(crate) staged: HashSet<u32>,
 }
 
 impl Core {
@@ -137,7 +134,6 @@ impl Core {
             stats: FtlStats::default(),
             stopped: None,
             copy: vec![0; u32_as_usize(geometry.page_bytes)],
-            staged: HashSet::new(),
             flash,
             shape,
             uuid,
@@ -341,6 +337,15 @@ impl Core {
 
     /// Gives logical pages their new places, all at once: no page dies in between.
     pub(crate) fn assign(&mut self, changes: impl IntoIterator<Item = (u32, u32)>) {
+        self.assign_as(changes, false);
+    }
+
+    /// The same; `are_counted`: the blocks of pages that nobody owned count them as live already.
+    pub(crate) fn assign_as(
+        &mut self,
+        changes: impl IntoIterator<Item = (u32, u32)>,
+        are_counted: bool,
+    ) {
         let now = self.now();
         let mut old = SmallVec::<[(u32, u32); 4]>::new();
         for (logical, page) in changes {
@@ -348,7 +353,7 @@ impl Core {
                 continue;
             }
             let (before, is_new) = self.map.enter(logical, page);
-            if is_new && !self.staged.remove(&page) {
+            if is_new && !are_counted {
                 let block = self.geometry().block_of(PageNo(page));
                 self.blocks.add_live(block);
             }

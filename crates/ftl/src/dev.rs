@@ -25,9 +25,9 @@ use stetfs_media::{
 use stetfs_planted::{Bug, is_planted};
 
 use crate::core::{Core, FtlStats};
-use crate::error::{FtlError, Stop};
+use crate::error::{FtlError, Stop, too_long};
 use crate::flash::{Flash, Found};
-use crate::log::extend_runs;
+use crate::log::runs_of;
 use crate::recovery::{MountReport, load};
 use crate::shape::{FtlOptions, Shape};
 use crate::wear::Wear;
@@ -423,23 +423,12 @@ impl Remap for Ftl {
         state.write_buffered().map_err(failed)?;
         state.core.make_room().map_err(failed)?;
         let changes = state.core.changes_of(&list, journal);
-        let mut runs = Vec::new();
-        for (logical, page) in &changes {
-            extend_runs(&mut runs, *logical, *page);
-        }
+        let runs = runs_of(changes.iter().copied());
         if runs.len() > state.core.shape.runs_max() {
-            return Err(MediaError::Io {
-                op: Op::Write,
-                offset: at,
-                len,
-                source: Errno::TOOBIG,
-            });
+            return Err(too_long(at, len));
         }
         if is_planted(Bug::EarlyRelease) {
-            let mut cleared = Vec::new();
-            for (_, journal) in &list {
-                extend_runs(&mut cleared, *journal, NO_PAGE);
-            }
+            let cleared = runs_of(list.iter().map(|(_, journal)| (*journal, NO_PAGE)));
             let seq = state.core.take_seq();
             state.core.write_record(seq, &cleared).map_err(failed)?;
         }

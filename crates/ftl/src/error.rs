@@ -138,3 +138,13 @@ pub(crate) fn check_block(
         value: block.0.into(),
     })
 }
+
+/// The error for a write or a list of remaps that there is no room for.
+pub(crate) fn too_long(offset: u64, len: u64) -> MediaError {
+    MediaError::Io {
+        op: Op::Write,
+        offset,
+        len,
+        source: Errno::TOOBIG,
+    }
+}

@@ -35,8 +35,17 @@ impl Log {
     }
 }
 
-/// Adds a change of one logical page to runs in order.
-pub(crate) fn extend_runs(runs: &mut Vec<FtlRun>, logical: u32, page: u32) {
+/// Changes of single logical pages, as runs in their order.
+pub(crate) fn runs_of(changes: impl IntoIterator<Item = (u32, u32)>) -> Vec<FtlRun> {
+    let mut runs = Vec::new();
+    for (logical, page) in changes {
+        extend_runs(&mut runs, logical, page);
+    }
+    runs
+}
+
+/// Adds a change of one logical page.
+fn extend_runs(runs: &mut Vec<FtlRun>, logical: u32, page: u32) {
     if let Some(last) = runs.last_mut() {
         let follows = match last.page {
             NO_PAGE => page == NO_PAGE,

@@ -48,7 +48,7 @@ use crate::blocks::Use;
 use crate::core::{Core, GC_TAG, MAP_TAG, Stream};
 use crate::error::{FtlError, Stop, check_block};
 use crate::flash::{Flash, Found};
-use crate::log::extend_runs;
+use crate::log::runs_of;
 use crate::shape::{ANCHOR_BLOCKS, Shape};
 
 const TAG: Tag = Tag::new(Class::Mapping, Cause::Recovery);
@@ -86,6 +86,22 @@ struct Change {
     run: FtlRun,
     /// Whether it counts only because of the newest page.
     by_newest: bool,
+}
+
+impl Change {
+    /// What the spare area of a page of data says.
+    fn of_page(record: &FtlSpare, page: PageNo, by_newest: bool) -> Self {
+        Self {
+            seq: record.seq,
+            run: FtlRun {
+                logical: record.index,
+                page: page.0,
+                count: 1,
+                age: 0,
+            },
+            by_newest,
+        }
+    }
 }
 
 /// The newest page of all.
@@ -475,17 +491,7 @@ impl Core {
             match record.kind {
                 PageKind::Data | PageKind::Lost => {
                     scan.report.data_pages += 1;
-                    let run = FtlRun {
-                        logical: record.index,
-                        page: page.0,
-                        count: 1,
-                        age: 0,
-                    };
-                    scan.changes.push(Change {
-                        seq: record.seq,
-                        run,
-                        by_newest: false,
-                    });
+                    scan.changes.push(Change::of_page(&record, page, false));
                 }
                 PageKind::Log => {
                     scan.logs.insert(block);
@@ -535,17 +541,10 @@ impl Core {
             };
             scan.report.data_pages += usize_as_u64(write.len());
             let by_newest = newest_seq == Some(last.seq);
-            scan.changes
-                .extend(write.iter().map(|(record, page)| Change {
-                    seq: record.seq,
-                    run: FtlRun {
-                        logical: record.index,
-                        page: page.0,
-                        count: 1,
-                        age: 0,
-                    },
-                    by_newest,
-                }));
+            let changes = write
+                .iter()
+                .map(|(record, page)| Change::of_page(record, *page, by_newest));
+            scan.changes.extend(changes);
         }
         for (seq, (parts, found)) in std::mem::take(&mut scan.records) {
             if found.len() != u32_as_usize(parts) {
@@ -682,10 +681,7 @@ impl Core {
                 let kind = PageKind::Staged;
                 let page = self.program(Stream::Moved, kind, index, &newest.data, GC_TAG)?;
                 redo.insert(index, page.0);
-                let mut runs = Vec::new();
-                for (logical, page) in &redo {
-                    extend_runs(&mut runs, *logical, *page);
-                }
+                let runs = runs_of(redo.iter().map(|(logical, page)| (*logical, *page)));
                 let seq = self.take_seq();
                 self.write_record(seq, &runs)?;
             }

@@ -143,14 +143,17 @@ impl Shape {
 
     /// Those, and as many as there are when every logical page lives and no block has a dead one.
     pub(crate) fn full_blocks(&self) -> u32 {
-        let data = self.logical_pages.div_ceil(self.geometry.pages_per_block);
-        self.reserved_blocks() + data
+        self.reserved_blocks() + self.data_blocks()
+    }
+
+    /// Blocks that are full of all logical pages.
+    fn data_blocks(&self) -> u32 {
+        self.logical_pages.div_ceil(self.geometry.pages_per_block)
     }
 
     /// With fewer good blocks outside the anchors' region nothing is written any more.
     pub(crate) fn least_good_blocks(&self) -> u32 {
-        let data = self.logical_pages.div_ceil(self.geometry.pages_per_block);
-        self.full_blocks() + data / 64
+        self.full_blocks() + self.data_blocks() / 64
     }
 
     /// Runs that a record of the log may have.

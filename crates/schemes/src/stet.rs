@@ -405,8 +405,8 @@ struct Described<'a> {
     logged: Vec<Change<'a>>,
     /// What is written home with the record, as a whole.
     placed: Vec<Piece<'a>>,
-    /// Of them.
-    placed_bytes: usize,
+    /// Bytes that still can be.
+    room: usize,
 }
 
 /// What a transaction logs of a block.
@@ -475,10 +475,13 @@ impl Stet {
         }
         in_place.sort_unstable_by_key(|block| block.home);
         record.begin();
-        let mut described = Described::default();
-        self.describe(record, stays, room, &mut described);
+        let mut described = Described {
+            room,
+            ..Described::default()
+        };
+        self.describe(record, stays, &mut described);
         let data = record.bytes();
-        self.describe(record, &txn.meta, 0, &mut described);
+        self.describe(record, &txn.meta, &mut described);
         for run in in_place.chunk_by(|a, b| a.home.plus(1) == b.home && a.class == b.class) {
             for run in run.chunks(usize::from(u16::MAX)) {
                 let contents = run.iter().map(|block| &block.content[..]);
@@ -512,16 +515,14 @@ impl Stet {
         }
     }
 
-    /// Puts the bytes of blocks that stay at their homes into the record, or, at most `room` of
-    /// them, to what is written home with it.
+    /// Puts the bytes of blocks that stay at their homes into the record, or to what is written
+    /// home with it.
     fn describe<'a>(
         &self,
         record: &mut Record,
         stays: impl IntoIterator<Item = &'a LoggedBlock>,
-        room: usize,
         described: &mut Described<'a>,
     ) {
-        let changes = &mut described.logged;
         let (middle, fills) = {
             let span = self.span.lock();
             // A checkpoint is far away in the first half of what brings one.
@@ -541,7 +542,7 @@ impl Stet {
                     Action::Delta => record.zeroed(home, class, content, &set),
                     _ => record.block(home, class, content),
                 }
-                changes.push(Change {
+                described.logged.push(Change {
                     block,
                     changed: Ranges::whole(content.len()),
                     carried: true,
@@ -555,21 +556,7 @@ impl Stet {
             let old = index.get(&home);
             // Recovery would put what the log has of it over what is home.
             let is_logged = old.is_some() && !is_planted(Bug::PlacedOverLog);
-            let sectors = block.ranges.widened(self.rule.home_unit());
-            if let Some((ino, _)) = block.owner
-                && !is_logged
-                && described.placed_bytes + sectors.bytes() <= room
-                && self.rule.choose(ino, &block.ranges, 0) == Action::InPlace
-            {
-                self.rule
-                    .count(Action::InPlace, ino, &block.ranges, 0, record.bytes());
-                described.placed_bytes += sectors.bytes();
-                let start = self.offset(home);
-                described.placed.extend(sectors.iter().map(|range| Piece {
-                    offset: start + usize_as_u64(range.start),
-                    class,
-                    bytes: &content[range],
-                }));
+            if !is_logged && self.is_placed(block, record.bytes(), described) {
                 continue;
             }
             let delays = old.filter(|version| middle.is_after(version.oldest()));
@@ -596,13 +583,42 @@ impl Stet {
                 self.rule.count(action, ino, &block.ranges, changes, data);
             }
             let is_whole = action == Action::Whole;
-            changes.push(Change {
+            described.logged.push(Change {
                 block,
                 changed: block.ranges.clone(),
                 carried: carried || is_whole,
                 whole: is_whole.then_some(data),
             });
         }
+    }
+
+    /// Whether a block that the log has nothing of is to be written home with the record, which has
+    /// so many bytes of data before it. Then it is among what is.
+    fn is_placed<'a>(
+        &self,
+        block: &'a LoggedBlock,
+        data: usize,
+        described: &mut Described<'a>,
+    ) -> bool {
+        let Some((ino, _)) = block.owner.filter(|_| described.room > 0) else {
+            return false;
+        };
+        let sectors = block.ranges.widened(self.rule.home_unit());
+        if sectors.bytes() > described.room
+            || self.rule.choose(ino, &block.ranges, 0) != Action::InPlace
+        {
+            return false;
+        }
+        self.rule
+            .count(Action::InPlace, ino, &block.ranges, 0, data);
+        described.room -= sectors.bytes();
+        let start = self.offset(block.home);
+        described.placed.extend(sectors.iter().map(|range| Piece {
+            offset: start + usize_as_u64(range.start),
+            class: block.class,
+            bytes: &block.content[range],
+        }));
+        true
     }
 
     /// Writes a transaction; durable when it returns.
