@@ -190,13 +190,13 @@ fn print(counters: &Counters) -> Result<()> {
         if let Some(line) = further(WHERE, traffic) {
             output::line(line)?;
         }
-        if counters.actions.iter().any(|action| action.taken > 0) {
-            output::line(actions_table(&counters.actions))?;
-        }
         if let Some(cache) = &counters.cache {
             output::line(in_cache(cache, traffic, commits(counters)))?;
         }
         output::line("")?;
+    }
+    if counters.actions.iter().any(|action| action.taken > 0) {
+        output::line(format_args!("{}\n", actions_table(&counters.actions)))?;
     }
     line_of("journal", &counters.journal)?;
     line_of("volume", &counters.volume)?;

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, symlink};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -33,6 +33,19 @@ impl Mount {
     fn new() -> Self {
         let lab = Lab::new();
         let image = lab.volume(&["-L", "mounted"]);
+        Self::of(lab, image)
+    }
+
+    /// On a simulated NAND part.
+    fn on_flash() -> Self {
+        let lab = Lab::new();
+        let image = lab.str("flash.nand");
+        stetfs(&["nand", "create", &image, "--size", "32M"]).ok();
+        stetfs(&["mkfs", &image]).ok();
+        Self::of(lab, image)
+    }
+
+    fn of(lab: Lab, image: String) -> Self {
         let dir = lab.str("mnt");
         fs::create_dir(&dir).unwrap();
         Self { lab, image, dir }
@@ -107,13 +120,7 @@ fn a_part_is_mounted_and_blocks_are_remapped_home() {
     if !can_mount() {
         return;
     }
-    let lab = Lab::new();
-    let image = lab.str("flash.nand");
-    let dir = lab.str("mnt");
-    fs::create_dir(&dir).unwrap();
-    stetfs(&["nand", "create", &image, "--size", "32M"]).ok();
-    stetfs(&["mkfs", &image]).ok();
-    let m = Mount { lab, image, dir };
+    let m = Mount::on_flash();
     let said = m.up(&["-o", "scheme=jftl,durability=process"]);
     assert!(
         said.contains("scheme jftl, data=journal, survives the death"),
@@ -379,6 +386,39 @@ fn stats_tell_what_was_written() {
     assert!(watched.out.contains("commits/s"), "{watched:?}");
     stetfs(&["stats", "/"]).fails(1, &["not on a mounted stetfs volume", "findmnt"]);
     m.down();
+}
+
+/// Scheme stet says what it did with overwritten blocks, also where no memory is beside the volume.
+#[test]
+fn stats_tell_what_was_chosen_for_overwritten_blocks() {
+    if !can_mount() {
+        return;
+    }
+    let overwritten = |m: &Mount| {
+        m.up(&["-q", "-o", "scheme=stet"]);
+        for byte in [1, 2] {
+            fs::write(m.file("file"), vec![byte; 1 << 20]).unwrap();
+            let file = fs::OpenOptions::new().write(true).open(m.file("file"));
+            let file = file.unwrap();
+            file.sync_all().unwrap();
+            for block in 0..8 {
+                file.write_all_at(&[byte + 2; 4096], block * 65_536)
+                    .unwrap();
+                file.sync_all().unwrap();
+            }
+        }
+        let stats = stetfs(&["stats", &m.dir]).ok();
+        stetfs(&["umount", &m.dir]).ok();
+        stetfs(&["fsck", "-n", &m.image]).ok();
+        stats
+    };
+    let stats = overwritten(&Mount::new());
+    assert!(stats.contains("overwritten blocks"), "{stats}");
+    let stats = overwritten(&Mount::on_flash());
+    let row = stats
+        .lines()
+        .find(|line| line.trim_start().starts_with("in place"));
+    assert!(row.is_some(), "{stats}");
 }
 
 /// What devices of other kinds count is shown where there is any, and the rest of the table needs
