@@ -11,6 +11,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
@@ -22,8 +23,8 @@ use stetfs_crash::target::Target;
 use stetfs_crash::workloads::script::Script;
 use stetfs_media::Op::{Erase, Read, Write};
 use stetfs_media::sim::{Failure, Fault, Keep, SimOptions};
-use stetfs_media::{BlockDev, FileOptions, MediaError, SimDev};
-use stetfs_scheme::DataPromise;
+use stetfs_media::{AtomicWrite, BlockDev, FileOptions, Layer, MediaError, Run, SimDev};
+use stetfs_scheme::{DataPromise, Ground};
 use stetfs_schemes::{each_example, each_scheme, find};
 use stetfs_testkit::ground::orders;
 use stetfs_testkit::host::{KernelMount, Loop, needs, scratch};
@@ -66,11 +67,22 @@ fn run_with(
     media: &Media,
     (medium, fault): (usize, Fault),
 ) -> Result<Ran> {
-    let shown = media.shown()?;
+    run_on(target, script, media.shown()?, || {
+        media.inject(medium, fault);
+    })
+}
+
+/// Runs the script on a volume that fails, or refuses, from `begins` on.
+fn run_on(
+    target: &Target,
+    script: Script,
+    shown: stetfs::Media,
+    begins: impl FnOnce(),
+) -> Result<Ran> {
     let mounted = Library::mount_as_it_is(shown, target.options()).context("mounting");
     let (mut library, _) = mounted?;
     let promise = library.fs().terms().promise;
-    media.inject(medium, fault);
+    begins();
     let mut model = Model::new(target.volume.rules());
     let (mut vouched, mut told) = (0, None);
     for op in script.ops(target.volume.profile()) {
@@ -222,6 +234,94 @@ macro_rules! tests {
 
 each_scheme!(tests);
 each_example!(tests);
+
+/// A device that has less room for an atomic write than it said a moment before: it refuses two of
+/// three, once `begins` is set.
+struct Shrinks {
+    dev: Arc<dyn BlockDev>,
+    begins: AtomicBool,
+    asked: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Layer for Shrinks {
+    fn below(&self) -> &dyn BlockDev {
+        &*self.dev
+    }
+
+    fn atomic_write(&self) -> Option<&dyn AtomicWrite> {
+        Some(self)
+    }
+}
+
+impl AtomicWrite for Shrinks {
+    fn max_sectors(&self) -> usize {
+        let below = self.dev.atomic_write().expect("a device that has them");
+        below.max_sectors()
+    }
+
+    fn write_whole(&self, runs: &[Run<'_>]) -> Result<(), MediaError> {
+        if self.begins.load(Relaxed)
+            && runs.len() > 1
+            && !self.asked.fetch_add(1, Relaxed).is_multiple_of(3)
+        {
+            self.refused.fetch_add(1, Relaxed);
+            return Err(MediaError::Io {
+                op: Write,
+                offset: 0,
+                len: 0,
+                source: Errno::TOOBIG,
+            });
+        }
+        let below = self.dev.atomic_write().expect("a device that has them");
+        below.write_whole(runs)
+    }
+}
+
+/// stet asks what an atomic write may hold, and a device that wears may have lost it when the write
+/// comes. Then the log takes what was meant for home, and nobody is told of anything.
+#[test]
+fn an_atomic_write_that_has_become_too_long_goes_to_the_log() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let scheme = find("stet").expect("a scheme");
+    let mut trials = orders(scheme).filter(|trial| trial.ground == Ground::Flash);
+    let trial = trials.next().expect("it has one on flash");
+    for script in [Script::Overwrites, Script::LogAndReplace] {
+        let target = Target::of(scheme, trial, EXT4_4K);
+        let media = Media::new(&target.contents().expect("a volume"));
+        let mut shown = media.shown().expect("the layer");
+        let shrinks = Arc::new(Shrinks {
+            dev: shown.home,
+            begins: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        });
+        shown.home = shrinks.clone();
+        let ran = run_on(&target, script, shown, || {
+            shrinks.begins.store(true, Relaxed)
+        });
+        let ran = ran.expect("a run");
+        assert!(ran.told.is_none(), "{}: {:?}", script.name(), ran.told);
+        let refused = shrinks.refused.load(Relaxed);
+        println!("{}: {refused} refused", script.name());
+        assert!(refused > 0, "{}: nothing was refused", script.name());
+        let oracle = Oracle::new(states(&target, script), &[], ran.promise);
+        let dir = scratch().expect("a scratch directory");
+        let tapes = media.tapes();
+        let now = tapes.moment(tapes.changes()).expect("the last moment");
+        let left = now.contents(&Keep::All);
+        let judged =
+            Subject::new(&target).judge(&left, &oracle, &ran.allowed, &dir.path().join("left"));
+        if let Some(found) = judged.expect("a judgement").err() {
+            panic!(
+                "{}, {refused} refused: {}: {}",
+                script.name(),
+                found.0,
+                found.1
+            );
+        }
+    }
+}
 
 #[test]
 fn after_a_failed_commit_nothing_can_be_changed() {
