@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-snoop lab-tables lab-check stress-export planted explored traces mutants ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop lab-tables lab-check stress-export planted explored traces mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ bench-ageing: ## Extents and reading speed after many volumes of random overwrit
 	@scripts/deps.sh bench
 	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-bench
 	$(TARGET)/release/bench-ageing $(ARGS)
+
+bench-scale: ## The cost of an operation by the number of files, open files and clients, with charts (ARGS=--help; hours for ten million files)
+	@scripts/deps.sh bench
+	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-bench
+	$(TARGET)/release/bench-scale $(ARGS)
 
 bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, with and without snooping (root)
 	@scripts/deps.sh bench

@@ -9,7 +9,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -28,6 +28,16 @@ pub enum Medium {
     Disk,
     /// A zram device.
     Zram,
+}
+
+/// Whether a volume's inode tables are written when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tables {
+    /// All of them, so that nobody does it later.
+    Written,
+    /// None, and the kernel does not do it later either: for volumes that are larger than what
+    /// they lie on.
+    Sparse,
 }
 
 /// One column of the report.
@@ -66,20 +76,17 @@ impl System {
         }
     }
 
-    /// Makes a volume: with the defaults of its own program, tables written out.
-    fn format(&self, device: &Path) -> Result<()> {
-        const EXT4: &[&str] = &[
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-E",
-            "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
-        ];
+    /// Makes a volume: with the defaults of its own program, tables written out or not.
+    fn format(&self, device: &Path, tables: Tables) -> Result<()> {
+        let tables = match tables {
+            Tables::Written => "lazy_itable_init=0,lazy_journal_init=0,nodiscard",
+            Tables::Sparse => "lazy_itable_init=1,lazy_journal_init=0,nodiscard",
+        };
+        let ext4 = ["-q", "-F", "-t", "ext4", "-E", tables];
         let (program, args) = match self {
             Self::Xfs => ("mkfs.xfs", &["-q", "-f", "-K"][..]),
             Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-K"][..]),
-            Self::Kernel(_) | Self::Stetfs(_) | Self::Floor => ("mke2fs", EXT4),
+            Self::Kernel(_) | Self::Stetfs(_) | Self::Floor => ("mke2fs", &ext4[..]),
         };
         let args = args.iter().map(Path::new);
         run(program, &args.chain([device]).collect::<Vec<_>>())?;
@@ -110,6 +117,8 @@ pub struct Bench {
     pub medium: Medium,
     /// Size of a volume in MiB.
     pub size_mib: u64,
+    /// Its inode tables.
+    pub tables: Tables,
     /// Size of the memory beside it in MiB, for schemes that have some.
     pub nvm_mib: u64,
     /// The stetfs program.
@@ -207,7 +216,7 @@ impl Running {
             Some(Device::make(bench)?)
         };
         if let Some(device) = &device {
-            system.format(device.path())?;
+            system.format(device.path(), bench.tables)?;
         }
         let mut running = Self {
             system: system.clone(),
@@ -241,11 +250,14 @@ impl Running {
     fn mount(&mut self) -> Result<()> {
         let device = self.device.as_ref().map(Device::path);
         self.mounted = Some(match (&self.system, device) {
-            (System::Kernel(mode), Some(device)) => Mounted::Kernel(KernelMount::ext4(
-                device,
-                &self.dir,
-                &format!("data={mode}"),
-            )?),
+            (System::Kernel(mode), Some(device)) => {
+                let tables = match self.bench.tables {
+                    Tables::Written => "",
+                    Tables::Sparse => ",noinit_itable",
+                };
+                let options = format!("data={mode}{tables}");
+                Mounted::Kernel(KernelMount::ext4(device, &self.dir, &options)?)
+            }
             (System::Xfs, Some(device)) => {
                 Mounted::Kernel(KernelMount::new("xfs", device, &self.dir, "")?)
             }
@@ -326,8 +338,18 @@ impl Running {
             }
             return Ok(());
         }
+        self.remount().map(drop)
+    }
+
+    /// Unmounts and mounts again; how long mounting took.
+    ///
+    /// # Errors
+    /// What unmounting and mounting say.
+    pub fn remount(&mut self) -> Result<Duration> {
         self.unmount()?;
-        self.mount()
+        let start = Instant::now();
+        self.mount()?;
+        Ok(start.elapsed())
     }
 
     /// How many extents a file has, as filefrag counts them: of a volume of stetfs on a mount by

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use stetfs_bench::ageing::{Aged, Ageing, age};
 use stetfs_bench::report::Report;
-use stetfs_bench::systems::{Bench, How, Medium, Running, System};
+use stetfs_bench::systems::{Bench, How, Medium, Running, System, Tables};
 use stetfs_testkit::host;
 
 const HELP: &str = "usage: bench-ageing [options]
@@ -93,6 +93,7 @@ fn plan(dir: &Path, disk: &Path) -> Result<Option<Plan>> {
             disk: disk.to_owned(),
             medium: Medium::Loop,
             size_mib: 512,
+            tables: Tables::Written,
             nvm_mib: 0,
             stetfs: here.join("stetfs"),
             floor: here.join("floor"),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use stetfs_bench::report::Report;
 use stetfs_bench::rows::{Effort, ROWS, Row};
-use stetfs_bench::systems::{Bench, How, Medium, Running, System};
+use stetfs_bench::systems::{Bench, How, Medium, Running, System, Tables};
 use stetfs_testkit::host;
 
 const HELP: &str = "usage: bench-mount [options]
@@ -62,6 +62,7 @@ fn plan(dir: &Path, disk: &Path) -> Result<Option<Plan>> {
             disk: disk.to_owned(),
             medium: Medium::Loop,
             size_mib: 6144,
+            tables: Tables::Written,
             nvm_mib: 1024,
             stetfs: here.join("stetfs"),
             floor: here.join("floor"),

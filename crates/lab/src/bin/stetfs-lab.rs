@@ -16,7 +16,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use stetfs_lab::experiment::report::{self, Report};
-use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find, plot};
+use stetfs_lab::experiment::{EXPERIMENTS, Experiment, Setting, find};
 
 /// Run the papers' experiments: systems side by side, with the paper's figures beside ours
 ///
@@ -264,7 +264,7 @@ fn numbers(table: &report::Table) -> Table {
 fn keep(report: &Report, dir: &Path) -> Result<String> {
     let file = dir.join(format!("{}.json", report.experiment));
     json_to(&file, report)?;
-    let plots = plot::write_all(report, dir)?;
+    let plots = stetfs_chart::write_all(&report.charts, dir)?;
     let files: Vec<_> = std::iter::once(file)
         .chain(plots)
         .map(|f| f.display().to_string())

@@ -22,7 +22,6 @@ pub mod log_contents;
 mod never_worse;
 mod nvm_cache;
 mod operations;
-pub mod plot;
 pub mod report;
 mod shortcut_example;
 mod shortcut_fig4;

@@ -1,6 +1,7 @@
 //! What an experiment found: for people as tables, for programs as JSON, and for plots.
 
 use serde::{Deserialize, Serialize};
+pub use stetfs_chart::{Chart, Series};
 
 use super::{Experiment, RecoveryRun, Setting};
 use crate::system::{Measured, Medium};
@@ -307,32 +308,6 @@ impl Table {
         let name = std::iter::once(name.into());
         self.rows.push(name.chain(cells).collect());
     }
-}
-
-/// Bars in groups.
-#[derive(Clone, Debug, Serialize)]
-pub struct Chart {
-    /// The name of its file, without what comes behind the dot.
-    pub name: String,
-    /// What it shows.
-    pub title: String,
-    /// The unit of its values.
-    pub unit: String,
-    /// Names of groups.
-    pub groups: Vec<String>,
-    /// A bar in each group.
-    pub series: Vec<Series>,
-    /// Lines across all groups.
-    pub lines: Vec<(String, f64)>,
-}
-
-/// The bars of one colour.
-#[derive(Clone, Debug, Serialize)]
-pub struct Series {
-    /// What they are.
-    pub name: String,
-    /// A value a group; none where there is no bar.
-    pub values: Vec<Option<f64>>,
 }
 
 /// The geometric mean; 1 of nothing.

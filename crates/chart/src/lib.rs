@@ -1,7 +1,8 @@
-//! Charts as SVG and PNG, drawn by the same code.
+//! Charts of bars in groups, as SVG and PNG, drawn by the same code.
 //!
 //! SVG is text, which its viewer sets in a font of its own; for PNG the font is part of the
 //! program, so that a chart looks the same on a machine without fonts.
+#![forbid(unsafe_code)]
 
 use std::fs;
 use std::io::BufWriter;
@@ -12,8 +13,7 @@ use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
-
-use super::report::{Chart, Report};
+use serde::Serialize;
 
 /// Pixels.
 const SIZE: (u32, u32) = (1200, 640);
@@ -33,13 +33,39 @@ const COLOURS: [RGBColor; 7] = [
 /// Those of lines across.
 const LINES: [RGBColor; 2] = [RGBColor(0xD5, 0x5E, 0x00), BLACK];
 
-/// Writes each chart of a report into a directory, as SVG and as PNG; the files.
+/// Bars in groups.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chart {
+    /// The name of its file, without what comes behind the dot.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The unit of its values.
+    pub unit: String,
+    /// Names of groups.
+    pub groups: Vec<String>,
+    /// A bar in each group.
+    pub series: Vec<Series>,
+    /// Lines across all groups.
+    pub lines: Vec<(String, f64)>,
+}
+
+/// The bars of one colour.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// What they are.
+    pub name: String,
+    /// A value a group; none where there is no bar.
+    pub values: Vec<Option<f64>>,
+}
+
+/// Writes each chart into a directory, as SVG and as PNG; the files.
 ///
 /// # Errors
 /// Of the files.
-pub fn write_all(report: &Report, dir: &Path) -> Result<Vec<PathBuf>> {
+pub fn write_all(charts: &[Chart], dir: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for chart in &report.charts {
+    for chart in charts {
         for (suffix, write) in [
             ("svg", svg as fn(&Chart, &Path) -> Result<()>),
             ("png", png),
@@ -194,7 +220,6 @@ fn label_size(chart: &Chart) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::report::Series;
 
     #[test]
     fn both_forms_show_the_chart() {
