@@ -22,7 +22,7 @@ wanted_test=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 getfacl
     xfs_io:xfsprogs mkfs.btrfs:btrfs-progs)
 needed_bench=("${needed_test[@]}" fio:fio)
 wanted_bench=(fusermount3:fuse3 mount:mount losetup:mount sqlite3:sqlite3 dbench:dbench postmark:postmark
-    stress-ng:stress-ng mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs getfattr:attr)
+    fs_mark:fsmark stress-ng:stress-ng mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs getfattr:attr)
 needed_fuzz=("${needed_build[@]}" mke2fs:e2fsprogs)
 needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio dpkg-deb:dpkg
     apt-get:apt)

@@ -56,7 +56,9 @@ impl Report {
     /// denominator).
     pub fn table(&self, columns: &[&str], ratios: &[(&str, &str)]) -> String {
         let mut out = String::new();
-        let _ = write!(out, "{:<28}{:>9}", "workload", "unit");
+        let names = self.order.iter().map(|row| row.len());
+        let first = names.max().unwrap_or(0).max(26) + 2;
+        let _ = write!(out, "{:<first$}{:>9}", "workload", "unit");
         let ratios: Vec<(&str, &str, String)> = ratios
             .iter()
             .map(|&(above, below)| (above, below, format!("{above}/{below}")))
@@ -69,7 +71,7 @@ impl Report {
         out.push('\n');
         for row in &self.order {
             let unit = self.units.get(row).map_or("", String::as_str);
-            let _ = write!(out, "{row:<28}{unit:>9}");
+            let _ = write!(out, "{row:<first$}{unit:>9}");
             for column in columns {
                 let shown = self
                     .median(row, column)

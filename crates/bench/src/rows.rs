@@ -1,20 +1,25 @@
-//! The workloads. Each gets a mounted system and returns one figure, more is better.
+//! The workloads. Each gets a mounted system and returns one figure, more is better, and how often
+//! it did something.
 //!
-//! fio, postmark and dbench are run where they are the natural tool; the rest are loops of the
-//! plain calls. A time limit or a fixed amount of work, never both, so that the figure is a plain
-//! quotient.
+//! fio, postmark, dbench and fs_mark are run where they are the natural tool; servers and databases
+//! are the lab's; the rest are loops of the plain calls. A time limit or a fixed amount of work,
+//! never both, so that the figure is a plain quotient.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::systems::Running;
+use stetfs_lab::workload::filebench::Personality;
+use stetfs_lab::workload::sqlite::JournalMode;
 use stetfs_testkit::rng::Rng;
+
+use super::applications::{create_small, filebench, fs_mark, remove_small, tpcc};
+use super::systems::Running;
 
 const KIB4: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -38,7 +43,41 @@ pub struct Row {
     /// Programs that it runs.
     pub programs: &'static [&'static str],
     /// Does the work.
-    pub run: fn(&mut Running, Effort) -> Result<f64>,
+    pub run: fn(&mut Running, Effort) -> Result<Done>,
+}
+
+/// What a row did.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// The figure.
+    pub rate: f64,
+    /// How often it did what the figure counts, if that is known.
+    pub count: Option<u64>,
+    /// Bytes that it wrote, if that is known.
+    pub written: Option<u64>,
+}
+
+impl Done {
+    /// So often since `start`.
+    pub(crate) fn rate(count: u64, start: Instant) -> Self {
+        Self::spent(count, start.elapsed())
+    }
+
+    fn spent(count: u64, time: Duration) -> Self {
+        Self {
+            rate: count as f64 / time.as_secs_f64(),
+            count: Some(count),
+            written: None,
+        }
+    }
+
+    /// It wrote so many bytes.
+    pub(crate) fn writing(self, bytes: u64) -> Self {
+        Self {
+            written: Some(bytes),
+            ..self
+        }
+    }
 }
 
 /// Every row, in the order of the report.
@@ -139,14 +178,58 @@ pub const ROWS: &[Row] = &[
         programs: &["dbench"],
         run: dbench,
     },
+    Row {
+        name: "fs_mark",
+        unit: "files/s",
+        programs: &["fs_mark"],
+        run: fs_mark,
+    },
+    Row {
+        name: "fileserver",
+        unit: "op/s",
+        programs: &[],
+        run: |r, e| filebench(r, e, Personality::Fileserver),
+    },
+    Row {
+        name: "webproxy",
+        unit: "op/s",
+        programs: &[],
+        run: |r, e| filebench(r, e, Personality::Webproxy),
+    },
+    Row {
+        name: "varmail",
+        unit: "op/s",
+        programs: &[],
+        run: |r, e| filebench(r, e, Personality::Varmail),
+    },
+    Row {
+        name: "TPC-C, SQLite, DELETE",
+        unit: "tx/s",
+        programs: &[],
+        run: |r, e| tpcc(r, e, JournalMode::Delete),
+    },
+    Row {
+        name: "TPC-C, SQLite, WAL",
+        unit: "tx/s",
+        programs: &[],
+        run: |r, e| tpcc(r, e, JournalMode::Wal),
+    },
+    Row {
+        name: "create 100 B",
+        unit: "op/s",
+        programs: &[],
+        run: create_small,
+    },
+    Row {
+        name: "rm -rf, 100 B",
+        unit: "op/s",
+        programs: &["rm"],
+        run: remove_small,
+    },
 ];
 
-fn rate(count: u64, start: Instant) -> f64 {
-    count as f64 / start.elapsed().as_secs_f64()
-}
-
 /// Counts how often `work` is done in the time of a timed row.
-fn timed(effort: Effort, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64> {
+fn timed(effort: Effort, mut work: impl FnMut(u64) -> Result<()>) -> Result<Done> {
     let limit = Duration::from_secs(effort.seconds);
     let start = Instant::now();
     let mut count = 0;
@@ -154,18 +237,18 @@ fn timed(effort: Effort, mut work: impl FnMut(u64) -> Result<()>) -> Result<f64>
         work(count)?;
         count += 1;
     }
-    Ok(rate(count, start))
+    Ok(Done::rate(count, start))
 }
 
 /// fio: 4 KiB random overwrites of a written file of 64 MiB a job, fsync after each.
-fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<f64> {
+fn overwrite_fsync(running: &mut Running, effort: Effort, jobs: u32) -> Result<Done> {
     let how = ["--rw=randwrite", "--size=64m", "--overwrite=1"];
     fio(running, effort, &how, &["write"], jobs)
 }
 
 /// fio: 4 KiB reads and overwrites at random places of a written file of 256 MiB, an fsync after
 /// each write.
-fn mix_fsync(running: &mut Running, effort: Effort, reads: u32) -> Result<f64> {
+fn mix_fsync(running: &mut Running, effort: Effort, reads: u32) -> Result<Done> {
     let share = format!("--rwmixread={reads}");
     let how = ["--rw=randrw", "--size=256m", "--overwrite=1", &share];
     fio(running, effort, &how, &["read", "write"], 1)
@@ -178,31 +261,46 @@ fn fio(
     how: &[&str],
     kinds: &[&str],
     jobs: u32,
-) -> Result<f64> {
-    let out = Command::new("fio")
-        .args(["--name=random", "--bs=4k", "--fsync=1"])
-        .args(how)
-        .args([
-            "--ioengine=psync",
-            "--time_based",
-            "--group_reporting",
-            "--output-format=json",
-            "--randseed=7",
-        ])
-        .arg(format!("--numjobs={jobs}"))
-        .arg(format!("--runtime={}", effort.seconds))
-        .arg(format!("--directory={}", running.dir().display()))
-        .stderr(Stdio::inherit())
-        .output()?;
-    ensure!(out.status.success(), "fio ended with {}", out.status);
+) -> Result<Done> {
+    let directory = format!("--directory={}", running.dir().display());
+    let fio = |more: &[&str]| -> Result<Output> {
+        let out = Command::new("fio")
+            .args(["--name=random", "--bs=4k", "--fsync=1"])
+            .args(how)
+            .args([
+                "--ioengine=psync",
+                "--time_based",
+                "--group_reporting",
+                "--output-format=json",
+                "--randseed=7",
+            ])
+            .arg(format!("--numjobs={jobs}"))
+            .arg(format!("--runtime={}", effort.seconds))
+            .arg(&directory)
+            .args(more)
+            .stderr(Stdio::inherit())
+            .output()?;
+        ensure!(out.status.success(), "fio ended with {}", out.status);
+        Ok(out)
+    };
+    fio(&["--create_only=1"])?;
+    rustix::fs::syncfs(File::open(running.dir())?)?;
+    running.begin()?;
+    let out = fio(&[])?;
     let text = String::from_utf8_lossy(&out.stdout);
     let json: serde_json::Value =
         serde_json::from_str(&text[text.find('{').context("fio printed no JSON")?..])?;
+    let job = &json["jobs"][0];
     let rate = |kind: &&str| {
-        let rate = json["jobs"][0][kind]["iops"].as_f64();
+        let rate = job[kind]["iops"].as_f64();
         rate.with_context(|| format!("fio reported no {kind}/iops"))
     };
-    kinds.iter().map(rate).sum()
+    let count = kinds.iter().map(|kind| job[kind]["total_ios"].as_u64());
+    Ok(Done {
+        rate: kinds.iter().map(rate).sum::<Result<f64>>()?,
+        count: count.sum(),
+        written: job["write"]["io_bytes"].as_u64(),
+    })
 }
 
 /// A file of `mib` MiB of random bytes, synced.
@@ -224,13 +322,14 @@ fn fill(path: &Path, mib: usize) -> Result<File> {
 }
 
 /// 4 KiB writes at random places of a written file of 256 MiB, then one fsync, all of it timed.
-fn cached_writes(running: &mut Running, effort: Effort) -> Result<f64> {
+fn cached_writes(running: &mut Running, effort: Effort) -> Result<Done> {
     const FILE_MIB: usize = 256;
     let writes = 65_536 / effort.shrink;
     let file = fill(&running.dir().join("cached"), FILE_MIB)?;
     let mut rng = Rng::new(11);
     let mut page = [0; KIB4];
     rng.fill(&mut page);
+    running.begin()?;
     let start = Instant::now();
     for i in 0..writes {
         page[..8].copy_from_slice(&i.to_le_bytes());
@@ -238,13 +337,13 @@ fn cached_writes(running: &mut Running, effort: Effort) -> Result<f64> {
         file.write_all_at(&page, at)?;
     }
     file.sync_all()?;
-    Ok(rate(writes, start))
+    Ok(Done::rate(writes, start))
 }
 
 const SEQUENTIAL_MIB: u64 = 1024;
 
 /// 1 GiB in calls of 1 MiB into a new file, then fsync, all of it timed.
-fn sequential_write(running: &mut Running, effort: Effort) -> Result<f64> {
+fn sequential_write(running: &mut Running, effort: Effort) -> Result<Done> {
     let mib = SEQUENTIAL_MIB / effort.shrink;
     let mut file = File::create(running.dir().join("sequential"))?;
     let mut chunk = vec![0; MIB];
@@ -255,14 +354,15 @@ fn sequential_write(running: &mut Running, effort: Effort) -> Result<f64> {
         file.write_all(&chunk)?;
     }
     file.sync_all()?;
-    Ok(rate(mib, start))
+    Ok(Done::rate(mib, start))
 }
 
 /// The same file read in calls of 1 MiB after the caches above the device were emptied.
-fn sequential_read(running: &mut Running, effort: Effort) -> Result<f64> {
+fn sequential_read(running: &mut Running, effort: Effort) -> Result<Done> {
     let path = running.dir().join("sequential");
     sequential_write(running, effort)?;
     running.cool(&[&path])?;
+    running.begin()?;
     let mut file = File::open(&path)?;
     let mut chunk = vec![0; MIB];
     let start = Instant::now();
@@ -271,11 +371,11 @@ fn sequential_read(running: &mut Running, effort: Effort) -> Result<f64> {
         file.read_exact(&mut chunk)?;
         ensure!(chunk[..8] == i.to_le_bytes(), "MiB {i} was read back wrong");
     }
-    Ok(rate(mib, start))
+    Ok(Done::rate(mib, start))
 }
 
 /// A new file of 4 KiB, written, synced and closed, over and over in one directory.
-fn create_fsync(running: &mut Running, effort: Effort) -> Result<f64> {
+fn create_fsync(running: &mut Running, effort: Effort) -> Result<Done> {
     let dir = running.dir().join("create");
     fs::create_dir(&dir)?;
     let mut page = [0; KIB4];
@@ -289,7 +389,7 @@ fn create_fsync(running: &mut Running, effort: Effort) -> Result<f64> {
 }
 
 /// A new empty file, closed and removed, over and over.
-fn create_unlink(running: &mut Running, effort: Effort) -> Result<f64> {
+fn create_unlink(running: &mut Running, effort: Effort) -> Result<Done> {
     let dir = running.dir().join("pairs");
     fs::create_dir(&dir)?;
     timed(effort, |i| {
@@ -320,7 +420,7 @@ fn drop_names() -> Result<()> {
 
 /// stat of 10,000 files in random order: with names cached for as long as the timed row lasts, or
 /// each once after the names were dropped.
-fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<f64> {
+fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<Done> {
     const DIRS: u64 = 20;
     const FILES: u64 = 500;
     let root = running.dir().join("tree");
@@ -332,32 +432,34 @@ fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<f64> {
     for i in (1..paths.len()).rev() {
         paths.swap(i, rng.below(i as u64 + 1) as usize);
     }
+    running.begin()?;
     if !dropped {
         return timed(effort, |i| {
             fs::symlink_metadata(&paths[i as usize % paths.len()])?;
             Ok(())
         });
     }
-    let (mut count, mut spent) = (0, 0.0);
+    let (mut count, mut spent) = (0, Duration::ZERO);
     for _ in 0..4 {
         drop_names()?;
         let start = Instant::now();
         for path in &paths {
             fs::symlink_metadata(path)?;
         }
-        spent += start.elapsed().as_secs_f64();
-        count += paths.len();
+        spent += start.elapsed();
+        count += paths.len() as u64;
     }
-    Ok(count as f64 / spent)
+    Ok(Done::spent(count, spent))
 }
 
 /// Lists a directory of 20,000 files with the attributes of each, as `ls -l` does, names dropped
 /// before.
-fn readdir(running: &mut Running, _effort: Effort) -> Result<f64> {
+fn readdir(running: &mut Running, _effort: Effort) -> Result<Done> {
     const FILES: u64 = 20_000;
     make_tree(&running.dir().join("large"), 1, FILES)?;
     let dir = running.dir().join("large/d0");
-    let (mut count, mut spent) = (0, 0.0);
+    running.begin()?;
+    let (mut count, mut spent) = (0, Duration::ZERO);
     for _ in 0..4 {
         drop_names()?;
         let start = Instant::now();
@@ -367,15 +469,15 @@ fn readdir(running: &mut Running, _effort: Effort) -> Result<f64> {
             seen += 1;
         }
         ensure!(seen == FILES, "{seen} of {FILES} names were listed");
-        spent += start.elapsed().as_secs_f64();
+        spent += start.elapsed();
         count += seen;
     }
-    Ok(count as f64 / spent)
+    Ok(Done::spent(count, spent))
 }
 
 /// postmark: 500 files of 500 to 10,000 bytes, 20,000 transactions; the wall clock of the whole run
 /// (its own figures have a resolution of one second).
-fn postmark(running: &mut Running, effort: Effort) -> Result<f64> {
+fn postmark(running: &mut Running, effort: Effort) -> Result<Done> {
     let transactions = 20_000 / effort.shrink;
     let dir = running.dir().join("postmark");
     fs::create_dir(&dir)?;
@@ -395,7 +497,7 @@ fn postmark(running: &mut Running, effort: Effort) -> Result<f64> {
         .context("postmark has no input")?
         .write_all(script.as_bytes())?;
     let out = child.wait_with_output()?;
-    let result = rate(transactions, start);
+    let result = Done::rate(transactions, start);
     let text = String::from_utf8_lossy(&out.stdout);
     ensure!(
         out.status.success() && !text.contains("Error"),
@@ -405,7 +507,7 @@ fn postmark(running: &mut Running, effort: Effort) -> Result<f64> {
 }
 
 /// dbench with four clients and its own load file.
-fn dbench(running: &mut Running, effort: Effort) -> Result<f64> {
+fn dbench(running: &mut Running, effort: Effort) -> Result<Done> {
     let out = Command::new("dbench")
         .arg("-D")
         .arg(running.dir())
@@ -417,8 +519,11 @@ fn dbench(running: &mut Running, effort: Effort) -> Result<f64> {
         .lines()
         .find(|l| l.starts_with("Throughput"))
         .context("dbench gave no throughput")?;
-    line.split_whitespace()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .context("dbench's throughput is no number")
+    let rate = line.split_whitespace().nth(1);
+    let rate = rate.and_then(|n| n.parse().ok());
+    Ok(Done {
+        rate: rate.context("dbench's throughput is no number")?,
+        count: None,
+        written: None,
+    })
 }

@@ -6,6 +6,7 @@
 //! zram. Schemes that have memory beside the volume get a file in memory for that, as if it were
 //! memory that keeps what it has.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -200,6 +201,19 @@ pub struct Running {
     dir: PathBuf,
     mounted: Option<Mounted>,
     device: Option<Device>,
+    from: Traffic,
+    to: Option<Traffic>,
+}
+
+/// What a mount asked of others since some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes written to the device; none without one.
+    pub bytes: Option<u64>,
+    /// Flushes of the device.
+    pub flushes: Option<u64>,
+    /// Requests to the server; none without one.
+    pub requests: Option<u64>,
 }
 
 impl Running {
@@ -224,8 +238,11 @@ impl Running {
             dir,
             mounted: None,
             device,
+            from: Traffic::default(),
+            to: None,
         };
         running.mount()?;
+        running.begin()?;
         Ok(running)
     }
 
@@ -245,6 +262,72 @@ impl Running {
             Some(Mounted::Server(child)) => Some(child.id()),
             _ => None,
         }
+    }
+
+    /// What comes now is measured.
+    ///
+    /// # Errors
+    /// Of the system's counts.
+    pub fn begin(&mut self) -> Result<()> {
+        self.from = self.count()?;
+        self.to = None;
+        Ok(())
+    }
+
+    /// What was measured is over.
+    ///
+    /// # Errors
+    /// Of the system's counts.
+    pub fn end(&mut self) -> Result<()> {
+        self.to = Some(self.count()?);
+        Ok(())
+    }
+
+    /// The traffic of what was measured, which ends now unless it has ended.
+    ///
+    /// # Errors
+    /// Of the system's counts.
+    pub fn traffic(&mut self) -> Result<Traffic> {
+        if self.to.is_none() {
+            self.end()?;
+        }
+        let to = self.to.unwrap_or_default();
+        let less = |to: Option<u64>, from: Option<u64>| Some(to?.saturating_sub(from?));
+        Ok(Traffic {
+            bytes: less(to.bytes, self.from.bytes),
+            flushes: less(to.flushes, self.from.flushes),
+            requests: less(to.requests, self.from.requests),
+        })
+    }
+
+    /// Since the device or the mount is there.
+    fn count(&self) -> Result<Traffic> {
+        let mut traffic = Traffic::default();
+        if let Some(device) = &self.device {
+            let name = device.path().file_name().context("a device's name")?;
+            let file = Path::new("/sys/class/block").join(name).join("stat");
+            let text = fs::read_to_string(&file)?;
+            // Linux, Documentation/block/stat.rst.
+            let field = |n| {
+                text.split_whitespace()
+                    .nth(n)
+                    .and_then(|n| n.parse::<u64>().ok())
+            };
+            traffic.bytes = field(6).map(|sectors| 512 * sectors);
+            traffic.flushes = field(15);
+        }
+        if matches!(self.system, System::Stetfs(_)) {
+            let stats = [
+                OsStr::new("stats"),
+                OsStr::new("--json"),
+                self.dir.as_os_str(),
+            ];
+            let out = run(&self.bench.stetfs.to_string_lossy(), &stats)?;
+            let stats: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+            let requests = stats["server"]["requests"].as_object();
+            traffic.requests = requests.map(|r| r.values().filter_map(|n| n.as_u64()).sum());
+        }
+        Ok(traffic)
     }
 
     fn mount(&mut self) -> Result<()> {

@@ -181,13 +181,13 @@ fn half_a_transaction_is_found() {
     let session = session(&bed);
     let db = Database::open(&session, FILE, JournalMode::Delete, 1).expect("a database");
     for (n, half) in halves.iter().enumerate() {
-        check_consistency(&db).expect("consistent");
+        check_consistency(db.connection()).expect("consistent");
         db.connection()
             .execute_batch("BEGIN")
             .expect("a transaction");
         let changed = db.connection().execute(half, []).expect("a change");
         assert_eq!(changed, 1, "{half}");
-        let error = check_consistency(&db).expect_err("it is found");
+        let error = check_consistency(db.connection()).expect_err("it is found");
         let condition = format!("condition {} does not hold for 1 of them", n + 1);
         assert!(error.to_string().contains(&condition), "{error}");
         db.connection().execute_batch("ROLLBACK").expect("undone");

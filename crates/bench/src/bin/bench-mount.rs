@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use stetfs_bench::report::Report;
-use stetfs_bench::rows::{Effort, ROWS, Row};
-use stetfs_bench::systems::{Bench, How, Medium, Running, System, Tables};
+use stetfs_bench::rows::{Done, Effort, ROWS, Row};
+use stetfs_bench::systems::{Bench, How, Medium, Running, System, Tables, Traffic};
 use stetfs_testkit::host;
 
 const HELP: &str = "usage: bench-mount [options]
@@ -138,13 +138,38 @@ fn columns(plan: &Plan) -> Vec<System> {
     systems
 }
 
-fn measure(plan: &Plan, system: &System, row: &Row) -> Result<f64> {
+/// What a row did, and what that took of others.
+fn measure(plan: &Plan, system: &System, row: &Row) -> Result<(Done, Traffic)> {
     host::needs(true, *system != System::Kernel(String::new()), row.programs)
         .map_err(|m| anyhow::anyhow!("{m}"))?;
     let mut running = Running::start(system, &plan.bench)?;
-    let value = (row.run)(&mut running, plan.effort)?;
+    let done = (row.run)(&mut running, plan.effort)?;
+    let traffic = running.traffic()?;
     running.stop()?;
-    Ok(value)
+    Ok((done, traffic))
+}
+
+fn add(report: &mut Report, row: &Row, column: &str, (done, traffic): (Done, Traffic)) {
+    report.add(row.name, row.unit, column, done.rate);
+    let each = done.count.filter(|count| *count > 0);
+    let per = |n: Option<u64>, of: Option<u64>| Some(n? as f64 / of? as f64);
+    let written = done.written.filter(|bytes| *bytes > 0);
+    let more = [
+        ("written", "B each", per(traffic.bytes, each)),
+        ("written", "B a byte", per(traffic.bytes, written)),
+        ("flushes", "each", per(traffic.flushes, each)),
+        ("requests", "each", per(traffic.requests, each)),
+    ];
+    for (what, unit, value) in more {
+        if let Some(value) = value {
+            report.add(
+                &format!("  {}: {what}, {unit}", row.name),
+                "",
+                column,
+                value,
+            );
+        }
+    }
 }
 
 fn ratios(plan: &Plan) -> Vec<(String, String)> {
@@ -202,7 +227,7 @@ fn main() -> Result<()> {
         for row in &plan.rows {
             for system in &systems {
                 match measure(&plan, system, row) {
-                    Ok(value) => report.add(row.name, row.unit, &system.name(), value),
+                    Ok(done) => add(&mut report, row, &system.name(), done),
                     Err(error) => {
                         let failure = format!("{} on {}: {error:#}", row.name, system.name());
                         eprintln!("{failure}");

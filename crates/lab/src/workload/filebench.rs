@@ -12,11 +12,13 @@
 //!   is, both in pieces of 1 MiB;
 //! - *append* writes 1 to `append_bytes` bytes at the end.
 //!
-//! The threads take turns, an operation each: the calls are then the same on every machine.
-//! Operations are counted as filebench does, one for each line of the list. Where filebench runs
-//! for a time, here each thread goes through its list `loops` times.
+//! The lab's threads take turns, an operation each: the calls are then the same on every machine.
+//! On a mount they are threads ([`Filebench::thread`]). Operations are counted as filebench does,
+//! one for each line of the list. Where filebench runs for a time, here each thread goes through
+//! its list `loops` times.
 
 use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
 use rand_distr::{Distribution, Gamma};
 use serde::Serialize;
 use stetfs_format::InodeNo;
@@ -150,38 +152,55 @@ impl Filebench {
 
     /// The set's directories that files are in, each made or found by `get`, level by level until
     /// the last has room for all.
-    fn dirs(
+    fn dirs<C: Calls>(
         &self,
-        session: &mut Session<'_>,
-        get: fn(&mut Session<'_>, InodeNo, &str) -> Result<InodeNo>,
-    ) -> Result<Vec<InodeNo>> {
-        let root = session.root();
-        let mut level = vec![get(session, root, "bigfileset")?];
+        calls: &mut C,
+        get: fn(&mut C, &C::Dir, &str) -> Result<C::Dir>,
+    ) -> Result<Vec<C::Dir>> {
+        let root = calls.top();
+        let mut level = vec![get(calls, &root, "bigfileset")?];
         let wanted = self.files.div_ceil(self.dir_width) as usize;
         while level.len() < wanted {
             let next = wanted.min(level.len() * self.dir_width as usize);
             level = (0..next)
-                .map(|n| get(session, level[n % level.len()], &format!("{n:08}")))
+                .map(|n| get(calls, &level[n % level.len()], &format!("{n:08}")))
                 .collect::<Result<_>>()?;
         }
         Ok(level)
     }
 
-    /// Runs all threads to the end.
+    /// Makes the set and those of its files that exist.
     ///
     /// # Errors
     /// Of the volume; there are fewer files than the threads need.
-    pub fn drive(&self, session: &mut Session<'_>, set: &mut FileSet) -> Result<()> {
+    pub fn make<C: Calls>(&self, calls: &mut C) -> Result<FileSet<C::Dir>> {
+        let free = u64::from(self.files) * (100 - EXISTING) / 100;
+        ensure!(
+            self.dir_width >= 2 && u64::from(self.threads) < free,
+            "{} threads on {} files, {} in a directory",
+            self.threads,
+            self.files,
+            self.dir_width
+        );
+        let dirs = self.dirs(calls, C::mkdir)?;
+        let set = FileSet::new(self, dirs);
+        let mut content = Content::new(self.seed, PIECE);
+        let files = set.files.lock().clone();
+        for (n, file) in files.iter().enumerate().filter(|(_, file)| file.exists) {
+            let (dir, name) = set.place(n);
+            let mut made = calls.create(dir, &name)?;
+            write_all(calls, &mut made, file.bytes, &mut content)?;
+            calls.close(made)?;
+            calls.tell(n as u64, files.len() as u64);
+        }
+        Ok(set)
+    }
+
+    /// Runs all threads to the end, in turns.
+    fn drive<C: Calls>(&self, calls: &mut C, set: &FileSet<C::Dir>) -> Result<()> {
         let list = self.personality.operations();
-        let mut driver = Driver {
-            rng: Rng::new(self.seed ^ 3),
-            content: Content::new(self.seed ^ 4, PIECE),
-            buffer: vec![0; PIECE],
-            append_bytes: self.append_bytes,
-            session,
-            set,
-        };
-        let mut open: Vec<Option<Opened>> = (0..self.threads).map(|_| None).collect();
+        let mut driver = Driver::new(self, 3, calls, set);
+        let mut open: Vec<Option<Opened<C>>> = (0..self.threads).map(|_| None).collect();
         let turns = u64::from(self.loops) * list.len() as u64;
         for turn in 0..turns {
             let operation = list[(turn % list.len() as u64) as usize];
@@ -190,9 +209,159 @@ impl Filebench {
                     .step(operation, opened)
                     .with_context(|| format!("{operation:?} in turn {turn}"))?;
             }
-            driver.session.tell(turn, turns);
+            driver.calls.tell(turn, turns);
         }
         Ok(())
+    }
+
+    /// Runs one thread to its end.
+    ///
+    /// # Errors
+    /// Of the volume; there are fewer files than the threads need.
+    pub fn thread<C: Calls>(
+        &self,
+        number: u32,
+        calls: &mut C,
+        set: &FileSet<C::Dir>,
+    ) -> Result<()> {
+        let seed = u64::from(number) << 8;
+        let mut driver = Driver::new(self, seed, calls, set);
+        let mut opened = None;
+        for turn in 0..self.loops {
+            for operation in self.personality.operations() {
+                driver
+                    .step(*operation, &mut opened)
+                    .with_context(|| format!("{operation:?}, thread {number}, turn {turn}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the threads call.
+pub trait Calls {
+    /// A directory.
+    type Dir;
+    /// An open file.
+    type File;
+
+    /// The directory that the set is made in.
+    fn top(&self) -> Self::Dir;
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// Of the volume, here and below.
+    fn mkdir(&mut self, parent: &Self::Dir, name: &str) -> Result<Self::Dir>;
+
+    /// Makes a file and opens it.
+    ///
+    /// # Errors
+    /// As above.
+    fn create(&mut self, dir: &Self::Dir, name: &str) -> Result<Self::File>;
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// As above.
+    fn open(&mut self, dir: &Self::Dir, name: &str) -> Result<Self::File>;
+
+    /// Deletes a file.
+    ///
+    /// # Errors
+    /// As above.
+    fn remove(&mut self, dir: &Self::Dir, name: &str) -> Result<()>;
+
+    /// Asks for a file's attributes.
+    ///
+    /// # Errors
+    /// As above.
+    fn stat(&mut self, dir: &Self::Dir, name: &str) -> Result<()>;
+
+    /// Writes all the bytes.
+    ///
+    /// # Errors
+    /// As above.
+    fn write(&mut self, file: &mut Self::File, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Writes all the bytes at the end.
+    ///
+    /// # Errors
+    /// As above.
+    fn append(&mut self, file: &mut Self::File, bytes: &[u8]) -> Result<()>;
+
+    /// Reads what there is; less than asked for at the end alone.
+    ///
+    /// # Errors
+    /// As above.
+    fn read(&mut self, file: &mut Self::File, offset: u64, out: &mut [u8]) -> Result<usize>;
+
+    /// Makes a file durable.
+    ///
+    /// # Errors
+    /// As above.
+    fn fsync(&mut self, file: &mut Self::File) -> Result<()>;
+
+    /// Closes a file.
+    ///
+    /// # Errors
+    /// As above.
+    fn close(&mut self, file: Self::File) -> Result<()>;
+
+    /// Hears how much is done: of how many.
+    fn tell(&self, _done: u64, _of: u64) {}
+}
+
+impl Calls for Session<'_> {
+    type Dir = InodeNo;
+    type File = InodeNo;
+
+    fn top(&self) -> InodeNo {
+        self.root()
+    }
+
+    fn mkdir(&mut self, parent: &InodeNo, name: &str) -> Result<InodeNo> {
+        Session::mkdir(self, *parent, name)
+    }
+
+    fn create(&mut self, dir: &InodeNo, name: &str) -> Result<InodeNo> {
+        Session::create(self, *dir, name)
+    }
+
+    fn open(&mut self, dir: &InodeNo, name: &str) -> Result<InodeNo> {
+        Session::open(self, *dir, name)
+    }
+
+    fn remove(&mut self, dir: &InodeNo, name: &str) -> Result<()> {
+        Session::remove(self, *dir, name)
+    }
+
+    fn stat(&mut self, dir: &InodeNo, name: &str) -> Result<()> {
+        Session::stat(self, *dir, name)
+    }
+
+    fn write(&mut self, file: &mut InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
+        Session::write(self, *file, offset, bytes)
+    }
+
+    fn append(&mut self, file: &mut InodeNo, bytes: &[u8]) -> Result<()> {
+        Session::append(self, *file, bytes)
+    }
+
+    fn read(&mut self, file: &mut InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
+        Session::read(self, *file, offset, out)
+    }
+
+    fn fsync(&mut self, file: &mut InodeNo) -> Result<()> {
+        Session::fsync(self, *file)
+    }
+
+    fn close(&mut self, file: InodeNo) -> Result<()> {
+        Session::close(self, file)
+    }
+
+    fn tell(&self, done: u64, of: u64) {
+        Session::tell(self, done, of);
     }
 }
 
@@ -206,20 +375,20 @@ struct File {
 }
 
 /// Files, of which some exist.
-pub struct FileSet {
-    dirs: Vec<InodeNo>,
-    files: Vec<File>,
+pub struct FileSet<D> {
+    dirs: Vec<D>,
+    files: Mutex<Vec<File>>,
 }
 
 /// A file that a thread has open.
-struct Opened {
-    file: usize,
-    ino: InodeNo,
+struct Opened<C: Calls> {
+    number: usize,
+    file: C::File,
 }
 
-impl FileSet {
+impl<D> FileSet<D> {
     /// The same each time for the same parameters; nothing is on the volume yet.
-    fn new(bench: &Filebench) -> Self {
+    fn new(bench: &Filebench, dirs: Vec<D>) -> Self {
         let mut rng = Rng::new(bench.seed);
         let sizes = Gamma::new(SHAPE, bench.mean_file_bytes as f64 / SHAPE);
         let sizes = sizes.expect("a mean of more than 0");
@@ -228,79 +397,102 @@ impl FileSet {
             exists: rng.chance(EXISTING),
             is_open: false,
         });
-        Self {
-            dirs: Vec::new(),
-            files: files.collect(),
-        }
+        let files = Mutex::new(files.collect());
+        Self { dirs, files }
     }
 
-    fn place(&self, n: usize) -> (InodeNo, String) {
-        (self.dirs[n % self.dirs.len()], format!("{n:08}"))
+    fn place(&self, n: usize) -> (&D, String) {
+        (&self.dirs[n % self.dirs.len()], format!("{n:08}"))
     }
 
-    /// One that exists or does not, and that nobody has open.
-    fn pick(&self, exists: bool, rng: &mut Rng) -> Result<usize> {
-        let start = rng.below(self.files.len() as u64) as usize;
-        let all = (start..self.files.len()).chain(0..start);
-        all.into_iter()
-            .find(|&n| self.files[n].exists == exists && !self.files[n].is_open)
-            .with_context(|| {
-                format!(
-                    "no file of the set is left that {}",
-                    if exists { "exists" } else { "does not exist" }
-                )
-            })
+    /// Takes one that exists or does not, and that nobody has open.
+    fn pick(&self, exists: bool, rng: &mut Rng, take: impl FnOnce(&mut File)) -> Result<usize> {
+        let mut files = self.files.lock();
+        let start = rng.below(files.len() as u64) as usize;
+        let mut all = (start..files.len()).chain(0..start);
+        let found = all.find(|&n| files[n].exists == exists && !files[n].is_open);
+        let found = found.with_context(|| {
+            let which = if exists { "exists" } else { "does not exist" };
+            format!("no file of the set is left that {which}")
+        })?;
+        take(&mut files[found]);
+        Ok(found)
     }
 }
 
-struct Driver<'d, 'f> {
+struct Driver<'d, C: Calls> {
     rng: Rng,
     content: Content,
     buffer: Vec<u8>,
     append_bytes: u32,
-    session: &'d mut Session<'f>,
-    set: &'d mut FileSet,
+    calls: &'d mut C,
+    set: &'d FileSet<C::Dir>,
 }
 
-impl Driver<'_, '_> {
-    fn step(&mut self, operation: Operation, opened: &mut Option<Opened>) -> Result<()> {
+impl<'d, C: Calls> Driver<'d, C> {
+    fn new(bench: &Filebench, seed: u64, calls: &'d mut C, set: &'d FileSet<C::Dir>) -> Self {
+        Self {
+            rng: Rng::new(bench.seed ^ seed),
+            content: Content::new(bench.seed ^ seed ^ 7, PIECE),
+            buffer: vec![0; PIECE],
+            append_bytes: bench.append_bytes,
+            calls,
+            set,
+        }
+    }
+
+    fn step(&mut self, operation: Operation, opened: &mut Option<Opened<C>>) -> Result<()> {
         match operation {
             Create | Open => {
-                let file = self.set.pick(operation == Open, &mut self.rng)?;
-                let (dir, name) = self.set.place(file);
-                let ino = match operation {
-                    Create => self.session.create(dir, &name)?,
-                    _ => self.session.open(dir, &name)?,
+                let exists = operation == Open;
+                // A new file is open, and nobody takes it, before it exists.
+                let number = self
+                    .set
+                    .pick(exists, &mut self.rng, |file| file.is_open = true)?;
+                let (dir, name) = self.set.place(number);
+                let file = match operation {
+                    Create => self.calls.create(dir, &name)?,
+                    _ => self.calls.open(dir, &name)?,
                 };
-                self.set.files[file].exists = true;
-                self.set.files[file].is_open = true;
-                *opened = Some(Opened { file, ino });
+                self.set.files.lock()[number].exists = true;
+                *opened = Some(Opened { number, file });
                 return Ok(());
             }
             Delete => {
-                let file = self.set.pick(true, &mut self.rng)?;
-                let (dir, name) = self.set.place(file);
-                self.set.files[file].exists = false;
-                return self.session.remove(dir, &name);
+                let take = |file: &mut File| file.is_open = true;
+                let number = self.set.pick(true, &mut self.rng, take)?;
+                let (dir, name) = self.set.place(number);
+                self.calls.remove(dir, &name)?;
+                let file = &mut self.set.files.lock()[number];
+                (file.exists, file.is_open) = (false, false);
+                return Ok(());
             }
             Stat => {
-                let file = self.set.pick(true, &mut self.rng)?;
-                let (dir, name) = self.set.place(file);
-                return self.session.stat(dir, &name);
+                let take = |file: &mut File| file.is_open = true;
+                let number = self.set.pick(true, &mut self.rng, take)?;
+                let (dir, name) = self.set.place(number);
+                self.calls.stat(dir, &name)?;
+                self.set.files.lock()[number].is_open = false;
+                return Ok(());
             }
             Close | WriteWhole | ReadWhole | Append | Fsync => {}
         }
-        let Opened { file, ino } = opened.as_ref().context("nothing is open")?;
-        let (file, ino) = (*file, *ino);
+        if operation == Close {
+            let Opened { number, file } = opened.take().context("nothing is open")?;
+            self.calls.close(file)?;
+            self.set.files.lock()[number].is_open = false;
+            return Ok(());
+        }
+        let Opened { number, file } = opened.as_mut().context("nothing is open")?;
         match operation {
             WriteWhole => {
-                let bytes = self.set.files[file].bytes;
-                write_all(self.session, ino, bytes, &mut self.content)
+                let bytes = self.set.files.lock()[*number].bytes;
+                write_all(self.calls, file, bytes, &mut self.content)
             }
             ReadWhole => {
                 let mut at = 0;
                 loop {
-                    let n = self.session.read(ino, at, &mut self.buffer)?;
+                    let n = self.calls.read(file, at, &mut self.buffer)?;
                     at += n as u64;
                     if n < self.buffer.len() {
                         return Ok(());
@@ -309,27 +501,22 @@ impl Driver<'_, '_> {
             }
             Append => {
                 let len = 1 + self.rng.below(self.append_bytes.into()) as usize;
-                self.session.append(ino, self.content.piece(0, len))
+                self.calls.append(file, self.content.piece(0, len))
             }
-            Fsync => self.session.fsync(ino),
-            _ => {
-                self.set.files[file].is_open = false;
-                *opened = None;
-                self.session.close(ino)
-            }
+            _ => self.calls.fsync(file),
         }
     }
 }
 
-fn write_all(
-    session: &mut Session<'_>,
-    ino: InodeNo,
+fn write_all<C: Calls>(
+    calls: &mut C,
+    file: &mut C::File,
     bytes: u64,
     content: &mut Content,
 ) -> Result<()> {
     for at in (0..bytes).step_by(PIECE) {
         let len = PIECE.min((bytes - at) as usize);
-        session.write(ino, at, content.piece(at / PIECE as u64, len))?;
+        calls.write(file, at, content.piece(at / PIECE as u64, len))?;
     }
     Ok(())
 }
@@ -345,30 +532,14 @@ impl Workload for Filebench {
     }
 
     fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
-        let free = u64::from(self.files) * (100 - EXISTING) / 100;
-        ensure!(
-            self.dir_width >= 2 && u64::from(self.threads) < free,
-            "{} threads on {} files, {} in a directory",
-            self.threads,
-            self.files,
-            self.dir_width
-        );
-        let mut set = FileSet::new(self);
-        set.dirs = self.dirs(session, |session, parent, name| session.mkdir(parent, name))?;
-        let mut content = Content::new(self.seed, PIECE);
-        for n in (0..set.files.len()).filter(|&n| set.files[n].exists) {
-            let (dir, name) = set.place(n);
-            let ino = session.create(dir, &name)?;
-            write_all(session, ino, set.files[n].bytes, &mut content)?;
-            session.close(ino)?;
-            session.tell(n as u64, set.files.len() as u64);
-        }
+        self.make(session)?;
         session.sync()
     }
 
     fn run(&self, session: &mut Session<'_>) -> Result<()> {
-        let mut set = FileSet::new(self);
-        set.dirs = self.dirs(session, |session, parent, name| session.find(parent, name))?;
-        self.drive(session, &mut set)
+        let find =
+            |session: &mut Session<'_>, parent: &InodeNo, name: &str| session.find(*parent, name);
+        let dirs = self.dirs(session, find)?;
+        self.drive(session, &FileSet::new(self, dirs))
     }
 }

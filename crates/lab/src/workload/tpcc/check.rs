@@ -1,8 +1,7 @@
 //! TPC-C's consistency conditions 1 to 4 (clause 3.3.2), after a run.
 
 use anyhow::{Result, ensure};
-
-use crate::workload::sqlite::Database;
+use rusqlite::Connection;
 
 /// A condition: its number, what it says, and a query that counts what does not keep it.
 const CONDITIONS: [(u32, &str, &str); 4] = [
@@ -42,9 +41,9 @@ const CONDITIONS: [(u32, &str, &str); 4] = [
 ///
 /// # Errors
 /// A condition does not hold, by its number; of SQLite.
-pub fn check_consistency(db: &Database) -> Result<()> {
+pub fn check_consistency(db: &Connection) -> Result<()> {
     for (number, what, wrong) in CONDITIONS {
-        let count: i64 = db.value(wrong)?;
+        let count: i64 = db.query_row(wrong, [], |row| row.get(0))?;
         ensure!(
             count == 0,
             "TPC-C's consistency condition {number} does not hold for {count} of them: {what}"

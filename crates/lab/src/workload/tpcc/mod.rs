@@ -20,6 +20,7 @@ mod schema;
 mod transactions;
 
 use anyhow::{Context, Result, ensure};
+use rusqlite::Connection;
 use serde::Serialize;
 
 use self::random::{Constants, shuffle};
@@ -164,38 +165,42 @@ impl Tpcc {
         Constants::draw(&mut Rng::new(self.seed ^ 0xC0FF_EE00))
     }
 
+    /// Fills a new database, and hears how far it is.
+    ///
+    /// # Errors
+    /// Of SQLite.
+    pub fn fill(&self, db: &Connection, tell: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        db.execute_batch(&format!("PRAGMA page_size={}", self.page_bytes))?;
+        let mut rng = Rng::new(self.seed);
+        let last_c = self.constants().last_load;
+        schema::load(db, &self.size, &mut rng, last_c, NOW, tell).context("loading")?;
+        check::check_consistency(db)
+    }
+
     /// Makes the database.
     ///
     /// # Errors
     /// Of SQLite and the volume.
     pub fn load(&self, session: &mut Session<'_>) -> Result<()> {
         let db = Database::open(session, FILE, JournalMode::Off, self.seed)?;
-        let pages = format!("PRAGMA page_size={}", self.page_bytes);
-        db.connection().execute_batch(&pages)?;
-        let mut rng = Rng::new(self.seed);
-        let last_c = self.constants().last_load;
-        let loaded = schema::load(
-            db.connection(),
-            &self.size,
-            &mut rng,
-            last_c,
-            NOW,
-            &mut |done, of| session.tell(done, of),
-        );
-        loaded.map_err(|e| db.explain(e)).context("loading")?;
-        check::check_consistency(&db)?;
+        let filled = self.fill(db.connection(), &mut |done, of| session.tell(done, of));
+        filled.map_err(|e| db.explain(e))?;
         db.close(session)?;
         session.sync()
     }
 
-    /// Runs the transactions and says what they were.
+    /// Runs the transactions and says what they were; `each` is called after every one.
     ///
     /// # Errors
-    /// Of SQLite and the volume; there is no database of this size.
-    pub fn play(&self, session: &mut Session<'_>) -> Result<Outcome> {
-        let db = Database::open(session, FILE, self.journal, self.seed)?;
-        let items: u32 = db.value("SELECT count(*) FROM item")?;
-        let page_bytes: u32 = db.value("PRAGMA page_size")?;
+    /// Of SQLite and `each`; there is no database of this size.
+    pub fn transact(
+        &self,
+        db: &Connection,
+        each: &mut dyn FnMut(u32) -> Result<()>,
+    ) -> Result<Outcome> {
+        let value = |sql| db.query_row(sql, [], |row| row.get::<_, u32>(0));
+        let items = value("SELECT count(*) FROM item")?;
+        let page_bytes = value("PRAGMA page_size")?;
         ensure!(
             (items, page_bytes) == (self.size.items, self.page_bytes),
             "the database has {items} items and pages of {page_bytes} bytes, not {} and {}",
@@ -205,7 +210,7 @@ impl Tpcc {
         let mut outcome = Outcome::default();
         let mut deck = Vec::new();
         let mut terminals = Terminals {
-            db: db.connection(),
+            db,
             size: self.size,
             constants: self.constants(),
             rng: Rng::new(self.seed ^ 0x7E12_31A1),
@@ -219,11 +224,24 @@ impl Tpcc {
             }
             let kind = deck.pop().expect("it was filled");
             let done = terminals.one(kind);
-            done.map_err(|e| db.explain(e))
-                .with_context(|| format!("transaction {n}, {kind:?}"))?;
+            done.with_context(|| format!("transaction {n}, {kind:?}"))?;
+            each(n)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Runs the transactions on the volume and says what they were.
+    ///
+    /// # Errors
+    /// Of SQLite and the volume; there is no database of this size.
+    pub fn play(&self, session: &mut Session<'_>) -> Result<Outcome> {
+        let db = Database::open(session, FILE, self.journal, self.seed)?;
+        let played = self.transact(db.connection(), &mut |n| {
             db.tell(session)?;
             session.tell(u64::from(n), u64::from(self.transactions()));
-        }
+            Ok(())
+        });
+        let outcome = played.map_err(|e| db.explain(e))?;
         db.close(session)?;
         Ok(outcome)
     }
@@ -234,7 +252,8 @@ impl Tpcc {
     /// What does not hold; of SQLite and the volume.
     pub fn check(&self, session: &mut Session<'_>) -> Result<()> {
         let db = Database::open(session, FILE, self.journal, self.seed)?;
-        check::check_consistency(&db)?;
+        let consistent = check::check_consistency(db.connection());
+        consistent.map_err(|e| db.explain(e))?;
         db.check_integrity()?;
         db.close(session)
     }

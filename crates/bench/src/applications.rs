@@ -1,0 +1,250 @@
+//! The lab's workloads of servers and databases, on a mount.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use rusqlite::Connection;
+use stetfs_lab::workload::filebench::{Calls, Filebench, Personality};
+use stetfs_lab::workload::sqlite::JournalMode;
+use stetfs_lab::workload::tpcc::check::check_consistency;
+use stetfs_lab::workload::tpcc::{Cardinality, Tpcc};
+
+use crate::rows::{Done, Effort};
+use crate::systems::Running;
+
+/// A personality of filebench, its threads at the same time.
+pub(crate) fn filebench(
+    running: &mut Running,
+    effort: Effort,
+    personality: Personality,
+) -> Result<Done> {
+    // So often that the kernel's ext4 takes some seconds.
+    let loops = match personality {
+        Personality::Fileserver => 60,
+        Personality::Webproxy => 160,
+        Personality::Varmail => 200,
+    };
+    let shrink = u32::try_from(effort.shrink).unwrap_or(u32::MAX);
+    let mut bench = Filebench::new(personality, loops / shrink, 42);
+    bench.loops = bench.loops.max(1);
+    bench.files = (bench.files / shrink).max(10 * bench.threads);
+    let top = running.dir().join("filebench");
+    fs::create_dir(&top)?;
+    let written = AtomicU64::new(0);
+    let calls = || OnMount {
+        top: &top,
+        written: &written,
+    };
+    let set = bench.make(&mut calls())?;
+    running.begin()?;
+    written.store(0, Relaxed);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let (bench, set, calls) = (&bench, &set, &calls);
+        let threads: Vec<_> = (0..bench.threads)
+            .map(|number| scope.spawn(move || bench.thread(number, &mut calls(), set)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| match thread.join() {
+                Ok(done) => done,
+                Err(_) => Err(anyhow!("a thread panicked")),
+            })
+    })?;
+    let done = Done::rate(bench.operations(), start);
+    Ok(done.writing(written.load(Relaxed)))
+}
+
+/// A directory of a mount.
+struct OnMount<'a> {
+    top: &'a Path,
+    /// Bytes handed to writes.
+    written: &'a AtomicU64,
+}
+
+impl OnMount<'_> {
+    fn wrote(&self, bytes: &[u8]) {
+        self.written.fetch_add(bytes.len() as u64, Relaxed);
+    }
+}
+
+impl Calls for OnMount<'_> {
+    type Dir = PathBuf;
+    type File = File;
+
+    fn top(&self) -> PathBuf {
+        self.top.to_owned()
+    }
+
+    fn mkdir(&mut self, parent: &PathBuf, name: &str) -> Result<PathBuf> {
+        let path = parent.join(name);
+        fs::create_dir(&path)?;
+        Ok(path)
+    }
+
+    fn create(&mut self, dir: &PathBuf, name: &str) -> Result<File> {
+        let mut options = OpenOptions::new();
+        options.create_new(true).read(true).append(true);
+        Ok(options.open(dir.join(name))?)
+    }
+
+    fn open(&mut self, dir: &PathBuf, name: &str) -> Result<File> {
+        let mut options = OpenOptions::new();
+        Ok(options.read(true).append(true).open(dir.join(name))?)
+    }
+
+    fn remove(&mut self, dir: &PathBuf, name: &str) -> Result<()> {
+        Ok(fs::remove_file(dir.join(name))?)
+    }
+
+    fn stat(&mut self, dir: &PathBuf, name: &str) -> Result<()> {
+        fs::symlink_metadata(dir.join(name))?;
+        Ok(())
+    }
+
+    /// Whole files are written from their beginning on, each piece at what is then the end.
+    fn write(&mut self, file: &mut File, _offset: u64, bytes: &[u8]) -> Result<()> {
+        self.append(file, bytes)
+    }
+
+    fn append(&mut self, file: &mut File, bytes: &[u8]) -> Result<()> {
+        self.wrote(bytes);
+        Ok(file.write_all(bytes)?)
+    }
+
+    fn read(&mut self, file: &mut File, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let mut at = 0;
+        while at < out.len() {
+            match file.read_at(&mut out[at..], offset + at as u64)? {
+                0 => break,
+                n => at += n,
+            }
+        }
+        Ok(at)
+    }
+
+    fn fsync(&mut self, file: &mut File) -> Result<()> {
+        Ok(file.sync_all()?)
+    }
+
+    fn close(&mut self, file: File) -> Result<()> {
+        drop(file);
+        Ok(())
+    }
+}
+
+/// TPC-C on SQLite as it is, with its own way to the file system.
+pub(crate) fn tpcc(running: &mut Running, effort: Effort, journal: JournalMode) -> Result<Done> {
+    let tpcc = Tpcc {
+        size: Cardinality::scaled(0.1),
+        decks: u32::try_from(100 / effort.shrink)?.max(1),
+        journal,
+        page_bytes: 4096,
+        seed: 42,
+    };
+    let path = running.dir().join("tpcc.db");
+    let open = |journal: JournalMode, synchronous: &str| -> Result<Connection> {
+        let db = Connection::open(&path)?;
+        db.set_prepared_statement_cache_capacity(64);
+        let mode = journal.name();
+        let is: String =
+            db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
+        ensure!(
+            is.eq_ignore_ascii_case(mode),
+            "SQLite's journal mode is {is}"
+        );
+        db.execute_batch(&format!("PRAGMA synchronous={synchronous}"))?;
+        Ok(db)
+    };
+    let close = |db: Connection| db.close().map_err(|(_, error)| error);
+    let db = open(JournalMode::Off, "OFF")?;
+    tpcc.fill(&db, &mut |_, _| {})?;
+    close(db)?;
+    running.cool(&[&path])?;
+    let db = open(journal, "FULL")?;
+    running.begin()?;
+    let start = Instant::now();
+    tpcc.transact(&db, &mut |_| Ok(()))?;
+    let done = Done::rate(tpcc.transactions().into(), start);
+    running.end()?;
+    check_consistency(&db)?;
+    close(db)?;
+    Ok(done)
+}
+
+/// fs_mark: files of 4 KiB by two threads in a directory each, every one synced before it is
+/// closed.
+pub(crate) fn fs_mark(running: &mut Running, effort: Effort) -> Result<Done> {
+    let files = (10_000 / effort.shrink).max(1);
+    let dir = running.dir().join("fs_mark");
+    fs::create_dir(&dir)?;
+    let log = tempfile::NamedTempFile::new()?;
+    let start = Instant::now();
+    let out = std::process::Command::new("fs_mark")
+        .args(["-k", "-s", "4096", "-t", "2", "-S", "1", "-n"])
+        .arg(files.to_string())
+        .args(["-d", "fs_mark", "-l"])
+        .arg(log.path())
+        // It takes no path of 40 bytes.
+        .current_dir(running.dir())
+        .output()?;
+    let done = Done::rate(2 * files, start);
+    let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+    ensure!(
+        out.status.success(),
+        "fs_mark ended with {}: {text}",
+        out.status
+    );
+    let made = fs::read_dir(&dir)?.count() as u64;
+    ensure!(made == 2 * files, "fs_mark made {made} files: {text}");
+    Ok(done.writing(2 * files * 4096))
+}
+
+const SMALL_BYTES: usize = 100;
+
+/// 200,000 files of 100 bytes in directories of a thousand.
+fn make_small(running: &Running, effort: Effort) -> Result<(PathBuf, u64)> {
+    let files = 200_000 / effort.shrink;
+    let top = running.dir().join("small");
+    fs::create_dir(&top)?;
+    for n in 0..files {
+        let dir = top.join(format!("d{}", n / 1000));
+        if n % 1000 == 0 {
+            fs::create_dir(&dir)?;
+        }
+        let path = dir.join(format!("f{n}"));
+        let made = File::create(&path).and_then(|mut file| file.write_all(&[b's'; SMALL_BYTES]));
+        made.with_context(|| path.display().to_string())?;
+    }
+    Ok((top, files))
+}
+
+/// Small files made, nothing synced.
+pub(crate) fn create_small(running: &mut Running, effort: Effort) -> Result<Done> {
+    let start = Instant::now();
+    let (_, files) = make_small(running, effort)?;
+    Ok(Done::rate(files, start).writing(files * SMALL_BYTES as u64))
+}
+
+/// The same removed by `rm -rf`, after a sync.
+pub(crate) fn remove_small(running: &mut Running, effort: Effort) -> Result<Done> {
+    let (top, files) = make_small(running, effort)?;
+    rustix::fs::syncfs(File::open(&top)?)?;
+    running.begin()?;
+    let start = Instant::now();
+    let status = std::process::Command::new("rm")
+        .arg("-rf")
+        .arg(&top)
+        .status()?;
+    ensure!(
+        status.success() && !top.exists(),
+        "rm -rf ended with {status}"
+    );
+    Ok(Done::rate(files, start))
+}
