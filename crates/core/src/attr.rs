@@ -16,7 +16,7 @@ use crate::options::Atime;
 use crate::perm;
 use crate::types::{Access, Attr, Caller, SetAttr, SetTime, mode};
 use crate::volume::Volume;
-use crate::{acl, truncate, xattr};
+use crate::{acl, atomic, truncate, xattr};
 
 /// The credits of changing an inode and its attribute block.
 const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
@@ -355,7 +355,10 @@ pub(crate) fn set_flags(vol: &Volume, c: &Caller, inode: &Inode, flags: InodeFla
     let mut st = inode.state.write();
     st.raw.flags = (old - USER_MODIFIABLE) | (flags & USER_MODIFIABLE);
     st.raw.ctime = vol.now();
-    vol.store_inode(&h, inode, &st)
+    vol.store_inode(&h, inode, &st)?;
+    drop(st);
+    drop(h);
+    atomic::flags_changed(vol, inode)
 }
 
 /// Sets the inode's generation (EXT4_IOC_SETVERSION). Refused with `metadata_csum`, where it seeds

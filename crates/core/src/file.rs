@@ -6,8 +6,8 @@
 //!
 //! Writing allocates nothing. Each block that has no place yet takes one reserved block
 //! ([`InodeState::reserved`]) and gets its place when the transaction commits (`place.rs`);
-//! unwritten extents have theirs already. A write is one handle, unless it is larger than a quarter
-//! of what a transaction can hold.
+//! unwritten extents have theirs already. A write is one handle, unless it is larger than a third of
+//! what a transaction can hold, or than 4 MiB.
 
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
@@ -16,16 +16,19 @@ use stetfs_format::width::{must_fit, must_fit_u32, u32_as_usize, u64_as_usize, u
 use stetfs_journal::{FileData, Handle, Old, Wrote};
 use stetfs_media::{Block, BlockRef, Class};
 use stetfs_planted::{Bug, is_planted};
-use stetfs_scheme::DataPromise;
 
+use crate::atomic;
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::{Inode, InodeState};
 use crate::mapping::{self, MapState, Run};
 use crate::types::{Caller, WriteFlags, mode};
 use crate::volume::Volume;
 
-/// The most blocks that one handle writes.
+/// The most blocks that are read at once.
 const CHUNK_BLOCKS_MAX: u64 = 1024;
+
+/// The most bytes that one handle writes.
+const CHUNK_MAX: u64 = 4 << 20;
 
 /// Credits for the inode and, when a first large file appears, the superblock.
 pub(crate) const INODE_CREDITS: u32 = 2;
@@ -263,6 +266,13 @@ pub(crate) fn write(
     if bytes.is_empty() {
         return Ok((offset, 0));
     }
+    // All of it or nothing; but pages from a cache above are what they are.
+    let is_whole = inode.is_atomic()
+        && !flags.contains(WriteFlags::CACHED)
+        && usize_as_u64(bytes.len()) <= atomic::write_max(vol);
+    if is_whole && usize_as_u64(bytes.len()) > room {
+        return Err(Error::TooBig);
+    }
     let bytes = &bytes[..u64_as_usize(usize_as_u64(bytes.len()).min(room))];
     let strip = flags.contains(WriteFlags::KILL_SUID)
         || !(c.privileged || flags.contains(WriteFlags::CACHED));
@@ -279,6 +289,7 @@ pub(crate) fn write(
             offset + usize_as_u64(done),
             &bytes[done..],
             flags,
+            is_whole,
         ) {
             Ok(n) => done += n,
             Err(_) if done > 0 => break,
@@ -387,19 +398,13 @@ pub(crate) fn zero_in_block(
     Ok(())
 }
 
-/// How many blocks one handle writes at most.
+/// How many blocks one handle writes at most: as many as there are credits for when each second one
+/// is a run of its own.
 fn chunk_blocks(vol: &Volume) -> u64 {
-    u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX)
-}
-
-/// How long a write may be that is one handle, wherever in a block it begins; 0 when its data is
-/// not part of the transaction.
-pub(crate) fn atomic_write_max(vol: &Volume) -> u64 {
-    if vol.journal.terms().promise != DataPromise::Atomic {
-        return 0;
-    }
-    let chunk = handle_write_max(vol);
-    (chunk - usize_as_u64(vol.geo.block_size())).max(usize_as_u64(vol.geo.block_size()))
+    let credits =
+        u64::from(vol.journal.max_credits()).saturating_sub((INODE_CREDITS + RUN_CREDITS).into());
+    let most = CHUNK_MAX >> vol.geo.block_bits;
+    (credits / (1 + u64::from(RUN_CREDITS) / 2)).clamp(1, most)
 }
 
 /// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
@@ -408,7 +413,8 @@ pub(crate) fn handle_write_max(vol: &Volume) -> u64 {
     chunk_blocks(vol) << vol.geo.block_bits
 }
 
-/// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written.
+/// Writes as much of `bytes` as one handle takes; returns how much. At least one block is written,
+/// or all of it if it is to be whole.
 fn write_chunk(
     vol: &Volume,
     c: &Caller,
@@ -416,24 +422,30 @@ fn write_chunk(
     offset: u64,
     bytes: &[u8],
     flags: WriteFlags,
+    is_whole: bool,
 ) -> Result<usize> {
     let size = vol.geo.block_size();
     let skip = u64_as_usize(offset) & (size - 1);
     let first = vol.block_of(offset);
     let blocks = usize_as_u64((skip + bytes.len()).div_ceil(size));
-    let mut count: u32 = must_fit(blocks.min(chunk_blocks(vol)));
+    let mut count: u32 = match is_planted(Bug::TornRecord) {
+        false => must_fit(blocks.min(chunk_blocks(vol))),
+        true => 1,
+    };
+    if is_whole {
+        atomic::read_ahead(vol, inode, (first, skip), bytes)?;
+    }
     let found = loop {
         match reserve(vol, c, inode, first, count) {
             // On a full volume as much is written as there is room for.
-            Err(Error::NoSpace) if count > 1 => count /= 2,
+            Err(Error::NoSpace) if count > 1 && !is_whole => count /= 2,
             result => break result?,
         }
     };
     let bytes = &bytes[..bytes.len().min(u32_as_usize(count) * size - skip)];
-    let logged = if vol.journal.terms().logs_data {
-        count
-    } else {
-        0
+    let logged = match vol.journal.terms().logs_data || inode.is_atomic() {
+        true => count,
+        false => 0,
     };
     // All that it can come to, so that the write is not cut short by a commit that lets nobody have
     // more.
@@ -446,7 +458,10 @@ fn write_chunk(
     let result = vol.start(credits).and_then(|h| {
         // What was copied before an error counts.
         let result = copy_in(vol, &h, inode, (first, skip), bytes, &found, &mut copied);
-        // Each block is written entirely or not at all.
+        if is_whole && copied.bytes > 0 && result.is_err() {
+            return result;
+        }
+        // Each block is written entirely or not at all, and no more was promised.
         h.forgive();
         if copied.bytes > 0 {
             finish_write(

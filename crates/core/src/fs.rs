@@ -16,19 +16,20 @@ use stetfs_format::width::usize_as_u64;
 use stetfs_format::{InodeFlags, InodeNo};
 use stetfs_journal::{JournalError, JournalStats};
 use stetfs_media::{BlockDev, MeterSnapshot};
-use stetfs_scheme::{About, ActionCount, CacheStats, Terms};
+use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Terms};
 
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::mount::MountReport;
-use crate::options::MountOptions;
+use crate::options::{AtomicFiles, MountOptions};
 use crate::types::{
     Access, Attr, Caller, DirEntry, Entry, FallocateMode, FiemapExtent, OpenFlags, RenameFlags,
     SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
 };
 use crate::volume::{ROOT_INO, Volume, VolumeState};
 use crate::{
-    attr, copy, damage, fallocate, file, mount, namei, open, path, perm, readdir, seek, xattr,
+    atomic, attr, copy, damage, fallocate, file, mount, namei, open, path, perm, readdir, seek,
+    xattr,
 };
 
 /// A mounted volume. Cloning it is cheap; all clones are the same mount.
@@ -78,8 +79,9 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
     pub bytes_written: u64,
-    /// One write of at most so many bytes is there entirely or not at all after a crash; 0 when
-    /// file data is not journaled.
+    /// Of which files one write is there entirely or not at all after a crash.
+    pub atomic_files: AtomicFiles,
+    /// If it has at most so many bytes; 0 when that holds for no file.
     pub atomic_write_max: u64,
     /// What the device below has done.
     pub device: MeterSnapshot,
@@ -551,6 +553,19 @@ impl Fs {
         self.run(|vol| mount::shutdown(vol, how))
     }
 
+    /// Whether the file is one of those that are marked (`chattr +j`), or all of them are
+    /// (`atomic=`): one write of at most [`Stats::atomic_write_max`] bytes is one transaction or
+    /// nothing of it, in every mode of the scheme. On a full volume it is refused as a whole, and not
+    /// cut short. False also where the scheme cannot do it.
+    pub fn is_atomic(&self, ino: InodeNo) -> Result<bool> {
+        self.run(|vol| Ok(vol.iget(ino)?.is_atomic()))
+    }
+
+    /// What a crash may do to the data of any file.
+    pub fn promise(&self) -> DataPromise {
+        atomic::promise(&self.0)
+    }
+
     /// A write that is longer than so many bytes from the beginning of a block on is several
     /// handles, each of so much: a crash may leave the first of them.
     pub fn handle_write_max(&self) -> u64 {
@@ -567,7 +582,11 @@ impl Fs {
             remaps: vol.journal.terms().remaps,
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
-            atomic_write_max: file::atomic_write_max(vol),
+            atomic_files: atomic::which(vol),
+            atomic_write_max: match atomic::which(vol) {
+                AtomicFiles::None => 0,
+                _ => atomic::write_max(vol),
+            },
             device: vol.dev.meter().snapshot(),
             nvm: vol.nvm.as_ref().map(|nvm| NvmStats {
                 medium: nvm.describe(),

@@ -18,6 +18,7 @@ use stetfs_journal::{FileData, Handle};
 use stetfs_media::{BlockRef, Class};
 use stetfs_sync::RwLock;
 
+use crate::atomic;
 use crate::error::{Error, Inconsistent, Result};
 use crate::mapping;
 use crate::types::mode;
@@ -44,6 +45,8 @@ pub(crate) struct Inode {
     /// Nothing for a write to strip: no set-user-ID, no set-group-ID, no file capabilities
     /// (`S_NOSEC`).
     pub(crate) no_privileges: AtomicBool,
+    /// One write to it is one transaction (`atomic.rs`). Changed under `lock`.
+    is_atomic: AtomicBool,
     /// Which ACLs the inode has, as far as somebody has looked (`acl.rs`).
     pub(crate) acls: AtomicU8,
     /// Used since the cache's hand last passed.
@@ -108,8 +111,9 @@ impl InodeState {
 }
 
 impl Inode {
-    /// An inode with this state whose newest transaction is `tid`.
-    pub(crate) fn new(ino: InodeNo, slot: Slot, state: InodeState, tid: Tid) -> Self {
+    /// An inode of this volume with this state whose newest transaction is `tid`.
+    fn new(vol: &Volume, ino: InodeNo, slot: Slot, state: InodeState, tid: Tid) -> Self {
+        let is_atomic = atomic::is_atomic(vol, &state.raw);
         Self {
             ino,
             slot,
@@ -120,6 +124,7 @@ impl Inode {
             datasync_tid: AtomicU32::new(tid.0),
             data: OnceLock::new(),
             no_privileges: AtomicBool::new(false),
+            is_atomic: AtomicBool::new(is_atomic),
             acls: AtomicU8::new(0),
             referenced: AtomicBool::new(true),
             ring_at: AtomicU32::new(0),
@@ -128,7 +133,24 @@ impl Inode {
 
     /// The file's data blocks in memory.
     pub(crate) fn data(&self, vol: &Volume) -> &Arc<FileData> {
-        self.data.get_or_init(|| vol.journal.file(self.ino))
+        self.data.get_or_init(|| {
+            let data = vol.journal.file(self.ino);
+            data.set_whole(self.is_atomic());
+            data
+        })
+    }
+
+    /// Whether one write to it is one transaction or nothing of it.
+    pub(crate) fn is_atomic(&self) -> bool {
+        self.is_atomic.load(Ordering::Relaxed)
+    }
+
+    /// Makes it so or not; whether that is a change. The caller holds `lock` for writing.
+    pub(crate) fn set_atomic(&self, is_atomic: bool) -> bool {
+        if let Some(data) = self.data.get() {
+            data.set_whole(is_atomic);
+        }
+        self.is_atomic.swap(is_atomic, Ordering::Relaxed) != is_atomic
     }
 
     /// The file's data blocks, if any can be in memory: also from before the inode was loaded.
@@ -193,7 +215,7 @@ impl Volume {
         h: &Handle,
     ) -> Result<Arc<Inode>> {
         let slot = self.inode_slot(ino)?;
-        let inode = Arc::new(Inode::new(ino, slot, InodeState::new(raw), h.tid()));
+        let inode = Arc::new(Inode::new(self, ino, slot, InodeState::new(raw), h.tid()));
         self.icache.insert(inode.clone());
         Ok(inode)
     }
@@ -215,6 +237,7 @@ impl Volume {
             mapping::check(self, ino, &raw)?;
         }
         Ok(Inode::new(
+            self,
             ino,
             slot,
             InodeState::new(raw),

@@ -21,6 +21,7 @@
 
 mod acl;
 mod alloc;
+mod atomic;
 mod attr;
 pub mod clock;
 mod copy;
@@ -65,6 +66,6 @@ pub use mapping::Damage as MappingDamage;
 pub use mount::{
     MountError, MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,
 };
-pub use options::{Atime, MountOptions, OnError, OptionError};
+pub use options::{Atime, AtomicFiles, MountOptions, OnError, OptionError};
 pub use stetfs_sync::{Schedule, Scheduled};
 pub use types::*;

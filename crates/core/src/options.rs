@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Serialize;
 use stetfs_media::Survives;
 
 use crate::clock::Clock;
@@ -36,6 +37,9 @@ pub struct MountOptions {
     pub acl: bool,
     /// `user.` attributes can be used (`user_xattr`, `nouser_xattr`).
     pub user_xattr: bool,
+    /// Of which files one write is one transaction or nothing of it (`atomic=all|marked|none`); see
+    /// [`crate::Fs::is_atomic`].
+    pub atomic: AtomicFiles,
     /// Bound of all caches together, in bytes (`memory=`, with K, M or G).
     pub memory: u64,
     /// Bypass the host's page cache (`direct`, `nodirect`); for whoever opens the device. None:
@@ -92,6 +96,18 @@ pub enum Atime {
     Strict,
 }
 
+/// Of which files one write is one transaction or nothing of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtomicFiles {
+    /// Of all.
+    All,
+    /// Of those that are marked (`chattr +j`).
+    Marked,
+    /// Of none; what the scheme does with all data stays as it is.
+    None,
+}
+
 /// A mount option that cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
@@ -142,6 +158,7 @@ impl Default for MountOptions {
             discard: false,
             acl: true,
             user_xattr: true,
+            atomic: AtomicFiles::Marked,
             memory: MEMORY_DEFAULT,
             direct: None,
             dax: false,
@@ -215,7 +232,8 @@ impl MountOptions {
             "nogrpid" | "sysvgroups" => self.grpid = false,
             // What the kernel's ext4 takes and what cannot be otherwise here.
             "defaults" | "delalloc" | "journal_checksum" | "dioread_nolock" => {}
-            "scheme" | "data" | "commit" | "errors" | "memory" | "durability" | "nvm" => {
+            "scheme" | "data" | "commit" | "errors" | "memory" | "durability" | "nvm"
+            | "atomic" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
             _ => match stetfs_schemes::find_option(name) {
@@ -258,6 +276,14 @@ impl MountOptions {
                     "panic" => OnError::Panic,
                     _ => return Err(wrong("continue, remount-ro or panic")),
                 });
+            }
+            "atomic" => {
+                self.atomic = match value {
+                    "all" => AtomicFiles::All,
+                    "marked" => AtomicFiles::Marked,
+                    "none" => AtomicFiles::None,
+                    _ => return Err(wrong("all, marked or none")),
+                };
             }
             "durability" => {
                 self.durability = match value {
@@ -345,6 +371,7 @@ mod tests {
             "memory=1",
             "memory=99999999999G",
             "barrier=2",
+            "atomic=some",
         ] {
             assert!(matches!(parse(bad), Value { .. }), "{bad}");
         }

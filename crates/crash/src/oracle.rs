@@ -52,7 +52,7 @@ impl Observation {
     pub fn of(library: &Library) -> Result<Self> {
         let tree = library.tree().context("reading the tree")?;
         let is_apart = matches!(
-            library.fs().terms().promise,
+            library.fs().promise(),
             DataPromise::Ordered | DataPromise::Writeback
         );
         if !is_apart {

@@ -151,7 +151,7 @@ impl Record {
         begin: u64,
         start: Contents,
     ) -> Result<Self> {
-        let promise = library.fs().terms().promise;
+        let promise = library.fs().promise();
         let (states, mut marks) = carry_out(workload, turns, media, &mut model, library)?;
         let (handle, places_new) = (
             library.fs().handle_write_max(),

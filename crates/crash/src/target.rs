@@ -110,7 +110,9 @@ impl Target {
     /// It is on a ground that is not simulated.
     pub fn of(scheme: &Registration, trial: &Trial, volume: Variety) -> Self {
         let (mode, more) = trial.parts();
-        let words: Vec<_> = std::iter::once(mode.unwrap_or("-")).chain(more).collect();
+        let atomic = trial.atomic.then_some("atomic=all");
+        let words = std::iter::once(mode.unwrap_or("-")).chain(more);
+        let words: Vec<_> = words.chain(atomic).collect();
         let target = Self::new(scheme.about.name, Some(&words.join(",")), volume);
         let home = match trial.ground {
             Ground::Block | Ground::Nvram | Ground::NvmCache => Medium::Block,

@@ -228,6 +228,7 @@ fn logged(page: &mut Page, home: BlockNo, owner: Option<(&Arc<FileData>, LBlock)
         base: page.base.take(),
         ranges: std::mem::take(&mut page.ranges),
         fresh: page.fresh,
+        whole: page.whole,
         owner: owner.map(|(file, lblk)| (file.ino(), lblk)),
         relocated: page.relocated,
         spot: page.spot,

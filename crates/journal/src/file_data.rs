@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use smallvec::SmallVec;
@@ -51,6 +51,8 @@ pub struct FileData {
     ino: InodeNo,
     /// Shared count of all files' cached blocks.
     cached: Arc<AtomicI64>,
+    /// What is written from now on changes with its transaction or not at all.
+    is_whole: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -70,6 +72,8 @@ pub(crate) struct Joined {
     pub(crate) wrote: Wrote,
     /// The block is new in this transaction.
     pub(crate) block: bool,
+    /// It is new among those that the transaction must change as a whole.
+    pub(crate) whole: bool,
     /// The file is new in this transaction.
     pub(crate) file: bool,
     /// The block waits for a place and none of its neighbours does.
@@ -140,10 +144,19 @@ impl FileData {
         self.inner.lock().unplaced
     }
 
+    /// Whether what is written to the file from now on changes with its transaction or not at all,
+    /// also where the scheme says less of other data ([`Terms::logs_marked`]).
+    ///
+    /// [`Terms::logs_marked`]: stetfs_scheme::Terms::logs_marked
+    pub fn set_whole(&self, is_whole: bool) {
+        self.is_whole.store(is_whole, Relaxed);
+    }
+
     pub(crate) fn new(ino: InodeNo, cached: Arc<AtomicI64>) -> Self {
         Self {
             ino,
             cached,
+            is_whole: AtomicBool::new(false),
             inner: Mutex::default(),
         }
     }
@@ -196,6 +209,7 @@ impl FileData {
         let fresh = page.unplaced || page.home.is_none();
         let newly = !page.unplaced && page.home.is_none();
         let block = page.join(tid, served, fresh);
+        let whole = self.is_whole.load(Relaxed) && !std::mem::replace(&mut page.whole, true);
         page.change(offset, bytes, served)?;
         page.unplaced |= newly;
         let wrote = if page.unplaced {
@@ -216,6 +230,7 @@ impl FileData {
         Ok(Some(Joined {
             wrote,
             block,
+            whole,
             file,
             run,
         }))

@@ -81,6 +81,54 @@ impl Journal {
     }
 }
 
+/// What a write of file data does with a block that is not in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Overwrites {
+    /// All of it, and nobody wants to know what it was.
+    Blindly,
+    /// All of it; the scheme is asked.
+    Perhaps,
+    /// It must be read.
+    No,
+}
+
+impl Journal {
+    fn overwrites(&self, bytes: &[u8]) -> Overwrites {
+        let wants = &self.terms().wants;
+        match bytes.len() == self.block_size() && !wants.base {
+            true if wants.changed_bytes == 0 => Overwrites::Blindly,
+            true => Overwrites::Perhaps,
+            false => Overwrites::No,
+        }
+    }
+
+    /// Whether a block at `home` that is not in memory is read before `bytes` are written to it.
+    fn reads_first(&self, home: BlockNo, bytes: &[u8]) -> Result<bool> {
+        self.check_block(home)?;
+        Ok(match self.overwrites(bytes) {
+            Overwrites::Blindly => false,
+            Overwrites::Perhaps => self.served().scheme.wants_changes(home, bytes)?,
+            Overwrites::No => true,
+        })
+    }
+
+    /// Reads what [`Handle::write_data`] would read to write `bytes` into a block at `home`: so
+    /// that a device that fails is met before anything is changed.
+    pub fn read_ahead_of_write(
+        &self,
+        file: &FileData,
+        lblk: LBlock,
+        home: BlockNo,
+        bytes: &[u8],
+    ) -> Result<()> {
+        if file.get(lblk).is_none() && self.reads_first(home, bytes)? {
+            let page = self.load(home, Class::Data)?;
+            file.insert_clean(lblk, home, page.content);
+        }
+        Ok(())
+    }
+}
+
 impl Handle {
     pub(crate) fn new(
         journal: Arc<Journal>,
@@ -216,10 +264,9 @@ impl Handle {
     ) -> Result<Wrote> {
         let journal = &self.journal;
         let served = journal.served();
-        let is_overwritten = bytes.len() == journal.block_size() && !served.terms.wants.base;
         let mut absent = match old {
             Old::Hole => Some(Page::clean(journal.zero_block(), Class::Data, None)),
-            Old::Home(home) if is_overwritten && served.terms.wants.changed_bytes == 0 => {
+            Old::Home(home) if journal.overwrites(bytes) == Overwrites::Blindly => {
                 Some(Page::unread(journal.zero_block(), home))
             }
             Old::Home(_) => None,
@@ -231,15 +278,9 @@ impl Handle {
             match (joined, old) {
                 (Some(joined), _) => break joined,
                 (None, Old::Home(home)) => {
-                    journal.check_block(home)?;
-                    let unread = is_overwritten
-                        && !served
-                            .scheme
-                            .wants_changes(home, bytes)
-                            .map_err(JournalError::from)?;
-                    absent = Some(match unread {
-                        true => Page::unread(journal.zero_block(), home),
-                        false => journal.load(home, Class::Data)?,
+                    absent = Some(match journal.reads_first(home, bytes)? {
+                        false => Page::unread(journal.zero_block(), home),
+                        true => journal.load(home, Class::Data)?,
                     });
                 }
                 (None, Old::Hole) => unreachable!("a hole holds zeros"),
@@ -250,7 +291,12 @@ impl Handle {
         }
         if joined.block {
             self.txn.add_pinned(1);
-            self.charge(u32::from(served.terms.logs_data));
+        }
+        if served.terms.logs_data {
+            self.charge(u32::from(joined.block));
+        } else if joined.whole {
+            journal.note_logged_data();
+            self.charge(1);
         }
         if joined.run {
             self.charge(CREDITS_PER_RUN);

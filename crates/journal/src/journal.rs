@@ -46,6 +46,8 @@ pub struct Journal {
     gate: Gate<Transaction>,
     placer: OnceLock<Weak<dyn Placer>>,
     goes_on: AtomicBool,
+    /// File data was logged, although the scheme does not log all of it.
+    has_logged_data: AtomicBool,
     counters: Counters,
     background: Background,
 }
@@ -82,6 +84,7 @@ impl Journal {
             gate: Gate::new(Tid(1), pace),
             placer: OnceLock::new(),
             goes_on: AtomicBool::new(false),
+            has_logged_data: AtomicBool::new(false),
             counters: Counters::default(),
             background: Background::new(),
         });
@@ -257,6 +260,15 @@ impl Journal {
     /// What the scheme has agreed to.
     pub fn terms(&self) -> &Terms {
         &self.served.terms
+    }
+
+    /// The log may have file data, so that freed blocks of files must be revoked.
+    pub fn logs_data(&self) -> bool {
+        self.terms().logs_data || self.has_logged_data.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_logged_data(&self) {
+        self.has_logged_data.store(true, Ordering::Relaxed);
     }
 
     /// Of the scheme's own cache.

@@ -21,6 +21,9 @@ pub(crate) struct Page {
     pub(crate) base: Option<BlockRef>,
     /// That transaction made the block: what lies on its home means nothing.
     pub(crate) fresh: bool,
+    /// That transaction must have all of the change or none of it
+    /// ([`LoggedBlock::whole`](stetfs_scheme::LoggedBlock::whole)).
+    pub(crate) whole: bool,
     /// Its home; a data block may have none yet.
     pub(crate) home: Option<BlockNo>,
     /// A data block that must get a place at commit (its home, if any, is an unwritten extent).
@@ -45,6 +48,7 @@ impl Page {
             ranges: Ranges::new(),
             base: None,
             fresh: false,
+            whole: false,
             home,
             unplaced: false,
             relocated: false,
@@ -78,6 +82,7 @@ impl Page {
         self.base = (!fresh && served.terms.wants.base).then(|| self.content.clone());
         self.ranges = Ranges::new();
         self.fresh = fresh;
+        self.whole = false;
         self.relocated = false;
         self.tid = Some(tid);
         true

@@ -130,6 +130,10 @@ pub enum Bug {
     SplitWrite,
     /// A block is written home with the commit although the log has older bytes of it.
     PlacedOverLog,
+    /// Data of files that are marked atomic is written in place, as other data is.
+    UnloggedWhole,
+    /// One write to a file that is marked atomic takes a handle for each block.
+    TornRecord,
 }
 
 /// A bug.
@@ -215,6 +219,8 @@ bugs! {
     UncheckedPayload "unchecked-payload" "blocks written in place not checked at recovery";
     SplitWrite "split-write" "pages of an atomic write count one by one";
     PlacedOverLog "placed-over-log" "block written home of which the log has older bytes";
+    UnloggedWhole "unlogged-whole" "data of files marked atomic written in place";
+    TornRecord "torn-record" "one write to a file marked atomic in several handles";
 }
 
 /// The bug called `name`.

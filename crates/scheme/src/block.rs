@@ -23,6 +23,9 @@ pub struct LoggedBlock {
     pub ranges: Ranges,
     /// The block was free or a hole before, so its old content means nothing.
     pub fresh: bool,
+    /// For file data: it changes with its transaction or not at all, whatever the mode says of
+    /// other data. Only where [`Terms::logs_marked`](crate::Terms::logs_marked) allows it.
+    pub whole: bool,
     /// For file data: the file and the block of the file.
     pub owner: Option<(InodeNo, LBlock)>,
     /// The home is new: this transaction switched the file's mapping to it.

@@ -19,6 +19,10 @@ pub struct Terms {
     /// [`commit`](crate::Scheme::commit) logs data blocks too: they count as credits, and freed
     /// ones are revoked.
     pub logs_data: bool,
+    /// Where that is false: [`commit`](crate::Scheme::commit) makes the blocks that are to be
+    /// [whole](crate::LoggedBlock::whole) change with their transaction all the same. Each counts
+    /// as a credit, and from the first one on freed data blocks are revoked.
+    pub logs_marked: bool,
     /// What the scheme wants to know of a change.
     pub wants: Wants,
     /// Whether the scheme may ask for relocation

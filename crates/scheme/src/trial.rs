@@ -40,6 +40,8 @@ pub struct Trial {
     pub options: &'static str,
     /// What the volume is on.
     pub ground: Ground,
+    /// One write to any file is one transaction, whatever the mode says of data (`atomic=all`).
+    pub atomic: bool,
     /// It writes in an order that no trial of the scheme before it has. The others differ in sizes
     /// and shares alone, and are not explored at length.
     pub has_own_order: bool,
@@ -55,6 +57,7 @@ impl Trial {
             name,
             options,
             ground,
+            atomic: false,
             has_own_order: true,
             planted: &[],
         }
@@ -65,6 +68,14 @@ impl Trial {
         Self {
             has_own_order: false,
             ..Self::new(name, options, ground)
+        }
+    }
+
+    /// The same, mounted with `atomic=all`.
+    pub const fn atomic(self) -> Self {
+        Self {
+            atomic: true,
+            ..self
         }
     }
 
@@ -99,7 +110,8 @@ impl Trial {
             (Ground::Memory, InMemory::Too) => ",dax",
             _ => "",
         };
-        format!("scheme={}{options}{dax}", about.name)
+        let atomic = if self.atomic { ",atomic=all" } else { "" };
+        format!("scheme={}{options}{atomic}{dax}", about.name)
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! Home is a block device; the delta journal is in persistent memory beside it, 16 MiB unless told
 //! otherwise. A commit, in order of writes:
-//! 1. `ordered`: data home;
+//! 1. `ordered`: data home, but for what is to be [whole](LoggedBlock::whole) and is not new, and
+//!    what the log has an older version of;
 //! 2. each block that overwrites another is compared with what it was: if less than `threshold`
 //!    percent of the bits differ, or all but so few, their exclusive or is compressed and goes to
 //!    the NVRAM. Whatever else there is, new blocks included, goes to the volume's journal;
@@ -90,6 +91,9 @@ pub(crate) const ROW: Registration = Registration {
             Bug::DeltaTwice,
             Bug::UnkeptBase,
         ]),
+        Trial::new("dj-ordered-atomic", "data=ordered", Ground::Nvram)
+            .atomic()
+            .planted(&[Bug::UnloggedWhole]),
         Trial::setting(
             "dj-lz4",
             "data=journal,compress=lz4,threshold=100",
@@ -269,6 +273,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         mark: Mark::PrivateLog,
         max_transaction: (dj.area.capacity() / 4).min(tags),
         logs_data: mode == DataMode::Journal,
+        logs_marked: true,
         wants: Wants {
             base: true,
             changed_bytes: 0,
@@ -352,21 +357,23 @@ impl Scheme for Dj {
     }
 
     fn commit(&self, txn: &Snapshot) -> Result<()> {
-        let logged: Vec<&LoggedBlock> = match self.mode {
-            DataMode::Journal => txn.data.iter().chain(&txn.meta).collect(),
-            _ => txn.meta.iter().collect(),
-        };
-        let revoked: Vec<BlockNo> = {
+        let (mut logged, home, revoked) = {
             let index = self.index.read();
+            let is_logged = |block: &&LoggedBlock| {
+                let is_meant = block.whole && !block.fresh && !is_planted(Bug::UnloggedWhole);
+                self.mode == DataMode::Journal || is_meant || index.contains_key(&block.home)
+            };
+            let (logged, home): (Vec<_>, Vec<_>) = txn.data.iter().partition(is_logged);
             let is_logged =
                 |block: &BlockNo| index.contains_key(block) && !is_planted(Bug::ForgottenRevoke);
-            txn.revoked.iter().copied().filter(is_logged).collect()
+            let revoked: Vec<_> = txn.revoked.iter().copied().filter(is_logged).collect();
+            (logged, home, revoked)
         };
+        logged.extend(&txn.meta);
         let mut on_device = Dirty::on(&*self.area.dev);
-        if self.mode != DataMode::Journal {
-            self.busy_homes
-                .write_data(&mut on_device, self.area.block_size, txn.data.iter())?;
-        }
+        let home = home.into_iter();
+        self.busy_homes
+            .write_data(&mut on_device, self.area.block_size, home)?;
         if logged.is_empty() && revoked.is_empty() {
             if !on_device.is_empty() {
                 let _durable = on_device.submit().flush(Cause::Home)?;

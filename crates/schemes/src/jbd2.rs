@@ -6,20 +6,21 @@
 //!
 //! A commit, in order of writes:
 //! 1. if the log was marked empty: the journal superblock with the log's start, durable;
-//! 2. `ordered`: data home;
+//! 2. `ordered`: data home. Of what is to be [whole](LoggedBlock::whole) only what is new, in
+//!    `writeback` too; the rest is logged, as is what the live log has an older copy of;
 //! 3. revoke records, descriptors and the blocks they name, into the log;
 //! 4. flush: data and body are durable;
 //! 5. the commit record, durable (it does not cover the blocks' contents by a checksum, hence step
 //!    4);
-//! 6. `writeback`: data home, and a flush, since the caller asked for durable data.
+//! 6. `writeback`: other data home, and a flush, since the caller asked for durable data.
 //!
 //! With `journal_async_commit` steps 3 to 5 are one write and one flush where the commit block's
 //! checksum covers everything that it vouches for: a transaction without ordered data and without
 //! revoke records. Its chance of taking a torn body for a whole one is that of a CRC-32, 1 in 2^32
 //! torn commits.
 //!
-//! A transaction without metadata in `ordered` and `writeback` has nothing to log: its data goes
-//! home and is flushed.
+//! A transaction without anything to log in `ordered` and `writeback` is no more than that: its data
+//! goes home and is flushed.
 //!
 //! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with
 //! the new tail (durable), and only then may their blocks be written again.
@@ -104,6 +105,10 @@ pub(crate) const ROW: Registration = Registration {
             "data=ordered,journal_async_commit",
             Ground::Block,
         ),
+        Trial::new("jbd2-ordered-atomic", "data=ordered", Ground::Block)
+            .atomic()
+            .planted(&[Bug::UnloggedWhole, Bug::TornRecord]),
+        Trial::setting("jbd2-writeback-atomic", "data=writeback", Ground::Block).atomic(),
         Trial::setting("jbd2-flash", "data=writeback", Ground::Flash),
     ],
 };
@@ -217,6 +222,7 @@ pub(super) fn open_as(
         // records have room, and the next transaction finds some.
         max_transaction: jbd2.area.capacity() / 4,
         logs_data: mode == DataMode::Journal,
+        logs_marked: true,
         wants: Wants::default(),
         relocates: match jbd2.placing {
             None => Relocates::No,
@@ -251,12 +257,11 @@ impl Scheme for Jbd2 {
             mut logged,
         } = self.sort(&txn.data);
         logged.extend(&txn.meta);
-        let revoked: Vec<BlockNo> = txn
-            .revoked
-            .iter()
-            .copied()
-            .filter(|&b| self.live.is_logged(b) && !is_planted(Bug::ForgottenRevoke))
-            .collect();
+        let revoked: Vec<BlockNo> = {
+            let has_copy = self.live.logged();
+            let is_needed = |b: &BlockNo| has_copy(*b) && !is_planted(Bug::ForgottenRevoke);
+            txn.revoked.iter().copied().filter(is_needed).collect()
+        };
         let mut body = Dirty::on(&*self.area.dev);
         self.write_data(&mut body, &first)?;
         if logged.is_empty() && revoked.is_empty() {
@@ -316,23 +321,22 @@ struct Sorted<'a> {
 
 impl Jbd2 {
     fn sort<'a>(&self, data: &'a [LoggedBlock]) -> Sorted<'a> {
+        let is_new = |block: &LoggedBlock| block.fresh || block.relocated;
+        let has_copy = self.live.logged();
         let is_logged = |block: &&LoggedBlock| {
-            let is_new = self.placing.is_some() && (block.fresh || block.relocated);
-            !is_new || self.live.is_logged(block.home)
+            let is_meant = match self.mode {
+                DataMode::Journal => self.placing.is_none() || !is_new(block),
+                _ => block.whole && !is_new(block) && !is_planted(Bug::UnloggedWhole),
+            };
+            is_meant || has_copy(block.home)
         };
-        let is_late = match self.mode {
+        let is_late = |block: &&LoggedBlock| match self.mode {
             DataMode::Journal => false,
             DataMode::Ordered => is_planted(Bug::LateOrderedData),
-            DataMode::Writeback => true,
+            DataMode::Writeback => !block.whole,
         };
-        let (logged, home) = match self.mode {
-            DataMode::Journal => data.iter().partition(is_logged),
-            _ => (Vec::new(), data.iter().collect()),
-        };
-        let (first, late) = match is_late {
-            false => (home, Vec::new()),
-            true => (Vec::new(), home),
-        };
+        let (logged, home): (Vec<_>, Vec<_>) = data.iter().partition(is_logged);
+        let (late, first) = home.into_iter().partition(is_late);
         Sorted {
             first,
             late,

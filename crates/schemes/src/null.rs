@@ -66,6 +66,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         mark: Mark::Unclean,
         max_transaction: u32::MAX / 2,
         logs_data: false,
+        logs_marked: false,
         wants: Wants::default(),
         relocates: Relocates::No,
         places_new: false,

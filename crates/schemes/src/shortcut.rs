@@ -280,6 +280,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
             u32::try_from(byte_log.ring.capacity / 4 / block).unwrap_or(u32::MAX)
         },
         logs_data: true,
+        logs_marked: true,
         wants: Wants {
             base: false,
             changed_bytes: least_switched,

@@ -281,6 +281,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         mark: Mark::PrivateLog,
         max_transaction: log.max_transaction(args.block_size),
         logs_data: true,
+        logs_marked: true,
         wants: Wants {
             base: false,
             changed_bytes: args.block_size,

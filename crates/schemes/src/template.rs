@@ -100,6 +100,7 @@ pub(crate) fn open(args: OpenArgs) -> Result<Parts> {
         // Placing at commit may log more: see there.
         max_transaction: must_fit_u32(places.len()) / 4,
         logs_data: true,
+        logs_marked: true,
         wants: Wants::default(),
         relocates: Relocates::No,
         places_new: false,

@@ -81,7 +81,7 @@ fn run_on(
 ) -> Result<Ran> {
     let mounted = Library::mount_as_it_is(shown, target.options()).context("mounting");
     let (mut library, _) = mounted?;
-    let promise = library.fs().terms().promise;
+    let promise = library.fs().promise();
     begins();
     let mut model = Model::new(target.volume.rules());
     let (mut vouched, mut told) = (0, None);

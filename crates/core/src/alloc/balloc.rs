@@ -351,7 +351,7 @@ impl Alloc {
         }
         self.note_freed(h.tid(), start, count);
         let is_forgotten = class == Class::Xattr && is_planted(Bug::UnrevokedXattr);
-        if (class != Class::Data || self.journal.terms().logs_data) && !is_forgotten {
+        if (class != Class::Data || self.journal.logs_data()) && !is_forgotten {
             for n in 0..count {
                 let block = start.plus(n.into());
                 h.revoke(block);

@@ -47,7 +47,7 @@ pub(crate) use self::mmp::Protection;
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
 use crate::icache::InodeCache;
-use crate::options::{MountOptions, OnError};
+use crate::options::{AtomicFiles, MountOptions, OnError};
 use crate::place::Placement;
 use crate::types::Shutdown;
 use crate::volume::{ROOT_INO, Volume, VolumeState, super_place};
@@ -133,6 +133,15 @@ pub enum MountError {
     /// `noload` without `ro`.
     #[error("mount option \"noload\" needs \"ro\"")]
     NoloadWritable,
+    /// `atomic=all` with a scheme that makes nothing atomic.
+    #[error(
+        "mount option \"atomic=all\" needs a scheme that journals, which {scheme} does not: after a \
+            crash it promises nothing"
+    )]
+    NotAtomic {
+        /// The scheme.
+        scheme: &'static str,
+    },
     /// The scheme has no such data mode.
     #[error("scheme {scheme} has no mode data={mode}")]
     DataMode {
@@ -382,6 +391,9 @@ fn plan(media: &Media, opts: &MountOptions) -> Result<Plan> {
     };
     let Choice { scheme, options } = choice::choose(opts, &sb, &state, &mut warnings)?;
     let (about, data) = (scheme.about, options.data);
+    if opts.atomic == AtomicFiles::All && !about.atomic && !read_only {
+        return Err(MountError::NotAtomic { scheme: about.name }.into());
+    }
     if has_private_log {
         check_private_log(&**dev, owner, about, opts)?;
     }

@@ -49,6 +49,7 @@ fn a_refused_mount_writes_nothing() {
         "data=sideways",
         "scheme=null,data=journal",
         "scheme=null,variant=adp-s",
+        "scheme=null,atomic=all",
         "scheme=dj",
         "scheme=dj,threshold=lots",
         "scheme=ubj",

@@ -149,3 +149,42 @@ pub(super) fn reuse() -> Vec<Op> {
     });
     ops(rounds)
 }
+
+/// Records that are written over each other, into three files by turns: whole blocks and parts of
+/// them, over a hole, at the end, and over blocks of which the log has an older version; then cut,
+/// and given to another file.
+pub(super) fn records() -> Vec<Op> {
+    let begin = "create r0; create r1; create r2; open @0 r0; open @1 r1; open @2 r2; \
+        fallocate @2 0 40000; sync"
+        .to_owned();
+    let places = [
+        (0, 4096),
+        (0, 32_768),
+        (1000, 9000),
+        (4096, 12_288),
+        (4000, 4200),
+        (50_000, 20_000),
+        (30_000, 30_000),
+        (512, 32_000),
+    ];
+    let rounds = (0..12).map(|n| {
+        let slot = n % 3;
+        let (offset, len) = places[n * 5 % places.len()];
+        let (other, most) = places[n % places.len()];
+        let end = match n % 4 {
+            0 => format!("fsync @{slot}"),
+            1 => format!("append @{slot} 9000 {}; fdatasync @{slot}", n + 40),
+            2 => "sync".to_owned(),
+            _ => format!("append @{slot} 100 {}", n + 60),
+        };
+        format!(
+            "write @{slot} {offset} {len} {}; write @{slot} {other} {most} {}; {end}",
+            n + 1,
+            n + 20
+        )
+    });
+    let end = "truncate r0 3000; fsync @0; unlink r1; close @1; write @2 0 32000 90; sync; \
+        write @2 8192 8192 91; fsync @2; append @0 30000 92; fsync @0"
+        .to_owned();
+    ops(std::iter::once(begin).chain(rounds).chain([end]))
+}

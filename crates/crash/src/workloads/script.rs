@@ -35,6 +35,8 @@ pub enum Script {
     Alike,
     /// Operations on the blocks that a sync is making durable.
     Neighbours,
+    /// Records written over each other, of several files, aligned and not.
+    Records,
     /// Postmark's pool of small files, from a seed.
     Postmark(u64),
     /// A SQLite database with a rollback journal.
@@ -45,7 +47,7 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 15] = [
+    pub const WRITTEN: [Self; 16] = [
         Self::LogAndReplace,
         Self::Reuse,
         Self::Directory,
@@ -58,6 +60,7 @@ impl Script {
         Self::Inodes,
         Self::Alike,
         Self::Neighbours,
+        Self::Records,
         Self::Postmark(1),
         Self::SqliteRollback,
         Self::SqliteWal,
@@ -79,6 +82,7 @@ impl Script {
             Self::Inodes => "inodes".to_owned(),
             Self::Alike => "alike".to_owned(),
             Self::Neighbours => "neighbours".to_owned(),
+            Self::Records => "records".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
             Self::SqliteWal => "sqlite-wal".to_owned(),
@@ -114,6 +118,7 @@ impl Script {
             Self::Inodes => corners::inodes(),
             Self::Alike => corners::alike(),
             Self::Neighbours => corners::neighbours(),
+            Self::Records => corners::records(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),
             Self::SqliteWal => patterns::sqlite_wal(),

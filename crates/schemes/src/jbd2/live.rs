@@ -98,9 +98,11 @@ impl Live {
         self.index.holds_any(start, count)
     }
 
-    /// A copy of the block is in the live log: freeing it needs a revoke record.
-    pub(super) fn is_logged(&self, block: BlockNo) -> bool {
-        self.index.read().contains_key(&block)
+    /// Tells of which blocks there is a copy in the live log, as long as somebody asks: freeing them
+    /// needs a revoke record, and a replay would write over them.
+    pub(super) fn logged(&self) -> impl Fn(BlockNo) -> bool + '_ {
+        let index = self.index.read();
+        move |block| index.contains_key(&block)
     }
 
     /// Transaction `logged` is durable: its versions are the newest, what it revoked is gone, and

@@ -380,6 +380,7 @@ impl NvmCache {
             mark: Mark::PrivateLog,
             max_transaction: (self.region.geometry.blocks() / 4).min(most),
             logs_data: true,
+            logs_marked: true,
             wants: Wants::default(),
             relocates: Relocates::No,
             places_new: false,

@@ -274,6 +274,7 @@ fn a_transaction_that_was_dropped_does_not_come_back() {
             base: None,
             ranges: Ranges::whole(BLOCK),
             fresh,
+            whole: false,
             owner: (class == Class::Data).then_some((InodeNo(12), LBlock(0))),
             relocated: false,
             spot: None,

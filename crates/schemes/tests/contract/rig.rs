@@ -256,6 +256,7 @@ pub(crate) fn transaction(
             base: old.filter(|_| wants_base).cloned(),
             ranges: Ranges::whole(BLOCK),
             fresh: old.is_none(),
+            whole: block % 4 == 1,
             owner: is_data.then_some((InodeNo(block as u32), LBlock(0))),
             relocated: false,
             spot: None,

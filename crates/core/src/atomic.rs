@@ -1,0 +1,98 @@
+//! Files of which one write is one transaction or nothing of it: those that are marked with ext4's
+//! `EXT4_JOURNAL_DATA_FL` (`chattr +j`, inherited from a directory), or all of them (`atomic=`).
+//!
+//! Such a write is one handle. What it needs is found out before anything is changed: whether there
+//! is room for all of it, and the old content of blocks of which it changes a part. Should reading
+//! fail all the same once something is changed, the journal stops, as for any operation that is half
+//! done. Where the scheme does not log file data, it logs that of these files
+//! ([`Terms::logs_marked`](stetfs_scheme::Terms::logs_marked)).
+
+use stetfs_format::LBlock;
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::usize_as_u64;
+use stetfs_scheme::{DataPromise, Goal};
+
+use crate::error::Result;
+use crate::file;
+use crate::inode::Inode;
+use crate::mapping::MapState;
+use crate::options::AtomicFiles;
+use crate::volume::Volume;
+
+/// Whether a file with these attributes is one of them.
+pub(crate) fn is_atomic(vol: &Volume, raw: &stetfs_format::Inode) -> bool {
+    let is_meant = match vol.opts.atomic {
+        AtomicFiles::All => true,
+        AtomicFiles::Marked => raw.flags.contains(InodeFlags::JOURNAL_DATA),
+        AtomicFiles::None => false,
+    };
+    is_meant && raw.is_regular() && can_be(vol)
+}
+
+/// Whether the scheme can make a file's data change with its transaction.
+pub(crate) fn can_be(vol: &Volume) -> bool {
+    let terms = vol.journal.terms();
+    terms.promise == DataPromise::Atomic || terms.logs_marked
+}
+
+/// Of which files one write is there entirely or not at all after a crash.
+pub(crate) fn which(vol: &Volume) -> AtomicFiles {
+    match vol.opts.atomic {
+        _ if vol.journal.terms().promise == DataPromise::Atomic => AtomicFiles::All,
+        _ if !can_be(vol) => AtomicFiles::None,
+        atomic => atomic,
+    }
+}
+
+/// What a crash may do to the data of any file.
+pub(crate) fn promise(vol: &Volume) -> DataPromise {
+    match which(vol) {
+        AtomicFiles::All => DataPromise::Atomic,
+        _ => vol.journal.terms().promise,
+    }
+}
+
+/// How long a write may be that is one handle, wherever in a block it begins.
+pub(crate) fn write_max(vol: &Volume) -> u64 {
+    let block = usize_as_u64(vol.geo.block_size());
+    (file::handle_write_max(vol) - block).max(block)
+}
+
+/// Reads what a write of `bytes` from byte `skip` of block `first` on needs of the file's old
+/// content.
+pub(crate) fn read_ahead(
+    vol: &Volume,
+    inode: &Inode,
+    (first, skip): (LBlock, usize),
+    bytes: &[u8],
+) -> Result<()> {
+    let size = vol.geo.block_size();
+    let data = inode.data(vol);
+    let end = vol
+        .end_block((u64::from(first.0) << vol.geo.block_bits) + usize_as_u64(skip + bytes.len()));
+    let runs = file::runs_of(vol, inode, &inode.state.read(), first, end.0 - first.0)?;
+    let (mut skip, mut rest) = (skip, bytes);
+    for run in runs {
+        for i in 0..run.len {
+            let (part, behind) = rest.split_at(rest.len().min(size - skip));
+            if run.state == MapState::Written {
+                let (lblk, home) = (run.lblk.plus(i), run.pblk.plus(i.into()));
+                vol.journal.read_ahead_of_write(data, lblk, home, part)?;
+            }
+            (skip, rest) = (0, behind);
+        }
+    }
+    Ok(())
+}
+
+/// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
+/// writing, and no handle. What the log has of a file that is no longer one of them goes home, since
+/// nobody expects to find copies of its blocks there from now on.
+pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
+    let is_atomic = is_atomic(vol, &inode.state.read().raw);
+    if inode.set_atomic(is_atomic) && !is_atomic && !vol.journal.terms().logs_data {
+        vol.journal.commit_running()?;
+        vol.journal.checkpoint(Goal::All)?;
+    }
+    Ok(())
+}
