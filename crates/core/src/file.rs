@@ -314,7 +314,8 @@ fn check_write(vol: &Volume, inode: &Inode, offset: u64, flags: WriteFlags) -> R
     // What a page cache above sends was accepted before; flags set since then do not take it back.
     if !flags.contains(WriteFlags::CACHED) {
         let append_only = st.raw.flags.contains(InodeFlags::APPEND);
-        if st.raw.flags.contains(InodeFlags::IMMUTABLE) || append_only && !append {
+        let appends = append || flags.contains(WriteFlags::AT_END);
+        if st.raw.flags.contains(InodeFlags::IMMUTABLE) || append_only && !appends {
             return Err(Error::NotPermitted);
         }
     }

@@ -561,6 +561,14 @@ impl Fs {
         self.run(|vol| Ok(vol.iget(ino)?.is_atomic()))
     }
 
+    /// [`Stats::atomic_write_max`].
+    pub fn atomic_write_max(&self) -> u64 {
+        match atomic::which(&self.0) {
+            AtomicFiles::None => 0,
+            AtomicFiles::All | AtomicFiles::Marked => atomic::write_max(&self.0),
+        }
+    }
+
     /// What a crash may do to the data of any file.
     pub fn promise(&self) -> DataPromise {
         atomic::promise(&self.0)
@@ -583,10 +591,7 @@ impl Fs {
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
             atomic_files: atomic::which(vol),
-            atomic_write_max: match atomic::which(vol) {
-                AtomicFiles::None => 0,
-                _ => atomic::write_max(vol),
-            },
+            atomic_write_max: self.atomic_write_max(),
             device: vol.dev.meter().snapshot(),
             nvm: vol.nvm.as_ref().map(|nvm| NvmStats {
                 medium: nvm.describe(),

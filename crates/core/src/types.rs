@@ -223,6 +223,8 @@ bitflags! {
         /// Clear set-user-ID and set-group-ID even for a privileged caller
         /// (FUSE_WRITE_KILL_SUIDGID).
         const KILL_SUID = 16;
+        /// The offset is the end of the file as a cache above has it, which appends (O_APPEND).
+        const AT_END = 32;
     }
 }
 

@@ -137,6 +137,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Err(Error::NotSupported)
     }
 
+    /// As [`Fs::is_atomic`]: such a file is written past the page cache.
+    fn is_atomic(&self, _ino: InodeNo) -> bool {
+        false
+    }
+
+    /// How long a write to such a file may be ([`stetfs::Stats::atomic_write_max`]).
+    fn atomic_write_max(&self) -> u64 {
+        0
+    }
+
     /// As [`Fs::getxattr`].
     fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
 
@@ -319,6 +329,14 @@ impl Backend for Fs {
 
     fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
         Fs::open(self, c, ino, flags).map(drop)
+    }
+
+    fn is_atomic(&self, ino: InodeNo) -> bool {
+        Fs::is_atomic(self, ino).unwrap_or(false)
+    }
+
+    fn atomic_write_max(&self) -> u64 {
+        Fs::atomic_write_max(self)
     }
 
     fn stats(&self) -> impl Serialize {

@@ -1,12 +1,13 @@
-//! Talking to the server of a mounted volume through the mount itself: two extended attributes that
-//! no file has.
+//! Talking to the server of a mounted volume through the mount itself: three extended attributes
+//! that no file has.
 //!
 //! | name | how | what |
 //! |---|---|---|
 //! | `system.stetfs.stats` | `getxattr` on any file of the mount | live counters and facts about the server, JSON |
+//! | `system.stetfs.atomic_write_max` | `getxattr` on a file, by anybody | in digits: one write(2) of at most so many bytes to it is one transaction or nothing of it, through descriptors that were opened since it is marked so; 0: no such promise (docs/ATOMIC.md) |
 //! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two |
 //!
-//! They are for root and the server's own user, need no socket, work through every mount namespace,
+//! The others are for root and the server's own user. They need no socket, work through every mount namespace,
 //! and are never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`,
 //! `shutdown nologflush`.
 
@@ -18,6 +19,8 @@ use stetfs::Shutdown;
 
 /// The attribute to read.
 pub(crate) const STATS: &str = "system.stetfs.stats";
+/// The attribute that programs read.
+pub(crate) const ATOMIC: &str = "system.stetfs.atomic_write_max";
 /// The attribute to write.
 pub(crate) const CONTROL: &str = "system.stetfs.control";
 

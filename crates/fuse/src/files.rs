@@ -42,7 +42,8 @@ pub(crate) fn open_flags(flags: i32) -> OpenFlags {
 /// How a write is to be done.
 ///
 /// With a writeback cache the kernel holds the file's length and times: it has chosen the offset of
-/// an append, and the core must take it as it is. Without one the core appends by itself. `O_SYNC`
+/// an append, and the core must take it as it is; it also asks nothing of a write of pages. Without
+/// one the core appends by itself. `O_SYNC`
 /// of pages from the cache is none of the write's business: the kernel sends an FSYNC after them.
 fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     let mut out = WriteFlags::empty();
@@ -51,7 +52,7 @@ fn write_flags(kind: WriteKind, flags: i32, writeback: bool) -> WriteFlags {
     } else {
         if flags & libc::O_APPEND != 0 {
             out |= if writeback {
-                WriteFlags::CACHED
+                WriteFlags::AT_END
             } else {
                 WriteFlags::APPEND
             };
@@ -150,8 +151,13 @@ impl<B: Backend> FsServer<B> {
         // Pages that were read before would be stale after an asynchronous direct write, of which
         // nobody tells the kernel then.
         opened.set(Opened::KEEP_CACHE, flags & libc::O_DIRECT == 0);
-        if self.options.writeback && how.is_cached_writer() && self.room.is_short() {
+        // One write(2) is then one request, which pages in the cache are not; and those who only
+        // read, and who map it, have the cache all the same.
+        let is_atomic = how.contains(How::WRITES) && self.fs.is_atomic(ino);
+        let is_short = self.options.writeback && how.is_cached_writer() && self.room.is_short();
+        if is_atomic || is_short {
             how |= How::DIRECT;
+            how.set(How::LED, self.options.writeback);
             opened |= Opened::DIRECT_IO;
         }
         self.opens.opened(ino, how);
@@ -200,12 +206,15 @@ impl<B: Backend> FsServer<B> {
     pub(crate) fn read_file(
         &self,
         ino: InodeNo,
-        offset: u64,
-        size: u32,
+        from: &abi::ReadIn,
         answer: &mut Answer<'_>,
     ) -> Outcome<()> {
-        answer.fill(u32_as_usize(size), |room| {
-            self.fs.read(ino, offset, room).map_err(|e| errno(&e))
+        let is_direct = How::from_bits_truncate(from.fh).contains(How::DIRECT);
+        if is_direct && from.read_flags & abi::READ_LOCKOWNER == 0 {
+            self.opens.is_mapped(ino);
+        }
+        answer.fill(u32_as_usize(from.size), |room| {
+            self.fs.read(ino, from.offset, room).map_err(|e| errno(&e))
         })
     }
 
@@ -418,7 +427,7 @@ mod tests {
         assert_eq!(write_flags(none, libc::O_DSYNC, true), WriteFlags::DATASYNC);
         assert_eq!(write_flags(cached, libc::O_SYNC, true), WriteFlags::CACHED);
         assert_eq!(write_flags(none, libc::O_APPEND, false), WriteFlags::APPEND);
-        assert_eq!(write_flags(none, libc::O_APPEND, true), WriteFlags::CACHED);
+        assert_eq!(write_flags(none, libc::O_APPEND, true), WriteFlags::AT_END);
         let kill = WriteKind::KILL_SUIDGID;
         assert_eq!(write_flags(kill, 0, true), WriteFlags::KILL_SUID);
     }

@@ -21,7 +21,7 @@
 use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ use crate::wire::{Answer, Answered, Notifier, Offer, Request, Server, Terms, Tic
 /// The result of a request.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
-/// The largest write that the kernel sends at once; it offers no more (`fs.fuse.max_pages_limit`).
+/// The largest write that the kernel sends at once.
 const MAX_REQUEST: u32 = 1 << 20;
 /// The same where there is little memory: the kernel's readahead by default.
 const MIN_REQUEST: u32 = 128 << 10;
@@ -93,6 +93,8 @@ pub(crate) struct FsServer<B> {
     dir: PathBuf,
     since: Instant,
     over_io_uring: AtomicBool,
+    /// One write(2) of at most so many bytes is one request.
+    one_request: AtomicU32,
     requests: Requests,
 }
 
@@ -143,6 +145,8 @@ struct About<'a> {
     transport: &'static str,
     threads: usize,
     writeback: bool,
+    /// One write(2) of at most so many bytes, to a file that is marked atomic, is one transaction.
+    atomic_write_max: u64,
     requests: &'a Requests,
 }
 
@@ -170,6 +174,7 @@ impl<B: Backend> FsServer<B> {
             dir,
             since: Instant::now(),
             over_io_uring: AtomicBool::new(false),
+            one_request: AtomicU32::new(0),
             requests: Requests(std::array::from_fn(|_| AtomicU64::new(0))),
         }
     }
@@ -188,6 +193,22 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
+    /// The largest read or write.
+    pub(crate) fn max_request(&self) -> u32 {
+        largest_request(self.fs.memory(), self.options.threads)
+    }
+
+    /// It is mounted so that one write(2) of at most so many bytes is one request.
+    pub(crate) fn note_one_request(&self, bytes: u32) {
+        self.one_request.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How long one write(2) to a file that is marked atomic may be to be one transaction.
+    pub(crate) fn atomic_write_max(&self) -> u64 {
+        let one_request = self.one_request.load(Ordering::Relaxed);
+        self.fs.atomic_write_max().min(one_request.into())
+    }
+
     /// All counters, as JSON: what the volume says, and `server`.
     pub(crate) fn stats_json(&self) -> Outcome<String> {
         let server = About {
@@ -202,6 +223,7 @@ impl<B: Backend> FsServer<B> {
             },
             threads: self.options.threads,
             writeback: self.options.writeback,
+            atomic_write_max: self.atomic_write_max(),
             requests: &self.requests,
         };
         let mut stats = serde_json::to_value(self.fs.stats()).map_err(|_| Errno::IO)?;
@@ -332,7 +354,7 @@ impl<B: Backend> FsServer<B> {
             }
             What::Open { from: o } => answer.record(&self.open_file(from, ino, o.flags)?),
             What::Release { from: r } => self.release_file(ino, r.fh),
-            What::Read { from: r } => self.read_file(ino, r.offset, r.size, answer),
+            What::Read { from: r } => self.read_file(ino, &r, answer),
             What::FSync { datasync } | What::FSyncDir { datasync } => self.sync_file(ino, datasync),
             What::FAllocate { from: f } => self.allocate(from, ino, f.offset, f.length, f.mode),
             What::CopyFileRange { from: r, is_64 } => {
@@ -414,7 +436,7 @@ impl<B: Backend> Server for FsServer<B> {
         Terms {
             capabilities,
             readahead: self.options.readahead,
-            max_request: largest_request(self.fs.memory(), self.options.threads),
+            max_request: self.max_request(),
             max_background: MAX_BACKGROUND,
             // The kernel makes timestamps too (writeback cache): they must be as coarse as what is
             // kept.

@@ -91,6 +91,7 @@ impl<B: Backend> Keeper<B> {
             tracing::debug!("committing: {e}");
         }
         self.ask_soon(self.opens.watch_fresh());
+        self.have_forgotten(self.opens.take_stale());
         match self.room.look() {
             Change::None => {}
             Change::Short => self.ask_soon(self.opens.watch_all()),
@@ -120,6 +121,16 @@ impl<B: Backend> Keeper<B> {
         };
         for ino in files {
             notifier.attributes_changed(node(ino));
+        }
+    }
+
+    /// Has the kernel forget files of which it has old times.
+    fn have_forgotten(&self, files: Vec<InodeNo>) {
+        if let Some(notifier) = self.notifier.get()
+            && !files.is_empty()
+        {
+            let nodes: Vec<u64> = files.into_iter().map(node).collect();
+            notifier.forget(&nodes);
         }
     }
 

@@ -32,6 +32,7 @@ mod keeper;
 mod label;
 mod names;
 mod opens;
+mod pages;
 mod room;
 mod xattrs;
 

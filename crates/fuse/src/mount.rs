@@ -19,6 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use crate::label::Label;
 use crate::mountinfo;
 use crate::options::{Allow, FuseOptions, OnBlock};
+use crate::pages::Raised;
 use crate::wire::DEVICE;
 
 /// The type that /etc/fstab has, and that `mount` shows of a mount that is not on a block device.
@@ -162,24 +163,35 @@ pub(crate) struct New {
     pub(crate) mounted: Mounted,
     /// It is one of a block device.
     pub(crate) is_block: bool,
+    /// One write(2) of at most so many bytes is one request.
+    pub(crate) one_request: u32,
 }
 
-/// Mounts, and gives back the open `/dev/fuse` on which the kernel waits to be answered.
+/// Mounts, and gives back the open `/dev/fuse` on which the kernel waits to be answered. Requests
+/// will have at most `max_request` bytes of data.
 ///
 /// # Errors
 /// What the kernel or fusermount3 refused.
-pub(crate) fn mount(image: &Path, dir: &Path, options: &FuseOptions) -> Result<New, MountError> {
+pub(crate) fn mount(
+    image: &Path,
+    dir: &Path,
+    options: &FuseOptions,
+    max_request: u32,
+) -> Result<New, MountError> {
     let trusts = FuseOptions::trusts(image);
     let options = &FuseOptions {
         dev: options.dev.or(Some(trusts)),
         suid: options.suid.or(Some(trusts)),
         ..options.clone()
     };
+    let raised = Raised::for_requests(max_request);
     let fd = if rustix::process::geteuid().is_root() {
         mount_as_root(image, dir, options)?
     } else {
         mount_by_helper(image, dir, options)?
     };
+    let one_request = raised.one_request(max_request);
+    drop(raised);
     let entry = mountinfo::mounted_on(dir).map_err(MountError::Proc)?;
     let Some(entry) = entry.filter(mountinfo::MountEntry::is_stetfs) else {
         return Err(MountError::NotMounted(dir.to_owned()));
@@ -187,6 +199,7 @@ pub(crate) fn mount(image: &Path, dir: &Path, options: &FuseOptions) -> Result<N
     Ok(New {
         fd,
         is_block: entry.kind == FS_TYPE_BLOCK,
+        one_request,
         mounted: Mounted {
             dir: dir.to_owned(),
             device: entry.device,

@@ -21,6 +21,8 @@ bitflags! {
         const WRITES = 1;
         /// Past the page cache: by O_DIRECT, or because this server said so.
         const DIRECT = 1 << 1;
+        /// Because this server said so.
+        const LED = 1 << 2;
     }
 }
 
@@ -42,6 +44,8 @@ struct Shard {
     files: HashMap<InodeNo, Open>,
     /// Files that got a cached writer since they were last looked for.
     fresh: Vec<InodeNo>,
+    /// Files that are no longer open, of which the kernel has old times.
+    stale: Vec<InodeNo>,
 }
 
 /// How often a file is open.
@@ -58,6 +62,9 @@ struct Open {
     grows: bool,
     /// Pages of it found no place, and no writer was told yet.
     lost: bool,
+    /// It was written past the page cache because this server said so: a kernel with a writeback
+    /// cache believes its own times, and does not change them then.
+    led: bool,
 }
 
 impl Opens {
@@ -70,6 +77,7 @@ impl Opens {
         let open = shard.files.entry(ino).or_default();
         open.all += 1;
         open.cached |= !how.contains(How::DIRECT);
+        open.led |= how.contains(How::LED);
         if how.is_cached_writer() {
             open.cached_writers += 1;
             let is_first = open.cached_writers == 1;
@@ -89,7 +97,11 @@ impl Opens {
         open.cached_writers = open.cached_writers.saturating_sub(writer);
         open.watched &= open.cached_writers > 0;
         if open.all == 0 {
+            let is_stale = open.led;
             shard.files.remove(&ino);
+            if is_stale {
+                shard.stale.push(ino);
+            }
         }
     }
 
@@ -132,6 +144,14 @@ impl Opens {
         found
     }
 
+    /// The files that were closed since the last call and of which the kernel has old times.
+    pub(crate) fn take_stale(&self) -> Vec<InodeNo> {
+        let shards = self.shards.iter();
+        shards
+            .flat_map(|shard| std::mem::take(&mut shard.lock().stale))
+            .collect()
+    }
+
     /// All files that have a cached writer. They are watched from now on.
     pub(crate) fn watch_all(&self) -> Vec<InodeNo> {
         let mut found = Vec::new();
@@ -150,6 +170,12 @@ impl Opens {
         if let Some(open) = self.shard(ino).lock().files.get_mut(&ino) {
             change(open);
         }
+    }
+
+    /// The kernel is about to get pages of it through a file that was opened past the page cache: it
+    /// is mapped.
+    pub(crate) fn is_mapped(&self, ino: InodeNo) {
+        self.change(ino, |open| open.cached = true);
     }
 
     /// Its pages have taken new blocks.

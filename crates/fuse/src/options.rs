@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use stetfs::{Atime, MountOptions, OptionError};
+use stetfs::{Atime, AtomicFiles, MountOptions, OptionError};
 
 /// Who may use the mount, besides what the permission bits say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +167,9 @@ impl Options {
             self.fuse.commit_given |= option.starts_with("commit=");
             self.fuse.noatime = self.core.atime == Atime::Never;
         }
+        // Nothing is kept in the page cache to be written later then. Without a writeback cache the
+        // kernel asks for times, too.
+        self.fuse.writeback &= self.core.atomic != AtomicFiles::All;
         Ok(())
     }
 }
@@ -364,6 +367,17 @@ mod tests {
         assert!(o.fuse.noatime);
         assert_eq!(o.fuse.allow, Allow::Everybody);
         assert_eq!(o.core.data.as_deref(), Some("journal"));
+    }
+
+    #[test]
+    fn where_all_files_are_atomic_nothing_is_written_later() {
+        assert!(Options::parse("atomic=marked").unwrap().fuse.writeback);
+        assert!(
+            !Options::parse("atomic=all,writeback")
+                .unwrap()
+                .fuse
+                .writeback
+        );
     }
 
     #[test]

@@ -237,7 +237,9 @@ fn run<B: Backend>(
         fd,
         mounted,
         is_block,
-    } = mount::mount(image, dir, options)?;
+        one_request,
+    } = mount::mount(image, dir, options, serving.max_request())?;
+    serving.note_one_request(one_request);
     if let Some(companion) = companion {
         companion.mounted(&mounted);
     }

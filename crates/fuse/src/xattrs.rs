@@ -29,6 +29,13 @@ impl<B: Backend> FsServer<B> {
             self.administrator(from)?;
             return self.stats_json().map(String::into_bytes);
         }
+        if name == control::ATOMIC {
+            let max = match self.fs.is_atomic(ino) {
+                true => self.atomic_write_max(),
+                false => 0,
+            };
+            return Ok(max.to_string().into_bytes());
+        }
         self.fs
             .getxattr(&caller(from), ino, name.as_bytes())
             .map_err(|e| errno(&e))

@@ -22,7 +22,7 @@ const FILE: u64 = 2;
 
 /// The largest request that the kernel sends: not more, so that each is answered soon, which is how
 /// the watchdog sees progress.
-const MAX_REQUEST: u32 = 128 << 10;
+pub(super) const MAX_REQUEST: u32 = 128 << 10;
 /// Requests that the kernel may have under way at once.
 const MAX_BACKGROUND: u16 = 64;
 /// Nothing here changes.

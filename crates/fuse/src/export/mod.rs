@@ -84,7 +84,7 @@ pub fn export(
     let server = ExportFs::new(dev.clone(), source, dir, options.stats, pulse.clone());
     let (tell, events) = mpsc::channel();
     let signals = catch_signals(&tell)?;
-    let New { fd, mounted, .. } = mount::mount(source, dir, &fuse)?;
+    let New { fd, mounted, .. } = mount::mount(source, dir, &fuse, file::MAX_REQUEST)?;
     if let Some(companion) = &mut companion {
         companion.mounted(&mounted);
     }

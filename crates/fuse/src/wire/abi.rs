@@ -244,6 +244,8 @@ bitflags! {
     }
 }
 
+/// READ is of a caller, who is named, and not for the page cache (`FUSE_READ_LOCKOWNER`).
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// GETATTR comes through an open file (`FUSE_GETATTR_FH`).
 pub const GETATTR_FH: u32 = 1;
 /// FSYNC of the content alone (`FUSE_FSYNC_FDATASYNC`).
@@ -254,6 +256,8 @@ pub const OPEN_KILL_SUIDGID: u32 = 1;
 /// Notifications, in the error field of an answer to nobody (`enum fuse_notify_code`): attributes
 /// and pages of an inode are to be fetched anew.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// Inodes that nobody uses are to be forgotten (Linux 6.18).
+pub const NOTIFY_PRUNE: i32 = 9;
 
 macro_rules! records {
     ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $kind:ty,)* })*) => {
@@ -379,6 +383,8 @@ records! {
     Dirent, 24 { ino: u64, off: u64, namelen: u32, kind: u32, }
 
     NotifyInvalInodeOut, 24 { ino: u64, off: i64, len: i64, }
+    /// The inodes follow.
+    NotifyPruneOut, 16 { count: u32, padding: u32, spare: u64, }
 }
 
 #[cfg(test)]

@@ -127,6 +127,25 @@ impl Notifier {
         self.invalidate(node, offset, len);
     }
 
+    /// The kernel forgets these inodes, unless somebody uses them: so it asks for all of their
+    /// attributes again, also for those that it keeps itself. Before Linux 6.18 nothing happens.
+    pub fn forget(&self, nodes: &[u64]) {
+        let what = abi::NotifyPruneOut {
+            count: must_fit_u32(nodes.len()),
+            ..abi::NotifyPruneOut::default()
+        };
+        let what = [bytemuck::bytes_of(&what), bytemuck::cast_slice(nodes)].concat();
+        let header = OutHeader {
+            len: must_fit_u32(size_of::<OutHeader>() + what.len()),
+            error: abi::NOTIFY_PRUNE,
+            unique: 0,
+        };
+        let message = [bytemuck::bytes_of(&header), &what].concat();
+        if let Err(e) = rustix::io::write(&self.0.0, &message) {
+            tracing::debug!("asking the kernel to forget: {}", io::Error::from(e));
+        }
+    }
+
     fn invalidate(&self, ino: u64, off: i64, len: i64) {
         #[repr(C)]
         #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]

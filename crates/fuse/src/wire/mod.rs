@@ -27,4 +27,5 @@ pub(crate) use channel::DEVICE;
 pub use channel::{Notifier, Ticket};
 pub use request::{BadRequest, Request, What};
 pub use ring::to_switch_on_io_uring;
+pub(crate) use serve::largest_data;
 pub use serve::{Answered, Offer, Server, Session, Terms};

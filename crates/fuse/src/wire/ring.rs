@@ -22,6 +22,7 @@ use super::abi::{InHeader, MIN_READ_BUFFER, OutHeader};
 use super::answer::{HEADER, refusal};
 use super::channel::Channel;
 use super::request::{BAD, Request};
+use super::serve::largest_data;
 
 /// The parameter of the kernel's module that allows it.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -111,7 +112,7 @@ impl Entry {
     /// # Errors
     /// The kernel has none for this process.
     pub(crate) fn new(channel: &Channel, queue: u16, max_request: u32) -> Result<Self, Errno> {
-        let payload = u32_as_usize(max_request).max(MIN_READ_BUFFER);
+        let payload = largest_data(max_request).max(MIN_READ_BUFFER);
         Ok(Self {
             ring: FuseRing::new(channel.as_fd(), queue, FRONT, payload)?,
             other: vec![0; (FRONT + COPIED).max(LONG_ANSWER) / 8],

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::Errno;
-use stetfs_format::width::{high32, low32, must_fit, u32_as_usize};
+use stetfs_format::width::{high32, low32, u32_as_usize};
 
 use super::abi::{self, Capabilities, InitIn, InitOut};
 use super::answer::{Answer, HEADER};
@@ -90,6 +90,12 @@ struct Agreed {
     over_io_uring: bool,
 }
 
+/// Bytes of the pages that the kernel may use for one request ([`accept`]); reads may fill them.
+pub(crate) fn largest_data(max_request: u32) -> usize {
+    let page = rustix::param::page_size();
+    (u32_as_usize(max_request).div_ceil(page) + 1) * page
+}
+
 /// Bytes before the data of a write, and more than any other request has.
 const OVERHEAD: usize = 4096;
 
@@ -101,7 +107,7 @@ impl Buffer {
     /// For requests and answers of up to `max_request` bytes of data. Memory that was never used is
     /// not taken.
     fn new(max_request: u32) -> Self {
-        let len = abi::MIN_READ_BUFFER.max(u32_as_usize(max_request)) + OVERHEAD;
+        let len = abi::MIN_READ_BUFFER.max(largest_data(max_request)) + OVERHEAD;
         Self(vec![0; len.div_ceil(8)])
     }
 
@@ -426,8 +432,8 @@ fn accept(from: &InitIn, terms: &Terms) -> InitOut {
         tracing::info!("this kernel's FUSE lacks {missing:?}");
     }
     let chosen = (terms.capabilities | both).intersection(offered).bits();
-    let page: u32 = must_fit(rustix::param::page_size());
-    let pages = terms.max_request.div_ceil(page);
+    // One more than the bytes fill: memory that begins inside of a page lies in one more.
+    let pages = largest_data(terms.max_request) / rustix::param::page_size();
     InitOut {
         max_readahead: terms.readahead.min(from.max_readahead),
         flags: low32(chosen),
