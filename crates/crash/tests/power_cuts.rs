@@ -118,7 +118,7 @@ fn every_script_in_the_default_scheme() {
 /// takes many times as long.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    use Script::{LogAndReplace, Orphans, Overwrites, Random, Revokes, SqliteWal};
+    use Script::{LogAndReplace, Orphans, Overwrites, Random, Records, Revokes, SqliteWal};
     let scheme = find(scheme).expect("a scheme");
     // The others are caught, below.
     if !scheme.about.atomic {
@@ -141,6 +141,9 @@ fn every_trial(scheme: &str) {
             on(EXT4_1K, &[LogAndReplace]);
             on(other, &[turn]);
             continue;
+        }
+        if trial.atomic {
+            on(EXT4_1K, &[Records]);
         }
         on(EXT4_1K, &[LogAndReplace, turn]);
         on(other, &[Random(seed)]);

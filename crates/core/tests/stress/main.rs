@@ -17,6 +17,7 @@ mod forgotten;
 mod full;
 mod left;
 mod memory;
+mod records;
 mod volume;
 mod whole;
 mod worker;
