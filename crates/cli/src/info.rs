@@ -69,6 +69,10 @@ pub(crate) struct MountInfo {
     pub(crate) medium: Option<String>,
     /// What it says by which means committed blocks get home without being copied, if they do.
     pub(crate) remaps: Option<String>,
+    /// Of which files it says that one write is one transaction or nothing of it, and of at most
+    /// how many bytes.
+    pub(crate) atomic_files: Option<String>,
+    pub(crate) atomic_write_max: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -152,11 +156,19 @@ impl VolumeInfo {
             state: state(sb, mounted.is_some(), needs_recovery),
             needs_recovery,
             first_orphan: sb.last_orphan,
-            mounted: mounted.map(|m| MountInfo {
-                medium: server_says(&m.dir, "medium"),
-                remaps: server_says(&m.dir, "remaps"),
-                dir: m.dir.display().to_string(),
-                kind: m.kind,
+            mounted: mounted.map(|m| {
+                let said = server_says(&m.dir);
+                let text = |what| said.pointer(what)?.as_str().map(str::to_owned);
+                MountInfo {
+                    medium: text("/medium"),
+                    remaps: text("/remaps"),
+                    atomic_files: text("/atomic_files"),
+                    atomic_write_max: said
+                        .pointer("/server/atomic_write_max")
+                        .and_then(serde_json::Value::as_u64),
+                    dir: m.dir.display().to_string(),
+                    kind: m.kind,
+                }
             }),
             errors: (sb.error_count > 0).then(|| errors(sb)),
             unsupported: Unsupported {
@@ -258,6 +270,9 @@ fn rows(v: &VolumeInfo) -> Vec<(&'static str, String)> {
             "remaps",
             format!("by {means}: what was logged is not copied home"),
         ));
+    }
+    if let Some(writes) = v.mounted.as_ref().and_then(whole_writes) {
+        rows.push(("one write", writes));
     }
     rows.extend(journal_rows(v));
     if !v.mount_options.is_empty() {
@@ -465,12 +480,26 @@ fn journal(disk: &Disk) -> Option<JournalInfo> {
     })
 }
 
-/// What the server of a mounted volume says of itself; none when it does not answer, as the
+/// What the server of a mounted volume says of itself; nothing when it does not answer, as the
 /// kernel's.
-fn server_says(dir: &Path, what: &str) -> Option<String> {
-    let stats = stetfs_fuse::query_stats(dir).ok()?;
-    let stats: serde_json::Value = serde_json::from_str(&stats).ok()?;
-    stats.get(what)?.as_str().map(str::to_owned)
+fn server_says(dir: &Path) -> serde_json::Value {
+    let stats = stetfs_fuse::query_stats(dir).ok();
+    let stats = stats.and_then(|stats| serde_json::from_str(&stats).ok());
+    stats.unwrap_or_default()
+}
+
+/// Which writes are one transaction, in words; nothing when none is.
+fn whole_writes(mounted: &MountInfo) -> Option<String> {
+    let files = match mounted.atomic_files.as_deref()? {
+        "all" => "any file",
+        "marked" => "a file that chattr +j has marked",
+        _ => return None,
+    };
+    let max = mounted.atomic_write_max.filter(|max| *max > 0)?;
+    let max = Size(max);
+    Some(format!(
+        "to {files}: whole or nothing of it, up to {max} (docs/ATOMIC.md)"
+    ))
 }
 
 /// [`VolumeInfo::name`] from the superblock alone.

@@ -35,12 +35,11 @@ pub(crate) fn can_be(vol: &Volume) -> bool {
     terms.promise == DataPromise::Atomic || terms.logs_marked
 }
 
-/// Of which files one write is there entirely or not at all after a crash.
+/// Which files these are.
 pub(crate) fn which(vol: &Volume) -> AtomicFiles {
-    match vol.opts.atomic {
-        _ if vol.journal.terms().promise == DataPromise::Atomic => AtomicFiles::All,
-        _ if !can_be(vol) => AtomicFiles::None,
-        atomic => atomic,
+    match can_be(vol) {
+        true => vol.opts.atomic,
+        false => AtomicFiles::None,
     }
 }
 

@@ -79,9 +79,12 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
     pub bytes_written: u64,
-    /// Of which files one write is there entirely or not at all after a crash.
+    /// What a crash may do to the data of any file.
+    pub promise: DataPromise,
+    /// Of which files one write is one transaction or nothing of it, whatever that says.
     pub atomic_files: AtomicFiles,
-    /// If it has at most so many bytes; 0 when that holds for no file.
+    /// One write of at most so many bytes, to one of these files or to any if the promise is
+    /// `atomic`, is there entirely or not at all after a crash; 0 when that holds for no file.
     pub atomic_write_max: u64,
     /// What the device below has done.
     pub device: MeterSnapshot,
@@ -563,9 +566,9 @@ impl Fs {
 
     /// [`Stats::atomic_write_max`].
     pub fn atomic_write_max(&self) -> u64 {
-        match atomic::which(&self.0) {
-            AtomicFiles::None => 0,
-            AtomicFiles::All | AtomicFiles::Marked => atomic::write_max(&self.0),
+        match (atomic::which(&self.0), self.promise()) {
+            (AtomicFiles::None, promise) if promise != DataPromise::Atomic => 0,
+            _ => atomic::write_max(&self.0),
         }
     }
 
@@ -590,6 +593,7 @@ impl Fs {
             remaps: vol.journal.terms().remaps,
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
+            promise: atomic::promise(vol),
             atomic_files: atomic::which(vol),
             atomic_write_max: self.atomic_write_max(),
             device: vol.dev.meter().snapshot(),
