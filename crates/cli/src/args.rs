@@ -149,10 +149,10 @@ Mount options, for -o (name or name=value, separated by commas):
                                       log; else the volume's own (`stetfs mkfs --scheme`); else jbd2
   data=journal|ordered|writeback      what goes through the journal (schemes jbd2, jftl, dj;
                                       default: the volume's setting, else journal)
-  atomic=marked|all|none              of which files one write of at most 1 MiB is one transaction, or
-                                      nothing of it after a crash: of those marked with chattr +j
-                                      (default), which directories hand on, of all, or of none; such
-                                      files are written past the page cache (docs/ATOMIC.md)
+  atomic=marked|all|none              of which files one write of at most 1 MiB is one transaction
+                                      or nothing of it: of those marked with chattr +j (default),
+                                      which directories hand on, of all, or of none; such files are
+                                      written past the page cache (docs/ATOMIC.md)
   commit=SECONDS                      how long a change may wait for its commit (default 5; 1 where
                                       sync(2) does not reach the mount)
   memory=SIZE                         bound of all caches together (default 256M); the process takes

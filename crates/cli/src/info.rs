@@ -72,7 +72,7 @@ pub(crate) struct MountInfo {
     /// Of which files it says that one write is one transaction or nothing of it, and of at most
     /// how many bytes.
     pub(crate) atomic_files: Option<String>,
-    pub(crate) atomic_write_max: Option<u64>,
+    pub(crate) marked_write_max: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -163,8 +163,8 @@ impl VolumeInfo {
                     medium: text("/medium"),
                     remaps: text("/remaps"),
                     atomic_files: text("/atomic_files"),
-                    atomic_write_max: said
-                        .pointer("/server/atomic_write_max")
+                    marked_write_max: said
+                        .pointer("/server/marked_write_max")
                         .and_then(serde_json::Value::as_u64),
                     dir: m.dir.display().to_string(),
                     kind: m.kind,
@@ -495,7 +495,7 @@ fn whole_writes(mounted: &MountInfo) -> Option<String> {
         "marked" => "a file that chattr +j has marked",
         _ => return None,
     };
-    let max = mounted.atomic_write_max.filter(|max| *max > 0)?;
+    let max = mounted.marked_write_max.filter(|max| *max > 0)?;
     let max = Size(max);
     Some(format!(
         "to {files}: whole or nothing of it, up to {max} (docs/ATOMIC.md)"

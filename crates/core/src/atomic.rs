@@ -3,8 +3,8 @@
 //!
 //! Such a write is one handle. What it needs is found out before anything is changed: whether there
 //! is room for all of it, and the old content of blocks of which it changes a part. Should reading
-//! fail all the same once something is changed, the journal stops, as for any operation that is half
-//! done. Where the scheme does not log file data, it logs that of these files
+//! fail all the same once something is changed, the journal stops, as for any operation that is
+//! half done. Where the scheme does not log file data, it logs that of these files
 //! ([`Terms::logs_marked`](stetfs_scheme::Terms::logs_marked)).
 
 use stetfs_format::LBlock;
@@ -51,10 +51,22 @@ pub(crate) fn promise(vol: &Volume) -> DataPromise {
     }
 }
 
-/// How long a write may be that is one handle, wherever in a block it begins.
+/// How long a write to one of these files may be, wherever in a block it begins: what one
+/// transaction takes, and at most 4 MiB.
 pub(crate) fn write_max(vol: &Volume) -> u64 {
+    const MOST: u64 = 4 << 20;
     let block = usize_as_u64(vol.geo.block_size());
-    (file::handle_write_max(vol) - block).max(block)
+    let most = (file::most_blocks(vol) << vol.geo.block_bits) - block;
+    most.clamp(block, MOST)
+}
+
+/// The same of a write to any file; 0 when its data is not part of the transaction.
+pub(crate) fn write_max_of_others(vol: &Volume) -> u64 {
+    let block = usize_as_u64(vol.geo.block_size());
+    match promise(vol) {
+        DataPromise::Atomic => (file::handle_write_max(vol) - block).max(block),
+        _ => 0,
+    }
 }
 
 /// Reads what a write of `bytes` from byte `skip` of block `first` on needs of the file's old
@@ -85,7 +97,7 @@ pub(crate) fn read_ahead(
 }
 
 /// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
-/// writing, and no handle. What the log has of a file that is no longer one of them goes home, since
+/// writing, and no handle. What the log has of a file that is no longer one of them goes home:
 /// nobody expects to find copies of its blocks there from now on.
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
     let is_atomic = is_atomic(vol, &inode.state.read().raw);

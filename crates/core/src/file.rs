@@ -6,8 +6,8 @@
 //!
 //! Writing allocates nothing. Each block that has no place yet takes one reserved block
 //! ([`InodeState::reserved`]) and gets its place when the transaction commits (`place.rs`);
-//! unwritten extents have theirs already. A write is one handle, unless it is larger than a third of
-//! what a transaction can hold, or than 4 MiB.
+//! unwritten extents have theirs already. A write is one handle, unless it is larger than a quarter
+//! of what a transaction can hold.
 
 use smallvec::SmallVec;
 use stetfs_format::LBlock;
@@ -24,11 +24,8 @@ use crate::mapping::{self, MapState, Run};
 use crate::types::{Caller, WriteFlags, mode};
 use crate::volume::Volume;
 
-/// The most blocks that are read at once.
+/// The most blocks that one handle writes.
 const CHUNK_BLOCKS_MAX: u64 = 1024;
-
-/// The most bytes that one handle writes.
-const CHUNK_MAX: u64 = 4 << 20;
 
 /// Credits for the inode and, when a first large file appears, the superblock.
 pub(crate) const INODE_CREDITS: u32 = 2;
@@ -399,13 +396,17 @@ pub(crate) fn zero_in_block(
     Ok(())
 }
 
-/// How many blocks one handle writes at most: as many as there are credits for when each second one
-/// is a run of its own.
+/// How many blocks one handle writes at most, unless all of the write must be in one.
 fn chunk_blocks(vol: &Volume) -> u64 {
-    let credits =
-        u64::from(vol.journal.max_credits()).saturating_sub((INODE_CREDITS + RUN_CREDITS).into());
-    let most = CHUNK_MAX >> vol.geo.block_bits;
-    (credits / (1 + u64::from(RUN_CREDITS) / 2)).clamp(1, most)
+    u64::from(vol.journal.max_credits() / 4).clamp(1, CHUNK_BLOCKS_MAX)
+}
+
+/// How many blocks one handle can write: as many as there are credits for when each second one is a
+/// run of its own.
+pub(crate) fn most_blocks(vol: &Volume) -> u64 {
+    let others = u64::from(INODE_CREDITS + RUN_CREDITS);
+    let credits = u64::from(vol.journal.max_credits()).saturating_sub(others);
+    (credits / (1 + u64::from(RUN_CREDITS) / 2)).max(1)
 }
 
 /// How many bytes of a write, from the beginning of a block on, are one handle: a longer one is
@@ -429,10 +430,11 @@ fn write_chunk(
     let skip = u64_as_usize(offset) & (size - 1);
     let first = vol.block_of(offset);
     let blocks = usize_as_u64((skip + bytes.len()).div_ceil(size));
-    let mut count: u32 = match is_planted(Bug::TornRecord) {
-        false => must_fit(blocks.min(chunk_blocks(vol))),
-        true => 1,
-    };
+    let mut count: u32 = must_fit(match is_whole {
+        true if is_planted(Bug::TornRecord) => 1,
+        true => blocks,
+        false => blocks.min(chunk_blocks(vol)),
+    });
     if is_whole {
         atomic::read_ahead(vol, inode, (first, skip), bytes)?;
     }

@@ -79,13 +79,13 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Bytes that callers have written to files.
     pub bytes_written: u64,
-    /// What a crash may do to the data of any file.
-    pub promise: DataPromise,
-    /// Of which files one write is one transaction or nothing of it, whatever that says.
-    pub atomic_files: AtomicFiles,
-    /// One write of at most so many bytes, to one of these files or to any if the promise is
-    /// `atomic`, is there entirely or not at all after a crash; 0 when that holds for no file.
+    /// One write of at most so many bytes, to any file, is there entirely or not at all after a
+    /// crash; 0 when file data is not journaled.
     pub atomic_write_max: u64,
+    /// Of which files one write is one transaction or nothing of it in any case.
+    pub atomic_files: AtomicFiles,
+    /// If it has at most so many bytes; 0 when there are no such files.
+    pub marked_write_max: u64,
     /// What the device below has done.
     pub device: MeterSnapshot,
     /// The persistent memory beside it, where the scheme has some.
@@ -557,18 +557,18 @@ impl Fs {
     }
 
     /// Whether the file is one of those that are marked (`chattr +j`), or all of them are
-    /// (`atomic=`): one write of at most [`Stats::atomic_write_max`] bytes is one transaction or
-    /// nothing of it, in every mode of the scheme. On a full volume it is refused as a whole, and not
-    /// cut short. False also where the scheme cannot do it.
+    /// (`atomic=`): one write of at most [`Stats::marked_write_max`] bytes is one transaction or
+    /// nothing of it, in every mode of the scheme. On a full volume it is refused as a whole, and
+    /// not cut short. False also where the scheme cannot do it.
     pub fn is_atomic(&self, ino: InodeNo) -> Result<bool> {
         self.run(|vol| Ok(vol.iget(ino)?.is_atomic()))
     }
 
-    /// [`Stats::atomic_write_max`].
-    pub fn atomic_write_max(&self) -> u64 {
-        match (atomic::which(&self.0), self.promise()) {
-            (AtomicFiles::None, promise) if promise != DataPromise::Atomic => 0,
-            _ => atomic::write_max(&self.0),
+    /// [`Stats::marked_write_max`].
+    pub fn marked_write_max(&self) -> u64 {
+        match atomic::which(&self.0) {
+            AtomicFiles::None => 0,
+            AtomicFiles::All | AtomicFiles::Marked => atomic::write_max(&self.0),
         }
     }
 
@@ -593,9 +593,9 @@ impl Fs {
             remaps: vol.journal.terms().remaps,
             bytes_read: vol.bytes_read.load(Ordering::Relaxed),
             bytes_written: vol.bytes_written.load(Ordering::Relaxed),
-            promise: atomic::promise(vol),
+            atomic_write_max: atomic::write_max_of_others(vol),
             atomic_files: atomic::which(vol),
-            atomic_write_max: self.atomic_write_max(),
+            marked_write_max: self.marked_write_max(),
             device: vol.dev.meter().snapshot(),
             nvm: vol.nvm.as_ref().map(|nvm| NvmStats {
                 medium: nvm.describe(),

@@ -142,8 +142,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
         false
     }
 
-    /// How long a write to such a file may be ([`stetfs::Stats::atomic_write_max`]).
-    fn atomic_write_max(&self) -> u64 {
+    /// How long a write to such a file may be ([`stetfs::Stats::marked_write_max`]).
+    fn marked_write_max(&self) -> u64 {
         0
     }
 
@@ -335,8 +335,8 @@ impl Backend for Fs {
         Fs::is_atomic(self, ino).unwrap_or(false)
     }
 
-    fn atomic_write_max(&self) -> u64 {
-        Fs::atomic_write_max(self)
+    fn marked_write_max(&self) -> u64 {
+        Fs::marked_write_max(self)
     }
 
     fn stats(&self) -> impl Serialize {

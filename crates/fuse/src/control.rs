@@ -4,12 +4,16 @@
 //! | name | how | what |
 //! |---|---|---|
 //! | `system.stetfs.stats` | `getxattr` on any file of the mount | live counters and facts about the server, JSON |
-//! | `system.stetfs.atomic_write_max` | `getxattr` on a file, by anybody | in digits: one write(2) of at most so many bytes to it is one transaction or nothing of it, through descriptors that were opened since it is marked so; 0: no such promise (docs/ATOMIC.md) |
+//! | `system.stetfs.atomic_write_max` | `getxattr` on a file, by anybody | in digits, see below |
 //! | `system.stetfs.control` | `setxattr` on any file | a command in a word or two |
 //!
-//! The others are for root and the server's own user. They need no socket, work through every mount namespace,
-//! and are never listed. Commands: `commit`, `drain`, `shutdown full`, `shutdown logflush`,
-//! `shutdown nologflush`.
+//! They need no socket, work through every mount namespace, and are never listed. Counters and
+//! commands are for root and the server's own user. Commands: `commit`, `drain`, `shutdown full`,
+//! `shutdown logflush`, `shutdown nologflush`.
+//!
+//! `atomic_write_max` is a number of bytes: one write(2) of at most so many to the file is one
+//! transaction or nothing of it, through descriptors that were opened since the file is marked so.
+//! 0 means that this is not promised (docs/ATOMIC.md).
 
 use std::io;
 use std::path::Path;

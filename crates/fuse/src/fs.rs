@@ -146,7 +146,7 @@ struct About<'a> {
     threads: usize,
     writeback: bool,
     /// One write(2) of at most so many bytes, to a file that is marked atomic, is one transaction.
-    atomic_write_max: u64,
+    marked_write_max: u64,
     requests: &'a Requests,
 }
 
@@ -204,9 +204,9 @@ impl<B: Backend> FsServer<B> {
     }
 
     /// How long one write(2) to a file that is marked atomic may be to be one transaction.
-    pub(crate) fn atomic_write_max(&self) -> u64 {
+    pub(crate) fn marked_write_max(&self) -> u64 {
         let one_request = self.one_request.load(Ordering::Relaxed);
-        self.fs.atomic_write_max().min(one_request.into())
+        self.fs.marked_write_max().min(one_request.into())
     }
 
     /// All counters, as JSON: what the volume says, and `server`.
@@ -223,7 +223,7 @@ impl<B: Backend> FsServer<B> {
             },
             threads: self.options.threads,
             writeback: self.options.writeback,
-            atomic_write_max: self.atomic_write_max(),
+            marked_write_max: self.marked_write_max(),
             requests: &self.requests,
         };
         let mut stats = serde_json::to_value(self.fs.stats()).map_err(|_| Errno::IO)?;

@@ -172,8 +172,8 @@ impl Opens {
         }
     }
 
-    /// The kernel is about to get pages of it through a file that was opened past the page cache: it
-    /// is mapped.
+    /// The kernel is about to get pages of it through a file that was opened past the page cache:
+    /// it is mapped.
     pub(crate) fn is_mapped(&self, ino: InodeNo) {
         self.change(ino, |open| open.cached = true);
     }

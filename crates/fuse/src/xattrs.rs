@@ -31,7 +31,7 @@ impl<B: Backend> FsServer<B> {
         }
         if name == control::ATOMIC {
             let max = match self.fs.is_atomic(ino) {
-                true => self.atomic_write_max(),
+                true => self.marked_write_max(),
                 false => 0,
             };
             return Ok(max.to_string().into_bytes());

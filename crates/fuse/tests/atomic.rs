@@ -1,4 +1,4 @@
-//! Files of which one write(2) is one transaction or nothing of it: marked by chattr, or all of them.
+//! Files of which one write(2) is one transaction or nothing of it: those that are marked, or all.
 
 mod support;
 

@@ -19,8 +19,8 @@
 //! revoke records. Its chance of taking a torn body for a whole one is that of a CRC-32, 1 in 2^32
 //! torn commits.
 //!
-//! A transaction without anything to log in `ordered` and `writeback` is no more than that: its data
-//! goes home and is flushed.
+//! A transaction without anything to log in `ordered` and `writeback` is no more than that: its
+//! data goes home and is flushed.
 //!
 //! A checkpoint takes the oldest transactions: newest versions home, flush, journal superblock with
 //! the new tail (durable), and only then may their blocks be written again.

@@ -135,8 +135,8 @@ pub enum MountError {
     NoloadWritable,
     /// `atomic=all` with a scheme that makes nothing atomic.
     #[error(
-        "mount option \"atomic=all\" needs a scheme that journals, which {scheme} does not: after a \
-            crash it promises nothing"
+        "mount option \"atomic=all\" needs a scheme that journals, which {scheme} does not: after \
+            a crash it promises nothing"
     )]
     NotAtomic {
         /// The scheme.

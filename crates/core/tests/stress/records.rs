@@ -1,11 +1,11 @@
 //! One write to a file that is marked atomic is there as a whole or not at all, wherever the power
 //! goes off: records of 4 KiB to 1 MiB, aligned and not, of several writers.
 //!
-//! Each writer writes its records over each other and now and then syncs them, while the others make
-//! transactions end in between. A record consists of words that all say which writing of it they are
-//! from. The power goes off at `STETFS_STRESS_CUTS` moments (default 20), each time with everything,
-//! nothing, and some of what the device had not made durable; what is found then must be one writing
-//! of each record, and none before the one that was synced.
+//! Each writer writes its records over each other and now and then syncs them, while the others
+//! make transactions end in between. A record consists of words that all say which writing of it
+//! they are from. The power goes off at `STETFS_STRESS_CUTS` moments (default 20), each time with
+//! everything, nothing, and some of what the device had not made durable; what is found then must
+//! be one writing of each record, and none before the one that was synced.
 
 use std::sync::Arc;
 use std::thread;
@@ -72,8 +72,8 @@ fn write_records(fs: &Fs, dev: &SimDev, ino: InodeNo, seed: u64) -> Synced {
     synced
 }
 
-/// The files, in a directory that is marked, each with a zeroth writing of its records; the first is
-/// all holes, the last preallocated.
+/// The files, in a directory that is marked, each with a zeroth writing of its records; the first
+/// is all holes, the last preallocated.
 fn make(fs: &Fs) -> Vec<InodeNo> {
     let (c, how) = (Caller::root(), OpenFlags::READ | OpenFlags::WRITE);
     let dir = fs.mkdir(&c, fs.root(), b"marked", 0o755).unwrap().ino;
@@ -107,11 +107,7 @@ fn cut(options: &str, seed: u64) {
     let start = image("-t ext4 -b 4096 -J size=16", 64);
     let dev = Arc::new(SimOptions::default().build(start));
     let fs = mount(dev.clone(), parsed());
-    assert!(
-        fs.atomic_write_max() >= 1 << 20,
-        "{}",
-        fs.atomic_write_max()
-    );
+    assert!(fs.marked_write_max() >= 1 << 20);
     let files = make(&fs);
     let begin = dev.changes();
     let synced: Vec<Synced> = thread::scope(|scope| {

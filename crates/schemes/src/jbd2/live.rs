@@ -98,8 +98,8 @@ impl Live {
         self.index.holds_any(start, count)
     }
 
-    /// Tells of which blocks there is a copy in the live log, as long as somebody asks: freeing them
-    /// needs a revoke record, and a replay would write over them.
+    /// Tells of which blocks there is a copy in the live log, as long as somebody asks: freeing
+    /// them needs a revoke record, and a replay would write over them.
     pub(super) fn logged(&self) -> impl Fn(BlockNo) -> bool + '_ {
         let index = self.index.read();
         move |block| index.contains_key(&block)
