@@ -103,3 +103,30 @@ fn a_failed_read_is_told_and_nothing_more() {
     fs.mkdir(&c, fs.root(), b"d", 0o755).unwrap();
     fs.unmount().unwrap();
 }
+
+/// A write that must be whole reads what it needs first: a block at its end that cannot be read
+/// leaves all of it undone, and the volume at work.
+#[test]
+fn a_write_that_must_be_whole_is_not_begun_when_something_cannot_be_read() {
+    let options = || MountOptions::parse("data=ordered,atomic=all").unwrap();
+    let dev = Arc::new(SimDev::new(image(&["-t", "ext4", "-b", "4096"])));
+    let (fs, _) = Fs::mount(dev.clone(), options()).unwrap();
+    let c = Caller::root();
+    let ino = fs.create(&c, fs.root(), b"f", 0o644, RW).unwrap().ino;
+    fs.write(&c, ino, 0, &[1; 40_000]).unwrap();
+    fs.unmount().unwrap();
+    for skip in 0..2 {
+        let dev = Arc::new(SimDev::new(dev.newest()));
+        let (fs, _) = Fs::mount(dev.clone(), options()).unwrap();
+        fs.getattr(ino).unwrap();
+        // Parts of the first block and of the last, and all between them.
+        dev.inject(Fault::nth(Op::Read, skip));
+        let error = fs.write(&c, ino, 1000, &[2; 30_000]).unwrap_err();
+        assert_eq!(error.kind(), Kind::Io, "read {skip}");
+        let mut bytes = vec![0; 40_000];
+        assert_eq!(fs.read(ino, 0, &mut bytes).unwrap(), 40_000);
+        assert!(bytes == vec![1; 40_000], "read {skip}: a part was written");
+        assert_eq!(fs.write(&c, ino, 1000, &[2; 30_000]).unwrap(), 30_000);
+        fs.unmount().unwrap();
+    }
+}
