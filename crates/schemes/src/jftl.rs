@@ -88,7 +88,6 @@ pub(crate) const ROW: Registration = Registration {
             "data=journal,journal_async_commit",
             Ground::Flash,
         ),
-        Trial::setting("jftl-ordered-atomic", "data=ordered", Ground::Flash).atomic(),
         Trial::new("jftl-reflink", "data=journal", Ground::Reflink),
     ],
 };
