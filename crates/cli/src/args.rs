@@ -155,6 +155,11 @@ Mount options, for -o (name or name=value, separated by commas):
                                       written past the page cache (docs/ATOMIC.md)
   commit=SECONDS                      how long a change may wait for its commit (default 5; 1 where
                                       sync(2) does not reach the mount)
+  dirty_expire=SECONDS                in the modes ordered and writeback, how long new data may wait
+                                      for a place in the volume while nobody syncs it (default 30,
+                                      as in the kernel; 0 or nodelalloc: until the next commit)
+  noauto_da_alloc                     so may data of a file that replaces another by a rename, or
+                                      that was cut to nothing and is closed
   memory=SIZE                         bound of all caches together (default 256M); the process takes
                                       some 30M more
   errors=remount-ro|continue|panic    what happens on an error (default: the volume's setting)

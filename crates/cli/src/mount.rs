@@ -187,7 +187,7 @@ fn serve(args: &Mount, options: &Options, verbose: u8) -> Result<()> {
                 "stetfs: sync(1) does not reach this mount: what must be durable needs fsync \
                     (`sync FILE`); {}",
                 if options.fuse.commit_given {
-                    "the rest is committed as `commit=` says"
+                    "the rest is committed as `commit=` and `dirty_expire=` say"
                 } else {
                     "the rest is committed once a second"
                 }

@@ -16,6 +16,7 @@ use crate::error::Result;
 use crate::file;
 use crate::inode::Inode;
 use crate::mapping::MapState;
+use crate::open;
 use crate::options::AtomicFiles;
 use crate::volume::Volume;
 
@@ -97,10 +98,14 @@ pub(crate) fn read_ahead(
 }
 
 /// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
-/// writing, and no handle. What the log has of a file that is no longer one of them goes home:
-/// nobody expects to find copies of its blocks there from now on.
+/// writing, and no handle. New data of a file that becomes one of them waits no longer for a place,
+/// since what is written from now on is not behind it. What the log has of one that is none any more
+/// goes home: nobody expects to find copies of its blocks there from now on.
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
     let is_atomic = is_atomic(vol, &inode.state.read().raw);
+    if is_atomic {
+        open::place(vol, inode)?;
+    }
     if inode.set_atomic(is_atomic) && !is_atomic && !vol.journal.terms().logs_data {
         vol.journal.commit_running()?;
         vol.journal.checkpoint(Goal::All)?;

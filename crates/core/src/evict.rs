@@ -37,7 +37,7 @@ pub(crate) fn evict_in(
     orphan::del(vol, h, inode, st)?;
     xattr::release_block(vol, h, inode, st)?;
     let was_dir = st.is_dir();
-    st.raw.size = 0;
+    st.set_size(0);
     st.raw.dtime = low32(vol.clock.seconds());
     vol.store_inode(h, inode, st)?;
     // Before the number is free: whoever takes it puts an inode of its own into the cache.

@@ -75,7 +75,7 @@ pub(crate) fn fallocate(
     }
     let grow = |st: &mut InodeState| {
         if !mode.contains(FallocateMode::KEEP_SIZE) && end > st.raw.size {
-            st.raw.size = end;
+            st.set_size(end);
         }
     };
     if !mode.contains(FallocateMode::ZERO_RANGE) {
@@ -146,6 +146,7 @@ fn check_inode(vol: &Volume, inode: &Inode, mode: FallocateMode, end: u64) -> Re
 /// Stores an inode that was changed, with its times.
 fn store_changed(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     set_times(vol, st);
+    inode.settle_size(vol, st);
     vol.store_inode(h, inode, st)
 }
 
@@ -371,6 +372,7 @@ fn preallocate_some(
     }
     if at.0 >= end {
         change(&mut st);
+        inode.settle_size(vol, &mut st);
     }
     vol.store_inode(&h, inode, &st)?;
     result.map(|()| at)

@@ -627,10 +627,12 @@ fn finish_write(
 ) -> Result<()> {
     let mut st = inode.state.write();
     st.reserved += reserved;
-    let mut changed = end > st.raw.size;
-    if changed {
-        st.raw.size = end;
+    let stored = st.disk_size();
+    if end > st.raw.size {
+        st.set_size(end);
     }
+    inode.settle_size(vol, &mut st);
+    let mut changed = st.disk_size() != stored;
     if !flags.contains(WriteFlags::CACHED) {
         let now = vol.now();
         changed |= (st.raw.mtime != now || st.raw.ctime != now) && !is_planted(Bug::UnstoredTimes);

@@ -510,10 +510,28 @@ impl Fs {
                 return Ok(());
             }
             vol.dev.check_backing()?;
-            vol.journal.commit_running()?;
+            vol.journal.sync()?;
             vol.alloc.discard_freed();
             Ok(())
         })
+    }
+
+    /// What the clock does every `commit` seconds, for who keeps the time himself: commits what was
+    /// done before. Data that waits for a place goes on waiting.
+    ///
+    /// # Errors
+    /// Of the journal or the device.
+    pub fn commit(&self) -> Result<()> {
+        self.run(|vol| Ok(vol.journal.commit_running()?))
+    }
+
+    /// What the clock does with data that has waited for a place as long as `dirty_expire` says,
+    /// here with all that waits: the next commit gives it a place and makes it durable.
+    ///
+    /// # Errors
+    /// Of the journal or the device.
+    pub fn expire(&self) -> Result<()> {
+        self.run(|vol| Ok(vol.journal.enlist_older(Duration::ZERO)?))
     }
 
     /// Space, counts, limits.

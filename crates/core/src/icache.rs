@@ -1,10 +1,10 @@
 //! Inodes in memory, bounded.
 //!
 //! Sixteen shards by number. Each keeps its inodes in a map and a ring over which a hand moves
-//! (second chance): an inode that nobody holds, that is not open, has no reserved blocks and was
-//! not used since the last pass is dropped when the shard is full. A number that is loaded again
-//! gets the newest transaction of any dropped inode as its own, so that `fsync` never waits for
-//! less than it must.
+//! (second chance): an inode that nobody holds, that is not open, is not ahead of what is stored of
+//! it and was not used since the last pass is dropped when the shard is full. A number that is
+//! loaded again gets the newest transaction of any dropped inode as its own, so that `fsync` never
+//! waits for less than it must.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -184,7 +184,8 @@ const OWN_REFERENCES: usize = 2;
 
 /// Whether somebody but the cache needs the inode.
 fn is_held(inode: &Arc<Inode>) -> bool {
+    let is_ahead = || inode.state.try_read().is_none_or(|st| st.is_ahead());
     Arc::strong_count(inode) > OWN_REFERENCES
         || inode.opens.load(Ordering::Relaxed) > 0
-        || inode.state.try_read().is_none_or(|st| st.reserved > 0)
+        || is_ahead() && !is_planted(Bug::EvictedWaiting)
 }

@@ -1,9 +1,9 @@
 //! Inodes in memory: reading and storing a slot of the inode table.
 //!
 //! Invariants:
-//! 1. The slot on the volume, seen through the journal, is what `InodeState::raw` says whenever
-//!    nobody holds `state` for writing: whoever changes `raw` calls [`Volume::store_inode`] in the
-//!    same handle before letting go.
+//! 1. The slot on the volume, seen through the journal, is what `InodeState::raw` says (its size
+//!    perhaps excepted, [`InodeState::disk_size`]) whenever nobody holds `state` for writing:
+//!    whoever changes `raw` calls [`Volume::store_inode`] in the same handle before letting go.
 //! 2. The same number is the same `Arc<Inode>` as long as anybody holds it (`icache.rs`).
 //! 3. A freed inode has `gone` set, under its `lock`; who comes later answers `Stale`.
 
@@ -16,6 +16,7 @@ use stetfs_format::width::u32_as_usize;
 use stetfs_format::{BlockNo, FeatureRoCompat, InodeNo, Tid, Time};
 use stetfs_journal::{FileData, Handle};
 use stetfs_media::{BlockRef, Class};
+use stetfs_planted::{Bug, is_planted};
 use stetfs_sync::RwLock;
 
 use crate::atomic;
@@ -51,6 +52,9 @@ pub(crate) struct Inode {
     pub(crate) acls: AtomicU8,
     /// Used since the cache's hand last passed.
     pub(crate) referenced: AtomicBool,
+    /// It was cut to nothing: what is written then gets its place when it is closed
+    /// (`EXT4_STATE_DA_ALLOC_CLOSE`).
+    pub(crate) places_on_close: AtomicBool,
     /// Its index in the ring of its shard of the cache; under the shard's lock.
     pub(crate) ring_at: AtomicU32,
 }
@@ -61,6 +65,9 @@ pub(crate) struct InodeState {
     /// The slot, typed. `raw.block` holds the extent root, the block pointers or a fast symlink's
     /// target.
     pub(crate) raw: stetfs_format::Inode,
+    /// The size that is stored, when it is less than that in `raw`: data between the two waits for
+    /// a place (`i_disksize`).
+    disk_size: Option<u64>,
     /// Freed: nothing may be done with it any more.
     pub(crate) gone: bool,
     /// Reserved blocks: as many as blocks in holes wait for a place.
@@ -77,6 +84,7 @@ impl InodeState {
     pub(crate) fn new(raw: stetfs_format::Inode) -> Self {
         Self {
             raw,
+            disk_size: None,
             gone: false,
             reserved: 0,
             map_changes: 0,
@@ -104,6 +112,24 @@ impl InodeState {
         if self.gone { Err(Error::Stale) } else { Ok(()) }
     }
 
+    /// The size that is stored.
+    pub(crate) fn disk_size(&self) -> u64 {
+        self.disk_size.unwrap_or(self.raw.size)
+    }
+
+    /// Whether it is more than what is stored says: blocks are reserved for it, or its size is
+    /// stored when data has a place.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.reserved > 0 || self.disk_size.is_some()
+    }
+
+    /// Sets the size. What is stored is never more than the smaller of the two, until
+    /// [`Inode::settle_size`] lets it be.
+    pub(crate) fn set_size(&mut self, size: u64) {
+        self.disk_size = Some(self.disk_size().min(size)).filter(|stored| *stored < size);
+        self.raw.size = size;
+    }
+
     /// Sets `ctime`.
     pub(crate) fn touch(&mut self, now: Time) {
         self.raw.ctime = now;
@@ -127,6 +153,7 @@ impl Inode {
             is_atomic: AtomicBool::new(is_atomic),
             acls: AtomicU8::new(0),
             referenced: AtomicBool::new(true),
+            places_on_close: AtomicBool::new(false),
             ring_at: AtomicU32::new(0),
         }
     }
@@ -159,6 +186,24 @@ impl Inode {
             Some(data) => Some(data.clone()),
             None => vol.journal.file_if_any(self.ino),
         }
+    }
+
+    /// Lets the size that is stored follow the file's, as far as no block waits for a place past
+    /// commits. To be called by whoever changes the size or which blocks wait, before the inode is
+    /// stored.
+    pub(crate) fn settle_size(&self, vol: &Volume, st: &mut InodeState) {
+        let Some(stored) = st.disk_size else {
+            return;
+        };
+        let waits = self
+            .data_if_any(vol)
+            .and_then(|data| data.first_waiting(vol.block_of(stored)))
+            .filter(|_| !is_planted(Bug::EarlySize));
+        let size = waits.map_or(st.raw.size, |lblk| {
+            let placed = u64::from(lblk.0) << vol.geo.block_bits;
+            placed.clamp(stored, st.raw.size)
+        });
+        st.disk_size = Some(size).filter(|size| *size < st.raw.size);
     }
 
     /// Notes that `h` changed the inode; `data` when `fdatasync` must wait for it too (size,
@@ -251,8 +296,13 @@ impl Volume {
         if state.raw.size > LARGE_FILE_MIN {
             self.need_large_file(h)?;
         }
-        self.write_slot(h, inode, |slot| {
-            state.raw.encode_into(slot, inode.ino, &self.geo)
+        self.write_slot(h, inode, |slot| match state.disk_size {
+            None => state.raw.encode_into(slot, inode.ino, &self.geo),
+            Some(size) => stetfs_format::Inode {
+                size,
+                ..state.raw.clone()
+            }
+            .encode_into(slot, inode.ino, &self.geo),
         })
     }
 

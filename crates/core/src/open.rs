@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit_u32, usize_as_u64};
+use stetfs_format::{InodeNo, Tid};
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
@@ -82,14 +82,33 @@ pub(crate) fn release(vol: &Volume, ino: InodeNo) -> Result<()> {
         st.raw.links_count == 0 && !st.gone
     };
     if opens == 0 && unlinked && !vol.is_read_only() {
-        evict::evict(vol, &inode)?;
+        return evict::evict(vol, &inode);
+    }
+    // Even where it replaces what was there before without a rename, nobody finds it empty then.
+    if inode.places_on_close.swap(false, Ordering::Relaxed) && !is_planted(Bug::UnplacedClose) {
+        place(vol, &inode)?;
     }
     Ok(())
 }
 
-/// Returns when the inode's newest transaction is durable. Costs nothing when it is already.
+/// Lets no data of the inode wait for a place past commits: it gets one in a transaction that is
+/// durable before anything that is done from now on (`ext4_alloc_da_blocks`). No handle is open.
+pub(crate) fn place(vol: &Volume, inode: &Inode) -> Result<Option<Tid>> {
+    match inode.data_if_any(vol) {
+        Some(data) => Ok(vol.journal.enlist(&data)?),
+        None => Ok(None),
+    }
+}
+
+/// Returns when the inode's data has a place and its newest transaction is durable. Costs nothing
+/// when it is already.
 pub(crate) fn fsync(vol: &Volume, inode: &Inode, datasync: bool) -> Result<()> {
+    let placed = match is_planted(Bug::UnplacedFsync) {
+        true => None,
+        false => place(vol, inode)?,
+    };
     let tid = inode.wanted_tid(datasync);
+    let tid = placed.filter(|placed| placed.is_after(tid)).unwrap_or(tid);
     if tid.is_after(vol.journal.committed()) && !is_planted(Bug::EarlyFsync) {
         if let Some(data) = inode.data_if_any(vol)
             && let Some(_guard) = inode.lock.try_write()

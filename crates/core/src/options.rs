@@ -25,6 +25,13 @@ pub struct MountOptions {
     /// `Duration::MAX`, which only a program can set, nothing happens by the clock and no thread
     /// works in the background: everything happens in one order.
     pub commit: Duration,
+    /// How long data without a place may wait past commits in the modes `ordered` and `writeback`
+    /// (`dirty_expire=` seconds; `nodelalloc` means 0: data is part of the next commit). With
+    /// `commit` at `Duration::MAX` nothing looks at the time.
+    pub dirty_expire: Duration,
+    /// A file that takes another one's name by a rename, or that was cut to nothing and is closed,
+    /// has its data placed then, and does not wait (`auto_da_alloc`, `noauto_da_alloc`).
+    pub auto_da_alloc: bool,
     /// What happens when damage is found (`errors=`); none means the volume's own setting.
     pub errors: Option<OnError>,
     /// When reading changes `atime` (`relatime`, `noatime`, `strictatime`).
@@ -135,6 +142,10 @@ pub enum OptionError {
 /// The period of commits when none is given, as in the kernel (JBD2_DEFAULT_MAX_COMMIT_AGE).
 const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
 
+/// How long data waits for a place when nothing else is said, as in the kernel
+/// (`dirty_expire_interval`, /proc/sys/vm/dirty_expire_centisecs).
+const DIRTY_EXPIRE_DEFAULT: Duration = Duration::from_secs(30);
+
 /// The scheme when none is given: the kernel's.
 pub(crate) const SCHEME_DEFAULT: &str = "jbd2";
 
@@ -152,6 +163,8 @@ impl Default for MountOptions {
             scheme_named: false,
             data: None,
             commit: COMMIT_DEFAULT,
+            dirty_expire: DIRTY_EXPIRE_DEFAULT,
+            auto_da_alloc: true,
             errors: None,
             atime: Atime::Relative,
             diratime: true,
@@ -231,9 +244,13 @@ impl MountOptions {
             "grpid" | "bsdgroups" => self.grpid = true,
             "nogrpid" | "sysvgroups" => self.grpid = false,
             // What the kernel's ext4 takes and what cannot be otherwise here.
-            "defaults" | "delalloc" | "journal_checksum" | "dioread_nolock" => {}
-            "scheme" | "data" | "commit" | "errors" | "memory" | "durability" | "nvm"
-            | "atomic" => {
+            "defaults" | "journal_checksum" | "dioread_nolock" => {}
+            "delalloc" => self.dirty_expire = DIRTY_EXPIRE_DEFAULT,
+            "nodelalloc" => self.dirty_expire = Duration::ZERO,
+            "auto_da_alloc" => self.auto_da_alloc = true,
+            "noauto_da_alloc" => self.auto_da_alloc = false,
+            "scheme" | "data" | "commit" | "dirty_expire" | "errors" | "memory" | "durability"
+            | "nvm" | "atomic" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
             _ => match stetfs_schemes::find_option(name) {
@@ -267,6 +284,17 @@ impl MountOptions {
                 self.commit = match seconds {
                     0 => COMMIT_DEFAULT,
                     s => Duration::from_secs(s.into()),
+                };
+            }
+            "dirty_expire" => {
+                let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;
+                self.dirty_expire = Duration::from_secs(seconds.into());
+            }
+            "auto_da_alloc" => {
+                self.auto_da_alloc = match value {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err(wrong("0 or 1")),
                 };
             }
             "errors" => {
@@ -334,13 +362,16 @@ mod tests {
     #[test]
     fn the_usual_line() {
         let o = MountOptions::parse(
-            "ro,scheme=jbd2,data=journal,commit=9,errors=remount-ro,noatime,memory=64M",
+            "ro,scheme=jbd2,data=journal,commit=9,dirty_expire=7,noauto_da_alloc,\
+                errors=remount-ro,noatime,memory=64M",
         )
         .unwrap();
         assert!(o.read_only);
         assert_eq!(o.scheme, "jbd2");
         assert_eq!(o.data.as_deref(), Some("journal"));
         assert_eq!(o.commit, Duration::from_secs(9));
+        assert_eq!(o.dirty_expire, Duration::from_secs(7));
+        assert!(!o.auto_da_alloc);
         assert_eq!(o.errors, Some(OnError::RemountReadOnly));
         assert_eq!(o.atime, Atime::Never);
         assert_eq!(o.memory, 64 << 20);
@@ -367,6 +398,8 @@ mod tests {
         assert_eq!(parse("noatime=1"), UnwantedValue("noatime".into()));
         for bad in [
             "commit=x",
+            "dirty_expire=soon",
+            "auto_da_alloc=2",
             "errors=explode",
             "memory=1",
             "memory=99999999999G",

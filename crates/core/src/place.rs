@@ -3,8 +3,9 @@
 //! A run of blocks in a hole gets one contiguous run if there is one, after the file's previous
 //! extent or else near its inode, from the blocks that were reserved when the data was written. A
 //! run in an unwritten extent becomes written where it is. Blocks that the scheme wants relocated
-//! are up to `relocate`. All of it is part of the committing transaction. No handle is open then,
-//! so nobody holds `Inode::state` across a wait.
+//! are up to `relocate`. At last the size that is stored follows, as far as nothing waits any more.
+//! All of it is part of the committing transaction. No handle is open then, so nobody holds
+//! `Inode::state` across a wait.
 
 use std::sync::{Arc, Weak};
 
@@ -71,7 +72,7 @@ fn place_all(
     let inode = vol.iget(ino)?;
     let mut st = inode.state.write();
     // What is in the map's own blocks changes without the inode.
-    let before = st.raw.clone();
+    let before = (st.raw.clone(), st.disk_size());
     let mut rest = blocks;
     while let Some(first) = rest.first() {
         let n = run_length(rest);
@@ -88,7 +89,8 @@ fn place_all(
             .relocate(run, homes)?,
         }
     }
-    if st.raw == before {
+    inode.settle_size(vol, &mut st);
+    if st.raw == before.0 && st.disk_size() == before.1 {
         inode.note_change(h, true);
         return Ok(());
     }

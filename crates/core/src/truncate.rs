@@ -5,6 +5,8 @@
 //! the inode on the orphan list, and further handles go on until the last takes it off. A crash in
 //! between leaves an orphan whose blocks beyond its size are freed at mount.
 
+use std::sync::atomic::Ordering;
+
 use stetfs_format::LBlock;
 use stetfs_journal::Handle;
 use stetfs_planted::{Bug, is_planted};
@@ -43,7 +45,11 @@ pub(crate) fn set_size(
     file::zero_to_block_end(vol, &h, inode, size.min(old))?;
     let mut st = inode.state.write();
     change(&h, &mut st)?;
-    st.raw.size = size;
+    if size == 0 && vol.opts.auto_da_alloc {
+        inode.places_on_close.store(true, Ordering::Relaxed);
+    }
+    st.set_size(size);
+    inode.settle_size(vol, &mut st);
     // Also at the same size: blocks may be preallocated beyond it.
     let done = if size <= old {
         cut(vol, &h, inode, &mut st)?

@@ -215,7 +215,7 @@ impl Case {
         Ok(Replayed {
             state: judged.as_ref().ok().copied(),
             wrong: judged.err(),
-            allowed,
+            allowed: allowed.states,
             left,
         })
     }
@@ -234,14 +234,14 @@ impl Case {
         let allowed = record.allowed(cut.at);
         let state = match first.judge(&record.oracle, &allowed) {
             Ok(state) => state,
-            Err(wrong) => return Ok(Replayed::of_wrong(wrong, allowed, left)),
+            Err(wrong) => return Ok(Replayed::of_wrong(wrong, allowed.states, left)),
         };
         let model = &record.oracle.states()[state];
         let second = match Record::go_on(&self.target, contents, model, then) {
             Ok(second) => second,
             Err(error) => {
                 let Wrong { fault, why, .. } = Wrong::without_cut(&error);
-                return Ok(Replayed::of_wrong((fault, why), allowed, left));
+                return Ok(Replayed::of_wrong((fault, why), allowed.states, left));
             }
         };
         let case = Self {

@@ -1,6 +1,5 @@
 //! Explores one workload: every moment, the states that it can leave, and what becomes of them.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,6 +12,7 @@ use super::fold::{Differ, Folds, State, States, View};
 use super::guide::{Guide, Tried};
 use super::media::Contents;
 use super::moment::{Moment, Tapes};
+use super::oracle::Allowed;
 use super::record::Record;
 use super::report::{Counts, Fault, Met, Violation};
 use super::states::{Effort, possible};
@@ -170,14 +170,14 @@ struct Explorer<'a> {
     by_content: HashMap<u64, usize>,
     known: Vec<Known>,
     /// Outcomes that are right, with those after a second cut, where these states are allowed.
-    right: HashSet<(usize, RangeInclusive<usize>)>,
+    right: HashSet<(usize, Allowed)>,
     /// States that were folded so far.
     folded: u64,
     /// States of the workload that could be.
     foldable: u64,
     found: Findings,
     /// States by chance that the run may go on from: the cut, and what is allowed.
-    drawn: Vec<(Cut, usize, RangeInclusive<usize>)>,
+    drawn: Vec<(Cut, usize, Allowed)>,
     /// Out of so many.
     seen: u64,
 }
@@ -449,7 +449,7 @@ impl Explorer<'_> {
     }
 
     /// Draws the states to go on from, each with the same chance.
-    fn draw(&mut self, outcome: usize, allowed: &RangeInclusive<usize>, at: u64, keep: &Keep) {
+    fn draw(&mut self, outcome: usize, allowed: &Allowed, at: u64, keep: &Keep) {
         self.seen += 1;
         let most = self.effort.chains;
         let place = match self.drawn.len() < most {
@@ -539,7 +539,7 @@ impl Explorer<'_> {
     }
 
     /// Judges an outcome, and those after a second cut, where these states are allowed.
-    fn judge(&mut self, id: usize, allowed: &RangeInclusive<usize>, at: u64, keep: Keep) {
+    fn judge(&mut self, id: usize, allowed: &Allowed, at: u64, keep: Keep) {
         let key = (id, allowed.clone());
         if self.right.contains(&key) {
             return;
@@ -561,7 +561,7 @@ impl Explorer<'_> {
     }
 
     /// Why an outcome is wrong where these states are allowed.
-    fn verdict(&self, id: usize, allowed: &RangeInclusive<usize>) -> Option<(Fault, String)> {
+    fn verdict(&self, id: usize, allowed: &Allowed) -> Option<(Fault, String)> {
         let known = &self.known[id];
         let judged = || known.outcome.judge(&self.record.oracle, allowed).err();
         // Last, as in `Subject::judge`: what breaks the promise is the same fault whoever is asked.

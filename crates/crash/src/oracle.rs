@@ -1,11 +1,16 @@
 //! What a volume may hold after a power cut: the model's states and what the scheme promises of
 //! data.
 //!
-//! Names, attributes and sizes must be those of one of the allowed states, all of it. The data of
-//! files, by the promise: *atomic*: it is that state's too. *Ordered*: each sector holds what it
-//! held in that state or in a later one of the allowed. *Writeback*: a page that changed in any of
-//! the allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can
-//! fail.
+//! Names and attributes must be those of one of the allowed states, all of it. The data of files,
+//! by the promise: *atomic*: it is that state's too. *Ordered*: each sector holds what it held in
+//! that state or in a later one of the allowed. *Writeback*: a page that changed in any of the
+//! allowed states may hold anything. *Nothing*: judged as atomic, to see that the judge can fail.
+//!
+//! Ordered and writeback data may have waited for a place in that state, unless somebody was told
+//! that it is durable, or `auto_da_alloc` or its age has ended that ([`Placed`],
+//! [`Model::placed`]). Of what came after the state in which none did, the size may be one that the
+//! file has had since, or end with a block, but not be less than the least that it has had. Within
+//! it, only what was a hole in the file since then may be one still.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -14,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use stetfs_scheme::DataPromise;
 
 use stetfs_testkit::world::library::Library;
-use stetfs_testkit::world::model::Model;
+use stetfs_testkit::world::model::{Id, Model, Synced};
 use stetfs_testkit::world::sparse::PAGE;
 use stetfs_testkit::world::tree::{Facts, Tree, are_alike, differences};
 
@@ -30,6 +35,42 @@ pub const NOT_COMPARED: [&str; 6] = [
     "the superblock's times and counts",
     "files outside the workload's directory",
 ];
+
+/// First block and length of each run of a file's blocks.
+type Runs = [(u64, u64)];
+
+/// What a power cut may leave.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Allowed {
+    /// The states after so many operations.
+    pub states: RangeInclusive<usize>,
+    /// Whose data cannot have waited for a place.
+    pub placed: Placed,
+}
+
+/// The states whose data somebody was told is durable: nothing until then waits for a place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Placed {
+    all: usize,
+    files: BTreeMap<Id, usize>,
+}
+
+impl Placed {
+    /// Takes note that the data of a state is durable.
+    pub fn note(&mut self, whose: Synced, state: usize) {
+        let noted = match whose {
+            Synced::Nothing => return,
+            Synced::All => &mut self.all,
+            Synced::File(id) => self.files.entry(id).or_default(),
+        };
+        *noted = state.max(*noted);
+    }
+
+    /// The newest state in which none of a file's data waits.
+    fn of(&self, id: Id) -> usize {
+        self.files.get(&id).copied().unwrap_or(0).max(self.all)
+    }
+}
 
 /// Pages by the path of their file and their number in it.
 type PagesOf = BTreeMap<(Vec<u8>, u64), Vec<u8>>;
@@ -127,8 +168,8 @@ impl Oracle {
     ///
     /// # Errors
     /// It is none of them: how it differs from the nearest.
-    pub fn judge(&self, seen: &Observation, allowed: &RangeInclusive<usize>) -> Result<usize> {
-        let views = || self.views_in(allowed);
+    pub fn judge(&self, seen: &Observation, allowed: &Allowed) -> Result<usize> {
+        let views = || self.views_in(&allowed.states);
         for (state, view) in views() {
             if self.is_right(seen, state, view, allowed)? {
                 return Ok(state);
@@ -138,7 +179,7 @@ impl Oracle {
         let described: Vec<(usize, Vec<String>)> = views().map(described).collect::<Result<_>>()?;
         let nearest = described.into_iter().min_by_key(|(_, wrong)| wrong.len());
         let (state, wrong) = nearest.context("no state is allowed")?;
-        let (first, last) = (allowed.start(), allowed.end());
+        let (first, last) = (allowed.states.start(), allowed.states.end());
         bail!(
             "it is in none of the allowed states (after {first} to {last} operations); compared \
                 with the state after {state}:\n{}",
@@ -171,12 +212,14 @@ impl Oracle {
         seen: &Observation,
         state: usize,
         view: &View,
-        allowed: &RangeInclusive<usize>,
+        allowed: &Allowed,
     ) -> Result<bool> {
         Ok(match &seen.apart {
             None => are_alike(&view.tree, &seen.tree),
             Some((bare, _)) => {
-                are_alike(&view.bare, bare) && self.wrong(seen, state, view, allowed)?.is_empty()
+                let waiting = self.as_waiting(view, bare, state, allowed);
+                are_alike(waiting.as_ref().unwrap_or(&view.bare), bare)
+                    && self.wrong(seen, state, view, allowed)?.is_empty()
             }
         })
     }
@@ -187,12 +230,13 @@ impl Oracle {
         seen: &Observation,
         state: usize,
         view: &View,
-        allowed: &RangeInclusive<usize>,
+        allowed: &Allowed,
     ) -> Result<Vec<String>> {
         let Some((bare, pages)) = &seen.apart else {
             return Ok(differences(&view.tree, &seen.tree));
         };
-        let wrong = differences(&view.bare, bare);
+        let waiting = self.as_waiting(view, bare, state, allowed);
+        let wrong = differences(waiting.as_ref().unwrap_or(&view.bare), bare);
         if !wrong.is_empty() {
             return Ok(wrong);
         }
@@ -204,6 +248,7 @@ impl Oracle {
                 .keys()
                 .chain(expected.pages.keys())
                 .copied()
+                .filter(|index| index * PAGE < facts.size)
                 .collect();
             for index in indices {
                 if facts.pages.get(&index) == expected.pages.get(&index) {
@@ -219,20 +264,104 @@ impl Oracle {
         Ok(wrong)
     }
 
+    /// A view without data, with sizes and blocks as they are seen where they may differ from the
+    /// view's because data waited for a place; none when there are no such.
+    fn as_waiting(
+        &self,
+        view: &View,
+        seen: &Tree,
+        state: usize,
+        allowed: &Allowed,
+    ) -> Option<Tree> {
+        let mut tree = None;
+        for (path, facts) in seen {
+            let Some(expected) = view.bare.get(path) else {
+                continue;
+            };
+            if (facts.size, &facts.blocks) == (expected.size, &expected.blocks) {
+                continue;
+            }
+            let id = self.states[state].id(path)?;
+            let since = self.placed(id, state, allowed)..=state;
+            let size = match facts.size < expected.size {
+                true => Some(facts.size).filter(|size| self.may_have_size(id, *size, &since)),
+                false => None,
+            };
+            let blocks = match (&facts.blocks, &expected.blocks) {
+                (Some(has), Some(all)) => self.may_have_blocks(id, (has, all), facts.size, &since),
+                _ => false,
+            };
+            if size.is_some() || blocks {
+                let tree = tree.get_or_insert_with(|| view.bare.clone());
+                if let Some(expected) = tree.get_mut(path) {
+                    expected.size = size.unwrap_or(expected.size);
+                    if blocks {
+                        expected.blocks.clone_from(&facts.blocks);
+                    }
+                }
+            }
+        }
+        tree
+    }
+
+    /// Whether a file may be so small after one of these states because data waited for a place.
+    fn may_have_size(&self, id: Id, size: u64, since: &RangeInclusive<usize>) -> bool {
+        let had = since.clone().filter_map(|s| self.states[s].size_of(id));
+        let (mut least, mut is_known) = (u64::MAX, false);
+        for had in had {
+            least = least.min(had);
+            is_known |= had == size;
+        }
+        let block = self.states[*since.end()].rules().block;
+        size >= least && (is_known || size.is_multiple_of(block))
+    }
+
+    /// Whether the blocks that a file does not have, of those that it should, may have waited for a
+    /// place after one of these states: within its size only where it had a hole before.
+    fn may_have_blocks(
+        &self,
+        id: Id,
+        (has, all): (&Runs, &Runs),
+        size: u64,
+        since: &RangeInclusive<usize>,
+    ) -> bool {
+        let blocks = |runs: &Runs| -> BTreeSet<u64> {
+            runs.iter().flat_map(|(at, len)| *at..at + len).collect()
+        };
+        let (has, all) = (blocks(has), blocks(all));
+        let bytes = self.states[*since.end()].rules().block;
+        let may_wait = |block: &u64| {
+            let (mut since, at) = (since.clone(), block * bytes);
+            let was_hole = |s: usize| at >= size || self.states[s].size_of(id) > Some(at);
+            since.any(|s| !self.states[s].has_block(id, *block) && was_hole(s))
+        };
+        has.is_subset(&all) && all.difference(&has).all(may_wait)
+    }
+
+    /// The newest state before `state`, or that itself, in which no data of the file waits for a
+    /// place, if what is left is as after `state` operations.
+    fn placed(&self, id: Id, state: usize, allowed: &Allowed) -> usize {
+        let before = self.states[0].steps();
+        let forced = self.states[state].placed(id).saturating_sub(before);
+        allowed.placed.of(id).max(forced).min(state)
+    }
+
     fn check_page(
         &self,
         path: &[u8],
         index: u64,
         bytes: &[u8],
         state: usize,
-        allowed: &RangeInclusive<usize>,
+        allowed: &Allowed,
     ) -> Result<()> {
         let id = self.states[state]
             .id(path)
             .context("no such file in the model")?;
+        let placed = self.placed(id, state, allowed);
+        let last = *allowed.states.end();
         if self.promise == DataPromise::Writeback {
-            let all: Vec<_> = allowed
-                .clone()
+            let first = placed.min(*allowed.states.start());
+            let all: Vec<_> = (first..=last)
                 .filter_map(|s| self.states[s].page_of(id, index))
                 .collect();
             ensure!(
@@ -242,15 +371,23 @@ impl Oracle {
             return Ok(());
         }
         let zeros = [0; PAGE as usize];
-        let versions: Vec<&[u8]> = (state..=*allowed.end())
-            .filter_map(|s| self.states[s].page_of(id, index))
-            .map(|page| page.unwrap_or(&zeros))
-            .collect();
+        let page_of = |s: usize| Some(self.states[s].page_of(id, index)?.unwrap_or(&zeros));
+        let versions: Vec<&[u8]> = (state..=last).filter_map(page_of).collect();
+        let before =
+            (placed..state).filter_map(|s| Some((self.states[s].size_of(id)?, page_of(s)?)));
+        let before: Vec<(u64, &[u8])> = before.collect();
         for (at, sector) in bytes.chunks(SECTOR).enumerate() {
             let range = at * SECTOR..at * SECTOR + sector.len();
             let is_known = versions.iter().any(|v| v[range.clone()] == *sector);
+            let may_be_zeros = || {
+                let is_zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
+                let start = index * PAGE + range.start as u64;
+                let was_hole =
+                    |(size, v): &(u64, &[u8])| *size > start && is_zero(&v[range.clone()]);
+                is_zero(sector) && before.iter().any(was_hole)
+            };
             ensure!(
-                is_known,
+                is_known || may_be_zeros(),
                 "sector {at} holds none of {} versions",
                 versions.len()
             );

@@ -1,6 +1,5 @@
 //! One run of a workload on simulated media, with the model beside it.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread;
 
@@ -13,12 +12,12 @@ use stetfs_media::BlockDev;
 use super::caught::caught;
 use super::media::{Contents, Media};
 use super::moment::Tapes;
-use super::oracle::Oracle;
+use super::oracle::{Allowed, Oracle, Placed};
 use super::target::Target;
 use super::turns::{Order, Turns};
 use super::workload::Workload;
 use stetfs_testkit::world::library::Library;
-use stetfs_testkit::world::model::Model;
+use stetfs_testkit::world::model::{Model, Synced};
 use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::{Outcome, Reply, World, moment};
 
@@ -50,6 +49,8 @@ struct Mark {
     returned: u64,
     /// The state that it vouches for when it has returned.
     vouches: usize,
+    /// Whose data is durable too when it has returned.
+    synced: Synced,
 }
 
 /// An answer that is not the model's.
@@ -169,6 +170,7 @@ impl Record {
             begun,
             returned: media.changes(),
             vouches: workload.ops.len(),
+            synced: Synced::All,
         });
         Ok(Self {
             target: target.clone(),
@@ -180,14 +182,23 @@ impl Record {
         })
     }
 
-    /// The states that a cut after `at` changes may leave: from the newest that was vouched for
+    /// What a cut after `at` changes may leave: the states from the newest that was vouched for
     /// before it to that of the last operation that had begun.
-    pub fn allowed(&self, at: u64) -> RangeInclusive<usize> {
+    pub fn allowed(&self, at: u64) -> Allowed {
         let begun = self.marks.partition_point(|mark| mark.begun <= at);
-        let returned = self.marks.iter().filter(|mark| mark.returned <= at);
-        let vouched = returned.map(|mark| mark.vouches).max();
-        // The last mark is the unmount's, which changes nothing that can be seen.
-        vouched.unwrap_or(0)..=begun.min(self.marks.len() - 1)
+        let mut vouched = 0;
+        let mut placed = Placed::default();
+        for (state, mark) in (1..).zip(&self.marks) {
+            if mark.returned <= at {
+                vouched = vouched.max(mark.vouches);
+                placed.note(mark.synced, state.min(self.marks.len() - 1));
+            }
+        }
+        Allowed {
+            // The last mark is the unmount's, which changes nothing that can be seen.
+            states: vouched..=begun.min(self.marks.len() - 1),
+            placed,
+        }
     }
 
     /// The moments at which somebody was told that what he had done is durable.
@@ -244,6 +255,7 @@ fn carry_out(
                 begun,
                 returned: u64::MAX,
                 vouches: model.vouched().saturating_sub(setup),
+                synced: model.synced(),
             };
             states.push(model.clone());
             let sync = turns.overlap().then(|| library.sync_op(op));

@@ -1,7 +1,6 @@
 //! Recovers what a power cut left, looks at it, checks its structure, and writes to it.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +11,7 @@ use stetfs_scheme::Remnant;
 use super::caught::caught;
 use super::media::{Contents, Kind, Media};
 use super::moment::Tapes;
-use super::oracle::{Observation, Oracle};
+use super::oracle::{Allowed, Observation, Oracle};
 use super::report::Fault;
 use super::target::Target;
 use super::watch::Watched;
@@ -43,11 +42,7 @@ impl Outcome {
     ///
     /// # Errors
     /// It is wrong.
-    pub fn judge(
-        &self,
-        oracle: &Oracle,
-        allowed: &RangeInclusive<usize>,
-    ) -> Result<usize, (Fault, String)> {
+    pub fn judge(&self, oracle: &Oracle, allowed: &Allowed) -> Result<usize, (Fault, String)> {
         match (self.broken(), &self.seen) {
             (Some(broken), _) => Err(broken),
             (None, Some(seen)) => oracle
@@ -120,7 +115,7 @@ impl Subject {
         &mut self,
         left: &Contents,
         oracle: &Oracle,
-        allowed: &RangeInclusive<usize>,
+        allowed: &Allowed,
         scratch: &Path,
     ) -> Result<Result<usize, (Fault, String)>> {
         let recovery = self.recover(left);

@@ -100,6 +100,8 @@ impl Workload {
                     | Op::Fdatasync { .. }
                     | Op::FsyncDir { .. }
                     | Op::Sync
+                    | Op::Commit
+                    | Op::Expire
             )
         };
         self.ops.len() - self.ops.iter().filter(does_nothing).count()

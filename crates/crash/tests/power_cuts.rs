@@ -42,7 +42,7 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
             moments: cuts(),
             nest_every: 4,
             nest_folded: 0,
-            e2fsck_every: 64,
+            e2fsck_every: 48,
             audit_every: 256,
             orders: 4,
             ..Effort::default()

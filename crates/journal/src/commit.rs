@@ -70,7 +70,8 @@ impl Journal {
         }
     }
 
-    /// Makes everything that was done before this call durable.
+    /// Makes everything that was done before this call durable, but for data that
+    /// [waits](Self::enlist) for a place.
     pub fn commit_running(self: &Arc<Self>) -> Result<()> {
         self.commit(self.gate().newest())
     }

@@ -1,14 +1,15 @@
 //! A file's data blocks in memory, by logical block.
 //!
 //! A dirty block is named by (inode, logical block) until its transaction commits; only then does
-//! it get a place, so a block that is truncated or deleted before costs nothing. Clean blocks are a
-//! cache.
+//! it get a place, so a block that is truncated or deleted before costs nothing. Where commits do
+//! not need it, it joins no transaction before it is enlisted (`waiting.rs`). Clean blocks
+//! are a cache.
 //!
 //! The file system holds the inode's lock around everything here that changes which blocks exist;
 //! the commit comes in between only to read, to note homes, and to mark blocks clean.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
@@ -20,13 +21,14 @@ use stetfs_media::{BlockRef, Class};
 
 use crate::error::Result;
 use crate::page::Page;
-use stetfs_scheme::{DirtyBlock, Opened, Placement};
+use crate::waiting::Waiting;
+use stetfs_scheme::{DirtyBlock, Opened, Placement, Ranges};
 use stetfs_sync::Mutex;
 
 /// What a write of file data found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrote {
-    /// The block has no place yet and will get one at commit.
+    /// The block has no place yet and will get one at a commit.
     Unplaced {
         /// This write made it so: the caller must keep one block of free space reserved for it.
         newly: bool,
@@ -49,11 +51,18 @@ pub struct PlaceReq {
 /// The cached data blocks of one file.
 pub struct FileData {
     ino: InodeNo,
-    /// Shared count of all files' cached blocks.
-    cached: Arc<AtomicI64>,
+    shared: Arc<Shared>,
     /// What is written from now on changes with its transaction or not at all.
     is_whole: AtomicBool,
     inner: Mutex<Inner>,
+}
+
+/// What all files count together.
+#[derive(Default)]
+struct Shared {
+    /// Cached blocks.
+    cached: AtomicI64,
+    waiting: Waiting,
 }
 
 #[derive(Default)]
@@ -62,9 +71,26 @@ struct Inner {
     /// Blocks that joined transaction `dirty_tid`; some may have been discarded since.
     dirty: Vec<u32>,
     dirty_tid: Option<Tid>,
+    /// Blocks without a place that are in no transaction.
+    waiting: BTreeSet<u32>,
+    /// While there are some: the file's entry in the list of those that have.
+    entry: Option<u64>,
+    /// Where the blocks end that waited and joined `dirty_tid`: none waits before that.
+    joined_end: u32,
+    /// The newest transaction that blocks which waited have joined.
+    enlisted: Option<Tid>,
     unplaced: u32,
     /// Where the search for blocks to drop goes on.
     hand: u32,
+}
+
+/// What waited and has joined a transaction, for the handle's accounts.
+#[derive(Default)]
+pub(crate) struct Enlisted {
+    pub(crate) blocks: u32,
+    pub(crate) runs: u32,
+    /// The file is new in the transaction.
+    pub(crate) file: bool,
 }
 
 /// What a write did, for the handle's accounts.
@@ -115,7 +141,7 @@ impl FileData {
         let mut inner = self.inner.lock();
         if let Entry::Vacant(slot) = inner.pages.entry(lblk.0) {
             slot.insert(Page::clean(content, Class::Data, Some(home)));
-            self.cached.fetch_add(1, Relaxed);
+            self.shared.cached.fetch_add(1, Relaxed);
         }
     }
 
@@ -152,10 +178,70 @@ impl FileData {
         self.is_whole.store(is_whole, Relaxed);
     }
 
-    pub(crate) fn new(ino: InodeNo, cached: Arc<AtomicI64>) -> Self {
+    /// The first block at or after `from` that waits for a place past commits.
+    pub fn first_waiting(&self, from: LBlock) -> Option<LBlock> {
+        let inner = self.inner.lock();
+        inner.waiting.range(from.0..).next().copied().map(LBlock)
+    }
+
+    /// Whether the file has a block that waits for a place past commits.
+    pub fn is_waiting(&self) -> bool {
+        !self.inner.lock().waiting.is_empty()
+    }
+
+    /// Behind the last block that waits.
+    pub(crate) fn waiting_end(&self) -> Option<u32> {
+        self.inner.lock().waiting.last().map(|l| l + 1)
+    }
+
+    /// In how many runs the first blocks wait, before `end`: at most so many blocks and runs.
+    pub(crate) fn waiting_runs(&self, end: u32, blocks: u32, runs: u32) -> u32 {
+        self.inner.lock().first_waiting(end, blocks, runs).1
+    }
+
+    /// The newest transaction that blocks which waited have joined.
+    pub(crate) fn enlisted(&self) -> Option<Tid> {
+        self.inner.lock().enlisted
+    }
+
+    /// Makes the first blocks that wait part of transaction `tid`: before `end`, and at most so
+    /// many blocks and runs. How many they are, and whether the file is new in the transaction.
+    pub(crate) fn enlist(
+        &self,
+        tid: Tid,
+        served: &Opened,
+        end: u32,
+        blocks: u32,
+        runs: u32,
+    ) -> Result<Enlisted> {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let (blocks, runs) = inner.first_waiting(end, blocks, runs);
+        if blocks == 0 {
+            return Ok(Enlisted::default());
+        }
+        let file = inner.begin(tid);
+        let mut joined = std::mem::take(&mut inner.waiting);
+        let behind = joined.iter().nth(u32_as_usize(blocks)).copied();
+        inner.waiting = behind.map_or_else(BTreeSet::new, |l| joined.split_off(&l));
+        self.shared.waiting.sub(blocks);
+        inner.end_waiting(&self.shared.waiting);
+        for l in joined {
+            inner.dirty.push(l);
+            inner.joined_end = inner.joined_end.max(l + 1);
+            if let Some(page) = inner.pages.get_mut(&l) {
+                page.join(tid, served, true);
+                page.replace(page.content.clone(), served)?;
+            }
+        }
+        inner.enlisted = Some(tid);
+        Ok(Enlisted { blocks, runs, file })
+    }
+
+    fn new(ino: InodeNo, shared: Arc<Shared>) -> Self {
         Self {
             ino,
-            cached,
+            shared,
             is_whole: AtomicBool::new(false),
             inner: Mutex::default(),
         }
@@ -164,7 +250,8 @@ impl FileData {
     /// Drops the blocks of `[from, to)`; how many of them were dirty, and how many waited for a
     /// place.
     pub(crate) fn discard(&self, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
-        let mut inner = self.inner.lock();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
         if inner.pages.is_empty() {
             return (0, 0);
         }
@@ -178,22 +265,34 @@ impl FileData {
                 .collect()
         };
         let unplaced = must_fit_u32(gone.values().filter(|p| p.unplaced).count());
-        let dirty = must_fit_u32(gone.values().filter(|p| p.tid.is_some()).count());
+        let waited = inner.waiting.len();
+        if from.0 == 0 && to.is_none() {
+            inner.waiting.clear();
+        } else if waited > 0 {
+            let range = from.0..end.max(from.0);
+            inner.waiting.extract_if(range, |_| true).for_each(drop);
+        }
+        let waited = must_fit_u32(waited - inner.waiting.len());
+        self.shared.waiting.sub(waited);
+        inner.end_waiting(&self.shared.waiting);
+        let dirty = must_fit_u32(gone.values().filter(|p| p.tid.is_some()).count()) + waited;
         inner.unplaced -= unplaced;
-        self.cached
+        self.shared
+            .cached
             .fetch_sub(usize_as_u64(gone.len()).cast_signed(), Relaxed);
         (dirty, unplaced)
     }
 
-    /// Changes bytes of a block in transaction `tid`. `absent` is what the block is if it is not in
-    /// memory; without it nothing is done then.
+    /// Changes bytes of a block in transaction `tid`, or, where new blocks wait (`defers`), in none
+    /// if it has no place. `absent` is what the block is if it is not in memory; without it nothing
+    /// is done then.
     pub(crate) fn write(
         &self,
         tid: Tid,
+        defers: bool,
         served: &Opened,
         lblk: LBlock,
-        offset: usize,
-        bytes: &[u8],
+        (offset, bytes): (usize, &[u8]),
         absent: Option<Page>,
     ) -> Result<Option<Joined>> {
         let mut guard = self.inner.lock();
@@ -201,15 +300,37 @@ impl FileData {
         let page = match (inner.pages.entry(lblk.0), absent) {
             (Entry::Occupied(slot), _) => slot.into_mut(),
             (Entry::Vacant(slot), Some(page)) => {
-                self.cached.fetch_add(1, Relaxed);
+                self.shared.cached.fetch_add(1, Relaxed);
                 slot.insert(page)
             }
             (Entry::Vacant(_), None) => return Ok(None),
         };
         let fresh = page.unplaced || page.home.is_none();
         let newly = !page.unplaced && page.home.is_none();
+        let is_behind = inner.dirty_tid != Some(tid) || lblk.0 >= inner.joined_end;
+        let is_whole = self.is_whole.load(Relaxed);
+        if defers && !is_whole && fresh && page.tid.is_none() && is_behind {
+            page.fresh = true;
+            page.referenced = true;
+            page.change(offset, bytes, served)?;
+            page.ranges = Ranges::new();
+            page.unplaced = true;
+            inner.unplaced += u32::from(newly);
+            if inner.waiting.insert(lblk.0) {
+                let waiting = &self.shared.waiting;
+                waiting.add(1);
+                inner.entry.get_or_insert_with(|| waiting.begin(self.ino));
+            }
+            return Ok(Some(Joined {
+                wrote: Wrote::Unplaced { newly },
+                block: false,
+                whole: false,
+                file: false,
+                run: false,
+            }));
+        }
         let block = page.join(tid, served, fresh);
-        let whole = self.is_whole.load(Relaxed) && !std::mem::replace(&mut page.whole, true);
+        let whole = is_whole && !std::mem::replace(&mut page.whole, true);
         page.change(offset, bytes, served)?;
         page.unplaced |= newly;
         let wrote = if page.unplaced {
@@ -219,11 +340,7 @@ impl FileData {
         };
         let run = newly && !inner.touches_unplaced(lblk);
         inner.unplaced += u32::from(newly);
-        let file = inner.dirty_tid != Some(tid);
-        if file {
-            inner.dirty_tid = Some(tid);
-            inner.dirty.clear();
-        }
+        let file = inner.begin(tid);
         if block {
             inner.dirty.push(lblk.0);
         }
@@ -327,7 +444,7 @@ impl FileData {
                 page.committed(tid);
                 if page.tid.is_none() && page.home.is_some_and(|home| !keeps(home)) {
                     slot.remove();
-                    self.cached.fetch_sub(1, Relaxed);
+                    self.shared.cached.fetch_sub(1, Relaxed);
                 }
             }
         }
@@ -351,7 +468,8 @@ impl FileData {
                 gone += 1;
             }
         }
-        self.cached
+        self.shared
+            .cached
             .fetch_sub(usize_as_u64(gone).cast_signed(), Relaxed);
     }
 
@@ -361,6 +479,42 @@ impl FileData {
 }
 
 impl Inner {
+    /// Makes the file part of a transaction; true when it was not.
+    fn begin(&mut self, tid: Tid) -> bool {
+        let is_new = self.dirty_tid != Some(tid);
+        if is_new {
+            self.dirty_tid = Some(tid);
+            self.dirty.clear();
+            self.joined_end = 0;
+        }
+        is_new
+    }
+
+    /// How many of the first blocks that wait come before `end`, in how many runs: at most so many
+    /// blocks and runs.
+    fn first_waiting(&self, end: u32, blocks: u32, runs: u32) -> (u32, u32) {
+        let mut taken = (0, 0);
+        let mut behind = None;
+        for &l in self.waiting.range(..end) {
+            let begins = behind != Some(l);
+            if taken.0 == blocks || begins && taken.1 == runs {
+                break;
+            }
+            taken = (taken.0 + 1, taken.1 + u32::from(begins));
+            behind = Some(l + 1);
+        }
+        taken
+    }
+
+    /// Leaves the list of files of which something waits, if nothing does.
+    fn end_waiting(&mut self, waiting: &Waiting) {
+        if self.waiting.is_empty()
+            && let Some(entry) = self.entry.take()
+        {
+            waiting.end(entry);
+        }
+    }
+
     /// The block before or after this one also waits for a place.
     fn touches_unplaced(&self, lblk: LBlock) -> bool {
         let waits = |l: Option<u32>| {
@@ -376,7 +530,7 @@ const SHARDS: usize = 64;
 /// All files with blocks in memory.
 pub(crate) struct Files {
     shards: Vec<Mutex<FileShard>>,
-    cached: Arc<AtomicI64>,
+    shared: Arc<Shared>,
     hand: std::sync::atomic::AtomicUsize,
 }
 
@@ -399,7 +553,7 @@ impl Files {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            cached: Arc::default(),
+            shared: Arc::default(),
             hand: Default::default(),
         }
     }
@@ -410,7 +564,7 @@ impl Files {
         if shard.map.len() > shard.sweep_at.max(256) {
             shard.sweep();
         }
-        let new = || Arc::new(FileData::new(ino, Arc::clone(&self.cached)));
+        let new = || Arc::new(FileData::new(ino, Arc::clone(&self.shared)));
         Arc::clone(shard.map.entry(ino).or_insert_with(new))
     }
 
@@ -420,9 +574,14 @@ impl Files {
         shard.map.get(&ino).cloned()
     }
 
+    /// What waits past commits.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.shared.waiting
+    }
+
     /// The number of cached blocks.
     pub(crate) fn len(&self) -> usize {
-        u64_as_usize(self.cached.load(Relaxed).max(0).cast_unsigned())
+        u64_as_usize(self.shared.cached.load(Relaxed).max(0).cast_unsigned())
     }
 
     /// Drops clean blocks that were not used lately, until about `most` remain.

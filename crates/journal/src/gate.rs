@@ -289,11 +289,12 @@ impl<T: Load> Gate<T> {
         self.notify(&state);
     }
 
-    /// Stops with `error` if nobody is at work and nothing waits to be committed.
-    pub(crate) fn seal(&self, error: JournalError) -> bool {
+    /// Stops with `error` if nobody is at work, nothing waits to be committed, and all else
+    /// `is_settled` too.
+    pub(crate) fn seal(&self, error: JournalError, is_settled: impl Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         let is_committing = state.closing.is_some() || state.committing.is_some();
-        let idle = state.open == 0 && !is_committing && state.load.is_empty();
+        let idle = state.open == 0 && !is_committing && state.load.is_empty() && is_settled();
         if idle {
             state.stop(error);
             self.notify(&state);

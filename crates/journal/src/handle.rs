@@ -23,7 +23,7 @@ use stetfs_sync::schedule::ask;
 
 /// Metadata blocks that placing a run of new data blocks may change: bitmap, descriptor, an extent
 /// or indirect block, and one more when that splits.
-const CREDITS_PER_RUN: u32 = 4;
+pub(crate) const CREDITS_PER_RUN: u32 = 4;
 
 /// Revoked blocks that a block of the log has room for, at the smallest block size and the longest
 /// record.
@@ -57,8 +57,15 @@ pub struct Handle {
 
 impl Journal {
     /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
-    /// running transaction is being closed; commits it first when it is full.
+    /// running transaction is being closed; commits it first when it is full, and has some of what
+    /// waits for a place join it when that is too much.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        self.relieve()?;
+        self.start_anyway(credits)
+    }
+
+    /// [`start`](Self::start), however much waits for a place.
+    pub(crate) fn start_anyway(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         let limits = self.limits();
         if credits > limits.blocks {
             return Err(JournalError::TooLarge {
@@ -273,7 +280,8 @@ impl Handle {
         };
         self.note_change();
         let joined = loop {
-            let joined = file.write(self.tid, served, lblk, offset, bytes, absent);
+            let part = (offset, bytes);
+            let joined = file.write(self.tid, journal.defers(), served, lblk, part, absent);
             let joined = self.must_be(joined)?;
             match (joined, old) {
                 (Some(joined), _) => break joined,
@@ -302,6 +310,27 @@ impl Handle {
             self.charge(CREDITS_PER_RUN);
         }
         Ok(joined.wrote)
+    }
+
+    /// Makes the first blocks of a file that wait for a place part of the transaction: before
+    /// `end`, at most so many blocks and runs. `credits` is what the file itself may take.
+    pub(crate) fn enlist(
+        &self,
+        file: &Arc<FileData>,
+        end: u32,
+        blocks: u32,
+        runs: u32,
+        credits: u32,
+    ) -> Result<()> {
+        self.note_change();
+        let served = self.journal.served();
+        let enlisted = self.must_be(file.enlist(self.tid, served, end, blocks, runs))?;
+        if enlisted.file {
+            self.txn.add_file(Arc::clone(file));
+        }
+        self.txn.add_pinned(enlisted.blocks);
+        self.charge(credits + CREDITS_PER_RUN * enlisted.runs);
+        Ok(())
     }
 
     /// Forgets the file's blocks in `[from, to)`, dirty or not; returns how many of them waited for

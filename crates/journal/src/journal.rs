@@ -8,7 +8,7 @@ use std::time::Duration;
 use stetfs_format::width::{u32_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, InodeNo, Tid};
 use stetfs_media::{Block, BlockRef, Cause, Class, Pmem, Tag};
-use stetfs_scheme::{About, ActionCount, CacheStats, Goal, Held, Opened, Terms};
+use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Goal, Held, Opened, Terms};
 
 use crate::background::Background;
 use crate::broken;
@@ -20,6 +20,7 @@ use crate::page::Page;
 use crate::placer::Placer;
 use crate::stats::{Counters, JournalStats, count};
 use crate::transaction::Transaction;
+use crate::waiting::{WaitLimits, Waiting};
 
 /// How the transaction layer behaves.
 #[derive(Clone, Debug)]
@@ -29,6 +30,9 @@ pub struct Config {
     pub commit_interval: Option<Duration>,
     /// Bytes of block contents to keep in memory, dirty ones included (`memory=`).
     pub memory: usize,
+    /// How long data without a place may wait past commits where these need not have it
+    /// (`dirty_expire=`); zero: not at all.
+    pub dirty_expire: Duration,
 }
 
 /// The transaction layer of one mounted volume.
@@ -36,6 +40,8 @@ pub struct Journal {
     served: Opened,
     block_size: usize,
     limits: Limits,
+    /// How much data may wait past commits, if any may.
+    wait_limits: Option<WaitLimits>,
     /// Cached blocks to keep.
     most_cached: usize,
     /// The device, if it is memory itself, which a copy of what lies there would only fill up.
@@ -63,9 +69,21 @@ impl Journal {
         // block_size / 24 blocks at worst. There is room for twice as many as a transaction may
         // otherwise log.
         let placeable = u32_as_usize(blocks_max) * (block_size / 12);
+        let most_dirty = u32::try_from(most_cached / 2).unwrap_or(u32::MAX);
+        // In memory data has its place at once, as with ext4's `dax`: keeping it elsewhere first
+        // would gain nothing.
+        let may_wait = dev.pmem().is_none()
+            && !config.dirty_expire.is_zero()
+            && matches!(terms.promise, DataPromise::Ordered | DataPromise::Writeback);
+        let wait_limits = may_wait.then_some(WaitLimits {
+            age: config.dirty_expire,
+            blocks: most_dirty,
+        });
+        // One transaction runs while another commits: both, and what waits, are dirty.
+        let pinned = if may_wait { most_dirty / 2 } else { most_dirty };
         let limits = Limits {
             blocks: blocks_max,
-            pinned: u32::try_from(placeable.min(most_cached / 2)).unwrap_or(u32::MAX),
+            pinned: u32::try_from(placeable).map_or(pinned, |most| most.min(pinned)),
         };
         // A commit in memory is over before somebody has gone to sleep.
         let pace = match dev.pmem().is_some() || opened.scheme.cache().is_some() {
@@ -77,6 +95,7 @@ impl Journal {
             block_size,
             served: opened,
             limits,
+            wait_limits,
             most_cached,
             zero: Block::zeroed(block_size).into(),
             cache: Cache::new(),
@@ -326,7 +345,7 @@ impl Journal {
     /// Commits everything, and brings home some of what the scheme's cache has; how many of its
     /// blocks are not home then. Of a scheme without a cache all of it, and there is none.
     pub fn drain_some(self: &Arc<Self>) -> Result<u64> {
-        self.commit_running()?;
+        self.sync()?;
         self.checkpoint(Goal::Some)?;
         Ok(self.cache_stats().map_or(0, |cache| cache.dirty))
     }
@@ -351,9 +370,10 @@ impl Journal {
             None => {}
         }
         loop {
-            self.commit_running()?;
+            self.sync()?;
             settle()?;
-            if self.gate.seal(JournalError::ReadOnly) {
+            let is_settled = || self.waiting().blocks() == 0;
+            if self.gate.seal(JournalError::ReadOnly, is_settled) {
                 return Ok(self.served.scheme.close().map_err(JournalError::from)?);
             }
         }
@@ -372,6 +392,7 @@ impl Journal {
             checkpoints: counted.checkpoints + self.served.scheme.backlog().forced,
             cached_bytes: usize_as_u64(self.cache.len() + self.files.len()) * block,
             dirty_bytes: u64::from(self.gate.pinned()) * block,
+            waiting_bytes: u64::from(self.waiting().blocks()) * block,
             ..counted
         }
     }
@@ -388,6 +409,23 @@ impl Journal {
     /// The scheme, and on what terms it serves.
     pub(crate) fn served(&self) -> &Opened {
         &self.served
+    }
+
+    /// Data without a place waits past commits.
+    pub(crate) fn defers(&self) -> bool {
+        self.wait_limits.is_some()
+    }
+
+    pub(crate) fn wait_limits(&self) -> Option<WaitLimits> {
+        self.wait_limits
+    }
+
+    pub(crate) fn waiting(&self) -> &Waiting {
+        self.files.waiting()
+    }
+
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
     }
 
     pub(crate) fn gate(&self) -> &Gate<Transaction> {
@@ -514,6 +552,7 @@ impl Journal {
         let Some(journal) = journal.upgrade().filter(|j| j.stopped().is_none()) else {
             return false;
         };
+        let _ = journal.look_at_waiting();
         if let Some((tid, age)) = journal.gate.age()
             && age >= interval
         {

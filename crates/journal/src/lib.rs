@@ -19,6 +19,8 @@
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `transaction` | what a transaction collects while it runs |
 //! | `commit` | from the running transaction to the scheme |
+//! | `waiting` | data that waits for a place past commits |
+//! | `enlist` | how that joins a transaction |
 //! | `placer` | what the file system does in a commit |
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions))]
@@ -27,6 +29,7 @@ mod background;
 mod broken;
 mod cache;
 mod commit;
+mod enlist;
 mod error;
 mod file_data;
 mod gate;
@@ -39,6 +42,7 @@ mod page;
 mod placer;
 mod stats;
 mod transaction;
+mod waiting;
 
 pub use broken::{Broken, note_broken};
 pub use error::{JournalError, Result};

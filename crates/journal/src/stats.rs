@@ -30,6 +30,8 @@ pub struct JournalStats {
     pub cached_bytes: u64,
     /// Bytes of blocks that the running transaction changed.
     pub dirty_bytes: u64,
+    /// Bytes of data blocks that wait for a place past commits.
+    pub waiting_bytes: u64,
 }
 
 macro_rules! counters {

@@ -91,6 +91,7 @@ fn open_on(
     let config = Config {
         commit_interval,
         memory: caches,
+        dirty_expire: Duration::ZERO,
     };
     let opened = find("jbd2").unwrap().open(args).unwrap();
     Journal::open(opened, &config)

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stetfs_format::jbd2::{JournalCompat, JournalIncompat, JournalSuperblock};
 use stetfs_format::{BlockNo, InodeNo, LBlock, Tid};
@@ -125,6 +126,7 @@ fn open(dev: Arc<dyn BlockDev>, kind: Kind) -> stetfs_journal::Result<Arc<Journa
     let config = Config {
         commit_interval: None,
         memory: 64 * BLOCK,
+        dirty_expire: Duration::ZERO,
     };
     let opened = find("jbd2")?.open(args)?;
     Ok(Journal::open(opened, &config))

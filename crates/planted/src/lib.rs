@@ -134,6 +134,16 @@ pub enum Bug {
     UnloggedWhole,
     /// One write to a file that is marked atomic takes a handle for each block.
     TornRecord,
+    /// The size that is stored covers data that still waits for a place.
+    EarlySize,
+    /// An inode leaves the cache while data of it waits for a place.
+    EvictedWaiting,
+    /// A rename leaves the data waiting of what gets the name of another file.
+    UnplacedRename,
+    /// The end of a file that was cut to nothing leaves its new data waiting.
+    UnplacedClose,
+    /// `fsync` leaves the file's data waiting.
+    UnplacedFsync,
 }
 
 /// A bug.
@@ -221,6 +231,12 @@ bugs! {
     PlacedOverLog "placed-over-log" "block written home of which the log has older bytes";
     UnloggedWhole "unlogged-whole" "data of files marked atomic written in place";
     TornRecord "torn-record" "one write to a file marked atomic in several handles";
+    EarlySize "early-size" "stored size covers data that waits for a place";
+    EvictedWaiting "evicted-waiting" "inode evicted whose data waits for a place";
+    UnplacedRename "unplaced-rename" "data left waiting by a rename over another file";
+    UnplacedClose "unplaced-close"
+        "data left waiting by the close of a file that was cut to nothing";
+    UnplacedFsync "unplaced-fsync" "data left waiting by fsync";
 }
 
 /// The bug called `name`.

@@ -92,6 +92,11 @@ pub(crate) const ROW: Registration = Registration {
             Bug::IgnoredRevoke,
             Bug::EarlyReuse,
             Bug::UnrevokedXattr,
+            Bug::EarlySize,
+            Bug::EvictedWaiting,
+            Bug::UnplacedRename,
+            Bug::UnplacedClose,
+            Bug::UnplacedFsync,
         ]),
         Trial::new("jbd2-writeback", "data=writeback", Ground::Block),
         Trial::new(

@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -17,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
 use stetfs::{Fs, MountOptions};
 use stetfs_crash::media::{Kind, Media};
-use stetfs_crash::oracle::Oracle;
+use stetfs_crash::oracle::{Allowed, Oracle, Placed};
 use stetfs_crash::subject::Subject;
 use stetfs_crash::target::Target;
 use stetfs_crash::workloads::script::Script;
@@ -53,7 +52,7 @@ fn mounted(target: &Target, dev: &Arc<SimDev>) -> Result<Library> {
 struct Ran {
     /// The states that may be found: from the newest that was vouched for to the one after the
     /// operation that failed.
-    allowed: RangeInclusive<usize>,
+    allowed: Allowed,
     /// The answer that was not the model's.
     told: Option<Outcome>,
     /// What the scheme and its mode promise.
@@ -84,7 +83,7 @@ fn run_on(
     let promise = library.fs().promise();
     begins();
     let mut model = Model::new(target.volume.rules());
-    let (mut vouched, mut told) = (0, None);
+    let (mut vouched, mut placed, mut told) = (0, Placed::default(), None);
     for op in script.ops(target.volume.profile()) {
         if op == Op::Remount {
             continue;
@@ -92,6 +91,7 @@ fn run_on(
         let (expected, found) = (model.apply(&op), library.apply(&op));
         if expected == found {
             vouched = vouched.max(model.vouched());
+            placed.note(model.synced(), model.steps());
             continue;
         }
         match (&expected, &found) {
@@ -107,7 +107,10 @@ fn run_on(
         break;
     }
     Ok(Ran {
-        allowed: vouched..=model.steps(),
+        allowed: Allowed {
+            states: vouched..=model.steps(),
+            placed,
+        },
         told,
         promise,
     })

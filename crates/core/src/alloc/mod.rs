@@ -314,7 +314,7 @@ impl Alloc {
         if !self.space.commit_would_help() {
             return Ok(false);
         }
-        self.journal.commit_running()?;
+        self.journal.sync()?;
         self.release_pins();
         Ok(true)
     }

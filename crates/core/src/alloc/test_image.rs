@@ -3,6 +3,7 @@
 
 use std::process::Command;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use stetfs_format::{BlockNo, InodeNo, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_journal::{Config, Handle, Journal, PlaceReq, Placer};
@@ -159,6 +160,7 @@ impl TestImage {
         let config = Config {
             commit_interval: None,
             memory: 64 << 20,
+            dirty_expire: Duration::ZERO,
         };
         let opened = find("null").and_then(|null| null.open(args));
         let journal = Journal::open(opened.expect("a scheme"), &config);

@@ -261,6 +261,7 @@ fn mount_planned(
     let config = Config {
         commit_interval: (opts.commit < Duration::MAX).then_some(opts.commit),
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
+        dirty_expire: opts.dirty_expire,
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let opened = plan.scheme.open(plan.args)?;
@@ -660,7 +661,8 @@ fn free_unlinked(vol: &Volume) -> Result<()> {
 /// Stops the volume without unmounting it (FS_IOC_SHUTDOWN).
 pub(crate) fn shutdown(vol: &Volume, how: Shutdown) -> Result<()> {
     let flushed = match how {
-        Shutdown::Full | Shutdown::LogFlush if !vol.is_read_only() => vol.journal.commit_running(),
+        Shutdown::Full if !vol.is_read_only() => vol.journal.sync(),
+        Shutdown::LogFlush if !vol.is_read_only() => vol.journal.commit_running(),
         _ => Ok(()),
     };
     vol.state

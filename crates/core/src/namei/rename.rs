@@ -7,9 +7,10 @@
 //! that it does not matter which of the two lies above the other. Then what is moved or replaced,
 //! by number; that neither lies above the other's directory was checked before.
 //!
-//! Order of changes in the one handle: the whiteout and the new name, so that nothing was changed
-//! when there is no space; then the old name is removed or the whiteout's, ".." of a moved
-//! directory set, the counts; last, what was replaced is freed.
+//! What takes the name of another file gets places for its data first, in the same transaction or
+//! an earlier one. Order of changes in the one handle: the whiteout and the new name, so that
+//! nothing was changed when there is no space; then the old name is removed or the whiteout's, ".."
+//! of a moved directory set, the counts; last, what was replaced is freed.
 
 use std::sync::Arc;
 use std::thread;
@@ -31,7 +32,7 @@ use crate::evict::{self, EVICT_CREDITS};
 use crate::inode::Inode;
 use crate::types::{Access, Caller, RenameFlags, mode};
 use crate::volume::Volume;
-use crate::{orphan, perm};
+use crate::{open, orphan, perm};
 
 /// Blocks that a rename changes besides the new entry: the old one, "..", both directories' and
 /// both inodes' slots, and what freeing the replaced file takes.
@@ -313,6 +314,11 @@ fn move_name(
         false => None,
     };
     let more = plan.as_ref().map_or(0, |plan| plan.credits);
+    let is_replaced = ends.target.is_some() && !is_planted(Bug::UnplacedRename);
+    if is_replaced && vol.opts.auto_da_alloc {
+        // So that nobody finds the name and not the data, where the old file is gone.
+        open::place(vol, &ends.source)?;
+    }
     let h = vol.start(RENAME_CREDITS + credits + more)?;
     let is_dir = mode::is_dir(ends.source_mode);
     let cross = old.dir.ino != new.dir.ino;

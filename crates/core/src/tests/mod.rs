@@ -11,3 +11,4 @@ mod looks;
 mod mounts;
 mod refused;
 mod space;
+mod waits;

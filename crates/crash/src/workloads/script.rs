@@ -3,6 +3,7 @@
 use super::{corners, patterns};
 use crate::turns::Order;
 use crate::workload::Workload;
+use crate::workloads::vocabulary::ops;
 use stetfs_testkit::rng::Rng;
 use stetfs_testkit::world::op::{Durable, Op, Payload, Profile, RenameHow, Reserve, stream};
 
@@ -37,6 +38,8 @@ pub enum Script {
     Neighbours,
     /// Records written over each other, of several files, aligned and not.
     Records,
+    /// Data that waits for a place while what is done with its files is committed.
+    Waits,
     /// Postmark's pool of small files, from a seed.
     Postmark(u64),
     /// A SQLite database with a rollback journal.
@@ -47,8 +50,9 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 16] = [
+    pub const WRITTEN: [Self; 17] = [
         Self::LogAndReplace,
+        Self::Waits,
         Self::Reuse,
         Self::Directory,
         Self::Orphans,
@@ -83,6 +87,7 @@ impl Script {
             Self::Alike => "alike".to_owned(),
             Self::Neighbours => "neighbours".to_owned(),
             Self::Records => "records".to_owned(),
+            Self::Waits => "waits".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
             Self::SqliteWal => "sqlite-wal".to_owned(),
@@ -119,6 +124,7 @@ impl Script {
             Self::Alike => corners::alike(),
             Self::Neighbours => corners::neighbours(),
             Self::Records => corners::records(),
+            Self::Waits => waits(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),
             Self::SqliteWal => patterns::sqlite_wal(),
@@ -385,4 +391,37 @@ fn revokes() -> Vec<Op> {
     }
     ops.push(Op::Sync);
     ops
+}
+
+/// As text: the paths are of files that are closed after each line.
+const WAITS: &str = "\
+# New data, and what is committed of its file meanwhile.
+create a; write a 0 9000 1; commit; chmod a 600; link a b; commit
+setxattr a user.one 20 2; rename b c; commit; expire; chmod a 644; commit
+# Behind the end, in a block that has a place; then beyond a hole, and in the hole.
+append a 700 3; commit; append a 9000 4; commit; write a 40000 3000 5; chmod a 640; commit
+fsync c; write a 60000 5000 6; commit; write a 30000 2000 7; commit
+expire; write a 50000 1500 8; commit; append a 3000 9; chmod a 600; commit
+# What one rename puts in the place of another file, and what is written over a file cut to nothing.
+create d; write d 0 6000 10; fsync d; create e; write e 0 7000 11; commit; rename e d; commit
+open @0 d truncate; write @0 0 5000 12; commit; close @0; chmod d 600; commit
+truncate d 0; write d 0 3000 13; chmod d 640; commit
+create e; write e 0 5000 14; rename e d exchange; commit; unlink e; fsyncdir .
+# Cut, grown and allocated while it waits.
+create f; write f 0 20000 15; commit; truncate f 12345; commit; truncate f 30000; commit
+fallocate f 8000 40000; commit; chmod f 600; commit; append f 5000 16; commit; expire; commit
+create g; write g 0 30000 17; punch g 4096 9000; commit; zero g 20000 6000; commit; fdatasync g
+write g 5000 2000 18; commit; punch g 0 16384; commit; append g 10000 19; zero g 25000 30000; commit
+fallocate g 60000 20000 keep-size; append g 20000 20; commit; expire; chmod g 600; commit
+# Removed before anybody wanted it, and while it is open.
+create h; write h 0 25000 21; commit; unlink h; commit; create h; write h 0 4000 22; commit
+open @1 h; append @1 9000 23; unlink h; commit; expire; commit; append @1 3000 24; close @1; commit
+# Synced in pieces, and one file of several.
+create i; create j; write i 0 8000 25; write j 0 8000 26; commit; fsync i; append j 2000 27; commit
+write i 2000 9000 28 dsync; append i 4000 29; chmod i 600; commit; sync
+append i 6000 30; append j 6000 31; rename i j; commit; chmod j 600; commit; sync
+";
+
+fn waits() -> Vec<Op> {
+    ops(WAITS)
 }

@@ -17,7 +17,8 @@ pub fn standard_setup() -> Vec<Op> {
     ops(SETUP)
 }
 
-fn ops(text: &str) -> Vec<Op> {
+/// Operations that are written down here.
+pub(super) fn ops(text: &str) -> Vec<Op> {
     Workload::parse("vocabulary", text)
         .unwrap_or_else(|error| panic!("{text}: {error:#}"))
         .ops

@@ -47,6 +47,8 @@ pub enum SyncOp {
     },
     /// sync.
     All(Fs),
+    /// A commit as by the clock.
+    Commit(Fs),
     /// A commit, and everything home that can be.
     Drain(Fs),
 }
@@ -60,6 +62,7 @@ impl SyncOp {
         match self {
             Self::File { fs, ino, datasync } => fs.fsync(ino, datasync),
             Self::All(fs) => fs.sync(),
+            Self::Commit(fs) => fs.commit(),
             Self::Drain(fs) => fs.drain_some().map(drop),
         }
     }
@@ -365,6 +368,7 @@ impl Library {
             Op::Fdatasync { slot } => of(self.slot(*slot), true),
             Op::FsyncDir { path } => of(self.directory(path), false),
             Op::Sync => Ok(SyncOp::All(self.fs.clone())),
+            Op::Commit => Ok(SyncOp::Commit(self.fs.clone())),
             _ => return None,
         })
     }
@@ -565,6 +569,7 @@ impl Library {
                 return Ok(Reply::Bytes(self.fs.readlink(self.at(path)?.ino)?));
             }
             Op::Readdir { path } => return self.readdir(path),
+            Op::Expire => self.fs.expire(),
             Op::Remount => self.remount(),
             _ => match self.sync_op(op) {
                 Some(sync) => sync?.run(),

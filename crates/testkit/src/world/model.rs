@@ -4,7 +4,8 @@
 //! `fs/posix_acl.c` and `fs/ext4`; the differential test holds the model against the kernel's ext4.
 //! The caller is the superuser with umask 0, mounts do not update atime, space never ends.
 //!
-//! The model also knows at which step each file last changed: what an fsync of it vouches for.
+//! The model also knows at which step each file last changed: what an fsync of it vouches for; and
+//! of which files data may not go on waiting for a place behind a step.
 
 mod attributes;
 mod between;
@@ -78,6 +79,22 @@ pub struct Node {
     changed: usize,
     /// The step that made it or changed its content last: what an fdatasync vouches for.
     written: usize,
+    /// It was cut to nothing and not closed since.
+    is_cut: bool,
+    /// A step before which all of its data had to have a place (`auto_da_alloc`): a crash that
+    /// leaves what was done behind it leaves the data too.
+    placed: usize,
+}
+
+/// Whose data the last operation has made durable when it has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// Nobody's.
+    Nothing,
+    /// Of one file.
+    File(Id),
+    /// Everybody's.
+    All,
 }
 
 /// The file system in memory.
@@ -90,6 +107,7 @@ pub struct Model {
     rules: Rules,
     step: usize,
     vouched: usize,
+    synced: Synced,
     /// What the clock says, when that is known.
     now: Option<Moment>,
 }
@@ -107,6 +125,7 @@ impl Model {
             rules,
             step: 0,
             vouched: 0,
+            synced: Synced::Nothing,
             now: None,
         };
         let dir = |parent| Body::Dir {
@@ -136,6 +155,34 @@ impl Model {
         self.vouched
     }
 
+    /// Whose data is durable when the last operation has returned, where that is not so for all
+    /// data of the states that it vouches for.
+    pub fn synced(&self) -> Synced {
+        self.synced
+    }
+
+    /// The step before which all data of a file had to have a place.
+    pub fn placed(&self, id: Id) -> usize {
+        self.nodes.get(&id).map_or(0, |node| node.placed)
+    }
+
+    /// What kind of volume it is.
+    pub fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// The size of a regular file, if there is one.
+    pub fn size_of(&self, id: Id) -> Option<u64> {
+        let node = self.nodes.get(&id)?;
+        matches!(node.body, Body::File(_)).then(|| node.size())
+    }
+
+    /// Whether a file has a block, written or allocated, by its number in it.
+    pub fn has_block(&self, id: Id, block: u64) -> bool {
+        let node = self.nodes.get(&id);
+        node.is_some_and(|node| node.blocks.contains(&block))
+    }
+
     fn add(&mut self, body: Body, kind: u32, mode: u16) -> Id {
         let id = self.next;
         self.next += 1;
@@ -158,6 +205,8 @@ impl Model {
             blocks: BTreeSet::new(),
             changed: self.step,
             written: self.step,
+            is_cut: false,
+            placed: self.step,
         };
         self.nodes.insert(id, node);
         id
@@ -380,7 +429,10 @@ impl Model {
         }
         let (dir, name, id) = self.end(path)?;
         match id {
-            Some(id) => self.check_regular(id)?,
+            Some(id) => {
+                self.check_regular(id)?;
+                self.close_of(id);
+            }
             None => drop(self.make(dir, &name, Body::File(Sparse::default()), S_IFREG, mode)),
         }
         Ok(Reply::Done)
@@ -475,6 +527,11 @@ impl Model {
                 _ => {}
             }
         }
+        if target.is_some() && !exchange {
+            // What takes the name of another file gets places for its data.
+            let step = self.step;
+            self.touch(moved).placed = step;
+        }
         self.remove(old_dir, old_name);
         self.remove(new_dir, new_name);
         self.insert(new_dir, new_name, moved);
@@ -495,7 +552,20 @@ impl Model {
 
     fn close(&mut self, slot: u8) -> Option<Id> {
         let id = self.slots[usize::from(slot)].take();
-        id.inspect(|id| self.collect(*id))
+        id.inspect(|id| {
+            self.close_of(*id);
+            self.collect(*id);
+        })
+    }
+
+    /// What was cut to nothing gets places for its new data when somebody closes it.
+    fn close_of(&mut self, id: Id) {
+        let step = self.step;
+        if let Some(node) = self.nodes.get_mut(&id)
+            && std::mem::take(&mut node.is_cut)
+        {
+            node.placed = step;
+        }
     }
 
     fn open(&mut self, slot: u8, path: &str, truncate: bool) -> Outcome {
@@ -523,6 +593,7 @@ impl Model {
     fn resize(&mut self, id: Id, size: u64) {
         let beyond = size.div_ceil(self.rules.block);
         let node = self.modify(id);
+        node.is_cut |= size == 0;
         if let Body::File(content) = &mut node.body {
             // Preallocated blocks beyond the end go also when the size stays.
             if size <= content.size() {
@@ -649,6 +720,7 @@ impl Model {
     fn fsync(&mut self, slot: u8, of: impl FnOnce(&Node) -> usize) -> Outcome {
         let id = self.slot(slot)?;
         self.vouched = of(self.node(id));
+        self.synced = Synced::File(id);
         Ok(Reply::Done)
     }
 
@@ -662,6 +734,7 @@ impl Model {
     fn remount(&mut self) -> Outcome {
         self.cut_off();
         self.vouched = self.step;
+        self.synced = Synced::All;
         Ok(Reply::Done)
     }
 
@@ -768,6 +841,7 @@ impl World for Model {
     fn apply(&mut self, op: &Op) -> Outcome {
         self.step += 1;
         self.vouched = 0;
+        self.synced = Synced::Nothing;
         match op {
             Op::Create {
                 path,
@@ -868,6 +942,16 @@ impl World for Model {
             Op::FsyncDir { path } => self.fsync_dir(path),
             Op::Sync => {
                 self.vouched = self.step;
+                self.synced = Synced::All;
+                Ok(Reply::Done)
+            }
+            Op::Commit => {
+                self.vouched = self.step;
+                Ok(Reply::Done)
+            }
+            Op::Expire => {
+                let step = self.step;
+                self.nodes.values_mut().for_each(|node| node.placed = step);
                 Ok(Reply::Done)
             }
             Op::Remount => self.remount(),

@@ -271,6 +271,11 @@ pub enum Op {
         path: Path,
     },
     Sync,
+    /// What a mount does by the clock: the running transaction is committed (`commit=`).
+    Commit,
+    /// The same for data that waits for a place as if it had waited long enough (`dirty_expire=`):
+    /// the next commit has it.
+    Expire,
     /// Closes all slots, unmounts and mounts again.
     Remount,
 }

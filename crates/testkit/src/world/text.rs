@@ -28,7 +28,7 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 37] = [
+pub const VERBS: [Verb; 39] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
@@ -81,6 +81,12 @@ pub const VERBS: [Verb; 37] = [
     verb("fdatasync", "FILE", ""),
     verb("fsyncdir", "PATH", "fsync of a directory"),
     verb("sync", "", "everything"),
+    verb("commit", "", "as by the clock"),
+    verb(
+        "expire",
+        "",
+        "as by the clock: what waits for a place gets one",
+    ),
     verb("remount", "", "close, unmount, mount"),
 ];
 
@@ -265,6 +271,8 @@ impl fmt::Display for Op {
             Op::Fdatasync { slot } => write!(f, "fdatasync @{slot}"),
             Op::FsyncDir { path } => write!(f, "fsyncdir {}", Word(path)),
             Op::Sync => f.write_str("sync"),
+            Op::Commit => f.write_str("commit"),
+            Op::Expire => f.write_str("expire"),
             Op::Remount => f.write_str("remount"),
         }
     }
@@ -539,6 +547,8 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
             path: words.path()?,
         },
         "sync" => Op::Sync,
+        "commit" => Op::Commit,
+        "expire" => Op::Expire,
         "remount" => Op::Remount,
         _ => return Ok(None),
     }))

@@ -1,0 +1,127 @@
+//! Data that waits for a place past commits.
+
+use std::time::Duration;
+
+use stetfs_format::InodeNo;
+use stetfs_media::Class;
+
+use crate::testing::{Image, KINDS};
+use crate::{Caller, Fs, MountOptions, OpenFlags};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+const KIB: u64 = 1 << 10;
+
+fn content(seed: u64, len: u64) -> Vec<u8> {
+    (0..len).map(|at| (at / 5 + seed * 31) as u8).collect()
+}
+
+/// Makes a file, writes it and closes it.
+fn make(fs: &Fs, seed: u64, len: u64) -> InodeNo {
+    let (c, name) = (Caller::root(), format!("file-{seed}"));
+    let ino = fs
+        .create(&c, fs.root(), name.as_bytes(), 0o644, RW)
+        .unwrap();
+    assert_eq!(
+        fs.write(&c, ino.ino, 0, &content(seed, len)).unwrap(),
+        len as usize
+    );
+    fs.release(ino.ino).unwrap();
+    ino.ino
+}
+
+fn remove(fs: &Fs, seed: u64) {
+    let name = format!("file-{seed}");
+    fs.unlink(&Caller::root(), fs.root(), name.as_bytes())
+        .unwrap();
+}
+
+fn check(fs: &Fs, seed: u64, len: u64) {
+    let name = format!("/file-{seed}");
+    let entry = fs.resolve(&Caller::root(), name.as_bytes(), false).unwrap();
+    assert_eq!(entry.attr.size, len);
+    let mut out = vec![0; len as usize];
+    assert_eq!(fs.read(entry.ino, 0, &mut out).unwrap(), len as usize);
+    assert!(out == content(seed, len), "{name}");
+}
+
+/// Bytes of file data that the device was told to write.
+fn written(fs: &Fs) -> u64 {
+    fs.stats().device.by_class(Class::Data).write_bytes
+}
+
+/// Nothing happens by the clock.
+fn options(list: &str) -> MountOptions {
+    MountOptions {
+        commit: Duration::MAX,
+        ..MountOptions::parse(list).unwrap()
+    }
+}
+
+fn mount(image: &Image, options: MountOptions) -> Fs {
+    Fs::mount(image.device(), options).unwrap().0
+}
+
+#[test]
+fn what_is_removed_while_it_waits_never_reaches_the_device() {
+    for data in ["ordered", "writeback"] {
+        for (waits, list) in [
+            (true, ""),
+            (false, ",nodelalloc"),
+            (false, ",dirty_expire=0"),
+        ] {
+            let image = Image::new(32, KINDS[0].1);
+            let fs = mount(&image, options(&format!("data={data}{list}")));
+            for seed in 0..40 {
+                make(&fs, seed, 100 * KIB);
+                fs.commit().unwrap();
+                assert_eq!(fs.stats().journal.waiting_bytes > 0, waits);
+                remove(&fs, seed);
+            }
+            assert_eq!(written(&fs) == 0, waits, "{data}{list}");
+            assert_eq!(fs.stats().journal.waiting_bytes, 0);
+            fs.unmount().unwrap();
+            image.assert_clean();
+        }
+    }
+}
+
+#[test]
+fn what_waits_is_bounded_by_the_memory() {
+    let image = Image::new(64, KINDS[0].1);
+    let list = "data=ordered,memory=8M";
+    let few = MountOptions {
+        inodes: Some(0),
+        ..options(list)
+    };
+    let fs = mount(&image, few);
+    let mut most = 0;
+    for seed in 0..60 {
+        make(&fs, seed, 300 * KIB + seed);
+        most = most.max(fs.stats().journal.waiting_bytes);
+    }
+    // Half of what the block caches have, which is half of all, and what one write adds.
+    assert!(most > KIB << 10 && most < (2 << 20) + 400 * KIB, "{most}");
+    (0..60).for_each(|seed| check(&fs, seed, 300 * KIB + seed));
+    fs.unmount().unwrap();
+    image.assert_clean();
+    let fs = image.mount("ro");
+    (0..60).for_each(|seed| check(&fs, seed, 300 * KIB + seed));
+}
+
+#[test]
+fn what_has_waited_long_enough_is_in_the_next_commit() {
+    let image = Image::new(32, KINDS[0].1);
+    let fs = mount(&image, options("data=ordered"));
+    make(&fs, 1, 50 * KIB);
+    fs.commit().unwrap();
+    let free = fs.statfs().unwrap().blocks_free;
+    assert_eq!(written(&fs), 0);
+    fs.expire().unwrap();
+    assert_eq!((written(&fs), fs.stats().journal.waiting_bytes), (0, 0));
+    fs.commit().unwrap();
+    assert!(written(&fs) >= 50 * KIB);
+    // The blocks were counted as used all the time.
+    assert_eq!(fs.statfs().unwrap().blocks_free, free);
+    check(&fs, 1, 50 * KIB);
+}

@@ -1,0 +1,112 @@
+//! How data that waits for a place past commits joins the running transaction, whose commit gives
+//! it one: when somebody wants it durable, when it is old, and when too much waits.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use stetfs_format::{InodeNo, Tid};
+
+use crate::error::Result;
+use crate::file_data::FileData;
+use crate::handle::CREDITS_PER_RUN;
+use crate::journal::Journal;
+
+/// The most blocks that one handle enlists.
+const BLOCKS_MAX: u32 = 1024;
+
+/// Credits for a file besides those of its runs: its inode and the superblock.
+const FILE_CREDITS: u32 = 2;
+
+impl Journal {
+    /// Makes what waits of a file part of the running transaction, or of several. The newest one
+    /// that any of it has ever joined in this way: when that is durable, so is what had been
+    /// written before the call.
+    ///
+    /// Must not be called with an open handle in the same thread: it may commit.
+    pub fn enlist(self: &Arc<Self>, file: &Arc<FileData>) -> Result<Option<Tid>> {
+        let most_runs = (self.limits().blocks / 2).saturating_sub(FILE_CREDITS) / CREDITS_PER_RUN;
+        let end = file.waiting_end();
+        while let Some(end) = end {
+            let runs = file.waiting_runs(end, BLOCKS_MAX, most_runs.max(1));
+            if runs == 0 {
+                break;
+            }
+            let credits = FILE_CREDITS + CREDITS_PER_RUN * runs;
+            let handle = self.start_anyway(credits)?;
+            handle.enlist(file, end, BLOCKS_MAX, runs, FILE_CREDITS)?;
+        }
+        Ok(file.enlisted())
+    }
+
+    /// [`enlist`](Self::enlist) of every file that has had something waiting for `age`.
+    pub fn enlist_older(self: &Arc<Self>, age: Duration) -> Result<()> {
+        let end = self.waiting().next();
+        let mut from = 0;
+        while let Some((number, ino, has_waited)) = self.waiting().oldest(from) {
+            if number >= end || has_waited < age {
+                break;
+            }
+            from = number + 1;
+            self.enlist_ino(ino)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything that was done before this call durable.
+    pub fn sync(self: &Arc<Self>) -> Result<()> {
+        self.enlist_older(Duration::ZERO)?;
+        self.commit_running()
+    }
+
+    /// Has less wait when it is too much: before an operation that may add to it.
+    pub(crate) fn relieve(self: &Arc<Self>) -> Result<()> {
+        let Some(limits) = self.wait_limits() else {
+            return Ok(());
+        };
+        let waiting = self.waiting();
+        if waiting.blocks() <= limits.quiet() {
+            return Ok(());
+        }
+        if !waiting.is_told.swap(true, Relaxed) {
+            self.background().wake();
+        }
+        match waiting.blocks() > limits.blocks {
+            true => self.enlist_down_to(limits.quiet()),
+            false => Ok(()),
+        }
+    }
+
+    /// What the background does in a round: enlists what is old, and what is too much before
+    /// anybody has to wait for that.
+    pub(crate) fn look_at_waiting(self: &Arc<Self>) -> Result<()> {
+        let Some(limits) = self.wait_limits() else {
+            return Ok(());
+        };
+        self.enlist_older(limits.age)?;
+        self.waiting().is_told.store(false, Relaxed);
+        if self.waiting().blocks() <= limits.quiet() {
+            return Ok(());
+        }
+        self.enlist_down_to(limits.blocks / 2)?;
+        self.commit_running()
+    }
+
+    fn enlist_down_to(self: &Arc<Self>, blocks: u32) -> Result<()> {
+        let mut from = 0;
+        while self.waiting().blocks() > blocks
+            && let Some((number, ino, _)) = self.waiting().oldest(from)
+        {
+            from = number + 1;
+            self.enlist_ino(ino)?;
+        }
+        Ok(())
+    }
+
+    fn enlist_ino(self: &Arc<Self>, ino: InodeNo) -> Result<()> {
+        match self.file_if_any(ino) {
+            Some(file) => self.enlist(&file).map(drop),
+            None => Ok(()),
+        }
+    }
+}
