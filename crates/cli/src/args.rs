@@ -16,7 +16,7 @@ use crate::place::Place;
 use crate::size::Size;
 
 #[cfg(feature = "crash")]
-pub(crate) use crash::{Crash, CrashCommand, CrashMerge, Ops};
+pub(crate) use crash::{Crash, CrashCommand, CrashMark, CrashMerge, CrashProgram, Ops};
 pub(crate) use export::NandExport;
 
 const TOUR: &str = "\

@@ -23,8 +23,10 @@ use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
+use stetfs_powercut::model::MODELS;
 use stetfs_testkit::world::text::VERBS;
 
+mod program;
 mod shown;
 
 use crate::args::{Crash, CrashCommand, CrashMerge, Ops};
@@ -44,10 +46,23 @@ const ENOUGH: usize = 10;
 pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
     let done = match (&args.command, &args.replay) {
         (Some(CrashCommand::Merge(args)), _) => merge(args),
+        (Some(CrashCommand::Mark(args)), _) => program::mark(args),
+        (None, Some(case)) if program::is_case(case) => program::replay(&args.program, case),
+        (None, Some(_)) if args.program.shell => Err(Failure::new(
+            "--shell is for the case of a program, FILE#CASE",
+        )),
         (None, Some(case)) => replay(case),
+        (None, None) if !args.program.words.is_empty() => program::run(args),
+        (None, None) if args.program.check.is_some() => Err(Failure::new(
+            "--check judges a program, and there is none",
+        )
+        .advise("name it behind --, as in: stetfs crash --check ./check.sh -- ./program {dir}")),
         (None, None) => explore(args),
     };
-    done.map_err(|failure| failure.exit(EXIT_NOT_RUN))
+    done.map_err(|failure| match failure.code {
+        program::EXIT_CHECK => failure,
+        _ => failure.exit(EXIT_NOT_RUN),
+    })
 }
 
 fn exit(violations: bool) -> ExitCode {
@@ -308,6 +323,9 @@ pub(crate) fn help() -> String {
             .to_owned()
     });
     let scripts: Vec<_> = Script::WRITTEN.iter().map(|s| s.name()).collect();
+    let models = MODELS
+        .iter()
+        .map(|m| format!("  {:14}  {}", m.name, m.about));
     format!(
         "\
 Workloads as text, one operation per line or separated by semicolons; # begins a comment:
@@ -317,10 +335,17 @@ Workloads as text, one operation per line or separated by semicolons; # begins a
 
 Scripts: {}, randomN, postmarkN.
 
-Exit codes: 0 no violations; 1 violations; 2 it could not run; 130 and 143 it was interrupted by \
-SIGINT or SIGTERM, without violations until then.
+Exit codes: 0 no violations, or the program's promises hold; 1 violations; 2 it could not run; 3 \
+the check fails without a power cut, or not every time; 130 and 143 it was interrupted by SIGINT or \
+SIGTERM, without violations until then.
+
+Models of file systems, for programs:
+{}
 
 Examples:
+  stetfs crash --check ./check.sh -- ./my-program --data {{dir}}
+  stetfs crash --model posix,ext4-ordered --check 'test -s {{dir}}/config' -- ./save {{dir}}/config
+  stetfs crash --replay /tmp/a.recording#posix:3:1 --shell   look at what a finding has left
   stetfs crash                                     all sequences of one operation
   stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
@@ -332,5 +357,6 @@ Examples:
   stetfs crash --ops ace2 --shard 1/1000           223 of ACE's sequences of two",
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
+        models.collect::<Vec<_>>().join("\n"),
     )
 }

@@ -217,7 +217,18 @@ pub trait Backend: Clone + Send + Sync + 'static {
     /// As [`Fs::fsync`].
     fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()>;
 
+    /// As [`Fs::fsync`], of the root directory. Everything becomes durable, unless the file system
+    /// says otherwise: the kernel does not pass sync(2) on to every mount, so that `sync DIR` is
+    /// the way to ask for it.
+    fn fsync_root(&self, _datasync: bool) -> Result<()> {
+        self.sync()
+    }
+
     // -- the whole --
+
+    /// A request has come from this thread of a process (0: from the kernel itself). It becomes
+    /// calls on the thread on which this is called.
+    fn asked_by(&self, _pid: u32) {}
 
     /// As [`Fs::sync`].
     fn sync(&self) -> Result<()>;

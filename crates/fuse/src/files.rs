@@ -316,11 +316,10 @@ impl<B: Backend> FsServer<B> {
             && self.fs.getattr(ino).is_ok_and(|attr| end > attr.size)
     }
 
-    /// Makes a file durable; everything, when it is the root directory: the kernel never passes
-    /// `syncfs` on to a plain FUSE mount, so that `sync DIR` is the way to say it.
+    /// Makes a file durable.
     pub(crate) fn sync_file(&self, ino: InodeNo, datasync: bool) -> Outcome<()> {
         let done = if ino == ROOT {
-            self.fs.sync()
+            self.fs.fsync_root(datasync)
         } else {
             self.fs.fsync(ino, datasync)
         };

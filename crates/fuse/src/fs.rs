@@ -457,6 +457,7 @@ impl<B: Backend> Server for FsServer<B> {
         if !self.admits(request) {
             return Err(Errno::ACCESS);
         }
+        self.fs.asked_by(from.pid);
         match &request.what {
             // There is nothing to do for these; directories are read by cookies that need no state.
             What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),

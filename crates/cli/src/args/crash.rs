@@ -1,64 +1,101 @@
 //! The arguments of `stetfs crash`.
 
+use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueHint};
+use regex_lite::Regex;
 use stetfs_crash::campaign::Budget;
 use stetfs_crash::exploration::Shard;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::ace::Bounds;
+use stetfs_powercut::model::Model;
 
-/// Explore power cuts: the states that a crash can leave, recovered and judged
+use crate::size::Size;
+
+/// Explore power cuts: what they do to your program, or to a journaling scheme
 ///
-/// Runs workloads on simulated media and cuts the power at every moment. Then it takes the states
-/// that the media may be left in: every subset of the unflushed sectors if they are few, a stated
-/// selection if they are many. It recovers each state, compares it with the promise of the scheme,
-/// and checks it with a checker of its own; samples are checked by e2fsck and cut again during
-/// their recovery. It reduces a failure to the smallest workload that still fails, and prints the
+/// With `-- PROGRAM` the program runs, unchanged, on a volume that records its calls. Then the
+/// power is cut at every moment, in each way that the --model allows; each different state that is
+/// left is mounted, and --check is run on it. A failure is made as small as it gets and told in
+/// the program's own terms (docs/CRASH.md).
+///
+/// Without a program the journaling schemes themselves are explored. Runs workloads on simulated
+/// media and cuts the power at every moment. Then it takes the states that the media may be left
+/// in: every subset of the unflushed sectors if they are few, a stated selection if they are many.
+/// It recovers each state, compares it with the promise of the scheme, and checks it with a checker
+/// of its own; samples are checked by e2fsck and cut again during their recovery. It reduces a failure to the smallest workload that still fails, and prints the
 /// command that replays it.
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::crash::help(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Crash {
     #[command(subcommand)]
     pub(crate) command: Option<CrashCommand>,
+    #[command(flatten)]
+    pub(crate) program: CrashProgram,
     /// The journaling scheme, see `stetfs schemes`
-    #[arg(long, default_value = "jbd2")]
+    #[arg(long, default_value = "jbd2", conflicts_with = "program")]
     pub(crate) scheme: String,
     /// The scheme's mode, or `all` modes (default: the scheme's own default)
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", conflicts_with = "program")]
     pub(crate) data: Option<String>,
     /// Options of the scheme, as for `stetfs mount -o`
-    #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
+    #[arg(
+        short,
+        value_name = "OPTIONS",
+        value_delimiter = ',',
+        conflicts_with = "program"
+    )]
     pub(crate) options: Vec<String>,
     /// The volume: ext4-1k, ext4-2k, ext4-4k, ext4-inode128, ext4-plain, ext3-1k, ext3-4k-inode128;
     /// behind a colon the blocks of its log (default 512; 0: as mke2fs makes it)
-    #[arg(long, default_value = "ext4-1k")]
+    #[arg(long, default_value = "ext4-1k", conflicts_with = "program")]
     pub(crate) volume: String,
     /// The medium of the volume: block, a device with sectors of 512 bytes and a volatile cache;
     /// pmem, memory with words of 8 bytes behind a processor's cache; nand, flash with a
     /// translation layer; nand16k, the same with pages of 16 KiB in units of 4 KiB, for volumes
     /// with blocks of 4 KiB; block+nvm, a device with memory beside it (default: the medium that
     /// the scheme is for)
-    #[arg(long, value_name = "MEDIUM")]
+    #[arg(long, value_name = "MEDIUM", conflicts_with = "program")]
     pub(crate) media: Option<String>,
     /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the
     /// others; 3, a sample. Or a whole list within the bounds of CrashMonkey's ACE: ace1, ace2,
     /// ace3-data, ace3-metadata, ace3-nested; beyond ace1 with --shard
-    #[arg(long, value_name = "N|LIST", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "N|LIST",
+        value_delimiter = ',',
+        conflicts_with = "program"
+    )]
     pub(crate) ops: Vec<Ops>,
     /// Run one in N of the sequences of two outside the core vocabulary; 0: none; 1: all
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100,
+        conflicts_with = "program"
+    )]
     pub(crate) share: u64,
     /// Number of sequences of three
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1000,
+        conflicts_with = "program"
+    )]
     pub(crate) triples: usize,
     /// Number of long random workloads
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        conflicts_with = "program"
+    )]
     pub(crate) random: u64,
     /// Run every script: the long workloads that are written down
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     pub(crate) scripts: bool,
     /// The orders in which each workload is carried out: in-order; each-handle, with a commit
     /// between any two handles; overlapN, with operations during syncs, drawn from the seed N
@@ -66,16 +103,18 @@ pub(crate) struct Crash {
         long,
         value_name = "ORDER",
         value_delimiter = ',',
-        default_value = "in-order,each-handle,overlap1"
+        default_value = "in-order,each-handle,overlap1",
+        conflicts_with = "program"
     )]
     pub(crate) order: Vec<Order>,
     /// A workload as text in a file, or the name of a script; may be given several times
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "program")]
     pub(crate) workload: Vec<PathBuf>,
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Stop after this many states, or after this time: 1000000, 90s, 10m, 2h
+    /// Stop after this many states, or after this time: 1000000, 90s, 10m, 2h. Of a program it
+    /// counts for each model
     #[arg(
         long,
         value_name = "STATES|TIME",
@@ -85,23 +124,24 @@ pub(crate) struct Crash {
     pub(crate) budget: Budget,
     /// Run the I-th of N parts of the workloads. The name, text and order of a workload choose its
     /// part, so N machines run each workload once, and `stetfs crash merge` adds up their reports
-    #[arg(long, value_name = "I/N")]
+    #[arg(long, value_name = "I/N", conflicts_with = "program")]
     pub(crate) shard: Option<Shard>,
     /// Keep a list of the finished workloads in this file. If the file exists, the same command
     /// runs only the other workloads; a half-explored workload is explored again
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "program")]
     pub(crate) resume: Option<PathBuf>,
-    /// Threads (default: one per processor)
+    /// Threads (default: one per processor). Of a program: checks at once, each on a directory of
+    /// its own (default: 1)
     #[arg(short, long, value_name = "N")]
     pub(crate) jobs: Option<NonZero<usize>>,
-    /// Only replay this case, in the form that a failure printed
+    /// Only replay this case, in the form that a failure printed; of a program FILE#CASE
     #[arg(long, value_name = "CASE")]
     pub(crate) replay: Option<String>,
     /// Write the report as JSON, to a file or to - (standard output, in place of the table)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
     /// Print the workloads, run nothing
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     pub(crate) list: bool,
 }
 
@@ -109,6 +149,89 @@ pub(crate) struct Crash {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CrashCommand {
     Merge(CrashMerge),
+    Mark(CrashMark),
+}
+
+/// Promise something, from within a program that `stetfs crash -- PROGRAM` records
+///
+/// Writes a line to the FIFO that $STETFS_MARKS names, as `echo TEXT > $STETFS_MARKS` does. The line
+/// is in $STETFS_MARKS_FILE of the check at every power cut after it.
+#[derive(Debug, Args)]
+pub(crate) struct CrashMark {
+    /// The promise, such as "order 17 confirmed"
+    pub(crate) text: String,
+}
+
+/// What a power cut does to a program of the user's.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Your own program")]
+pub(crate) struct CrashProgram {
+    /// The program to record, with its arguments; {dir} in them, and $STETFS_DIR, is the directory
+    #[arg(
+        last = true,
+        id = "program",
+        value_name = "PROGRAM",
+        requires = "check"
+    )]
+    pub(crate) words: Vec<OsString>,
+    /// The command that judges a state: exit code 0 if the program's promises hold. {dir} in it, and
+    /// $STETFS_DIR, is the directory with the state, which it may change; $STETFS_MARKS_FILE lists
+    /// the promises that count
+    #[arg(long, value_name = "CMD")]
+    pub(crate) check: Option<String>,
+    /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix
+    #[arg(
+        long,
+        value_name = "MODEL",
+        value_delimiter = ',',
+        default_value = "ext4-ordered",
+        requires = "program"
+    )]
+    pub(crate) model: Vec<Model>,
+    /// Start from the volume in this file, which is only read
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
+    pub(crate) image: Option<PathBuf>,
+    /// Run this before the recording; what it does is durable
+    #[arg(long, value_name = "CMD", requires = "program")]
+    pub(crate) setup: Option<String>,
+    /// Size of the fresh volume
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        conflicts_with = "image"
+    )]
+    pub(crate) size: Size,
+    /// Mount here (default: a directory below $TMPDIR)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    /// Seconds after which the program is killed; what it did until then is explored
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60.0,
+        requires = "program"
+    )]
+    pub(crate) timeout: f64,
+    /// Seconds after which a check is killed, and has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    pub(crate) check_timeout: f64,
+    /// Lines of the program's standard output that are promises
+    #[arg(long, value_name = "REGEX", requires = "program")]
+    pub(crate) marks_from_stdout: Option<Regex>,
+    /// Leave out each fsync of the recording in turn, and say which ones the check does not miss
+    #[arg(long, requires = "program")]
+    pub(crate) mutate: bool,
+    /// Write the report as JUnit's XML to a file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
+    pub(crate) junit: Option<PathBuf>,
+    /// Keep the recording in this file, for --replay (default: only if something is found, below
+    /// $TMPDIR)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
+    pub(crate) keep: Option<PathBuf>,
+    /// With --replay: run a shell in the directory with the state
+    #[arg(long, requires = "replay")]
+    pub(crate) shell: bool,
 }
 
 /// Add up the reports of an exploration's shards

@@ -1,0 +1,265 @@
+//! What a program did to the files, call by call, in the one order in which the mount saw it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::content::Bytes;
+use crate::tree::{Node, Object, Tree};
+
+/// Everything that is known of a run of a program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recording {
+    /// What was there before the program began; durable.
+    pub before: Tree,
+    /// What it did.
+    pub calls: Vec<Call>,
+    /// Threads of processes that made calls, with the names of their programs.
+    pub processes: Vec<Process>,
+}
+
+/// A thread of a process, as `/proc` had it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number; 0: the kernel, on nobody's behalf, as when it writes mapped pages.
+    pub pid: u32,
+    /// The name of its program.
+    pub name: String,
+}
+
+/// One call that changed something, made something durable, or confirmed something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Call {
+    /// Who made it, as an index of [`Recording::processes`]. None for marks.
+    pub by: Option<usize>,
+    /// When, in seconds and nanoseconds since 1970.
+    pub time: (i64, u32),
+    /// The path that it concerned, as it was then; for a rename the old one.
+    pub path: String,
+    /// What it was.
+    pub what: What,
+}
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot {
+    /// The directory.
+    pub dir: Object,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// What a call was.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum What {
+    /// A new file, directory, link or device got its first name.
+    Make {
+        /// The name.
+        slot: Slot,
+        /// What it is.
+        object: Object,
+        /// As it was made.
+        node: Arc<Node>,
+    },
+    /// A new file without a name (O_TMPFILE).
+    Unnamed {
+        /// What it is.
+        object: Object,
+        /// As it was made.
+        node: Arc<Node>,
+    },
+    /// A file got another name.
+    Link {
+        /// The name.
+        slot: Slot,
+        /// What it names.
+        object: Object,
+    },
+    /// A name was removed.
+    Remove {
+        /// The name.
+        slot: Slot,
+        /// What it named.
+        object: Object,
+    },
+    /// A file or directory got a name instead of another.
+    Rename {
+        /// The old name, and what it named.
+        from: (Slot, Object),
+        /// The new name, and what it named before.
+        to: (Slot, Option<Object>),
+        /// The path of the new name.
+        to_path: String,
+        /// What the old name names now: with RENAME_EXCHANGE what the new one named, with
+        /// RENAME_WHITEOUT a new device.
+        behind: Option<Object>,
+    },
+    /// Bytes were written, and the file became longer where they go beyond its end.
+    Write {
+        /// The file.
+        file: Object,
+        /// Where.
+        offset: u64,
+        /// What.
+        bytes: Bytes,
+        /// The length before.
+        size: u64,
+    },
+    /// Bytes became zeros (a hole, FALLOC_FL_ZERO_RANGE).
+    Zero {
+        /// The file.
+        file: Object,
+        /// Where.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// The length was set (truncate, O_TRUNC, fallocate).
+    Resize {
+        /// The file.
+        file: Object,
+        /// The length before.
+        from: u64,
+        /// The length now.
+        to: u64,
+    },
+    /// An attribute changed.
+    Set {
+        /// Of what.
+        object: Object,
+        /// Which, and to what.
+        attribute: Attribute,
+    },
+    /// A file that was open for writing was closed.
+    Close {
+        /// The file.
+        file: Object,
+    },
+    /// fsync, or fdatasync.
+    Fsync {
+        /// Of what.
+        object: Object,
+        /// It was fdatasync.
+        datasync: bool,
+    },
+    /// sync or syncfs.
+    Sync,
+    /// The program promised something.
+    Mark {
+        /// What it wrote.
+        text: String,
+    },
+}
+
+/// An attribute with its new value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attribute {
+    /// Permissions, with the type.
+    Mode(u16),
+    /// User and group.
+    Owner(u32, u32),
+    /// An extended attribute; none: it was removed.
+    Xattr(Vec<u8>, Option<Vec<u8>>),
+}
+
+impl fmt::Display for Attribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mode(mode) => write!(f, "mode {:o}", mode & 0o7777),
+            Self::Owner(uid, gid) => write!(f, "owner {uid}:{gid}"),
+            Self::Xattr(name, _) => {
+                write!(f, "attribute {}", String::from_utf8_lossy(name))
+            }
+        }
+    }
+}
+
+/// Bytes in a number that people can read.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+impl Call {
+    /// The call in the words of the program: `write(config.tmp), 4,096 bytes at 0`.
+    pub fn text(&self) -> String {
+        let path = match self.path.as_str() {
+            "" => ".",
+            path => path,
+        };
+        match &self.what {
+            What::Make { node, .. } => {
+                let verb = match node.mode & stetfs::mode::S_IFMT {
+                    stetfs::mode::S_IFREG => "create",
+                    stetfs::mode::S_IFDIR => "mkdir",
+                    stetfs::mode::S_IFLNK => "symlink",
+                    _ => "mknod",
+                };
+                format!("{verb}({path})")
+            }
+            What::Unnamed { .. } => format!("open({path}, O_TMPFILE)"),
+            What::Link { .. } => format!("link({path})"),
+            What::Remove { .. } => format!("unlink({path})"),
+            What::Rename { to_path, .. } => format!("rename({path}, {to_path})"),
+            What::Write { offset, bytes, .. } => format!(
+                "write({path}), {} bytes at {}",
+                grouped(bytes.0.len() as u64),
+                grouped(*offset)
+            ),
+            What::Zero { offset, len, .. } => format!(
+                "fallocate({path}), zeros: {} bytes at {}",
+                grouped(*len),
+                grouped(*offset)
+            ),
+            What::Resize { from, to, .. } => format!(
+                "truncate({path}), from {} to {} bytes",
+                grouped(*from),
+                grouped(*to)
+            ),
+            What::Set { attribute, .. } => format!("set {attribute} of {path}"),
+            What::Close { .. } => format!("close({path})"),
+            What::Fsync { datasync, .. } => {
+                let data = if *datasync { "fdatasync" } else { "fsync" };
+                format!("{data}({path})")
+            }
+            What::Sync => "sync()".to_owned(),
+            What::Mark { text } => format!("mark \"{text}\""),
+        }
+    }
+
+    /// Whether it makes something durable.
+    pub fn is_sync(&self) -> bool {
+        matches!(self.what, What::Fsync { .. } | What::Sync)
+    }
+}
+
+impl Recording {
+    /// What was promised by the time that so many calls had been made.
+    pub fn marks(&self, calls: usize) -> impl Iterator<Item = &str> {
+        self.calls[..calls]
+            .iter()
+            .filter_map(|call| match &call.what {
+                What::Mark { text } => Some(text.as_str()),
+                _ => None,
+            })
+    }
+
+    /// `12 python3[4711] write(a), 5 bytes at 0`
+    pub fn line(&self, number: usize) -> String {
+        let call = &self.calls[number];
+        let by = call.by.and_then(|by| self.processes.get(by));
+        let who = by.map_or_else(String::new, |p| match p.pid {
+            0 => "kernel ".to_owned(),
+            pid => format!("{}[{pid}] ", p.name),
+        });
+        format!("{} {who}{}", number + 1, call.text())
+    }
+}

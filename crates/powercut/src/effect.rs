@@ -1,0 +1,308 @@
+//! What the calls of a recording do to what is on the disk, in pieces that can persist or be lost
+//! each on its own.
+//!
+//! A model ([`crate::model`]) says which pieces need which earlier ones, and what a sync makes
+//! durable. A state after a power cut is then a set of effects in which each has what it needs, and
+//! that has everything that is durable.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::call::{Attribute, Recording, Slot, grouped};
+use crate::content::Bytes;
+use crate::tree::{Body, Node, Object, Tree};
+
+/// The number of an effect, in the order of the calls.
+pub type Number = usize;
+
+/// A piece of what a call does.
+#[derive(Clone, Debug)]
+pub struct Effect {
+    /// The call, from 0.
+    pub call: usize,
+    /// What it changes.
+    pub change: Change,
+    /// Earlier effects without which it cannot be there.
+    pub needs: Vec<Number>,
+}
+
+/// A change of what is on the disk.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// These names, all at once.
+    Names(Vec<(Slot, Option<Object>)>),
+    /// Bytes of a file, as far as its length goes.
+    Data {
+        /// The file.
+        file: Object,
+        /// Where.
+        offset: u64,
+        /// What.
+        piece: Piece,
+    },
+    /// The length of a file.
+    Length {
+        /// The file.
+        file: Object,
+        /// Bytes.
+        to: u64,
+        /// What is behind it is gone: the file was truncated.
+        cuts: bool,
+    },
+    /// An attribute.
+    Set {
+        /// Of what.
+        object: Object,
+        /// Which, and to what.
+        attribute: Attribute,
+    },
+}
+
+/// Bytes that are written.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// A part of what one call wrote.
+    Bytes {
+        /// All of it.
+        of: Bytes,
+        /// Where the part begins in it.
+        from: usize,
+        /// Bytes of the part.
+        len: usize,
+    },
+    /// Zeros, so many.
+    Zeros(u64),
+}
+
+impl Piece {
+    /// How many.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Bytes { len, .. } => *len as u64,
+            Self::Zeros(len) => *len,
+        }
+    }
+
+    /// Whether it is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Change {
+    /// What must be synced to make it durable: the file, or the directories.
+    pub fn objects(&self) -> Vec<Object> {
+        match self {
+            Self::Names(names) => {
+                let mut dirs: Vec<_> = names.iter().map(|(slot, _)| slot.dir).collect();
+                dirs.sort_unstable();
+                dirs.dedup();
+                dirs
+            }
+            Self::Data { file, .. } | Self::Length { file, .. } => vec![*file],
+            Self::Set { object, .. } => vec![*object],
+        }
+    }
+
+    /// The kind of change in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Names(_) => "name",
+            Self::Data { .. } => "data",
+            Self::Length { .. } => "length",
+            Self::Set { .. } => "attribute",
+        }
+    }
+
+    /// What it is, in words: `the length 5`.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Names(names) if names.len() > 1 => "the change of names".to_owned(),
+            Self::Names(names) => match names.first() {
+                Some((_, None)) => "the removal of the name".to_owned(),
+                _ => "the name".to_owned(),
+            },
+            Self::Data { offset, piece, .. } => format!(
+                "{} bytes of data at {}",
+                grouped(piece.len()),
+                grouped(*offset)
+            ),
+            Self::Length { to, cuts: true, .. } => {
+                format!("the cut to {} bytes", grouped(*to))
+            }
+            Self::Length { to, .. } => format!("the length of {} bytes", grouped(*to)),
+            Self::Set { attribute, .. } => format!("the {attribute}"),
+        }
+    }
+}
+
+/// A set of effects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Set {
+    words: Vec<u64>,
+}
+
+impl Set {
+    /// None of so many.
+    pub fn none(effects: usize) -> Self {
+        Self {
+            words: vec![0; effects.div_ceil(64)],
+        }
+    }
+
+    /// The first so many.
+    pub fn first(effects: usize) -> Self {
+        let mut set = Self::none(effects);
+        (0..effects).for_each(|n| set.insert(n));
+        set
+    }
+
+    /// Whether it is in the set.
+    pub fn has(&self, n: Number) -> bool {
+        let word = self.words.get(n / 64);
+        word.is_some_and(|word| word >> (n % 64) & 1 == 1)
+    }
+
+    /// Adds one.
+    pub fn insert(&mut self, n: Number) {
+        if n / 64 >= self.words.len() {
+            self.words.resize(n / 64 + 1, 0);
+        }
+        self.words[n / 64] |= 1 << (n % 64);
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, n: Number) {
+        if let Some(word) = self.words.get_mut(n / 64) {
+            *word &= !(1 << (n % 64));
+        }
+    }
+
+    /// Whether all of it are in the other.
+    pub fn is_in(&self, other: &Self) -> bool {
+        let mut words = self.words.iter().enumerate();
+        words.all(|(at, word)| word & !other.words.get(at).copied().unwrap_or(0) == 0)
+    }
+}
+
+/// The effects of a recording as a model arranges them.
+#[derive(Clone, Debug)]
+pub struct Arrangement {
+    /// In the order of the calls.
+    pub effects: Vec<Effect>,
+    /// How many effects the first calls have: by the number of calls, from 0 on.
+    pub ends: Vec<usize>,
+    /// What is durable after so many calls, beyond what was before: with all that it needs.
+    pub durable: Vec<Vec<Number>>,
+    /// Objects that the recording makes, as they begin.
+    pub born: BTreeMap<Object, Arc<Node>>,
+}
+
+impl Arrangement {
+    /// What is durable after so many calls.
+    pub fn must(&self, calls: usize) -> Set {
+        let mut set = Set::none(self.ends[calls]);
+        let durable = self.durable[..=calls].iter().flatten();
+        durable.for_each(|n| set.insert(*n));
+        set
+    }
+
+    /// Adds an effect with everything that it needs.
+    pub fn add(&self, set: &mut Set, n: Number) {
+        let mut todo = vec![n];
+        while let Some(n) = todo.pop() {
+            if !set.has(n) {
+                set.insert(n);
+                todo.extend(&self.effects[n].needs);
+            }
+        }
+    }
+
+    /// Takes out all effects, of the first `end`, that lack what they need.
+    pub fn close(&self, set: &mut Set, end: usize) {
+        for n in 0..end {
+            if set.has(n) && !self.effects[n].needs.iter().all(|need| set.has(*need)) {
+                set.remove(n);
+            }
+        }
+    }
+
+    /// The tree that is left when exactly these effects have reached the disk.
+    pub fn tree(&self, recording: &Recording, set: &Set, end: usize) -> Tree {
+        let mut tree = recording.before.clone();
+        for n in (0..end).filter(|n| set.has(*n)) {
+            let effect = &self.effects[n];
+            let time = recording.calls[effect.call].time;
+            self.apply(&mut tree, &effect.change, time);
+        }
+        tree.forget_what_is_behind_the_ends();
+        tree
+    }
+
+    fn apply(&self, tree: &mut Tree, change: &Change, time: (i64, u32)) {
+        let mut file = |object: Object, f: &mut dyn FnMut(&mut crate::content::Content)| {
+            self.bear(tree, object);
+            if let Some(node) = tree.get_mut(object) {
+                node.mtime = time;
+                if let Body::File(content) = &mut node.body {
+                    f(content);
+                }
+            }
+        };
+        match change {
+            Change::Names(names) => {
+                for (slot, object) in names {
+                    self.bear(tree, slot.dir);
+                    if let Some(object) = object {
+                        self.bear(tree, *object);
+                    }
+                    tree.set_name(slot.dir, &slot.name, *object);
+                    if let Some(dir) = tree.get_mut(slot.dir) {
+                        dir.mtime = time;
+                    }
+                }
+            }
+            Change::Data {
+                file: object,
+                offset,
+                piece,
+            } => file(*object, &mut |content| match piece {
+                Piece::Bytes { of, from, len } => {
+                    content.write(*offset, &of.0[*from..*from + *len]);
+                }
+                Piece::Zeros(len) => content.zero(*offset, *len),
+            }),
+            Change::Length {
+                file: object,
+                to,
+                cuts,
+            } => file(*object, &mut |content| match cuts {
+                true => content.cut(*to),
+                false => content.set_size(*to),
+            }),
+            Change::Set { object, attribute } => {
+                self.bear(tree, *object);
+                let Some(node) = tree.get_mut(*object) else {
+                    return;
+                };
+                match attribute {
+                    Attribute::Mode(mode) => node.mode = *mode,
+                    Attribute::Owner(uid, gid) => (node.uid, node.gid) = (*uid, *gid),
+                    Attribute::Xattr(name, Some(value)) => {
+                        node.xattrs.insert(name.clone(), value.clone());
+                    }
+                    Attribute::Xattr(name, None) => drop(node.xattrs.remove(name)),
+                }
+            }
+        }
+    }
+
+    /// An object is there from its first effect on, whether it has a name by then or not.
+    fn bear(&self, tree: &mut Tree, object: Object) {
+        if tree.get(object).is_none()
+            && let Some(node) = self.born.get(&object)
+        {
+            tree.insert(object, node.clone());
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Explores a recording under a model: its moments, their states, the failures and their causes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::call::{Recording, What};
+use crate::effect::{Arrangement, Number};
+use crate::finding::{Cause, Finding};
+use crate::judge::{Error, Judge, Verdict, Verdicts};
+use crate::model::Model;
+use crate::states::{Cut, Effort, moments, states};
+use crate::tree::Tree;
+
+/// Where an exploration ends before everything was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Limits {
+    /// After this time.
+    pub time: Option<Duration>,
+    /// After so many states were judged.
+    pub states: Option<u64>,
+    /// After so many findings.
+    pub findings: usize,
+}
+
+/// What an exploration has looked at.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Counts {
+    /// Moments at which the power was cut.
+    pub moments: usize,
+    /// Moments that there are.
+    pub moments_all: usize,
+    /// Moments of which not every state was looked at.
+    pub moments_sampled: usize,
+    /// States looked at.
+    pub states: u64,
+    /// Of these, how many were not judged, since an equal one was.
+    pub folded: u64,
+    /// States of which the check said that the promises do not hold.
+    pub failing: u64,
+}
+
+/// What was found under a model.
+pub struct Explored {
+    /// The model.
+    pub model: Model,
+    /// What was looked at.
+    pub counts: Counts,
+    /// One of each cause.
+    pub findings: Vec<Finding>,
+    /// Everything was looked at that was to be.
+    pub finished: bool,
+}
+
+/// What is told on the way.
+pub struct Progress<'a> {
+    /// What was looked at so far.
+    pub counts: &'a Counts,
+    /// Causes so far.
+    pub findings: usize,
+}
+
+/// An exploration.
+pub struct Explorer<'a> {
+    /// What the program did.
+    pub recording: &'a Recording,
+    /// Under which rules.
+    pub model: Model,
+    /// Who asks the check; several at once.
+    pub judges: &'a [Judge],
+    /// What was judged already.
+    pub verdicts: &'a Verdicts,
+    /// How many states of a moment.
+    pub effort: Effort,
+    /// How long.
+    pub limits: Limits,
+    /// Who is told.
+    pub listener: &'a dyn Fn(Progress<'_>),
+}
+
+/// States that are judged at once, at most.
+const BATCH: usize = 64;
+
+/// Failing states that are kept of a cause, to try a remedy on.
+const KEPT: usize = 256;
+
+impl Explorer<'_> {
+    /// Explores.
+    ///
+    /// # Errors
+    /// The check cannot be run.
+    pub fn run(&self) -> Result<Explored, Error> {
+        let arrangement = self.model.arrange(self.recording);
+        let mut found = Explored {
+            model: self.model,
+            counts: Counts::default(),
+            findings: Vec::new(),
+            finished: true,
+        };
+        let moments = moments(self.recording, &arrangement);
+        found.counts.moments_all = moments.len();
+        let mut causes: BTreeMap<Cause, usize> = BTreeMap::new();
+        let mut seen = HashSet::new();
+        let begin = Instant::now();
+        for calls in moments {
+            let marks: Vec<&str> = self.recording.marks(calls).collect();
+            let of_moment = states(&arrangement, calls, &self.effort);
+            found.counts.moments += 1;
+            found.counts.moments_sampled += usize::from(!of_moment.complete);
+            let fresh = |cut: &Cut| seen.insert((marks.len(), cut.there.clone()));
+            let mut cuts = of_moment.cuts;
+            cuts.retain(fresh);
+            for batch in cuts.chunks(BATCH) {
+                let verdicts = self.judge_all(&arrangement, batch, &marks, &mut found.counts)?;
+                for (cut, verdict) in batch.iter().zip(verdicts) {
+                    if verdict.holds() {
+                        continue;
+                    }
+                    found.counts.failing += 1;
+                    self.failed(&arrangement, cut, &mut found.findings, &mut causes)?;
+                }
+                (self.listener)(Progress {
+                    counts: &found.counts,
+                    findings: found.findings.len(),
+                });
+                let limits = &self.limits;
+                let judged = found.counts.states - found.counts.folded;
+                if limits.time.is_some_and(|time| begin.elapsed() >= time)
+                    || limits.states.is_some_and(|most| judged >= most)
+                    || found.findings.len() >= limits.findings
+                {
+                    found.finished = false;
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Judges states, by as many judges as there are.
+    fn judge_all(
+        &self,
+        arrangement: &Arrangement,
+        cuts: &[Cut],
+        marks: &[&str],
+        counts: &mut Counts,
+    ) -> Result<Vec<Arc<Verdict>>, Error> {
+        let end = |cut: &Cut| arrangement.ends[cut.calls];
+        let trees: Vec<Tree> = cuts
+            .iter()
+            .map(|cut| arrangement.tree(self.recording, &cut.there, end(cut)))
+            .collect();
+        let digests: Vec<u128> = trees.iter().map(Tree::digest).collect();
+        let mut to_judge = BTreeMap::new();
+        for (tree, digest) in trees.iter().zip(&digests) {
+            if self.verdicts.get(*digest, marks.len()).is_none() {
+                to_judge.insert(*digest, tree);
+            }
+        }
+        counts.states += cuts.len() as u64;
+        counts.folded += (cuts.len() - to_judge.len()) as u64;
+        let to_judge: Vec<&Tree> = to_judge.into_values().collect();
+        let next = AtomicUsize::new(0);
+        let work = |judge: &Judge| -> Result<(), Error> {
+            while let Some(tree) = to_judge.get(next.fetch_add(1, Ordering::Relaxed)) {
+                judge.judge(tree, marks)?;
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = self.judges[1..]
+                .iter()
+                .map(|judge| scope.spawn(|| work(judge)))
+                .collect();
+            let mine = work(&self.judges[0]);
+            let others = others.into_iter().map(|other| match other.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            others.fold(mine, Result::and)
+        })?;
+        let known = |digest: &u128| self.verdicts.get(*digest, marks.len());
+        Ok(digests.iter().filter_map(known).collect())
+    }
+
+    /// A state has failed: it is of a cause that is known, or it is made small.
+    fn failed(
+        &self,
+        arrangement: &Arrangement,
+        cut: &Cut,
+        findings: &mut Vec<Finding>,
+        causes: &mut BTreeMap<Cause, usize>,
+    ) -> Result<(), Error> {
+        let known = findings.iter_mut().find(|finding| {
+            let mut lost = finding.lost.iter();
+            lost.all(|n| arrangement.ends[cut.calls] > *n && !cut.there.has(*n))
+        });
+        if let Some(finding) = known {
+            finding.again(cut, KEPT);
+            return Ok(());
+        }
+        let small = self.minimize(arrangement, cut)?;
+        let cause = Cause::of(self.recording, arrangement, &small);
+        if let Some(at) = causes.get(&cause) {
+            findings[*at].again(cut, KEPT);
+            return Ok(());
+        }
+        let passing = self.nearest(arrangement, &small);
+        let verdict = self.verdict(arrangement, &small)?;
+        let finding = Finding::new(self.recording, arrangement, small, passing, &verdict);
+        causes.insert(cause, findings.len());
+        findings.push(finding);
+        if let Some(finding) = findings.last_mut() {
+            finding.again(cut, KEPT);
+        }
+        Ok(())
+    }
+
+    fn verdict(&self, arrangement: &Arrangement, cut: &Cut) -> Result<Arc<Verdict>, Error> {
+        let tree = arrangement.tree(self.recording, &cut.there, arrangement.ends[cut.calls]);
+        let marks: Vec<&str> = self.recording.marks(cut.calls).collect();
+        self.judges[0].judge(&tree, &marks)
+    }
+
+    /// The same failure with as little lost as it takes: what is lost is given back, as long as the
+    /// check still fails; first all of an object of a kind, then one by one.
+    fn minimize(&self, arrangement: &Arrangement, cut: &Cut) -> Result<Cut, Error> {
+        let mut small = cut.clone();
+        let mut groups: BTreeMap<_, Vec<Number>> = BTreeMap::new();
+        for n in cut.lost(arrangement) {
+            let change = &arrangement.effects[n].change;
+            let group = groups.entry((change.objects(), change.kind())).or_default();
+            group.push(n);
+        }
+        let single = cut.lost(arrangement).into_iter().map(|n| vec![n]);
+        let tries: Vec<Vec<Number>> = groups.into_values().chain(single).collect();
+        for group in tries {
+            let mut given = small.clone();
+            for n in group.iter().filter(|n| !small.there.has(**n)) {
+                arrangement.add(&mut given.there, *n);
+            }
+            if given != small && !self.verdict(arrangement, &given)?.holds() {
+                small = given;
+            }
+        }
+        Ok(small)
+    }
+
+    /// The state of the same moment that passes and has lost least less.
+    fn nearest(&self, arrangement: &Arrangement, cut: &Cut) -> Option<Cut> {
+        let given = cut.lost(arrangement).into_iter().map(|n| {
+            let mut given = cut.clone();
+            arrangement.add(&mut given.there, n);
+            given
+        });
+        let mut given: Vec<Cut> = given.collect();
+        given.sort_by_cached_key(|cut| std::cmp::Reverse(cut.lost(arrangement).len()));
+        let holds = |cut: &Cut| self.verdict(arrangement, cut).is_ok_and(|v| v.holds());
+        given.into_iter().find(holds)
+    }
+
+    /// For each sync of the recording: whether the check would notice, if the program left it out.
+    ///
+    /// # Errors
+    /// The check cannot be run.
+    pub fn mutate(&self) -> Result<Vec<(usize, bool)>, Error> {
+        let syncs = self.recording.calls.iter().enumerate();
+        let syncs = syncs.filter(|(_, call)| call.is_sync());
+        syncs
+            .map(|(number, _)| {
+                let mut without = self.recording.clone();
+                // A mark has no effects, and this one is none either.
+                without.calls[number].what = What::Close {
+                    file: crate::tree::Object(u32::MAX),
+                };
+                let explorer = Explorer {
+                    recording: &without,
+                    limits: Limits {
+                        findings: 1,
+                        ..self.limits
+                    },
+                    ..*self
+                };
+                let found = explorer.run()?;
+                Ok((number, found.counts.failing > 0))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,375 @@
+//! A failure in the program's own words: what was lost, what was there nevertheless, and which sync
+//! would have kept it.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::call::{Call, Recording, What};
+use crate::effect::{Arrangement, Change, Number, Set};
+use crate::judge::Verdict;
+use crate::model::Model;
+use crate::states::Cut;
+use crate::tree::Object;
+
+/// What failures have in common that are one finding: kinds of lost changes, by which calls, of
+/// which files. Numbers in names count as equal.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cause(BTreeSet<(&'static str, String)>);
+
+impl Cause {
+    /// Of a failure that was made small.
+    pub fn of(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> Self {
+        let lost = cut.lost(arrangement).into_iter().map(|n| {
+            let effect = &arrangement.effects[n];
+            let call = &recording.calls[effect.call];
+            let verb = call.text();
+            let verb = verb.split(['(', ' ']).next().unwrap_or_default();
+            let mut what = format!("{verb} {}", call.path);
+            if let What::Rename { to_path, .. } = &call.what {
+                what = format!("{what} {to_path}");
+            }
+            // A length and the data under it are lost for the same reason.
+            let kind = match effect.change.kind() {
+                "data" | "length" => "contents",
+                other => other,
+            };
+            (kind, without_numbers(&what))
+        });
+        Self(lost.collect())
+    }
+}
+
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c.is_ascii_digit() {
+            true if out.ends_with('#') => {}
+            true => out.push('#'),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
+/// A failure, made small, and those with the same cause.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The power cut, with as little lost as it takes.
+    pub cut: Cut,
+    /// What is lost.
+    pub lost: Vec<Number>,
+    /// The story.
+    pub told: Told,
+    /// Failing states with this cause.
+    pub states: u64,
+    /// Some of them.
+    pub some: Vec<Cut>,
+}
+
+/// The story of a finding.
+#[derive(Clone, Debug, Serialize)]
+pub struct Told {
+    /// What happened, in one sentence or two.
+    pub headline: String,
+    /// The last calls, each with what became of it.
+    pub calls: Vec<String>,
+    /// In what the tree differs from that of the nearest state that passes.
+    pub differences: Vec<String>,
+    /// How the check ended.
+    pub check: String,
+    /// The end of what it said.
+    pub output: String,
+}
+
+/// Calls that are shown, at most.
+const SHOWN: usize = 16;
+
+/// Differences that are shown, at most.
+const DIFFERENCES: usize = 8;
+
+impl Finding {
+    /// A failure that was made small; `passing`: the nearest state that passes.
+    pub fn new(
+        recording: &Recording,
+        arrangement: &Arrangement,
+        cut: Cut,
+        passing: Option<Cut>,
+        verdict: &Verdict,
+    ) -> Self {
+        let lost = cut.lost(arrangement);
+        let differences = passing.map(|passing| {
+            let tree =
+                |cut: &Cut| arrangement.tree(recording, &cut.there, arrangement.ends[cut.calls]);
+            tree(&cut).differences(&tree(&passing))
+        });
+        let mut differences = differences.unwrap_or_default();
+        if differences.len() > DIFFERENCES {
+            let more = differences.len() - DIFFERENCES;
+            differences.truncate(DIFFERENCES);
+            differences.push(format!("and {more} more"));
+        }
+        let told = Told {
+            headline: headline(recording, arrangement, &cut, &lost),
+            calls: calls(recording, arrangement, &cut, &lost),
+            differences,
+            check: verdict.end.text(),
+            output: verdict.output.trim_end().to_owned(),
+        };
+        Self {
+            cut,
+            lost,
+            told,
+            states: 0,
+            some: Vec::new(),
+        }
+    }
+
+    /// One more state fails with this cause.
+    pub fn again(&mut self, cut: &Cut, most: usize) {
+        self.states += 1;
+        if self.some.len() < most {
+            self.some.push(cut.clone());
+        }
+    }
+
+    /// The name of the case, for a replay: the model, the calls, and what is lost.
+    pub fn case(&self, model: Model) -> String {
+        format!("{model}:{}:{}", self.cut.calls, ranges(&self.lost))
+    }
+
+    /// Where syncs of what was lost would have kept all failing states of this cause away: what to
+    /// sync, and after which call. None: no sync of that would do.
+    pub fn remedy(&self, recording: &Recording, model: Model) -> Option<Vec<(String, usize)>> {
+        let arrangement = model.arrange(recording);
+        let mut after: Vec<(usize, Object)> = Vec::new();
+        for n in &self.lost {
+            let effect = &arrangement.effects[*n];
+            for object in effect.change.objects() {
+                after.retain(|(_, other)| *other != object);
+                after.push((effect.call, object));
+            }
+        }
+        // The first that does alone, or all of them.
+        let alone = after.iter().map(|one| vec![*one]);
+        let tries = alone.chain(std::iter::once(after.clone()));
+        let good = tries.into_iter().find(|tried| {
+            let with = with_syncs(recording, tried);
+            let arrangement = model.arrange(&with);
+            self.some.iter().all(|cut| {
+                let before = tried.iter().filter(|(call, _)| *call < cut.calls).count();
+                !arrangement.must(cut.calls + before).is_in(&cut.there)
+            })
+        })?;
+        let path = |call: usize, object: Object| path_of(recording, call, object);
+        Some(
+            good.into_iter()
+                .map(|(call, object)| (path(call, object), call))
+                .collect(),
+        )
+    }
+}
+
+/// The recording with syncs that were not made, each after a call.
+fn with_syncs(recording: &Recording, syncs: &[(usize, Object)]) -> Recording {
+    let mut with = recording.clone();
+    with.calls.clear();
+    for (number, call) in recording.calls.iter().enumerate() {
+        with.calls.push(call.clone());
+        for (_, object) in syncs.iter().filter(|(after, _)| *after == number) {
+            with.calls.push(Call {
+                what: What::Fsync {
+                    object: *object,
+                    datasync: false,
+                },
+                ..call.clone()
+            });
+        }
+    }
+    with
+}
+
+/// The path of an object as a call had it: the file, or the directory of the name.
+fn path_of(recording: &Recording, call: usize, object: Object) -> String {
+    let call = &recording.calls[call];
+    let above = |path: &str| match path.rsplit_once('/') {
+        Some((dir, _)) => dir.to_owned(),
+        None => ".".to_owned(),
+    };
+    match &call.what {
+        What::Rename { to, to_path, .. } if to.0.dir == object => above(to_path),
+        What::Rename { from, .. } if from.0.dir == object => above(&call.path),
+        What::Make { slot, .. } | What::Link { slot, .. } | What::Remove { slot, .. }
+            if slot.dir == object =>
+        {
+            above(&call.path)
+        }
+        _ => call.path.clone(),
+    }
+}
+
+/// Numbers as text: `1,3-5`.
+fn ranges(numbers: &[Number]) -> String {
+    let mut out: Vec<(Number, Number)> = Vec::new();
+    for n in numbers {
+        match out.last_mut() {
+            Some((_, last)) if *last + 1 == *n => *last = *n,
+            _ => out.push((*n, *n)),
+        }
+    }
+    let one = |(a, b): &(Number, Number)| match a == b {
+        true => a.to_string(),
+        false => format!("{a}-{b}"),
+    };
+    out.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+/// The power cut that a case names.
+///
+/// # Errors
+/// It names none, or one that cannot be.
+pub fn parse_case(case: &str, recording: &Recording) -> Result<(Model, Cut), String> {
+    let wrong = || format!("\"{case}\" is not MODEL:CALLS:LOST, as a finding prints it");
+    let mut parts = case.split(':');
+    let (Some(model), Some(calls), Some(lost), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(wrong());
+    };
+    let model: Model = model.parse()?;
+    let arrangement = model.arrange(recording);
+    let calls: usize = calls.parse().map_err(|_| wrong())?;
+    let Some(end) = arrangement.ends.get(calls).copied() else {
+        return Err(format!("the recording has {} calls", recording.calls.len()));
+    };
+    let mut there = Set::first(end);
+    for range in lost.split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.parse::<Number>().map_err(|_| wrong());
+        for n in number(first)?..=number(last)?.min(end) {
+            there.remove(n);
+        }
+    }
+    let mut closed = there.clone();
+    arrangement.close(&mut closed, end);
+    if closed != there || !arrangement.must(calls).is_in(&there) {
+        return Err(format!("{model} does not leave the state of {case}"));
+    }
+    Ok((model, Cut { calls, there }))
+}
+
+/// What was lost, and what was there nevertheless.
+fn headline(
+    recording: &Recording,
+    arrangement: &Arrangement,
+    cut: &Cut,
+    lost: &[Number],
+) -> String {
+    let after = match cut.calls {
+        0 => "before the first call".to_owned(),
+        calls => format!("after call {calls}, {}", recording.calls[calls - 1].text()),
+    };
+    if lost.is_empty() {
+        return format!(
+            "power cut {after}: everything until then is on the disk, and the check fails."
+        );
+    }
+    let mut text = format!("power cut {after}: ");
+    let first = lost.iter().map(|n| arrangement.effects[*n].call).min();
+    let mut parts: Vec<String> = Vec::new();
+    for n in lost.iter().take(3) {
+        let effect = &arrangement.effects[*n];
+        let call = &recording.calls[effect.call];
+        let number = effect.call + 1;
+        parts.push(match &effect.change {
+            Change::Names(_) => format!("{} (call {number})", call.text()),
+            change => format!("{} of {} (call {number})", change.text(), call.text()),
+        });
+    }
+    if lost.len() > 3 {
+        parts.push(format!("{} more", lost.len() - 3));
+    }
+    text += &format!("not on the disk: {}", parts.join("; "));
+    let later = (0..arrangement.ends[cut.calls])
+        .filter(|n| cut.there.has(*n) && Some(arrangement.effects[*n].call) > first)
+        .map(|n| arrangement.effects[n].call);
+    let later: BTreeSet<usize> = later.collect();
+    if let Some(last) = later.last() {
+        let call = &recording.calls[*last];
+        text += &format!(". On the disk: {} (call {})", call.text(), last + 1);
+    }
+    let objects: BTreeSet<Object> = lost
+        .iter()
+        .flat_map(|n| arrangement.effects[*n].change.objects())
+        .collect();
+    for object in objects {
+        let from = lost.iter().filter_map(|n| {
+            let effect = &arrangement.effects[*n];
+            effect
+                .change
+                .objects()
+                .contains(&object)
+                .then_some(effect.call)
+        });
+        let Some(from) = from.max() else { continue };
+        let of = path_of(recording, from, object);
+        let is_sync = |call: &Call| match call.what {
+            What::Fsync { object: synced, .. } => synced == object,
+            What::Sync => true,
+            _ => false,
+        };
+        let mut later = recording.calls.iter().enumerate().skip(from);
+        text += &match later.find(|(_, call)| is_sync(call)) {
+            None => format!(". No fsync of {of} comes after call {}", from + 1),
+            Some((at, _)) => format!(". The fsync of {of} comes only with call {}", at + 1),
+        };
+    }
+    text + "."
+}
+
+/// The last calls, each with what became of it.
+fn calls(
+    recording: &Recording,
+    arrangement: &Arrangement,
+    cut: &Cut,
+    lost: &[Number],
+) -> Vec<String> {
+    let mut shown: BTreeSet<usize> = (cut.calls.saturating_sub(SHOWN / 2)..cut.calls).collect();
+    let lost_calls = lost.iter().map(|n| arrangement.effects[*n].call);
+    let lost_calls: BTreeSet<usize> = lost_calls.collect();
+    for call in lost_calls.iter().take(SHOWN / 2) {
+        shown.extend(call.saturating_sub(1)..=*call);
+    }
+    let mut lines = Vec::new();
+    let mut next = None;
+    for number in shown {
+        if next.is_some_and(|next| next < number) {
+            lines.push("...".to_owned());
+        }
+        next = Some(number + 1);
+        if let What::Close { .. } = recording.calls[number].what {
+            continue;
+        }
+        let became = became(arrangement, cut, number);
+        lines.push(format!("{became:12} {}", recording.line(number)));
+    }
+    lines.push(format!("{:12} power cut", ""));
+    lines
+}
+
+/// What became of a call.
+fn became(arrangement: &Arrangement, cut: &Cut, call: usize) -> &'static str {
+    let of_call = arrangement.ends[call]..arrangement.ends[call + 1];
+    let there = of_call.clone().filter(|n| cut.there.has(*n)).count();
+    let data = of_call.clone().filter(|n| {
+        let change = &arrangement.effects[*n].change;
+        matches!(change, Change::Data { .. }) && cut.there.has(*n)
+    });
+    match (there, of_call.len(), data.count()) {
+        (_, 0, _) => "",
+        (there, all, _) if there == all => "on the disk",
+        (0, _, _) => "LOST",
+        (_, _, 0) => "data LOST",
+        _ => "partly LOST",
+    }
+}

@@ -1,0 +1,234 @@
+//! Shows states to the user's check, each different one once.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use stetfs::{Fs, MountOptions};
+use stetfs_fuse::OnBlock;
+use stetfs_media::Image;
+use stetfs_media::sim::{CrashImage, SimOptions};
+
+use crate::mounted::{self, Mounted};
+use crate::run::{End, Run, shell_or_words};
+use crate::stage::Stage;
+use crate::tree::Tree;
+
+/// Why a state cannot be judged.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The volume on which states are shown.
+    #[error("the volume for the states: {0}")]
+    Volume(#[from] stetfs::Error),
+    /// The mount on which they are shown.
+    #[error(transparent)]
+    Mount(#[from] mounted::Error),
+    /// The check cannot be started.
+    #[error("starting the check {command}: {source}")]
+    Check {
+        /// It.
+        command: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file that the check is given.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// It.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The user wanted to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// What the check said of a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// How it ended. Exit code 0: the promises hold.
+    pub end: End,
+    /// The end of what it wrote.
+    pub output: String,
+}
+
+impl Verdict {
+    /// Whether the promises hold.
+    pub fn holds(&self) -> bool {
+        self.end == End::Exited(0)
+    }
+}
+
+/// The user's check.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// The command; `{dir}` in it is the directory.
+    pub command: String,
+    /// How long it may run.
+    pub timeout: Duration,
+}
+
+/// A mounted volume for states, and the check.
+pub struct Judge {
+    check: Check,
+    fresh: Image,
+    stage: Stage,
+    mounted: Mounted,
+    /// Files for the check, outside of the mount.
+    scratch: PathBuf,
+    verdicts: Arc<Verdicts>,
+    stop: Arc<AtomicBool>,
+}
+
+/// What was judged, by trees and marks.
+#[derive(Default)]
+pub struct Verdicts {
+    by_state: Mutex<HashMap<(u128, usize), Arc<Verdict>>>,
+}
+
+impl Verdicts {
+    /// Different states so far.
+    pub fn len(&self) -> usize {
+        self.by_state.lock().len()
+    }
+
+    /// Whether nothing was judged so far.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What was said of a tree with so many marks.
+    pub fn get(&self, tree: u128, marks: usize) -> Option<Arc<Verdict>> {
+        self.by_state.lock().get(&(tree, marks)).cloned()
+    }
+}
+
+/// Options for a volume that lives in memory, for one process, and not for long.
+pub fn volume_options() -> MountOptions {
+    MountOptions {
+        commit: Duration::MAX,
+        ..MountOptions::default()
+    }
+}
+
+/// A volume in memory with this content.
+///
+/// # Errors
+/// It cannot be mounted.
+pub fn volume(content: &Image) -> stetfs::Result<Fs> {
+    let dev = Arc::new(CrashImage::new(content.clone(), SimOptions::default()));
+    Fs::mount(dev, volume_options()).map(|(fs, _)| fs)
+}
+
+impl Judge {
+    /// Mounts a volume on `dir`. `fresh`: an empty volume, as large as the one that the program ran
+    /// on. `scratch`: a directory for files, outside.
+    ///
+    /// # Errors
+    /// It cannot be mounted.
+    pub fn new(
+        check: Check,
+        fresh: Image,
+        (image, dir): (&Path, &Path),
+        scratch: &Path,
+        verdicts: Arc<Verdicts>,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
+        let fs = volume(&fresh)?;
+        let inodes = fs.statfs()?.files;
+        let stage = Stage::new(fs, inodes);
+        let mounted = Mounted::new(stage.clone(), image, dir, OnBlock::Never)?;
+        Ok(Self {
+            check,
+            fresh,
+            stage,
+            mounted,
+            scratch: scratch.to_owned(),
+            verdicts,
+            stop,
+        })
+    }
+
+    /// Shows a tree; it stays until the next one.
+    ///
+    /// # Errors
+    /// The volume takes not all of it.
+    pub fn show(&self, tree: &Tree) -> Result<(), Error> {
+        let fs = volume(&self.fresh)?;
+        tree.write(&fs)?;
+        self.stage.show(fs);
+        Ok(())
+    }
+
+    /// The directory on which states are shown.
+    pub fn dir(&self) -> &Path {
+        self.mounted.dir()
+    }
+
+    /// What the check says of a tree, after these marks. What it has said of an equal one, it says
+    /// of this.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn judge(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
+        let key = (tree.digest(), marks.len());
+        if let Some(known) = self.verdicts.get(key.0, key.1) {
+            return Ok(known);
+        }
+        let verdict = Arc::new(self.ask(tree, marks)?);
+        let mut by_state = self.verdicts.by_state.lock();
+        by_state.insert(key, verdict.clone());
+        Ok(verdict)
+    }
+
+    /// The same, asked anew.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn ask(&self, tree: &Tree, marks: &[&str]) -> Result<Verdict, Error> {
+        self.show(tree)?;
+        let path = self.scratch.join("marks");
+        let mut text = marks.join("\n");
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        fs::write(&path, text).map_err(|source| Error::File {
+            path: path.clone(),
+            source,
+        })?;
+        let dir = self.dir().display().to_string();
+        let words = shell_or_words(&self.check.command, &dir);
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .envs(environment(self.dir(), &path));
+        let ran = Run::new(self.check.timeout, &self.stop).run(command);
+        let ran = ran.map_err(|source| Error::Check {
+            command: self.check.command.clone(),
+            source,
+        })?;
+        if ran.end == End::Stopped || self.mounted.ended_by().is_some() {
+            return Err(Error::Stopped);
+        }
+        Ok(Verdict {
+            end: ran.end,
+            output: ran.output,
+        })
+    }
+}
+
+/// What a check finds in its environment.
+pub fn environment(dir: &Path, marks: &Path) -> [(&'static str, OsString); 2] {
+    [
+        ("STETFS_DIR", dir.into()),
+        ("STETFS_MARKS_FILE", marks.into()),
+    ]
+}

@@ -1,0 +1,158 @@
+//! Marks: what a program promises to the world while it is recorded.
+//!
+//! A program writes a line to a pipe, or to its standard output. The line counts from the first
+//! change after it: the pipes are read before each change is made, and whoever writes a line and
+//! then asks for a change has written the line by then.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use regex_lite::Regex;
+use rustix::fs::{FileType, Mode, OFlags};
+
+/// The pipes from which marks come.
+#[derive(Debug, Default)]
+pub struct Marks {
+    pipes: Vec<Pipe>,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    from: File,
+    /// Only lines that match; all.
+    only: Option<Regex>,
+    /// The begin of a line whose end has not come.
+    partial: Vec<u8>,
+    /// Where all that comes goes too.
+    copy: Option<File>,
+}
+
+impl Marks {
+    /// Marks come from nowhere so far.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a FIFO at `path`, of which each line is a mark. Writers never wait for a reader.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn from_fifo(&mut self, path: &Path) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(0o622);
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, mode, 0)?;
+        rustix::fs::chmod(path, mode)?;
+        // Open for both, so that it has a reader and a writer whoever comes and goes.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())?;
+        self.add(fd, None, None);
+        Ok(())
+    }
+
+    /// A pipe of which each line that matches is a mark; all that comes goes to `copy` too. The
+    /// other end is for the program.
+    ///
+    /// # Errors
+    /// No pipe can be made.
+    pub fn from_output(&mut self, only: Regex, copy: File) -> io::Result<OwnedFd> {
+        let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&ours, OFlags::NONBLOCK)?;
+        self.add(ours, Some(only), Some(copy));
+        Ok(theirs)
+    }
+
+    fn add(&mut self, fd: OwnedFd, only: Option<Regex>, copy: Option<File>) {
+        self.pipes.push(Pipe {
+            from: fd.into(),
+            only,
+            partial: Vec::new(),
+            copy,
+        });
+    }
+
+    /// What can be waited for: something has come.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn readable(&self) -> io::Result<Vec<OwnedFd>> {
+        let fds = self.pipes.iter().map(|pipe| pipe.from.as_fd());
+        fds.map(|fd| fd.try_clone_to_owned()).collect()
+    }
+
+    /// The lines that have come, without waiting.
+    pub fn take(&mut self) -> Vec<String> {
+        self.pipes.iter_mut().flat_map(Pipe::take).collect()
+    }
+
+    /// What came without the end of its line, when nothing more comes.
+    pub fn rest(&mut self) -> Vec<String> {
+        let rests = self.pipes.iter_mut().filter_map(|pipe| {
+            let line = std::mem::take(&mut pipe.partial);
+            (!line.is_empty()).then(|| pipe.chosen(&line)).flatten()
+        });
+        rests.collect()
+    }
+}
+
+impl Pipe {
+    fn take(&mut self) -> Vec<String> {
+        let mut buffer = [0; 4096];
+        loop {
+            match self.from.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => {
+                    self.partial.extend_from_slice(&buffer[..n]);
+                    if let Some(copy) = &mut self.copy {
+                        // The output is for people; losing some is no reason to stop.
+                        let _ = io::Write::write_all(copy, &buffer[..n]);
+                    }
+                }
+            }
+        }
+        let mut lines = Vec::new();
+        while let Some(end) = self.partial.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            lines.extend(self.chosen(&line[..end]));
+        }
+        lines
+    }
+
+    fn chosen(&self, line: &[u8]) -> Option<String> {
+        let line = String::from_utf8_lossy(line).into_owned();
+        let is_wanted = self.only.as_ref().is_none_or(|only| only.is_match(&line));
+        is_wanted.then_some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn lines_come_whole_and_only_those_that_match() {
+        let mut marks = Marks::new();
+        let copy = tempfile::tempfile().unwrap();
+        let only = Regex::new("^done").unwrap();
+        let theirs = marks.from_output(only, copy.try_clone().unwrap()).unwrap();
+        let mut theirs = File::from(theirs);
+        theirs.write_all(b"begin\ndone 1\ndo").unwrap();
+        assert_eq!(marks.take(), ["done 1"]);
+        theirs.write_all(b"ne 2").unwrap();
+        assert!(marks.take().is_empty());
+        assert_eq!(marks.rest(), ["done 2"]);
+    }
+
+    #[test]
+    fn a_fifo_is_written_to_without_a_reader_that_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("marks");
+        let mut marks = Marks::new();
+        marks.from_fifo(&path).unwrap();
+        std::fs::write(&path, "one\n").unwrap();
+        std::fs::write(&path, "two\n").unwrap();
+        assert_eq!(marks.take(), ["one", "two"]);
+    }
+}

@@ -1,0 +1,533 @@
+//! Models: what a file system promises about a power cut, as rules over the recorded calls.
+//!
+//! Each model is a row of [`MODELS`]: the same rules, kept or not. The documentation of [`Rules`]
+//! gives the source of each. `docs/CRASH.md` has the table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use stetfs::mode::{S_IFMT, S_IFREG};
+
+use crate::call::{Attribute, Recording, Slot, What};
+use crate::content::Bytes;
+use crate::effect::{Arrangement, Change, Effect, Number, Piece};
+use crate::tree::{Body, Node, Object, Tree};
+
+/// What must be there before a longer length is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// Nothing: a file may have its new length and zeros in place of its data.
+    Alone,
+    /// The journal up to the write.
+    Journal,
+    /// The journal up to the write, and the data, where blocks had to be allocated for it.
+    JournalAndData,
+}
+
+/// What a file system keeps of the order in which a program did things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Bytes of data that a power cut does not tear: a disk writes whole sectors; a journal that
+    /// has data in it, whole blocks.
+    pub atom: u64,
+    /// Names, attributes and truncations go through one journal: the later is not there without the
+    /// earlier.
+    ///
+    /// - POSIX orders nothing that is not synced (XSH, fsync, rationale).
+    /// - Btrfs reorders operations on directories, and a directory's against a file's (Pillai et
+    ///   al. 2014, table 1).
+    /// - ext4 has one running transaction, which is committed as a whole (the kernel's
+    ///   Documentation/filesystems/ext4/journal.rst).
+    pub one_journal: bool,
+    /// Data goes through that journal too (data=journal, which has no delayed allocation).
+    pub data_in_journal: bool,
+    /// When a file may become longer. ext4 allocates late (delalloc), and the length on the disk
+    /// grows with the allocation (`i_disksize`, fs/ext4/inode.c); with data=ordered the data of
+    /// blocks that a transaction allocates is written before it is committed, with data=writeback
+    /// it is not (Documentation/admin-guide/ext4.rst). Within a block that is allocated already the
+    /// length grows at once and the data follows later (`ext4_da_should_update_i_disksize`).
+    pub growth: Growth,
+    /// A rename over a file waits for the data of the file that takes its place, and what is
+    /// written to a file that was cut to nothing is allocated when it is closed (`auto_da_alloc`,
+    /// Documentation/admin-guide/ext4.rst).
+    pub auto_da_alloc: bool,
+    /// fsync of a file or directory makes the journal durable up to its last change, and so names
+    /// and other files' attributes too. Without a journal fsync makes durable what it is called for
+    /// alone: of a file its data, length and attributes, and not its name; of a directory the names
+    /// in it (POSIX, XSH, fsync; Linux, fsync(2), "does not necessarily ensure that the entry in the
+    /// directory containing the file has also reached disk").
+    pub sync_commits: bool,
+}
+
+/// A model by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// On the command line.
+    pub name: &'static str,
+    /// In a sentence.
+    pub about: &'static str,
+    /// What it keeps.
+    pub rules: Rules,
+}
+
+/// All models, the default first.
+pub const MODELS: [Model; 4] = [
+    Model {
+        name: "ext4-ordered",
+        about: "ext4 as nearly every Linux machine has it: data=ordered, delayed allocation, \
+            auto_da_alloc",
+        rules: Rules {
+            atom: 512,
+            one_journal: true,
+            data_in_journal: false,
+            growth: Growth::JournalAndData,
+            auto_da_alloc: true,
+            sync_commits: true,
+        },
+    },
+    Model {
+        name: "ext4-writeback",
+        about: "ext4 with data=writeback: lengths may come before data",
+        rules: Rules {
+            atom: 512,
+            one_journal: true,
+            data_in_journal: false,
+            growth: Growth::Journal,
+            auto_da_alloc: true,
+            sync_commits: true,
+        },
+    },
+    Model {
+        name: "ext4-journal",
+        about: "ext4 with data=journal: everything in the order in which it was done",
+        rules: Rules {
+            atom: 4096,
+            one_journal: true,
+            data_in_journal: true,
+            growth: Growth::Journal,
+            auto_da_alloc: false,
+            sync_commits: true,
+        },
+    },
+    Model {
+        name: "posix",
+        about: "the weakest that POSIX and the usual file systems allow: what was not synced \
+            persists in any order",
+        rules: Rules {
+            atom: 512,
+            one_journal: false,
+            data_in_journal: false,
+            growth: Growth::Alone,
+            auto_da_alloc: false,
+            sync_commits: false,
+        },
+    },
+];
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl FromStr for Model {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = MODELS.into_iter().find(|model| model.name == name);
+        found.ok_or_else(|| {
+            let names = MODELS.map(|model| model.name).join(", ");
+            format!("there is no model {name}; there are {names}")
+        })
+    }
+}
+
+impl Model {
+    /// The effects of a recording, with what each needs, and what is durable when.
+    pub fn arrange(&self, recording: &Recording) -> Arrangement {
+        let mut arranger = Arranger::new(&self.rules, &recording.before);
+        for (number, call) in recording.calls.iter().enumerate() {
+            arranger.call = number;
+            let durable = arranger.take(&call.what);
+            let mut set = crate::effect::Set::none(arranger.out.effects.len());
+            durable.iter().for_each(|n| arranger.out.add(&mut set, *n));
+            let all = (0..arranger.out.effects.len()).filter(|n| set.has(*n));
+            let all = all.collect();
+            arranger.out.durable.push(all);
+            arranger.out.ends.push(arranger.out.effects.len());
+        }
+        arranger.out
+    }
+}
+
+/// Into how many pieces one write is taken apart at most, each of which may be lost alone.
+const PIECES: u64 = 8;
+
+/// Bytes of a block, which is what is allocated.
+const BLOCK: u64 = 4096;
+
+/// What is remembered of a file.
+#[derive(Default)]
+struct FileState {
+    /// Data so far: where it begins and ends.
+    data: Vec<(u64, u64, Number)>,
+    /// The newest change of the length.
+    length: Option<Number>,
+    /// The newest truncations, each with the length that it left.
+    cuts: Vec<(u64, Number)>,
+    /// Everything of the file but names.
+    all: Vec<(Number, bool)>,
+    /// Where the journal was when it was last changed.
+    touched: Option<Number>,
+    /// Blocks that were written or there before.
+    allocated: BTreeSet<u64>,
+    /// Effects for which blocks have to be allocated: what delayed allocation delays.
+    delayed: Vec<Number>,
+    /// It was cut to nothing since it was last closed.
+    emptied: bool,
+}
+
+/// Goes through the calls.
+struct Arranger<'a> {
+    rules: &'a Rules,
+    out: Arrangement,
+    call: usize,
+    files: BTreeMap<Object, FileState>,
+    /// The newest effect on each name.
+    names: BTreeMap<Slot, Number>,
+    /// Names in each directory.
+    of_dir: BTreeMap<Object, Vec<Number>>,
+    /// Names of directories: a directory is not moved before them.
+    of_dirs: Vec<Number>,
+    /// The end of the journal.
+    journal: Option<Number>,
+    /// What the next change in the journal needs beside.
+    first: Vec<Number>,
+    dirs: BTreeSet<Object>,
+    regular: BTreeSet<Object>,
+}
+
+impl<'a> Arranger<'a> {
+    fn new(rules: &'a Rules, before: &Tree) -> Self {
+        let mut new = Self {
+            rules,
+            out: Arrangement {
+                effects: Vec::new(),
+                ends: vec![0],
+                durable: vec![Vec::new()],
+                born: BTreeMap::new(),
+            },
+            call: 0,
+            files: BTreeMap::new(),
+            names: BTreeMap::new(),
+            of_dir: BTreeMap::new(),
+            of_dirs: Vec::new(),
+            journal: None,
+            first: Vec::new(),
+            dirs: BTreeSet::new(),
+            regular: BTreeSet::new(),
+        };
+        for (_, object) in before.paths() {
+            let Some(node) = before.get(object) else {
+                continue;
+            };
+            new.know(object, node);
+            if let Body::File(content) = &node.body {
+                let allocated = &mut new.files.entry(object).or_default().allocated;
+                allocated.extend(0..content.size().div_ceil(BLOCK));
+            }
+        }
+        new
+    }
+
+    fn know(&mut self, object: Object, node: &Node) {
+        if node.is_dir() {
+            self.dirs.insert(object);
+        }
+        if node.mode & S_IFMT == S_IFREG {
+            self.regular.insert(object);
+        }
+    }
+
+    fn file(&mut self, object: Object) -> &mut FileState {
+        self.files.entry(object).or_default()
+    }
+
+    fn push(&mut self, change: Change, needs: impl IntoIterator<Item = Number>) -> Number {
+        let mut needs: Vec<Number> = needs.into_iter().collect();
+        needs.sort_unstable();
+        needs.dedup();
+        self.out.effects.push(Effect {
+            call: self.call,
+            change,
+            needs,
+        });
+        self.out.effects.len() - 1
+    }
+
+    /// The same for what goes through the journal, where there is one.
+    fn push_journaled(&mut self, change: Change, needs: Vec<Number>) -> Number {
+        if !self.rules.one_journal {
+            return self.push(change, needs);
+        }
+        let before = self
+            .journal
+            .into_iter()
+            .chain(std::mem::take(&mut self.first));
+        let needs: Vec<Number> = needs.into_iter().chain(before).collect();
+        let n = self.push(change, needs);
+        self.journal = Some(n);
+        n
+    }
+
+    /// Takes a call; gives what it makes durable.
+    fn take(&mut self, what: &What) -> Vec<Number> {
+        match what {
+            What::Make { slot, object, node } => {
+                self.born(*object, node);
+                self.rename(vec![(slot.clone(), Some(*object))], None);
+            }
+            What::Unnamed { object, node } => self.born(*object, node),
+            What::Link { slot, object } => {
+                self.rename(vec![(slot.clone(), Some(*object))], None);
+            }
+            What::Remove { slot, .. } => self.rename(vec![(slot.clone(), None)], None),
+            What::Rename {
+                from: (from, object),
+                to: (to, replaced),
+                behind,
+                ..
+            } => {
+                let names = vec![(from.clone(), *behind), (to.clone(), Some(*object))];
+                let over = replaced.is_some() && self.regular.contains(object);
+                self.rename(names, Some(*object).filter(|_| over));
+            }
+            What::Write {
+                file,
+                offset,
+                bytes,
+                size,
+            } => self.write(*file, *offset, bytes, *size),
+            What::Zero { file, offset, len } => self.zero(*file, *offset, *len),
+            What::Resize { file, from, to } => self.resize(*file, *from, *to),
+            What::Set { object, attribute } => self.set(*object, attribute),
+            What::Close { file } => self.close(*file),
+            What::Fsync { object, datasync } => return self.fsync(*object, *datasync),
+            What::Sync => return (0..self.out.effects.len()).collect(),
+            What::Mark { .. } => {}
+        }
+        Vec::new()
+    }
+
+    fn born(&mut self, object: Object, node: &Arc<Node>) {
+        self.out.born.insert(object, node.clone());
+        self.know(object, node);
+    }
+
+    /// Names change, all at once. `over`: a file that takes the place of another one.
+    fn rename(&mut self, names: Vec<(Slot, Option<Object>)>, over: Option<Object>) {
+        let mut needs: Vec<Number> = names
+            .iter()
+            .filter_map(|(slot, _)| self.names.get(slot).copied())
+            .collect();
+        let moves = names.len() > 1;
+        let is_dir = |(_, object): &(Slot, Option<Object>)| {
+            object.is_some_and(|object| self.dirs.contains(&object))
+        };
+        let of_dir = names.iter().any(is_dir);
+        if moves && of_dir {
+            // Two moves that came in the other order could put directories below themselves.
+            needs.extend(&self.of_dirs);
+        }
+        if let Some(file) = over.filter(|_| self.rules.auto_da_alloc) {
+            needs.extend(&self.file(file).delayed);
+        }
+        let slots: Vec<Slot> = names.iter().map(|(slot, _)| slot.clone()).collect();
+        let n = self.push_journaled(Change::Names(names), needs);
+        for slot in slots {
+            self.of_dir.entry(slot.dir).or_default().push(n);
+            self.file(slot.dir).touched = Some(n);
+            self.names.insert(slot, n);
+        }
+        if of_dir {
+            self.of_dirs.push(n);
+        }
+    }
+
+    /// What new data between two bytes needs: older data in the same atoms, and truncations that cut
+    /// there.
+    fn below(&mut self, file: Object, from: u64, to: u64) -> Vec<Number> {
+        let atom = self.rules.atom;
+        let (from, end) = (from / atom * atom, to.div_ceil(atom) * atom);
+        let state = self.file(file);
+        let older = state.data.iter().rev();
+        let older = older.filter(|(a, b, _)| *a < end && from < *b);
+        let cuts = state.cuts.iter().filter(|(left, _)| *left < to);
+        let older = older.map(|(_, _, n)| *n);
+        older.chain(cuts.map(|(_, n)| *n)).collect()
+    }
+
+    fn write(&mut self, file: Object, offset: u64, bytes: &Bytes, size: u64) {
+        let rules = *self.rules;
+        let end = offset + bytes.0.len() as u64;
+        let mut from = offset;
+        let (mut journaled, mut last) = (None, self.file(file).length);
+        for to in cuts_of(offset, end, rules.atom) {
+            let piece = Piece::Bytes {
+                of: bytes.clone(),
+                from: (from - offset) as usize,
+                len: (to - from) as usize,
+            };
+            let change = Change::Data {
+                file,
+                offset: from,
+                piece,
+            };
+            let needs = self.below(file, from, to);
+            let data = match rules.data_in_journal {
+                true => self.push_journaled(change, needs),
+                false => self.push(change, needs),
+            };
+            let blocks = from / BLOCK..to.div_ceil(BLOCK);
+            // A block that has to be allocated.
+            let is_fresh = {
+                let state = self.file(file);
+                state.data.push((from, to, data));
+                state.all.push((data, true));
+                let fresh: Vec<u64> = blocks.filter(|b| state.allocated.insert(*b)).collect();
+                // Of the same write: a block is allocated as a whole.
+                let begun = journaled == Some((to - 1) / BLOCK);
+                if let Some(block) = fresh.last() {
+                    journaled = Some(*block);
+                }
+                !fresh.is_empty() || begun
+            };
+            if is_fresh {
+                self.file(file).delayed.push(data);
+            }
+            if to > size {
+                let change = Change::Length {
+                    file,
+                    to,
+                    cuts: false,
+                };
+                let mut needs: Vec<Number> = last.into_iter().collect();
+                if rules.growth != Growth::Alone {
+                    needs.extend(self.journal);
+                }
+                if rules.growth == Growth::JournalAndData && is_fresh {
+                    needs.push(data);
+                }
+                let length = match rules.data_in_journal {
+                    true => self.push_journaled(change, needs),
+                    false => self.push(change, needs),
+                };
+                last = Some(length);
+                let state = self.file(file);
+                state.length = last;
+                state.all.push((length, true));
+                if is_fresh {
+                    state.delayed.push(length);
+                }
+            }
+            from = to;
+        }
+        let journal = self.journal;
+        self.file(file).touched = journal;
+    }
+
+    fn zero(&mut self, file: Object, offset: u64, len: u64) {
+        let needs = self.below(file, offset, offset + len);
+        let change = Change::Data {
+            file,
+            offset,
+            piece: Piece::Zeros(len),
+        };
+        let n = self.push_journaled(change, needs);
+        let journal = self.journal;
+        let state = self.file(file);
+        state.data.push((offset, offset + len, n));
+        state.all.push((n, true));
+        state.touched = journal;
+        // Whole blocks are freed.
+        let freed = offset.div_ceil(BLOCK)..(offset + len) / BLOCK;
+        state.allocated.retain(|block| !freed.contains(block));
+    }
+
+    fn resize(&mut self, file: Object, from: u64, to: u64) {
+        let cuts = to < from;
+        let change = Change::Length { file, to, cuts };
+        let one_journal = self.rules.one_journal;
+        let needs: Vec<Number> = match one_journal {
+            // The journal has the truncation, whatever became of what was to be written.
+            true => Vec::new(),
+            false => self.file(file).length.into_iter().collect(),
+        };
+        let n = self.push_journaled(change, needs);
+        let journal = self.journal;
+        let state = self.file(file);
+        state.length = Some(n);
+        state.all.push((n, true));
+        state.touched = journal;
+        if cuts {
+            state.cuts.push((to, n));
+            state.allocated.split_off(&to.div_ceil(BLOCK));
+            state.emptied |= to == 0;
+        }
+    }
+
+    fn set(&mut self, object: Object, attribute: &Attribute) {
+        let change = Change::Set {
+            object,
+            attribute: attribute.clone(),
+        };
+        let mut before = self.file(object).all.iter().rev();
+        let before = before.find(|(_, is_data)| !is_data).map(|(n, _)| *n);
+        let n = self.push_journaled(change, before.into_iter().collect());
+        let journal = self.journal;
+        let state = self.file(object);
+        state.all.push((n, false));
+        state.touched = journal;
+    }
+
+    fn close(&mut self, file: Object) {
+        let auto = self.rules.auto_da_alloc;
+        let state = self.file(file);
+        if std::mem::take(&mut state.emptied) && auto {
+            let delayed = state.delayed.clone();
+            self.first.extend(delayed);
+        }
+    }
+
+    fn fsync(&mut self, object: Object, datasync: bool) -> Vec<Number> {
+        let names = self.of_dir.get(&object).cloned().unwrap_or_default();
+        let commits = self.rules.sync_commits;
+        let state = self.file(object);
+        let own = state.all.iter();
+        let own = own.filter(|(_, is_data)| *is_data || !datasync);
+        let journal = state.touched.filter(|_| commits);
+        own.map(|(n, _)| *n).chain(names).chain(journal).collect()
+    }
+}
+
+/// Where the pieces of a write end: at the boundaries of atoms, in [`PIECES`] pieces at most, of
+/// which the first and the last are as small as can be.
+fn cuts_of(from: u64, to: u64, atom: u64) -> Vec<u64> {
+    let first = (from / atom + 1) * atom;
+    let mut ends = Vec::new();
+    if first < to {
+        ends.push(first);
+        let last = (to - 1) / atom * atom;
+        let atoms = (last - first) / atom;
+        let step = atoms.div_ceil(PIECES - 2).max(1);
+        let middle = (1..).map(|n| first + n * step * atom);
+        ends.extend(middle.take_while(|end| *end < last));
+        if last > first {
+            ends.push(last);
+        }
+    }
+    ends.push(to);
+    ends
+}

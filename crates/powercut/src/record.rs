@@ -1,0 +1,216 @@
+//! Runs a program on a recording volume.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use regex_lite::Regex;
+use stetfs_fuse::OnBlock;
+use stetfs_media::Image;
+
+use crate::call::Recording;
+use crate::judge::volume;
+use crate::marks::Marks;
+use crate::mounted::{self, Mounted};
+use crate::recorder::Recorder;
+use crate::run::{End, Ran, Run, shell_or_words};
+
+/// What is recorded.
+pub struct Plan<'a> {
+    /// What is on the volume before.
+    pub base: &'a Image,
+    /// Where it is mounted.
+    pub dir: &'a Path,
+    /// A directory for files, outside of it.
+    pub scratch: &'a Path,
+    /// A command that is run before, and not recorded.
+    pub setup: Option<&'a str>,
+    /// The program and its arguments; `{dir}` in them is the directory.
+    pub program: &'a [OsString],
+    /// How long the program may run, and the command before it.
+    pub timeout: Duration,
+    /// Lines of the program's standard output that are marks.
+    pub marks_from_stdout: Option<Regex>,
+    /// The user wants to stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// What became of it.
+pub struct Recorded {
+    /// What the program did.
+    pub recording: Recording,
+    /// How it ended.
+    pub ran: Ran,
+    /// Whether the mount was told of sync(2) and syncfs(2).
+    pub hears_syncs: bool,
+}
+
+/// Why there is no recording.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The volume.
+    #[error("the volume: {0}")]
+    Volume(#[from] stetfs::Error),
+    /// Its mount.
+    #[error(transparent)]
+    Mount(#[from] mounted::Error),
+    /// A program cannot be started.
+    #[error("starting {program}: {source}")]
+    Start {
+        /// It.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The command that is run before has failed.
+    #[error("the setup {}; it said:\n{}", ran.end.text(), ran.output)]
+    Setup {
+        /// How.
+        ran: Box<Ran>,
+    },
+    /// Pipes and files for it.
+    #[error("files for the recording: {0}")]
+    Files(#[from] io::Error),
+    /// The user wanted to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Records.
+///
+/// # Errors
+/// It cannot be done.
+pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
+    let mut marks = Marks::new();
+    let fifo = plan.scratch.join("fifo");
+    if fifo.exists() {
+        std::fs::remove_file(&fifo)?;
+    }
+    marks.from_fifo(&fifo)?;
+    // What the mount table shows, and what root's mount has its loop device on.
+    let stands_for = plan.scratch.join("recorded.img");
+    File::create(&stands_for)?.set_len(plan.base.size())?;
+    let mut said = None;
+    let stdout = match &plan.marks_from_stdout {
+        None => None,
+        Some(only) => {
+            let copy = crate::run::memory_file()?;
+            said = Some(copy.try_clone()?);
+            Some(marks.from_output(only.clone(), copy)?)
+        }
+    };
+    let readable = marks.readable()?;
+    let recorder = Recorder::new(volume(plan.base)?, marks);
+    let mounted = Mounted::new(recorder.clone(), &stands_for, plan.dir, OnBlock::Auto)?;
+    let dir = mounted.dir().display().to_string();
+    let command = |words: &[OsString]| {
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .env("STETFS_DIR", mounted.dir())
+            .env("STETFS_MARKS", &fifo);
+        command
+    };
+    if let Some(setup) = plan.setup {
+        let words = shell_or_words(setup, &dir);
+        let words: Vec<OsString> = words.into_iter().map(OsString::from).collect();
+        let ran = Run::new(plan.timeout, plan.stop).run(command(&words));
+        let ran = ran.map_err(|source| started(&words, source))?;
+        match ran.end {
+            End::Exited(0) => {}
+            End::Stopped => return Err(Error::Stopped),
+            _ => return Err(Error::Setup { ran: ran.into() }),
+        }
+    }
+    recorder.begin()?;
+    let words: Vec<OsString> = plan
+        .program
+        .iter()
+        .map(|word| replaced(word, &dir))
+        .collect();
+    let take = || recorder.take_marks();
+    let run = Run {
+        stdout,
+        beside: (readable, &take),
+        ..Run::new(plan.timeout, plan.stop)
+    };
+    let ran = run.run(command(&words));
+    let mut ran = ran.map_err(|source| started(&words, source))?;
+    if ran.end == End::Stopped || mounted.ended_by().is_some() {
+        return Err(Error::Stopped);
+    }
+    let hears_syncs = mounted.hears_syncs();
+    // What the kernel still has of mapped files comes before the end.
+    mounted.unmount()?;
+    let recording = recorder.end();
+    if let Some(mut said) = said {
+        ran.output = crate::run::tail(&mut said)? + &ran.output;
+    }
+    Ok(Recorded {
+        recording,
+        ran,
+        hears_syncs,
+    })
+}
+
+fn started(words: &[OsString], source: io::Error) -> Error {
+    let program = words[0].to_string_lossy().into_owned();
+    Error::Start { program, source }
+}
+
+/// A word with the directory in place of `{dir}`.
+fn replaced(word: &OsString, dir: &str) -> OsString {
+    match word.to_str() {
+        Some(text) => text.replace("{dir}", dir).into(),
+        None => word.clone(),
+    }
+}
+
+/// A recording with what it takes to replay its states.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub struct Saved {
+    /// The program that wrote it.
+    pub version: String,
+    /// The program that was recorded.
+    pub program: Vec<String>,
+    /// The check.
+    pub check: String,
+    /// Bytes of the volume.
+    pub size: u64,
+    /// What the program did.
+    pub recording: Recording,
+}
+
+impl Saved {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is none.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let file = io::BufReader::new(File::open(path)?);
+        let saved: Self = serde_json::from_reader(file)?;
+        let processes = saved.recording.processes.len();
+        let is_known = |by: Option<usize>| by.is_none_or(|by| by < processes);
+        match saved.recording.calls.iter().all(|call| is_known(call.by)) {
+            true => Ok(saved),
+            false => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "calls of processes that it does not name",
+            )),
+        }
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut file = io::BufWriter::new(File::create(path)?);
+        serde_json::to_writer(&mut file, self)?;
+        io::Write::flush(&mut file)
+    }
+}

@@ -1,0 +1,668 @@
+//! A volume behind the mount's server that remembers what was done to it.
+//!
+//! Changes are made one at a time, each with its place in the list: so the list is the order in
+//! which they happened. What only reads is not recorded and waits for nobody.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use stetfs::{
+    Attr, Caller, DirEntry, Entry, FallocateMode, Fs, OpenFlags, RenameFlags, Result, SetAttr,
+    SetXattr, StatFs, Whence, WriteFlags,
+};
+use stetfs_format::InodeNo;
+use stetfs_format::inode::InodeFlags;
+use stetfs_fuse::Backend;
+
+use crate::call::{Attribute, Call, Process, Recording, Slot, What};
+use crate::content::Bytes;
+use crate::marks::Marks;
+use crate::tree::{self, Body, Node, Object, ROOT, Tree};
+
+thread_local! {
+    /// Who asked for what this thread does.
+    static ASKED_BY: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The recording volume.
+#[derive(Clone)]
+pub struct Recorder {
+    fs: Fs,
+    log: Arc<Mutex<Log>>,
+}
+
+/// What is recorded so far.
+struct Log {
+    /// Nothing is recorded before the program begins.
+    began: bool,
+    before: Option<Tree>,
+    calls: Vec<Call>,
+    processes: Vec<Process>,
+    /// Threads by their numbers.
+    known: HashMap<u32, usize>,
+    objects: BTreeMap<InodeNo, Object>,
+    next: u32,
+    /// A name of each object, for paths: the newest.
+    slots: HashMap<Object, Slot>,
+    marks: Marks,
+    /// How often files are open for writing.
+    writers: HashMap<InodeNo, u32>,
+    /// Bytes in the list.
+    bytes: u64,
+}
+
+impl Recorder {
+    /// Records what is done to `fs`, and what comes as marks.
+    pub fn new(fs: Fs, marks: Marks) -> Self {
+        let log = Log {
+            began: false,
+            before: None,
+            calls: Vec::new(),
+            processes: Vec::new(),
+            known: HashMap::new(),
+            objects: BTreeMap::new(),
+            next: 0,
+            slots: HashMap::new(),
+            marks,
+            writers: HashMap::new(),
+            bytes: 0,
+        };
+        Self {
+            fs,
+            log: Arc::new(Mutex::new(log)),
+        }
+    }
+
+    /// The program begins: what is there now is where it starts from.
+    ///
+    /// # Errors
+    /// The volume cannot be read.
+    pub fn begin(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        let (before, objects) = Tree::read(&self.fs)?;
+        log.next = objects.len() as u32;
+        log.objects = objects;
+        for object in log.objects.values().copied().collect::<Vec<_>>() {
+            let Some(Node {
+                body: Body::Dir(names),
+                ..
+            }) = before.get(object)
+            else {
+                continue;
+            };
+            for (name, below) in names {
+                let (dir, name) = (object, name.clone());
+                log.slots.insert(*below, Slot { dir, name });
+            }
+        }
+        log.before = Some(before);
+        log.began = true;
+        Ok(())
+    }
+
+    /// Takes the marks that have come since the last change.
+    pub fn take_marks(&self) {
+        self.log.lock().take_marks();
+    }
+
+    /// The program has ended: what it did.
+    ///
+    /// # Panics
+    /// It has not begun.
+    pub fn end(&self) -> Recording {
+        let mut log = self.log.lock();
+        log.take_marks();
+        log.marks_end();
+        log.began = false;
+        Recording {
+            before: log.before.take().expect("it has begun"),
+            calls: std::mem::take(&mut log.calls),
+            processes: std::mem::take(&mut log.processes),
+        }
+    }
+
+    /// Makes a change, and notes it when it was made.
+    fn change<T>(
+        &self,
+        op: impl FnOnce(&Fs) -> Result<T>,
+        note: impl FnOnce(&mut Log, &Fs, &T),
+    ) -> Result<T> {
+        let mut log = self.log.lock();
+        log.take_marks();
+        let done = op(&self.fs)?;
+        if log.began {
+            note(&mut log, &self.fs, &done);
+        }
+        Ok(done)
+    }
+}
+
+impl Log {
+    fn take_marks(&mut self) {
+        for text in self.marks.take() {
+            self.mark(text);
+        }
+    }
+
+    fn marks_end(&mut self) {
+        for text in self.marks.rest() {
+            self.mark(text);
+        }
+    }
+
+    fn mark(&mut self, text: String) {
+        if self.began {
+            let call = Call {
+                by: None,
+                time: now(),
+                path: String::new(),
+                what: What::Mark { text },
+            };
+            self.calls.push(call);
+        }
+    }
+
+    fn push(&mut self, path: String, what: What) {
+        let by = Some(self.process(ASKED_BY.get()));
+        let time = now();
+        self.calls.push(Call {
+            by,
+            time,
+            path,
+            what,
+        });
+    }
+
+    fn process(&mut self, pid: u32) -> usize {
+        if let Some(known) = self.known.get(&pid) {
+            return *known;
+        }
+        let name = match pid {
+            0 => Ok("kernel".to_owned()),
+            _ => std::fs::read_to_string(format!("/proc/{pid}/comm")),
+        };
+        let name = name.unwrap_or_default().trim().to_owned();
+        self.processes.push(Process { pid, name });
+        let number = self.processes.len() - 1;
+        self.known.insert(pid, number);
+        number
+    }
+
+    /// The object that an inode is. One that came from nowhere is new.
+    fn object(&mut self, ino: InodeNo) -> Object {
+        if let Some(object) = self.objects.get(&ino) {
+            return *object;
+        }
+        self.fresh(ino)
+    }
+
+    /// An inode was made: its number may have been another object's.
+    fn fresh(&mut self, ino: InodeNo) -> Object {
+        let object = Object(self.next);
+        self.next += 1;
+        self.objects.insert(ino, object);
+        object
+    }
+
+    fn slot(&mut self, dir: InodeNo, name: &[u8]) -> Slot {
+        Slot {
+            dir: self.object(dir),
+            name: name.to_owned(),
+        }
+    }
+
+    fn named(&mut self, slot: &Slot, object: Object) {
+        self.slots.insert(object, slot.clone());
+    }
+
+    fn path_of(&self, object: Object) -> String {
+        let mut parts = Vec::new();
+        let mut at = object;
+        while at != ROOT {
+            match self.slots.get(&at) {
+                Some(slot) if parts.len() < 100 => {
+                    parts.push(String::from_utf8_lossy(&slot.name).into_owned());
+                    at = slot.dir;
+                }
+                _ => {
+                    parts.push("(no name)".to_owned());
+                    break;
+                }
+            }
+        }
+        parts.reverse();
+        parts.join("/")
+    }
+
+    fn path_of_slot(&self, slot: &Slot) -> String {
+        let name = String::from_utf8_lossy(&slot.name);
+        match self.path_of(slot.dir) {
+            dir if dir.is_empty() => name.into_owned(),
+            dir => format!("{dir}/{name}"),
+        }
+    }
+
+    fn on(&mut self, ino: InodeNo, what: impl FnOnce(Object) -> What) {
+        let object = self.object(ino);
+        let path = self.path_of(object);
+        self.push(path, what(object));
+    }
+
+    fn made(&mut self, fs: &Fs, dir: InodeNo, name: &[u8], ino: InodeNo) {
+        let object = self.fresh(ino);
+        let slot = self.slot(dir, name);
+        let path = self.path_of_slot(&slot);
+        self.named(&slot, object);
+        if let Ok(node) = tree::node(fs, ino) {
+            let node = Arc::new(node);
+            self.push(path, What::Make { slot, object, node });
+        }
+    }
+
+    fn removed(&mut self, dir: InodeNo, name: &[u8], ino: Option<InodeNo>) {
+        let Some(ino) = ino else { return };
+        let (slot, object) = (self.slot(dir, name), self.object(ino));
+        let path = self.path_of_slot(&slot);
+        self.push(path, What::Remove { slot, object });
+    }
+
+    fn resized(&mut self, ino: InodeNo, from: u64, to: u64) {
+        if from != to {
+            self.on(ino, |file| What::Resize { file, from, to });
+        }
+    }
+
+    fn wrote(&mut self, ino: InodeNo, offset: u64, bytes: &[u8], size: u64) {
+        self.bytes += bytes.len() as u64;
+        let bytes = Bytes(bytes.into());
+        self.on(ino, |file| What::Write {
+            file,
+            offset,
+            bytes,
+            size,
+        });
+    }
+}
+
+fn ino_of(fs: &Fs, c: &Caller, dir: InodeNo, name: &[u8]) -> Option<InodeNo> {
+    fs.lookup(c, dir, name).ok().map(|entry| entry.ino)
+}
+
+fn now() -> (i64, u32) {
+    let time = stetfs::clock::Clock::System.now();
+    (time.sec, time.nsec)
+}
+
+/// Calls that change nothing.
+macro_rules! pass {
+    ($(fn $name:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(
+            fn $name(&self, $($arg: $kind),*) -> $result {
+                Backend::$name(&self.fs, $($arg),*)
+            }
+        )*
+    };
+}
+
+impl Backend for Recorder {
+    pass! {
+        fn memory() -> u64;
+        fn has_acls() -> bool;
+        fn time_step() -> std::time::Duration;
+        fn has_birth_times() -> bool;
+        fn lookup(c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry>;
+        fn readlink(ino: InodeNo) -> Result<Vec<u8>>;
+        fn readdir(dir: InodeNo, cookie: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool)
+            -> Result<()>;
+        fn getattr(ino: InodeNo) -> Result<Attr>;
+        fn set_flags(c: &Caller, ino: InodeNo, flags: InodeFlags) -> Result<()>;
+        fn set_generation(c: &Caller, ino: InodeNo, generation: u32) -> Result<()>;
+        fn getxattr(c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>>;
+        fn listxattr(c: &Caller, ino: InodeNo) -> Result<Vec<u8>>;
+        fn forget(ino: InodeNo) -> Result<()>;
+        fn read(ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;
+        fn seek(ino: InodeNo, offset: u64, whence: Whence) -> Result<u64>;
+        fn statfs() -> Result<StatFs>;
+        fn room(c: &Caller) -> u64;
+        fn stats() -> impl Serialize;
+        fn begin() -> ();
+        fn unmount() -> Result<()>;
+    }
+
+    fn asked_by(&self, pid: u32) {
+        ASKED_BY.set(pid);
+    }
+
+    fn create(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<Entry> {
+        self.change(
+            |fs| {
+                let before = fs.lookup(c, dir, name).ok().map(|entry| entry.attr.size);
+                Ok((before, fs.create(c, dir, name, mode, flags)?))
+            },
+            |log, fs, (before, entry)| {
+                log.opened(entry.ino, flags);
+                match *before {
+                    None => log.made(fs, dir, name, entry.ino),
+                    Some(size) => log.resized(entry.ino, size, entry.attr.size),
+                }
+            },
+        )
+        .map(|(_, entry)| entry)
+    }
+
+    fn create_unnamed(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<Entry> {
+        self.change(
+            |fs| fs.create_unnamed(c, dir, mode, flags),
+            |log, fs, entry| {
+                log.opened(entry.ino, flags);
+                let object = log.fresh(entry.ino);
+                let dir = log.object(dir);
+                let path = log.path_of(dir);
+                if let Ok(node) = tree::node(fs, entry.ino) {
+                    let node = Arc::new(node);
+                    log.push(path, What::Unnamed { object, node });
+                }
+            },
+        )
+    }
+
+    fn mkdir(&self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
+        self.change(
+            |fs| fs.mkdir(c, dir, name, mode),
+            |log, fs, entry| log.made(fs, dir, name, entry.ino),
+        )
+    }
+
+    fn mknod(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Entry> {
+        self.change(
+            |fs| fs.mknod(c, dir, name, mode, rdev),
+            |log, fs, entry| log.made(fs, dir, name, entry.ino),
+        )
+    }
+
+    fn symlink(&self, c: &Caller, dir: InodeNo, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.change(
+            |fs| fs.symlink(c, dir, name, target),
+            |log, fs, entry| log.made(fs, dir, name, entry.ino),
+        )
+    }
+
+    fn link(&self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<Entry> {
+        self.change(
+            |fs| fs.link(c, ino, dir, name),
+            |log, _, _| {
+                let (object, slot) = (log.object(ino), log.slot(dir, name));
+                let path = log.path_of_slot(&slot);
+                log.named(&slot, object);
+                log.push(path, What::Link { slot, object });
+            },
+        )
+    }
+
+    fn unlink(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change(
+            |fs| {
+                let gone = ino_of(fs, c, dir, name);
+                fs.unlink(c, dir, name).map(|()| gone)
+            },
+            |log, _, gone| log.removed(dir, name, *gone),
+        )
+        .map(drop)
+    }
+
+    fn rmdir(&self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.change(
+            |fs| {
+                let gone = ino_of(fs, c, dir, name);
+                fs.rmdir(c, dir, name).map(|()| gone)
+            },
+            |log, _, gone| log.removed(dir, name, *gone),
+        )
+        .map(drop)
+    }
+
+    fn rename(
+        &self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.change(
+            |fs| {
+                let moved = ino_of(fs, c, dir, name);
+                let replaced = ino_of(fs, c, new_dir, new_name);
+                fs.rename(c, dir, name, new_dir, new_name, flags)?;
+                Ok((moved, replaced))
+            },
+            |log, fs, (moved, replaced)| {
+                let Some(moved) = *moved else { return };
+                let object = log.object(moved);
+                let replaced = replaced.map(|ino| log.object(ino));
+                if replaced == Some(object) {
+                    // Two names of one file: nothing happens.
+                    return;
+                }
+                let (from, to) = (log.slot(dir, name), log.slot(new_dir, new_name));
+                let behind = match ino_of(fs, c, dir, name) {
+                    None => None,
+                    Some(_) if flags.contains(RenameFlags::EXCHANGE) => replaced,
+                    Some(whiteout) => Some(log.fresh(whiteout)),
+                };
+                let (path, to_path) = (log.path_of_slot(&from), log.path_of_slot(&to));
+                log.named(&to, object);
+                if let Some(behind) = behind {
+                    log.named(&from, behind);
+                }
+                let (from, to) = ((from, object), (to, replaced));
+                let what = What::Rename {
+                    from,
+                    to,
+                    to_path,
+                    behind,
+                };
+                log.push(path, what);
+            },
+        )
+        .map(drop)
+    }
+
+    fn setattr(&self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<Attr> {
+        self.change(
+            |fs| Ok((fs.getattr(ino)?, fs.setattr(c, ino, set)?)),
+            |log, _, (before, after)| {
+                log.resized(ino, before.size, after.size);
+                let mut note = |attribute| log.on(ino, |object| What::Set { object, attribute });
+                if before.mode != after.mode {
+                    note(Attribute::Mode(after.mode));
+                }
+                if (before.uid, before.gid) != (after.uid, after.gid) {
+                    note(Attribute::Owner(after.uid, after.gid));
+                }
+            },
+        )
+        .map(|(_, after)| after)
+    }
+
+    fn setxattr(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        self.change(
+            |fs| fs.setxattr(c, ino, name, value, how),
+            |log, _, ()| {
+                let attribute = Attribute::Xattr(name.to_owned(), Some(value.to_owned()));
+                log.on(ino, |object| What::Set { object, attribute });
+            },
+        )
+    }
+
+    fn removexattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
+        self.change(
+            |fs| fs.removexattr(c, ino, name),
+            |log, _, ()| {
+                let attribute = Attribute::Xattr(name.to_owned(), None);
+                log.on(ino, |object| What::Set { object, attribute });
+            },
+        )
+    }
+
+    fn open(&self, c: &Caller, ino: InodeNo, flags: OpenFlags) -> Result<()> {
+        self.change(
+            |fs| Ok((fs.getattr(ino)?.size, fs.open(c, ino, flags)?.size)),
+            |log, _, (before, after)| {
+                log.opened(ino, flags);
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    log.resized(ino, *before, *after);
+                }
+            },
+        )
+        .map(drop)
+    }
+
+    fn release(&self, ino: InodeNo) -> Result<()> {
+        self.change(
+            |fs| fs.release(ino),
+            |log, _, ()| {
+                let writers = log.writers.get_mut(&ino);
+                let Some(left) = writers.filter(|left| **left > 0) else {
+                    return;
+                };
+                *left -= 1;
+                log.on(ino, |file| What::Close { file });
+            },
+        )
+    }
+
+    fn write_with(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        offset: u64,
+        bytes: &[u8],
+        flags: WriteFlags,
+    ) -> Result<(u64, usize)> {
+        // The recording says itself when something becomes durable.
+        let plain = flags.difference(WriteFlags::SYNC | WriteFlags::DATASYNC);
+        self.change(
+            |fs| {
+                let size = fs.getattr(ino)?.size;
+                Ok((size, fs.write_with(c, ino, offset, bytes, plain)?))
+            },
+            |log, _, (size, (at, len))| {
+                if *len > 0 {
+                    log.wrote(ino, *at, &bytes[..*len], *size);
+                }
+                let datasync = !flags.contains(WriteFlags::SYNC);
+                if flags != plain {
+                    log.on(ino, |object| What::Fsync { object, datasync });
+                }
+            },
+        )
+        .map(|(_, written)| written)
+    }
+
+    fn fallocate(
+        &self,
+        c: &Caller,
+        ino: InodeNo,
+        mode: FallocateMode,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        self.change(
+            |fs| {
+                let before = fs.getattr(ino)?.size;
+                fs.fallocate(c, ino, mode, offset, len)?;
+                Ok((before, fs.getattr(ino)?.size))
+            },
+            |log, _, (before, after)| {
+                let zeros = FallocateMode::PUNCH_HOLE | FallocateMode::ZERO_RANGE;
+                if mode.intersects(zeros) && offset < *before {
+                    let len = len.min(before - offset);
+                    log.on(ino, |file| What::Zero { file, offset, len });
+                }
+                log.resized(ino, *before, *after);
+            },
+        )
+        .map(drop)
+    }
+
+    fn copy_range(
+        &self,
+        c: &Caller,
+        from: (InodeNo, u64),
+        to: (InodeNo, u64),
+        len: u64,
+    ) -> Result<u64> {
+        self.change(
+            |fs| Ok((fs.getattr(to.0)?.size, fs.copy_range(c, from, to, len)?)),
+            |log, fs, (size, copied)| {
+                let mut bytes = vec![0; *copied as usize];
+                let mut done = 0;
+                while done < bytes.len() {
+                    match fs.read(to.0, to.1 + done as u64, &mut bytes[done..]) {
+                        Ok(n) if n > 0 => done += n,
+                        _ => break,
+                    }
+                }
+                if done > 0 {
+                    log.wrote(to.0, to.1, &bytes[..done], *size);
+                }
+            },
+        )
+        .map(|(_, copied)| copied)
+    }
+
+    fn fsync(&self, ino: InodeNo, datasync: bool) -> Result<()> {
+        self.change(
+            |_| Ok(()),
+            |log, _, ()| log.on(ino, |object| What::Fsync { object, datasync }),
+        )
+    }
+
+    fn fsync_root(&self, datasync: bool) -> Result<()> {
+        self.fsync(self.fs.root(), datasync)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.change(|_| Ok(()), |log, _, ()| log.push(String::new(), What::Sync))
+    }
+}
+
+impl Log {
+    fn opened(&mut self, ino: InodeNo, flags: OpenFlags) {
+        if flags.contains(OpenFlags::WRITE) {
+            *self.writers.entry(ino).or_default() += 1;
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Which states of a moment are looked at: all where there are few, and a stated choice where there
+//! are many.
+//!
+//! The choice, of the effects that may or may not be there:
+//!
+//! - all of them, none of them, and the first so many of them;
+//! - all but one, with what needs it, and only one, with what it needs: for each of the newest, and
+//!   for some of the older ones;
+//! - all but one object's data, all but one object, only one object;
+//! - some drawn at random.
+
+use std::collections::BTreeSet;
+
+use crate::call::Recording;
+use crate::effect::{Arrangement, Change, Number, Set};
+use crate::tree::Object;
+
+/// How much is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// States of a moment up to which all are looked at.
+    pub all: usize,
+    /// Of the newest effects, how many are left out or kept alone.
+    pub newest: usize,
+    /// Of the older ones.
+    pub older: usize,
+    /// First so many effects, at most.
+    pub prefixes: usize,
+    /// Random choices.
+    pub random: usize,
+    /// Where they are drawn from.
+    pub seed: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self {
+            all: 256,
+            newest: 24,
+            older: 16,
+            prefixes: 16,
+            random: 32,
+            seed: 1,
+        }
+    }
+}
+
+/// A power cut: after so many calls, and what has reached the disk by then.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cut {
+    /// Calls that had returned.
+    pub calls: usize,
+    /// The effects that are on the disk.
+    pub there: Set,
+}
+
+impl Cut {
+    /// The effects of the calls that are not on the disk.
+    pub fn lost(&self, arrangement: &Arrangement) -> Vec<Number> {
+        let end = arrangement.ends[self.calls];
+        (0..end).filter(|n| !self.there.has(*n)).collect()
+    }
+}
+
+/// The states of a moment that are looked at, those that lose least first.
+pub struct States {
+    /// Them.
+    pub cuts: Vec<Cut>,
+    /// They are all that there are.
+    pub complete: bool,
+}
+
+/// The moments at which the power is cut: after each call that adds effects or promises something.
+/// A sync alone only takes states away.
+pub fn moments(recording: &Recording, arrangement: &Arrangement) -> Vec<usize> {
+    let calls = recording.calls.len();
+    let adds = |calls: usize| arrangement.ends[calls] > arrangement.ends[calls - 1];
+    let promises = |calls: usize| {
+        let what = &recording.calls[calls - 1].what;
+        matches!(what, crate::call::What::Mark { .. })
+    };
+    let is_one = |calls: &usize| *calls == 0 || adds(*calls) || promises(*calls);
+    (0..=calls).filter(is_one).collect()
+}
+
+/// The states after so many calls.
+pub fn states(arrangement: &Arrangement, calls: usize, effort: &Effort) -> States {
+    let end = arrangement.ends[calls];
+    let must = arrangement.must(calls);
+    let may: Vec<Number> = (0..end).filter(|n| !must.has(*n)).collect();
+    let (sets, complete) = match every(arrangement, &must, &may, effort.all) {
+        Some(sets) => (sets, true),
+        None => (chosen(arrangement, &must, &may, calls, effort), false),
+    };
+    let count = |set: &Set| may.iter().filter(|n| !set.has(**n)).count();
+    let mut cuts: Vec<Cut> = sets.into_iter().map(|there| Cut { calls, there }).collect();
+    cuts.sort_by_cached_key(|cut| count(&cut.there));
+    States { cuts, complete }
+}
+
+/// All of them, unless they are more than so many.
+fn every(
+    arrangement: &Arrangement,
+    must: &Set,
+    may: &[Number],
+    most: usize,
+) -> Option<BTreeSet<Set>> {
+    let mut sets = vec![must.clone()];
+    for n in may {
+        let needs = &arrangement.effects[*n].needs;
+        let with: Vec<Set> = sets
+            .iter()
+            .filter(|set| needs.iter().all(|need| set.has(*need)))
+            .map(|set| {
+                let mut set = set.clone();
+                set.insert(*n);
+                set
+            })
+            .collect();
+        sets.extend(with);
+        if sets.len() > most {
+            return None;
+        }
+    }
+    Some(sets.into_iter().collect())
+}
+
+fn chosen(
+    arrangement: &Arrangement,
+    must: &Set,
+    may: &[Number],
+    calls: usize,
+    effort: &Effort,
+) -> BTreeSet<Set> {
+    let end = arrangement.ends[calls];
+    let mut sets = BTreeSet::new();
+    let all = Set::first(end);
+    let mut without = |those: &dyn Fn(Number) -> bool| {
+        let mut set = all.clone();
+        let lost = may.iter().filter(|n| those(**n));
+        lost.for_each(|n| set.remove(*n));
+        arrangement.close(&mut set, end);
+        // What is durable is there, and does not need what is lost.
+        sets.insert(set);
+    };
+    without(&|_| false);
+    without(&|_| true);
+    let step = may.len().div_ceil(effort.prefixes.max(1)).max(1);
+    for at in may.iter().step_by(step) {
+        without(&|n| n >= *at);
+    }
+    let newest = may.iter().rev().take(effort.newest);
+    let rest = may.len().saturating_sub(effort.newest);
+    let older = may[..rest].iter();
+    let older = older.step_by(rest.div_ceil(effort.older.max(1)).max(1));
+    let picked: Vec<Number> = newest.chain(older).copied().collect();
+    for n in &picked {
+        without(&|other| other == *n);
+    }
+    let of = |n: Number| arrangement.effects[n].change.objects();
+    let objects: BTreeSet<Object> = picked.iter().flat_map(|n| of(*n)).collect();
+    for object in &objects {
+        let is_data = |n: Number| !matches!(arrangement.effects[n].change, Change::Names(_));
+        without(&|n| of(n).contains(object));
+        without(&|n| is_data(n) && of(n).contains(object));
+        without(&|n| !of(n).contains(object));
+    }
+    for n in &picked {
+        let mut set = must.clone();
+        arrangement.add(&mut set, *n);
+        sets.insert(set);
+    }
+    let mut random = Random(effort.seed ^ (calls as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for _ in 0..effort.random {
+        let share = [1, 4, 7][(random.next() % 3) as usize];
+        let mut set = must.clone();
+        for n in may {
+            let needs = &arrangement.effects[*n].needs;
+            if random.next() % 8 < share && needs.iter().all(|need| set.has(*need)) {
+                set.insert(*n);
+            }
+        }
+        sets.insert(set);
+    }
+    sets
+}
+
+/// SplitMix64: the same on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

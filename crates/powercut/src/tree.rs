@@ -1,0 +1,463 @@
+//! Files and directories as a value: what a volume holds, read from one, changed in memory, told
+//! apart by a hash, and written to a volume again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use stetfs::{Caller, Fs, OpenFlags, Result, SetAttr, SetTime, SetXattr};
+use stetfs_format::{InodeNo, Time};
+
+use crate::content::Content;
+
+/// A file, directory or other inode, for as long as a recording tells of it: numbers of inodes are
+/// used again, these are not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Object(pub u32);
+
+/// The root directory.
+pub const ROOT: Object = Object(0);
+
+/// A directory that every ext4 volume has and no program asks for.
+const LOST_FOUND: &[u8] = b"lost+found";
+
+/// What an object is apart from its names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Type and permissions.
+    pub mode: u16,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, of device files.
+    pub rdev: (u32, u32),
+    /// Seconds and nanoseconds of the last change of the content. Told to the check, and not
+    /// compared.
+    pub mtime: (i64, u32),
+    /// Extended attributes.
+    #[serde(with = "crate::content::pairs")]
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// What is in it.
+    pub body: Body,
+}
+
+/// What is in an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// Of a regular file.
+    File(Content),
+    /// Of a directory.
+    Dir(#[serde(with = "crate::content::pairs")] BTreeMap<Vec<u8>, Object>),
+    /// Of a symbolic link.
+    Link(Vec<u8>),
+    /// Nothing: a device, pipe or socket.
+    Special,
+}
+
+impl Node {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        matches!(self.body, Body::Dir(_))
+    }
+}
+
+/// A tree. Clones share their nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tree {
+    nodes: BTreeMap<Object, Arc<Node>>,
+}
+
+impl Tree {
+    /// What a volume holds now, and the objects' inodes. `lost+found` is left out where it is empty.
+    ///
+    /// # Errors
+    /// The volume cannot be read.
+    pub fn read(fs: &Fs) -> Result<(Self, BTreeMap<InodeNo, Object>)> {
+        let mut reader = Reader {
+            fs,
+            tree: Self {
+                nodes: BTreeMap::new(),
+            },
+            objects: BTreeMap::new(),
+        };
+        let root = reader.object(fs.root())?;
+        assert_eq!(root, ROOT, "the first object is the root");
+        Ok((reader.tree, reader.objects))
+    }
+
+    /// An object, if it is there.
+    pub fn get(&self, object: Object) -> Option<&Node> {
+        self.nodes.get(&object).map(|node| &**node)
+    }
+
+    /// An object, to change it.
+    pub fn get_mut(&mut self, object: Object) -> Option<&mut Node> {
+        self.nodes.get_mut(&object).map(Arc::make_mut)
+    }
+
+    /// Adds an object, without a name so far.
+    pub fn insert(&mut self, object: Object, node: Arc<Node>) {
+        self.nodes.insert(object, node);
+    }
+
+    /// Forgets bytes that were written behind the ends of files.
+    pub fn forget_what_is_behind_the_ends(&mut self) {
+        for node in self.nodes.values_mut() {
+            if let Body::File(content) = &node.body
+                && content.goes_beyond()
+                && let Body::File(content) = &mut Arc::make_mut(node).body
+            {
+                content.cut(content.size());
+            }
+        }
+    }
+
+    /// Sets a name in a directory, or removes it.
+    pub fn set_name(&mut self, dir: Object, name: &[u8], object: Option<Object>) {
+        if let Some(Node {
+            body: Body::Dir(names),
+            ..
+        }) = self.get_mut(dir)
+        {
+            match object {
+                Some(object) => names.insert(name.to_owned(), object),
+                None => names.remove(name),
+            };
+        }
+    }
+
+    /// The object of a name in a directory.
+    pub fn look_up(&self, dir: Object, name: &[u8]) -> Option<Object> {
+        match &self.get(dir)?.body {
+            Body::Dir(names) => names.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    /// Every path with its object, in order, without the root.
+    pub fn paths(&self) -> Vec<(String, Object)> {
+        let mut found = Vec::new();
+        let mut above = BTreeSet::from([ROOT]);
+        self.walk(ROOT, "", &mut above, &mut |path, object| {
+            found.push((path.to_owned(), object))
+        });
+        found
+    }
+
+    /// Walks in order, into no directory twice on one path.
+    fn walk(
+        &self,
+        dir: Object,
+        path: &str,
+        above: &mut BTreeSet<Object>,
+        each: &mut dyn FnMut(&str, Object),
+    ) {
+        let Some(Node {
+            body: Body::Dir(names),
+            ..
+        }) = self.get(dir)
+        else {
+            return;
+        };
+        for (name, object) in names {
+            let name = String::from_utf8_lossy(name);
+            let path = match path {
+                "" => name.into_owned(),
+                _ => format!("{path}/{name}"),
+            };
+            each(&path, *object);
+            if above.insert(*object) {
+                self.walk(*object, &path, above, each);
+                above.remove(object);
+            }
+        }
+    }
+
+    /// A hash of all names, and of types, modes, owners, extended attributes, contents, and which
+    /// names are one file. Times and inode numbers are left out.
+    pub fn digest(&self) -> u128 {
+        let mut seen = BTreeMap::new();
+        let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
+        hashers[1].write_u8(1);
+        let mut add = |path: &str, object: Object| {
+            let next = seen.len();
+            let known = seen.contains_key(&object);
+            let number = *seen.entry(object).or_insert(next);
+            for hasher in &mut hashers {
+                (path, number).hash(hasher);
+                if let (false, Some(node)) = (known, self.get(object)) {
+                    node_hash(node, hasher);
+                }
+            }
+        };
+        add("", ROOT);
+        let mut above = BTreeSet::from([ROOT]);
+        self.walk(ROOT, "", &mut above, &mut add);
+        let [a, b] = hashers.map(|hasher| u128::from(hasher.finish()));
+        a << 64 | b
+    }
+
+    /// In what it differs from another tree, as lines: what is in `self` against what is in `other`.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let mine: BTreeMap<_, _> = self.paths().into_iter().collect();
+        let theirs: BTreeMap<_, _> = other.paths().into_iter().collect();
+        let paths: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
+        let node = |tree: &'_ Self, object: Option<&Object>| {
+            object.and_then(|object| tree.nodes.get(object).cloned())
+        };
+        let lines = paths.into_iter().filter_map(|path| {
+            let (mine, theirs) = (node(self, mine.get(path)), node(other, theirs.get(path)));
+            let what = match (mine, theirs) {
+                (Some(_), None) => "is there".to_owned(),
+                (None, Some(_)) => "is missing".to_owned(),
+                (Some(a), Some(b)) => node_difference(&a, &b)?,
+                (None, None) => return None,
+            };
+            Some(format!("{path}: {what}"))
+        });
+        lines.collect()
+    }
+
+    /// Writes it to a volume that holds nothing but `lost+found`.
+    ///
+    /// # Errors
+    /// The volume refuses it: it may be too small.
+    pub fn write(&self, fs: &Fs) -> Result<()> {
+        let mut writer = Writer {
+            fs,
+            tree: self,
+            caller: Caller::root(),
+            inodes: BTreeMap::from([(ROOT, fs.root())]),
+        };
+        writer.fill(ROOT)
+    }
+}
+
+fn node_hash(node: &Node, hasher: &mut DefaultHasher) {
+    (node.mode, node.uid, node.gid, node.rdev, &node.xattrs).hash(hasher);
+    match &node.body {
+        Body::File(content) => {
+            content.size().hash(hasher);
+            // A page of zeros is one that was not written.
+            let pieces = content.pieces();
+            for piece in pieces.filter(|(_, bytes)| bytes.iter().any(|b| *b != 0)) {
+                piece.hash(hasher);
+            }
+        }
+        Body::Link(target) => target.hash(hasher),
+        Body::Dir(_) | Body::Special => {}
+    }
+}
+
+/// What differs between two objects of one name, as far as a hash tells.
+fn node_difference(a: &Node, b: &Node) -> Option<String> {
+    let mut found = Vec::new();
+    if a.mode & S_IFMT != b.mode & S_IFMT {
+        return Some("is of another type".to_owned());
+    }
+    if a.mode != b.mode {
+        found.push(format!(
+            "mode {:o} instead of {:o}",
+            a.mode & 0o7777,
+            b.mode & 0o7777
+        ));
+    }
+    if (a.uid, a.gid) != (b.uid, b.gid) {
+        found.push(format!(
+            "owner {}:{} instead of {}:{}",
+            a.uid, a.gid, b.uid, b.gid
+        ));
+    }
+    if a.xattrs != b.xattrs {
+        found.push("other extended attributes".to_owned());
+    }
+    match (&a.body, &b.body) {
+        (Body::File(a), Body::File(b)) => {
+            if a.size() != b.size() {
+                found.push(format!("{} bytes instead of {}", a.size(), b.size()));
+            }
+            if let Some(at) = a.first_difference(b) {
+                found.push(format!("another content from byte {at} on"));
+            }
+        }
+        (Body::Link(a), Body::Link(b)) if a != b => found.push("another target".to_owned()),
+        _ => {}
+    }
+    (!found.is_empty()).then(|| found.join(", "))
+}
+
+/// Reads a volume.
+struct Reader<'a> {
+    fs: &'a Fs,
+    tree: Tree,
+    objects: BTreeMap<InodeNo, Object>,
+}
+
+impl Reader<'_> {
+    fn object(&mut self, ino: InodeNo) -> Result<Object> {
+        if let Some(object) = self.objects.get(&ino) {
+            return Ok(*object);
+        }
+        let object = Object(self.objects.len() as u32);
+        self.objects.insert(ino, object);
+        let node = node(self.fs, ino)?;
+        let is_dir = node.is_dir();
+        self.tree.insert(object, Arc::new(node));
+        if is_dir {
+            for (name, below) in names(self.fs, ino)? {
+                let is_of_the_volume = ino == self.fs.root() && name == LOST_FOUND;
+                if is_of_the_volume && names(self.fs, below)?.is_empty() {
+                    continue;
+                }
+                let below = self.object(below)?;
+                self.tree.set_name(object, &name, Some(below));
+            }
+        }
+        Ok(object)
+    }
+}
+
+/// The names in a directory, without `.` and `..`.
+fn names(fs: &Fs, dir: InodeNo) -> Result<Vec<(Vec<u8>, InodeNo)>> {
+    let mut found = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        if !matches!(entry.name, b"." | b"..") {
+            found.push((entry.name.to_owned(), entry.ino));
+        }
+        true
+    })?;
+    Ok(found)
+}
+
+/// An inode as it is now; a directory without its names.
+///
+/// # Errors
+/// The volume cannot be read.
+pub fn node(fs: &Fs, ino: InodeNo) -> Result<Node> {
+    let attr = fs.getattr(ino)?;
+    let caller = Caller::root();
+    let body = match attr.mode & S_IFMT {
+        S_IFREG => {
+            let mut content = Content::default();
+            content.set_size(attr.size);
+            let mut buffer = vec![0; 1 << 20];
+            let mut at = 0;
+            while at < attr.size {
+                let read = fs.read(ino, at, &mut buffer)?;
+                if read == 0 {
+                    break;
+                }
+                for (n, page) in buffer[..read].chunks(4096).enumerate() {
+                    if page.iter().any(|byte| *byte != 0) {
+                        content.write(at + n as u64 * 4096, page);
+                    }
+                }
+                at += read as u64;
+            }
+            Body::File(content)
+        }
+        S_IFDIR => Body::Dir(BTreeMap::new()),
+        S_IFLNK => Body::Link(fs.readlink(ino)?),
+        _ => Body::Special,
+    };
+    let list = fs.listxattr(&caller, ino)?;
+    let names = list.split(|b| *b == 0).filter(|name| !name.is_empty());
+    let xattrs = names.map(|name| Ok((name.to_owned(), fs.getxattr(&caller, ino, name)?)));
+    Ok(Node {
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        mtime: (attr.mtime.sec, attr.mtime.nsec),
+        xattrs: xattrs.collect::<Result<_>>()?,
+        body,
+    })
+}
+
+/// Writes a tree to a volume.
+struct Writer<'a> {
+    fs: &'a Fs,
+    tree: &'a Tree,
+    caller: Caller,
+    inodes: BTreeMap<Object, InodeNo>,
+}
+
+impl Writer<'_> {
+    /// Makes what is in a directory, and then sets the directory's own attributes.
+    fn fill(&mut self, dir: Object) -> Result<()> {
+        let ino = self.inodes[&dir];
+        let Some(node) = self.tree.get(dir) else {
+            return Ok(());
+        };
+        if let Body::Dir(names) = &node.body {
+            for (name, object) in names {
+                self.make(ino, name, *object)?;
+            }
+        }
+        self.set(ino, node)
+    }
+
+    fn make(&mut self, dir: InodeNo, name: &[u8], object: Object) -> Result<()> {
+        let (fs, caller) = (self.fs, self.caller.clone());
+        let Some(node) = self.tree.get(object) else {
+            return Ok(());
+        };
+        if let Some(ino) = self.inodes.get(&object) {
+            // A directory has one name, also where an order of writes has left it two.
+            if !node.is_dir() {
+                fs.link(&caller, *ino, dir, name)?;
+            }
+            return Ok(());
+        }
+        let ino = match &node.body {
+            Body::File(content) => {
+                let mode = node.mode & 0o7777;
+                let entry = fs.create(&caller, dir, name, mode, OpenFlags::WRITE)?;
+                for (at, bytes) in content.pieces() {
+                    let mut done = 0;
+                    while done < bytes.len() {
+                        done += fs.write(&caller, entry.ino, at + done as u64, &bytes[done..])?;
+                    }
+                }
+                if fs.getattr(entry.ino)?.size != content.size() {
+                    let size = Some(content.size());
+                    let set = SetAttr {
+                        size,
+                        ..SetAttr::default()
+                    };
+                    fs.setattr(&caller, entry.ino, &set)?;
+                }
+                fs.release(entry.ino)?;
+                entry.ino
+            }
+            Body::Dir(_) => fs.mkdir(&caller, dir, name, node.mode & 0o7777)?.ino,
+            Body::Link(target) => fs.symlink(&caller, dir, name, target)?.ino,
+            Body::Special => fs.mknod(&caller, dir, name, node.mode, node.rdev)?.ino,
+        };
+        self.inodes.insert(object, ino);
+        match node.is_dir() {
+            true => self.fill(object),
+            false => self.set(ino, node),
+        }
+    }
+
+    fn set(&self, ino: InodeNo, node: &Node) -> Result<()> {
+        for (name, value) in &node.xattrs {
+            let how = SetXattr::Any;
+            self.fs.setxattr(&self.caller, ino, name, value, how)?;
+        }
+        let is_link = matches!(node.body, Body::Link(_));
+        let (sec, nsec) = node.mtime;
+        let set = SetAttr {
+            mode: (!is_link).then_some(node.mode & 0o7777),
+            uid: Some(node.uid),
+            gid: Some(node.gid),
+            mtime: Some(SetTime::At(Time { sec, nsec })),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(&self.caller, ino, &set).map(drop)
+    }
+}
