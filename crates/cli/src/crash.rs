@@ -335,9 +335,9 @@ Workloads as text, one operation per line or separated by semicolons; # begins a
 
 Scripts: {}, randomN, postmarkN.
 
-Exit codes: 0 no violations, or the program's promises hold; 1 violations; 2 it could not run; 3 \
-the check fails without a power cut, or not every time; 130 and 143 it was interrupted by SIGINT or \
-SIGTERM, without violations until then.
+Exit codes: 0 no violations, or the program's promises hold; 1 violations; 2 it could not run; \
+3 the check fails without a power cut, or not every time; 130 and 143 it was interrupted by SIGINT \
+or SIGTERM, without violations until then.
 
 Models of file systems, for programs:
 {}

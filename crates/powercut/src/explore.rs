@@ -194,7 +194,7 @@ impl Explorer<'_> {
         causes: &mut BTreeMap<Cause, usize>,
     ) -> Result<(), Error> {
         let known = findings.iter_mut().find(|finding| {
-            let mut lost = finding.lost.iter();
+            let mut lost = finding.first.iter();
             lost.all(|n| arrangement.ends[cut.calls] > *n && !cut.there.has(*n))
         });
         if let Some(finding) = known {

@@ -20,7 +20,7 @@ pub struct Cause(BTreeSet<(&'static str, String)>);
 impl Cause {
     /// Of a failure that was made small.
     pub fn of(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> Self {
-        let lost = cut.lost(arrangement).into_iter().map(|n| {
+        let lost = cut.lost_first(arrangement).into_iter().map(|n| {
             let effect = &arrangement.effects[n];
             let call = &recording.calls[effect.call];
             let verb = call.text();
@@ -59,6 +59,8 @@ pub struct Finding {
     pub cut: Cut,
     /// What is lost.
     pub lost: Vec<Number>,
+    /// What of it is lost on its own, and not for want of the rest.
+    pub first: Vec<Number>,
     /// The story.
     pub told: Told,
     /// Failing states with this cause.
@@ -110,13 +112,14 @@ impl Finding {
             differences.push(format!("and {more} more"));
         }
         let told = Told {
-            headline: headline(recording, arrangement, &cut, &lost),
+            headline: headline(recording, arrangement, &cut),
             calls: calls(recording, arrangement, &cut, &lost),
             differences,
             check: verdict.end.text(),
             output: verdict.output.trim_end().to_owned(),
         };
         Self {
+            first: cut.lost_first(arrangement),
             cut,
             lost,
             told,
@@ -143,7 +146,7 @@ impl Finding {
     pub fn remedy(&self, recording: &Recording, model: Model) -> Option<Vec<(String, usize)>> {
         let arrangement = model.arrange(recording);
         let mut after: Vec<(usize, Object)> = Vec::new();
-        for n in &self.lost {
+        for n in &self.first {
             let effect = &arrangement.effects[*n];
             for object in effect.change.objects() {
                 after.retain(|(_, other)| *other != object);
@@ -259,12 +262,8 @@ pub fn parse_case(case: &str, recording: &Recording) -> Result<(Model, Cut), Str
 }
 
 /// What was lost, and what was there nevertheless.
-fn headline(
-    recording: &Recording,
-    arrangement: &Arrangement,
-    cut: &Cut,
-    lost: &[Number],
-) -> String {
+fn headline(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> String {
+    let lost = cut.lost_first(arrangement);
     let after = match cut.calls {
         0 => "before the first call".to_owned(),
         calls => format!("after call {calls}, {}", recording.calls[calls - 1].text()),

@@ -35,11 +35,9 @@ pub struct Rules {
     /// Names, attributes and truncations go through one journal: the later is not there without the
     /// earlier.
     ///
-    /// - POSIX orders nothing that is not synced (XSH, fsync, rationale).
-    /// - Btrfs reorders operations on directories, and a directory's against a file's (Pillai et
-    ///   al. 2014, table 1).
-    /// - ext4 has one running transaction, which is committed as a whole (the kernel's
-    ///   Documentation/filesystems/ext4/journal.rst).
+    /// POSIX says nothing of an order of what is not synced, and file systems differ in what they
+    /// keep of it (Pillai and others, OSDI 2014). ext4 has one running transaction, which is
+    /// committed as a whole (the kernel's Documentation/filesystems/ext4/journal.rst).
     pub one_journal: bool,
     /// Data goes through that journal too (data=journal, which has no delayed allocation).
     pub data_in_journal: bool,
@@ -56,8 +54,8 @@ pub struct Rules {
     /// fsync of a file or directory makes the journal durable up to its last change, and so names
     /// and other files' attributes too. Without a journal fsync makes durable what it is called for
     /// alone: of a file its data, length and attributes, and not its name; of a directory the names
-    /// in it (POSIX, XSH, fsync; Linux, fsync(2), "does not necessarily ensure that the entry in the
-    /// directory containing the file has also reached disk").
+    /// in it (POSIX, XSH, fsync; Linux, fsync(2), "does not necessarily ensure that the entry in
+    /// the directory containing the file has also reached disk").
     pub sync_commits: bool,
 }
 
@@ -356,15 +354,17 @@ impl<'a> Arranger<'a> {
         }
     }
 
-    /// What new data between two bytes needs: older data in the same atoms, and truncations that cut
-    /// there.
+    /// What new data between two bytes needs: older data in the same atoms, and truncations that
+    /// cut there.
     fn below(&mut self, file: Object, from: u64, to: u64) -> Vec<Number> {
         let atom = self.rules.atom;
         let (from, end) = (from / atom * atom, to.div_ceil(atom) * atom);
         let state = self.file(file);
         let older = state.data.iter().rev();
         let older = older.filter(|(a, b, _)| *a < end && from < *b);
-        let cuts = state.cuts.iter().filter(|(left, _)| *left < to);
+        // The block in which the cut is stays where it is, and may be written before the cut.
+        let cuts = state.cuts.iter();
+        let cuts = cuts.filter(|(left, _)| left.next_multiple_of(BLOCK) < to);
         let older = older.map(|(_, _, n)| *n);
         older.chain(cuts.map(|(_, n)| *n)).collect()
     }
@@ -374,6 +374,7 @@ impl<'a> Arranger<'a> {
         let end = offset + bytes.0.len() as u64;
         let mut from = offset;
         let (mut journaled, mut last) = (None, self.file(file).length);
+        let mut under = Vec::new();
         for to in cuts_of(offset, end, rules.atom) {
             let piece = Piece::Bytes {
                 of: bytes.clone(),
@@ -404,10 +405,15 @@ impl<'a> Arranger<'a> {
                 }
                 !fresh.is_empty() || begun
             };
-            if is_fresh {
+            if is_fresh && rules.growth == Growth::JournalAndData {
                 self.file(file).delayed.push(data);
             }
-            if to > size {
+            if is_fresh {
+                under.push(data);
+            }
+            // Lengths grow by what is allocated, or with the whole write.
+            let is_step = rules.growth == Growth::Alone || to.is_multiple_of(BLOCK) || to == end;
+            if to > size && is_step {
                 let change = Change::Length {
                     file,
                     to,
@@ -417,8 +423,9 @@ impl<'a> Arranger<'a> {
                 if rules.growth != Growth::Alone {
                     needs.extend(self.journal);
                 }
-                if rules.growth == Growth::JournalAndData && is_fresh {
-                    needs.push(data);
+                let under = std::mem::take(&mut under);
+                if rules.growth == Growth::JournalAndData {
+                    needs.extend(under);
                 }
                 let length = match rules.data_in_journal {
                     true => self.push_journaled(change, needs),
@@ -458,6 +465,24 @@ impl<'a> Arranger<'a> {
 
     fn resize(&mut self, file: Object, from: u64, to: u64) {
         let cuts = to < from;
+        let block_end = to.next_multiple_of(BLOCK).min(from);
+        if cuts && to < block_end && !self.rules.data_in_journal {
+            // The rest of the block is made zero where it is, as data is.
+            let mut from = to;
+            for end in cuts_of(to, block_end, self.rules.atom) {
+                let needs = self.below(file, from, end);
+                let change = Change::Data {
+                    file,
+                    offset: from,
+                    piece: Piece::Zeros(end - from),
+                };
+                let n = self.push(change, needs);
+                let state = self.file(file);
+                state.data.push((from, end, n));
+                state.all.push((n, true));
+                from = end;
+            }
+        }
         let change = Change::Length { file, to, cuts };
         let one_journal = self.rules.one_journal;
         let needs: Vec<Number> = match one_journal {
@@ -512,22 +537,44 @@ impl<'a> Arranger<'a> {
     }
 }
 
-/// Where the pieces of a write end: at the boundaries of atoms, in [`PIECES`] pieces at most, of
-/// which the first and the last are as small as can be.
+/// Where the pieces of a write end: at every boundary of atoms where they are few; otherwise behind
+/// the first atom, before the last, and at some boundaries of blocks.
 fn cuts_of(from: u64, to: u64, atom: u64) -> Vec<u64> {
-    let first = (from / atom + 1) * atom;
-    let mut ends = Vec::new();
-    if first < to {
-        ends.push(first);
-        let last = (to - 1) / atom * atom;
-        let atoms = (last - first) / atom;
-        let step = atoms.div_ceil(PIECES - 2).max(1);
-        let middle = (1..).map(|n| first + n * step * atom);
-        ends.extend(middle.take_while(|end| *end < last));
-        if last > first {
-            ends.push(last);
+    let boundaries = |unit: u64, step: u64| {
+        let first = (from / unit + 1) * unit;
+        let all = (0..).map(move |n| first + n * step * unit);
+        all.take_while(|end| *end < to)
+    };
+    let mut ends: Vec<u64> = match (to - from) / atom {
+        0..PIECES => boundaries(atom, 1).collect(),
+        _ => {
+            let blocks = (to - from) / BLOCK;
+            let step = blocks.div_ceil(PIECES - 2).max(1);
+            let first = boundaries(atom, 1).next();
+            first
+                .into_iter()
+                .chain(boundaries(BLOCK, step))
+                .chain([(to - 1) / atom * atom])
+                .collect()
         }
-    }
+    };
     ends.push(to);
+    ends.sort_unstable();
+    ends.dedup();
     ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_sectors_are_lost_each_alone_and_many_in_pieces() {
+        assert_eq!(cuts_of(0, 4, 512), [4]);
+        assert_eq!(cuts_of(510, 1030, 512), [512, 1024, 1030]);
+        assert_eq!(cuts_of(0, 6000, 512), [512, 4096, 5632, 6000]);
+        let large = cuts_of(100, 1 << 20, 512);
+        assert_eq!((large[0], large[1], large.len()), (512, 4096, 9));
+        assert_eq!(cuts_of(0, 8192, 4096), [4096, 8192]);
+    }
 }

@@ -41,8 +41,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts `fs` on a directory. `image`: a file that stands for it in the mount table; a mount on
-    /// a block device, which hears of sync(2), needs one that is there. Every call of a program
+    /// Mounts `fs` on a directory. `image`: a file that stands for it in the mount table; a mount
+    /// on a block device, which hears of sync(2), needs one that is there. Every call of a program
     /// comes at once, and nothing that the kernel has asked for may it use again.
     ///
     /// # Errors

@@ -255,7 +255,7 @@ fn descendants(pid: u32, found: &mut Vec<u32>) {
 pub fn shell_or_words(command: &str, dir: &str) -> Vec<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || " ./_-+=:,@%".contains(c);
     let bare = command.replace("{dir}", "");
-    let starts_plain = !command.trim_start().starts_with(|c: char| c == '=')
+    let starts_plain = !command.trim_start().starts_with('=')
         && !command
             .split_whitespace()
             .next()

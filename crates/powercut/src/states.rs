@@ -62,6 +62,19 @@ impl Cut {
     }
 }
 
+impl Cut {
+    /// Of what is lost, that which is not lost only because it needs something else that is.
+    pub fn lost_first(&self, arrangement: &Arrangement) -> Vec<Number> {
+        let mut lost = self.lost(arrangement);
+        let has_all = |n: &Number| {
+            let mut needs = arrangement.effects[*n].needs.iter();
+            needs.all(|need| self.there.has(*need))
+        };
+        lost.retain(has_all);
+        lost
+    }
+}
+
 /// The states of a moment that are looked at, those that lose least first.
 pub struct States {
     /// Them.

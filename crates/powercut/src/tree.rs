@@ -71,7 +71,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// What a volume holds now, and the objects' inodes. `lost+found` is left out where it is empty.
+    /// What a volume holds now, and the objects' inodes. `lost+found` is left out where it is
+    /// empty.
     ///
     /// # Errors
     /// The volume cannot be read.
@@ -200,7 +201,8 @@ impl Tree {
         a << 64 | b
     }
 
-    /// In what it differs from another tree, as lines: what is in `self` against what is in `other`.
+    /// In what it differs from another tree, as lines: what is in `self` against what is in
+    /// `other`.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mine: BTreeMap<_, _> = self.paths().into_iter().collect();
         let theirs: BTreeMap<_, _> = other.paths().into_iter().collect();

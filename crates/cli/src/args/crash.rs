@@ -26,8 +26,8 @@ use crate::size::Size;
 /// media and cuts the power at every moment. Then it takes the states that the media may be left
 /// in: every subset of the unflushed sectors if they are few, a stated selection if they are many.
 /// It recovers each state, compares it with the promise of the scheme, and checks it with a checker
-/// of its own; samples are checked by e2fsck and cut again during their recovery. It reduces a failure to the smallest workload that still fails, and prints the
-/// command that replays it.
+/// of its own; samples are checked by e2fsck and cut again during their recovery. It reduces a
+/// failure to the smallest workload that still fails, and prints the command that replays it.
 #[derive(Debug, Args)]
 #[command(after_long_help = crate::crash::help(), args_conflicts_with_subcommands = true)]
 pub(crate) struct Crash {
@@ -154,8 +154,8 @@ pub(crate) enum CrashCommand {
 
 /// Promise something, from within a program that `stetfs crash -- PROGRAM` records
 ///
-/// Writes a line to the FIFO that $STETFS_MARKS names, as `echo TEXT > $STETFS_MARKS` does. The line
-/// is in $STETFS_MARKS_FILE of the check at every power cut after it.
+/// Writes a line to the FIFO that $STETFS_MARKS names, as `echo TEXT > $STETFS_MARKS` does. The
+/// line is in $STETFS_MARKS_FILE of the check at every power cut after it.
 #[derive(Debug, Args)]
 pub(crate) struct CrashMark {
     /// The promise, such as "order 17 confirmed"
@@ -174,9 +174,9 @@ pub(crate) struct CrashProgram {
         requires = "check"
     )]
     pub(crate) words: Vec<OsString>,
-    /// The command that judges a state: exit code 0 if the program's promises hold. {dir} in it, and
-    /// $STETFS_DIR, is the directory with the state, which it may change; $STETFS_MARKS_FILE lists
-    /// the promises that count
+    /// The command that judges a state: exit code 0 if the program's promises hold. {dir} in it,
+    /// and $STETFS_DIR, is the directory with the state, which it may change; $STETFS_MARKS_FILE
+    /// lists the promises that count
     #[arg(long, value_name = "CMD")]
     pub(crate) check: Option<String>,
     /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix

@@ -25,6 +25,7 @@ use stetfs_powercut::states::Effort;
 use super::{EXIT_INTERRUPTED, Interrupt, exit};
 use crate::args::{Crash, CrashMark, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
+use crate::size::Size;
 use crate::{e2fsprogs, output};
 
 /// The check fails without a power cut, or does not say the same of the same.
@@ -35,6 +36,9 @@ const ENOUGH: usize = 20;
 
 /// Bytes of a block of fresh volumes.
 const BLOCK: u64 = 4096;
+
+/// The smallest volume on which states are shown: a journal of 4 MiB, and some room beside it.
+const SIZE_MIN: u64 = 16 << 20;
 
 /// `stetfs crash mark TEXT`
 pub(super) fn mark(args: &CrashMark) -> Result<ExitCode> {
@@ -85,6 +89,13 @@ impl Place {
 
     /// An empty volume of so many bytes, for the user who runs this.
     fn fresh(&self, size: u64) -> Result<Image> {
+        if size < SIZE_MIN {
+            return Err(Failure::new(format!(
+                "a volume of {} is too small: at least {}",
+                Size(size),
+                Size(SIZE_MIN)
+            )));
+        }
         let path = self.scratch.path().join("fresh.img");
         File::create(&path)?.set_len(size)?;
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -182,7 +193,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     };
     let fresh = match &of_program.image {
         None => base.clone(),
-        Some(_) => place.fresh(base.size())?,
+        Some(_) => place.fresh(base.size().max(SIZE_MIN))?,
     };
     let interrupt = Interrupt::listen()?;
     let recorded = record::record(&Plan {
@@ -229,7 +240,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             program: words,
             check: command.to_owned(),
-            size: base.size(),
+            size: base.size().max(SIZE_MIN),
             recording: recorded.recording,
         };
         saved.write(&file).during(|| file.display().to_string())?;

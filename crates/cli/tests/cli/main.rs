@@ -19,5 +19,7 @@ mod mounted;
 mod nand;
 #[cfg(feature = "crash")]
 mod parts;
+#[cfg(feature = "crash")]
+mod program;
 mod run;
 mod twice;

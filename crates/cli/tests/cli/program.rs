@@ -1,0 +1,372 @@
+//! `stetfs crash -- PROGRAM`: programs with one mistake each, found or forgiven as the model says;
+//! programs and checks that misbehave; and the tutorial of docs/CRASH.md.
+//!
+//! The programs are shell scripts: `sync FILE` is fsync(2) of it, `mv` is rename(2).
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::mounted::can_mount;
+use crate::run::{Lab, Ran, json, stetfs, tool};
+
+/// Runs `stetfs crash` in a directory of its own.
+struct Trial {
+    lab: Lab,
+}
+
+impl Trial {
+    /// None, out loud, where there are no mounts.
+    fn new() -> Option<Self> {
+        can_mount().then(|| Self { lab: Lab::new() })
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.lab.str(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A shell script as the program, another one as the check; both begin in the directory.
+    fn run(&self, options: &[&str], program: &str, check: &str) -> Ran {
+        let in_dir = |text: &str| format!("cd \"$STETFS_DIR\" || exit 9\n{text}\n");
+        let program = self.file("program.sh", &in_dir(program));
+        let check = self.file("check.sh", &in_dir(check));
+        let check = format!("sh {check}");
+        let keep = self.lab.str("kept");
+        let mut args = vec!["crash", "--keep", &keep, "--check", &check];
+        args.extend(options);
+        args.extend(["--", "sh", &program]);
+        let ran = stetfs(&args);
+        self.nothing_is_left();
+        ran
+    }
+
+    /// The report on a program under a model.
+    fn report(&self, model: &str, program: &str, check: &str) -> Value {
+        let ran = self.run(&["--model", model, "--json", "-"], program, check);
+        assert!([0, 1].contains(&ran.code), "{ran:#?}");
+        let report = json(&ran.out);
+        let found = !report["models"][0]["findings"]
+            .as_array()
+            .unwrap()
+            .is_empty();
+        assert_eq!(found, ran.code == 1, "{ran:#?}");
+        report
+    }
+
+    /// Whether the check fails after some power cut.
+    fn finds(&self, model: &str, program: &str, check: &str) -> bool {
+        self.report(model, program, check)["models"][0]["counts"]["failing"] != 0
+    }
+
+    #[track_caller]
+    fn nothing_is_left(&self) {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let ours: Vec<_> = mounts
+            .lines()
+            .filter(|line| line.contains("stetfs-crash-"))
+            .collect();
+        // Other tests have mounts too, each below a directory that is still there.
+        let gone = |line: &&&str| {
+            let dir = line.split(' ').nth(1).unwrap();
+            !Path::new(dir).parent().unwrap().exists()
+        };
+        assert!(ours.iter().filter(gone).count() == 0, "{ours:?}");
+    }
+}
+
+/// Says that something is done, as the program promises it.
+const PROMISE: &str = "echo done > \"$STETFS_MARKS\"\n";
+
+/// What was promised must be there.
+const KEPT: &str = "grep -q done \"$STETFS_MARKS_FILE\" || exit 0\n";
+
+/// A mistake, where it is found: under `posix`, and under `ext4-ordered`.
+#[test]
+fn planted_mistakes_are_found_where_a_file_system_does_not_forgive_them() {
+    let Some(trial) = Trial::new() else { return };
+    let saved = format!("{KEPT}test \"$(cat config)\" = new");
+    let whole = "test ! -e config || grep -qx 'old\\|new' config";
+    let lines = "test ! -e log || awk 'length != 5999 { exit 1 }' log";
+    let long = "head -c 5999 /dev/zero | tr '\\0' x >> log; echo >> log";
+    for (mistake, program, check, posix, ext4) in [
+        (
+            "no fsync of the directory of a new file",
+            format!("echo new > config; sync config; {PROMISE}"),
+            saved.clone(),
+            true,
+            // The name is in the transaction that the fsync commits.
+            false,
+        ),
+        (
+            "no fsync of the directory after a rename",
+            format!("echo new > tmp; sync tmp; mv tmp config; {PROMISE}"),
+            saved.clone(),
+            true,
+            true,
+        ),
+        (
+            "no fsync before a rename to a new name",
+            "echo new > tmp; mv tmp config".to_owned(),
+            whole.to_owned(),
+            true,
+            true,
+        ),
+        (
+            "no fsync before a rename over a file",
+            "echo old > config; sync; echo new > tmp; mv tmp config".to_owned(),
+            "test ! -e config && exit 0; test -s config && grep -qx 'old\\|new' config".to_owned(),
+            true,
+            // Before the sync the new file may be there without its data.
+            true,
+        ),
+        (
+            "fsync of the wrong file",
+            format!("echo new > config; echo x > other; sync . ; sync other; {PROMISE}"),
+            saved.clone(),
+            true,
+            true,
+        ),
+        (
+            "an append that tears",
+            format!("{long}; sync log .; {long}"),
+            lines.to_owned(),
+            true,
+            true,
+        ),
+        (
+            "a rename that overtakes another one",
+            "echo 1 > a; echo 2 > b; sync a b .; mv a data; mv b index".to_owned(),
+            "test ! -e index || test -e data".to_owned(),
+            true,
+            // Names persist in the order in which they were changed.
+            false,
+        ),
+        (
+            "none",
+            format!("echo new > tmp; sync tmp; mv tmp config; sync .; {PROMISE}"),
+            format!("{whole} || exit 1; {saved}"),
+            false,
+            false,
+        ),
+    ] {
+        let found = |model| trial.finds(model, &program, &check);
+        assert_eq!(
+            (found("posix"), found("ext4-ordered")),
+            (posix, ext4),
+            "{mistake}"
+        );
+    }
+}
+
+#[test]
+fn a_finding_says_what_was_lost_what_would_help_and_how_to_see_it() {
+    let Some(trial) = Trial::new() else { return };
+    let program = format!("echo new > tmp; sync tmp; mv tmp config; {PROMISE}");
+    let check = format!("{KEPT}test -e config || {{ echo gone; exit 4; }}");
+    let report = trial.report("ext4-ordered", &program, &check);
+    let finding = &report["models"][0]["findings"][0];
+    let text = |key: &str| finding[key].as_str().unwrap().to_owned();
+    assert!(
+        text("headline").contains("not on the disk: rename(tmp, config)"),
+        "{report:#}"
+    );
+    assert_eq!(
+        (text("check").as_str(), text("output").as_str()),
+        ("ended with exit code 4", "gone")
+    );
+    let remedy = finding["remedy"].as_array().unwrap();
+    assert_eq!(remedy.len(), 1, "{report:#}");
+    let remedy = remedy[0].as_str().unwrap();
+    assert!(remedy.starts_with("fsync of . after call "), "{remedy}");
+    let differences = finding["differences"].as_array().unwrap();
+    assert!(
+        differences.contains(&"config: is missing".into()),
+        "{report:#}"
+    );
+
+    // The case, replayed from the recording alone.
+    let case = format!("{}#{}", trial.lab.str("kept"), text("case"));
+    let replayed = stetfs(&["crash", "--replay", &case]);
+    assert_eq!(replayed.code, 1, "{replayed:#?}");
+    assert!(replayed.out.contains("gone"), "{replayed:#?}");
+    let other = stetfs(&["crash", "--replay", &case, "--check", "test -e {dir}/tmp"]);
+    assert_eq!(other.code, 0, "{other:#?}");
+    // A state that the model does not leave.
+    let never = format!("{}#ext4-ordered:1:0", trial.lab.str("kept"));
+    stetfs(&["crash", "--replay", &(never + "-99")]).ok_or_fails();
+}
+
+impl Ran {
+    /// Either is an answer; a panic is none.
+    fn ok_or_fails(self) {
+        assert!(!self.err.contains("panicked"), "{self:#?}");
+    }
+}
+
+#[test]
+fn promises_come_from_a_fifo_a_command_and_the_output() {
+    let Some(trial) = Trial::new() else { return };
+    let mark = format!("{} crash mark", crate::run::STETFS);
+    let program =
+        format!("{mark} 'one 1'; echo x > a; echo two > \"$STETFS_MARKS\"; echo out three");
+    let report = |options: &[&str]| {
+        let all = [&["--json", "-"], options].concat();
+        let check =
+            "test \"$(wc -l < \"$STETFS_MARKS_FILE\")\" -le 2 || cat \"$STETFS_MARKS_FILE\"";
+        json(&trial.run(&all, &program, check).out)
+    };
+    assert_eq!(report(&[])["marks"], 2);
+    assert_eq!(report(&["--marks-from-stdout", "^out"])["marks"], 3);
+    stetfs(&["crash", "mark", "x"]).fails(2, &["nothing records this program"]);
+}
+
+#[test]
+fn a_check_that_cannot_judge_is_told_before_anything_is_explored() {
+    let Some(trial) = Trial::new() else { return };
+    let program = "echo x > a";
+    let ran = trial.run(&[], program, "echo no; exit 1");
+    ran.fails(3, &["fails without any power cut", "exit code 1", "no"]);
+    let flag = trial.lab.str("flag");
+    let twice = format!("test ! -e {flag} && touch {flag}");
+    let ran = trial.run(&[], program, &twice);
+    ran.fails(3, &["not say the same of the same state"]);
+    let ran = trial.run(&["--check-timeout", "0.3"], program, "sleep 100");
+    ran.fails(3, &["still running after its time"]);
+    trial
+        .run(&[], program, "kill -9 $$")
+        .fails(3, &["killed by signal 9"]);
+    // What it writes is thrown away: the second run finds what the first one found.
+    trial
+        .run(&[], program, "test ! -e mine && echo y > mine && rm -f a")
+        .ok();
+}
+
+#[test]
+fn programs_that_misbehave_leave_nothing_behind() {
+    let Some(trial) = Trial::new() else { return };
+    let ran = trial.run(
+        &["--timeout", "0.5"],
+        "echo x > a; while :; do sleep 0.1; done",
+        "true",
+    );
+    assert!(ran.err.contains("still running after its time"), "{ran:#?}");
+    ran.ok();
+    let ran = trial.run(&[], "setsid sleep 1000 & echo x > a", "true");
+    assert!(ran.err.contains("left 1 processes behind"), "{ran:#?}");
+    ran.ok();
+    let full = "head -c 30000000 /dev/zero > a; exit 0";
+    let ran = trial.run(&["--size", "16M", "--budget", "20"], full, "true");
+    ran.ok();
+    let ran = trial.run(&[], "echo x > a; kill -9 $$", "true");
+    assert!(
+        ran.err.contains("the program was killed by signal 9"),
+        "{ran:#?}"
+    );
+    ran.ok();
+    let check = ["crash", "--check", "true"];
+    let with = |more: &[&str]| stetfs(&[&check, more].concat());
+    with(&["--", "/no/such/program"]).fails(2, &["/no/such/program", "No such file"]);
+    with(&["--setup", "exit 3;", "--", "true"]).fails(2, &["the setup ended with exit code 3"]);
+    with(&["--dir", "/no/such", "--", "true"]).fails(2, &["/no/such"]);
+    with(&["--image", "/no/such", "--", "true"]).fails(2, &["/no/such"]);
+    with(&["--size", "1M", "--", "true"]).fails(2, &["too small", "16"]);
+    with(&["--timeout", "0", "--", "true"]).fails(2, &["--timeout"]);
+    with(&[]).fails(2, &["--check judges a program"]);
+    stetfs(&["crash", "--", "true"]).fails(2, &["--check"]);
+    with(&["--ops", "1", "--", "true"]).fails(2, &["--ops"]);
+    stetfs(&["crash", "--replay", "/no/such#posix:1:"]).fails(2, &["/no/such"]);
+}
+
+#[test]
+fn an_image_is_where_the_program_starts_and_stays_as_it_is() {
+    let Some(trial) = Trial::new() else { return };
+    let image = trial.lab.volume(&[]);
+    let old = trial.file("old", "old\n");
+    stetfs(&["cp", &old, &format!("{image}:/config")]).ok();
+    let before = fs::read(&image).unwrap();
+    let options = [
+        "--image",
+        &image,
+        "--setup",
+        "grep -q old {dir}/config && echo s > {dir}/s",
+    ];
+    let check = "test -e s && grep -qx 'old\\|new' config";
+    let ran = trial.run(&options, "echo new > tmp; sync tmp; mv tmp config", check);
+    ran.ok();
+    assert!(before == fs::read(&image).unwrap());
+}
+
+#[test]
+fn deleted_syncs_are_noticed_or_not_and_ci_gets_its_report() {
+    let Some(trial) = Trial::new() else { return };
+    let junit = trial.lab.str("junit.xml");
+    let program = format!("echo new > tmp; sync tmp; mv tmp config; sync .; {PROMISE}");
+    let check = format!("{KEPT}test -e config");
+    let options = ["--model", "posix", "--mutate", "--junit", &junit, "-j", "2"];
+    let out = trial.run(&options, &program, &check).ok();
+    // The check looks whether the file is there, not what is in it.
+    let of = |what: &str| {
+        out.lines()
+            .find(|line| line.contains(what))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(of("fsync(tmp)").ends_with("NOT NOTICED"), "{out}");
+    assert!(of("fsync(.)").ends_with(": noticed"), "{out}");
+    let junit = fs::read_to_string(junit).unwrap();
+    assert!(junit.contains("tests=\"1\" failures=\"0\""), "{junit}");
+}
+
+/// The programs of the tutorial, and what each is said to lead to.
+#[test]
+fn the_tutorial_is_true() {
+    let Some(trial) = Trial::new() else { return };
+    if tool("sh", &["-c", "command -v python3"]).code != 0 {
+        eprintln!("SKIPPED: no python3");
+        return;
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CRASH.md");
+    let page = fs::read_to_string(page).unwrap();
+    let mut blocks = page.split("\n```python\n# ").skip(1).map(|rest| {
+        let (block, _) = rest.split_once("\n```").unwrap();
+        let (name, text) = block.split_once('\n').unwrap();
+        trial.file(name, text);
+        name.to_owned()
+    });
+    let names: Vec<String> = blocks.by_ref().collect();
+    assert_eq!(
+        names,
+        ["save1.py", "check.py", "save2.py", "save3.py", "save4.py"]
+    );
+    for (name, ext4, posix) in [
+        ("save1.py", 1, 1),
+        ("save2.py", 0, 1),
+        ("save3.py", 1, 1),
+        ("save4.py", 0, 0),
+    ] {
+        for (model, code) in [("ext4-ordered", ext4), ("posix", posix)] {
+            let at = |name: &str| trial.lab.str(name);
+            let check = format!("python3 {}", at("check.py"));
+            let keep = at("kept");
+            let ran = stetfs(&[
+                "crash",
+                "--model",
+                model,
+                "--keep",
+                &keep,
+                "--setup",
+                "echo 'colour = green' > {dir}/settings",
+                "--check",
+                &check,
+                "--",
+                "python3",
+                &at(name),
+                "{dir}/settings",
+            ]);
+            assert_eq!(ran.code, code, "{name}, {model}: {ran:#?}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What our own jbd2 leaves on a disk after a power cut, block by block, is among what the model of
+//! its mode leaves: a model that promised more than a journal keeps would miss it here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stetfs::{Caller, Fs, MountOptions, OpenFlags, RenameFlags, Result, SetAttr, WriteFlags};
+use stetfs_format::InodeNo;
+use stetfs_fuse::Backend;
+use stetfs_media::sim::{CrashImage, SimDev, SimOptions};
+use stetfs_media::{BlockDev, Image};
+use stetfs_powercut::call::Recording;
+use stetfs_powercut::effect::{Arrangement, Set};
+use stetfs_powercut::marks::Marks;
+use stetfs_powercut::model::Model;
+use stetfs_powercut::recorder::Recorder;
+use stetfs_powercut::states::{Effort, states};
+use stetfs_powercut::tree::Tree;
+use stetfs_testkit::image::Variety;
+
+/// One call each.
+#[derive(Clone, Copy)]
+enum Op {
+    Create(&'static str),
+    Mkdir(&'static str),
+    Write(&'static str, u64, usize),
+    Cut(&'static str, u64),
+    Rename(&'static str, &'static str),
+    Unlink(&'static str),
+    Fsync(&'static str),
+}
+
+const PROGRAM: [Op; 16] = [
+    Op::Create("tmp"),
+    Op::Write("tmp", 0, 6000),
+    Op::Fsync("tmp"),
+    Op::Rename("tmp", "config"),
+    Op::Create("log"),
+    Op::Write("log", 0, 100),
+    Op::Write("log", 100, 700),
+    Op::Fsync("log"),
+    Op::Mkdir("d"),
+    Op::Rename("config", "d"),
+    Op::Create("tmp"),
+    Op::Write("tmp", 0, 3000),
+    Op::Cut("log", 40),
+    Op::Write("log", 0, 1000),
+    Op::Unlink("log"),
+    Op::Fsync("tmp"),
+];
+
+fn carry_out(on: &impl Backend, op: Op) -> Result<()> {
+    let (c, root) = (&Caller::root(), InodeNo(2));
+    let ino = |name: &str| on.lookup(c, root, name.as_bytes()).map(|entry| entry.ino);
+    match op {
+        // Never closed: each operation is one call of the recording.
+        Op::Create(name) => {
+            let flags = OpenFlags::WRITE;
+            on.create(c, root, name.as_bytes(), 0o644, flags).map(drop)
+        }
+        Op::Mkdir(name) => on.mkdir(c, root, name.as_bytes(), 0o755).map(drop),
+        Op::Write(name, offset, len) => {
+            let bytes: Vec<u8> = (0..len).map(|n| b'a' + (n % 23) as u8).collect();
+            let none = WriteFlags::empty();
+            on.write_with(c, ino(name)?, offset, &bytes, none).map(drop)
+        }
+        Op::Cut(name, size) => {
+            let size = Some(size);
+            let set = SetAttr {
+                size,
+                ..SetAttr::default()
+            };
+            on.setattr(c, ino(name)?, &set).map(drop)
+        }
+        Op::Rename(from, "d") => {
+            let (d, none) = (ino("d")?, RenameFlags::empty());
+            on.rename(c, root, from.as_bytes(), d, b"config", none)
+        }
+        Op::Rename(from, to) => {
+            let none = RenameFlags::empty();
+            on.rename(c, root, from.as_bytes(), root, to.as_bytes(), none)
+        }
+        Op::Unlink(name) => on.unlink(c, root, name.as_bytes()),
+        Op::Fsync(name) => on.fsync(ino(name)?, false),
+    }
+}
+
+fn options(data: &str) -> MountOptions {
+    MountOptions {
+        data: Some(data.to_owned()),
+        commit: Duration::MAX,
+        ..MountOptions::default()
+    }
+}
+
+fn mounted(dev: Arc<impl BlockDev + 'static>, data: &str) -> Fs {
+    Fs::mount(dev, options(data)).unwrap().0
+}
+
+/// Carries the program out on a simulated disk, with a commit after each operation or only where it
+/// syncs. Gives for each state after a power cut the operations that had returned, and the tree.
+fn left(fresh: &Image, data: &str, commits: bool) -> BTreeMap<(usize, u128), Tree> {
+    let dev = Arc::new(SimDev::new(fresh.clone()));
+    let fs = mounted(dev.clone(), data);
+    let mut returned = vec![dev.changes()];
+    for op in PROGRAM {
+        carry_out(&fs, op).unwrap();
+        returned.push(dev.changes());
+        if commits {
+            fs.sync().unwrap();
+        }
+    }
+    let tape = dev.tape();
+    let mut found = BTreeMap::new();
+    for point in tape.crash_points() {
+        let moment = point.moment();
+        if moment < returned[0] {
+            continue;
+        }
+        let calls = returned.iter().rposition(|at| *at <= moment).unwrap();
+        let atoms = point.atoms().len();
+        // Nothing pending, all of it, and each alone where they are few.
+        let mut keeps: Vec<Box<dyn Fn(usize) -> bool>> =
+            vec![Box::new(|_| false), Box::new(|_| true)];
+        for n in 0..atoms.min(4) {
+            keeps.push(Box::new(move |i| i == n));
+            keeps.push(Box::new(move |i| i != n));
+        }
+        for keep in keeps {
+            let image = point.image(&keep);
+            let device = Arc::new(CrashImage::new(image, SimOptions::default()));
+            let (tree, _) = Tree::read(&mounted(device, data)).unwrap();
+            found.insert((calls, tree.digest()), tree);
+        }
+    }
+    found
+}
+
+/// What is there without a power cut.
+fn whole(arrangement: &Arrangement, recording: &Recording) -> Tree {
+    let end = arrangement.effects.len();
+    arrangement.tree(recording, &Set::first(end), end)
+}
+
+#[test]
+fn what_a_journal_leaves_on_blocks_is_among_what_its_model_leaves() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    Variety::find("ext4-4k")
+        .unwrap()
+        .make_with(file.path(), 16, 4, &[])
+        .unwrap();
+    let fresh = Image::from_file(file.path()).unwrap();
+    let volume = Arc::new(CrashImage::new(fresh.clone(), SimOptions::default()));
+    let recorder = Recorder::new(mounted(volume, "ordered"), Marks::new());
+    recorder.begin().unwrap();
+    PROGRAM
+        .into_iter()
+        .for_each(|op| carry_out(&recorder, op).unwrap());
+    let recording = recorder.end();
+    assert_eq!(recording.calls.len(), PROGRAM.len());
+    for data in ["ordered", "journal"] {
+        let model: Model = format!("ext4-{data}").parse().unwrap();
+        let arrangement = model.arrange(&recording);
+        let effort = Effort {
+            all: 1 << 14,
+            ..Effort::default()
+        };
+        // While a call is under way, what is there after it may be there.
+        let allowed: Vec<BTreeSet<u128>> = (0..=PROGRAM.len())
+            .map(|calls| {
+                let found = states(&arrangement, calls, &effort);
+                assert!(found.complete, "{model} after {calls} calls");
+                let end = arrangement.ends[calls];
+                let trees = found
+                    .cuts
+                    .iter()
+                    .map(|cut| arrangement.tree(&recording, &cut.there, end));
+                trees.map(|tree| tree.digest()).collect()
+            })
+            .collect();
+        for commits in [false, true] {
+            let left = left(&fresh, data, commits);
+            assert!(left.len() > 4, "{} states", left.len());
+            for ((calls, digest), tree) in left {
+                let next = allowed
+                    .get(calls + 1)
+                    .is_some_and(|next| next.contains(&digest));
+                assert!(
+                    next || allowed[calls].contains(&digest),
+                    "data={data}, after {calls} calls, commits {commits}: {model} does not \
+                        leave a tree with, against all calls:\n{}",
+                    tree.differences(&whole(&arrangement, &recording))
+                        .join("\n")
+                );
+            }
+        }
+    }
+}
