@@ -225,27 +225,40 @@ impl Explorer<'_> {
     }
 
     /// The same failure with as little lost as it takes: what is lost is given back, as long as the
-    /// check still fails; first all of an object of a kind, then one by one.
+    /// check still fails; all of it, then halves of it, down to single effects. What is lost of one
+    /// object stands together.
     fn minimize(&self, arrangement: &Arrangement, cut: &Cut) -> Result<Cut, Error> {
+        let mut lost = cut.lost(arrangement);
+        lost.sort_by_cached_key(|n| {
+            let change = &arrangement.effects[*n].change;
+            (change.objects(), change.kind())
+        });
         let mut small = cut.clone();
-        let mut groups: BTreeMap<_, Vec<Number>> = BTreeMap::new();
-        for n in cut.lost(arrangement) {
-            let change = &arrangement.effects[n].change;
-            let group = groups.entry((change.objects(), change.kind())).or_default();
-            group.push(n);
-        }
-        let single = cut.lost(arrangement).into_iter().map(|n| vec![n]);
-        let tries: Vec<Vec<Number>> = groups.into_values().chain(single).collect();
-        for group in tries {
-            let mut given = small.clone();
-            for n in group.iter().filter(|n| !small.there.has(**n)) {
-                arrangement.add(&mut given.there, *n);
-            }
-            if given != small && !self.verdict(arrangement, &given)?.holds() {
-                small = given;
-            }
-        }
+        self.give_back(arrangement, &lost, &mut small)?;
         Ok(small)
+    }
+
+    fn give_back(
+        &self,
+        arrangement: &Arrangement,
+        lost: &[Number],
+        small: &mut Cut,
+    ) -> Result<(), Error> {
+        let mut given = small.clone();
+        for n in lost {
+            arrangement.add(&mut given.there, *n);
+        }
+        if given == *small {
+            return Ok(());
+        }
+        if !self.verdict(arrangement, &given)?.holds() {
+            *small = given;
+        } else if lost.len() > 1 {
+            let (first, second) = lost.split_at(lost.len() / 2);
+            self.give_back(arrangement, first, small)?;
+            self.give_back(arrangement, second, small)?;
+        }
+        Ok(())
     }
 
     /// The state of the same moment that passes and has lost least less.
