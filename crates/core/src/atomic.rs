@@ -99,8 +99,8 @@ pub(crate) fn read_ahead(
 
 /// Takes note of the file's flags, which have changed. The caller holds the inode's lock for
 /// writing, and no handle. New data of a file that becomes one of them waits no longer for a place,
-/// since what is written from now on is not behind it. What the log has of one that is none any more
-/// goes home: nobody expects to find copies of its blocks there from now on.
+/// since what is written from now on is not behind it. What the log has of one that is none any
+/// more goes home: nobody expects to find copies of its blocks there from now on.
 pub(crate) fn flags_changed(vol: &Volume, inode: &Inode) -> Result<()> {
     let is_atomic = is_atomic(vol, &inode.state.read().raw);
     if is_atomic {

@@ -77,7 +77,7 @@ struct Inner {
     entry: Option<u64>,
     /// Where the blocks end that waited and joined `dirty_tid`: none waits before that.
     joined_end: u32,
-    /// The newest transaction that blocks which waited have joined.
+    /// The newest transaction that blocks which waited have joined, or that has dropped some.
     enlisted: Option<Tid>,
     unplaced: u32,
     /// Where the search for blocks to drop goes on.
@@ -199,7 +199,7 @@ impl FileData {
         self.inner.lock().first_waiting(end, blocks, runs).1
     }
 
-    /// The newest transaction that blocks which waited have joined.
+    /// The newest transaction that blocks which waited have joined, or that has dropped some.
     pub(crate) fn enlisted(&self) -> Option<Tid> {
         self.inner.lock().enlisted
     }
@@ -247,9 +247,12 @@ impl FileData {
         }
     }
 
-    /// Drops the blocks of `[from, to)`; how many of them were dirty, and how many waited for a
-    /// place.
-    pub(crate) fn discard(&self, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
+    /// Drops the blocks of `[from, to)` in transaction `tid`; how many of them were dirty, and how
+    /// many waited for a place.
+    ///
+    /// Whoever wants durable what was written before must have this transaction too, if only the
+    /// first of the blocks were enlisted before it came.
+    pub(crate) fn discard(&self, tid: Tid, from: LBlock, to: Option<LBlock>) -> (u32, u32) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.pages.is_empty() {
@@ -273,6 +276,9 @@ impl FileData {
             inner.waiting.extract_if(range, |_| true).for_each(drop);
         }
         let waited = must_fit_u32(waited - inner.waiting.len());
+        if waited > 0 {
+            inner.enlisted = Some(tid);
+        }
         self.shared.waiting.sub(waited);
         inner.end_waiting(&self.shared.waiting);
         let dirty = must_fit_u32(gone.values().filter(|p| p.tid.is_some()).count()) + waited;

@@ -337,7 +337,7 @@ impl Handle {
     /// a place, so that the caller gives up as many reserved blocks.
     pub fn discard_data(&self, file: &FileData, from: LBlock, to: Option<LBlock>) -> u32 {
         self.note_change();
-        let (dirty, unplaced) = file.discard(from, to);
+        let (dirty, unplaced) = file.discard(self.tid, from, to);
         count(&self.journal.counters().dropped_blocks, u64::from(dirty));
         unplaced
     }
