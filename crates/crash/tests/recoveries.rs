@@ -60,6 +60,8 @@ fn workloads(volume: Variety) -> Vec<Workload> {
         Script::Neighbours,
         Script::Random(1),
         Script::Random(2),
+        Script::Random(3),
+        Script::Random(4),
     ];
     let orders = [Order::InOrder, Order::Overlap(1), Order::EachHandle];
     let orders = orders.into_iter().cycle();
@@ -94,7 +96,7 @@ fn spoiled(target: &Target, unmet: &mut Unmet) {
     const TRIES: usize = 40;
     for (seed, workload) in workloads(target.volume).into_iter().enumerate() {
         let mut rng = Rng::new(seed as u64);
-        for left in Left::of_cuts(target, &workload, 16).expect("a workload") {
+        for left in Left::of_cuts(target, &workload, 40).expect("a workload") {
             for change in MISFITS {
                 unmet.met(&left.met_with(change));
             }

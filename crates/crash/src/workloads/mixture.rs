@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn any_beginning_has_some_of_each_kind_and_order() {
         let workloads = choice().workloads(&EXT4_1K).workloads;
-        for (most, least) in [(4, 1), (300, 3)] {
+        for (most, least) in [(4, 1), (400, 3)] {
             for wanted in ["1-op", "3-op", "random", "script"] {
                 let of_kind: Vec<_> = workloads[..most]
                     .iter()
