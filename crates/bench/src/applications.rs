@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use rusqlite::Connection;
 use stetfs_lab::workload::filebench::{Calls, Filebench, Personality};
 use stetfs_lab::workload::sqlite::JournalMode;
 use stetfs_lab::workload::tpcc::check::check_consistency;
 use stetfs_lab::workload::tpcc::{Cardinality, Tpcc};
 
-use crate::rows::{Done, Effort};
+use crate::rows::{Done, Effort, make_tree};
 use crate::systems::Running;
 
 /// A personality of filebench, its threads at the same time.
@@ -206,30 +206,22 @@ pub(crate) fn fs_mark(running: &mut Running, effort: Effort) -> Result<Done> {
     Ok(done.writing(2 * files * 4096))
 }
 
-const SMALL_BYTES: usize = 100;
+/// What a small file has.
+const SMALL: [u8; 100] = [b's'; 100];
 
-/// 200,000 files of 100 bytes in directories of a thousand.
+/// 200,000 files of 100 bytes in directories of a thousand: where, and how many.
 fn make_small(running: &Running, effort: Effort) -> Result<(PathBuf, u64)> {
-    let files = 200_000 / effort.shrink;
     let top = running.dir().join("small");
-    fs::create_dir(&top)?;
-    for n in 0..files {
-        let dir = top.join(format!("d{}", n / 1000));
-        if n % 1000 == 0 {
-            fs::create_dir(&dir)?;
-        }
-        let path = dir.join(format!("f{n}"));
-        let made = File::create(&path).and_then(|mut file| file.write_all(&[b's'; SMALL_BYTES]));
-        made.with_context(|| path.display().to_string())?;
-    }
-    Ok((top, files))
+    let dirs = (200 / effort.shrink).max(1);
+    make_tree(&top, dirs, 1000, &SMALL)?;
+    Ok((top, 1000 * dirs))
 }
 
 /// Small files made, nothing synced.
 pub(crate) fn create_small(running: &mut Running, effort: Effort) -> Result<Done> {
     let start = Instant::now();
     let (_, files) = make_small(running, effort)?;
-    Ok(Done::rate(files, start).writing(files * SMALL_BYTES as u64))
+    Ok(Done::rate(files, start).writing(files * SMALL.len() as u64))
 }
 
 /// The same removed by `rm -rf`, after a sync.

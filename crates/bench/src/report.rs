@@ -33,6 +33,24 @@ pub fn median(samples: &[f64]) -> Option<f64> {
 }
 
 impl Report {
+    /// Of no samples, measured on this machine and what `setting` says of it.
+    ///
+    /// # Errors
+    /// The machine does not tell its kernel or processors.
+    pub fn on(setting: impl IntoIterator<Item = (&'static str, String)>) -> std::io::Result<Self> {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
+        let processors = std::thread::available_parallelism()?;
+        let machine = [
+            ("kernel", kernel.trim().to_owned()),
+            ("processors", processors.to_string()),
+        ];
+        let setting = setting.into_iter().chain(machine);
+        Ok(Self {
+            setting: setting.map(|(name, is)| (name.to_owned(), is)).collect(),
+            ..Self::default()
+        })
+    }
+
     /// Notes one sample.
     pub fn add(&mut self, row: &str, unit: &str, column: &str, value: f64) {
         if !self.order.iter().any(|r| r == row) {

@@ -400,14 +400,16 @@ fn create_unlink(running: &mut Running, effort: Effort) -> Result<Done> {
     })
 }
 
-/// Makes `dirs` directories of `files` empty files each.
-fn make_tree(root: &Path, dirs: u64, files: u64) -> Result<()> {
+/// Makes `dirs` directories of `files` files each, all with this content.
+pub(crate) fn make_tree(root: &Path, dirs: u64, files: u64, content: &[u8]) -> Result<()> {
     fs::create_dir(root)?;
     for d in 0..dirs {
         let dir = root.join(format!("d{d}"));
         fs::create_dir(&dir)?;
         for f in 0..files {
-            File::create(dir.join(format!("file-{f}")))?;
+            let path = dir.join(format!("file-{f}"));
+            let made = File::create(&path).and_then(|mut file| file.write_all(content));
+            made.with_context(|| path.display().to_string())?;
         }
     }
     Ok(())
@@ -424,7 +426,7 @@ fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<Done> {
     const DIRS: u64 = 20;
     const FILES: u64 = 500;
     let root = running.dir().join("tree");
-    make_tree(&root, DIRS, FILES)?;
+    make_tree(&root, DIRS, FILES, b"")?;
     let mut rng = Rng::new(19);
     let mut paths: Vec<_> = (0..DIRS * FILES)
         .map(|i| root.join(format!("d{}/file-{}", i / FILES, i % FILES)))
@@ -456,7 +458,7 @@ fn stat(running: &mut Running, effort: Effort, dropped: bool) -> Result<Done> {
 /// before.
 fn readdir(running: &mut Running, _effort: Effort) -> Result<Done> {
     const FILES: u64 = 20_000;
-    make_tree(&running.dir().join("large"), 1, FILES)?;
+    make_tree(&running.dir().join("large"), 1, FILES, b"")?;
     let dir = running.dir().join("large/d0");
     running.begin()?;
     let (mut count, mut spent) = (0, Duration::ZERO);

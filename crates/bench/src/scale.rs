@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use stetfs_testkit::rng::Rng;
 
-use crate::systems::Running;
+use crate::systems::{Running, memory_kib};
 
 const BLOCK: usize = 4096;
 
@@ -150,10 +150,7 @@ impl<'a> Population<'a> {
         let Some(server) = self.running.server() else {
             return Ok(None);
         };
-        let status = fs::read_to_string(format!("/proc/{server}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kib: f64 = kib.context("VmRSS is not in /proc")?.trim().parse()?;
+        let kib = memory_kib(&server.to_string(), "VmRSS")? as f64;
         Ok(Some(("memory of the server", "MiB", kib / 1024.0)))
     }
 

@@ -193,6 +193,20 @@ enum Mounted {
     Server(Child),
 }
 
+/// A field of `/proc/PROCESS/status`, in KiB.
+///
+/// # Errors
+/// There is no such process or field.
+pub fn memory_kib(process: &str, field: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let value = status
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let number = value.and_then(|value| value.split_whitespace().next());
+    let number = number.with_context(|| format!("process {process} has no {field}"))?;
+    Ok(number.parse()?)
+}
+
 /// A mounted system; dropped: unmounted, its device gone.
 #[derive(Debug)]
 pub struct Running {

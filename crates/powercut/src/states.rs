@@ -11,6 +11,8 @@
 
 use std::collections::BTreeSet;
 
+use stetfs_testkit::rng::Rng;
+
 use crate::call::Recording;
 use crate::effect::{Arrangement, Change, Number, Set};
 use crate::tree::Object;
@@ -183,30 +185,17 @@ fn chosen(
         arrangement.add(&mut set, *n);
         sets.insert(set);
     }
-    let mut random = Random(effort.seed ^ (calls as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut rng = Rng::new(effort.seed ^ (calls as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     for _ in 0..effort.random {
-        let share = [1, 4, 7][(random.next() % 3) as usize];
+        let share = *rng.pick(&[1, 4, 7]);
         let mut set = must.clone();
         for n in may {
             let needs = &arrangement.effects[*n].needs;
-            if random.next() % 8 < share && needs.iter().all(|need| set.has(*need)) {
+            if rng.below(8) < share && needs.iter().all(|need| set.has(*need)) {
                 set.insert(*n);
             }
         }
         sets.insert(set);
     }
     sets
-}
-
-/// SplitMix64: the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }

@@ -186,23 +186,14 @@ fn main() -> Result<()> {
     let Some(plan) = plan(scratch.path(), disk.path())? else {
         return Ok(());
     };
-    let mut report = Report::default();
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let ageing = &plan.ageing;
-    let setting = [
+    let mut report = Report::on([
         ("medium", format!("{:?}", plan.bench.medium)),
         ("volume", format!("{} MiB", ageing.volume_mib)),
         ("file", format!("{} % of it", ageing.share)),
         ("overwrites", format!("{} volumes", ageing.volumes)),
         ("rounds", plan.rounds.to_string()),
-        ("kernel", kernel.trim().to_owned()),
-        (
-            "processors",
-            std::thread::available_parallelism()?.to_string(),
-        ),
-    ];
-    let setting = setting.map(|(name, value)| (name.to_owned(), value));
-    report.setting.extend(setting);
+    ])?;
     println!("{:?}", report.setting);
     for round in 1..=plan.rounds {
         for &every in &plan.sync_every {

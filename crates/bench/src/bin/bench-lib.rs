@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use stetfs::{Caller, Fs, MountOptions, OpenFlags};
 use stetfs_bench::library::{KernelBed, LibraryBed, ROWS};
 use stetfs_bench::report::Report;
+use stetfs_bench::systems::memory_kib;
 use stetfs_media::FileOptions;
 use stetfs_testkit::host::{needs, run, scratch};
 
@@ -202,16 +203,7 @@ fn large_volume(plan: &Plan) -> Result<()> {
 
 /// Memory of this process that is its own, in KiB.
 fn private_kib() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status
-        .lines()
-        .find(|l| l.starts_with("RssAnon:"))
-        .context("no RssAnon")?;
-    Ok(line
-        .split_whitespace()
-        .nth(1)
-        .context("no number")?
-        .parse()?)
+    memory_kib("self", "RssAnon")
 }
 
 fn mount_only(image: &Path) -> Result<()> {

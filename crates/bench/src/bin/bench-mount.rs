@@ -205,24 +205,14 @@ fn main() -> Result<()> {
         return Ok(());
     };
     let systems = columns(&plan);
-    let mut report = Report::default();
-    let setting = &mut report.setting;
-    setting.insert("medium".into(), format!("{:?}", plan.bench.medium));
-    setting.insert("nvm".into(), format!("{} MiB", plan.bench.nvm_mib));
-    setting.insert("rounds".into(), plan.rounds.to_string());
-    setting.insert("seconds".into(), plan.effort.seconds.to_string());
-    setting.insert("shrink".into(), plan.effort.shrink.to_string());
-    setting.insert(
-        "kernel".into(),
-        fs::read_to_string("/proc/sys/kernel/osrelease")?
-            .trim()
-            .to_owned(),
-    );
-    setting.insert(
-        "processors".into(),
-        std::thread::available_parallelism()?.to_string(),
-    );
-    println!("{setting:?}");
+    let mut report = Report::on([
+        ("medium", format!("{:?}", plan.bench.medium)),
+        ("nvm", format!("{} MiB", plan.bench.nvm_mib)),
+        ("rounds", plan.rounds.to_string()),
+        ("seconds", plan.effort.seconds.to_string()),
+        ("shrink", plan.effort.shrink.to_string()),
+    ])?;
+    println!("{:?}", report.setting);
     for round in 1..=plan.rounds {
         for row in &plan.rows {
             for system in &systems {

@@ -200,21 +200,12 @@ fn run(args: &Args, dir: &Path, disk: &Path) -> Result<()> {
         stetfs_options: args.stetfs_options.clone(),
         floor_options: String::new(),
     };
-    let mut report = Report::default();
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let setting = [
+    let mut report = Report::on([
         ("medium", format!("{:?}", bench.medium)),
         ("volume", format!("{} GiB, sparse", args.size)),
         ("bytes in a file", args.bytes.to_string()),
         ("files in a directory", args.per_directory.to_string()),
-        ("kernel", kernel.trim().to_owned()),
-        (
-            "processors",
-            std::thread::available_parallelism()?.to_string(),
-        ),
-    ];
-    let setting = setting.map(|(name, value)| (name.to_owned(), value));
-    report.setting.extend(setting);
+    ])?;
     println!("{:?}", report.setting);
     for name in &args.systems {
         if let Err(error) = measure(args, &bench, name, &mut report) {
