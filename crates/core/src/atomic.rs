@@ -36,6 +36,11 @@ pub(crate) fn can_be(vol: &Volume) -> bool {
     terms.promise == DataPromise::Atomic || terms.logs_marked
 }
 
+/// Whether writes to this file can be part of a [`Group`](crate::Group).
+pub(crate) fn can_group(vol: &Volume, inode: &Inode) -> bool {
+    inode.is_atomic() || promise(vol) == DataPromise::Atomic
+}
+
 /// Which files these are.
 pub(crate) fn which(vol: &Volume) -> AtomicFiles {
     match can_be(vol) {

@@ -43,6 +43,20 @@ macro_rules! answers {
             /// The volume cannot be mounted as asked.
             #[error("{0}")]
             Mount(Box<MountError>),
+            /// Another group that wrote to this file was committed first (EBUSY).
+            #[error("inode {0} was changed by another group, which was committed first")]
+            Conflict(InodeNo),
+            /// A group is more than one transaction holds (EFBIG).
+            #[error(
+                "the group may change {wanted} blocks, and one transaction of this volume holds \
+                    {limit}: commit less at once, or make the journal larger"
+            )]
+            GroupTooBig {
+                /// Blocks that the group may change, those of maps and inodes among them.
+                wanted: u32,
+                /// The most that can be.
+                limit: u32,
+            },
         }
 
         /// What an [`Error`] amounts to; one errno each.
@@ -66,6 +80,8 @@ macro_rules! answers {
                     Self::Media(_) => Kind::Io,
                     Self::Journal(e) => journal_kind(e),
                     Self::Mount(e) => e.kind(),
+                    Self::Conflict(_) => Kind::Busy,
+                    Self::GroupTooBig { .. } => Kind::TooBig,
                 }
             }
         }

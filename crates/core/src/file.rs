@@ -31,7 +31,7 @@ const CHUNK_BLOCKS_MAX: u64 = 1024;
 pub(crate) const INODE_CREDITS: u32 = 2;
 
 /// Credits for placing one run of new blocks; what the journal charges for it.
-const RUN_CREDITS: u32 = 4;
+pub(crate) const RUN_CREDITS: u32 = 4;
 
 /// Reads at `offset`; returns how many bytes there were before the end of the file.
 pub(crate) fn read(vol: &Volume, inode: &Inode, offset: u64, out: &mut [u8]) -> Result<usize> {
@@ -297,7 +297,12 @@ pub(crate) fn write(
 }
 
 /// Where the write goes and how many bytes may follow from there.
-fn check_write(vol: &Volume, inode: &Inode, offset: u64, flags: WriteFlags) -> Result<(u64, u64)> {
+pub(crate) fn check_write(
+    vol: &Volume,
+    inode: &Inode,
+    offset: u64,
+    flags: WriteFlags,
+) -> Result<(u64, u64)> {
     let st = inode.state.read();
     st.check_live()?;
     if !st.is_reg() {
@@ -454,10 +459,7 @@ fn write_chunk(
     // more.
     let credits = INODE_CREDITS + logged + RUN_CREDITS * found.places;
     let credits = credits.min(vol.journal.max_credits());
-    let mut copied = Copied {
-        bytes: 0,
-        reserved: 0,
-    };
+    let mut copied = Copied::default();
     let result = vol.start(credits).and_then(|h| {
         // What was copied before an error counts.
         let result = copy_in(vol, &h, inode, (first, skip), bytes, &found, &mut copied);
@@ -495,21 +497,21 @@ fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -
 }
 
 /// What a write finds where it goes.
-struct Found {
+pub(crate) struct Found {
     /// How many of the blocks need a reserved block: those in holes that are not waiting for a
     /// place already. This holds until the inode's lock is released, because commits place only
     /// blocks that are waiting.
-    new: u32,
+    pub(crate) new: u32,
     /// Some are unwritten and become written.
-    converts: bool,
+    pub(crate) converts: bool,
     /// In how many pieces the blocks lie that will wait for a place and do not yet.
-    places: u32,
+    pub(crate) places: u32,
     /// The first run, and [`InodeState::map_changes`] as long as which it is there.
     run: Run,
     map_changes: u32,
 }
 
-fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
+pub(crate) fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let st = inode.state.read();
     let runs = runs_of(vol, inode, &st, first, count)?;
     let (mut new, mut converts, mut places) = (0, false, 0);
@@ -551,7 +553,7 @@ pub(crate) fn waiting_in(
 }
 
 /// The pieces of `[from, to)` that do not wait for a place: first block and length.
-fn not_waiting_in(
+pub(crate) fn not_waiting_in(
     data: &FileData,
     from: LBlock,
     to: LBlock,
@@ -569,14 +571,15 @@ fn not_waiting_in(
 }
 
 /// What one handle wrote.
-struct Copied {
+#[derive(Default)]
+pub(crate) struct Copied {
     bytes: usize,
     /// Blocks that took a reserved block.
-    reserved: u32,
+    pub(crate) reserved: u32,
 }
 
 /// Copies into the file's blocks.
-fn copy_in(
+pub(crate) fn copy_in(
     vol: &Volume,
     h: &Handle,
     inode: &Inode,
@@ -617,7 +620,7 @@ fn copy_in(
 }
 
 /// Size, times and the reservation, after data was written up to `end`.
-fn finish_write(
+pub(crate) fn finish_write(
     vol: &Volume,
     h: &Handle,
     inode: &Inode,

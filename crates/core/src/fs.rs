@@ -20,6 +20,7 @@ use stetfs_scheme::{About, ActionCount, CacheStats, DataPromise, Terms};
 
 use crate::device::Media;
 use crate::error::{Error, Kind, Result};
+use crate::group::Group;
 use crate::mount::MountReport;
 use crate::options::{AtomicFiles, MountOptions};
 use crate::types::{
@@ -131,7 +132,12 @@ impl Fs {
         mount::unmount(&self.0)
     }
 
-    fn run<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+    /// What the clones share.
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.0
+    }
+
+    pub(crate) fn run<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
         self.0.check_up()?;
         let result = op(&self.0);
         if let Err(e) = &result
@@ -443,6 +449,17 @@ impl Fs {
             }
             Ok(wrote)
         })
+    }
+
+    /// Begins a group of writes, of which nobody else sees anything before it is committed.
+    pub fn begin(&self) -> Group {
+        Group::new(self.clone())
+    }
+
+    /// Whether a [`Group`] can write to this file: its data is journaled, all the volume's or this
+    /// file's alone (`chattr +j`, `atomic=all`).
+    pub fn can_group(&self, ino: InodeNo) -> Result<bool> {
+        self.run(|vol| Ok(atomic::can_group(vol, &*vol.iget(ino)?)))
     }
 
     /// Preallocates, punches holes, zeroes ranges.

@@ -55,6 +55,8 @@ pub(crate) struct Inode {
     /// It was cut to nothing: what is written then gets its place when it is closed
     /// (`EXT4_STATE_DA_ALLOC_CLOSE`).
     pub(crate) places_on_close: AtomicBool,
+    /// How many groups of writes have changed it (`group.rs`). Changed under `lock`.
+    pub(crate) group_commits: AtomicU32,
     /// Its index in the ring of its shard of the cache; under the shard's lock.
     pub(crate) ring_at: AtomicU32,
 }
@@ -154,6 +156,7 @@ impl Inode {
             acls: AtomicU8::new(0),
             referenced: AtomicBool::new(true),
             places_on_close: AtomicBool::new(false),
+            group_commits: AtomicU32::new(0),
             ring_at: AtomicU32::new(0),
         }
     }

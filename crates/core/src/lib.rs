@@ -10,7 +10,7 @@
 //! - `mount/`, `options.rs`, `damage.rs`: bringing a volume up and down, and what happens when it
 //!   is found damaged.
 //! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
-//! - `file.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
+//! - `file.rs`, `group.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
 //! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.
 //! - `volume.rs`, `inode.rs`, `icache.rs`: the state in memory; `volume.rs` has the lock order.
 //! - `alloc/`, `mapping/`, `place.rs`: which blocks hold what.
@@ -33,6 +33,7 @@ mod evict;
 mod fallocate;
 mod file;
 mod fs;
+mod group;
 mod held;
 mod htree;
 mod icache;
@@ -62,6 +63,7 @@ pub use alloc::Damage as AllocationDamage;
 pub use device::{Media, OpenError, open_device, open_media, open_overlay};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};
+pub use group::Group;
 pub use mapping::Damage as MappingDamage;
 pub use mount::{
     MountError, MountReport, forget_private_log, journal_extents, memory_record, private_log_owner,

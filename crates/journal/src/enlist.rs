@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use stetfs_format::{InodeNo, Tid};
+use stetfs_format::Tid;
 
 use crate::error::Result;
 use crate::file_data::FileData;
@@ -25,6 +25,9 @@ impl Journal {
     ///
     /// Must not be called with an open handle in the same thread: it may commit.
     pub fn enlist(self: &Arc<Self>, file: &Arc<FileData>) -> Result<Option<Tid>> {
+        if !self.defers() {
+            return Ok(None);
+        }
         let most_runs = (self.limits().blocks / 2).saturating_sub(FILE_CREDITS) / CREDITS_PER_RUN;
         let end = file.waiting_end();
         while let Some(end) = end {
@@ -42,15 +45,7 @@ impl Journal {
     /// [`enlist`](Self::enlist) of every file that has had something waiting for `age`.
     pub fn enlist_older(self: &Arc<Self>, age: Duration) -> Result<()> {
         let end = self.waiting().next();
-        let mut from = 0;
-        while let Some((number, ino, has_waited)) = self.waiting().oldest(from) {
-            if number >= end || has_waited < age {
-                break;
-            }
-            from = number + 1;
-            self.enlist_ino(ino)?;
-        }
-        Ok(())
+        self.enlist_while(|number, has_waited| number < end && has_waited >= age)
     }
 
     /// Makes everything that was done before this call durable.
@@ -93,20 +88,21 @@ impl Journal {
     }
 
     fn enlist_down_to(self: &Arc<Self>, blocks: u32) -> Result<()> {
-        let mut from = 0;
-        while self.waiting().blocks() > blocks
-            && let Some((number, ino, _)) = self.waiting().oldest(from)
-        {
-            from = number + 1;
-            self.enlist_ino(ino)?;
-        }
-        Ok(())
+        self.enlist_while(|_, _| self.waiting().blocks() > blocks)
     }
 
-    fn enlist_ino(self: &Arc<Self>, ino: InodeNo) -> Result<()> {
-        match self.file_if_any(ino) {
-            Some(file) => self.enlist(&file).map(drop),
-            None => Ok(()),
+    /// Enlists one file after another, the one that has waited the longest first, as long as the
+    /// number of its entry and how long that was say so.
+    fn enlist_while(self: &Arc<Self>, is_due: impl Fn(u64, Duration) -> bool) -> Result<()> {
+        let mut from = 0;
+        while let Some((number, ino, has_waited)) = self.waiting().oldest(from)
+            && is_due(number, has_waited)
+        {
+            from = number + 1;
+            if let Some(file) = self.file_if_any(ino) {
+                self.enlist(&file)?;
+            }
         }
+        Ok(())
     }
 }

@@ -184,11 +184,6 @@ impl FileData {
         inner.waiting.range(from.0..).next().copied().map(LBlock)
     }
 
-    /// Whether the file has a block that waits for a place past commits.
-    pub fn is_waiting(&self) -> bool {
-        !self.inner.lock().waiting.is_empty()
-    }
-
     /// Behind the last block that waits.
     pub(crate) fn waiting_end(&self) -> Option<u32> {
         self.inner.lock().waiting.last().map(|l| l + 1)

@@ -15,6 +15,7 @@ mod damaged;
 mod faults;
 mod forgotten;
 mod full;
+mod groups;
 mod left;
 mod memory;
 mod records;

@@ -1,0 +1,246 @@
+//! Groups of writes: seen by their owner alone, whole or not at all.
+
+use stetfs_format::{InodeFlags, InodeNo};
+
+use crate::testing::Image;
+use crate::{Caller, Error, FallocateMode, Fs, OpenFlags, SetAttr};
+
+const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+fn make(fs: &Fs, name: &[u8]) -> InodeNo {
+    fs.create(&Caller::root(), fs.root(), name, 0o666, RW)
+        .unwrap()
+        .ino
+}
+
+fn content(fs: &Fs, ino: InodeNo) -> Vec<u8> {
+    let mut out = vec![0; fs.getattr(ino).unwrap().size as usize];
+    assert_eq!(fs.read(ino, 0, &mut out).unwrap(), out.len());
+    out
+}
+
+/// A small generator, for places that nobody would think of.
+fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    *seed >> 33
+}
+
+#[test]
+fn a_group_is_what_its_writes_would_be_and_nobody_else_sees_it_before() {
+    let c = Caller::root();
+    for args in ["-t ext4 -b 4096 -J size=8", "-t ext3 -b 1024 -J size=4"] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let image = Image::new(48, &words);
+        let fs = image.mount("data=journal");
+        let files = [make(&fs, b"a"), make(&fs, b"b")];
+        fs.fallocate(&c, files[1], FallocateMode::empty(), 20_000, 60_000)
+            .or_else(|e| {
+                if args.contains("ext3") {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            })
+            .unwrap();
+        let mut seed = 7;
+        for round in 0..40 {
+            let before = files.map(|ino| content(&fs, ino));
+            let mut model = before.clone();
+            let mut group = fs.begin();
+            for number in 0..12 {
+                let which = (random(&mut seed) % 2) as usize;
+                let (at, len) = (random(&mut seed) % 90_000, 1 + random(&mut seed) % 9000);
+                let bytes = vec![(round * 12 + number) as u8; len as usize];
+                group.write(&c, files[which], at, &bytes).unwrap();
+                let (file, end) = (&mut model[which], (at + len) as usize);
+                file.resize(file.len().max(end), 0);
+                file[at as usize..end].copy_from_slice(&bytes);
+                let size = group.size(files[which]).unwrap();
+                assert_eq!(size, file.len() as u64);
+                let from = random(&mut seed) % size;
+                let mut seen = vec![0xEE; 5000];
+                let n = group.read(files[which], from, &mut seen).unwrap();
+                let expected = &file[from as usize..];
+                assert_eq!(n, expected.len().min(5000));
+                assert!(seen[..n] == expected[..n], "round {round}, read at {from}");
+            }
+            assert!(
+                files.map(|ino| content(&fs, ino)) == before,
+                "seen by others"
+            );
+            match round % 3 {
+                0 => group.abort(),
+                1 => group.commit(&c).unwrap(),
+                _ => group.commit_lazy(&c).unwrap(),
+            }
+            assert!(group.is_empty());
+            let expected = if round % 3 == 0 { before } else { model };
+            assert!(
+                files.map(|ino| content(&fs, ino)) == expected,
+                "round {round}"
+            );
+        }
+        let free = fs.stats().blocks_free;
+        fs.unmount().unwrap();
+        image.assert_clean();
+        let fs = image.mount("data=journal");
+        assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn the_second_of_two_groups_on_a_file_is_told_and_loses_nothing() {
+    let (image, c) = (
+        Image::new(32, &["-t", "ext4", "-b", "4096"]),
+        Caller::root(),
+    );
+    let fs = image.mount("");
+    let (a, b) = (make(&fs, b"a"), make(&fs, b"b"));
+    let (mut first, mut second) = (fs.begin(), fs.begin());
+    first.write(&c, a, 0, b"first").unwrap();
+    second.write(&c, b, 0, b"second").unwrap();
+    second.write(&c, a, 3, b"second").unwrap();
+    first.commit(&c).unwrap();
+    let told = second.commit(&c).unwrap_err();
+    assert!(matches!(told, Error::Conflict(ino) if ino == a), "{told}");
+    assert_eq!(
+        (content(&fs, a), content(&fs, b)),
+        (b"first".to_vec(), vec![])
+    );
+    let mut seen = [0; 6];
+    second.read(b, 0, &mut seen).unwrap();
+    assert_eq!(&seen, b"second");
+    second.abort();
+    // One after the other is no conflict, in one group or in two.
+    for text in [b"one", b"two"] {
+        second.write(&c, a, 0, text).unwrap();
+        second.commit(&c).unwrap();
+    }
+    assert_eq!(content(&fs, a), b"twost");
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_the_write() {
+    let (image, c) = (
+        Image::new(24, &["-t", "ext4", "-b", "4096", "-J", "size=4"]),
+        Caller::root(),
+    );
+    let fs = image.mount("data=journal");
+    let ino = make(&fs, b"file");
+    let free = fs.stats().blocks_free;
+    let mut group = fs.begin();
+    group.write(&c, ino, 0, b"kept").unwrap();
+    // More than a transaction holds: scattered pages, then one write.
+    let told = (1..).find_map(|i| group.write(&c, ino, i * 8192, &[1; 4096]).err());
+    let Some(Error::GroupTooBig { wanted, limit }) = told else {
+        panic!("{told:?}");
+    };
+    assert!(wanted > limit && limit > 50, "{wanted} of {limit}");
+    let told = group.write(&c, ino, 0, &vec![0; 8 << 20]).unwrap_err();
+    assert!(matches!(told, Error::GroupTooBig { .. }), "{told}");
+    assert_eq!(content(&fs, ino), b"");
+    group.commit(&c).unwrap();
+    assert!(content(&fs, ino).starts_with(b"kept"));
+    fs.setattr(
+        &c,
+        ino,
+        &SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.stats().blocks_free, free);
+    // A full volume; root has blocks of its own.
+    let (user, other) = (Caller::user(1000, 1000), make(&fs, b"other"));
+    let mut at = 0;
+    while let Ok(n) = fs.write(&user, other, at, &[2; 65_536]) {
+        at += n as u64;
+    }
+    let told = group.write(&user, ino, 0, &[3; 65_536]).unwrap_err();
+    assert!(matches!(told, Error::NoSpace), "{told}");
+    assert!(group.is_empty());
+    // What has a place can be changed all the same.
+    group.write(&user, other, 5000, &[4; 65_536]).unwrap();
+    group.commit(&user).unwrap();
+    assert_eq!(content(&fs, other)[5000..5000 + 65_536], [4; 65_536]);
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn data_that_is_not_journaled_is_refused() {
+    let (image, c) = (
+        Image::new(32, &["-t", "ext4", "-b", "4096"]),
+        Caller::root(),
+    );
+    let fs = image.mount("data=ordered");
+    let ino = make(&fs, b"file");
+    let mut group = fs.begin();
+    assert!(!fs.can_group(ino).unwrap());
+    let told = group.write(&c, ino, 0, b"x").unwrap_err();
+    assert!(matches!(told, Error::NotSupported), "{told}");
+    let flags = fs.get_flags(ino).unwrap();
+    fs.set_flags(&c, ino, flags | InodeFlags::JOURNAL_DATA)
+        .unwrap();
+    group.write(&c, ino, 0, b"x").unwrap();
+    // Taken back before the commit.
+    fs.set_flags(&c, ino, flags).unwrap();
+    assert!(matches!(group.commit(&c), Err(Error::NotSupported)));
+    assert_eq!(content(&fs, ino), b"");
+    group.abort();
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn groups_outlive_names_and_not_the_volume() {
+    let (image, c) = (
+        Image::new(32, &["-t", "ext4", "-b", "4096"]),
+        Caller::root(),
+    );
+    let fs = image.mount("");
+    let free = |fs: &Fs| (fs.stats().blocks_free, fs.stats().inodes_free);
+    let before = free(&fs);
+    let ino = make(&fs, b"file");
+    let (mut group, mut dropped) = (fs.begin(), fs.begin());
+    group.write(&c, ino, 100_000, &[1; 10_000]).unwrap();
+    dropped.write(&c, ino, 0, &[2; 10_000]).unwrap();
+    fs.unlink(&c, fs.root(), b"file").unwrap();
+    fs.release(ino).unwrap();
+    drop(dropped);
+    group.commit(&c).unwrap();
+    assert!(
+        matches!(fs.getattr(ino), Err(Error::Stale)),
+        "freed with the group"
+    );
+    fs.sync().unwrap();
+    assert_eq!(free(&fs), before);
+    // A file that is cut, and one that is open in a group at the end.
+    let ino = make(&fs, b"again");
+    fs.write(&c, ino, 0, &[3; 50_000]).unwrap();
+    group.write(&c, ino, 40_000, &[4; 1000]).unwrap();
+    let cut = SetAttr {
+        size: Some(10),
+        ..SetAttr::default()
+    };
+    fs.setattr(&c, ino, &cut).unwrap();
+    group.commit(&c).unwrap();
+    let mut expected = vec![0; 41_000];
+    expected[..10].fill(3);
+    expected[40_000..].fill(4);
+    assert!(content(&fs, ino) == expected);
+    group.write(&c, ino, 0, &[5; 50_000]).unwrap();
+    fs.unmount().unwrap();
+    assert!(matches!(
+        group.write(&c, ino, 0, b"x"),
+        Err(Error::ShutDown)
+    ));
+    assert!(matches!(group.commit(&c), Err(Error::ShutDown)));
+    drop(group);
+    image.assert_clean();
+}
