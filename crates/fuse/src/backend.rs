@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stetfs::{
-    Attr, Caller, DirEntry, Entry, Error, FallocateMode, Fs, OpenFlags, RenameFlags, Result,
+    Attr, Caller, DirEntry, Entry, Error, FallocateMode, Fs, Group, OpenFlags, RenameFlags, Result,
     SetAttr, SetXattr, Shutdown, StatFs, Whence, WriteFlags,
 };
 use stetfs_format::InodeNo;
@@ -262,6 +262,16 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether a group of writes can write to this file.
+    fn can_group(&self, _ino: InodeNo) -> bool {
+        false
+    }
+
+    /// A group of writes, where there are any.
+    fn begin_group(&self) -> Option<Group> {
+        None
+    }
+
     /// The mount begins: from now on [`Self::forget`] is called.
     fn begin(&self) {}
 
@@ -348,6 +358,14 @@ impl Backend for Fs {
 
     fn marked_write_max(&self) -> u64 {
         Fs::marked_write_max(self)
+    }
+
+    fn can_group(&self, ino: InodeNo) -> bool {
+        Fs::can_group(self, ino).unwrap_or(false)
+    }
+
+    fn begin_group(&self) -> Option<Group> {
+        Some(Fs::begin(self))
     }
 
     fn stats(&self) -> impl Serialize {

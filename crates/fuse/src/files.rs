@@ -162,13 +162,14 @@ impl<B: Backend> FsServer<B> {
         }
         self.opens.opened(ino, how);
         abi::OpenOut {
-            fh: how.bits(),
+            fh: self.groups.handle(how),
             open_flags: opened.bits(),
             backing_id: 0,
         }
     }
 
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
+        self.forget_group(ino, handle);
         self.opens.closed(ino, How::from_bits_truncate(handle));
         self.fs.release(ino).map_err(|e| errno(&e))
     }
@@ -214,6 +215,9 @@ impl<B: Backend> FsServer<B> {
             self.opens.is_mapped(ino);
         }
         answer.fill(u32_as_usize(from.size), |room| {
+            if let Some(read) = self.read_group(ino, from, room) {
+                return read;
+            }
             self.fs.read(ino, from.offset, room).map_err(|e| errno(&e))
         })
     }
@@ -240,6 +244,14 @@ impl<B: Backend> FsServer<B> {
             return Ok(Answered::Now);
         }
         let ino = inode(node);
+        if let Some(staged) = self.write_group(c, ino, from, data, flags) {
+            let written = abi::WriteOut {
+                size: staged?,
+                padding: 0,
+            };
+            answer.record(&written)?;
+            return Ok(Answered::Now);
+        }
         if self.grows_into_what_is_kept(c, ino, from) {
             return Err(Errno::NOSPC);
         }

@@ -38,6 +38,7 @@ use crate::aside::Aside;
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::caller::{caller, creator};
 use crate::errno::errno;
+use crate::groups::Groups;
 use crate::keeper::{Bell, Keeper};
 use crate::opens::Opens;
 use crate::options::{Allow, FuseOptions, Transport};
@@ -82,6 +83,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) fs: B,
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
+    pub(crate) groups: Groups,
     pub(crate) room: Arc<Room<B>>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) aside: Arc<Aside>,
@@ -165,6 +167,7 @@ impl<B: Backend> FsServer<B> {
             options,
             closing,
             opens: Arc::default(),
+            groups: Groups::default(),
             room: Arc::new(room),
             bell: Arc::default(),
             aside: Arc::default(),
@@ -466,6 +469,10 @@ impl<B: Backend> Server for FsServer<B> {
             What::StatFs => answer.record(&self.statfs()?)?,
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
             What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
+            What::Ioctl { from: i, .. } => match self.control_group(from, i, ticket, answer) {
+                Some(done) => return done,
+                None => self.answer_inode(from, &request.what, answer)?,
+            },
             What::Write { from: w, data } => {
                 return self.write_file(from, w, data, ticket, answer);
             }

@@ -21,10 +21,10 @@ use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::wire::abi::InHeader;
 
-const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
+pub(crate) const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
     direction << 30 | size << 16 | u32::from_be_bytes([0, 0, kind, nr])
 }
-const READ: u32 = 2;
+pub(crate) const READ: u32 = 2;
 const WRITE: u32 = 1;
 
 /// `FS_IOC_GETFLAGS` (lsattr).

@@ -27,6 +27,7 @@ pub mod errno;
 mod export;
 mod files;
 mod fs;
+mod groups;
 mod ioctl;
 mod keeper;
 mod label;

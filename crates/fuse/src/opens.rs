@@ -3,8 +3,8 @@
 //! The core counts opens too; this is for what the core cannot know: which files the kernel may
 //! hold pages of, clean or dirty.
 //!
-//! A file handle is a few bits that say how the file was opened, and comes back with each request:
-//! [`How`].
+//! A file handle is a few bits that say how the file was opened, [`How`], with a number that no
+//! other open file has. It comes back with each request.
 
 use std::collections::HashMap;
 
@@ -27,6 +27,11 @@ bitflags! {
 }
 
 impl How {
+    /// A file handle that says this, with the number of the open file.
+    pub(crate) fn numbered(self, number: u64) -> u64 {
+        number << 3 | self.bits()
+    }
+
     /// Its writes are kept by the kernel and sent later.
     pub(crate) fn is_cached_writer(self) -> bool {
         self.contains(Self::WRITES) && !self.contains(Self::DIRECT)

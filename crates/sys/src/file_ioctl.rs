@@ -3,12 +3,23 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
-use rustix::ioctl::{self, Getter, Opcode, Setter, opcode};
+use rustix::ioctl::{self, Getter, NoArg, Opcode, Setter, opcode};
 
 /// `FIGETBSZ` is declared without a type and answers with an `int`.
 const FIGETBSZ: Opcode = opcode::none(0x00, 2);
 /// `FICLONERANGE` takes `struct file_clone_range`.
 const FICLONERANGE: Opcode = opcode::write::<FileCloneRange>(0x94, 13);
+
+/// `F2FS_IOC_START_ATOMIC_WRITE` (`linux/f2fs.h`).
+const START_ATOMIC_WRITE: Opcode = opcode::none(0xf5, 1);
+/// `F2FS_IOC_COMMIT_ATOMIC_WRITE`.
+const COMMIT_ATOMIC_WRITE: Opcode = opcode::none(0xf5, 2);
+/// `F2FS_IOC_ABORT_ATOMIC_WRITE`.
+const ABORT_ATOMIC_WRITE: Opcode = opcode::none(0xf5, 5);
+/// `F2FS_IOC_GET_FEATURES`.
+const GET_FEATURES: Opcode = opcode::read::<u32>(0xf5, 12);
+/// `F2FS_FEATURE_ATOMIC_WRITE`.
+const ATOMIC_WRITE: u32 = 0x0004;
 
 /// `struct file_clone_range`.
 #[repr(C)]
@@ -25,6 +36,33 @@ pub fn block_size_bytes(fd: impl AsFd) -> Result<u32, Errno> {
     // and writes exactly one int through the pointer; u32 has its size and alignment, and every bit
     // pattern is a valid u32.
     unsafe { ioctl::ioctl(fd, Getter::<FIGETBSZ, u32>::new()) }
+}
+
+/// Whether what is written through the descriptor can be one transaction, by the calls below
+/// (F2FS, and stetfs).
+pub fn has_atomic_writes(fd: impl AsFd) -> bool {
+    // SAFETY: the number says that a u32 is written, and both file systems that know it write
+    // exactly that; a file system that does not know it answers ENOTTY.
+    let features = unsafe { ioctl::ioctl(fd, Getter::<GET_FEATURES, u32>::new()) };
+    features.is_ok_and(|features: u32| features & ATOMIC_WRITE != 0)
+}
+
+/// What is written through the descriptor from now on is one transaction.
+pub fn start_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
+    // SAFETY: the number takes no argument.
+    unsafe { ioctl::ioctl(fd, NoArg::<START_ATOMIC_WRITE>::new()) }
+}
+
+/// What was written since [`start_atomic_write`] happens, and is durable on return.
+pub fn commit_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
+    // SAFETY: the number takes no argument.
+    unsafe { ioctl::ioctl(fd, NoArg::<COMMIT_ATOMIC_WRITE>::new()) }
+}
+
+/// What was written since [`start_atomic_write`] does not happen.
+pub fn abort_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
+    // SAFETY: the number takes no argument.
+    unsafe { ioctl::ioctl(fd, NoArg::<ABORT_ATOMIC_WRITE>::new()) }
 }
 
 /// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the

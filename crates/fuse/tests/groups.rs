@@ -1,0 +1,172 @@
+//! Groups of writes through a mount: F2FS's ioctls for atomic writes.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use stetfs_sys::file_ioctl::{
+    abort_atomic_write, commit_atomic_write, has_atomic_writes, start_atomic_write,
+};
+use support::{Volume, run};
+
+/// A directory whose files are marked atomic.
+fn marked(volume: &Volume) -> PathBuf {
+    let dir = volume.path("marked");
+    fs::create_dir(&dir).unwrap();
+    run(Command::new("chattr").arg("+j").arg(&dir));
+    dir
+}
+
+fn open(path: &Path) -> File {
+    let mut how = File::options();
+    how.read(true).write(true).create(true).truncate(false);
+    how.open(path).unwrap()
+}
+
+fn read(file: &File, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0xEE; len];
+    let n = file.read_at(&mut bytes, 0).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+const PAGE: usize = 4096;
+
+/// Pages of these bytes.
+fn pages(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().flat_map(|byte| [*byte; PAGE]).collect()
+}
+
+/// Writes pages 0 and 3 anew, and page 5, behind the end.
+fn write_some(file: &File, byte: u8) {
+    for page in [0, 3, 5] {
+        file.write_all_at(&pages(&[byte]), page * PAGE as u64)
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_group_is_its_owners_until_it_is_committed() {
+    need!(support::root_and_fuse());
+    for options in ["data=ordered", "data=journal,nowriteback", "scheme=stet"] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount(options);
+        let path = marked(&volume).join("file");
+        let (owner, other) = (open(&path), open(&path));
+        owner.write_all_at(&pages(&[1; 4]), 0).unwrap();
+        // Somebody who reads through the page cache.
+        let reader = File::open(&path).unwrap();
+        let seen = |file: &File| read(file, 4 * PAGE);
+        assert_eq!(seen(&reader), pages(&[1; 4]));
+        assert!(has_atomic_writes(&owner) && !has_atomic_writes(&reader));
+        start_atomic_write(&owner).unwrap();
+        write_some(&owner, 2);
+        for file in [&reader, &other] {
+            assert!(seen(file) == pages(&[1; 4]), "{options}: seen by others");
+        }
+        assert!(seen(&owner) == pages(&[2, 1, 1, 2]), "{options}: its own");
+        commit_atomic_write(&owner).unwrap();
+        for file in [&owner, &other, &reader] {
+            assert!(
+                read(file, 6 * PAGE) == pages(&[2, 1, 1, 2, 0, 2]),
+                "{options}: committed"
+            );
+        }
+        // What is committed is durable, and what is not is gone: by ABORT, by a close, by a kill.
+        start_atomic_write(&owner).unwrap();
+        write_some(&owner, 3);
+        abort_atomic_write(&owner).unwrap();
+        start_atomic_write(&other).unwrap();
+        write_some(&other, 4);
+        drop(other);
+        assert!(
+            read(&owner, 6 * PAGE) == pages(&[2, 1, 1, 2, 0, 2]),
+            "{options}"
+        );
+        // Two at once: the second is told, and can try again.
+        let other = open(&path);
+        for file in [&owner, &other] {
+            start_atomic_write(file).unwrap();
+        }
+        write_some(&owner, 5);
+        write_some(&other, 6);
+        commit_atomic_write(&owner).unwrap();
+        let told = commit_atomic_write(&other).unwrap_err();
+        assert_eq!(told, rustix::io::Errno::BUSY, "{options}");
+        abort_atomic_write(&other).unwrap();
+        start_atomic_write(&other).unwrap();
+        write_some(&other, 7);
+        commit_atomic_write(&other).unwrap();
+        start_atomic_write(&owner).unwrap();
+        write_some(&owner, 8);
+        server.signal(rustix::process::Signal::KILL);
+        drop((owner, other, reader));
+        server.crash(&volume.dir);
+        let server = volume.mount(options);
+        assert!(
+            fs::read(&path).unwrap() == pages(&[7, 1, 1, 7, 0, 7]),
+            "{options}: after a crash"
+        );
+        volume.unmount(server);
+    }
+}
+
+#[test]
+fn files_that_can_have_none_say_so() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("data=ordered");
+    let (plain, dir) = (volume.path("plain"), marked(&volume));
+    let file = open(&plain);
+    assert!(!has_atomic_writes(&file));
+    assert_eq!(start_atomic_write(&file), Err(rustix::io::Errno::NOTSUP));
+    // What is written is written.
+    file.write_all_at(b"x", 0).unwrap();
+    commit_atomic_write(&file).unwrap();
+    abort_atomic_write(&file).unwrap();
+    assert_eq!(fs::read(&plain).unwrap(), b"x");
+    let path = dir.join("file");
+    drop(open(&path));
+    let reader = File::open(&path).unwrap();
+    assert_eq!(start_atomic_write(&reader), Err(rustix::io::Errno::BADF));
+    drop((file, reader));
+    volume.unmount(server);
+    // Where data is journaled, O_DIRECT does as well.
+    let server = volume.mount("data=journal");
+    let file = open(&plain);
+    assert!(!has_atomic_writes(&file), "its pages are everybody's");
+    let mut how = File::options();
+    let direct = how.write(true).custom_flags(libc::O_DIRECT);
+    assert!(has_atomic_writes(direct.open(&plain).unwrap()));
+    drop(file);
+    volume.unmount(server);
+}
+
+#[test]
+fn an_append_goes_behind_what_is_staged() {
+    need!(support::root_and_fuse());
+    for options in ["nowriteback", ""] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount(options);
+        let path = marked(&volume).join("file");
+        fs::write(&path, b"begin").unwrap();
+        let log = File::options().append(true).open(&path).unwrap();
+        start_atomic_write(&log).unwrap();
+        for word in ["one", "two"] {
+            std::io::Write::write_all(&mut &log, word.as_bytes()).unwrap();
+        }
+        let seen = fs::read(&path).unwrap();
+        let (begin, rest) = seen.split_at(5);
+        assert_eq!(begin, b"begin");
+        // A kernel with a writeback cache believes its own sizes.
+        let shown = if options.is_empty() { 6 } else { 0 };
+        assert_eq!(rest, vec![0; shown], "{options}");
+        commit_atomic_write(&log).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"beginonetwo", "{options}");
+        drop(log);
+        volume.unmount(server);
+    }
+}
