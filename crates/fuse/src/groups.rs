@@ -42,11 +42,14 @@ const GET_FEATURES: u32 = number(READ, F2FS, 12, 4);
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const ATOMIC_WRITE: u32 = 0x0004;
 
+/// A group that several workers get at.
+type Shared = Arc<Mutex<Group>>;
+
 /// The groups of open files.
 #[derive(Default)]
 pub(crate) struct Groups {
     /// By inode and file handle.
-    open: Mutex<HashMap<(InodeNo, u64), Arc<Mutex<Group>>>>,
+    open: Mutex<HashMap<(InodeNo, u64), Shared>>,
     /// How many there are: mostly none, which nobody needs the lock to find out.
     count: AtomicUsize,
     /// The number of the next open file.
@@ -59,7 +62,7 @@ impl Groups {
         how.numbered(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn of(&self, ino: InodeNo, handle: u64) -> Option<Arc<Mutex<Group>>> {
+    fn of(&self, ino: InodeNo, handle: u64) -> Option<Shared> {
         match self.count.load(Ordering::Acquire) {
             0 => None,
             _ => self.open.lock().get(&(ino, handle)).cloned(),
@@ -74,7 +77,7 @@ impl Groups {
     }
 
     /// Takes a group from its file; dropping it aborts it.
-    fn take(&self, ino: InodeNo, handle: u64) -> Option<Arc<Mutex<Group>>> {
+    fn take(&self, ino: InodeNo, handle: u64) -> Option<Shared> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
