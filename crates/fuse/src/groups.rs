@@ -1,7 +1,8 @@
-//! Groups of writes through a mount: F2FS's ioctls for atomic writes, which SQLite knows (built with
-//! `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`). Between START and COMMIT, what is written through the open
-//! file is staged; COMMIT makes it one durable transaction; ABORT, or closing the file, also by
-//! dying, forgets it.
+//! Groups of writes through a mount: F2FS's ioctls for atomic writes, which SQLite knows.
+//!
+//! (When it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`.) Between START and COMMIT, what is
+//! written through the open file is staged; COMMIT makes it one durable transaction; ABORT, or
+//! closing the file, also by dying, forgets it.
 //!
 //! Numbers and the bit of the features are those of `linux/f2fs.h` and F2FS's `f2fs.h`. ABORT is
 //! what F2FS calls `F2FS_IOC_ABORT_ATOMIC_WRITE`, and called ABORT_VOLATILE_WRITE before.
