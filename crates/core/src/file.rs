@@ -488,12 +488,17 @@ fn write_chunk(
 /// Reserves what a write of these blocks needs.
 fn reserve(vol: &Volume, c: &Caller, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
     let found = look_up(vol, inode, first, count)?;
-    if found.converts {
+    reserve_blocks(vol, c, found.new, found.converts)?;
+    Ok(found)
+}
+
+/// Reserves so many blocks, for data of which some may be unwritten and become written.
+pub(crate) fn reserve_blocks(vol: &Volume, c: &Caller, new: u32, converts: bool) -> Result<()> {
+    if converts {
         vol.alloc.check_room_for_maps()?;
     }
     vol.alloc
-        .reserve(found.new.into(), vol.alloc.may_use_root_blocks(c))?;
-    Ok(found)
+        .reserve(new.into(), vol.alloc.may_use_root_blocks(c))
 }
 
 /// What a write finds where it goes.

@@ -92,9 +92,9 @@ impl Staged {
 
     /// Lays what is staged over `out`, which was read at `offset`.
     fn show(&self, offset: u64, out: &mut [u8]) {
-        let end = offset + usize_as_u64(out.len());
-        let first = self.pieces.range(..=offset).next_back();
-        let behind = self.pieces.range(offset + 1..end.max(offset + 1));
+        let end = offset.saturating_add(usize_as_u64(out.len()));
+        let first = self.pieces.range(..offset).next_back();
+        let behind = self.pieces.range(offset..end);
         for (start, bytes) in first.into_iter().chain(behind) {
             let from = (*start).max(offset);
             let to = (start + usize_as_u64(bytes.len())).min(end);
@@ -159,14 +159,12 @@ impl Group {
     pub fn commit(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
         fs.run(|vol| {
-            let inodes: Vec<_> = self.files.values().map(|s| s.inode.clone()).collect();
             self.apply(vol, c)?;
-            for inode in &inodes {
-                open::fsync(vol, inode, false)?;
-            }
-            self.forget(vol);
-            Ok(())
-        })
+            let mut inodes = self.files.values().map(|staged| &staged.inode);
+            inodes.try_for_each(|inode| open::fsync(vol, inode, false))
+        })?;
+        self.abort();
+        Ok(())
     }
 
     /// Makes all of it happen; it is durable with the next commit of the volume, or with an fsync
@@ -176,22 +174,15 @@ impl Group {
     /// As [`commit`](Self::commit).
     pub fn commit_lazy(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
-        fs.run(|vol| {
-            self.apply(vol, c)?;
-            self.forget(vol);
-            Ok(())
-        })
+        fs.run(|vol| self.apply(vol, c))?;
+        self.abort();
+        Ok(())
     }
 
     /// Forgets what is staged.
     pub fn abort(&mut self) {
-        let fs = self.fs.clone();
-        self.forget(fs.volume());
-    }
-
-    fn forget(&mut self, vol: &Volume) {
         for (ino, staged) in std::mem::take(&mut self.files) {
-            vol.alloc.release(staged.reserved.into());
+            self.fs.volume().alloc.release(staged.reserved.into());
             // A volume that is down keeps no files open. Where one cannot be freed, the volume
             // takes note of that.
             let _ = self.fs.release(ino);
@@ -234,18 +225,9 @@ impl Group {
         let wanted = others.saturating_add(staged.credits());
         let new = fresh.iter().filter(|(_, need)| *need == Need::Block);
         let new = must_fit_u32(new.count());
-        let fits = match wanted > vol.journal.max_credits() {
-            true => Err(Error::GroupTooBig {
-                wanted,
-                limit: vol.journal.max_credits(),
-            }),
-            false => reserve(
-                vol,
-                c,
-                new,
-                fresh.iter().any(|(_, need)| *need == Need::Change),
-            ),
-        };
+        let converts = fresh.iter().any(|(_, need)| *need == Need::Change);
+        let fits = fits_transaction(vol, wanted)
+            .and_then(|()| file::reserve_blocks(vol, c, new, converts));
         if let Err(e) = fits {
             for (lblk, _) in &fresh {
                 staged.blocks.remove(lblk);
@@ -317,12 +299,12 @@ fn needed(vol: &Volume, inode: &Inode, first: LBlock, end: LBlock) -> Result<Vec
     Ok(out)
 }
 
-fn reserve(vol: &Volume, c: &Caller, blocks: u32, converts: bool) -> Result<()> {
-    if converts {
-        vol.alloc.check_room_for_maps()?;
+/// Fails when one transaction does not hold so many blocks.
+fn fits_transaction(vol: &Volume, wanted: u32) -> Result<()> {
+    match vol.journal.max_credits() {
+        limit if wanted > limit => Err(Error::GroupTooBig { wanted, limit }),
+        _ => Ok(()),
     }
-    let may_use_root_blocks = vol.alloc.may_use_root_blocks(c);
-    vol.alloc.reserve(blocks.into(), may_use_root_blocks)
 }
 
 /// Whether so much can be written there as part of a group.
@@ -356,8 +338,9 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Ve
         if !c.privileged {
             attr::strip_privileges(vol, c, inode)?;
         }
-        if let Some((first, _)) = staged.pieces.first_key_value() {
-            file::zero_past_end(vol, inode, *first)?;
+        // If any piece leaves a gap behind the end, the last one does.
+        if let Some((last, _)) = staged.pieces.last_key_value() {
+            file::zero_past_end(vol, inode, *last)?;
         }
         let mut found = Vec::new();
         for (offset, bytes) in &staged.pieces {
@@ -367,7 +350,8 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Ve
         // As many as were reserved at the writes, unless others have punched holes since.
         let new: u32 = found.iter().map(|found| found.new).sum();
         let more = new.saturating_sub(staged.reserved);
-        reserve(vol, c, more, found.iter().any(|found| found.converts))?;
+        let converts = found.iter().any(|found| found.converts);
+        file::reserve_blocks(vol, c, more, converts)?;
         staged.reserved += more;
         for (offset, bytes) in &staged.pieces {
             let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
@@ -389,10 +373,7 @@ fn write(vol: &Volume, files: &mut [&mut Staged], found: &[Vec<Found>]) -> Resul
         let places = found.iter().map(|found| found.places);
         wanted += INODE_CREDITS + blocks.sum::<u32>() + RUN_CREDITS * places.sum::<u32>();
     }
-    let limit = vol.journal.max_credits();
-    if wanted > limit {
-        return Err(Error::GroupTooBig { wanted, limit });
-    }
+    fits_transaction(vol, wanted)?;
     let h = vol.start(wanted)?;
     for (staged, found) in files.iter_mut().zip(found) {
         let inode = &*staged.inode;

@@ -3,7 +3,7 @@
 use stetfs_format::{InodeFlags, InodeNo};
 
 use crate::testing::Image;
-use crate::{Caller, Error, FallocateMode, Fs, OpenFlags, SetAttr};
+use crate::{Caller, Error, FallocateMode, Fs, MountOptions, OpenFlags, SetAttr};
 
 const RW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
@@ -243,4 +243,40 @@ fn groups_outlive_names_and_not_the_volume() {
     assert!(matches!(group.commit(&c), Err(Error::ShutDown)));
     drop(group);
     image.assert_clean();
+}
+
+/// What another system left behind the end of a file in its last block is no part of it.
+#[test]
+fn what_lies_behind_the_end_does_not_come_with_a_later_piece() {
+    let (image, c) = (
+        Image::new(32, &["-t", "ext4", "-b", "4096"]),
+        Caller::root(),
+    );
+    let fs = image.mount("");
+    let ino = make(&fs, b"file");
+    fs.write(&c, ino, 0, &[7; 4096]).unwrap();
+    fs.unmount().unwrap();
+    let dev = image.with_file(|path| {
+        let shorter = ["-w", "-R", "set_inode_field file size 10"];
+        let mut debugfs = std::process::Command::new("debugfs");
+        assert!(debugfs.args(shorter).arg(path).status().unwrap().success());
+        stetfs_media::RamDev::from_file(path).unwrap()
+    });
+    let fs = Fs::mount(std::sync::Arc::new(dev), MountOptions::default())
+        .unwrap()
+        .0;
+    assert_eq!(content(&fs, ino), [7; 10]);
+    let mut group = fs.begin();
+    group.write(&c, ino, 0, &[8; 5]).unwrap();
+    group.write(&c, ino, 5000, &[9; 5]).unwrap();
+    group.commit(&c).unwrap();
+    let mut expected = vec![0; 5005];
+    expected[..10].copy_from_slice(&[8, 8, 8, 8, 8, 7, 7, 7, 7, 7]);
+    expected[5000..].fill(9);
+    assert!(content(&fs, ino) == expected);
+    assert_eq!(group.read(ino, u64::MAX, &mut [0]).unwrap(), 0);
+    group.write(&c, ino, 0, b"x").unwrap();
+    assert_eq!(group.read(ino, u64::MAX, &mut [0]).unwrap(), 0);
+    group.abort();
+    fs.unmount().unwrap();
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use stetfs::{Caller, Fs, MountOptions, OpenFlags, Schedule, Scheduled};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
-use stetfs_media::sim::{Keep, SimDev, SimOptions};
+use stetfs_media::sim::{SimDev, SimOptions};
 
-use crate::volume::{Random, image, mount};
+use crate::volume::{self, Random, image, mount};
 
 const FILES: usize = 3;
 const GROUPS: u64 = 20;
-const CUTS: usize = 25;
+const CUTS: u64 = 25;
 
 /// Where a group writes, and how much: pages, parts of pages, and several.
 const PIECES: [(u64, usize); 5] = [
@@ -126,23 +126,14 @@ fn cut(options: &str, seed: u64) {
         commit_groups(&fs, &dev, &files)
     };
     drop(fs);
-    let mut random = Random::new(seed);
-    let all = dev.changes() - begin;
-    let mut moments: Vec<u64> = (0..CUTS).map(|_| begin + random.below(all + 1)).collect();
-    moments.sort_unstable();
-    let mut points = dev.tape().crash_points();
-    for moment in moments {
-        let point = points.at_moment(moment);
-        for keep in [Keep::All, Keep::None, Keep::Random(random.next())] {
-            let left = SimOptions::default().build(point.state(&keep));
-            let fs = mount(Arc::new(left), parsed());
-            let what = format!("{options}, seed {seed}, cut after {moment} changes, {keep}");
-            let found = judge(&fs, &what);
-            let told = durable.iter().rfind(|(changes, _)| *changes <= moment);
-            let floor = told.map_or(0, |(_, number)| *number);
-            assert!(found >= floor, "{what}: group {found}, durable was {floor}");
-        }
-    }
+    let (when, mut random) = ((begin, CUTS), Random::new(seed));
+    volume::cut(&dev, when, &mut random, parsed, |fs, moment, case| {
+        let what = format!("{options}, seed {seed}, {case}");
+        let found = judge(fs, &what);
+        let told = durable.iter().rfind(|(changes, _)| *changes <= moment);
+        let floor = told.map_or(0, |(_, number)| *number);
+        assert!(found >= floor, "{what}: group {found}, durable was {floor}");
+    });
 }
 
 #[test]

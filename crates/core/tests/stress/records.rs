@@ -15,7 +15,7 @@ use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 use stetfs_media::sim::{Keep, SimDev, SimOptions};
 
-use crate::volume::{Random, image, mount};
+use crate::volume::{self, Random, image, mount};
 
 const WRITERS: u64 = 3;
 
@@ -122,20 +122,15 @@ fn cut(options: &str, seed: u64) {
         writers.into_iter().map(|w| w.join().unwrap()).collect()
     });
     drop(fs);
-    let mut random = Random::new(!seed);
-    let all = dev.changes() - begin;
-    let mut moments: Vec<u64> = (0..cuts()).map(|_| begin + random.below(all + 1)).collect();
-    moments.sort_unstable();
-    let mut points = dev.tape().crash_points();
-    for moment in moments {
-        let point = points.at_moment(moment);
-        for keep in [Keep::All, Keep::None, Keep::Random(random.next())] {
-            let left = SimOptions::default().build(point.state(&keep));
-            let fs = mount(Arc::new(left), parsed());
-            let what = format!("{options}, seed {seed}, cut after {moment} changes, {keep}");
-            judge(&fs, moment, &synced, &what);
-        }
-    }
+    let (when, mut random) = ((begin, cuts()), Random::new(!seed));
+    volume::cut(&dev, when, &mut random, parsed, |fs, moment, case| {
+        judge(
+            fs,
+            moment,
+            &synced,
+            &format!("{options}, seed {seed}, {case}"),
+        );
+    });
 }
 
 fn judge(fs: &Fs, moment: u64, synced: &[Synced], what: &str) {

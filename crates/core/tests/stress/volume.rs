@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use stetfs::{Fs, MountOptions};
+use stetfs_media::sim::{Keep, SimDev, SimOptions};
 use stetfs_media::{BlockDev, Class, Image, Tag};
 use tempfile::NamedTempFile;
 
@@ -71,6 +72,30 @@ pub(crate) fn unmount(fs: &Fs, what: &str) {
     fs.unmount().unwrap_or_else(|e| panic!("{what}: {e}"));
     let _ = sender.send(());
     guard.join().unwrap();
+}
+
+/// So many random moments since `begin` at which the power goes off, each with everything, nothing,
+/// and some of what the device had not made durable. `judge` gets what is mounted then, the moment
+/// (in changes of the device) and the name of the case.
+pub(crate) fn cut(
+    dev: &SimDev,
+    (begin, cuts): (u64, u64),
+    random: &mut Random,
+    options: impl Fn() -> MountOptions,
+    judge: impl Fn(&Fs, u64, &str),
+) {
+    let all = dev.changes() - begin;
+    let mut moments: Vec<u64> = (0..cuts).map(|_| begin + random.below(all + 1)).collect();
+    moments.sort_unstable();
+    let mut points = dev.tape().crash_points();
+    for moment in moments {
+        let point = points.at_moment(moment);
+        for keep in [Keep::All, Keep::None, Keep::Random(random.next())] {
+            let left = SimOptions::default().build(point.state(&keep));
+            let fs = mount(Arc::new(left), options());
+            judge(&fs, moment, &format!("cut after {moment} changes, {keep}"));
+        }
+    }
 }
 
 /// Writes what is on a device into a file.
