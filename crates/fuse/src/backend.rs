@@ -262,13 +262,8 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether a group of writes can write to this file.
-    fn can_group(&self, _ino: InodeNo) -> bool {
-        false
-    }
-
-    /// A group of writes, where there are any.
-    fn begin_group(&self) -> Option<Group> {
+    /// A group of writes to this file, where there are any.
+    fn begin_group(&self, _ino: InodeNo) -> Option<Group> {
         None
     }
 
@@ -360,12 +355,9 @@ impl Backend for Fs {
         Fs::marked_write_max(self)
     }
 
-    fn can_group(&self, ino: InodeNo) -> bool {
-        Fs::can_group(self, ino).unwrap_or(false)
-    }
-
-    fn begin_group(&self) -> Option<Group> {
-        Some(Fs::begin(self))
+    fn begin_group(&self, ino: InodeNo) -> Option<Group> {
+        let can = Fs::can_group(self, ino).unwrap_or(false);
+        can.then(|| Fs::begin(self))
     }
 
     fn stats(&self) -> impl Serialize {

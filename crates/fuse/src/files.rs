@@ -176,7 +176,7 @@ impl<B: Backend> FsServer<B> {
 
     /// Does what may clear set-user-ID and set-group-ID on the way, of which the kernel would not
     /// know.
-    fn losing_privileges<T>(
+    pub(crate) fn losing_privileges<T>(
         &self,
         from: &InHeader,
         ino: InodeNo,
@@ -265,22 +265,37 @@ impl<B: Backend> FsServer<B> {
             write(c)?
         };
         let written = abi::WriteOut { size, padding: 0 };
-        // What others read through the page cache is dropped there first: the kernel does that for
-        // writes that it waits for, and not for those of io_submit(2).
-        if How::from_bits_truncate(from.fh).contains(How::DIRECT) && self.opens.is_cached(ino) {
+        if How::from_bits_truncate(from.fh).contains(How::DIRECT) {
             let pages = Pages {
                 node,
                 offset: from.offset.cast_signed(),
                 len: i64::from(size),
             };
+            return self.answer_when_dropped(pages, written, ticket, answer);
+        }
+        answer.record(&written)?;
+        Ok(Answered::Now)
+    }
+
+    /// Answers; what others have read of these pages through the page cache is dropped there first.
+    /// (The kernel does that itself for direct writes that it waits for, and not for those of
+    /// io_submit(2).)
+    pub(crate) fn answer_when_dropped<T: bytemuck::Pod + Send>(
+        &self,
+        pages: Pages,
+        record: T,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        if self.opens.is_cached(inode(pages.node)) {
             let ticket = ticket();
             self.aside
                 .after_pages(vec![pages], &self.notifier, move || {
-                    ticket.answer(Ok(written))
+                    ticket.answer(Ok(record));
                 });
             return Ok(Answered::Later);
         }
-        answer.record(&written)?;
+        answer.record(&record)?;
         Ok(Answered::Now)
     }
 

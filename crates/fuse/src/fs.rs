@@ -38,7 +38,7 @@ use crate::aside::Aside;
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::caller::{caller, creator};
 use crate::errno::errno;
-use crate::groups::Groups;
+use crate::groups::{self, Groups};
 use crate::keeper::{Bell, Keeper};
 use crate::opens::Opens;
 use crate::options::{Allow, FuseOptions, Transport};
@@ -381,7 +381,7 @@ impl<B: Backend> FsServer<B> {
             }
             What::RemoveXattr { name } => self.remove_attribute(&c, ino, name),
             What::Ioctl { from: i, data } => {
-                let mut out = self.control_file(from, ino, i.cmd, data)?;
+                let mut out = self.control_file(from, (ino, i.fh), i.cmd, data)?;
                 // Not padded: programs pass an int where the number says long, and would be written
                 // past.
                 out.truncate(u32_as_usize(i.out_size));
@@ -469,10 +469,9 @@ impl<B: Backend> Server for FsServer<B> {
             What::StatFs => answer.record(&self.statfs()?)?,
             What::SyncFs => self.fs.sync().map_err(|e| errno(&e))?,
             What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
-            What::Ioctl { from: i, .. } => match self.control_group(from, i, ticket, answer) {
-                Some(done) => return done,
-                None => self.answer_inode(from, &request.what, answer)?,
-            },
+            What::Ioctl { from: i, .. } if i.cmd == groups::COMMIT => {
+                return self.commit_group(from, i.fh, ticket, answer);
+            }
             What::Write { from: w, data } => {
                 return self.write_file(from, w, data, ticket, answer);
             }

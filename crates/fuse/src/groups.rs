@@ -18,12 +18,11 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use stetfs::{Caller, Group, WriteFlags};
 use stetfs_format::InodeNo;
-use stetfs_format::width::usize_as_u64;
+use stetfs_format::width::must_fit_u32;
 
 use crate::Backend;
 use crate::aside::Pages;
 use crate::attr::inode;
-use crate::caller::caller;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::ioctl::{READ, number};
@@ -33,24 +32,25 @@ use crate::wire::{Answer, Answered, Ticket};
 
 const F2FS: u8 = 0xf5;
 /// `F2FS_IOC_START_ATOMIC_WRITE`.
-const START: u32 = number(0, F2FS, 1, 0);
+pub(crate) const START: u32 = number(0, F2FS, 1, 0);
 /// `F2FS_IOC_COMMIT_ATOMIC_WRITE`.
-const COMMIT: u32 = number(0, F2FS, 2, 0);
+pub(crate) const COMMIT: u32 = number(0, F2FS, 2, 0);
 /// `F2FS_IOC_ABORT_ATOMIC_WRITE`.
-const ABORT: u32 = number(0, F2FS, 5, 0);
+pub(crate) const ABORT: u32 = number(0, F2FS, 5, 0);
 /// `F2FS_IOC_GET_FEATURES`.
-const GET_FEATURES: u32 = number(READ, F2FS, 12, 4);
+pub(crate) const GET_FEATURES: u32 = number(READ, F2FS, 12, 4);
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const ATOMIC_WRITE: u32 = 0x0004;
 
-/// A group that several workers get at.
-type Shared = Arc<Mutex<Group>>;
+/// The group of an open file, which several workers get at; none when it is over. A worker who had
+/// found it before then does what it came for the ordinary way.
+type Slot = Arc<Mutex<Option<Group>>>;
 
 /// The groups of open files.
 #[derive(Default)]
 pub(crate) struct Groups {
     /// By inode and file handle.
-    open: Mutex<HashMap<(InodeNo, u64), Shared>>,
+    open: Mutex<HashMap<(InodeNo, u64), Slot>>,
     /// How many there are: mostly none, which nobody needs the lock to find out.
     count: AtomicUsize,
     /// The number of the next open file.
@@ -63,7 +63,7 @@ impl Groups {
         how.numbered(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn of(&self, ino: InodeNo, handle: u64) -> Option<Shared> {
+    fn of(&self, ino: InodeNo, handle: u64) -> Option<Slot> {
         match self.count.load(Ordering::Acquire) {
             0 => None,
             _ => self.open.lock().get(&(ino, handle)).cloned(),
@@ -73,105 +73,82 @@ impl Groups {
     fn start(&self, ino: InodeNo, handle: u64, group: Group) {
         let mut open = self.open.lock();
         open.entry((ino, handle))
-            .or_insert_with(|| Arc::new(Mutex::new(group)));
+            .or_insert_with(|| Arc::new(Mutex::new(Some(group))));
         self.count.store(open.len(), Ordering::Release);
     }
 
-    /// Takes a group from its file; dropping it aborts it.
-    fn take(&self, ino: InodeNo, handle: u64) -> Option<Shared> {
+    /// From now on the open file has none, and can start another.
+    fn take(&self, ino: InodeNo, handle: u64) -> Option<Slot> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut open = self.open.lock();
-        let group = open.remove(&(ino, handle));
+        let slot = open.remove(&(ino, handle));
         self.count.store(open.len(), Ordering::Release);
-        group
+        slot
     }
 }
 
 impl<B: Backend> FsServer<B> {
-    /// Does what an ioctl asks of the group of an open file; `None` for other ioctls.
-    pub(crate) fn control_group(
-        &self,
-        header: &InHeader,
-        from: &abi::IoctlIn,
-        ticket: &dyn Fn() -> Ticket,
-        answer: &mut Answer<'_>,
-    ) -> Option<Outcome<Answered>> {
-        let (ino, handle) = (inode(header.nodeid), from.fh);
-        let done = match from.cmd {
-            GET_FEATURES => {
-                let features = match self.can_group(ino, handle) {
-                    true => ATOMIC_WRITE,
-                    false => 0,
-                };
-                let done = answer.record(&abi::IoctlOut::default());
-                return Some(
-                    done.and_then(|()| answer.bytes(&features.to_ne_bytes()))
-                        .map(|()| Answered::Now),
-                );
-            }
-            START => self.start_group(ino, handle),
-            COMMIT => self.commit_group(&caller(header), ino, handle),
-            ABORT => {
-                self.forget_group(ino, handle);
-                Ok(())
-            }
-            _ => return None,
-        };
-        if let Err(e) = done {
-            return Some(Err(e));
+    /// What `F2FS_IOC_GET_FEATURES` answers.
+    pub(crate) fn features(&self, ino: InodeNo, handle: u64) -> u32 {
+        match self.new_group(ino, handle) {
+            Some(_) => ATOMIC_WRITE,
+            None => 0,
         }
-        // What others have read through the page cache is old now.
-        if from.cmd == COMMIT && self.opens.is_cached(ino) {
-            let (pages, ticket) = (Pages::all(header.nodeid), ticket());
-            self.aside
-                .after_pages(vec![pages], &self.notifier, move || {
-                    ticket.answer(Ok(abi::IoctlOut::default()));
-                });
-            return Some(Ok(Answered::Later));
-        }
-        let done = answer.record(&abi::IoctlOut::default());
-        Some(done.map(|()| Answered::Now))
     }
 
-    /// Whether what is written through this open file can be staged.
-    fn can_group(&self, ino: InodeNo, handle: u64) -> bool {
+    /// A group for what is written through this open file, if that can be staged.
+    fn new_group(&self, ino: InodeNo, handle: u64) -> Option<Group> {
         let how = How::from_bits_truncate(handle);
-        how.contains(How::WRITES | How::DIRECT) && self.fs.can_group(ino)
+        let can = how.contains(How::WRITES | How::DIRECT);
+        can.then(|| self.fs.begin_group(ino)).flatten()
     }
 
     /// A group that is there already goes on, as F2FS has it.
-    fn start_group(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
+    pub(crate) fn start_group(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
         if !How::from_bits_truncate(handle).contains(How::WRITES) {
             return Err(Errno::BADF);
         }
-        let group = self.fs.begin_group().ok_or(Errno::NOTTY)?;
-        if !self.can_group(ino, handle) {
-            return Err(Errno::NOTSUP);
-        }
+        let group = self.new_group(ino, handle).ok_or(Errno::NOTSUP)?;
         self.groups.start(ino, handle, group);
         Ok(())
     }
 
     /// Without a group it is an fsync, as F2FS has it. One that cannot be committed stays.
-    fn commit_group(&self, c: &Caller, ino: InodeNo, handle: u64) -> Outcome<()> {
-        let Some(group) = self.groups.of(ino, handle) else {
-            return self.sync_file(ino, false);
+    pub(crate) fn commit_group(
+        &self,
+        header: &InHeader,
+        handle: u64,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        let (ino, done) = (inode(header.nodeid), abi::IoctlOut::default());
+        let slot = self.groups.of(ino, handle).unwrap_or_default();
+        // Until it is over, writes through this open file wait: none of them gets lost in it.
+        let mut slot = slot.lock();
+        let Some(group) = &mut *slot else {
+            self.sync_file(ino, false)?;
+            answer.record(&done)?;
+            return Ok(Answered::Now);
         };
-        group.lock().commit(c).map_err(|e| {
-            tracing::debug!("committing a group of writes to inode {ino}: {e}");
-            errno(&e)
+        self.losing_privileges(header, ino, |c| {
+            group.commit(c).map_err(|e| {
+                tracing::debug!("committing a group of writes to inode {ino}: {e}");
+                errno(&e)
+            })
         })?;
-        self.forget_group(ino, handle);
+        self.groups.take(ino, handle);
+        *slot = None;
         self.attributes_changed(ino);
-        Ok(())
+        let pages = Pages::all(header.nodeid);
+        self.answer_when_dropped(pages, done, ticket, answer)
     }
 
     /// Nothing that is staged through this open file happens.
     pub(crate) fn forget_group(&self, ino: InodeNo, handle: u64) {
-        if let Some(group) = self.groups.take(ino, handle) {
-            group.lock().abort();
+        if let Some(slot) = self.groups.take(ino, handle) {
+            *slot.lock() = None;
             self.attributes_changed(ino);
         }
     }
@@ -183,8 +160,8 @@ impl<B: Backend> FsServer<B> {
         from: &abi::ReadIn,
         out: &mut [u8],
     ) -> Option<Outcome<usize>> {
-        let group = self.groups.of(ino, from.fh)?;
-        let read = group.lock().read(ino, from.offset, out);
+        let slot = self.groups.of(ino, from.fh)?;
+        let read = slot.lock().as_ref()?.read(ino, from.offset, out);
         Some(read.map_err(|e| errno(&e)))
     }
 
@@ -197,15 +174,16 @@ impl<B: Backend> FsServer<B> {
         data: &[u8],
         flags: WriteFlags,
     ) -> Option<Outcome<u32>> {
-        let group = self.groups.of(ino, from.fh)?;
-        let mut group = group.lock();
+        let slot = self.groups.of(ino, from.fh)?;
+        let mut slot = slot.lock();
+        let group = slot.as_mut()?;
         let at = match flags.contains(WriteFlags::APPEND) {
             true => group.size(ino),
             false => Ok(from.offset),
         };
         let staged = at.and_then(|at| group.write(c, ino, at, data));
-        debug_assert_eq!(u64::from(from.size), usize_as_u64(data.len()));
-        Some(staged.map(|()| from.size).map_err(|e| errno(&e)))
+        let size = must_fit_u32(data.len());
+        Some(staged.map(|()| size).map_err(|e| errno(&e)))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::Backend;
 use crate::caller::caller;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
+use crate::groups;
 use crate::wire::abi::InHeader;
 
 pub(crate) const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
@@ -55,7 +56,7 @@ impl<B: Backend> FsServer<B> {
     pub(crate) fn control_file(
         &self,
         from: &InHeader,
-        ino: InodeNo,
+        (ino, handle): (InodeNo, u64),
         cmd: u32,
         data: &[u8],
     ) -> Outcome<Vec<u8>> {
@@ -98,6 +99,12 @@ impl<B: Backend> FsServer<B> {
                 };
                 let c = self.administrator(from)?;
                 self.shut_down(&c, mode.ok_or(Errno::INVAL)?, from.pid)?;
+                Ok(Vec::new())
+            }
+            groups::GET_FEATURES => Ok(self.features(ino, handle).to_ne_bytes().to_vec()),
+            groups::START => self.start_group(ino, handle).map(|()| Vec::new()),
+            groups::ABORT => {
+                self.forget_group(ino, handle);
                 Ok(Vec::new())
             }
             _ => Err(Errno::NOTTY),

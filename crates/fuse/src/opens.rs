@@ -29,7 +29,7 @@ bitflags! {
 impl How {
     /// A file handle that says this, with the number of the open file.
     pub(crate) fn numbered(self, number: u64) -> u64 {
-        number << 3 | self.bits()
+        number << Self::all().bits().count_ones() | self.bits()
     }
 
     /// Its writes are kept by the kernel and sent later.

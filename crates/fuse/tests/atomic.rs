@@ -10,26 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::{Volume, run, wait_until};
+use support::{Volume, open, run, wait_until};
 
 /// One that has a request of 1 MiB in one transaction.
 const MIB: u32 = 300;
 const KINDS: [&str; 2] = ["-b", "4096"];
 
 const LARGEST: usize = 1 << 20;
-
-fn marked(volume: &Volume) -> PathBuf {
-    let dir = volume.path("marked");
-    fs::create_dir(&dir).unwrap();
-    run(Command::new("chattr").arg("+j").arg(&dir));
-    dir
-}
-
-fn open(path: &Path) -> File {
-    let mut how = File::options();
-    how.read(true).write(true).create(true).truncate(false);
-    how.open(path).unwrap()
-}
 
 /// A counter of the server.
 fn counted(volume: &Volume, what: &str) -> u64 {
@@ -166,7 +153,7 @@ fn a_record_is_there_as_a_whole_when_the_server_was_killed() {
         let volume = Volume::new(MIB, &KINDS);
         let server = volume.mount(options);
         let dir = match is_marked {
-            true => marked(&volume),
+            true => volume.marked(),
             false => volume.dir.clone(),
         };
         for path in files(&dir) {
@@ -212,7 +199,7 @@ fn one_write_is_one_request_wherever_it_begins() {
     need!(support::root_and_fuse());
     let volume = Volume::new(MIB, &KINDS);
     let server = volume.mount("data=ordered");
-    let dir = marked(&volume);
+    let dir = volume.marked();
     let (path, plain) = (dir.join("file"), volume.path("plain"));
     let file = open(&path);
     drop(open(&plain));
@@ -244,7 +231,7 @@ fn readers_and_maps_see_what_was_written() {
     need!(support::have("xfs_io"));
     let volume = Volume::new(64, &[]);
     let server = volume.mount("");
-    let path = marked(&volume).join("file");
+    let path = volume.marked().join("file");
     let file = open(&path);
     file.write_all_at(&[1; 20_000], 0).unwrap();
     // Who only reads has it from the page cache.
@@ -314,7 +301,7 @@ fn on_a_full_volume_nothing_of_a_write_is_done() {
     need!(support::root_and_fuse());
     let volume = Volume::new(24, &KINDS);
     let server = volume.mount("data=ordered");
-    let path = marked(&volume).join("file");
+    let path = volume.marked().join("file");
     let file = open(&path);
     let (mut end, mut len) = (0, 200_000);
     while len > 1000 {

@@ -4,27 +4,13 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use stetfs_sys::file_ioctl::{
     abort_atomic_write, commit_atomic_write, has_atomic_writes, start_atomic_write,
 };
-use support::{Volume, run};
-
-/// A directory whose files are marked atomic.
-fn marked(volume: &Volume) -> PathBuf {
-    let dir = volume.path("marked");
-    fs::create_dir(&dir).unwrap();
-    run(Command::new("chattr").arg("+j").arg(&dir));
-    dir
-}
-
-fn open(path: &Path) -> File {
-    let mut how = File::options();
-    how.read(true).write(true).create(true).truncate(false);
-    how.open(path).unwrap()
-}
+use support::{Volume, open};
 
 fn read(file: &File, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xEE; len];
@@ -54,7 +40,7 @@ fn a_group_is_its_owners_until_it_is_committed() {
     for options in ["data=ordered", "data=journal,nowriteback", "scheme=stet"] {
         let volume = Volume::new(64, &[]);
         let server = volume.mount(options);
-        let path = marked(&volume).join("file");
+        let path = volume.marked().join("file");
         let (owner, other) = (open(&path), open(&path));
         owner.write_all_at(&pages(&[1; 4]), 0).unwrap();
         // Somebody who reads through the page cache.
@@ -119,7 +105,7 @@ fn files_that_can_have_none_say_so() {
     need!(support::root_and_fuse());
     let volume = Volume::new(64, &[]);
     let server = volume.mount("data=ordered");
-    let (plain, dir) = (volume.path("plain"), marked(&volume));
+    let (plain, dir) = (volume.path("plain"), volume.marked());
     let file = open(&plain);
     assert!(!has_atomic_writes(&file));
     assert_eq!(start_atomic_write(&file), Err(rustix::io::Errno::NOTSUP));
@@ -146,12 +132,53 @@ fn files_that_can_have_none_say_so() {
 }
 
 #[test]
+fn a_write_beside_a_commit_is_in_the_group_or_behind_it() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let path = volume.marked().join("file");
+    let file = open(&path);
+    let is_over = AtomicBool::new(false);
+    let written = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut pages_written = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let offset = pages_written % 2048 * PAGE as u64;
+                let byte = (pages_written / 2048 % 255 + 1) as u8;
+                file.write_all_at(&pages(&[byte]), offset).unwrap();
+                pages_written += 1;
+            }
+            pages_written
+        });
+        for _ in 0..1000 {
+            start_atomic_write(&file).unwrap();
+            thread::yield_now();
+            commit_atomic_write(&file).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    let last = (written - 1) / 2048 % 255 + 1;
+    for page in 0..2048.min(written) {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, page * PAGE as u64).unwrap();
+        let wanted = match page <= (written - 1) % 2048 {
+            true => last,
+            false => last - 1,
+        };
+        assert_eq!(u64::from(byte[0]), wanted, "page {page} of {written}");
+    }
+    drop(file);
+    volume.unmount(server);
+}
+
+#[test]
 fn an_append_goes_behind_what_is_staged() {
     need!(support::root_and_fuse());
     for options in ["nowriteback", ""] {
         let volume = Volume::new(64, &[]);
         let server = volume.mount(options);
-        let path = marked(&volume).join("file");
+        let path = volume.marked().join("file");
         fs::write(&path, b"begin").unwrap();
         let log = File::options().append(true).open(&path).unwrap();
         start_atomic_write(&log).unwrap();

@@ -117,6 +117,14 @@ impl Volume {
         self.dir.join(name)
     }
 
+    /// A new directory whose files are marked atomic.
+    pub(crate) fn marked(&self) -> PathBuf {
+        let dir = self.path("marked");
+        std::fs::create_dir(&dir).unwrap();
+        run(Command::new("chattr").arg("+j").arg(&dir));
+        dir
+    }
+
     /// Unmounts through the crate, waits for the server, and lets e2fsck judge.
     pub(crate) fn unmount(&self, server: Server) {
         let unmounted = stetfs_fuse::umount(&self.dir, false, Duration::from_secs(60)).unwrap();
@@ -241,6 +249,13 @@ impl Drop for Server {
             let _ = self.child.kill();
         }
     }
+}
+
+/// Opens a file to read and write, also one that is not there yet.
+pub(crate) fn open(path: &Path) -> std::fs::File {
+    let mut how = std::fs::File::options();
+    how.read(true).write(true).create(true).truncate(false);
+    how.open(path).unwrap()
 }
 
 /// Runs a program that must succeed.
