@@ -9,6 +9,7 @@ prefix=${PREFIX:-/usr/local}
 dest=${DESTDIR:-}
 sbin=${SBINDIR:-/sbin}
 bin=$dest$prefix/bin
+include=$dest$prefix/include
 man=$dest$prefix/share/man
 bash_completion=$dest$prefix/share/bash-completion/completions
 zsh_completion=$dest$prefix/share/zsh/site-functions
@@ -22,7 +23,7 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 
 if [ "${1:-}" = --remove ]; then
-    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$include/stetfs_ioctl.h" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
 fi
@@ -41,6 +42,8 @@ trap 'rm -rf "$pages"' EXIT
 install -d "$man/man1" "$man/man8"
 install -m644 "$pages"/*.1 "$man/man1/"
 install -m644 "$pages"/*.8 "$man/man8/"
+
+install -D -m644 "$(dirname "$0")/../include/stetfs_ioctl.h" "$include/stetfs_ioctl.h"
 
 install -d "$bash_completion" "$zsh_completion" "$fish_completion"
 "$program" completions bash >"$bash_completion/stetfs"

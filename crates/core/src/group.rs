@@ -145,6 +145,11 @@ impl Group {
         Ok(self.fs.getattr(ino)?.size.max(staged))
     }
 
+    /// The files that something is staged for.
+    pub fn files(&self) -> Vec<InodeNo> {
+        self.files.keys().copied().collect()
+    }
+
     /// Whether nothing is staged.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()

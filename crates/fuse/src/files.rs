@@ -1,6 +1,7 @@
 //! Requests about contents and attributes: open, read, write, truncate, allocate, seek, copy.
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use stetfs::{Attr, Caller, FallocateMode, OpenFlags, Whence, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, usize_as_u64};
@@ -135,7 +136,7 @@ impl<B: Backend> FsServer<B> {
                 .map_err(|e| errno(&e))
         };
         if flags & libc::O_TRUNC != 0 {
-            self.losing_privileges(from, ino, open)?;
+            self.losing_privileges(from, &[ino], open)?;
         } else {
             open(&caller(from))?;
         }
@@ -169,7 +170,7 @@ impl<B: Backend> FsServer<B> {
     }
 
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
-        self.forget_group(ino, handle);
+        self.leave_group(ino, handle);
         self.opens.closed(ino, How::from_bits_truncate(handle));
         self.fs.release(ino).map_err(|e| errno(&e))
     }
@@ -179,19 +180,23 @@ impl<B: Backend> FsServer<B> {
     pub(crate) fn losing_privileges<T>(
         &self,
         from: &InHeader,
-        ino: InodeNo,
+        inodes: &[InodeNo],
         op: impl FnOnce(&Caller) -> Outcome<T>,
     ) -> Outcome<T> {
         use stetfs::mode::{S_ISGID, S_ISUID, S_IXGRP};
-        let before = self.fs.getattr(ino).map_or(0, |attr| attr.mode);
+        let mode = |ino: &InodeNo| self.fs.getattr(*ino).map_or(0, |attr| attr.mode);
+        let before: SmallVec<[_; 1]> = inodes.iter().map(|ino| (*ino, mode(ino))).collect();
         // The bit that does not mean execution stays for the group's members.
-        let c = match before & (S_ISGID | S_IXGRP) == S_ISGID {
+        let depends = |(_, mode): &(_, u16)| mode & (S_ISGID | S_IXGRP) == S_ISGID;
+        let c = match before.iter().any(depends) {
             true => caller_with_groups(from),
             false => caller(from),
         };
         let done = op(&c)?;
-        if before & (S_ISUID | S_ISGID) != 0 {
-            self.attributes_changed(ino);
+        for (ino, mode) in before {
+            if mode & (S_ISUID | S_ISGID) != 0 {
+                self.attributes_changed(ino);
+            }
         }
         Ok(done)
     }
@@ -260,7 +265,7 @@ impl<B: Backend> FsServer<B> {
             written.map(|(_, n)| must_fit_u32(n)).map_err(|e| errno(&e))
         };
         let size = if kind.contains(WriteKind::KILL_SUIDGID) {
-            self.losing_privileges(header, ino, write)?
+            self.losing_privileges(header, &[ino], write)?
         } else {
             write(c)?
         };
@@ -271,7 +276,7 @@ impl<B: Backend> FsServer<B> {
                 offset: from.offset.cast_signed(),
                 len: i64::from(size),
             };
-            return self.answer_when_dropped(pages, written, ticket, answer);
+            return self.answer_when_dropped(&[pages], written, ticket, answer);
         }
         answer.record(&written)?;
         Ok(Answered::Now)
@@ -282,21 +287,22 @@ impl<B: Backend> FsServer<B> {
     /// io_submit(2).)
     pub(crate) fn answer_when_dropped<T: bytemuck::Pod + Send>(
         &self,
-        pages: Pages,
+        pages: &[Pages],
         record: T,
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
     ) -> Outcome<Answered> {
-        if self.opens.is_cached(inode(pages.node)) {
-            let ticket = ticket();
-            self.aside
-                .after_pages(vec![pages], &self.notifier, move || {
-                    ticket.answer(Ok(record));
-                });
-            return Ok(Answered::Later);
+        let is_cached = |pages: &&Pages| self.opens.is_cached(inode(pages.node));
+        let cached: Vec<_> = pages.iter().filter(is_cached).copied().collect();
+        if cached.is_empty() {
+            answer.record(&record)?;
+            return Ok(Answered::Now);
         }
-        answer.record(&record)?;
-        Ok(Answered::Now)
+        let ticket = ticket();
+        self.aside.after_pages(cached, &self.notifier, move || {
+            ticket.answer(Ok(record));
+        });
+        Ok(Answered::Later)
     }
 
     /// Writes what was in the page cache: all of it, since the kernel takes no notice of how much
@@ -365,7 +371,7 @@ impl<B: Backend> FsServer<B> {
             .ok()
             .and_then(FallocateMode::from_bits)
             .ok_or(Errno::NOTSUP)?;
-        self.losing_privileges(from, ino, |c| {
+        self.losing_privileges(from, &[ino], |c| {
             let done = self.fs.fallocate(c, ino, mode, offset, len);
             done.map_err(|e| errno(&e))
         })?;
@@ -403,7 +409,7 @@ impl<B: Backend> FsServer<B> {
     pub(crate) fn copy(&self, header: &InHeader, how: &abi::CopyFileRangeIn) -> Outcome<u64> {
         let from = (inode(header.nodeid), how.off_in);
         let to = (inode(how.nodeid_out), how.off_out);
-        self.losing_privileges(header, to.0, |c| {
+        self.losing_privileges(header, &[to.0], |c| {
             let len = how.len.min(COPY_MAX);
             let copied = self.fs.copy_range(c, from, to, len);
             copied.map_err(|e| errno(&e))

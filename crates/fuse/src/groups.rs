@@ -1,11 +1,15 @@
-//! Groups of writes through a mount: F2FS's ioctls for atomic writes, which SQLite knows.
+//! Groups of writes through a mount: F2FS's ioctls for atomic writes, and two of our own.
 //!
-//! (When it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`.) Between START and COMMIT, what is
-//! written through the open file is staged; COMMIT makes it one durable transaction; ABORT, or
-//! closing the file, also by dying, forgets it.
+//! SQLite knows F2FS's, if it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`. Between START and
+//! COMMIT, what is written through the open file is staged; COMMIT makes it one durable
+//! transaction; ABORT, or closing the file, also by dying, forgets it. BEGIN is a START that gives
+//! the group's name; with the name other open files JOIN. Any of them may commit or abort; closing
+//! one that joined leaves what it has staged to the others.
 //!
 //! Numbers and the bit of the features are those of `linux/f2fs.h` and F2FS's `f2fs.h`. ABORT is
-//! what F2FS calls `F2FS_IOC_ABORT_ATOMIC_WRITE`, and called ABORT_VOLATILE_WRITE before.
+//! what F2FS calls `F2FS_IOC_ABORT_ATOMIC_WRITE`, and called ABORT_VOLATILE_WRITE before. Ours are
+//! in `include/stetfs_ioctl.h`, with a type that Linux' list has not
+//! (`Documentation/userspace-api/ioctl/ioctl-number.rst`).
 //!
 //! Only a file whose writes come here as they are made can have a group: one that is marked atomic,
 //! or was opened with O_DIRECT. Pages of the kernel's cache belong to all who have the file open.
@@ -16,16 +20,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
 use stetfs::{Caller, Group, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::must_fit_u32;
 
 use crate::Backend;
 use crate::aside::Pages;
-use crate::attr::inode;
+use crate::attr::{inode, node};
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
-use crate::ioctl::{READ, number};
+use crate::ioctl::{READ, WRITE, number};
 use crate::opens::How;
 use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
@@ -42,15 +47,42 @@ pub(crate) const GET_FEATURES: u32 = number(READ, F2FS, 12, 4);
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const ATOMIC_WRITE: u32 = 0x0004;
 
-/// The group of an open file, which several workers get at; none when it is over. A worker who had
-/// found it before then does what it came for the ordinary way.
-type Slot = Arc<Mutex<Option<Group>>>;
+const STETFS: u8 = 0xe7;
+/// `STETFS_IOC_BEGIN_GROUP`.
+pub(crate) const BEGIN: u32 = number(READ, STETFS, 1, 16);
+/// `STETFS_IOC_JOIN_GROUP`.
+pub(crate) const JOIN: u32 = number(WRITE, STETFS, 2, 16);
+
+/// What a group is called: nobody guesses it, so who knows it may join.
+pub(crate) type Name = [u8; 16];
+
+/// A group that open files share, and the workers who serve them.
+struct Shared {
+    name: Name,
+    state: Mutex<State>,
+}
+
+enum State {
+    Open(Group),
+    /// Committed. A worker who had found it before then does what it came for the ordinary way.
+    Done,
+    /// Aborted. An open file that was in it and was not asked hears of that: what it wrote is gone.
+    Lost,
+}
+
+/// An open file's part in a group.
+#[derive(Clone)]
+struct Member {
+    group: Arc<Shared>,
+    /// The group ends with it.
+    has_begun: bool,
+}
 
 /// The groups of open files.
 #[derive(Default)]
 pub(crate) struct Groups {
-    /// By inode and file handle.
-    open: Mutex<HashMap<(InodeNo, u64), Slot>>,
+    /// By inode and file handle. Taken inside of a group's own lock, never around it.
+    members: Mutex<HashMap<(InodeNo, u64), Member>>,
     /// How many there are: mostly none, which nobody needs the lock to find out.
     count: AtomicUsize,
     /// The number of the next open file.
@@ -63,29 +95,26 @@ impl Groups {
         how.numbered(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn of(&self, ino: InodeNo, handle: u64) -> Option<Slot> {
-        match self.count.load(Ordering::Acquire) {
-            0 => None,
-            _ => self.open.lock().get(&(ino, handle)).cloned(),
-        }
-    }
-
-    fn start(&self, ino: InodeNo, handle: u64, group: Group) {
-        let mut open = self.open.lock();
-        open.entry((ino, handle))
-            .or_insert_with(|| Arc::new(Mutex::new(Some(group))));
-        self.count.store(open.len(), Ordering::Release);
-    }
-
-    /// From now on the open file has none, and can start another.
-    fn take(&self, ino: InodeNo, handle: u64) -> Option<Slot> {
+    fn of(&self, ino: InodeNo, handle: u64) -> Option<Arc<Shared>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let mut open = self.open.lock();
-        let slot = open.remove(&(ino, handle));
-        self.count.store(open.len(), Ordering::Release);
-        slot
+        let members = self.members.lock();
+        let member = members.get(&(ino, handle))?;
+        Some(member.group.clone())
+    }
+
+    fn named(&self, name: &Name) -> Option<Arc<Shared>> {
+        let members = self.members.lock();
+        let member = members.values().find(|m| m.group.name == *name)?;
+        Some(member.group.clone())
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<(InodeNo, u64), Member>) -> T) -> T {
+        let mut members = self.members.lock();
+        let done = change(&mut members);
+        self.count.store(members.len(), Ordering::Release);
+        done
     }
 }
 
@@ -93,26 +122,56 @@ impl<B: Backend> FsServer<B> {
     /// What `F2FS_IOC_GET_FEATURES` answers.
     pub(crate) fn features(&self, ino: InodeNo, handle: u64) -> u32 {
         match self.new_group(ino, handle) {
-            Some(_) => ATOMIC_WRITE,
-            None => 0,
+            Ok(_) => ATOMIC_WRITE,
+            Err(_) => 0,
         }
     }
 
     /// A group for what is written through this open file, if that can be staged.
-    fn new_group(&self, ino: InodeNo, handle: u64) -> Option<Group> {
+    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Group> {
         let how = How::from_bits_truncate(handle);
-        let can = how.contains(How::WRITES | How::DIRECT);
-        can.then(|| self.fs.begin_group(ino)).flatten()
-    }
-
-    /// A group that is there already goes on, as F2FS has it.
-    pub(crate) fn start_group(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
-        if !How::from_bits_truncate(handle).contains(How::WRITES) {
+        if !how.contains(How::WRITES) {
             return Err(Errno::BADF);
         }
-        let group = self.new_group(ino, handle).ok_or(Errno::NOTSUP)?;
-        self.groups.start(ino, handle, group);
-        Ok(())
+        let group = how
+            .contains(How::DIRECT)
+            .then(|| self.fs.begin_group(ino))
+            .flatten();
+        group.ok_or(Errno::NOTSUP)
+    }
+
+    /// A group that is there already goes on, as F2FS has it. Gives its name.
+    pub(crate) fn begin_group(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
+        let state = Mutex::new(State::Open(self.new_group(ino, handle)?));
+        let mut name = [0; 16];
+        rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
+        Ok(self.groups.change(|members| {
+            let member = members.entry((ino, handle)).or_insert_with(|| Member {
+                group: Arc::new(Shared { name, state }),
+                has_begun: true,
+            });
+            member.group.name
+        }))
+    }
+
+    /// What is written through this open file from now on is part of the group of that name.
+    pub(crate) fn join_group(&self, ino: InodeNo, handle: u64, name: &[u8]) -> Outcome<()> {
+        self.new_group(ino, handle)?;
+        let name = name.first_chunk().ok_or(Errno::INVAL)?;
+        let group = self.groups.named(name).ok_or(Errno::NOENT)?;
+        // It may end meanwhile; whoever ends it has this lock.
+        let state = group.state.lock();
+        if !matches!(*state, State::Open(_)) {
+            return Err(Errno::NOENT);
+        }
+        let is_new = self.groups.change(|members| {
+            let member = members.entry((ino, handle)).or_insert_with(|| Member {
+                group: group.clone(),
+                has_begun: false,
+            });
+            Arc::ptr_eq(&member.group, &group)
+        });
+        if is_new { Ok(()) } else { Err(Errno::BUSY) }
     }
 
     /// Without a group it is an fsync, as F2FS has it. One that cannot be committed stays.
@@ -123,33 +182,75 @@ impl<B: Backend> FsServer<B> {
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
     ) -> Outcome<Answered> {
-        let (ino, done) = (inode(header.nodeid), abi::IoctlOut::default());
-        let slot = self.groups.of(ino, handle).unwrap_or_default();
-        // Until it is over, writes through this open file wait: none of them gets lost in it.
-        let mut slot = slot.lock();
-        let Some(group) = &mut *slot else {
+        let ino = inode(header.nodeid);
+        let files = match self.groups.of(ino, handle) {
+            Some(shared) => self.commit_shared(header, (ino, handle), &shared)?,
+            None => None,
+        };
+        let Some(files) = files else {
             self.sync_file(ino, false)?;
-            answer.record(&done)?;
+            answer.record(&abi::IoctlOut::default())?;
             return Ok(Answered::Now);
         };
-        self.losing_privileges(header, ino, |c| {
+        let pages: Vec<_> = files.into_iter().map(node).map(Pages::all).collect();
+        self.answer_when_dropped(&pages, abi::IoctlOut::default(), ticket, answer)
+    }
+
+    /// Gives the files that the group was about; none when it had been committed already.
+    fn commit_shared(
+        &self,
+        header: &InHeader,
+        member: (InodeNo, u64),
+        shared: &Arc<Shared>,
+    ) -> Outcome<Option<Vec<InodeNo>>> {
+        // Until it is over, writes to it wait: none of them gets lost in it.
+        let mut state = shared.state.lock();
+        let group = match &mut *state {
+            State::Open(group) => group,
+            State::Done => return Ok(None),
+            State::Lost => {
+                self.groups.change(|members| members.remove(&member));
+                return Err(Errno::CANCELED);
+            }
+        };
+        let files = group.files();
+        self.losing_privileges(header, &files, |c| {
             group.commit(c).map_err(|e| {
-                tracing::debug!("committing a group of writes to inode {ino}: {e}");
+                tracing::debug!("committing a group of writes to inodes {files:?}: {e}");
                 errno(&e)
             })
         })?;
-        self.groups.take(ino, handle);
-        *slot = None;
-        self.attributes_changed(ino);
-        let pages = Pages::all(header.nodeid);
-        self.answer_when_dropped(pages, done, ticket, answer)
+        self.groups
+            .change(|members| members.retain(|_, member| !Arc::ptr_eq(&member.group, shared)));
+        *state = State::Done;
+        files.iter().for_each(|ino| self.attributes_changed(*ino));
+        Ok(Some(files))
     }
 
-    /// Nothing that is staged through this open file happens.
-    pub(crate) fn forget_group(&self, ino: InodeNo, handle: u64) {
-        if let Some(slot) = self.groups.take(ino, handle) {
-            *slot.lock() = None;
-            self.attributes_changed(ino);
+    /// Nothing that is staged in this open file's group happens.
+    pub(crate) fn abort_group(&self, ino: InodeNo, handle: u64) {
+        if let Some(member) = self.groups.change(|members| members.remove(&(ino, handle))) {
+            self.lose(&member.group);
+        }
+    }
+
+    /// An open file is closed.
+    pub(crate) fn leave_group(&self, ino: InodeNo, handle: u64) {
+        if self.groups.count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        match self.groups.change(|members| members.remove(&(ino, handle))) {
+            Some(member) if member.has_begun => self.lose(&member.group),
+            _ => {}
+        }
+    }
+
+    fn lose(&self, shared: &Shared) {
+        let was = std::mem::replace(&mut *shared.state.lock(), State::Lost);
+        if let State::Open(group) = was {
+            let files = group.files();
+            drop(group);
+            files.iter().for_each(|ino| self.attributes_changed(*ino));
         }
     }
 
@@ -160,9 +261,14 @@ impl<B: Backend> FsServer<B> {
         from: &abi::ReadIn,
         out: &mut [u8],
     ) -> Option<Outcome<usize>> {
-        let slot = self.groups.of(ino, from.fh)?;
-        let read = slot.lock().as_ref()?.read(ino, from.offset, out);
-        Some(read.map_err(|e| errno(&e)))
+        let shared = self.groups.of(ino, from.fh)?;
+        match &*shared.state.lock() {
+            State::Open(group) => {
+                let read = group.read(ino, from.offset, out);
+                Some(read.map_err(|e| errno(&e)))
+            }
+            State::Done | State::Lost => None,
+        }
     }
 
     /// Stages a write, if the open file has a group.
@@ -174,9 +280,13 @@ impl<B: Backend> FsServer<B> {
         data: &[u8],
         flags: WriteFlags,
     ) -> Option<Outcome<u32>> {
-        let slot = self.groups.of(ino, from.fh)?;
-        let mut slot = slot.lock();
-        let group = slot.as_mut()?;
+        let shared = self.groups.of(ino, from.fh)?;
+        let mut state = shared.state.lock();
+        let group = match &mut *state {
+            State::Open(group) => group,
+            State::Done => return None,
+            State::Lost => return Some(Err(Errno::CANCELED)),
+        };
         let at = match flags.contains(WriteFlags::APPEND) {
             true => group.size(ino),
             false => Ok(from.offset),
@@ -192,10 +302,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_f2fs() {
+    fn numbers_are_those_of_the_headers() {
         // From linux/f2fs.h, computed by the C compiler on x86-64.
         assert_eq!((START, COMMIT, ABORT), (0xf501, 0xf502, 0xf505));
         assert_eq!(GET_FEATURES, 0x8004_f50c);
+        // And from include/stetfs_ioctl.h.
+        assert_eq!((BEGIN, JOIN), (0x8010_e701, 0x4010_e702));
     }
 
     #[test]

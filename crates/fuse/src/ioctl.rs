@@ -26,7 +26,7 @@ pub(crate) const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
     direction << 30 | size << 16 | u32::from_be_bytes([0, 0, kind, nr])
 }
 pub(crate) const READ: u32 = 2;
-const WRITE: u32 = 1;
+pub(crate) const WRITE: u32 = 1;
 
 /// `FS_IOC_GETFLAGS` (lsattr).
 pub(crate) const GETFLAGS: u32 = number(READ, b'f', 1, 8);
@@ -102,9 +102,11 @@ impl<B: Backend> FsServer<B> {
                 Ok(Vec::new())
             }
             groups::GET_FEATURES => Ok(self.features(ino, handle).to_ne_bytes().to_vec()),
-            groups::START => self.start_group(ino, handle).map(|()| Vec::new()),
+            groups::START => self.begin_group(ino, handle).map(|_| Vec::new()),
+            groups::BEGIN => self.begin_group(ino, handle).map(|name| name.to_vec()),
+            groups::JOIN => self.join_group(ino, handle, data).map(|()| Vec::new()),
             groups::ABORT => {
-                self.forget_group(ino, handle);
+                self.abort_group(ino, handle);
                 Ok(Vec::new())
             }
             _ => Err(Errno::NOTTY),

@@ -4,13 +4,18 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use rustix::io::Errno;
+use rustix::process::Signal;
 use stetfs_sys::file_ioctl::{
-    abort_atomic_write, commit_atomic_write, has_atomic_writes, start_atomic_write,
+    abort_atomic_write, begin_group, commit_atomic_write, has_atomic_writes, join_group,
+    start_atomic_write,
 };
-use support::{Volume, open};
+use support::{Volume, open, run};
 
 fn read(file: &File, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xEE; len];
@@ -81,14 +86,14 @@ fn a_group_is_its_owners_until_it_is_committed() {
         write_some(&other, 6);
         commit_atomic_write(&owner).unwrap();
         let told = commit_atomic_write(&other).unwrap_err();
-        assert_eq!(told, rustix::io::Errno::BUSY, "{options}");
+        assert_eq!(told, Errno::BUSY, "{options}");
         abort_atomic_write(&other).unwrap();
         start_atomic_write(&other).unwrap();
         write_some(&other, 7);
         commit_atomic_write(&other).unwrap();
         start_atomic_write(&owner).unwrap();
         write_some(&owner, 8);
-        server.signal(rustix::process::Signal::KILL);
+        server.signal(Signal::KILL);
         drop((owner, other, reader));
         server.crash(&volume.dir);
         let server = volume.mount(options);
@@ -108,7 +113,7 @@ fn files_that_can_have_none_say_so() {
     let (plain, dir) = (volume.path("plain"), volume.marked());
     let file = open(&plain);
     assert!(!has_atomic_writes(&file));
-    assert_eq!(start_atomic_write(&file), Err(rustix::io::Errno::NOTSUP));
+    assert_eq!(start_atomic_write(&file), Err(Errno::NOTSUP));
     // What is written is written.
     file.write_all_at(b"x", 0).unwrap();
     commit_atomic_write(&file).unwrap();
@@ -117,7 +122,7 @@ fn files_that_can_have_none_say_so() {
     let path = dir.join("file");
     drop(open(&path));
     let reader = File::open(&path).unwrap();
-    assert_eq!(start_atomic_write(&reader), Err(rustix::io::Errno::BADF));
+    assert_eq!(start_atomic_write(&reader), Err(Errno::BADF));
     drop((file, reader));
     volume.unmount(server);
     // Where data is journaled, O_DIRECT does as well.
@@ -145,7 +150,11 @@ fn a_write_beside_a_commit_is_in_the_group_or_behind_it() {
             while !is_over.load(Ordering::Relaxed) {
                 let offset = pages_written % 2048 * PAGE as u64;
                 let byte = (pages_written / 2048 % 255 + 1) as u8;
-                file.write_all_at(&pages(&[byte]), offset).unwrap();
+                match file.write_all_at(&pages(&[byte]), offset) {
+                    // The group is as large as one can be, until its commit.
+                    Err(e) if e.raw_os_error() == Some(libc::EFBIG) => continue,
+                    written => written.unwrap(),
+                }
                 pages_written += 1;
             }
             pages_written
@@ -169,6 +178,141 @@ fn a_write_beside_a_commit_is_in_the_group_or_behind_it() {
         assert_eq!(u64::from(byte[0]), wanted, "page {page} of {written}");
     }
     drop(file);
+    volume.unmount(server);
+}
+
+/// Files `a` and `b`, each of one page of 1.
+fn pair(volume: &Volume) -> [PathBuf; 2] {
+    let dir = volume.marked();
+    ["a", "b"].map(|name| {
+        let path = dir.join(name);
+        fs::write(&path, pages(&[1])).unwrap();
+        path
+    })
+}
+
+fn read_all(paths: &[PathBuf; 2]) -> [Vec<u8>; 2] {
+    paths.each_ref().map(|path| fs::read(path).unwrap())
+}
+
+#[test]
+fn a_group_of_several_files_happens_at_once() {
+    need!(support::root_and_fuse());
+    for options in ["", "scheme=stet,nowriteback"] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount(options);
+        let paths = pair(&volume);
+        let [a, b] = paths.each_ref().map(|path| open(path));
+        let stage = |byte| {
+            join_group(&b, begin_group(&a).unwrap()).unwrap();
+            for file in [&a, &b] {
+                file.write_all_at(&pages(&[byte, byte]), 0).unwrap();
+            }
+        };
+        let seen = |bytes: &[u8]| assert!(read_all(&paths).iter().all(|f| *f == pages(bytes)));
+        stage(2);
+        assert!(read(&b, 3 * PAGE) == pages(&[2, 2]), "{options}: its own");
+        for path in &paths {
+            assert_eq!(fs::read(path).unwrap()[..PAGE], pages(&[1]), "{options}");
+        }
+        // Any of them commits it; whoever joined may be closed before.
+        commit_atomic_write(&b).unwrap();
+        seen(&[2, 2]);
+        // None is in a group now.
+        a.write_all_at(&pages(&[1]), 0).unwrap();
+        a.write_all_at(&pages(&[2]), 0).unwrap();
+        seen(&[2, 2]);
+        let joined = open(&paths[1]);
+        join_group(&joined, begin_group(&a).unwrap()).unwrap();
+        joined.write_all_at(&pages(&[3, 3]), 0).unwrap();
+        drop(joined);
+        a.write_all_at(&pages(&[3, 3]), 0).unwrap();
+        seen(&[2, 2]);
+        commit_atomic_write(&a).unwrap();
+        seen(&[3, 3]);
+        stage(4);
+        server.signal(Signal::KILL);
+        drop((a, b));
+        server.crash(&volume.dir);
+        let server = volume.mount(options);
+        seen(&[3, 3]);
+        volume.unmount(server);
+    }
+}
+
+#[test]
+fn who_was_in_an_aborted_group_hears_of_it() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let paths = pair(&volume);
+    let [a, b] = paths.each_ref().map(|path| open(path));
+    let was = read_all(&paths);
+    // By closing the one that began it.
+    let first = open(&paths[0]);
+    let name = begin_group(&first).unwrap();
+    assert_eq!(begin_group(&first), Ok(name), "it goes on");
+    join_group(&b, name).unwrap();
+    join_group(&a, name).unwrap();
+    assert_eq!(join_group(&b, name), Ok(()), "it is in it");
+    let other = begin_group(open(&paths[0])).unwrap();
+    assert_ne!(other, name);
+    for file in [&first, &a, &b] {
+        file.write_all_at(&pages(&[2]), 0).unwrap();
+    }
+    drop(first);
+    support::wait_until("the group ends", || b.write_all_at(b"x", 0).is_err());
+    assert_eq!(support::errno(b.write_all_at(b"x", 0)), libc::ECANCELED);
+    assert_eq!(commit_atomic_write(&b), Err(Errno::CANCELED));
+    assert_eq!(join_group(&b, name), Err(Errno::NOENT));
+    // By one that joined.
+    abort_atomic_write(&a).unwrap();
+    let name = begin_group(&a).unwrap();
+    join_group(&b, name).unwrap();
+    b.write_all_at(&pages(&[3]), 0).unwrap();
+    abort_atomic_write(&b).unwrap();
+    assert_eq!(commit_atomic_write(&a), Err(Errno::CANCELED));
+    assert!(read_all(&paths) == was);
+    // In another one; a name that nobody has; a file that can have none.
+    let name = begin_group(&a).unwrap();
+    begin_group(&b).unwrap();
+    assert_eq!(join_group(&b, name), Err(Errno::BUSY));
+    let more = open(&paths[1]);
+    assert_eq!(join_group(&more, [7; 16]), Err(Errno::NOENT));
+    assert_eq!(
+        join_group(open(&volume.path("plain")), name),
+        Err(Errno::NOTSUP)
+    );
+    drop((a, b, more));
+    volume.unmount(server);
+}
+
+/// The program is what the documentation shows; it is built as a user would.
+#[test]
+fn the_header_says_what_the_server_does() {
+    need!(support::root_and_fuse());
+    need!(support::have("cc"));
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let paths = pair(&volume);
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+    let program = volume.scratch.path().join("two-files");
+    let mut build = Command::new("cc");
+    build.args(["-Wall", "-Wextra", "-Werror", "-I", include, "-o"]);
+    run(build.arg(&program).arg(format!("{include}/two-files.c")));
+    let two_files = |words: &str| {
+        let mut command = Command::new(&program);
+        command.args(&paths).arg(words).status().unwrap()
+    };
+    assert!(two_files("both").success());
+    let [a, b] = read_all(&paths);
+    assert!(a.starts_with(b"both") && b.starts_with(b"both"));
+    fs::remove_file(&paths[1]).unwrap();
+    fs::write(volume.path("plain"), "plain").unwrap();
+    fs::hard_link(volume.path("plain"), &paths[1]).unwrap();
+    assert!(!two_files("none").success(), "one can have no group");
+    assert!(fs::read(&paths[0]).unwrap().starts_with(b"both"));
+    assert_eq!(fs::read(&paths[1]).unwrap(), b"plain");
     volume.unmount(server);
 }
 

@@ -21,6 +21,11 @@ const GET_FEATURES: Opcode = opcode::read::<u32>(0xf5, 12);
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const ATOMIC_WRITE: u32 = 0x0004;
 
+/// `STETFS_IOC_BEGIN_GROUP` (`include/stetfs_ioctl.h`).
+const BEGIN_GROUP: Opcode = opcode::read::<[u8; 16]>(0xe7, 1);
+/// `STETFS_IOC_JOIN_GROUP`.
+const JOIN_GROUP: Opcode = opcode::write::<[u8; 16]>(0xe7, 2);
+
 /// `struct file_clone_range`.
 #[repr(C)]
 struct FileCloneRange {
@@ -63,6 +68,19 @@ pub fn commit_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
 pub fn abort_atomic_write(fd: impl AsFd) -> Result<(), Errno> {
     // SAFETY: the number takes no argument.
     unsafe { ioctl::ioctl(fd, NoArg::<ABORT_ATOMIC_WRITE>::new()) }
+}
+
+/// As [`start_atomic_write`]; gives the name by which other open files join (stetfs).
+pub fn begin_group(fd: impl AsFd) -> Result<[u8; 16], Errno> {
+    // SAFETY: the number says that 16 bytes are written, and the kernel's FUSE copies no more.
+    unsafe { ioctl::ioctl(fd, Getter::<BEGIN_GROUP, [u8; 16]>::new()) }
+}
+
+/// What is written through the descriptor from now on is part of the group of that name, which any
+/// of its descriptors commits or aborts.
+pub fn join_group(fd: impl AsFd, name: [u8; 16]) -> Result<(), Errno> {
+    // SAFETY: the number says that 16 bytes are read, which is what the setter holds.
+    unsafe { ioctl::ioctl(fd, Setter::<JOIN_GROUP, [u8; 16]>::new(name)) }
 }
 
 /// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the

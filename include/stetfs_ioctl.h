@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Groups of writes on a mounted stetfs volume: what is written through several open files happens
+ * as one transaction, whole or not at all, and nobody else sees it before. docs/ATOMIC.md says
+ * which files can have a group; two-files.c uses one.
+ *
+ * COMMIT and ABORT, and BEGIN for one file alone (START), are F2FS's (linux/f2fs.h).
+ */
+#ifndef STETFS_IOCTL_H
+#define STETFS_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+/* What a group is called. Nobody guesses it; who knows it may join. */
+struct stetfs_group {
+	__u8 name[16];
+};
+
+/*
+ * What is written through this open file from now on is staged in a new group; or in the one that
+ * it has begun before, which goes on. Closing the file aborts the group.
+ * EBADF: it is not open for writing; EOPNOTSUPP: it can have no group.
+ */
+#define STETFS_IOC_BEGIN_GROUP _IOR(0xe7, 1, struct stetfs_group)
+
+/*
+ * What is written through this open file from now on is staged in that group. Closing the file
+ * leaves what it has staged to the others.
+ * ENOENT: the group is over, or never was; EBUSY: the file is in another; and as above.
+ */
+#define STETFS_IOC_JOIN_GROUP _IOW(0xe7, 2, struct stetfs_group)
+
+/*
+ * What is staged in the group of this open file happens, all of it, and is durable on return; no
+ * file is in the group any more. Without a group it is an fsync.
+ * EBUSY: another group that wrote to one of the files was committed first, ENOSPC and the like:
+ * nothing has happened, and all is staged still. ECANCELED: another open file, or its end, has
+ * aborted the group.
+ */
+#define STETFS_IOC_COMMIT_GROUP _IO(0xf5, 2)
+
+/* Nothing that is staged in the group of this open file happens. */
+#define STETFS_IOC_ABORT_GROUP _IO(0xf5, 5)
+
+#endif
