@@ -3,10 +3,10 @@
 mod support;
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::io::Errno;
@@ -143,39 +143,29 @@ fn a_write_beside_a_commit_is_in_the_group_or_behind_it() {
     let server = volume.mount("");
     let path = volume.marked().join("file");
     let file = open(&path);
-    let is_over = AtomicBool::new(false);
-    let written = thread::scope(|scope| {
+    let (rounds, length) = (3, 2048);
+    thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            let mut pages_written = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                let offset = pages_written % 2048 * PAGE as u64;
-                let byte = (pages_written / 2048 % 255 + 1) as u8;
-                match file.write_all_at(&pages(&[byte]), offset) {
-                    // The group is as large as one can be, until its commit.
-                    Err(e) if e.raw_os_error() == Some(libc::EFBIG) => continue,
-                    written => written.unwrap(),
+            for (round, page) in (1..=rounds).flat_map(|r| (0..length).map(move |p| (r, p))) {
+                let write = || file.write_all_at(&pages(&[round]), page * PAGE as u64);
+                // The group may be as large as one can be, until its commit.
+                let is_too_big = |e: &io::Error| e.raw_os_error() == Some(libc::EFBIG);
+                let mut written = write();
+                while written.as_ref().is_err_and(is_too_big) {
+                    written = write();
                 }
-                pages_written += 1;
+                written.unwrap();
             }
-            pages_written
         });
-        for _ in 0..1000 {
+        while !writer.is_finished() {
             start_atomic_write(&file).unwrap();
             thread::yield_now();
             commit_atomic_write(&file).unwrap();
         }
-        is_over.store(true, Ordering::Relaxed);
-        writer.join().unwrap()
     });
-    let last = (written - 1) / 2048 % 255 + 1;
-    for page in 0..2048.min(written) {
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, page * PAGE as u64).unwrap();
-        let wanted = match page <= (written - 1) % 2048 {
-            true => last,
-            false => last - 1,
-        };
-        assert_eq!(u64::from(byte[0]), wanted, "page {page} of {written}");
+    let found = read(&file, PAGE * length as usize);
+    for (page, bytes) in found.chunks(PAGE).enumerate() {
+        assert!(bytes == pages(&[rounds]), "page {page} has {}", bytes[0]);
     }
     drop(file);
     volume.unmount(server);
@@ -327,7 +317,7 @@ fn an_append_goes_behind_what_is_staged() {
         let log = File::options().append(true).open(&path).unwrap();
         start_atomic_write(&log).unwrap();
         for word in ["one", "two"] {
-            std::io::Write::write_all(&mut &log, word.as_bytes()).unwrap();
+            io::Write::write_all(&mut &log, word.as_bytes()).unwrap();
         }
         let seen = fs::read(&path).unwrap();
         let (begin, rest) = seen.split_at(5);
