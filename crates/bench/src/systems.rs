@@ -21,13 +21,13 @@ use stetfs_testkit::mounted::serve;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The kind of device under kernel and stetfs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Medium {
-    /// A loop device over a sparse file in `/dev/shm`.
+    /// A loop device on a sparse file in memory
     Loop,
-    /// A loop device over a file in the directory for temporary files, past the page cache.
+    /// A loop device on a file on the disk (in TMPDIR), past the page cache
     Disk,
-    /// A zram device.
+    /// A zram device
     Zram,
 }
 
@@ -130,6 +130,29 @@ pub struct Bench {
     pub stetfs_options: String,
     /// Mount options for the floor.
     pub floor_options: String,
+}
+
+impl Bench {
+    /// On a loop device in memory, with volumes of so many MiB; the programs are those beside this
+    /// one. `dir` is in memory, `disk` on the disk.
+    ///
+    /// # Errors
+    /// This program does not know where it is.
+    pub fn new(dir: &Path, disk: &Path, size_mib: u64) -> Result<Self> {
+        let here = std::env::current_exe()?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            disk: disk.to_owned(),
+            medium: Medium::Loop,
+            size_mib,
+            tables: Tables::Written,
+            nvm_mib: 1024,
+            stetfs: here.with_file_name("stetfs"),
+            floor: here.with_file_name("floor"),
+            stetfs_options: String::new(),
+            floor_options: String::new(),
+        })
+    }
 }
 
 #[derive(Debug)]

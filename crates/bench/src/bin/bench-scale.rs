@@ -181,24 +181,17 @@ fn check(args: &Args) -> Result<()> {
 }
 
 fn run(args: &Args, dir: &Path, disk: &Path) -> Result<()> {
-    let here = std::env::current_exe()?;
-    let here = here.parent().context("no directory of programs")?;
-    let beside = || here.join("stetfs");
+    let beside = Bench::new(dir, disk, args.size << 10)?;
     let bench = Bench {
-        dir: dir.to_owned(),
-        disk: disk.to_owned(),
         medium: if args.disk {
             Medium::Disk
         } else {
             Medium::Loop
         },
-        size_mib: args.size << 10,
         tables: Tables::Sparse,
-        nvm_mib: 256,
-        stetfs: args.stetfs.clone().unwrap_or_else(beside),
-        floor: here.join("floor"),
+        stetfs: args.stetfs.clone().unwrap_or(beside.stetfs),
         stetfs_options: args.stetfs_options.clone(),
-        floor_options: String::new(),
+        ..beside
     };
     let mut report = Report::on([
         ("medium", format!("{:?}", bench.medium)),
