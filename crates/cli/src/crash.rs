@@ -181,15 +181,17 @@ fn plan(args: &Crash, target: Target) -> Result<Plan> {
     };
     let nothing =
         args.ops.is_empty() && args.random == 0 && args.workload.is_empty() && !args.scripts;
-    let (mut lengths, mut ace) = (Vec::new(), Vec::new());
+    let (mut lengths, mut groups, mut ace) = (Vec::new(), false, Vec::new());
     for ops in &args.ops {
         match ops {
             Ops::Own(length) => lengths.push(*length),
+            Ops::Groups => groups = true,
             Ops::Ace(bounds) => ace.push(*bounds),
         }
     }
     let choice = Choice {
         lengths: if nothing { vec![1] } else { lengths },
+        groups,
         ace,
         sample,
         random: args.random,
@@ -349,6 +351,7 @@ Examples:
   stetfs crash                                     all sequences of one operation
   stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
+  stetfs crash --data journal --ops groups         groups of writes, beside each operation
   stetfs crash --scheme null --ops 1               violations, since there is no journal
   stetfs crash --workload mine.txt --json -        your own workload
   stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on

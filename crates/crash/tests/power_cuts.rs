@@ -17,7 +17,7 @@ use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
-use stetfs_crash::workloads::sequences::{Sample, sequences};
+use stetfs_crash::workloads::sequences::{Sample, grouped, sequences};
 use stetfs_media::Cause;
 use stetfs_scheme::Ground;
 use stetfs_schemes::{each_example, each_scheme, find};
@@ -89,19 +89,22 @@ fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
     scripts.iter().zip(orders).map(workload).collect()
 }
 
-/// So many of the sequences of one operation and of two, spread over all of them.
-fn some_sequences(volume: Variety) -> Vec<Workload> {
+/// So many of the sequences of one operation, of two, and of those with groups where the target can
+/// have some, spread over all of them.
+fn some_sequences(target: &Target) -> Vec<Workload> {
     let sample = Sample {
         pairs: 0,
         triples: 0,
         seed: 1,
     };
-    let spread = |length| {
-        let all = sequences(length, volume.rules(), sample).workloads;
-        let step = all.len().div_ceil(cuts()).max(1);
-        all.into_iter().step_by(step)
-    };
-    spread(1).chain(spread(2)).collect()
+    let rules = target.volume.rules();
+    let grouped = target.can_group().then(|| grouped(rules));
+    let all = [1, 2].map(|length| sequences(length, rules, sample));
+    let spread = all.into_iter().chain(grouped).flat_map(|made| {
+        let step = made.workloads.len().div_ceil(cuts()).max(1);
+        made.workloads.into_iter().step_by(step)
+    });
+    spread.collect()
 }
 
 /// What the file system does is the same in every scheme, so all scripts are run in one.
@@ -122,7 +125,7 @@ fn every_script_in_the_default_scheme() {
 /// takes many times as long.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    use Script::{LogAndReplace, Orphans, Overwrites, Random, Records, Revokes, SqliteWal};
+    use Script::{Groups, LogAndReplace, Orphans, Overwrites, Random, Records, Revokes, SqliteWal};
     let scheme = find(scheme).expect("a scheme");
     // The others are caught, below.
     if !scheme.about.atomic {
@@ -149,12 +152,12 @@ fn every_trial(scheme: &str) {
         if trial.atomic {
             on(EXT4_1K, &[Records]);
         }
-        on(EXT4_1K, &[LogAndReplace, turn]);
-        on(other, &[Random(seed)]);
+        on(EXT4_1K, &[LogAndReplace, turn, Groups]);
+        on(other, &[Random(seed), Groups]);
         // Nothing is kept in them, since they do not unmount.
         if !trial.keeps_cache() {
             let target = Target::of(scheme, trial, EXT4_1K);
-            assert_survives(&target, some_sequences(EXT4_1K));
+            assert_survives(&target, some_sequences(&target));
         }
     }
 }
