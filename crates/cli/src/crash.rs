@@ -24,6 +24,7 @@ use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 use stetfs_powercut::model::MODELS;
+use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::VERBS;
 
 mod program;
@@ -212,13 +213,19 @@ fn plan(args: &Crash, target: Target) -> Result<Plan> {
 fn workload(file: &Path, target: &Target) -> Result<Workload> {
     let name = file.display().to_string();
     let script = Script::parse(&name).filter(|_| !file.exists());
-    match script {
-        Some(script) => Ok(script.workload(target.volume.profile())),
+    let workload = match script {
+        Some(script) => script.workload(target.volume.profile()),
         None => {
             let text = fs::read_to_string(file).map_err(|e| Failure::from(e).context(&name))?;
-            Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))
+            Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
         }
+    };
+    // Each write in them would be refused, and nothing looked at.
+    if workload.ops.contains(&Op::GroupBegin) && !target.can_group() {
+        let why = format!("{name} has groups of writes, and {target} can have none");
+        return Err(Failure::new(why).advise("they need data=journal or atomic=all"));
     }
+    Ok(workload)
 }
 
 fn campaign(
