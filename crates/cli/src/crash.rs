@@ -24,6 +24,7 @@ use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 use stetfs_powercut::model::MODELS;
+use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::VERBS;
 
 mod program;
@@ -181,15 +182,17 @@ fn plan(args: &Crash, target: Target) -> Result<Plan> {
     };
     let nothing =
         args.ops.is_empty() && args.random == 0 && args.workload.is_empty() && !args.scripts;
-    let (mut lengths, mut ace) = (Vec::new(), Vec::new());
+    let (mut lengths, mut groups, mut ace) = (Vec::new(), false, Vec::new());
     for ops in &args.ops {
         match ops {
             Ops::Own(length) => lengths.push(*length),
+            Ops::Groups => groups = true,
             Ops::Ace(bounds) => ace.push(*bounds),
         }
     }
     let choice = Choice {
         lengths: if nothing { vec![1] } else { lengths },
+        groups,
         ace,
         sample,
         random: args.random,
@@ -210,13 +213,19 @@ fn plan(args: &Crash, target: Target) -> Result<Plan> {
 fn workload(file: &Path, target: &Target) -> Result<Workload> {
     let name = file.display().to_string();
     let script = Script::parse(&name).filter(|_| !file.exists());
-    match script {
-        Some(script) => Ok(script.workload(target.volume.profile())),
+    let workload = match script {
+        Some(script) => script.workload(target.volume.profile()),
         None => {
             let text = fs::read_to_string(file).map_err(|e| Failure::from(e).context(&name))?;
-            Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))
+            Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
         }
+    };
+    // Each write in them would be refused, and nothing looked at.
+    if workload.ops.contains(&Op::GroupBegin) && !target.can_group() {
+        let why = format!("{name} has groups of writes, and {target} can have none");
+        return Err(Failure::new(why).advise("they need data=journal or atomic=all"));
     }
+    Ok(workload)
 }
 
 fn campaign(
@@ -349,6 +358,7 @@ Examples:
   stetfs crash                                     all sequences of one operation
   stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
+  stetfs crash --data journal --ops groups         groups of writes, beside each operation
   stetfs crash --scheme null --ops 1               violations, since there is no journal
   stetfs crash --workload mine.txt --json -        your own workload
   stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on

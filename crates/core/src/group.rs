@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
 use stetfs_format::{InodeNo, LBlock};
+use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Copied, Found, INODE_CREDITS, RUN_CREDITS};
@@ -122,7 +123,11 @@ impl Group {
     /// What was staged before stays staged.
     pub fn write(&mut self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
         let fs = self.fs.clone();
-        fs.run(|vol| self.stage(vol, c, ino, offset, bytes))
+        fs.run(|vol| self.stage(vol, c, ino, offset, bytes))?;
+        if is_planted(Bug::ShownGroup) {
+            fs.write(c, ino, offset, bytes)?;
+        }
+        Ok(())
     }
 
     /// Reads as the file will be when nothing but the group changes it; gives how much there was
@@ -168,7 +173,7 @@ impl Group {
             let mut inodes = self.files.values().map(|staged| &staged.inode);
             inodes.try_for_each(|inode| open::fsync(vol, inode, false))
         })?;
-        self.abort();
+        self.end();
         Ok(())
     }
 
@@ -180,12 +185,30 @@ impl Group {
     pub fn commit_lazy(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
         fs.run(|vol| self.apply(vol, c))?;
-        self.abort();
+        self.end();
         Ok(())
     }
 
     /// Forgets what is staged.
     pub fn abort(&mut self) {
+        if is_planted(Bug::KeptPage) {
+            self.keep_page();
+        }
+        self.end();
+    }
+
+    /// Only of a planted bug.
+    fn keep_page(&self) {
+        let first = self.files.iter().next();
+        let first = first.and_then(|(ino, staged)| Some((ino, staged.pieces.first_key_value()?)));
+        if let Some((ino, (offset, bytes))) = first {
+            let page = &bytes[..bytes.len().min(4096)];
+            let _ = self.fs.write(&Caller::root(), *ino, *offset, page);
+        }
+    }
+
+    /// Gives back what it holds.
+    fn end(&mut self) {
         for (ino, staged) in std::mem::take(&mut self.files) {
             self.fs.volume().alloc.release(staged.reserved.into());
             // A volume that is down keeps no files open. Where one cannot be freed, the volume
@@ -262,7 +285,12 @@ impl Group {
             return Ok(());
         }
         let found = prepare(vol, c, &mut files)?;
-        write(vol, &mut files, &found)
+        let at_once = match is_planted(Bug::TornGroup) {
+            true => 1,
+            false => files.len(),
+        };
+        let mut parts = files.chunks_mut(at_once).zip(found.chunks(at_once));
+        parts.try_for_each(|(files, found)| write(vol, files, found))
     }
 }
 

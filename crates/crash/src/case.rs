@@ -272,6 +272,8 @@ mod tests {
             "null - ext4-4k | setup standard; unlink A/x; sync | 9 only:1,2",
             "jbd2 journal ext4-1k | alike overlap3 | 9 all | then chmod a 600; sync | 7 none",
             "jbd2 journal,journal_async_commit ext4-1k | log | 1 all",
+            "stet - ext4-1k | groups each-handle | 3 all",
+            "jbd2 journal ext4-1k | group-begin; group-write @0 0 9 1; group-commit lazy | 4 all",
             "jbd2 writeback ext4-1k | create f 644; begin; unlink f",
         ] {
             assert_eq!(text.parse::<Case>().expect("a case").to_string(), text);

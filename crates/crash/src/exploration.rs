@@ -276,7 +276,7 @@ impl Plan {
         // Those that the user named come first.
         let own = own.into_iter().flat_map(|w| w.in_each(&choice.orders));
         own.for_each(&mut take);
-        let left_out = choice.each(&target.volume, &mut take);
+        let left_out = choice.each(&target, &mut take);
         let of_all = keys.iter().flat_map(|key| key.to_le_bytes());
         let asked = Asked {
             version: VERSION,
@@ -360,6 +360,12 @@ impl Exploration {
         let counts = &self.report.counts;
         let here = counts.workloads + counts.workloads_unfinished;
         self.asked.chosen.saturating_sub(here)
+    }
+
+    /// Whether workloads with groups of writes were left out, since the target can have none.
+    pub fn lacks_groups(&self) -> bool {
+        let target = self.asked.target.parse::<Target>();
+        self.asked.choice.wants_groups() && target.is_ok_and(|target| !target.can_group())
     }
 
     /// Rows of the scheme's recovery table that no recovery came to.

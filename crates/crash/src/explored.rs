@@ -26,10 +26,57 @@ use crate::exploration::{BUILD, Exploration, Plan, Shard, grouped};
 use stetfs_testkit::ground;
 use stetfs_testkit::image::EXT4_1K;
 
-/// What is run: its name, how the command is told, lengths of sequences, and whether the scripts.
-const CHOICES: [(&str, &str, &[usize], bool); 2] = [
-    ("short", "--ops 1 --scripts", &[1], true),
-    ("pairs", "--ops 2", &[2], false),
+/// What is run.
+struct Kind {
+    name: &'static str,
+    /// How the command is told.
+    options: &'static str,
+    /// Of sequences.
+    lengths: &'static [usize],
+    groups: bool,
+    scripts: bool,
+}
+
+impl Kind {
+    fn choice(&self) -> Choice {
+        Choice {
+            lengths: self.lengths.to_vec(),
+            groups: self.groups,
+            ace: Vec::new(),
+            sample: Sample {
+                pairs: 100,
+                triples: 1000,
+                seed: 1,
+            },
+            random: 0,
+            scripts: self.scripts,
+            orders: vec![Order::InOrder, Order::EachHandle, Order::Overlap(1)],
+        }
+    }
+}
+
+const KINDS: [Kind; 3] = [
+    Kind {
+        name: "short",
+        options: "--ops 1 --scripts",
+        lengths: &[1],
+        groups: false,
+        scripts: true,
+    },
+    Kind {
+        name: "pairs",
+        options: "--ops 2",
+        lengths: &[2],
+        groups: false,
+        scripts: false,
+    },
+    Kind {
+        name: "groups",
+        options: "--ops groups",
+        lengths: &[],
+        groups: true,
+        scripts: false,
+    },
 ];
 
 /// An exploration of which a report is kept.
@@ -47,10 +94,10 @@ pub struct Row {
 
 /// What is explored, by its name: of each scheme that promises something, each trial with an order
 /// of writes of its own.
-fn targets() -> impl Iterator<Item = (&'static str, String)> {
+fn targets() -> impl Iterator<Item = (&'static str, Target)> {
     let atomic = for_use().iter().filter(|scheme| scheme.about.atomic);
     atomic.flat_map(|scheme| {
-        let target = |trial: &_| Target::of(scheme, trial, EXT4_1K).to_string();
+        let target = |trial: &_| Target::of(scheme, trial, EXT4_1K);
         ground::orders(scheme).map(move |trial| (trial.name, target(trial)))
     })
 }
@@ -58,27 +105,15 @@ fn targets() -> impl Iterator<Item = (&'static str, String)> {
 impl Row {
     /// All rows, in their order.
     pub fn all() -> impl Iterator<Item = Self> {
-        CHOICES
-            .iter()
-            .flat_map(|(choice, options, lengths, scripts)| {
-                targets().map(move |(name, target)| Self {
-                    id: format!("{name}-{choice}"),
-                    target,
-                    options,
-                    choice: Choice {
-                        lengths: lengths.to_vec(),
-                        ace: Vec::new(),
-                        sample: Sample {
-                            pairs: 100,
-                            triples: 1000,
-                            seed: 1,
-                        },
-                        random: 0,
-                        scripts: *scripts,
-                        orders: vec![Order::InOrder, Order::EachHandle, Order::Overlap(1)],
-                    },
-                })
+        KINDS.iter().flat_map(|kind| {
+            let targets = targets().filter(|(_, target)| !kind.groups || target.can_group());
+            targets.map(|(name, target)| Self {
+                id: format!("{name}-{}", kind.name),
+                target: target.to_string(),
+                options: kind.options,
+                choice: kind.choice(),
             })
+        })
     }
 
     /// How much is looked at.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use stetfs_fuse::errno::of_kind;
 use stetfs_media::BlockDev;
+use stetfs_scheme::DataPromise;
 
 use super::caught::caught;
 use super::media::{Contents, Media};
@@ -17,8 +18,9 @@ use super::target::Target;
 use super::turns::{Order, Turns};
 use super::workload::Workload;
 use stetfs_testkit::world::library::Library;
-use stetfs_testkit::world::model::{Model, Synced};
+use stetfs_testkit::world::model::{Model, Rules, Synced};
 use stetfs_testkit::world::op::Op;
+use stetfs_testkit::world::tree::{are_alike, differences};
 use stetfs_testkit::world::{Outcome, Reply, World, moment};
 
 /// Something in front of the home device, through which the volume under test sees it: a liar, for
@@ -53,6 +55,15 @@ struct Mark {
     synced: Synced,
 }
 
+/// What is seen of the volume, while a group of writes is open or just ended, is not the model's.
+#[derive(Debug, thiserror::Error)]
+#[error("after operation {number}, \"{line}\", others see of the group:\n{differences}")]
+pub struct WrongSight {
+    number: usize,
+    line: String,
+    differences: String,
+}
+
 /// An answer that is not the model's.
 #[derive(Debug, thiserror::Error)]
 #[error("operation {number}, \"{line}\", answers {found}; the model says {expected}")]
@@ -68,8 +79,8 @@ impl Record {
     /// unmounts it.
     ///
     /// # Errors
-    /// [`WrongAnswer`], [`Panicked`](super::caught::Panicked), or the volume cannot be mounted or
-    /// unmounted.
+    /// [`WrongAnswer`], [`WrongSight`], [`Panicked`](super::caught::Panicked), or the volume cannot
+    /// be mounted or unmounted.
     pub fn make(target: &Target, fresh: &Contents, workload: &Workload) -> Result<Self> {
         Self::make_behind(target, fresh, workload, None)
     }
@@ -104,7 +115,10 @@ impl Record {
         }
         let mounted = Library::mount(shown, target.options());
         let (mut library, _) = mounted.context("mounting")?;
-        let mut model = Model::new(target.volume.rules());
+        let mut model = Model::new(Rules {
+            groups: library.fs().promise() == DataPromise::Atomic,
+            ..target.volume.rules()
+        });
         model.set_time(moment(0));
         for (i, op) in workload.setup.iter().enumerate() {
             let expected = foretell(&mut model, &library, op);
@@ -250,6 +264,7 @@ fn carry_out(
                 turns.stop(Some(number));
             }
             let begun = media.changes();
+            let had_group = model.has_group();
             let expected = foretell(model, library, op);
             let mut mark = Mark {
                 begun,
@@ -281,6 +296,9 @@ fn carry_out(
                 }
             }
             marks.push(mark);
+            if had_group || model.has_group() {
+                look(i, op, model, library)?;
+            }
             if turns.overlap() && turns.chance(50) {
                 turns.stop(None);
             }
@@ -316,6 +334,19 @@ fn foretell(model: &mut Model, library: &Library, op: &Op) -> Outcome {
     model.set_time(now);
     library.set_time(now);
     model.apply(op)
+}
+
+/// What others see: nothing of what is staged before the commit, all of it then.
+fn look(number: usize, op: &Op, model: &Model, library: &Library) -> Result<()> {
+    let (expected, seen) = (model.tree(), library.tree()?);
+    if are_alike(&expected, &seen) {
+        return Ok(());
+    }
+    bail!(WrongSight {
+        number: number + 1,
+        line: op.to_string(),
+        differences: differences(&expected, &seen).join("\n"),
+    })
 }
 
 fn agree(number: usize, op: &Op, expected: Outcome, found: Outcome) -> Result<()> {

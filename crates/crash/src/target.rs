@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use stetfs::{Caller, Fs, Kind, MountOptions, OpenFlags};
+use stetfs::{AtomicFiles, Caller, Fs, Kind, MountOptions, OpenFlags};
 use stetfs_format::jbd2::JournalSuperblock;
 use stetfs_format::{FeatureCompat, SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE, Superblock};
 use stetfs_media::Image;
@@ -202,6 +202,13 @@ impl Target {
         }
     }
 
+    /// Whether its files can have groups of writes, as far as its mode and options say: their data
+    /// is journaled.
+    pub fn can_group(&self) -> bool {
+        let is_journaled = self.data.is_none_or(|mode| mode == DataMode::Journal);
+        self.scheme.atomic && (is_journaled || self.options().atomic == AtomicFiles::All)
+    }
+
     /// The same for a mount after which the volume is judged: an unmount leaves nothing in the
     /// memory beside it.
     pub fn judging_options(&self) -> MountOptions {
@@ -383,5 +390,51 @@ impl std::str::FromStr for Target {
                 ..target
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stetfs_testkit::ground::simulated;
+    use stetfs_testkit::host::needs;
+    use stetfs_testkit::image::EXT4_1K;
+    use stetfs_testkit::skip_unless;
+    use stetfs_testkit::world::op::Op;
+    use stetfs_testkit::world::{BASE, World};
+
+    use super::*;
+
+    /// What options say of groups is what a mount then says of a file.
+    #[test]
+    fn groups_are_where_a_mount_has_them() {
+        skip_unless!(needs(false, false, &["mke2fs"]));
+        let mut known = std::collections::BTreeSet::new();
+        let schemes = stetfs_schemes::for_use();
+        for (scheme, trial) in schemes
+            .iter()
+            .flat_map(|s| simulated(s).map(move |t| (s, t)))
+        {
+            let target = Target::of(scheme, trial, EXT4_1K);
+            let media = Media::new(&target.contents().expect("a volume"));
+            let shown = media.shown().expect("media");
+            let (mut library, _) = Library::mount(shown, target.options()).expect("a mount");
+            let create = Op::Create {
+                path: "f".into(),
+                mode: 0o644,
+                exclusive: false,
+            };
+            library.apply(&create).expect("a file");
+            let path = format!("/{BASE}/f");
+            let file = library
+                .fs()
+                .resolve(&Caller::root(), path.as_bytes(), false);
+            let can = library
+                .fs()
+                .can_group(file.expect("a file").ino)
+                .expect("an answer");
+            assert_eq!(target.can_group(), can, "{target}");
+            known.insert(can);
+        }
+        assert_eq!(known.len(), 2);
     }
 }

@@ -102,6 +102,10 @@ impl Workload {
                     | Op::Sync
                     | Op::Commit
                     | Op::Expire
+                    | Op::GroupBegin
+                    | Op::GroupWrite { .. }
+                    | Op::GroupRead { .. }
+                    | Op::GroupAbort
             )
         };
         self.ops.len() - self.ops.iter().filter(does_nothing).count()
@@ -200,6 +204,9 @@ mod tests {
                 assert_eq!(Workload::parse("w", &text).expect("its own text"), workload);
             }
         }
+        let group = "group-begin; group-write f 0 9; group-write g 0 9; group-commit; unlink f";
+        let group = Workload::parse("w", group).expect("a workload");
+        assert_eq!(group.operations(), 2);
         let own = Workload::parse("w", "create f\nbegin\nunlink f").expect("a workload");
         assert_eq!((own.setup.len(), own.ops.len()), (1, 1));
         assert_eq!(own.to_string(), "create f 644; begin; unlink f");

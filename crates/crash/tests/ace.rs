@@ -93,6 +93,7 @@ fn every_workload_applies_and_ends_with_a_persistence_point() {
 /// The plan of a shard of ACE's sequences of one, in two orders.
 fn plan(shard: &str) -> Plan {
     let choice = Choice {
+        groups: false,
         lengths: Vec::new(),
         ace: vec![Bounds::One],
         sample: Sample {

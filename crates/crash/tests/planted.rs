@@ -58,7 +58,7 @@ fn hunt(bug: Bug, target: &Target) -> Report {
     };
     let long = |script: Script| script.workload(target.volume.profile());
     // Those that are written down first, since most bugs need a log that is used; random ones last.
-    let written = Script::WRITTEN.into_iter().map(long);
+    let written = Script::written(target).map(long);
     let short = sequences(1, target.volume.rules(), sample).workloads;
     let random = (1..=RANDOM).map(|seed| long(Script::Random(seed)));
     let all = written.chain(short).chain(random);

@@ -17,11 +17,11 @@ use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
-use stetfs_crash::workloads::sequences::{Sample, sequences};
+use stetfs_crash::workloads::sequences::{Sample, grouped, sequences};
 use stetfs_media::Cause;
 use stetfs_scheme::Ground;
-use stetfs_schemes::{each_example, each_scheme, find};
-use stetfs_testkit::ground::simulated;
+use stetfs_schemes::{each_example, each_scheme, find, for_use};
+use stetfs_testkit::ground::{orders, simulated};
 use stetfs_testkit::host::needs;
 use stetfs_testkit::image::{EXT3_1K, EXT4_1K, EXT4_4K, Variety};
 use stetfs_testkit::skip_unless;
@@ -38,18 +38,28 @@ fn cuts() -> usize {
 /// One recovery in so many is shown to e2fsck.
 const E2FSCK_EVERY: usize = 48;
 
-fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>) -> Report {
+/// What is looked at where nothing else is said.
+fn effort() -> Effort {
+    Effort {
+        moments: cuts(),
+        nest_every: 4,
+        nest_folded: 0,
+        e2fsck_every: E2FSCK_EVERY,
+        audit_every: 256,
+        orders: 4,
+        ..Effort::default()
+    }
+}
+
+fn explored(
+    target: &Target,
+    workloads: Vec<Workload>,
+    effort: Effort,
+    front: Option<Front<'_>>,
+) -> Report {
     let fresh = target.contents().expect("a volume");
     let campaign = Campaign {
-        effort: Effort {
-            moments: cuts(),
-            nest_every: 4,
-            nest_folded: 0,
-            e2fsck_every: E2FSCK_EVERY,
-            audit_every: 256,
-            orders: 4,
-            ..Effort::default()
-        },
+        effort,
         jobs: std::thread::available_parallelism().map_or(1, NonZero::get),
         enough: 1,
         minimized: 1,
@@ -63,7 +73,10 @@ fn explored(target: &Target, workloads: Vec<Workload>, front: Option<Front<'_>>)
 
 /// Explores workloads; every state must be right.
 fn assert_survives(target: &Target, workloads: Vec<Workload>) -> Counts {
-    let report = explored(target, workloads, None);
+    assert_right(target, explored(target, workloads, effort(), None))
+}
+
+fn assert_right(target: &Target, report: Report) -> Counts {
     let shown: Vec<_> = report
         .violations
         .iter()
@@ -89,19 +102,22 @@ fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
     scripts.iter().zip(orders).map(workload).collect()
 }
 
-/// So many of the sequences of one operation and of two, spread over all of them.
-fn some_sequences(volume: Variety) -> Vec<Workload> {
+/// So many of the sequences of one operation, of two, and of those with groups where the target can
+/// have some, spread over all of them.
+fn some_sequences(target: &Target) -> Vec<Workload> {
     let sample = Sample {
         pairs: 0,
         triples: 0,
         seed: 1,
     };
-    let spread = |length| {
-        let all = sequences(length, volume.rules(), sample).workloads;
-        let step = all.len().div_ceil(cuts()).max(1);
-        all.into_iter().step_by(step)
-    };
-    spread(1).chain(spread(2)).collect()
+    let rules = target.volume.rules();
+    let grouped = target.can_group().then(|| grouped(rules));
+    let all = [1, 2].map(|length| sequences(length, rules, sample));
+    let spread = all.into_iter().chain(grouped).flat_map(|made| {
+        let step = made.workloads.len().div_ceil(cuts()).max(1);
+        made.workloads.into_iter().step_by(step)
+    });
+    spread.collect()
 }
 
 /// What the file system does is the same in every scheme, so all scripts are run in one.
@@ -122,7 +138,7 @@ fn every_script_in_the_default_scheme() {
 /// takes many times as long.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    use Script::{LogAndReplace, Orphans, Overwrites, Random, Records, Revokes, SqliteWal};
+    use Script::{Groups, LogAndReplace, Orphans, Overwrites, Random, Records, Revokes, SqliteWal};
     let scheme = find(scheme).expect("a scheme");
     // The others are caught, below.
     if !scheme.about.atomic {
@@ -149,12 +165,12 @@ fn every_trial(scheme: &str) {
         if trial.atomic {
             on(EXT4_1K, &[Records]);
         }
-        on(EXT4_1K, &[LogAndReplace, turn]);
-        on(other, &[Random(seed)]);
+        on(EXT4_1K, &[LogAndReplace, turn, Groups]);
+        on(other, &[Random(seed), Groups]);
         // Nothing is kept in them, since they do not unmount.
         if !trial.keeps_cache() {
             let target = Target::of(scheme, trial, EXT4_1K);
-            assert_survives(&target, some_sequences(EXT4_1K));
+            assert_survives(&target, some_sequences(&target));
         }
     }
 }
@@ -201,13 +217,47 @@ fn what_is_committed_is_not_written_over() {
     assert_survives(&target, vec![workload]);
 }
 
+/// All sequences with a group of writes, each handle a transaction of its own, in every trial with
+/// an order of writes of its own, but with few states at each moment and no second cuts: what
+/// `stetfs crash --ops groups` looks at in full takes days. `STETFS_LAB_SCHEME=NAME` takes one.
+#[test]
+#[ignore = "takes half an hour"]
+fn every_sequence_with_a_group() {
+    skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
+    let only = std::env::var("STETFS_LAB_SCHEME").ok();
+    let effort = Effort {
+        exhaustive: 2,
+        prefixes: 3,
+        random: 1,
+        guided: 3,
+        moments: 24,
+        nest_every: 0,
+        audit_every: 0,
+        chains: 0,
+        ..effort()
+    };
+    let is_wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    let schemes = for_use().iter().filter(|s| is_wanted(s.about.name));
+    for (scheme, trial) in schemes.flat_map(|s| orders(s).map(move |t| (s, t))) {
+        let target = Target::of(scheme, trial, EXT4_1K);
+        if !target.can_group() {
+            continue;
+        }
+        let all = grouped(target.volume.rules()).workloads.into_iter();
+        let all: Vec<_> = all.map(|w| w.in_order(Order::EachHandle)).collect();
+        let count = all.len() as u64;
+        let counts = assert_right(&target, explored(&target, all, effort, None));
+        assert_eq!(counts.workloads, count);
+    }
+}
+
 /// Shows that the judge can fail: without a journal it must find data lost or the volume damaged.
 #[test]
 fn without_a_journal_crashes_are_caught() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let target = Target::new("null", None, EXT4_1K).expect("a target");
     for script in [Script::LogAndReplace, Script::Directory] {
-        let report = explored(&target, scripts(EXT4_1K, &[script]), None);
+        let report = explored(&target, scripts(EXT4_1K, &[script]), effort(), None);
         let violation = report.violations.first();
         let violation = violation.unwrap_or_else(|| panic!("{:?}", report.counts));
         println!("caught as it must be: {} {}", violation.case, violation.why);
@@ -236,7 +286,7 @@ fn a_missing_barrier_is_caught() {
     for (mode, script, lie) in lies {
         let target = Target::new("jbd2", Some(mode), EXT4_1K).expect("a target");
         let front = move |dev| Arc::new(Liar::new(dev, lie)) as Arc<_>;
-        let report = explored(&target, scripts(EXT4_1K, &[script]), Some(&front));
+        let report = explored(&target, scripts(EXT4_1K, &[script]), effort(), Some(&front));
         let Some(violation) = report.violations.first() else {
             panic!(
                 "{target} {}: nothing showed that {lie:?} is missing: {:?}",

@@ -134,6 +134,12 @@ pub enum Bug {
     UnloggedWhole,
     /// One write to a file that is marked atomic takes a handle for each block.
     TornRecord,
+    /// A group of writes takes a handle for each of its files.
+    TornGroup,
+    /// The abort of a group leaves a page of what was staged.
+    KeptPage,
+    /// What is staged in a group is in the file at once.
+    ShownGroup,
     /// The size that is stored covers data that still waits for a place.
     EarlySize,
     /// An inode leaves the cache while data of it waits for a place.
@@ -231,6 +237,9 @@ bugs! {
     PlacedOverLog "placed-over-log" "block written home of which the log has older bytes";
     UnloggedWhole "unlogged-whole" "data of files marked atomic written in place";
     TornRecord "torn-record" "one write to a file marked atomic in several handles";
+    TornGroup "torn-group" "group of writes in a handle for each of its files";
+    KeptPage "kept-page" "abort of a group leaves a page";
+    ShownGroup "shown-group" "what is staged in a group seen by others before the commit";
     EarlySize "early-size" "stored size covers data that waits for a place";
     EvictedWaiting "evicted-waiting" "inode evicted whose data waits for a place";
     UnplacedRename "unplaced-rename" "data left waiting by a rename over another file";

@@ -85,6 +85,9 @@ pub(crate) const ROW: Registration = Registration {
             Bug::ReusedSequence,
             Bug::ForgottenInode,
             Bug::LateListing,
+            Bug::TornGroup,
+            Bug::KeptPage,
+            Bug::ShownGroup,
         ]),
         Trial::new("jbd2-ordered", "data=ordered", Ground::Block).planted(&[
             Bug::LateOrderedData,
@@ -112,7 +115,7 @@ pub(crate) const ROW: Registration = Registration {
         ),
         Trial::new("jbd2-ordered-atomic", "data=ordered", Ground::Block)
             .atomic()
-            .planted(&[Bug::UnloggedWhole, Bug::TornRecord]),
+            .planted(&[Bug::UnloggedWhole, Bug::TornRecord, Bug::TornGroup]),
         Trial::setting("jbd2-writeback-atomic", "data=writeback", Ground::Block).atomic(),
         Trial::setting("jbd2-flash", "data=writeback", Ground::Flash),
     ],

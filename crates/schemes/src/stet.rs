@@ -82,6 +82,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::IgnoredRevoke,
             Bug::UnzeroedBase,
             Bug::UncheckedPayload,
+            Bug::TornGroup,
         ]),
         Trial::setting("stet-delta", "stet=delta", Ground::Block),
         Trial::new("stet-jbd2", "log=jbd2", Ground::Block).planted(&[Bug::MissingBodyFlush]),

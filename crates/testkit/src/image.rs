@@ -118,6 +118,8 @@ impl Variety {
             extents: self.extents,
             fine_times: self.inode > 128,
             block: self.block.into(),
+            // The mount decides.
+            groups: false,
         }
     }
 

@@ -62,7 +62,8 @@ pub(crate) struct Crash {
     pub(crate) media: Option<String>,
     /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the
     /// others; 3, a sample. Or a whole list within the bounds of CrashMonkey's ACE: ace1, ace2,
-    /// ace3-data, ace3-metadata, ace3-nested; beyond ace1 with --shard
+    /// ace3-data, ace3-metadata, ace3-nested; beyond ace1 with --shard. Or groups: all sequences of
+    /// two of which one is in a group of writes, where file data is journaled
     #[arg(
         long,
         value_name = "N|LIST",
@@ -254,6 +255,8 @@ pub(crate) struct CrashMerge {
 pub(crate) enum Ops {
     /// Of so many operations of the lab's own vocabulary.
     Own(usize),
+    /// With one in a group of writes.
+    Groups,
     /// Within the bounds of ACE.
     Ace(Bounds),
 }
@@ -264,8 +267,10 @@ impl FromStr for Ops {
     fn from_str(text: &str) -> Result<Self, String> {
         let length = text.parse().ok().filter(|n| (1..=3).contains(n));
         let own = length.map(Self::Own);
+        let groups = (text == "groups").then_some(Self::Groups);
         let lists = Bounds::ALL.map(Bounds::name).join(", ");
+        let own = own.or(groups);
         let parsed = own.or_else(|| text.parse().ok().map(Self::Ace));
-        parsed.ok_or_else(|| format!("1, 2 or 3, or {lists}"))
+        parsed.ok_or_else(|| format!("1, 2 or 3, groups, or {lists}"))
     }
 }

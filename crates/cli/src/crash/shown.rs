@@ -63,6 +63,12 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
         table.trim_fmt(),
         NOT_COMPARED.join("; ")
     );
+    for exploration in explorations.iter().filter(|e| e.lacks_groups()) {
+        let target = &exploration.asked.target;
+        text += &format!(
+            "\n\n{target}: no workloads with groups of writes, which need journaled file data"
+        );
+    }
     for exploration in explorations {
         let unmet = exploration.unmet();
         if !unmet.is_empty() {

@@ -118,10 +118,35 @@ fn what_cannot_be_run_says_why() {
             ["a target", "a workload"],
         ),
         (vec!["--ops", "4"], ["--ops", "1, 2 or 3"]),
+        (
+            vec!["--workload", "groups", "--data", "ordered"],
+            ["groups of writes", "atomic=all"],
+        ),
         (vec!["--budget", "soon"], ["--budget", "10m"]),
     ] {
         stetfs(&[&["crash"], &args[..]].concat()).fails(2, &words);
     }
+}
+
+/// Groups of writes: replayed as they are written, and left out where there are none.
+#[test]
+fn groups_are_explored_where_they_can_be() {
+    let lab = Lab::new();
+    let text = "group-begin; group-write A/x 0 900; group-write B/y 0 900; group-commit";
+    fs::write(lab.path("w"), format!("setup standard; {text}")).expect("a workload");
+    let file = lab.str("w");
+    stetfs(&["crash", "--workload", &file]).ok();
+    let atomic = ["crash", "--data", "ordered", "-o", "atomic=all"];
+    stetfs(&[&atomic[..], &["--workload", &file]].concat()).ok();
+    let case = format!("stet - ext4-1k | setup standard; {text} | 1000000 all");
+    stetfs(&["crash", "--replay", &case]).fails(2, &["there are only"]);
+    let list = |mode| stetfs(&["crash", "--ops", "groups", "--data", mode, "--list"]).ok();
+    // In three orders; docs/TESTING.md says how many.
+    assert_eq!(list("journal").lines().count(), 3 * 2284);
+    assert_eq!(list("writeback"), "");
+    let table = stetfs(&["crash", "--ops", "groups", "--scheme", "null"]).ok();
+    let said = "null - ext4-1k: no workloads with groups of writes";
+    assert!(table.contains(said), "{table}");
 }
 
 #[test]

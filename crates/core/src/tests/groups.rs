@@ -280,3 +280,142 @@ fn what_lies_behind_the_end_does_not_come_with_a_later_piece() {
     group.abort();
     fs.unmount().unwrap();
 }
+
+/// Writes until nothing more goes in, a byte at the end.
+fn fill(fs: &Fs, name: &[u8]) -> InodeNo {
+    let (c, ino) = (Caller::root(), make(fs, name));
+    let mut at = 0;
+    for len in [65_536, 1024] {
+        while let Ok(n) = fs.write(&c, ino, at, &vec![2; len]) {
+            at += n as u64;
+        }
+    }
+    ino
+}
+
+/// A full volume says so at the write: what could be staged then can be committed, also where the
+/// map of the file grows by it.
+#[test]
+fn what_is_staged_has_room_when_others_fill_the_volume() {
+    let c = Caller::root();
+    for args in ["-t ext4 -b 1024 -J size=4", "-t ext3 -b 1024 -J size=4"] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let image = Image::new(24, &words);
+        let fs = image.mount("data=journal");
+        let ino = make(&fs, b"file");
+        let mut group = fs.begin();
+        // Each with a block of the map to itself, on ext3.
+        let places = (0..40).map(|n| n * 300_000);
+        for at in places.clone() {
+            group.write(&c, ino, at, &[7; 1500]).unwrap();
+        }
+        let other = fill(&fs, b"other");
+        assert!(matches!(
+            group.write(&c, ino, 25_000, &[8; 50_000]),
+            Err(Error::NoSpace)
+        ));
+        group.commit(&c).unwrap_or_else(|e| panic!("{args}: {e}"));
+        let seen = content(&fs, ino);
+        for at in places {
+            assert_eq!(seen[at as usize..][..1500], [7; 1500]);
+        }
+        assert!(seen[25_000..40_000].iter().all(|b| *b == 0));
+        fs.sync().unwrap();
+        fs.release(other).unwrap();
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+/// Only who makes holes where a group writes can take its room away. The commit says so then, and
+/// nothing has happened.
+#[test]
+fn a_hole_that_others_make_may_cost_the_commit_its_room() {
+    let (image, c) = (
+        Image::new(24, &["-t", "ext4", "-b", "1024", "-J", "size=4"]),
+        Caller::root(),
+    );
+    let fs = image.mount("data=journal");
+    let ino = make(&fs, b"file");
+    fs.write(&c, ino, 0, &[1; 40_960]).unwrap();
+    fs.sync().unwrap();
+    let mut group = fs.begin();
+    group.write(&c, ino, 0, &[5; 40_960]).unwrap();
+    let punch = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+    fs.fallocate(&c, ino, punch, 0, 30_720).unwrap();
+    fs.sync().unwrap();
+    let other = fill(&fs, b"other");
+    let before = content(&fs, ino);
+    let told = group.commit(&c).unwrap_err();
+    assert!(matches!(told, Error::NoSpace), "{told}");
+    assert!(content(&fs, ino) == before, "half of a group");
+    let mut seen = [0; 10];
+    group.read(ino, 0, &mut seen).unwrap();
+    assert_eq!(seen, [5; 10], "what is staged stays");
+    let cut = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    fs.setattr(&c, other, &cut).unwrap();
+    fs.sync().unwrap();
+    group.commit(&c).unwrap();
+    assert!(content(&fs, ino) == [5; 40_960]);
+    let free = fs.stats().blocks_free;
+    fs.unmount().unwrap();
+    image.assert_clean();
+    let fs = image.mount("data=journal");
+    assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
+    fs.unmount().unwrap();
+}
+
+/// What is left open gives everything back, whatever became of its files: one that is cut and
+/// forgotten, one that has lost its last name and is used by the group alone, at the end too.
+#[test]
+fn a_group_that_is_left_open_leaves_nothing() {
+    let (image, c) = (
+        Image::new(32, &["-t", "ext4", "-b", "4096"]),
+        Caller::root(),
+    );
+    let fs = image.mount("");
+    let free = |fs: &Fs| {
+        fs.sync().unwrap();
+        (fs.stats().blocks_free, fs.stats().inodes_free)
+    };
+    let before = free(&fs);
+    for ends_with_volume in [false, true] {
+        let [cut, gone] = [make(&fs, b"cut"), make(&fs, b"gone")];
+        let mut group = fs.begin();
+        for ino in [cut, gone] {
+            fs.write(&c, ino, 0, &[1; 50_000]).unwrap();
+            group.write(&c, ino, 30_000, &[2; 90_000]).unwrap();
+        }
+        let to_nothing = SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        };
+        fs.setattr(&c, cut, &to_nothing).unwrap();
+        fs.unlink(&c, fs.root(), b"gone").unwrap();
+        fs.release(gone).unwrap();
+        fs.sync().unwrap();
+        fs.getattr(gone).expect("the group has it open");
+        if ends_with_volume {
+            fs.unmount().unwrap();
+            drop(group);
+            image.assert_clean();
+            continue;
+        }
+        drop(group);
+        assert_eq!(content(&fs, cut), b"");
+        assert!(matches!(fs.getattr(gone), Err(Error::Stale)));
+        fs.unlink(&c, fs.root(), b"cut").unwrap();
+        fs.release(cut).unwrap();
+        assert_eq!(free(&fs), before);
+    }
+    let fs = image.mount("");
+    let cut = fs.lookup(&c, fs.root(), b"cut").unwrap().ino;
+    assert_eq!(content(&fs, cut), b"");
+    fs.unlink(&c, fs.root(), b"cut").unwrap();
+    assert_eq!(free(&fs), before);
+    fs.unmount().unwrap();
+    image.assert_clean();
+}

@@ -188,3 +188,47 @@ pub(super) fn records() -> Vec<Op> {
         .to_owned();
     ops(std::iter::once(begin).chain(rounds).chain([end]))
 }
+
+/// Groups of writes to three files, over what they hold, over holes and over preallocated blocks,
+/// while others write, cut, sync and remove the same files; and groups that are left open.
+pub(super) fn groups() -> Vec<Op> {
+    let begin = "create g0; create g1; create g2; write g0 0 9000 1; fallocate g2 0 40000; sync";
+    let ends = [
+        "group-commit",
+        "group-abort",
+        "group-commit lazy; fsync g1",
+        "group-commit lazy",
+        "group-commit; write g1 3000 200 99",
+    ];
+    let beside = [
+        "write g0 2000 700 98; fsync g0",
+        "append g1 1500 97",
+        "sync",
+        "commit",
+    ];
+    let rounds = (0..10).map(|n| {
+        let (seed, at) = (n * 3 + 2, n * 7 % 10 * 1500);
+        let (end, beside) = (ends[n % ends.len()], beside[n % beside.len()]);
+        format!(
+            "group-begin; group-write g0 {at} 2500 {seed}; group-write g1 {} 4500 {}; \
+             group-read g1 {at} 9000; {beside}; group-write g2 {} 600 {}; \
+             group-write g1 {at} 1024 {seed}; group-read g1 0 30000; {end}",
+            n * 2048,
+            seed + 1,
+            at * 2,
+            seed + 2
+        )
+    });
+    let end = [
+        "group-begin; group-write g0 0 2000 50; group-write g1 0 2000 51; unlink g0; fsyncdir .",
+        "group-commit; create g0; group-begin; group-write g0 9000 3000 52; unlink g0; group-abort",
+        "group-begin; group-write g1 20000 3000 53; group-write g2 0 3000 54; truncate g1 1000",
+        "punch g2 0 30000; fsync g1; group-commit; group-begin; group-write g1 0 5000 55; remount",
+        "group-begin; group-write g1 0 5000 56; group-begin; group-write g2 500 5000 57",
+        "group-commit; create g3; group-begin; group-write g3 0 6000 58; rename g3 g1; sync",
+        "group-commit lazy; fsyncdir .; group-begin; group-write g1 0 2000 59",
+        "group-write g2 0 9 60; sync",
+    ];
+    let rounds = std::iter::once(begin.to_owned()).chain(rounds);
+    ops(rounds.chain(end.map(str::to_owned)))
+}

@@ -72,6 +72,7 @@ mod tests {
     use super::super::sequences::{Sample, sequences};
     use super::super::{Choice, script::Script};
     use super::*;
+    use crate::target::Target;
     use stetfs_testkit::image::EXT4_1K;
 
     const ORDERS: [Order; 3] = [Order::InOrder, Order::EachHandle, Order::Overlap(1)];
@@ -81,8 +82,13 @@ mod tests {
         seed: 7,
     };
 
+    fn target() -> Target {
+        Target::new("jbd2", Some("journal"), EXT4_1K).expect("a target")
+    }
+
     fn choice() -> Choice {
         Choice {
+            groups: false,
             lengths: vec![1, 3],
             ace: Vec::new(),
             sample: SAMPLE,
@@ -102,7 +108,7 @@ mod tests {
 
     #[test]
     fn any_beginning_has_some_of_each_kind_and_order() {
-        let workloads = choice().workloads(&EXT4_1K).workloads;
+        let workloads = choice().workloads(&target()).workloads;
         for (most, least) in [(4, 1), (400, 3)] {
             for wanted in ["1-op", "3-op", "random", "script"] {
                 let of_kind: Vec<_> = workloads[..most]
@@ -126,8 +132,9 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_and_the_order_is_the_same_each_time() {
-        let workloads = choice().workloads(&EXT4_1K).workloads;
-        assert_eq!(workloads, choice().workloads(&EXT4_1K).workloads);
+        let target = target();
+        let workloads = choice().workloads(&target).workloads;
+        assert_eq!(workloads, choice().workloads(&target).workloads);
         let of = |length| sequences(length, EXT4_1K.rules(), SAMPLE).workloads.len();
         let long = Script::WRITTEN.len() + 4;
         let keys: BTreeSet<_> = workloads.iter().map(Workload::key).collect();

@@ -2,7 +2,8 @@
 //!
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
 //!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
-//! - [`sequences`]: all sequences of one operation, of two, samples of three.
+//! - [`sequences`]: all sequences of one operation, of two, samples of three; those with a group of
+//!   writes.
 //! - [`ace`]: the sequences within ACE's own bounds, up to 1.5 million in a list.
 //! - [`script`]: long workloads by their names.
 //! - `corners`: those among them that have a mistake in mind.
@@ -21,9 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use ace::Bounds;
 use script::Script;
-use sequences::{Sample, sequences};
-use stetfs_testkit::image::Variety;
+use sequences::{Sample, grouped, sequences};
 
+use super::target::Target;
 use super::turns::Order;
 use super::workload::Workload;
 
@@ -32,6 +33,9 @@ use super::workload::Workload;
 pub struct Choice {
     /// Sequences of so many actions (1, 2, 3).
     pub lengths: Vec<usize>,
+    /// Sequences of two actions of which one is in a group of writes, or both.
+    #[serde(default)]
+    pub groups: bool,
     /// The lists within these bounds.
     #[serde(default)]
     pub ace: Vec<Bounds>,
@@ -57,35 +61,43 @@ pub struct Chosen {
 }
 
 impl Choice {
-    /// The workloads for this variety of volume: of each kind some, wherever a budget ends them.
+    /// Whether it has workloads that are left out where a volume cannot have groups of writes.
+    pub fn wants_groups(&self) -> bool {
+        self.groups || self.scripts
+    }
+
+    /// The workloads for this target: of each kind some, wherever a budget ends them.
     /// Those of [`ace`](Self::ace), which may be too many to be held, come one by one by
     /// [`Self::each`].
-    pub fn workloads(&self, volume: &Variety) -> Chosen {
+    pub fn workloads(&self, target: &Target) -> Chosen {
         let mut chosen = Chosen::default();
+        let (rules, profile) = (target.volume.rules(), target.volume.profile());
+        let lengths = self.lengths.iter();
+        let short = lengths.map(|length| sequences(*length, rules, self.sample));
+        let has_groups = self.groups && target.can_group();
         let mut kinds = Vec::new();
-        for length in &self.lengths {
-            let made = sequences(*length, volume.rules(), self.sample);
+        for made in short.chain(has_groups.then(|| grouped(rules))) {
             kinds.push(made.workloads);
             chosen.impossible += made.impossible;
             chosen.not_drawn += made.left_out;
         }
         let long = |scripts: Vec<Script>| -> Vec<Workload> {
             let scripts = scripts.into_iter();
-            scripts.map(|s| s.workload(volume.profile())).collect()
+            scripts.map(|s| s.workload(profile)).collect()
         };
         let random = (0..self.random).map(|n| Script::Random(self.sample.seed.wrapping_add(n)));
-        let written = Script::WRITTEN.into_iter().filter(|_| self.scripts);
+        let written = Script::written(target).filter(|_| self.scripts);
         kinds.extend([long(written.collect()), long(random.collect())]);
         chosen.workloads = mixture::mixed(kinds, &self.orders, self.sample.seed);
         chosen
     }
 
     /// Hands out all workloads, one after the other; the rest of what it gives are counts.
-    pub fn each(&self, volume: &Variety, mut take: impl FnMut(Workload)) -> Chosen {
-        let mut chosen = self.workloads(volume);
+    pub fn each(&self, target: &Target, mut take: impl FnMut(Workload)) -> Chosen {
+        let mut chosen = self.workloads(target);
         chosen.workloads.drain(..).for_each(&mut take);
         for bounds in &self.ace {
-            let left_out = bounds.each(volume.rules(), |workload| {
+            let left_out = bounds.each(target.volume.rules(), |workload| {
                 workload
                     .in_each(&self.orders)
                     .into_iter()

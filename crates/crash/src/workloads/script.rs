@@ -1,6 +1,7 @@
 //! Long workloads by name: written down, drawn from a seed, or as programs write.
 
 use super::{corners, patterns};
+use crate::target::Target;
 use crate::turns::Order;
 use crate::workload::Workload;
 use crate::workloads::vocabulary::ops;
@@ -38,6 +39,8 @@ pub enum Script {
     Neighbours,
     /// Records written over each other, of several files, aligned and not.
     Records,
+    /// Groups of writes to several files, and what others do meanwhile.
+    Groups,
     /// Data that waits for a place while what is done with its files is committed.
     Waits,
     /// Postmark's pool of small files, from a seed.
@@ -50,8 +53,9 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 17] = [
+    pub const WRITTEN: [Self; 18] = [
         Self::LogAndReplace,
+        Self::Groups,
         Self::Waits,
         Self::Reuse,
         Self::Directory,
@@ -70,6 +74,13 @@ impl Script {
         Self::SqliteWal,
     ];
 
+    /// Of these, what can be done on a target.
+    pub fn written(target: &Target) -> impl Iterator<Item = Self> {
+        let can_group = target.can_group();
+        let written = Self::WRITTEN.into_iter();
+        written.filter(move |script| can_group || *script != Self::Groups)
+    }
+
     /// A word that names it.
     pub fn name(self) -> String {
         match self {
@@ -87,6 +98,7 @@ impl Script {
             Self::Alike => "alike".to_owned(),
             Self::Neighbours => "neighbours".to_owned(),
             Self::Records => "records".to_owned(),
+            Self::Groups => "groups".to_owned(),
             Self::Waits => "waits".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
@@ -124,6 +136,7 @@ impl Script {
             Self::Alike => corners::alike(),
             Self::Neighbours => corners::neighbours(),
             Self::Records => corners::records(),
+            Self::Groups => corners::groups(),
             Self::Waits => waits(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),

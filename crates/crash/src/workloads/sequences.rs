@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::vocabulary::{Persist, VOCABULARY, standard_setup};
+use super::vocabulary::{BESIDE, ENDS, Persist, STAGED, VOCABULARY, ops, standard_setup};
 use crate::turns::Order;
 use crate::workload::Workload;
 use stetfs_testkit::rng::Rng;
@@ -58,24 +58,47 @@ fn steps() -> Vec<Step> {
 ///
 /// Panics for another length.
 pub fn sequences(length: usize, rules: Rules, sample: Sample) -> Sequences {
-    let mut start = Model::new(rules);
-    for op in standard_setup() {
-        start
-            .apply(&op)
-            .unwrap_or_else(|error| panic!("the setup's {op}: {error}"));
-    }
-    let mut maker = Maker {
-        steps: steps(),
-        start,
-        seen: BTreeSet::new(),
-        made: Sequences::default(),
-    };
+    let mut maker = Maker::new(rules);
     let mut rng = Rng::new(sample.seed);
     match length {
         1 => (0..maker.steps.len()).for_each(|i| maker.take(&[i])),
         2 => maker.pairs(sample.pairs, &mut rng),
         3 => maker.triples(sample.triples, &mut rng),
         _ => panic!("sequences of {length} operations"),
+    }
+    maker.made
+}
+
+/// All sequences of two actions of which one is in a group of writes, or both are, on a volume with
+/// these rules that can have groups. The other one is of the core, with nothing or an fsync of its
+/// object behind it, and comes before the group, in it, or behind it.
+pub fn grouped(rules: Rules) -> Sequences {
+    let mut maker = Maker::new(Rules {
+        groups: true,
+        ..rules
+    });
+    let core = VOCABULARY.iter().filter(|action| action.core);
+    let actions = core.flat_map(|action| {
+        let persists = [Persist::Nothing, Persist::Fsync];
+        persists.into_iter().filter_map(|p| action.ops(p))
+    });
+    let others: Vec<_> = actions.chain(BESIDE.map(ops)).collect();
+    for (staged, end) in STAGED.iter().flat_map(|s| ENDS.map(|end| (s, end))) {
+        let begun = ops(&format!("group-begin; {staged}"));
+        let end = match end {
+            "" => Vec::new(),
+            end => ops(end),
+        };
+        let group = |within: &[Op]| [&begun, within, &end].concat();
+        maker.add("group", group(&[]));
+        STAGED
+            .iter()
+            .for_each(|too| maker.add("group", group(&ops(too))));
+        for other in &others {
+            maker.add("group", [other.clone(), group(&[])].concat());
+            maker.add("group", group(other));
+            maker.add("group", [group(&[]), other.clone()].concat());
+        }
     }
     maker.made
 }
@@ -89,6 +112,21 @@ struct Maker {
 }
 
 impl Maker {
+    fn new(rules: Rules) -> Self {
+        let mut start = Model::new(rules);
+        for op in standard_setup() {
+            start
+                .apply(&op)
+                .unwrap_or_else(|error| panic!("the setup's {op}: {error}"));
+        }
+        Self {
+            steps: steps(),
+            start,
+            seen: BTreeSet::new(),
+            made: Sequences::default(),
+        }
+    }
+
     fn pairs(&mut self, one_in: u64, rng: &mut Rng) {
         for i in 0..self.steps.len() {
             for j in 0..self.steps.len() {
@@ -114,12 +152,17 @@ impl Maker {
         self.made.left_out = n.pow(3).saturating_sub(looked_at);
     }
 
-    /// Takes the sequence of these steps, if it can be done and was not taken yet.
+    /// The sequence of these steps.
     fn take(&mut self, steps: &[usize]) {
         let ops: Vec<Op> = steps
             .iter()
             .flat_map(|i| self.steps[*i].ops.iter().cloned())
             .collect();
+        self.add(&format!("{}-op", steps.len()), ops);
+    }
+
+    /// Takes a sequence, if it can be done and was not taken yet.
+    fn add(&mut self, kind: &str, ops: Vec<Op>) {
         let mut model = self.start.clone();
         if ops.iter().any(|op| model.apply(op).is_err()) {
             self.made.impossible += 1;
@@ -133,7 +176,7 @@ impl Maker {
         };
         let text = workload.to_string();
         if self.seen.insert(text) {
-            workload.name = format!("{}-op:{}", steps.len(), self.made.workloads.len());
+            workload.name = format!("{kind}:{}", self.made.workloads.len());
             self.made.workloads.push(workload);
         }
     }
@@ -162,6 +205,17 @@ mod tests {
             three.len()
         );
         assert_eq!(three, of(3));
+        let alone = "setup standard; group-begin; open @2 A/x; group-write @2 0 5000 41; close @2";
+        let grouped = grouped(EXT4_1K.rules()).workloads;
+        let has = |text: String| grouped.iter().any(|w| w.to_string() == text);
+        assert!(grouped.len() > 2000, "{}", grouped.len());
+        for end in ["", "; group-commit", "; group-commit lazy", "; group-abort"] {
+            assert!(has(format!("{alone}{end}")), "{end}");
+            assert!(has(format!("{alone}; truncate A/x 0{end}")), "{end}");
+            assert!(has(format!("{alone}{end}; unlink A/x")), "{end}");
+            let fresh = alone.replace("setup standard", "setup standard; symlink x A/n");
+            assert!(has(format!("{fresh}{end}")), "{end}");
+        }
         // Without extents fewer things can be done.
         assert!(sequences(1, EXT3_1K.rules(), SAMPLE).workloads.len() < one.len());
     }

@@ -149,6 +149,22 @@ pub const VOCABULARY: [Action; 59] = [
     action(O, "utimes A/x 1.5 2.5", X, A),
 ];
 
+/// What is staged in a group of writes: all of a file, a part of a block, what lies beyond a hole,
+/// of two files the ends, a file that an action has made.
+pub(super) const STAGED: [&str; 5] = [
+    "group-write A/x 0 5000 41",
+    "group-write A/x 700 100 42",
+    "group-write A/x 20000 1500 43",
+    "group-write A/x 4800 3000 44; group-write B/y 2000 2000 45",
+    "group-write A/n 0 3000 46",
+];
+
+/// How a group ends. The last is open when the volume is unmounted.
+pub(super) const ENDS: [&str; 4] = ["group-commit", "group-commit lazy", "group-abort", ""];
+
+/// What happens beside a group that is no action.
+pub(super) const BESIDE: [&str; 2] = ["sync", "remount"];
+
 /// What may follow an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persist {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use stetfs::Media;
 use stetfs::{
-    Attr, Caller, Error, FallocateMode, Fs, Kind, MountOptions, MountReport, OpenFlags,
+    Attr, Caller, Error, FallocateMode, Fs, Group, Kind, MountOptions, MountReport, OpenFlags,
     RenameFlags, SetAttr, SetTime, SetXattr, Whence, WriteFlags,
 };
 use stetfs_format::{InodeNo, Time};
@@ -32,6 +32,7 @@ pub struct Library {
     base: String,
     caller: Caller,
     slots: [Option<InodeNo>; SLOTS as usize],
+    group: Option<Group>,
 }
 
 /// A sync of one file or directory, or of everything, which another thread may do.
@@ -103,6 +104,7 @@ impl Library {
             base: BASE.to_owned(),
             caller: Caller::root(),
             slots: [None; SLOTS as usize],
+            group: None,
         };
         Ok((library, report))
     }
@@ -118,13 +120,15 @@ impl Library {
         self.options.clock.set(ns.max(0) as u64);
     }
 
-    /// Closes the slots and unmounts.
+    /// Closes the slots and unmounts. A group may be open then, and is dropped behind it.
     ///
     /// # Errors
     /// Of the unmount.
     pub fn unmount(&mut self) -> Answer<()> {
         self.close_all();
-        self.fs.unmount()
+        let unmounted = self.fs.unmount();
+        self.group = None;
+        unmounted
     }
 
     /// Another user of the same mount, with slots of its own and below a directory of its own in
@@ -152,6 +156,7 @@ impl Library {
             base: self.base.clone(),
             caller: self.caller.clone(),
             slots: [None; SLOTS as usize],
+            group: None,
         }
     }
 
@@ -378,6 +383,46 @@ impl Library {
         SyncOp::Drain(self.fs.clone())
     }
 
+    fn group(&mut self) -> Answer<&mut Group> {
+        self.group.as_mut().ok_or(Error::BadFile)
+    }
+
+    fn stage(&mut self, slot: u8, offset: u64, payload: Payload) -> Answer<()> {
+        let (caller, ino) = (self.caller.clone(), self.slot(slot)?);
+        self.group()?.write(&caller, ino, offset, &payload.bytes())
+    }
+
+    fn read_staged(&mut self, slot: u8, offset: u64, len: u32) -> Answer<Reply> {
+        let ino = self.slot(slot)?;
+        let mut out = vec![0; len as usize];
+        let n = self.group()?.read(ino, offset, &mut out)?;
+        out.truncate(n);
+        Ok(Reply::Bytes(out))
+    }
+
+    fn group_op(&mut self, op: &Op) -> Option<Answer<()>> {
+        let caller = self.caller.clone();
+        let done = match op {
+            Op::GroupBegin => {
+                self.group = Some(self.fs.begin());
+                return Some(Ok(()));
+            }
+            Op::GroupWrite {
+                slot,
+                offset,
+                payload,
+            } => return Some(self.stage(*slot, *offset, *payload)),
+            Op::GroupCommit { lazy: false } => self.group().and_then(|group| group.commit(&caller)),
+            Op::GroupCommit { lazy: true } => {
+                self.group().and_then(|group| group.commit_lazy(&caller))
+            }
+            Op::GroupAbort => self.group().map(Group::abort),
+            _ => return None,
+        };
+        self.group = None;
+        Some(done)
+    }
+
     fn directory(&self, path: &str) -> Answer<InodeNo> {
         let attr = self.followed(path)?;
         match attr.is_dir() {
@@ -540,6 +585,9 @@ impl Library {
                 ));
             }
             Op::Read { slot, offset, len } => return self.read(*slot, *offset, *len),
+            Op::GroupRead { slot, offset, len } => {
+                return self.read_staged(*slot, *offset, *len);
+            }
             Op::Truncate { path, size } => self.truncate(path, *size),
             Op::Ftruncate { slot, size } => {
                 let set = SetAttr {
@@ -724,7 +772,8 @@ impl World for Library {
     }
 
     fn apply(&mut self, op: &Op) -> Outcome {
-        let done = match self.names_op(op).or_else(|| self.attribute_op(op)) {
+        let done = self.names_op(op).or_else(|| self.attribute_op(op));
+        let done = match done.or_else(|| self.group_op(op)) {
             Some(done) => done.map(|()| Reply::Done),
             None => self.other_op(op),
         };

@@ -9,6 +9,7 @@
 
 mod attributes;
 mod between;
+mod group;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,7 @@ use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS};
 use super::sparse::Sparse;
 use super::tree::{Facts, Pages, Tree, add_run, join, name_links, note_pages};
 use super::{BASE, Moment, Outcome, Reply, Stat, World};
+use group::Group;
 
 const S_IFCHR: u32 = 0o020_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -37,6 +39,8 @@ pub struct Rules {
     pub fine_times: bool,
     /// Bytes of a block.
     pub block: u64,
+    /// Its files can have groups of writes.
+    pub groups: bool,
 }
 
 /// A file of the model, by a number of its own.
@@ -104,6 +108,7 @@ pub struct Model {
     next: Id,
     base: Id,
     slots: [Option<Id>; SLOTS as usize],
+    group: Option<Group>,
     rules: Rules,
     step: usize,
     vouched: usize,
@@ -122,6 +127,7 @@ impl Model {
             next: 0,
             base: 0,
             slots: [None; SLOTS as usize],
+            group: None,
             rules,
             step: 0,
             vouched: 0,
@@ -290,7 +296,8 @@ impl Model {
 
     fn collect(&mut self, id: Id) {
         let unused = self.nodes.get(&id).is_some_and(|n| n.nlink == 0);
-        if unused && !self.slots.contains(&Some(id)) {
+        let staged = self.group.as_ref().is_some_and(|group| group.has(id));
+        if unused && !staged && !self.slots.contains(&Some(id)) {
             self.nodes.remove(&id);
         }
     }
@@ -619,14 +626,18 @@ impl Model {
         let id = self.slot(slot)?;
         if !bytes.is_empty() {
             let offset = offset.unwrap_or_else(|| self.content(id).size());
-            let touched = self.blocks_of(offset, bytes.len() as u64);
-            let node = self.modify(id);
-            node.blocks.extend(touched);
-            if let Body::File(content) = &mut node.body {
-                content.write(offset, bytes);
-            }
+            self.write_to(id, offset, bytes);
         }
         Ok(())
+    }
+
+    fn write_to(&mut self, id: Id, offset: u64, bytes: &[u8]) {
+        let touched = self.blocks_of(offset, bytes.len() as u64);
+        let node = self.modify(id);
+        node.blocks.extend(touched);
+        if let Body::File(content) = &mut node.body {
+            content.write(offset, bytes);
+        }
     }
 
     /// The blocks that a range of bytes touches.
@@ -738,8 +749,9 @@ impl Model {
         Ok(Reply::Done)
     }
 
-    /// What a power cut leaves of it: nothing is open.
+    /// What a power cut leaves of it: nothing is open, nothing staged.
     pub fn cut_off(&mut self) {
+        self.drop_group();
         for slot in 0..SLOTS {
             self.close(slot);
         }
@@ -954,6 +966,15 @@ impl World for Model {
                 self.nodes.values_mut().for_each(|node| node.placed = step);
                 Ok(Reply::Done)
             }
+            Op::GroupBegin => self.begin_group(),
+            Op::GroupWrite {
+                slot,
+                offset,
+                payload,
+            } => self.stage(*slot, *offset, *payload),
+            Op::GroupRead { slot, offset, len } => self.read_staged(*slot, *offset, *len as usize),
+            Op::GroupCommit { lazy } => self.commit_group(*lazy),
+            Op::GroupAbort => self.abort_group(),
             Op::Remount => self.remount(),
         }
     }

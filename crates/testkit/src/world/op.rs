@@ -276,6 +276,26 @@ pub enum Op {
     /// The same for data that waits for a place as if it had waited long enough (`dirty_expire=`):
     /// the next commit has it.
     Expire,
+    /// A group of writes begins; one that is open is dropped.
+    GroupBegin,
+    /// Staged in the group.
+    GroupWrite {
+        slot: u8,
+        offset: u64,
+        payload: Payload,
+    },
+    /// As the file will be with what is staged.
+    GroupRead {
+        slot: u8,
+        offset: u64,
+        len: u32,
+    },
+    /// What is staged happens, and the group ends; durable on return unless `lazy`.
+    GroupCommit {
+        lazy: bool,
+    },
+    /// What is staged is forgotten, and the group ends.
+    GroupAbort,
     /// Closes all slots, unmounts and mounts again.
     Remount,
 }

@@ -366,6 +366,9 @@ impl World for Posix {
             Op::Sync => self.sync(),
             // What a kernel does by its own clock.
             Op::Commit | Op::Expire => Ok(()),
+            // What there is on a mount is of one open file: F2FS's ioctls.
+            Op::GroupBegin | Op::GroupAbort | Op::GroupCommit { .. } => Err(Errno::OPNOTSUPP),
+            Op::GroupWrite { .. } | Op::GroupRead { .. } => Err(Errno::OPNOTSUPP),
             Op::Remount => {
                 self.close_all();
                 (self.remount)().map_err(|error| {

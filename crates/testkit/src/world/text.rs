@@ -28,7 +28,7 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 39] = [
+pub const VERBS: [Verb; 44] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
@@ -87,6 +87,15 @@ pub const VERBS: [Verb; 39] = [
         "",
         "as by the clock: what waits for a place gets one",
     ),
+    verb(
+        "group-begin",
+        "",
+        "a group of writes; one that is open is dropped",
+    ),
+    verb("group-write", "FILE OFFSET LEN [SEED]", "staged in it"),
+    verb("group-read", "FILE OFFSET LEN", "with what is staged"),
+    verb("group-commit", "[lazy]", "lazy: not durable on return"),
+    verb("group-abort", "", ""),
     verb("remount", "", "close, unmount, mount"),
 ];
 
@@ -273,6 +282,19 @@ impl fmt::Display for Op {
             Op::Sync => f.write_str("sync"),
             Op::Commit => f.write_str("commit"),
             Op::Expire => f.write_str("expire"),
+            Op::GroupBegin => f.write_str("group-begin"),
+            Op::GroupWrite {
+                slot,
+                offset,
+                payload: Payload { seed, len },
+            } => write!(f, "group-write @{slot} {offset} {len} {seed}"),
+            Op::GroupRead { slot, offset, len } => {
+                write!(f, "group-read @{slot} {offset} {len}")
+            }
+            Op::GroupCommit { lazy } => {
+                write!(f, "group-commit{}", if *lazy { " lazy" } else { "" })
+            }
+            Op::GroupAbort => f.write_str("group-abort"),
             Op::Remount => f.write_str("remount"),
         }
     }
@@ -549,6 +571,11 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
         "sync" => Op::Sync,
         "commit" => Op::Commit,
         "expire" => Op::Expire,
+        "group-begin" => Op::GroupBegin,
+        "group-commit" => Op::GroupCommit {
+            lazy: words.flag("lazy"),
+        },
+        "group-abort" => Op::GroupAbort,
         "remount" => Op::Remount,
         _ => return Ok(None),
     }))
@@ -636,6 +663,16 @@ fn read_file_op(name: &str, slot: u8, words: &mut Words<'_>) -> Result<Op> {
             offset: words.number(at)?,
             len: words.number("the length")?,
         },
+        "group-write" => Op::GroupWrite {
+            slot,
+            offset: words.number(at)?,
+            payload: words.payload()?,
+        },
+        "group-read" => Op::GroupRead {
+            slot,
+            offset: words.number(at)?,
+            len: words.number("the length")?,
+        },
         "truncate" => Op::Ftruncate {
             slot,
             size: words.number("the size")?,
@@ -671,6 +708,24 @@ mod tests {
             assert_eq!(read, [op], "{line}");
             assert!(!line.contains([';', '\'', '"', '#', '\n']), "{line}");
         }
+    }
+
+    #[test]
+    fn groups_read_back() {
+        for line in [
+            "group-begin",
+            "group-write @0 10 20 3",
+            "group-read @1 10 20",
+            "group-commit",
+            "group-commit lazy",
+            "group-abort",
+        ] {
+            let ops = read_line(line).expect(line);
+            assert_eq!(ops.len(), 1);
+            assert_eq!(ops[0].to_string(), line);
+        }
+        let error = format!("{:#}", read_line("group-commit now").expect_err("too much"));
+        assert!(error.contains("it is group-commit [lazy]"), "{error}");
     }
 
     #[test]
