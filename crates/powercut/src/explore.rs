@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use stetfs_crash::sharing::Shard;
+
 use crate::call::{Recording, What};
 use crate::effect::{Arrangement, Number};
 use crate::finding::{Cause, Finding};
-use crate::judge::{Error, Judge, Verdict, Verdicts};
+use crate::judge::{Error, Judge, Key, Verdict, Verdicts};
 use crate::model::Model;
 use crate::states::{Cut, Effort, moments, states};
 use crate::tree::Tree;
@@ -19,14 +23,14 @@ use crate::tree::Tree;
 pub struct Limits {
     /// After this time.
     pub time: Option<Duration>,
-    /// After so many states were judged.
+    /// After the check was asked of so many states.
     pub states: Option<u64>,
     /// After so many findings.
     pub findings: usize,
 }
 
 /// What an exploration has looked at.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Moments at which the power was cut.
     pub moments: usize,
@@ -34,9 +38,9 @@ pub struct Counts {
     pub moments_all: usize,
     /// Moments of which not every state was looked at.
     pub moments_sampled: usize,
-    /// States looked at.
+    /// States looked at: those of the shard.
     pub states: u64,
-    /// Of these, how many were not judged, since an equal one was.
+    /// Of these, those to which an equal one was looked at before, under any model.
     pub folded: u64,
     /// States of which the check said that the promises do not hold.
     pub failing: u64,
@@ -72,12 +76,25 @@ pub struct Explorer<'a> {
     pub judges: &'a [Judge],
     /// What was judged already.
     pub verdicts: &'a Verdicts,
+    /// Which states were looked at, under any model.
+    pub looked: &'a Mutex<HashSet<Key>>,
+    /// Which states are looked at.
+    pub shard: Shard,
     /// How many states of a moment.
     pub effort: Effort,
     /// How long.
     pub limits: Limits,
     /// Who is told.
     pub listener: &'a dyn Fn(Progress<'_>),
+}
+
+/// A state of the shard.
+struct State {
+    /// In the order in which the states of all shards are enumerated.
+    number: u64,
+    cut: Cut,
+    tree: Tree,
+    key: Key,
 }
 
 /// States that are judged at once, at most.
@@ -101,8 +118,8 @@ impl Explorer<'_> {
         };
         let moments = moments(self.recording, &arrangement);
         found.counts.moments_all = moments.len();
-        let mut causes: BTreeMap<Cause, usize> = BTreeMap::new();
         let mut seen = HashSet::new();
+        let (mut number, mut asked) = (0, 0);
         let begin = Instant::now();
         for calls in moments {
             let marks: Vec<&str> = self.recording.marks(calls).collect();
@@ -113,22 +130,23 @@ impl Explorer<'_> {
             let mut cuts = of_moment.cuts;
             cuts.retain(fresh);
             for batch in cuts.chunks(BATCH) {
-                let verdicts = self.judge_all(&arrangement, batch, &marks, &mut found.counts)?;
-                for (cut, verdict) in batch.iter().zip(verdicts) {
-                    if verdict.holds() {
-                        continue;
+                let ours = self.of_shard(&arrangement, batch, &marks, number);
+                number += batch.len() as u64;
+                asked += self.judge_all(&ours, &marks, &mut found.counts)?;
+                for state in &ours {
+                    let verdict = self.verdicts.get(&state.key);
+                    if verdict.is_some_and(|verdict| !verdict.holds()) {
+                        found.counts.failing += 1;
+                        self.failed(&arrangement, state, &mut found.findings)?;
                     }
-                    found.counts.failing += 1;
-                    self.failed(&arrangement, cut, &mut found.findings, &mut causes)?;
                 }
                 (self.listener)(Progress {
                     counts: &found.counts,
                     findings: found.findings.len(),
                 });
                 let limits = &self.limits;
-                let judged = found.counts.states - found.counts.folded;
                 if limits.time.is_some_and(|time| begin.elapsed() >= time)
-                    || limits.states.is_some_and(|most| judged >= most)
+                    || limits.states.is_some_and(|most| asked >= most)
                     || found.findings.len() >= limits.findings
                 {
                     found.finished = false;
@@ -139,28 +157,43 @@ impl Explorer<'_> {
         Ok(found)
     }
 
-    /// Judges states, by as many judges as there are.
-    fn judge_all(
+    /// Those of the states that are of the shard; the first has this number.
+    fn of_shard(
         &self,
         arrangement: &Arrangement,
         cuts: &[Cut],
         marks: &[&str],
+        first: u64,
+    ) -> Vec<State> {
+        let states = (first..).zip(cuts).map(|(number, cut)| {
+            let end = arrangement.ends[cut.calls];
+            let tree = arrangement.tree(self.recording, &cut.there, end);
+            State {
+                number,
+                cut: cut.clone(),
+                key: Key::of(&tree, marks),
+                tree,
+            }
+        });
+        let ours = states.filter(|state| self.shard.has(state.key.number()));
+        ours.collect()
+    }
+
+    /// Judges states, by as many judges as there are; of how many the check was asked.
+    fn judge_all(
+        &self,
+        states: &[State],
+        marks: &[&str],
         counts: &mut Counts,
-    ) -> Result<Vec<Arc<Verdict>>, Error> {
-        let end = |cut: &Cut| arrangement.ends[cut.calls];
-        let trees: Vec<Tree> = cuts
-            .iter()
-            .map(|cut| arrangement.tree(self.recording, &cut.there, end(cut)))
-            .collect();
-        let digests: Vec<u128> = trees.iter().map(Tree::digest).collect();
+    ) -> Result<u64, Error> {
         let mut to_judge = BTreeMap::new();
-        for (tree, digest) in trees.iter().zip(&digests) {
-            if self.verdicts.get(*digest, marks.len()).is_none() {
-                to_judge.insert(*digest, tree);
+        for state in states {
+            counts.states += 1;
+            counts.folded += u64::from(!self.looked.lock().insert(state.key));
+            if self.verdicts.get(&state.key).is_none() {
+                to_judge.insert(state.key, &state.tree);
             }
         }
-        counts.states += cuts.len() as u64;
-        counts.folded += (cuts.len() - to_judge.len()) as u64;
         let to_judge: Vec<&Tree> = to_judge.into_values().collect();
         let next = AtomicUsize::new(0);
         let work = |judge: &Judge| -> Result<(), Error> {
@@ -181,40 +214,29 @@ impl Explorer<'_> {
             });
             others.fold(mine, Result::and)
         })?;
-        let known = |digest: &u128| self.verdicts.get(*digest, marks.len());
-        Ok(digests.iter().filter_map(known).collect())
+        Ok(to_judge.len() as u64)
     }
 
-    /// A state has failed: it is of a cause that is known, or it is made small.
+    /// A state has failed. It is made small whatever was found before, so that its cause does not
+    /// depend on which other states are of the shard.
     fn failed(
         &self,
         arrangement: &Arrangement,
-        cut: &Cut,
+        State { number, cut, .. }: &State,
         findings: &mut Vec<Finding>,
-        causes: &mut BTreeMap<Cause, usize>,
     ) -> Result<(), Error> {
-        let known = findings.iter_mut().find(|finding| {
-            let mut lost = finding.first.iter();
-            lost.all(|n| arrangement.ends[cut.calls] > *n && !cut.there.has(*n))
-        });
-        if let Some(finding) = known {
-            finding.again(cut, KEPT);
-            return Ok(());
-        }
         let small = self.minimize(arrangement, cut)?;
         let cause = Cause::of(self.recording, arrangement, &small);
-        if let Some(at) = causes.get(&cause) {
-            findings[*at].again(cut, KEPT);
+        if let Some(finding) = findings.iter_mut().find(|finding| finding.cause == cause) {
+            finding.again(cut, KEPT);
             return Ok(());
         }
         let passing = self.nearest(arrangement, &small);
         let verdict = self.verdict(arrangement, &small)?;
-        let finding = Finding::new(self.recording, arrangement, small, passing, &verdict);
-        causes.insert(cause, findings.len());
+        let small = (*number, small);
+        let mut finding = Finding::new(self.recording, arrangement, small, passing, &verdict);
+        finding.again(cut, KEPT);
         findings.push(finding);
-        if let Some(finding) = findings.last_mut() {
-            finding.again(cut, KEPT);
-        }
         Ok(())
     }
 
@@ -290,6 +312,7 @@ impl Explorer<'_> {
                 };
                 let explorer = Explorer {
                     recording: &without,
+                    looked: &Mutex::default(),
                     limits: Limits {
                         findings: 1,
                         ..self.limits

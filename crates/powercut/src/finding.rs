@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Recording, What};
 use crate::effect::{Arrangement, Change, Number, Set};
@@ -14,8 +14,8 @@ use crate::tree::Object;
 
 /// What failures have in common that are one finding: kinds of lost changes, by which calls, of
 /// which files. Numbers in names count as equal.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cause(BTreeSet<(&'static str, String)>);
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cause(BTreeSet<(String, String)>);
 
 impl Cause {
     /// Of a failure that was made small.
@@ -34,7 +34,7 @@ impl Cause {
                 "data" | "length" => "contents",
                 other => other,
             };
-            (kind, without_numbers(&what))
+            (kind.to_owned(), without_numbers(&what))
         });
         Self(lost.collect())
     }
@@ -55,6 +55,10 @@ fn without_numbers(text: &str) -> String {
 /// A failure, made small, and those with the same cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// The number of the first failing state, in the order in which states are enumerated.
+    pub number: u64,
+    /// What it has in common with others.
+    pub cause: Cause,
     /// The power cut, with as little lost as it takes.
     pub cut: Cut,
     /// What is lost.
@@ -70,7 +74,7 @@ pub struct Finding {
 }
 
 /// The story of a finding.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Told {
     /// What happened, in one sentence or two.
     pub headline: String,
@@ -91,11 +95,12 @@ const SHOWN: usize = 16;
 const DIFFERENCES: usize = 8;
 
 impl Finding {
-    /// A failure that was made small; `passing`: the nearest state that passes.
+    /// A failure of the state with this number, made small; `passing`: the nearest state that
+    /// passes.
     pub fn new(
         recording: &Recording,
         arrangement: &Arrangement,
-        cut: Cut,
+        (number, cut): (u64, Cut),
         passing: Option<Cut>,
         verdict: &Verdict,
     ) -> Self {
@@ -119,6 +124,8 @@ impl Finding {
             output: verdict.output.trim_end().to_owned(),
         };
         Self {
+            number,
+            cause: Cause::of(recording, arrangement, &cut),
             first: cut.lost_first(arrangement),
             cut,
             lost,

@@ -10,7 +10,8 @@
 //! 4. [`judge`]: each different state is written to a volume, shown to the check on one mount
 //!    ([`stage`]), and thrown away.
 //! 5. [`explore`], [`finding`]: failures are made small, told in the program's words, and counted
-//!    once for each cause; [`report`] is what is left of all that.
+//!    once for each cause; [`report`] is what is left of all that, and adds up; [`resume`] is what
+//!    a later run goes on from.
 //!
 //! Data flows down this list. No file system but `stetfs` itself is under the mount, and what a
 //! model leaves is written to one that is as new.
@@ -29,6 +30,7 @@ pub mod mounted;
 pub mod record;
 pub mod recorder;
 pub mod report;
+pub mod resume;
 pub mod run;
 pub mod stage;
 pub mod states;

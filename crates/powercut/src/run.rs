@@ -26,7 +26,7 @@ const KEPT: u64 = 16 << 10;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// With this exit code.

@@ -12,17 +12,17 @@ use crate::mounted::can_mount;
 use crate::run::{Lab, Ran, json, stetfs, tool};
 
 /// Runs `stetfs crash` in a directory of its own.
-struct Trial {
-    lab: Lab,
+pub(crate) struct Trial {
+    pub(crate) lab: Lab,
 }
 
 impl Trial {
     /// None, out loud, where there are no mounts.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         can_mount().then(|| Self { lab: Lab::new() })
     }
 
-    fn file(&self, name: &str, text: &str) -> String {
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.lab.str(name);
         fs::write(&path, text).unwrap();
         path
@@ -62,7 +62,7 @@ impl Trial {
     }
 
     #[track_caller]
-    fn nothing_is_left(&self) {
+    pub(crate) fn nothing_is_left(&self) {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let ours: Vec<_> = mounts
             .lines()
