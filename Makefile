@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop lab-tables lab-check stress-export planted explored traces postgres mutants ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop lab-tables lab-check stress-export crash-joblib planted explored traces postgres mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ stress-export: ## What holds when an exported part's server and its users share 
 	@scripts/deps.sh test
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/export-stress.sh $(STETFS) $(ARGS)
+
+crash-joblib: build ## Whether shards of an exploration add up on joblib's backend loky and on a local Dask cluster (packages from PyPI)
+	@scripts/joblib/test.sh $(STETFS)
 
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test

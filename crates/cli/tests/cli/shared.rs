@@ -2,11 +2,12 @@
 //! run that goes on where another one was stopped.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::program::Trial;
-use crate::run::{Ran, json, stetfs};
+use crate::run::{Ran, STETFS, json, stetfs, tool};
 
 /// Two mistakes: a rename whose file was not synced, and a promise that nothing has made durable.
 const PROGRAM: &str = "cd \"$STETFS_DIR\" || exit 9
@@ -140,6 +141,36 @@ fn shards_add_up_to_one_run() {
     merge(&[&schemes, a]).fails(2, &[]);
     let check = ["crash", "--check", "true", "--shard", "1/2", "--", "true"];
     stetfs(&check).fails(2, &["--save", "--recording"]);
+}
+
+/// The recipe of docs/CRASH-SHARED.md, word by word.
+#[test]
+fn the_recipe_for_gnu_parallel_is_true() {
+    let Some(shared) = Shared::new() else { return };
+    if !tool("parallel", &["--version"]).out.starts_with("GNU") {
+        eprintln!("SKIPPED: GNU parallel is not installed");
+        return;
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CRASH-SHARED.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, recipe) = page.split_once("```sh\n# parallel\n").unwrap();
+    let (recipe, _) = recipe.split_once("```").unwrap();
+    let script = format!(
+        "cd {} && PATH={}:$PATH\nln -s {} stetfs\n\
+            printf '#!/bin/sh\\n' | tee check.sh > my-program\n\
+            echo 'echo x > $1/a; echo x > $STETFS_MARKS' >> my-program\n\
+            echo '! grep -q x $STETFS_MARKS_FILE || grep -q x $STETFS_DIR/a' >> check.sh\n\
+            chmod +x check.sh my-program\n{recipe}",
+        shared.trial.lab.str("."),
+        shared.trial.lab.str("."),
+        STETFS,
+    );
+    let ran = tool("sh", &["-c", &script]);
+    assert_eq!(ran.code, 1, "{ran:#?}");
+    assert!(
+        ran.out.contains("\nall 8 shards\next4-ordered: "),
+        "{ran:#?}"
+    );
 }
 
 #[test]
