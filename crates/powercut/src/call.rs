@@ -95,6 +95,8 @@ pub enum What {
         /// What the old name names now: with RENAME_EXCHANGE what the new one named, with
         /// RENAME_WHITEOUT a new device.
         behind: Option<Object>,
+        /// That device.
+        whiteout: Option<Arc<Node>>,
     },
     /// Bytes were written, and the file became longer where they go beyond its end.
     Write {

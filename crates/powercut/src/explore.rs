@@ -12,7 +12,7 @@ use stetfs_crash::sharing::Shard;
 
 use crate::call::{Recording, What};
 use crate::effect::{Arrangement, Number};
-use crate::finding::{Cause, Finding};
+use crate::finding::{Cause, Finding, Reported};
 use crate::judge::{Error, Judge, Key, Verdict, Verdicts};
 use crate::model::Model;
 use crate::states::{Cut, Effort, moments, states};
@@ -48,12 +48,12 @@ pub struct Counts {
 
 /// What was found under a model.
 pub struct Explored {
-    /// The model.
-    pub model: Model,
+    /// The model's name.
+    pub model: String,
     /// What was looked at.
     pub counts: Counts,
     /// One of each cause.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Reported>,
     /// Everything was looked at that was to be.
     pub finished: bool,
 }
@@ -66,12 +66,8 @@ pub struct Progress<'a> {
     pub findings: usize,
 }
 
-/// An exploration.
-pub struct Explorer<'a> {
-    /// What the program did.
-    pub recording: &'a Recording,
-    /// Under which rules.
-    pub model: Model,
+/// Who judges the states of an exploration, and how many of them.
+pub struct Court<'a> {
     /// Who asks the check; several at once.
     pub judges: &'a [Judge],
     /// What was judged already.
@@ -80,114 +76,56 @@ pub struct Explorer<'a> {
     pub looked: &'a Mutex<HashSet<Key>>,
     /// Which states are looked at.
     pub shard: Shard,
-    /// How many states of a moment.
-    pub effort: Effort,
     /// How long.
     pub limits: Limits,
     /// Who is told.
     pub listener: &'a dyn Fn(Progress<'_>),
 }
 
-/// A state of the shard.
-struct State {
+/// A state that may be judged.
+pub struct State<C> {
     /// In the order in which the states of all shards are enumerated.
-    number: u64,
-    cut: Cut,
-    tree: Tree,
-    key: Key,
+    pub number: u64,
+    /// The power cut that leaves it.
+    pub cut: C,
+    /// What it holds.
+    pub tree: Tree,
+    /// By what it is told apart.
+    pub key: Key,
 }
 
-/// States that are judged at once, at most.
-const BATCH: usize = 64;
+/// How far an exploration is.
+pub struct Way {
+    begin: Instant,
+    asked: u64,
+}
 
-/// Failing states that are kept of a cause, to try a remedy on.
-const KEPT: usize = 256;
+impl Way {
+    /// It begins.
+    pub fn begin() -> Self {
+        Self {
+            begin: Instant::now(),
+            asked: 0,
+        }
+    }
+}
 
-impl Explorer<'_> {
-    /// Explores.
+impl Court<'_> {
+    /// Judges states, by as many judges as there are; gives those that fail.
     ///
     /// # Errors
     /// The check cannot be run.
-    pub fn run(&self) -> Result<Explored, Error> {
-        let arrangement = self.model.arrange(self.recording);
-        let mut found = Explored {
-            model: self.model,
-            counts: Counts::default(),
-            findings: Vec::new(),
-            finished: true,
-        };
-        let moments = moments(self.recording, &arrangement);
-        found.counts.moments_all = moments.len();
-        let mut seen = HashSet::new();
-        let (mut number, mut asked) = (0, 0);
-        let begin = Instant::now();
-        for calls in moments {
-            let marks: Vec<&str> = self.recording.marks(calls).collect();
-            let of_moment = states(&arrangement, calls, &self.effort);
-            found.counts.moments += 1;
-            found.counts.moments_sampled += usize::from(!of_moment.complete);
-            let fresh = |cut: &Cut| seen.insert((marks.len(), cut.there.clone()));
-            let mut cuts = of_moment.cuts;
-            cuts.retain(fresh);
-            for batch in cuts.chunks(BATCH) {
-                let ours = self.of_shard(&arrangement, batch, &marks, number);
-                number += batch.len() as u64;
-                asked += self.judge_all(&ours, &marks, &mut found.counts)?;
-                for state in &ours {
-                    let verdict = self.verdicts.get(&state.key);
-                    if verdict.is_some_and(|verdict| !verdict.holds()) {
-                        found.counts.failing += 1;
-                        self.failed(&arrangement, state, &mut found.findings)?;
-                    }
-                }
-                (self.listener)(Progress {
-                    counts: &found.counts,
-                    findings: found.findings.len(),
-                });
-                let limits = &self.limits;
-                if limits.time.is_some_and(|time| begin.elapsed() >= time)
-                    || limits.states.is_some_and(|most| asked >= most)
-                    || found.findings.len() >= limits.findings
-                {
-                    found.finished = false;
-                    return Ok(found);
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Those of the states that are of the shard; the first has this number.
-    fn of_shard(
+    pub fn failing<'s, C>(
         &self,
-        arrangement: &Arrangement,
-        cuts: &[Cut],
-        marks: &[&str],
-        first: u64,
-    ) -> Vec<State> {
-        let states = (first..).zip(cuts).map(|(number, cut)| {
-            let end = arrangement.ends[cut.calls];
-            let tree = arrangement.tree(self.recording, &cut.there, end);
-            State {
-                number,
-                cut: cut.clone(),
-                key: Key::of(&tree, marks),
-                tree,
-            }
-        });
-        let ours = states.filter(|state| self.shard.has(state.key.number()));
-        ours.collect()
-    }
-
-    /// Judges states, by as many judges as there are; of how many the check was asked.
-    fn judge_all(
-        &self,
-        states: &[State],
+        states: &'s [State<C>],
         marks: &[&str],
         counts: &mut Counts,
-    ) -> Result<u64, Error> {
+        way: &mut Way,
+    ) -> Result<Vec<&'s State<C>>, Error> {
+        let ours = states.iter();
+        let ours: Vec<&State<C>> = ours.filter(|s| self.shard.has(s.key.number())).collect();
         let mut to_judge = BTreeMap::new();
-        for state in states {
+        for state in &ours {
             counts.states += 1;
             counts.folded += u64::from(!self.looked.lock().insert(state.key));
             if self.verdicts.get(&state.key).is_none() {
@@ -214,7 +152,140 @@ impl Explorer<'_> {
             });
             others.fold(mine, Result::and)
         })?;
-        Ok(to_judge.len() as u64)
+        way.asked += to_judge.len() as u64;
+        let fails = |state: &&State<C>| {
+            let verdict = self.verdicts.get(&state.key);
+            verdict.is_some_and(|verdict| !verdict.holds())
+        };
+        let failing: Vec<_> = ours.into_iter().filter(fails).collect();
+        counts.failing += failing.len() as u64;
+        Ok(failing)
+    }
+
+    /// Tells how far it is; whether that is far enough.
+    pub fn is_over(&self, counts: &Counts, findings: usize, way: &Way) -> bool {
+        (self.listener)(Progress { counts, findings });
+        let limits = &self.limits;
+        limits.time.is_some_and(|time| way.begin.elapsed() >= time)
+            || limits.states.is_some_and(|most| way.asked >= most)
+            || findings >= limits.findings
+    }
+
+    /// What the check says of one tree.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn verdict(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
+        self.judges[0].judge(tree, marks)
+    }
+}
+
+/// For each sync of a recording: whether the check would notice, if the program left it out.
+/// `fails`: whether it fails in some state of a recording.
+///
+/// # Errors
+/// Of `fails`.
+pub fn mutate<E>(
+    recording: &Recording,
+    fails: &dyn Fn(&Recording) -> Result<bool, E>,
+) -> Result<Vec<(usize, bool)>, E> {
+    let syncs = recording.calls.iter().enumerate();
+    let syncs = syncs.filter(|(_, call)| call.is_sync());
+    syncs
+        .map(|(number, _)| {
+            let mut without = recording.clone();
+            // A mark has no effects, and this one is none either.
+            without.calls[number].what = What::Close {
+                file: crate::tree::Object(u32::MAX),
+            };
+            Ok((number, fails(&without)?))
+        })
+        .collect()
+}
+
+/// An exploration under the rules of a model.
+pub struct Explorer<'a> {
+    /// What the program did.
+    pub recording: &'a Recording,
+    /// Under which rules.
+    pub model: Model,
+    /// Who judges.
+    pub court: &'a Court<'a>,
+    /// How many states of a moment.
+    pub effort: Effort,
+}
+
+/// States that are judged at once, at most.
+const BATCH: usize = 64;
+
+/// Failing states that are kept of a cause, to try a remedy on.
+const KEPT: usize = 256;
+
+impl Explorer<'_> {
+    /// Explores.
+    ///
+    /// # Errors
+    /// The check cannot be run.
+    pub fn run(&self) -> Result<Explored, Error> {
+        let arrangement = self.model.arrange(self.recording);
+        let moments = moments(self.recording, &arrangement);
+        let mut counts = Counts {
+            moments_all: moments.len(),
+            ..Counts::default()
+        };
+        let (mut findings, mut finished) = (Vec::new(), true);
+        let mut seen = HashSet::new();
+        let (mut number, mut way) = (0, Way::begin());
+        'moments: for calls in moments {
+            let marks: Vec<&str> = self.recording.marks(calls).collect();
+            let of_moment = states(&arrangement, calls, &self.effort);
+            counts.moments += 1;
+            counts.moments_sampled += usize::from(!of_moment.complete);
+            let fresh = |cut: &Cut| seen.insert((marks.len(), cut.there.clone()));
+            let mut cuts = of_moment.cuts;
+            cuts.retain(fresh);
+            for batch in cuts.chunks(BATCH) {
+                let states = self.of(&arrangement, batch, &marks, number);
+                number += batch.len() as u64;
+                for state in self.court.failing(&states, &marks, &mut counts, &mut way)? {
+                    self.failed(&arrangement, state, &mut findings)?;
+                }
+                if self.court.is_over(&counts, findings.len(), &way) {
+                    finished = false;
+                    break 'moments;
+                }
+            }
+        }
+        let findings = findings.iter();
+        Ok(Explored {
+            model: self.model.to_string(),
+            counts,
+            findings: findings
+                .map(|f| f.reported(self.recording, self.model))
+                .collect(),
+            finished,
+        })
+    }
+
+    /// What the power cuts leave; the first has this number.
+    fn of(
+        &self,
+        arrangement: &Arrangement,
+        cuts: &[Cut],
+        marks: &[&str],
+        first: u64,
+    ) -> Vec<State<Cut>> {
+        let states = (first..).zip(cuts).map(|(number, cut)| {
+            let end = arrangement.ends[cut.calls];
+            let tree = arrangement.tree(self.recording, &cut.there, end);
+            State {
+                number,
+                cut: cut.clone(),
+                key: Key::of(&tree, marks),
+                tree,
+            }
+        });
+        states.collect()
     }
 
     /// A state has failed. It is made small whatever was found before, so that its cause does not
@@ -222,7 +293,7 @@ impl Explorer<'_> {
     fn failed(
         &self,
         arrangement: &Arrangement,
-        State { number, cut, .. }: &State,
+        State { number, cut, .. }: &State<Cut>,
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
         let small = self.minimize(arrangement, cut)?;
@@ -243,7 +314,7 @@ impl Explorer<'_> {
     fn verdict(&self, arrangement: &Arrangement, cut: &Cut) -> Result<Arc<Verdict>, Error> {
         let tree = arrangement.tree(self.recording, &cut.there, arrangement.ends[cut.calls]);
         let marks: Vec<&str> = self.recording.marks(cut.calls).collect();
-        self.judges[0].judge(&tree, &marks)
+        self.court.verdict(&tree, &marks)
     }
 
     /// The same failure with as little lost as it takes: what is lost is given back, as long as the
@@ -294,34 +365,5 @@ impl Explorer<'_> {
         given.sort_by_cached_key(|cut| std::cmp::Reverse(cut.lost(arrangement).len()));
         let holds = |cut: &Cut| self.verdict(arrangement, cut).is_ok_and(|v| v.holds());
         given.into_iter().find(holds)
-    }
-
-    /// For each sync of the recording: whether the check would notice, if the program left it out.
-    ///
-    /// # Errors
-    /// The check cannot be run.
-    pub fn mutate(&self) -> Result<Vec<(usize, bool)>, Error> {
-        let syncs = self.recording.calls.iter().enumerate();
-        let syncs = syncs.filter(|(_, call)| call.is_sync());
-        syncs
-            .map(|(number, _)| {
-                let mut without = self.recording.clone();
-                // A mark has no effects, and this one is none either.
-                without.calls[number].what = What::Close {
-                    file: crate::tree::Object(u32::MAX),
-                };
-                let explorer = Explorer {
-                    recording: &without,
-                    looked: &Mutex::default(),
-                    limits: Limits {
-                        findings: 1,
-                        ..self.limits
-                    },
-                    ..*self
-                };
-                let found = explorer.run()?;
-                Ok((number, found.counts.failing > 0))
-            })
-            .collect()
     }
 }

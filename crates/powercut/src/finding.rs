@@ -18,6 +18,11 @@ use crate::tree::Object;
 pub struct Cause(BTreeSet<(String, String)>);
 
 impl Cause {
+    /// Of these kinds of losses, each with of what.
+    pub fn new(what: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self(what.into_iter().collect())
+    }
+
     /// Of a failure that was made small.
     pub fn of(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> Self {
         let lost = cut.lost_first(arrangement).into_iter().map(|n| {
@@ -40,7 +45,8 @@ impl Cause {
     }
 }
 
-fn without_numbers(text: &str) -> String {
+/// The same for all numbers in a text.
+pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c.is_ascii_digit() {
@@ -73,6 +79,24 @@ pub struct Finding {
     pub some: Vec<Cut>,
 }
 
+/// A finding, as reports have it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reported {
+    /// The number of the first failing state, in the order in which states are enumerated.
+    pub number: u64,
+    /// What makes failures one finding.
+    pub cause: Cause,
+    /// The name of the case.
+    pub case: String,
+    /// Failing states with this cause.
+    pub states: u64,
+    /// The story.
+    #[serde(flatten)]
+    pub told: Told,
+    /// What would have kept the failing states away.
+    pub remedy: Vec<String>,
+}
+
 /// The story of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Told {
@@ -80,12 +104,33 @@ pub struct Told {
     pub headline: String,
     /// The last calls, each with what became of it.
     pub calls: Vec<String>,
-    /// In what the tree differs from that of the nearest state that passes.
+    /// What the tree is compared with.
+    pub against: String,
+    /// In what it differs from that.
     pub differences: Vec<String>,
     /// How the check ended.
     pub check: String,
     /// The end of what it said.
     pub output: String,
+}
+
+impl Reported {
+    /// Adds failing states of the same cause; the story is that of the first.
+    pub fn add(&mut self, mut other: Self) {
+        if other.number < self.number {
+            std::mem::swap(self, &mut other);
+        }
+        self.states += other.states;
+        // What helps against both is both, unless nothing helps against one.
+        if other.remedy.is_empty() {
+            self.remedy.clear();
+        }
+        if !self.remedy.is_empty() {
+            let more = other.remedy.into_iter();
+            let more: Vec<_> = more.filter(|one| !self.remedy.contains(one)).collect();
+            self.remedy.extend(more);
+        }
+    }
 }
 
 /// Calls that are shown, at most.
@@ -110,16 +155,11 @@ impl Finding {
                 |cut: &Cut| arrangement.tree(recording, &cut.there, arrangement.ends[cut.calls]);
             tree(&cut).differences(&tree(&passing))
         });
-        let mut differences = differences.unwrap_or_default();
-        if differences.len() > DIFFERENCES {
-            let more = differences.len() - DIFFERENCES;
-            differences.truncate(DIFFERENCES);
-            differences.push(format!("and {more} more"));
-        }
         let told = Told {
             headline: headline(recording, arrangement, &cut),
             calls: calls(recording, arrangement, &cut, &lost),
-            differences,
+            against: "the nearest state that passes".to_owned(),
+            differences: few(differences.unwrap_or_default()),
             check: verdict.end.text(),
             output: verdict.output.trim_end().to_owned(),
         };
@@ -146,6 +186,23 @@ impl Finding {
     /// The name of the case, for a replay: the model, the calls, and what is lost.
     pub fn case(&self, model: Model) -> String {
         format!("{model}:{}:{}", self.cut.calls, ranges(&self.lost))
+    }
+
+    /// For a report.
+    pub fn reported(&self, recording: &Recording, model: Model) -> Reported {
+        let remedy = self.remedy(recording, model).unwrap_or_default();
+        let remedy = remedy.into_iter().map(|(path, after)| {
+            let after = format!("call {}, {}", after + 1, recording.calls[after].text());
+            format!("fsync of {path} after {after}")
+        });
+        Reported {
+            number: self.number,
+            cause: self.cause.clone(),
+            case: self.case(model),
+            states: self.states,
+            told: self.told.clone(),
+            remedy: remedy.collect(),
+        }
     }
 
     /// Where syncs of what was lost would have kept all failing states of this cause away: what to
@@ -340,10 +397,30 @@ fn calls(
     cut: &Cut,
     lost: &[Number],
 ) -> Vec<String> {
-    let mut shown: BTreeSet<usize> = (cut.calls.saturating_sub(SHOWN / 2)..cut.calls).collect();
-    let lost_calls = lost.iter().map(|n| arrangement.effects[*n].call);
-    let lost_calls: BTreeSet<usize> = lost_calls.collect();
-    for call in lost_calls.iter().take(SHOWN / 2) {
+    let lost = lost.iter().map(|n| arrangement.effects[*n].call);
+    let became = |call| became(arrangement, cut, call);
+    last_calls(recording, cut.calls, lost.collect(), &became)
+}
+
+/// Differences, at most so many that people read them.
+pub fn few(mut differences: Vec<String>) -> Vec<String> {
+    if differences.len() > DIFFERENCES {
+        let more = differences.len() - DIFFERENCES;
+        differences.truncate(DIFFERENCES);
+        differences.push(format!("and {more} more"));
+    }
+    differences
+}
+
+/// The last of so many calls, and those that are lost, each with what became of it.
+pub fn last_calls(
+    recording: &Recording,
+    calls: usize,
+    lost: BTreeSet<usize>,
+    became: &dyn Fn(usize) -> &'static str,
+) -> Vec<String> {
+    let mut shown: BTreeSet<usize> = (calls.saturating_sub(SHOWN / 2)..calls).collect();
+    for call in lost.iter().take(SHOWN / 2) {
         shown.extend(call.saturating_sub(1)..=*call);
     }
     let mut lines = Vec::new();
@@ -356,8 +433,7 @@ fn calls(
         if let What::Close { .. } = recording.calls[number].what {
             continue;
         }
-        let became = became(arrangement, cut, number);
-        lines.push(format!("{became:12} {}", recording.line(number)));
+        lines.push(format!("{:12} {}", became(number), recording.line(number)));
     }
     lines.push(format!("{:12} power cut", ""));
     lines

@@ -47,6 +47,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A scheme of ours, as a model.
+    #[error("{0:#}")]
+    Scheme(anyhow::Error),
     /// The user wanted to stop.
     #[error("stopped")]
     Stopped,

@@ -7,6 +7,7 @@
 //!    list of effects ([`effect`]) that persist or are lost.
 //! 3. [`states`]: which states a power cut at each moment leaves; [`tree`], [`content`]: what is in
 //!    them, as values.
+//!    Or [`scheme`], [`blocks`]: what a scheme of ours recovers on simulated media.
 //! 4. [`judge`]: each different state is written to a volume, shown to the check on one mount
 //!    ([`stage`]), and thrown away.
 //! 5. [`explore`], [`finding`]: failures are made small, told in the program's words, and counted
@@ -18,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod call;
 pub mod content;
 pub mod effect;
@@ -32,6 +34,7 @@ pub mod recorder;
 pub mod report;
 pub mod resume;
 pub mod run;
+pub mod scheme;
 pub mod stage;
 pub mod states;
 pub mod tree;

@@ -7,7 +7,7 @@ use stetfs_testkit::world::tree::hash;
 
 use crate::call::Recording;
 use crate::explore::{Counts, Explored};
-use crate::finding::{Cause, Told};
+use crate::finding::Reported;
 use crate::record::Saved;
 
 /// What was asked. Where that is the same, shards add up.
@@ -61,28 +61,10 @@ pub struct OfModel {
     /// What was looked at.
     pub counts: Counts,
     /// One of each cause.
-    pub findings: Vec<OfFinding>,
+    pub findings: Vec<Reported>,
     /// Syncs that were left out in turn, where that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutants: Option<Vec<Mutant>>,
-}
-
-/// A finding.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct OfFinding {
-    /// The number of the first failing state, in the order in which states are enumerated.
-    pub number: u64,
-    /// What makes failures one finding.
-    pub cause: Cause,
-    /// The name of the case.
-    pub case: String,
-    /// Failing states with this cause.
-    pub states: u64,
-    /// The story.
-    #[serde(flatten)]
-    pub told: Told,
-    /// What would have kept the failing states away.
-    pub remedy: Vec<String>,
 }
 
 /// A sync that was left out.
@@ -96,31 +78,16 @@ pub struct Mutant {
 
 impl OfModel {
     /// Of an exploration.
-    pub fn new(recording: &Recording, found: &Explored, mutants: Option<&[(usize, bool)]>) -> Self {
-        let findings = found.findings.iter().map(|finding| {
-            let remedy = finding.remedy(recording, found.model).unwrap_or_default();
-            let remedy = remedy.into_iter().map(|(path, after)| {
-                let after = format!("call {}, {}", after + 1, recording.calls[after].text());
-                format!("fsync of {path} after {after}")
-            });
-            OfFinding {
-                number: finding.number,
-                cause: finding.cause.clone(),
-                case: finding.case(found.model),
-                states: finding.states,
-                told: finding.told.clone(),
-                remedy: remedy.collect(),
-            }
-        });
+    pub fn new(recording: &Recording, found: Explored, mutants: Option<&[(usize, bool)]>) -> Self {
         let mutant = |(number, noticed): &(usize, bool)| Mutant {
             call: recording.line(*number),
             noticed: *noticed,
         };
         Self {
-            model: found.model.name.to_owned(),
+            model: found.model,
             finished: found.finished,
-            counts: found.counts.clone(),
-            findings: findings.collect(),
+            counts: found.counts,
+            findings: found.findings,
             mutants: mutants.map(|mutants| mutants.iter().map(mutant).collect()),
         }
     }
@@ -147,25 +114,6 @@ impl OfModel {
         let mutants = self.mutants.iter_mut().flatten();
         for (ours, theirs) in mutants.zip(other.mutants.into_iter().flatten()) {
             ours.noticed |= theirs.noticed;
-        }
-    }
-}
-
-impl OfFinding {
-    /// Adds failing states of the same cause; the story is that of the first.
-    fn add(&mut self, mut other: Self) {
-        if other.number < self.number {
-            std::mem::swap(self, &mut other);
-        }
-        self.states += other.states;
-        // What helps against both is both, unless nothing helps against one.
-        if other.remedy.is_empty() {
-            self.remedy.clear();
-        }
-        if !self.remedy.is_empty() {
-            let more = other.remedy.into_iter();
-            let more: Vec<_> = more.filter(|one| !self.remedy.contains(one)).collect();
-            self.remedy.extend(more);
         }
     }
 }

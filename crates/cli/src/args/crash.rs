@@ -11,7 +11,7 @@ use stetfs_crash::campaign::Budget;
 use stetfs_crash::sharing::Shard;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::ace::Bounds;
-use stetfs_powercut::model::Model;
+use stetfs_powercut::scheme::Under;
 
 use crate::size::Size;
 
@@ -190,7 +190,8 @@ pub(crate) struct CrashProgram {
     /// lists the promises that count
     #[arg(long, value_name = "CMD")]
     pub(crate) check: Option<String>,
-    /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix
+    /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix; or a scheme
+    /// of ours, with its mode behind a dash: stet, jbd2-ordered
     #[arg(
         long,
         value_name = "MODEL",
@@ -198,7 +199,7 @@ pub(crate) struct CrashProgram {
         default_value = "ext4-ordered",
         requires = "judged"
     )]
-    pub(crate) model: Vec<Model>,
+    pub(crate) model: Vec<Under>,
     /// Start from the volume in this file, which is only read
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub(crate) image: Option<PathBuf>,

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use stetfs_crash::exploration::grouped;
 use stetfs_crash::sharing::listed;
-use stetfs_powercut::report::{OfFinding, Report};
+use stetfs_powercut::finding::Reported;
+use stetfs_powercut::report::Report;
 
 use super::indented;
 use crate::failure::{Explain, Result};
@@ -61,7 +62,7 @@ pub(super) fn show(report: &Report, json: Option<&Path>, junit: Option<&Path>) -
 }
 
 /// A finding, for people.
-fn shown(number: usize, finding: &OfFinding, recording: Option<&str>) -> String {
+fn shown(number: usize, finding: &Reported, recording: Option<&str>) -> String {
     let told = &finding.told;
     let mut text = format!(
         "\nfinding {number}, {} states: {}\n\n{}\n",
@@ -78,7 +79,7 @@ fn shown(number: usize, finding: &OfFinding, recording: Option<&str>) -> String 
         ),
     };
     if !told.differences.is_empty() {
-        text += "  where the nearest state that passes differs:\n";
+        text += &format!("  against {}:\n", told.against);
         text += &format!("{}\n", indented(&told.differences.join("\n")));
     }
     for remedy in &finding.remedy {

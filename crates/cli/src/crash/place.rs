@@ -16,6 +16,9 @@ use crate::size::Size;
 /// Bytes of a block of fresh volumes.
 const BLOCK: u64 = 4096;
 
+/// So that volumes are the same each time.
+const UUID: &str = "73746574-6673-4c61-8000-000000000002";
+
 /// The smallest volume on which states are shown: a journal of 4 MiB, and some room beside it.
 pub(super) const SIZE_MIN: u64 = 16 << 20;
 
@@ -48,22 +51,25 @@ impl Place {
                 Size(SIZE_MIN)
             )));
         }
+        self.volume(size)
+    }
+
+    /// The same of any size.
+    pub(super) fn volume(&self, size: u64) -> Result<Image> {
         let path = self.scratch.path().join("fresh.img");
         File::create(&path)?.set_len(size)?;
-        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let owner = format!("root_owner={}:{}", uid.as_raw(), gid.as_raw());
+        // Nothing in it is drawn by chance: a case is replayed on another one.
+        let extended = format!(
+            "root_owner={}:{},hash_seed={UUID}",
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw()
+        );
+        let block = BLOCK.to_string();
         let mut mke2fs = e2fsprogs::command("mke2fs")?;
-        mke2fs.args([
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-m",
-            "0",
-            "-b",
-            &BLOCK.to_string(),
-        ]);
-        mke2fs.args(["-J", "size=4", "-E", &owner]).arg(&path);
+        mke2fs
+            .args(["-q", "-F", "-t", "ext4", "-m", "0", "-b", &block])
+            .args(["-J", "size=4", "-U", UUID, "-E", &extended])
+            .arg(&path);
         let made = mke2fs.output().during(|| "mke2fs".to_owned())?;
         if !made.status.success() {
             let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();

@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use stetfs_crash::sharing::Shard;
 use stetfs_format::width::usize_as_u64;
 use stetfs_media::Image;
+use stetfs_powercut::blocks;
 use stetfs_powercut::call::Recording;
-use stetfs_powercut::explore::{Explored, Explorer, Limits, Progress};
+use stetfs_powercut::explore::{self, Court, Explored, Explorer, Limits, Progress};
 use stetfs_powercut::finding::parse_case;
 use stetfs_powercut::judge::{self, Check, Judge, Verdict, Verdicts};
 use stetfs_powercut::model::Model;
@@ -23,7 +24,9 @@ use stetfs_powercut::record::{self, Plan, Saved};
 use stetfs_powercut::report::{OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
+use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
 use stetfs_powercut::states::Effort;
+use stetfs_powercut::tree::Tree;
 
 use super::place::{NO_MOUNT, Place, SIZE_MIN, told};
 use super::{EXIT_INTERRUPTED, Interrupt, exit, findings};
@@ -126,6 +129,8 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         judges: &judges,
         verdicts: &verdicts,
         resumed: resumed.as_ref(),
+        fresh: &fresh,
+        place: &place,
     };
     let begin = Instant::now();
     let explored = run.without_a_cut().and_then(|()| match of_program.save {
@@ -293,6 +298,8 @@ struct Run<'a> {
     judges: &'a [Judge],
     verdicts: &'a Verdicts,
     resumed: Option<&'a Resumed>,
+    fresh: &'a Image,
+    place: &'a Place,
 }
 
 impl Run<'_> {
@@ -334,18 +341,12 @@ impl Run<'_> {
         let args = self.args;
         let (looked, failed) = (Mutex::default(), Mutex::new(None));
         for model in &args.program.model {
-            let bar = bar(model.name);
-            let explorer = Explorer {
-                recording: self.recording,
-                model: *model,
+            let bar = bar(&model.to_string());
+            let court = Court {
                 judges: self.judges,
                 verdicts: self.verdicts,
                 looked: &looked,
                 shard,
-                effort: Effort {
-                    seed: args.seed,
-                    ..Effort::default()
-                },
                 limits: Limits {
                     time: args.budget.time,
                     states: args.budget.states,
@@ -360,20 +361,74 @@ impl Run<'_> {
                     }
                 },
             };
-            let found: Explored = explorer.run()?;
+            let found = self.under(model, self.recording, &court)?;
             let mutants = match args.program.mutate {
-                true => Some(explorer.mutate()?),
+                true => Some(self.mutate(model, &court)?),
                 false => None,
             };
             bar.finish_and_clear();
             if let Some(error) = failed.lock().take() {
                 return Err(Stop::Failed(super::told(&error)));
             }
-            let of_model = OfModel::new(self.recording, &found, mutants.as_deref());
+            let of_model = OfModel::new(self.recording, found, mutants.as_deref());
             report.models.push(of_model);
         }
         report.judged = looked.lock().len();
         Ok(())
+    }
+
+    /// Explores what a program did under a model.
+    fn under(
+        &self,
+        model: &Under,
+        recording: &Recording,
+        court: &Court<'_>,
+    ) -> Result<Explored, Stop> {
+        let seed = self.args.seed;
+        Ok(match model {
+            Under::Rules(model) => Explorer {
+                recording,
+                model: *model,
+                court,
+                effort: Effort {
+                    seed,
+                    ..Effort::default()
+                },
+            }
+            .run()?,
+            Under::Scheme(scheme) => blocks::Explorer {
+                recording,
+                scheme,
+                fresh: &of_scheme(scheme, self.fresh, self.place).map_err(Stop::Failed)?,
+                court,
+                seed,
+            }
+            .run()?,
+        })
+    }
+
+    fn mutate(&self, model: &Under, court: &Court<'_>) -> Result<Vec<(usize, bool)>, Stop> {
+        let court = Court {
+            // States of mutants are no states of the recording.
+            looked: &Mutex::default(),
+            limits: Limits {
+                findings: 1,
+                ..court.limits
+            },
+            ..*court
+        };
+        explore::mutate(self.recording, &|without| {
+            let found = self.under(model, without, &court)?;
+            Ok(found.counts.failing > 0)
+        })
+    }
+}
+
+/// An empty volume for a scheme.
+fn of_scheme(scheme: &Scheme, fresh: &Image, place: &Place) -> Result<Image> {
+    match scheme.is_on_flash() {
+        true => place.volume(FLASH_BYTES),
+        false => Ok(fresh.clone()),
     }
 }
 
@@ -404,29 +459,50 @@ fn bar(model: &str) -> ProgressBar {
     bar
 }
 
+/// What the power cut of a case leaves: the model, the tree, and how many calls had returned.
+fn left(
+    case: &str,
+    recording: &Recording,
+    (fresh, place): (&Image, &Place),
+) -> Result<(Under, Tree, usize)> {
+    let name = case.split(':').next().unwrap_or_default();
+    let under: Under = name.parse().map_err(Failure::new)?;
+    let (tree, calls) = match &under {
+        Under::Rules(_) => {
+            let (model, cut) = parse_case(case, recording).map_err(Failure::new)?;
+            let arrangement = model.arrange(recording);
+            let end = arrangement.ends[cut.calls];
+            (arrangement.tree(recording, &cut.there, end), cut.calls)
+        }
+        Under::Scheme(scheme) => {
+            let fresh = of_scheme(scheme, fresh, place)?;
+            let replayed = blocks::replay(scheme, case, recording, &fresh);
+            replayed.map_err(|e| super::told(&e))?
+        }
+    };
+    Ok((under, tree, calls))
+}
+
 /// `stetfs crash --replay FILE#CASE`
 pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
     let (file, case) = case.rsplit_once('#').unwrap_or((case, ""));
     let saved = Saved::read(Path::new(file)).during(|| file.to_owned())?;
     let recording = &saved.recording;
-    let (model, cut) = parse_case(case, recording).map_err(Failure::new)?;
     let check = check(args, args.check.as_deref().unwrap_or(&saved.check))?;
     let place = Place::new(args.dir.as_deref())?;
     let fresh = place.fresh(saved.size)?;
+    let (model, tree, calls) = left(case, recording, (&fresh, &place))?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
     let judges = place.judges(&check, &fresh, shared)?;
     let judge = &judges[0];
-    let arrangement = model.arrange(recording);
-    let tree = arrangement.tree(recording, &cut.there, arrangement.ends[cut.calls]);
-    let marks: Vec<&str> = recording.marks(cut.calls).collect();
+    let marks: Vec<&str> = recording.marks(calls).collect();
     let verdict = match judge.ask(&tree, &marks) {
         Err(judge::Error::Stopped) => return Ok(interrupted(&interrupt)),
         other => other.map_err(told)?,
     };
     output::line(format_args!(
-        "{model}, power cut after {} calls, {} promises: the check {}",
-        cut.calls,
+        "{model}, power cut after {calls} calls, {} promises: the check {}",
         marks.len(),
         verdict.end.text()
     ))?;

@@ -161,6 +161,53 @@ fn planted_mistakes_are_found_where_a_file_system_does_not_forgive_them() {
     }
 }
 
+/// Our own schemes as models: the same mistakes, and a case that is replayed on blocks.
+#[test]
+fn schemes_of_ours_keep_what_they_promise_and_no_more() {
+    let Some(trial) = Trial::new() else { return };
+    let right = format!("echo new > tmp; sync tmp; mv tmp config; sync .; {PROMISE}");
+    let hasty = format!("echo new > tmp; sync tmp; mv tmp config; {PROMISE}");
+    let check = format!(
+        "test ! -e config || grep -qx new config || exit 1; {KEPT}test \"$(cat config)\" = new"
+    );
+    let options = ["--setup", "echo old > {dir}/other"];
+    for model in ["jbd2-ordered", "jbd2-journal", "stet", "dj", "shortcut"] {
+        assert!(!trial.finds(model, &right, &check), "{model}");
+        let ran = trial.run(
+            &[&options[..], &["--model", model]].concat(),
+            &hasty,
+            &check,
+        );
+        assert_eq!(ran.code, 1, "{model}: {ran:#?}");
+        assert!(
+            ran.out
+                .contains("rename(tmp, config), and everything after it"),
+            "{model}: {ran:#?}"
+        );
+        let case = ran.out.split('\'').nth(1).unwrap();
+        let replayed = stetfs(&["crash", "--replay", case]);
+        assert_eq!(replayed.code, 1, "{model}: {replayed:#?}");
+        let without = ["crash", "--replay", case, "--check"];
+        let there =
+            |file: &str| stetfs(&[&without[..], &[&format!("test -e {{dir}}/{file}")]].concat());
+        assert_eq!(
+            (there("config").code, there("tmp").code, there("other").code),
+            (1, 0, 0),
+            "{model}"
+        );
+    }
+    // Data that was not synced, under a name that was committed.
+    let late = "echo new > tmp; mv tmp config";
+    let finds = |model| trial.finds(model, late, &check);
+    assert_eq!(
+        (finds("jbd2-writeback"), finds("jbd2-journal")),
+        (true, false)
+    );
+    trial
+        .run(&["--model", "null"], late, &check)
+        .fails(2, &["no scheme null"]);
+}
+
 #[test]
 fn a_finding_says_what_was_lost_what_would_help_and_how_to_see_it() {
     let Some(trial) = Trial::new() else { return };
