@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop lab-tables lab-check stress-export crash-joblib planted explored traces postgres mutants ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib planted explored traces postgres mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, 
 	@scripts/deps.sh bench
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/snoop.sh $(STETFS)
+
+bench-crash: build ## States that `stetfs crash -- PROGRAM` judges in a second, and how much recording slows a program (ROUNDS=3)
+	@scripts/bench-crash.sh $(STETFS) $(or $(ROUNDS),3)
 
 lab-tables: ## docs/LAB.md's tables from docs/reports; with ARGS="dj-fig12 ..." (or all) these experiments are run and kept anew before
 	@scripts/deps.sh build
