@@ -25,6 +25,7 @@ use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 use stetfs_powercut::model::MODELS;
+use stetfs_powercut::scheme::Scheme;
 use stetfs_testkit::world::text::VERBS;
 
 mod findings;
@@ -359,6 +360,7 @@ or SIGTERM, without violations until then.
 
 Models of file systems, for programs:
 {}
+  SCHEME[-MODE]   what a scheme of ours recovers: {}
 
 Examples:
   stetfs crash --check ./check.sh -- ./my-program --data {{dir}}
@@ -378,5 +380,6 @@ Examples:
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
         models.collect::<Vec<_>>().join("\n"),
+        Scheme::names().collect::<Vec<_>>().join(", "),
     )
 }

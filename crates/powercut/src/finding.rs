@@ -45,10 +45,36 @@ impl Cause {
     }
 }
 
-/// The same for all numbers in a text.
+/// The same for all numbers in a text, and for what programs draw by chance or hash: words of
+/// hexadecimal digits, and longer words with a digit before a letter.
 pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
-    for c in text.chars() {
+    let mut word = String::new();
+    for c in text.chars().chain(['\n']) {
+        if c.is_ascii_alphanumeric() {
+            word.push(c);
+            continue;
+        }
+        let is_digit = |c: char| c.is_ascii_digit();
+        let is_hex = word.contains(is_digit) && word.chars().all(|c| c.is_ascii_hexdigit());
+        let is_drawn = word.len() >= DRAWN && word.trim_end_matches(is_digit).contains(is_digit);
+        match is_hex || is_drawn {
+            true => out.push('#'),
+            false => out += &digits_as_one(&word),
+        }
+        word.clear();
+        out.push(c);
+    }
+    out.pop();
+    out
+}
+
+/// The length from which on such a word is taken for drawn by chance.
+const DRAWN: usize = 6;
+
+fn digits_as_one(word: &str) -> String {
+    let mut out = String::new();
+    for c in word.chars() {
         match c.is_ascii_digit() {
             true if out.ends_with('#') => {}
             true => out.push('#'),
@@ -453,5 +479,27 @@ fn became(arrangement: &Arrangement, cut: &Cut, call: usize) -> &'static str {
         (0, _, _) => "LOST",
         (_, _, 0) => "data LOST",
         _ => "partly LOST",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_numbers;
+
+    #[test]
+    fn names_that_differ_by_chance_are_one() {
+        for (name, same) in [
+            ("rename tmp config", "rename tmp config"),
+            ("write db/000003.log", "write db/#.log"),
+            ("write data17", "write data#"),
+            ("link objects/d0/0491fd7e5b", "link objects/#/#"),
+            (
+                "write objects/0c/tmp_obj_m9KslF",
+                "write objects/#/tmp_obj_#",
+            ),
+            ("write face", "write face"),
+        ] {
+            assert_eq!(without_numbers(name), same);
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::mounted::can_mount;
-use crate::run::{Lab, Ran, json, stetfs, tool};
+use crate::run::{Lab, Ran, has, json, stetfs, tool};
 
 /// Runs `stetfs crash` in a directory of its own.
 pub(crate) struct Trial {
@@ -365,6 +365,39 @@ fn deleted_syncs_are_noticed_or_not_and_ci_gets_its_report() {
     assert!(of("fsync(.)").ends_with(": noticed"), "{out}");
     let junit = fs::read_to_string(junit).unwrap();
     assert!(junit.contains("tests=\"1\" failures=\"0\""), "{junit}");
+}
+
+/// The table of real programs is made from what is kept of them, and a row that is run finds what
+/// it says.
+#[test]
+fn the_table_of_programs_is_of_what_is_kept_and_a_row_is_true() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/programs");
+    let script = |name: &str| scripts.join(name).to_str().unwrap().to_owned();
+    if !has("python3") {
+        return;
+    }
+    tool("python3", &[&script("table.py"), "--check"]).ok();
+    let Some(trial) = Trial::new() else { return };
+    if tool("python3", &["-c", "import sqlite3"]).code != 0 {
+        eprintln!("SKIPPED: python3 has no sqlite3");
+        return;
+    }
+    let keep = trial.lab.str("kept");
+    for (journal, synchronous, code) in [("truncate", "full", 0), ("wal", "normal", 1)] {
+        let command = |verb: &str| {
+            let script = script("sqlite.py");
+            ["python3", &script, verb, journal, synchronous].map(str::to_owned)
+        };
+        let check = command("check").join(" ");
+        let mut args = [
+            "crash", "--keep", &keep, "--model", "stet", "--check", &check, "--",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        args.extend(command("run"));
+        let ran = stetfs(&args);
+        assert_eq!(ran.code, code, "{journal}, {synchronous}: {ran:#?}");
+    }
 }
 
 /// The programs of the tutorial, and what each is said to lead to.
