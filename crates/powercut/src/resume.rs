@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use stetfs_crash::sharing::{check_same, write_durably};
 
-use crate::judge::{Key, Verdict, Verdicts};
+use crate::judge::{Check, Key, Verdict, Verdicts};
 use crate::run::End;
 
 /// How often what was said is kept.
@@ -28,16 +28,19 @@ pub struct Asked {
     pub version: String,
     /// The check.
     pub check: String,
+    /// How long it may run.
+    pub timeout: Duration,
     /// Bytes of the volume on which states are shown.
     pub size: u64,
 }
 
 impl Asked {
     /// This check, by this program.
-    pub fn new(check: &str, size: u64) -> Self {
+    pub fn new(check: &Check, size: u64) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            check: check.to_owned(),
+            check: check.command.clone(),
+            timeout: check.timeout,
             size,
         }
     }

@@ -85,7 +85,12 @@ fn program(on: &impl Backend) -> Result<()> {
     on.mkdir(c, root, b"empty", 0o755)?;
     on.rmdir(c, root, b"empty")?;
     on.sync()?;
-    write(over, 10, 10)
+    write(over, 10, 10)?;
+    let cut = SetAttr {
+        size: Some(15),
+        ..SetAttr::default()
+    };
+    on.setattr(c, over, &cut).map(drop)
 }
 
 fn fresh(mib: u64) -> Image {

@@ -28,13 +28,14 @@ pub(super) fn show(report: &Report, json: Option<&Path>, junit: Option<&Path>) -
     }
     for model in &report.models {
         let counts = &model.counts;
-        let of = match (model.finished, counts.moments_sampled) {
-            (false, _) => format!("{} of {} moments", counts.moments, counts.moments_all),
-            (true, 0) => format!("{} moments, all states", counts.moments),
-            (true, n) => format!(
-                "{} moments, a choice of states at {n} of them",
-                counts.moments
-            ),
+        let mut of = match counts.moments < counts.moments_all || !model.finished {
+            true => format!("{} of {} moments", counts.moments, counts.moments_all),
+            false => format!("{} moments", counts.moments),
+        };
+        of += &match (model.finished, counts.moments_sampled) {
+            (false, _) => String::new(),
+            (true, 0) => ", all states".to_owned(),
+            (true, n) => format!(", a choice of states at {n} of them"),
         };
         output::line(format_args!(
             "{}: {of}: {} states, {} of them judged, {} fail, for {}",

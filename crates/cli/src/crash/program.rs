@@ -114,7 +114,7 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         },
     };
     let verdicts = Arc::new(Verdicts::default());
-    let asked = resume::Asked::new(&check.command, saved.size);
+    let asked = resume::Asked::new(&check, saved.size);
     let resumed = args.resume.as_ref();
     let resumed = resumed.map(|file| Resumed::open(file, asked, &verdicts));
     let resumed = resumed.transpose().map_err(|e| super::told(&e))?;

@@ -196,6 +196,14 @@ fn schemes_of_ours_keep_what_they_promise_and_no_more() {
             "{model}"
         );
     }
+    // Of promises between the same two changes of the disk the first is missed.
+    let promises = "echo x > a; echo 1 > $STETFS_MARKS; echo x > b; echo 2 > $STETFS_MARKS";
+    let first = "! grep -q 1 $STETFS_MARKS_FILE || test -e a";
+    let report = trial.report("jbd2-journal", promises, first);
+    let headline = report["models"][0]["findings"][0]["headline"]
+        .as_str()
+        .unwrap();
+    assert!(headline.contains("mark \"1\""), "{report:#}");
     // Data that was not synced, under a name that was committed.
     let late = "echo new > tmp; mv tmp config";
     let finds = |model| trial.finds(model, late, &check);
