@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use stetfs_crash::sharing::{Shard, Shards, check_same};
+use stetfs_crash::sharing::{Shard, Shards, check_same, listed};
 use stetfs_testkit::world::tree::hash;
 
 use crate::call::Recording;
@@ -182,7 +182,7 @@ impl Report {
     }
 
     /// As JUnit's XML: a test suite for each model, with a failing test for each finding, or one
-    /// test that passes.
+    /// test that passes; shards that are missing are a test that was skipped.
     pub fn junit(&self) -> String {
         let program = escaped(&self.asked.program.join(" "));
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
@@ -206,6 +206,17 @@ impl Report {
                 );
             }
             out += "  </testsuite>\n";
+        }
+        let missing = self.shards.missing();
+        if !missing.is_empty() {
+            let missing = listed(missing.iter());
+            out += &format!(
+                "  <testsuite name=\"shards\" tests=\"1\" skipped=\"1\">\n    \
+                    <testcase classname=\"shards\" name=\"{missing} of {}\">\n      \
+                        <skipped message=\"not in the report\"/>\n    </testcase>\n  \
+                    </testsuite>\n",
+                self.shards.of
+            );
         }
         out + "</testsuites>\n"
     }

@@ -125,8 +125,13 @@ fn shards_add_up_to_one_run() {
     let junit = fs::read_to_string(junit).unwrap();
     assert!(junit.contains("<failure"), "{junit}");
 
-    let two = stetfs(&["crash", "merge", a, c]);
+    assert!(!junit.contains("skipped"), "{junit}");
+
+    let part = shared.trial.lab.str("part.xml");
+    let two = stetfs(&["crash", "merge", a, c, "--junit", &part]);
     assert!(two.out.contains("MISSING: 2 of 3"), "{two:#?}");
+    let part = fs::read_to_string(part).unwrap();
+    assert!(part.contains("name=\"2 of 3\""), "{part}");
     let merge = |files: &[&str]| stetfs(&[&["crash", "merge"], files].concat());
     merge(&[a, b, a]).fails(2, &["shard 1 of 3 is in another report too"]);
     let other = shared.trial.lab.str("other.json");
