@@ -46,7 +46,7 @@ impl Cause {
 }
 
 /// The same for all numbers in a text, and for what programs draw by chance or hash: words of
-/// hexadecimal digits, and longer words with a digit before a letter.
+/// hexadecimal digits, longer words with a digit before a letter, and longer words behind `tmp_`.
 pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     let mut word = String::new();
@@ -57,7 +57,9 @@ pub fn without_numbers(text: &str) -> String {
         }
         let is_digit = |c: char| c.is_ascii_digit();
         let is_hex = word.contains(is_digit) && word.chars().all(|c| c.is_ascii_hexdigit());
-        let is_drawn = word.len() >= DRAWN && word.trim_end_matches(is_digit).contains(is_digit);
+        let name = out.rsplit(['/', ' ']).next().unwrap_or_default();
+        let is_drawn = word.len() >= DRAWN
+            && (word.trim_end_matches(is_digit).contains(is_digit) || name.starts_with("tmp_"));
         match is_hex || is_drawn {
             true => out.push('#'),
             false => out += &digits_as_one(&word),
@@ -497,6 +499,7 @@ mod tests {
                 "write objects/0c/tmp_obj_m9KslF",
                 "write objects/#/tmp_obj_#",
             ),
+            ("write tmp_obj_dkfFwG", "write tmp_obj_#"),
             ("write face", "write face"),
         ] {
             assert_eq!(without_numbers(name), same);
