@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop lab-tables lab-check stress-export planted explored traces postgres mutants ftl-long fuzz clean
+.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored traces postgres mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, 
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/snoop.sh $(STETFS)
 
+bench-crash: build ## States that `stetfs crash -- PROGRAM` judges in a second, and how much recording slows a program (ROUNDS=3)
+	@scripts/bench-crash.sh $(STETFS) $(or $(ROUNDS),3)
+
 lab-tables: ## docs/LAB.md's tables from docs/reports; with ARGS="dj-fig12 ..." (or all) these experiments are run and kept anew before
 	@scripts/deps.sh build
 	$(CARGO) run --release --locked -q -p stetfs-lab --bin lab-tables -- $(ARGS)
@@ -85,6 +88,13 @@ stress-export: ## What holds when an exported part's server and its users share 
 	@scripts/deps.sh test
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/export-stress.sh $(STETFS) $(ARGS)
+
+crash-joblib: build ## Whether shards of an exploration add up on joblib's backend loky and on a local Dask cluster (packages from PyPI)
+	@scripts/joblib/test.sh $(STETFS)
+
+crash-programs: build ## docs/CRASH.md's table of real programs; with ROWS="git-all redis-always ..." these are run, otherwise all (half an hour)
+	@scripts/deps.sh programs
+	@scripts/programs/table.py $(STETFS) $(ROWS)
 
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test

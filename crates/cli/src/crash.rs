@@ -15,8 +15,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stetfs_crash::campaign::{Campaign, Done, MINIMIZED, Progress};
 use stetfs_crash::case::Case;
-use stetfs_crash::exploration::{Explorations, Plan, Resumed, Shard};
+use stetfs_crash::exploration::{Explorations, Plan, Resumed};
 use stetfs_crash::report::Report;
+use stetfs_crash::sharing::Shard;
 use stetfs_crash::states::Effort;
 use stetfs_crash::target::Target;
 use stetfs_crash::workload::Workload;
@@ -24,9 +25,12 @@ use stetfs_crash::workloads::sequences::Sample;
 use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 use stetfs_powercut::model::MODELS;
+use stetfs_powercut::scheme::Scheme;
 use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::VERBS;
 
+mod findings;
+mod place;
 mod program;
 mod shown;
 
@@ -53,7 +57,9 @@ pub(crate) fn run(args: &Crash) -> Result<ExitCode> {
             "--shell is for the case of a program, FILE#CASE",
         )),
         (None, Some(case)) => replay(case),
-        (None, None) if !args.program.words.is_empty() => program::run(args),
+        (None, None) if !args.program.words.is_empty() || args.program.recording.is_some() => {
+            program::run(args)
+        }
         (None, None) if args.program.check.is_some() => Err(Failure::new(
             "--check judges a program, and there is none",
         )
@@ -130,8 +136,21 @@ fn explore(args: &Crash) -> Result<ExitCode> {
 const ANOTHER_FILE: &str = "go on with the command that the file is of, or name another file";
 
 fn merge(args: &CrashMerge) -> Result<ExitCode> {
+    let first = args.files.first().and_then(|file| fs::read(file).ok());
+    if first.is_some_and(|text| is_of_program(&text)) {
+        return program::merge(args);
+    }
+    if args.junit.is_some() {
+        return Err(Failure::new("--junit is for reports on a program"));
+    }
     let merged = Explorations::merge(&args.files).map_err(|e| told(&e))?;
     show(&merged, args.json.as_deref())
+}
+
+/// Whether a report is on a program.
+fn is_of_program(report: &[u8]) -> bool {
+    let report: Option<serde_json::Value> = serde_json::from_slice(report).ok();
+    report.is_some_and(|report| report.get("program").is_some())
 }
 
 /// Shows explorations, or writes them as JSON; the exit code.
@@ -350,6 +369,7 @@ or SIGTERM, without violations until then.
 
 Models of file systems, for programs:
 {}
+  SCHEME[-MODE]   what a scheme of ours recovers: {}
 
 Examples:
   stetfs crash --check ./check.sh -- ./my-program --data {{dir}}
@@ -364,9 +384,12 @@ Examples:
   stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on
   stetfs crash --ops 2 --shard 1/4 --json 1.json   a quarter, on one of four machines
   stetfs crash merge [1-4].json                    the sum of the four reports
+  stetfs crash --check ./check.sh --save a.rec -- ./my-program {{dir}}
+  stetfs crash --recording a.rec --shard 1/4 --json 1.json   a quarter of its states
   stetfs crash --ops ace2 --shard 1/1000           223 of ACE's sequences of two",
         verbs.collect::<Vec<_>>().join("\n"),
         scripts.join(", "),
         models.collect::<Vec<_>>().join("\n"),
+        Scheme::names().collect::<Vec<_>>().join(", "),
     )
 }

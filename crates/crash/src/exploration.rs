@@ -1,25 +1,23 @@
 //! Explorations of power cuts with what was asked of them: so that several machines share one
 //! ([`Shard`]), what they found is added up ([`Exploration::add`]), one that was interrupted goes
-//! on ([`Resumed`]), and a report says of what it is.
+//! on ([`Resumed`]), and a report says of what it is. What that has in common with explorations of
+//! programs is in [`crate::sharing`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs;
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use stetfs_scheme::{DataMode, Remnant};
 use stetfs_schemes::find;
 
 use crate::campaign::Done;
 use crate::oracle::NOT_COMPARED;
 use crate::report::Report;
+use crate::sharing::{Shard, Shards, check_same, write_durably};
 use crate::states::Effort;
 use crate::target::Target;
 use crate::turns::Order;
@@ -59,125 +57,10 @@ impl Asked {
     /// # Errors
     /// The first difference.
     pub fn check_same(&self, other: &Self) -> Result<()> {
-        let (ours, theirs) = (serde_json::to_value(self)?, serde_json::to_value(other)?);
         // First what says most.
         let names = ["version", "build", "target", "effort", "choice", "own"];
-        let mut names = names.into_iter().chain(["chosen", "checksum"]);
-        match names.find_map(|name| difference(name, &ours[name], &theirs[name])) {
-            Some(difference) => bail!(difference),
-            None => Ok(()),
-        }
+        check_same(&names, self, other)
     }
-}
-
-/// Where two values first differ.
-fn difference(name: &str, ours: &Value, theirs: &Value) -> Option<String> {
-    if let (Value::Object(ours), Value::Object(theirs)) = (ours, theirs) {
-        let null = Value::Null;
-        return ours.iter().find_map(|(key, value)| {
-            difference(
-                &format!("{name}.{key}"),
-                value,
-                theirs.get(key).unwrap_or(&null),
-            )
-        });
-    }
-    (ours != theirs).then(|| format!("its {name} is {theirs}, and not {ours}"))
-}
-
-/// One of so many parts of the workloads; which part a workload belongs to is told by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
-    /// From 1.
-    number: u64,
-    of: u64,
-}
-
-impl Shard {
-    /// All of them.
-    pub const WHOLE: Self = Self { number: 1, of: 1 };
-
-    /// So many at most.
-    const MOST: u64 = 10_000;
-
-    /// Whether the workload with this key is of this part.
-    pub fn has(&self, key: u64) -> bool {
-        key % self.of == self.number - 1
-    }
-}
-
-impl FromStr for Shard {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once('/');
-        let numbers = numbers.and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-        match numbers {
-            Some((number, of)) if of <= Self::MOST && (1..=of).contains(&number) => {
-                Ok(Self { number, of })
-            }
-            _ => Err(format!(
-                "`{text}` is not I/N, with I from 1 to N and N of {} at most",
-                Self::MOST
-            )),
-        }
-    }
-}
-
-/// Parts of the workloads that a report is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shards {
-    /// So many there are.
-    pub of: u64,
-    /// From 1.
-    pub these: BTreeSet<u64>,
-}
-
-impl Shards {
-    /// Those that are missing.
-    pub fn missing(&self) -> Vec<u64> {
-        (1..=self.of).filter(|n| !self.these.contains(n)).collect()
-    }
-
-    fn check(&self) -> Result<()> {
-        let right = 1..=self.of;
-        ensure!(
-            self.of <= Shard::MOST && self.these.iter().all(|n| right.contains(n)),
-            "shards {:?} of {} cannot be",
-            self.these,
-            self.of
-        );
-        Ok(())
-    }
-}
-
-impl From<Shard> for Shards {
-    fn from(shard: Shard) -> Self {
-        Self {
-            of: shard.of,
-            these: [shard.number].into(),
-        }
-    }
-}
-
-/// `2/4`; of several `1,2/4`.
-impl fmt::Display for Shards {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", listed(self.these.iter()), self.of)
-    }
-}
-
-/// Ascending numbers with commas, runs of three and more as `5-9`.
-pub fn listed<'a>(numbers: impl Iterator<Item = &'a u64>) -> String {
-    let numbers: Vec<u64> = numbers.copied().collect();
-    let mut out: Vec<String> = Vec::new();
-    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
-        match run {
-            [first, _, .., last] => out.push(format!("{first}-{last}")),
-            few => out.extend(few.iter().map(u64::to_string)),
-        }
-    }
-    out.join(",")
 }
 
 /// A number with its thousands apart.
@@ -385,20 +268,7 @@ impl Exploration {
     /// Something else was asked there; a shard is in both.
     pub fn add(&mut self, other: Self) -> Result<()> {
         self.asked.check_same(&other.asked)?;
-        let (ours, theirs) = (&mut self.shards, other.shards);
-        ensure!(
-            ours.of == theirs.of,
-            "it is shard {theirs}, where others are shards of {}",
-            ours.of
-        );
-        let both: Vec<_> = theirs.these.intersection(&ours.these).copied().collect();
-        ensure!(
-            both.is_empty(),
-            "shard {} of {} is in another report too",
-            listed(both.iter()),
-            ours.of
-        );
-        ours.these.extend(theirs.these);
+        self.shards.add(other.shards)?;
         let (report, more) = (&mut self.report, other.report);
         report.counts += more.counts;
         report.met += &more.met;
@@ -549,7 +419,7 @@ impl Resumed {
             path: path.to_owned(),
             kept: Mutex::new(kept),
         };
-        resumed.write(&resumed.kept.lock())?;
+        write_durably(path, &*resumed.kept.lock())?;
         Ok(resumed)
     }
 
@@ -593,42 +463,13 @@ impl Resumed {
             shards: plan.shards.clone(),
             done: done.clone(),
         });
-        self.write(&kept)
-    }
-
-    /// Beside it first, and in its place when that is durable.
-    fn write(&self, kept: &Kept) -> Result<()> {
-        let written = || {
-            let dir = match self.path.parent() {
-                Some(dir) if !dir.as_os_str().is_empty() => dir,
-                _ => Path::new("."),
-            };
-            // As any file that a user makes.
-            let mode = fs::Permissions::from_mode(0o666);
-            let mut beside = tempfile::Builder::new()
-                .permissions(mode)
-                .tempfile_in(dir)?;
-            beside.write_all(&serde_json::to_vec(kept)?)?;
-            beside.as_file().sync_all()?;
-            beside.persist(&self.path)?;
-            fs::File::open(dir)?.sync_all()?;
-            Ok::<_, anyhow::Error>(())
-        };
-        written().with_context(|| self.path.display().to_string())
+        write_durably(&self.path, &*kept)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_of_numbers_are_short() {
-        let text = |numbers: &[u64]| listed(numbers.iter());
-        assert_eq!(text(&[1, 2]), "1,2");
-        assert_eq!(text(&[1, 3, 4, 5, 9, 10, 12]), "1,3-5,9,10,12");
-        assert_eq!(text(&[]), "");
-    }
 
     #[test]
     fn orders_are_counted() {

@@ -22,7 +22,8 @@ use crate::workloads::Choice;
 use crate::workloads::sequences::Sample;
 use stetfs_testkit::document;
 
-use crate::exploration::{BUILD, Exploration, Plan, Shard, grouped};
+use crate::exploration::{BUILD, Exploration, Plan, grouped};
+use crate::sharing::Shard;
 use stetfs_testkit::ground;
 use stetfs_testkit::image::EXT4_1K;
 

@@ -45,6 +45,7 @@ pub mod moment;
 pub mod oracle;
 pub mod record;
 pub mod report;
+pub mod sharing;
 pub mod states;
 pub mod subject;
 pub mod target;

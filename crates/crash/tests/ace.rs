@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use stetfs_crash::exploration::{Plan, Shard};
+use stetfs_crash::exploration::Plan;
+use stetfs_crash::sharing::Shard;
 use stetfs_crash::states::Effort;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workload::Workload;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use stetfs_crash::exploration::grouped;
 
 use crate::content::Bytes;
 use crate::tree::{Node, Object, Tree};
@@ -94,6 +95,8 @@ pub enum What {
         /// What the old name names now: with RENAME_EXCHANGE what the new one named, with
         /// RENAME_WHITEOUT a new device.
         behind: Option<Object>,
+        /// That device.
+        whiteout: Option<Arc<Node>>,
     },
     /// Bytes were written, and the file became longer where they go beyond its end.
     Write {
@@ -173,19 +176,6 @@ impl fmt::Display for Attribute {
             }
         }
     }
-}
-
-/// Bytes in a number that people can read.
-pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 impl Call {

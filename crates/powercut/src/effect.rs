@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::call::{Attribute, Recording, Slot, grouped};
+use stetfs_crash::exploration::grouped;
+
+use crate::call::{Attribute, Recording, Slot};
 use crate::content::Bytes;
 use crate::tree::{Body, Node, Object, Tree};
 

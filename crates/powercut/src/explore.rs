@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use stetfs_crash::sharing::Shard;
+
 use crate::call::{Recording, What};
 use crate::effect::{Arrangement, Number};
-use crate::finding::{Cause, Finding};
-use crate::judge::{Error, Judge, Verdict, Verdicts};
+use crate::finding::{Cause, Finding, Reported};
+use crate::judge::{Error, Judge, Key, Verdict, Verdicts};
 use crate::model::Model;
 use crate::states::{Cut, Effort, moments, states};
 use crate::tree::Tree;
@@ -19,14 +23,14 @@ use crate::tree::Tree;
 pub struct Limits {
     /// After this time.
     pub time: Option<Duration>,
-    /// After so many states were judged.
+    /// After the check was asked of so many states.
     pub states: Option<u64>,
     /// After so many findings.
     pub findings: usize,
 }
 
 /// What an exploration has looked at.
-#[derive(Clone, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counts {
     /// Moments at which the power was cut.
     pub moments: usize,
@@ -34,9 +38,9 @@ pub struct Counts {
     pub moments_all: usize,
     /// Moments of which not every state was looked at.
     pub moments_sampled: usize,
-    /// States looked at.
+    /// States looked at: those of the shard.
     pub states: u64,
-    /// Of these, how many were not judged, since an equal one was.
+    /// Of these, those to which an equal one was looked at before, under any model.
     pub folded: u64,
     /// States of which the check said that the promises do not hold.
     pub failing: u64,
@@ -44,12 +48,12 @@ pub struct Counts {
 
 /// What was found under a model.
 pub struct Explored {
-    /// The model.
-    pub model: Model,
+    /// The model's name.
+    pub model: String,
     /// What was looked at.
     pub counts: Counts,
     /// One of each cause.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Reported>,
     /// Everything was looked at that was to be.
     pub finished: bool,
 }
@@ -62,105 +66,72 @@ pub struct Progress<'a> {
     pub findings: usize,
 }
 
-/// An exploration.
-pub struct Explorer<'a> {
-    /// What the program did.
-    pub recording: &'a Recording,
-    /// Under which rules.
-    pub model: Model,
+/// Who judges the states of an exploration, and how many of them.
+pub struct Court<'a> {
     /// Who asks the check; several at once.
     pub judges: &'a [Judge],
     /// What was judged already.
     pub verdicts: &'a Verdicts,
-    /// How many states of a moment.
-    pub effort: Effort,
+    /// Which states were looked at, under any model.
+    pub looked: &'a Mutex<HashSet<Key>>,
+    /// Which states are looked at.
+    pub shard: Shard,
     /// How long.
     pub limits: Limits,
     /// Who is told.
     pub listener: &'a dyn Fn(Progress<'_>),
 }
 
-/// States that are judged at once, at most.
-const BATCH: usize = 64;
+/// A state that may be judged.
+pub struct State<C> {
+    /// In the order in which the states of all shards are enumerated.
+    pub number: u64,
+    /// The power cut that leaves it.
+    pub cut: C,
+    /// What it holds.
+    pub tree: Tree,
+    /// By what it is told apart.
+    pub key: Key,
+}
 
-/// Failing states that are kept of a cause, to try a remedy on.
-const KEPT: usize = 256;
+/// How far an exploration is.
+pub struct Way {
+    begin: Instant,
+    asked: u64,
+}
 
-impl Explorer<'_> {
-    /// Explores.
+impl Way {
+    /// It begins.
+    pub fn begin() -> Self {
+        Self {
+            begin: Instant::now(),
+            asked: 0,
+        }
+    }
+}
+
+impl Court<'_> {
+    /// Judges states, by as many judges as there are; gives those that fail.
     ///
     /// # Errors
     /// The check cannot be run.
-    pub fn run(&self) -> Result<Explored, Error> {
-        let arrangement = self.model.arrange(self.recording);
-        let mut found = Explored {
-            model: self.model,
-            counts: Counts::default(),
-            findings: Vec::new(),
-            finished: true,
-        };
-        let moments = moments(self.recording, &arrangement);
-        found.counts.moments_all = moments.len();
-        let mut causes: BTreeMap<Cause, usize> = BTreeMap::new();
-        let mut seen = HashSet::new();
-        let begin = Instant::now();
-        for calls in moments {
-            let marks: Vec<&str> = self.recording.marks(calls).collect();
-            let of_moment = states(&arrangement, calls, &self.effort);
-            found.counts.moments += 1;
-            found.counts.moments_sampled += usize::from(!of_moment.complete);
-            let fresh = |cut: &Cut| seen.insert((marks.len(), cut.there.clone()));
-            let mut cuts = of_moment.cuts;
-            cuts.retain(fresh);
-            for batch in cuts.chunks(BATCH) {
-                let verdicts = self.judge_all(&arrangement, batch, &marks, &mut found.counts)?;
-                for (cut, verdict) in batch.iter().zip(verdicts) {
-                    if verdict.holds() {
-                        continue;
-                    }
-                    found.counts.failing += 1;
-                    self.failed(&arrangement, cut, &mut found.findings, &mut causes)?;
-                }
-                (self.listener)(Progress {
-                    counts: &found.counts,
-                    findings: found.findings.len(),
-                });
-                let limits = &self.limits;
-                let judged = found.counts.states - found.counts.folded;
-                if limits.time.is_some_and(|time| begin.elapsed() >= time)
-                    || limits.states.is_some_and(|most| judged >= most)
-                    || found.findings.len() >= limits.findings
-                {
-                    found.finished = false;
-                    return Ok(found);
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Judges states, by as many judges as there are.
-    fn judge_all(
+    pub fn failing<'s, C>(
         &self,
-        arrangement: &Arrangement,
-        cuts: &[Cut],
+        states: &'s [State<C>],
         marks: &[&str],
         counts: &mut Counts,
-    ) -> Result<Vec<Arc<Verdict>>, Error> {
-        let end = |cut: &Cut| arrangement.ends[cut.calls];
-        let trees: Vec<Tree> = cuts
-            .iter()
-            .map(|cut| arrangement.tree(self.recording, &cut.there, end(cut)))
-            .collect();
-        let digests: Vec<u128> = trees.iter().map(Tree::digest).collect();
+        way: &mut Way,
+    ) -> Result<Vec<&'s State<C>>, Error> {
+        let ours = states.iter();
+        let ours: Vec<&State<C>> = ours.filter(|s| self.shard.has(s.key.number())).collect();
         let mut to_judge = BTreeMap::new();
-        for (tree, digest) in trees.iter().zip(&digests) {
-            if self.verdicts.get(*digest, marks.len()).is_none() {
-                to_judge.insert(*digest, tree);
+        for state in &ours {
+            counts.states += 1;
+            counts.folded += u64::from(!self.looked.lock().insert(state.key));
+            if self.verdicts.get(&state.key).is_none() {
+                to_judge.insert(state.key, &state.tree);
             }
         }
-        counts.states += cuts.len() as u64;
-        counts.folded += (cuts.len() - to_judge.len()) as u64;
         let to_judge: Vec<&Tree> = to_judge.into_values().collect();
         let next = AtomicUsize::new(0);
         let work = |judge: &Judge| -> Result<(), Error> {
@@ -181,47 +152,169 @@ impl Explorer<'_> {
             });
             others.fold(mine, Result::and)
         })?;
-        let known = |digest: &u128| self.verdicts.get(*digest, marks.len());
-        Ok(digests.iter().filter_map(known).collect())
+        way.asked += to_judge.len() as u64;
+        let fails = |state: &&State<C>| {
+            let verdict = self.verdicts.get(&state.key);
+            verdict.is_some_and(|verdict| !verdict.holds())
+        };
+        let failing: Vec<_> = ours.into_iter().filter(fails).collect();
+        counts.failing += failing.len() as u64;
+        Ok(failing)
     }
 
-    /// A state has failed: it is of a cause that is known, or it is made small.
+    /// Tells how far it is; whether that is far enough.
+    pub fn is_over(&self, counts: &Counts, findings: usize, way: &Way) -> bool {
+        (self.listener)(Progress { counts, findings });
+        let limits = &self.limits;
+        limits.time.is_some_and(|time| way.begin.elapsed() >= time)
+            || limits.states.is_some_and(|most| way.asked >= most)
+            || findings >= limits.findings
+    }
+
+    /// What the check says of one tree.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn verdict(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
+        self.judges[0].judge(tree, marks)
+    }
+}
+
+/// For each sync of a recording: whether the check would notice, if the program left it out.
+/// `fails`: whether it fails in some state of a recording.
+///
+/// # Errors
+/// Of `fails`.
+pub fn mutate<E>(
+    recording: &Recording,
+    fails: &dyn Fn(&Recording) -> Result<bool, E>,
+) -> Result<Vec<(usize, bool)>, E> {
+    let syncs = recording.calls.iter().enumerate();
+    let syncs = syncs.filter(|(_, call)| call.is_sync());
+    syncs
+        .map(|(number, _)| {
+            let mut without = recording.clone();
+            // A mark has no effects, and this one is none either.
+            without.calls[number].what = What::Close {
+                file: crate::tree::Object(u32::MAX),
+            };
+            Ok((number, fails(&without)?))
+        })
+        .collect()
+}
+
+/// An exploration under the rules of a model.
+pub struct Explorer<'a> {
+    /// What the program did.
+    pub recording: &'a Recording,
+    /// Under which rules.
+    pub model: Model,
+    /// Who judges.
+    pub court: &'a Court<'a>,
+    /// How many states of a moment.
+    pub effort: Effort,
+}
+
+/// States that are judged at once, at most.
+const BATCH: usize = 64;
+
+/// Failing states that are kept of a cause, to try a remedy on.
+const KEPT: usize = 256;
+
+impl Explorer<'_> {
+    /// Explores.
+    ///
+    /// # Errors
+    /// The check cannot be run.
+    pub fn run(&self) -> Result<Explored, Error> {
+        let arrangement = self.model.arrange(self.recording);
+        let moments = moments(self.recording, &arrangement);
+        let mut counts = Counts {
+            moments_all: moments.len(),
+            ..Counts::default()
+        };
+        let (mut findings, mut finished) = (Vec::new(), true);
+        let mut seen = HashSet::new();
+        let (mut number, mut way) = (0, Way::begin());
+        'moments: for calls in moments {
+            let marks: Vec<&str> = self.recording.marks(calls).collect();
+            let of_moment = states(&arrangement, calls, &self.effort);
+            counts.moments += 1;
+            counts.moments_sampled += usize::from(!of_moment.complete);
+            let fresh = |cut: &Cut| seen.insert((marks.len(), cut.there.clone()));
+            let mut cuts = of_moment.cuts;
+            cuts.retain(fresh);
+            for batch in cuts.chunks(BATCH) {
+                let states = self.of(&arrangement, batch, &marks, number);
+                number += batch.len() as u64;
+                for state in self.court.failing(&states, &marks, &mut counts, &mut way)? {
+                    self.failed(&arrangement, state, &mut findings)?;
+                }
+                if self.court.is_over(&counts, findings.len(), &way) {
+                    finished = false;
+                    break 'moments;
+                }
+            }
+        }
+        let findings = findings.iter();
+        Ok(Explored {
+            model: self.model.to_string(),
+            counts,
+            findings: findings
+                .map(|f| f.reported(self.recording, self.model))
+                .collect(),
+            finished,
+        })
+    }
+
+    /// What the power cuts leave; the first has this number.
+    fn of(
+        &self,
+        arrangement: &Arrangement,
+        cuts: &[Cut],
+        marks: &[&str],
+        first: u64,
+    ) -> Vec<State<Cut>> {
+        let states = (first..).zip(cuts).map(|(number, cut)| {
+            let end = arrangement.ends[cut.calls];
+            let tree = arrangement.tree(self.recording, &cut.there, end);
+            State {
+                number,
+                cut: cut.clone(),
+                key: Key::of(&tree, marks),
+                tree,
+            }
+        });
+        states.collect()
+    }
+
+    /// A state has failed. It is made small whatever was found before, so that its cause does not
+    /// depend on which other states are of the shard.
     fn failed(
         &self,
         arrangement: &Arrangement,
-        cut: &Cut,
+        State { number, cut, .. }: &State<Cut>,
         findings: &mut Vec<Finding>,
-        causes: &mut BTreeMap<Cause, usize>,
     ) -> Result<(), Error> {
-        let known = findings.iter_mut().find(|finding| {
-            let mut lost = finding.first.iter();
-            lost.all(|n| arrangement.ends[cut.calls] > *n && !cut.there.has(*n))
-        });
-        if let Some(finding) = known {
-            finding.again(cut, KEPT);
-            return Ok(());
-        }
         let small = self.minimize(arrangement, cut)?;
         let cause = Cause::of(self.recording, arrangement, &small);
-        if let Some(at) = causes.get(&cause) {
-            findings[*at].again(cut, KEPT);
+        if let Some(finding) = findings.iter_mut().find(|finding| finding.cause == cause) {
+            finding.again(cut, KEPT);
             return Ok(());
         }
         let passing = self.nearest(arrangement, &small);
         let verdict = self.verdict(arrangement, &small)?;
-        let finding = Finding::new(self.recording, arrangement, small, passing, &verdict);
-        causes.insert(cause, findings.len());
+        let small = (*number, small);
+        let mut finding = Finding::new(self.recording, arrangement, small, passing, &verdict);
+        finding.again(cut, KEPT);
         findings.push(finding);
-        if let Some(finding) = findings.last_mut() {
-            finding.again(cut, KEPT);
-        }
         Ok(())
     }
 
     fn verdict(&self, arrangement: &Arrangement, cut: &Cut) -> Result<Arc<Verdict>, Error> {
         let tree = arrangement.tree(self.recording, &cut.there, arrangement.ends[cut.calls]);
         let marks: Vec<&str> = self.recording.marks(cut.calls).collect();
-        self.judges[0].judge(&tree, &marks)
+        self.court.verdict(&tree, &marks)
     }
 
     /// The same failure with as little lost as it takes: what is lost is given back, as long as the
@@ -272,33 +365,5 @@ impl Explorer<'_> {
         given.sort_by_cached_key(|cut| std::cmp::Reverse(cut.lost(arrangement).len()));
         let holds = |cut: &Cut| self.verdict(arrangement, cut).is_ok_and(|v| v.holds());
         given.into_iter().find(holds)
-    }
-
-    /// For each sync of the recording: whether the check would notice, if the program left it out.
-    ///
-    /// # Errors
-    /// The check cannot be run.
-    pub fn mutate(&self) -> Result<Vec<(usize, bool)>, Error> {
-        let syncs = self.recording.calls.iter().enumerate();
-        let syncs = syncs.filter(|(_, call)| call.is_sync());
-        syncs
-            .map(|(number, _)| {
-                let mut without = self.recording.clone();
-                // A mark has no effects, and this one is none either.
-                without.calls[number].what = What::Close {
-                    file: crate::tree::Object(u32::MAX),
-                };
-                let explorer = Explorer {
-                    recording: &without,
-                    limits: Limits {
-                        findings: 1,
-                        ..self.limits
-                    },
-                    ..*self
-                };
-                let found = explorer.run()?;
-                Ok((number, found.counts.failing > 0))
-            })
-            .collect()
     }
 }

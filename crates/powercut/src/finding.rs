@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::call::{Call, Recording, What};
 use crate::effect::{Arrangement, Change, Number, Set};
@@ -14,10 +14,15 @@ use crate::tree::Object;
 
 /// What failures have in common that are one finding: kinds of lost changes, by which calls, of
 /// which files. Numbers in names count as equal.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cause(BTreeSet<(&'static str, String)>);
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cause(BTreeSet<(String, String)>);
 
 impl Cause {
+    /// Of these kinds of losses, each with of what.
+    pub fn new(what: impl IntoIterator<Item = (String, String)>) -> Self {
+        Self(what.into_iter().collect())
+    }
+
     /// Of a failure that was made small.
     pub fn of(recording: &Recording, arrangement: &Arrangement, cut: &Cut) -> Self {
         let lost = cut.lost_first(arrangement).into_iter().map(|n| {
@@ -34,15 +39,44 @@ impl Cause {
                 "data" | "length" => "contents",
                 other => other,
             };
-            (kind, without_numbers(&what))
+            (kind.to_owned(), without_numbers(&what))
         });
         Self(lost.collect())
     }
 }
 
-fn without_numbers(text: &str) -> String {
+/// The same for all numbers in a text, and for what programs draw by chance or hash: words of
+/// hexadecimal digits, longer words with a digit before a letter, and longer words behind `tmp_`.
+pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
-    for c in text.chars() {
+    let mut word = String::new();
+    for c in text.chars().chain(['\n']) {
+        if c.is_ascii_alphanumeric() {
+            word.push(c);
+            continue;
+        }
+        let is_digit = |c: char| c.is_ascii_digit();
+        let is_hex = word.contains(is_digit) && word.chars().all(|c| c.is_ascii_hexdigit());
+        let name = out.rsplit(['/', ' ']).next().unwrap_or_default();
+        let is_drawn = word.len() >= DRAWN
+            && (word.trim_end_matches(is_digit).contains(is_digit) || name.starts_with("tmp_"));
+        match is_hex || is_drawn {
+            true => out.push('#'),
+            false => out += &digits_as_one(&word),
+        }
+        word.clear();
+        out.push(c);
+    }
+    out.pop();
+    out
+}
+
+/// The length from which on such a word is taken for drawn by chance.
+const DRAWN: usize = 6;
+
+fn digits_as_one(word: &str) -> String {
+    let mut out = String::new();
+    for c in word.chars() {
         match c.is_ascii_digit() {
             true if out.ends_with('#') => {}
             true => out.push('#'),
@@ -55,6 +89,10 @@ fn without_numbers(text: &str) -> String {
 /// A failure, made small, and those with the same cause.
 #[derive(Clone, Debug)]
 pub struct Finding {
+    /// The number of the first failing state, in the order in which states are enumerated.
+    pub number: u64,
+    /// What it has in common with others.
+    pub cause: Cause,
     /// The power cut, with as little lost as it takes.
     pub cut: Cut,
     /// What is lost.
@@ -69,19 +107,58 @@ pub struct Finding {
     pub some: Vec<Cut>,
 }
 
+/// A finding, as reports have it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reported {
+    /// The number of the first failing state, in the order in which states are enumerated.
+    pub number: u64,
+    /// What makes failures one finding.
+    pub cause: Cause,
+    /// The name of the case.
+    pub case: String,
+    /// Failing states with this cause.
+    pub states: u64,
+    /// The story.
+    #[serde(flatten)]
+    pub told: Told,
+    /// What would have kept the failing states away.
+    pub remedy: Vec<String>,
+}
+
 /// The story of a finding.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Told {
     /// What happened, in one sentence or two.
     pub headline: String,
     /// The last calls, each with what became of it.
     pub calls: Vec<String>,
-    /// In what the tree differs from that of the nearest state that passes.
+    /// What the tree is compared with.
+    pub against: String,
+    /// In what it differs from that.
     pub differences: Vec<String>,
     /// How the check ended.
     pub check: String,
     /// The end of what it said.
     pub output: String,
+}
+
+impl Reported {
+    /// Adds failing states of the same cause; the story is that of the first.
+    pub fn add(&mut self, mut other: Self) {
+        if other.number < self.number {
+            std::mem::swap(self, &mut other);
+        }
+        self.states += other.states;
+        // What helps against both is both, unless nothing helps against one.
+        if other.remedy.is_empty() {
+            self.remedy.clear();
+        }
+        if !self.remedy.is_empty() {
+            let more = other.remedy.into_iter();
+            let more: Vec<_> = more.filter(|one| !self.remedy.contains(one)).collect();
+            self.remedy.extend(more);
+        }
+    }
 }
 
 /// Calls that are shown, at most.
@@ -91,11 +168,12 @@ const SHOWN: usize = 16;
 const DIFFERENCES: usize = 8;
 
 impl Finding {
-    /// A failure that was made small; `passing`: the nearest state that passes.
+    /// A failure of the state with this number, made small; `passing`: the nearest state that
+    /// passes.
     pub fn new(
         recording: &Recording,
         arrangement: &Arrangement,
-        cut: Cut,
+        (number, cut): (u64, Cut),
         passing: Option<Cut>,
         verdict: &Verdict,
     ) -> Self {
@@ -105,20 +183,17 @@ impl Finding {
                 |cut: &Cut| arrangement.tree(recording, &cut.there, arrangement.ends[cut.calls]);
             tree(&cut).differences(&tree(&passing))
         });
-        let mut differences = differences.unwrap_or_default();
-        if differences.len() > DIFFERENCES {
-            let more = differences.len() - DIFFERENCES;
-            differences.truncate(DIFFERENCES);
-            differences.push(format!("and {more} more"));
-        }
         let told = Told {
             headline: headline(recording, arrangement, &cut),
             calls: calls(recording, arrangement, &cut, &lost),
-            differences,
+            against: "the nearest state that passes".to_owned(),
+            differences: few(differences.unwrap_or_default()),
             check: verdict.end.text(),
             output: verdict.output.trim_end().to_owned(),
         };
         Self {
+            number,
+            cause: Cause::of(recording, arrangement, &cut),
             first: cut.lost_first(arrangement),
             cut,
             lost,
@@ -139,6 +214,23 @@ impl Finding {
     /// The name of the case, for a replay: the model, the calls, and what is lost.
     pub fn case(&self, model: Model) -> String {
         format!("{model}:{}:{}", self.cut.calls, ranges(&self.lost))
+    }
+
+    /// For a report.
+    pub fn reported(&self, recording: &Recording, model: Model) -> Reported {
+        let remedy = self.remedy(recording, model).unwrap_or_default();
+        let remedy = remedy.into_iter().map(|(path, after)| {
+            let after = format!("call {}, {}", after + 1, recording.calls[after].text());
+            format!("fsync of {path} after {after}")
+        });
+        Reported {
+            number: self.number,
+            cause: self.cause.clone(),
+            case: self.case(model),
+            states: self.states,
+            told: self.told.clone(),
+            remedy: remedy.collect(),
+        }
     }
 
     /// Where syncs of what was lost would have kept all failing states of this cause away: what to
@@ -333,10 +425,30 @@ fn calls(
     cut: &Cut,
     lost: &[Number],
 ) -> Vec<String> {
-    let mut shown: BTreeSet<usize> = (cut.calls.saturating_sub(SHOWN / 2)..cut.calls).collect();
-    let lost_calls = lost.iter().map(|n| arrangement.effects[*n].call);
-    let lost_calls: BTreeSet<usize> = lost_calls.collect();
-    for call in lost_calls.iter().take(SHOWN / 2) {
+    let lost = lost.iter().map(|n| arrangement.effects[*n].call);
+    let became = |call| became(arrangement, cut, call);
+    last_calls(recording, cut.calls, lost.collect(), &became)
+}
+
+/// Differences, at most so many that people read them.
+pub fn few(mut differences: Vec<String>) -> Vec<String> {
+    if differences.len() > DIFFERENCES {
+        let more = differences.len() - DIFFERENCES;
+        differences.truncate(DIFFERENCES);
+        differences.push(format!("and {more} more"));
+    }
+    differences
+}
+
+/// The last of so many calls, and those that are lost, each with what became of it.
+pub fn last_calls(
+    recording: &Recording,
+    calls: usize,
+    lost: BTreeSet<usize>,
+    became: &dyn Fn(usize) -> &'static str,
+) -> Vec<String> {
+    let mut shown: BTreeSet<usize> = (calls.saturating_sub(SHOWN / 2)..calls).collect();
+    for call in lost.iter().take(SHOWN / 2) {
         shown.extend(call.saturating_sub(1)..=*call);
     }
     let mut lines = Vec::new();
@@ -349,8 +461,7 @@ fn calls(
         if let What::Close { .. } = recording.calls[number].what {
             continue;
         }
-        let became = became(arrangement, cut, number);
-        lines.push(format!("{became:12} {}", recording.line(number)));
+        lines.push(format!("{:12} {}", became(number), recording.line(number)));
     }
     lines.push(format!("{:12} power cut", ""));
     lines
@@ -370,5 +481,28 @@ fn became(arrangement: &Arrangement, cut: &Cut, call: usize) -> &'static str {
         (0, _, _) => "LOST",
         (_, _, 0) => "data LOST",
         _ => "partly LOST",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_numbers;
+
+    #[test]
+    fn names_that_differ_by_chance_are_one() {
+        for (name, same) in [
+            ("rename tmp config", "rename tmp config"),
+            ("write db/000003.log", "write db/#.log"),
+            ("write data17", "write data#"),
+            ("link objects/d0/0491fd7e5b", "link objects/#/#"),
+            (
+                "write objects/0c/tmp_obj_m9KslF",
+                "write objects/#/tmp_obj_#",
+            ),
+            ("write tmp_obj_dkfFwG", "write tmp_obj_#"),
+            ("write face", "write face"),
+        ] {
+            assert_eq!(without_numbers(name), same);
+        }
     }
 }

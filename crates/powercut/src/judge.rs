@@ -15,6 +15,7 @@ use stetfs::{Fs, MountOptions};
 use stetfs_fuse::OnBlock;
 use stetfs_media::Image;
 use stetfs_media::sim::{CrashImage, SimOptions};
+use stetfs_testkit::world::tree::hash;
 
 use crate::mounted::{self, Mounted};
 use crate::run::{End, Run, shell_or_words};
@@ -46,6 +47,9 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// A scheme of ours, as a model.
+    #[error("{0:#}")]
+    Scheme(anyhow::Error),
     /// The user wanted to stop.
     #[error("stopped")]
     Stopped,
@@ -88,26 +92,55 @@ pub struct Judge {
     stop: Arc<AtomicBool>,
 }
 
-/// What was judged, by trees and marks.
+/// By what a state is told apart: of two with the same key the check says the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// A hash of the tree.
+    pub tree: u128,
+    /// A hash of the marks that count.
+    pub marks: u64,
+}
+
+impl Key {
+    /// Of a tree with these marks.
+    pub fn of(tree: &Tree, marks: &[&str]) -> Self {
+        Self {
+            tree: tree.digest(),
+            marks: hash(marks.join("\n").as_bytes()),
+        }
+    }
+
+    /// A number that says which shard the state is of.
+    pub fn number(&self) -> u64 {
+        let [tree, marks] = [
+            self.tree.to_le_bytes(),
+            u128::from(self.marks).to_le_bytes(),
+        ];
+        hash(&[tree, marks].concat())
+    }
+}
+
+/// What was judged.
 #[derive(Default)]
 pub struct Verdicts {
-    by_state: Mutex<HashMap<(u128, usize), Arc<Verdict>>>,
+    by_state: Mutex<HashMap<Key, Arc<Verdict>>>,
 }
 
 impl Verdicts {
-    /// Different states so far.
-    pub fn len(&self) -> usize {
-        self.by_state.lock().len()
+    /// What was said of a state.
+    pub fn get(&self, key: &Key) -> Option<Arc<Verdict>> {
+        self.by_state.lock().get(key).cloned()
     }
 
-    /// Whether nothing was judged so far.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Notes what was said of a state.
+    pub fn insert(&self, key: Key, verdict: Arc<Verdict>) {
+        self.by_state.lock().insert(key, verdict);
     }
 
-    /// What was said of a tree with so many marks.
-    pub fn get(&self, tree: u128, marks: usize) -> Option<Arc<Verdict>> {
-        self.by_state.lock().get(&(tree, marks)).cloned()
+    /// All that was said, in no order.
+    pub fn all(&self) -> Vec<(Key, Arc<Verdict>)> {
+        let by_state = self.by_state.lock();
+        by_state.iter().map(|(key, v)| (*key, v.clone())).collect()
     }
 }
 
@@ -179,13 +212,12 @@ impl Judge {
     /// # Errors
     /// It cannot be run.
     pub fn judge(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
-        let key = (tree.digest(), marks.len());
-        if let Some(known) = self.verdicts.get(key.0, key.1) {
+        let key = Key::of(tree, marks);
+        if let Some(known) = self.verdicts.get(&key) {
             return Ok(known);
         }
         let verdict = Arc::new(self.ask(tree, marks)?);
-        let mut by_state = self.verdicts.by_state.lock();
-        by_state.insert(key, verdict.clone());
+        self.verdicts.insert(key, verdict.clone());
         Ok(verdict)
     }
 

@@ -7,16 +7,19 @@
 //!    list of effects ([`effect`]) that persist or are lost.
 //! 3. [`states`]: which states a power cut at each moment leaves; [`tree`], [`content`]: what is in
 //!    them, as values.
+//!    Or [`scheme`], [`blocks`]: what a scheme of ours recovers on simulated media.
 //! 4. [`judge`]: each different state is written to a volume, shown to the check on one mount
 //!    ([`stage`]), and thrown away.
 //! 5. [`explore`], [`finding`]: failures are made small, told in the program's words, and counted
-//!    once for each cause; [`report`] is what is left of all that.
+//!    once for each cause; [`report`] is what is left of all that, and adds up; [`resume`] is what
+//!    a later run goes on from.
 //!
 //! Data flows down this list. No file system but `stetfs` itself is under the mount, and what a
 //! model leaves is written to one that is as new.
 
 #![forbid(unsafe_code)]
 
+pub mod blocks;
 pub mod call;
 pub mod content;
 pub mod effect;
@@ -29,7 +32,9 @@ pub mod mounted;
 pub mod record;
 pub mod recorder;
 pub mod report;
+pub mod resume;
 pub mod run;
+pub mod scheme;
 pub mod stage;
 pub mod states;
 pub mod tree;

@@ -296,8 +296,12 @@ impl<'a> Arranger<'a> {
                 from: (from, object),
                 to: (to, replaced),
                 behind,
+                whiteout,
                 ..
             } => {
+                if let (Some(object), Some(node)) = (behind, whiteout) {
+                    self.born(*object, node);
+                }
                 let names = vec![(from.clone(), *behind), (to.clone(), Some(*object))];
                 let over = replaced.is_some() && self.regular.contains(object);
                 self.rename(names, Some(*object).filter(|_| over));

@@ -170,13 +170,17 @@ fn replaced(word: &OsString, dir: &str) -> OsString {
     }
 }
 
-/// A recording with what it takes to replay its states.
+/// A recording with what it takes to explore it, and to replay its states.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Saved {
     /// The program that wrote it.
     pub version: String,
     /// The program that was recorded.
     pub program: Vec<String>,
+    /// How it ended, in words.
+    pub ended: String,
+    /// The end of what it said.
+    pub output: String,
     /// The check.
     pub check: String,
     /// Bytes of the volume.

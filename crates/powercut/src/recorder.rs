@@ -469,10 +469,14 @@ impl Backend for Recorder {
                     return;
                 }
                 let (from, to) = (log.slot(dir, name), log.slot(new_dir, new_name));
+                let mut whiteout = None;
                 let behind = match ino_of(fs, c, dir, name) {
                     None => None,
                     Some(_) if flags.contains(RenameFlags::EXCHANGE) => replaced,
-                    Some(whiteout) => Some(log.fresh(whiteout)),
+                    Some(ino) => {
+                        whiteout = tree::node(fs, ino).ok().map(Arc::new);
+                        Some(log.fresh(ino))
+                    }
                 };
                 let (path, to_path) = (log.path_of_slot(&from), log.path_of_slot(&to));
                 log.named(&to, object);
@@ -485,6 +489,7 @@ impl Backend for Recorder {
                     to,
                     to_path,
                     behind,
+                    whiteout,
                 };
                 log.push(path, what);
             },

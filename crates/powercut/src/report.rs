@@ -1,21 +1,38 @@
 //! What is left of an exploration, for scripts: as JSON, and as JUnit's XML.
 
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use stetfs_crash::sharing::{Shard, Shards, check_same, listed};
+use stetfs_testkit::world::tree::hash;
 
 use crate::call::Recording;
 use crate::explore::{Counts, Explored};
-use crate::finding::Told;
-use crate::run::Ran;
+use crate::finding::Reported;
+use crate::record::Saved;
 
-/// Everything.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// Of this program.
-    pub version: &'static str,
-    /// The program and its arguments.
+/// What was asked. Where that is the same, shards add up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The program that explored.
+    pub version: String,
+    /// The program that was recorded, and its arguments.
     pub program: Vec<String>,
     /// The check.
     pub check: String,
+    /// A checksum of the recording.
+    pub checksum: String,
+    /// Where choices of states are drawn from.
+    pub seed: u64,
+}
+
+/// Everything.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What was asked.
+    #[serde(flatten)]
+    pub asked: Asked,
+    /// Of which parts of the states it is.
+    pub shards: Shards,
     /// How the program ended while it was recorded.
     pub ended: String,
     /// The end of what it said.
@@ -26,46 +43,32 @@ pub struct Report {
     pub marks: usize,
     /// States with different trees or promises that were judged, under all models.
     pub judged: usize,
-    /// Seconds that judging took.
+    /// Seconds that judging took; of several shards, all together.
     pub seconds: f64,
-    /// Where the recording is kept, if there are findings.
+    /// Where the recording is kept.
     pub recording: Option<String>,
     /// By model.
     pub models: Vec<OfModel>,
 }
 
 /// What was found under a model.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfModel {
     /// Its name.
-    pub model: &'static str,
+    pub model: String,
     /// Whether everything was looked at that was to be.
     pub finished: bool,
     /// What was looked at.
     pub counts: Counts,
     /// One of each cause.
-    pub findings: Vec<OfFinding>,
+    pub findings: Vec<Reported>,
     /// Syncs that were left out in turn, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mutants: Option<Vec<Mutant>>,
 }
 
-/// A finding.
-#[derive(Debug, Serialize)]
-pub struct OfFinding {
-    /// The name of the case.
-    pub case: String,
-    /// Failing states with this cause.
-    pub states: u64,
-    /// The story.
-    #[serde(flatten)]
-    pub told: Told,
-    /// What would have kept the failing states away.
-    pub remedy: Vec<String>,
-}
-
 /// A sync that was left out.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mutant {
     /// The call.
     pub call: String,
@@ -75,43 +78,61 @@ pub struct Mutant {
 
 impl OfModel {
     /// Of an exploration.
-    pub fn new(recording: &Recording, found: &Explored, mutants: Option<&[(usize, bool)]>) -> Self {
-        let findings = found.findings.iter().map(|finding| {
-            let remedy = finding.remedy(recording, found.model).unwrap_or_default();
-            let remedy = remedy.into_iter().map(|(path, after)| {
-                let after = format!("call {}, {}", after + 1, recording.calls[after].text());
-                format!("fsync of {path} after {after}")
-            });
-            OfFinding {
-                case: finding.case(found.model),
-                states: finding.states,
-                told: finding.told.clone(),
-                remedy: remedy.collect(),
-            }
-        });
+    pub fn new(recording: &Recording, found: Explored, mutants: Option<&[(usize, bool)]>) -> Self {
         let mutant = |(number, noticed): &(usize, bool)| Mutant {
             call: recording.line(*number),
             noticed: *noticed,
         };
         Self {
-            model: found.model.name,
+            model: found.model,
             finished: found.finished,
-            counts: found.counts.clone(),
-            findings: findings.collect(),
+            counts: found.counts,
+            findings: found.findings,
             mutants: mutants.map(|mutants| mutants.iter().map(mutant).collect()),
         }
     }
 }
 
+impl OfModel {
+    /// Adds what another shard gave under the same model.
+    fn add(&mut self, other: Self) {
+        let (ours, theirs) = (&mut self.counts, other.counts);
+        // Each shard goes through all moments.
+        ours.moments = ours.moments.min(theirs.moments);
+        ours.moments_sampled = ours.moments_sampled.max(theirs.moments_sampled);
+        ours.states += theirs.states;
+        ours.folded += theirs.folded;
+        ours.failing += theirs.failing;
+        self.finished &= other.finished;
+        for finding in other.findings {
+            match self.findings.iter_mut().find(|f| f.cause == finding.cause) {
+                Some(known) => known.add(finding),
+                None => self.findings.push(finding),
+            }
+        }
+        self.findings.sort_by_key(|finding| finding.number);
+        let mutants = self.mutants.iter_mut().flatten();
+        for (ours, theirs) in mutants.zip(other.mutants.into_iter().flatten()) {
+            ours.noticed |= theirs.noticed;
+        }
+    }
+}
+
 impl Report {
-    /// Of a recording, before it is explored.
-    pub fn new(program: Vec<String>, check: &str, recording: &Recording, ran: &Ran) -> Self {
+    /// Of a recording, before it is explored with this check.
+    pub fn new(saved: &Saved, check: &str, seed: u64, shard: Shard) -> Self {
+        let recording = &saved.recording;
         Self {
-            version: env!("CARGO_PKG_VERSION"),
-            program,
-            check: check.to_owned(),
-            ended: ran.end.text(),
-            output: ran.output.clone(),
+            asked: Asked {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                program: saved.program.clone(),
+                check: check.to_owned(),
+                checksum: checksum(recording),
+                seed,
+            },
+            shards: shard.into(),
+            ended: saved.ended.clone(),
+            output: saved.output.clone(),
             calls: recording.calls.len(),
             marks: recording.marks(recording.calls.len()).count(),
             judged: 0,
@@ -121,18 +142,52 @@ impl Report {
         }
     }
 
+    /// From a file's text.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &[u8]) -> Result<Self> {
+        let report: Self = serde_json::from_slice(text).context("it is no report on a program")?;
+        report.shards.check()?;
+        Ok(report)
+    }
+
+    /// Adds what other shards gave.
+    ///
+    /// # Errors
+    /// Something else was asked there; a shard is in both.
+    pub fn add(&mut self, other: Self) -> Result<()> {
+        let first = ["version", "program", "checksum", "check"];
+        check_same(&first, &self.asked, &other.asked)?;
+        let (ours, theirs) = (self.names(), other.names());
+        ensure!(ours == theirs, "its models are {theirs}, and not {ours}");
+        self.shards.add(other.shards)?;
+        self.judged += other.judged;
+        self.seconds += other.seconds;
+        for (ours, theirs) in self.models.iter_mut().zip(other.models) {
+            ours.add(theirs);
+        }
+        Ok(())
+    }
+
+    /// The names of its models.
+    fn names(&self) -> String {
+        let names = self.models.iter().map(|model| model.model.as_str());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether anything was found.
     pub fn has_findings(&self) -> bool {
         self.models.iter().any(|model| !model.findings.is_empty())
     }
 
     /// As JUnit's XML: a test suite for each model, with a failing test for each finding, or one
-    /// test that passes.
+    /// test that passes; shards that are missing are a test that was skipped.
     pub fn junit(&self) -> String {
-        let program = escaped(&self.program.join(" "));
+        let program = escaped(&self.asked.program.join(" "));
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
         for model in &self.models {
-            let (name, failures) = (model.model, model.findings.len());
+            let (name, failures) = (&model.model, model.findings.len());
             let tests = failures.max(1);
             out += &format!(
                 "  <testsuite name=\"power cut, {name}\" tests=\"{tests}\" \
@@ -152,8 +207,25 @@ impl Report {
             }
             out += "  </testsuite>\n";
         }
+        let missing = self.shards.missing();
+        if !missing.is_empty() {
+            let missing = listed(missing.iter());
+            out += &format!(
+                "  <testsuite name=\"shards\" tests=\"1\" skipped=\"1\">\n    \
+                    <testcase classname=\"shards\" name=\"{missing} of {}\">\n      \
+                        <skipped message=\"not in the report\"/>\n    </testcase>\n  \
+                    </testsuite>\n",
+                self.shards.of
+            );
+        }
         out + "</testsuites>\n"
     }
+}
+
+/// A checksum of a recording, the same on all machines that have it.
+fn checksum(recording: &Recording) -> String {
+    let text = serde_json::to_vec(recording).expect("maps of a recording have keys that are text");
+    format!("{:016x}", hash(&text))
 }
 
 /// Text within XML, also within quotes. Characters that XML cannot have are replaced.

@@ -26,7 +26,7 @@ const KEPT: u64 = 16 << 10;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// With this exit code.
@@ -126,9 +126,14 @@ impl<'a> Run<'a> {
             }
             (self.beside.1)();
         }
+        // Of one that has ended itself everything else is left behind, its group too.
+        let mut left_behind = match end {
+            None => end_all(&run, pid),
+            Some(_) => 0,
+        };
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         let status = child.wait()?;
-        let left_behind = end_all(&run);
+        left_behind += end_all(&run, pid);
         let end = end.unwrap_or_else(|| match (status.code(), status.signal()) {
             (Some(code), _) => End::Exited(code),
             (None, signal) => End::Killed(signal.unwrap_or(0)),
@@ -175,8 +180,8 @@ pub(crate) fn tail(said: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Ends every process of a run, and gives how many there were.
-fn end_all(run: &str) -> usize {
+/// Ends every process of a run but the one that led it, and gives how many there were.
+fn end_all(run: &str, leader: Pid) -> usize {
     let marker = format!("{RUN}={run}");
     let mut ended = 0;
     // What is killed may have made another one just before; none outlives many rounds.
@@ -184,7 +189,8 @@ fn end_all(run: &str) -> usize {
         let (mut found, mut children) = (0, Vec::new());
         descendants(std::process::id(), &mut children);
         for pid in children {
-            if !is_of(pid, &marker) {
+            // One that is about to run another program has no environment to be seen.
+            if !is_of(pid, &marker) && !is_led(pid, leader) {
                 continue;
             }
             let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
@@ -217,19 +223,33 @@ fn is_of(pid: u32, marker: &str) -> bool {
     words.any(|word| word == marker.as_bytes())
 }
 
+/// Whether a process is in the group of another one, and has not ended.
+fn is_led(pid: u32, leader: Pid) -> bool {
+    let leader = leader.as_raw_nonzero().get().unsigned_abs();
+    let is_other = |(state, _, group): (char, u32, u32)| state != 'Z' && group == leader;
+    pid != leader && stat(pid).is_some_and(is_other)
+}
+
+/// The state, parent and group of a process.
+fn stat(pid: u32) -> Option<(char, u32, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut words = rest.split(' ');
+    let state = words.next()?.chars().next()?;
+    Some((
+        state,
+        words.next()?.parse().ok()?,
+        words.next()?.parse().ok()?,
+    ))
+}
+
 /// Orphans that this process has adopted and that have ended; a child that somebody here waits for
 /// is in the process group that it was started in, of which it is the leader.
 fn is_zombie_of_ours(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let Some((_, rest)) = stat.rsplit_once(") ") else {
-        return false;
-    };
-    let mut words = rest.split(' ');
-    let (state, parent, group) = (words.next(), words.next(), words.next());
-    state == Some("Z")
-        && parent == Some(&*std::process::id().to_string())
-        && group != Some(&*pid.to_string())
-        && group != Some(&*rustix::process::getpgrp().as_raw_nonzero().to_string())
+    let ours = rustix::process::getpgrp().as_raw_nonzero().get();
+    stat(pid).is_some_and(|(state, parent, group)| {
+        state == 'Z' && parent == std::process::id() && group != pid && group != ours.unsigned_abs()
+    })
 }
 
 /// All processes below one.
@@ -310,8 +330,11 @@ mod tests {
 
     #[test]
     fn a_daemon_is_ended_and_counted() {
-        let ran = sh("setsid sleep 1000 & exit 0", LONG);
-        assert_eq!((ran.end, ran.left_behind), (End::Exited(0), 1));
+        // The second one stays in the group of the program; so does the first for a moment.
+        for script in ["setsid sleep 1000 & exit 0", "sleep 1000 & exit 0"] {
+            let ran = sh(script, LONG);
+            assert_eq!((ran.end, ran.left_behind), (End::Exited(0), 1), "{script}");
+        }
     }
 
     #[test]

@@ -223,18 +223,19 @@ impl Tree {
         lines.collect()
     }
 
-    /// Writes it to a volume that holds nothing but `lost+found`.
+    /// Writes it to a volume that holds nothing but `lost+found`; gives the objects' inodes.
     ///
     /// # Errors
     /// The volume refuses it: it may be too small.
-    pub fn write(&self, fs: &Fs) -> Result<()> {
+    pub fn write(&self, fs: &Fs) -> Result<BTreeMap<Object, InodeNo>> {
         let mut writer = Writer {
             fs,
             tree: self,
             caller: Caller::root(),
             inodes: BTreeMap::from([(ROOT, fs.root())]),
         };
-        writer.fill(ROOT)
+        writer.fill(ROOT)?;
+        Ok(writer.inodes)
     }
 }
 

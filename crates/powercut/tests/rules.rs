@@ -134,6 +134,7 @@ impl Program {
             to: (self.slot(to), replaced),
             to_path: to.to_owned(),
             behind: None,
+            whiteout: None,
         };
         self.call(what)
     }

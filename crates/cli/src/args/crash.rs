@@ -8,10 +8,10 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueHint};
 use regex_lite::Regex;
 use stetfs_crash::campaign::Budget;
-use stetfs_crash::exploration::Shard;
+use stetfs_crash::sharing::Shard;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workloads::ace::Bounds;
-use stetfs_powercut::model::Model;
+use stetfs_powercut::scheme::Under;
 
 use crate::size::Size;
 
@@ -36,29 +36,29 @@ pub(crate) struct Crash {
     #[command(flatten)]
     pub(crate) program: CrashProgram,
     /// The journaling scheme, see `stetfs schemes`
-    #[arg(long, default_value = "jbd2", conflicts_with = "program")]
+    #[arg(long, default_value = "jbd2", conflicts_with = "judged")]
     pub(crate) scheme: String,
     /// The scheme's mode, or `all` modes (default: the scheme's own default)
-    #[arg(long, value_name = "MODE", conflicts_with = "program")]
+    #[arg(long, value_name = "MODE", conflicts_with = "judged")]
     pub(crate) data: Option<String>,
     /// Options of the scheme, as for `stetfs mount -o`
     #[arg(
         short,
         value_name = "OPTIONS",
         value_delimiter = ',',
-        conflicts_with = "program"
+        conflicts_with = "judged"
     )]
     pub(crate) options: Vec<String>,
     /// The volume: ext4-1k, ext4-2k, ext4-4k, ext4-inode128, ext4-plain, ext3-1k, ext3-4k-inode128;
     /// behind a colon the blocks of its log (default 512; 0: as mke2fs makes it)
-    #[arg(long, default_value = "ext4-1k", conflicts_with = "program")]
+    #[arg(long, default_value = "ext4-1k", conflicts_with = "judged")]
     pub(crate) volume: String,
     /// The medium of the volume: block, a device with sectors of 512 bytes and a volatile cache;
     /// pmem, memory with words of 8 bytes behind a processor's cache; nand, flash with a
     /// translation layer; nand16k, the same with pages of 16 KiB in units of 4 KiB, for volumes
     /// with blocks of 4 KiB; block+nvm, a device with memory beside it (default: the medium that
     /// the scheme is for)
-    #[arg(long, value_name = "MEDIUM", conflicts_with = "program")]
+    #[arg(long, value_name = "MEDIUM", conflicts_with = "judged")]
     pub(crate) media: Option<String>,
     /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the
     /// others; 3, a sample. Or a whole list within the bounds of CrashMonkey's ACE: ace1, ace2,
@@ -68,7 +68,7 @@ pub(crate) struct Crash {
         long,
         value_name = "N|LIST",
         value_delimiter = ',',
-        conflicts_with = "program"
+        conflicts_with = "judged"
     )]
     pub(crate) ops: Vec<Ops>,
     /// Run one in N of the sequences of two outside the core vocabulary; 0: none; 1: all
@@ -76,7 +76,7 @@ pub(crate) struct Crash {
         long,
         value_name = "N",
         default_value_t = 100,
-        conflicts_with = "program"
+        conflicts_with = "judged"
     )]
     pub(crate) share: u64,
     /// Number of sequences of three
@@ -84,19 +84,14 @@ pub(crate) struct Crash {
         long,
         value_name = "N",
         default_value_t = 1000,
-        conflicts_with = "program"
+        conflicts_with = "judged"
     )]
     pub(crate) triples: usize,
     /// Number of long random workloads
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        conflicts_with = "program"
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "judged")]
     pub(crate) random: u64,
     /// Run every script: the long workloads that are written down
-    #[arg(long, conflicts_with = "program")]
+    #[arg(long, conflicts_with = "judged")]
     pub(crate) scripts: bool,
     /// The orders in which each workload is carried out: in-order; each-handle, with a commit
     /// between any two handles; overlapN, with operations during syncs, drawn from the seed N
@@ -105,11 +100,11 @@ pub(crate) struct Crash {
         value_name = "ORDER",
         value_delimiter = ',',
         default_value = "in-order,each-handle,overlap1",
-        conflicts_with = "program"
+        conflicts_with = "judged"
     )]
     pub(crate) order: Vec<Order>,
     /// A workload as text in a file, or the name of a script; may be given several times
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "program")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "judged")]
     pub(crate) workload: Vec<PathBuf>,
     /// Seed of every random choice
     #[arg(long, default_value_t = 1)]
@@ -124,12 +119,14 @@ pub(crate) struct Crash {
     )]
     pub(crate) budget: Budget,
     /// Run the I-th of N parts of the workloads. The name, text and order of a workload choose its
-    /// part, so N machines run each workload once, and `stetfs crash merge` adds up their reports
-    #[arg(long, value_name = "I/N", conflicts_with = "program")]
+    /// part, so N machines run each workload once, and `stetfs crash merge` adds up their reports.
+    /// With --recording: of the states
+    #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<Shard>,
     /// Keep a list of the finished workloads in this file. If the file exists, the same command
-    /// runs only the other workloads; a half-explored workload is explored again
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "program")]
+    /// runs only the other workloads; a half-explored workload is explored again. Of a program:
+    /// keep what the check says of each state, and do not ask it again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) resume: Option<PathBuf>,
     /// Threads (default: one per processor). Of a program: checks at once, each on a directory of
     /// its own (default: 1)
@@ -142,7 +139,7 @@ pub(crate) struct Crash {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
     /// Print the workloads, run nothing
-    #[arg(long, conflicts_with = "program")]
+    #[arg(long, conflicts_with = "judged")]
     pub(crate) list: bool,
 }
 
@@ -172,23 +169,38 @@ pub(crate) struct CrashProgram {
         last = true,
         id = "program",
         value_name = "PROGRAM",
+        group = "judged",
         requires = "check"
     )]
     pub(crate) words: Vec<OsString>,
+    /// Explore the recording in this file, which --save or --keep wrote, in place of a program; its
+    /// check counts, unless there is another --check
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, group = "judged")]
+    pub(crate) recording: Option<PathBuf>,
+    /// Only record: write the recording to this file, if the check holds without a power cut
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        requires = "program",
+        conflicts_with_all = ["shard", "resume", "json", "junit", "mutate", "keep"]
+    )]
+    pub(crate) save: Option<PathBuf>,
     /// The command that judges a state: exit code 0 if the program's promises hold. {dir} in it,
     /// and $STETFS_DIR, is the directory with the state, which it may change; $STETFS_MARKS_FILE
     /// lists the promises that count
     #[arg(long, value_name = "CMD")]
     pub(crate) check: Option<String>,
-    /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix
+    /// What the file system keeps: ext4-ordered, ext4-writeback, ext4-journal, posix; or a scheme
+    /// of ours, with its mode behind a dash: stet, jbd2-ordered
     #[arg(
         long,
         value_name = "MODEL",
         value_delimiter = ',',
         default_value = "ext4-ordered",
-        requires = "program"
+        requires = "judged"
     )]
-    pub(crate) model: Vec<Model>,
+    pub(crate) model: Vec<Under>,
     /// Start from the volume in this file, which is only read
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub(crate) image: Option<PathBuf>,
@@ -221,10 +233,10 @@ pub(crate) struct CrashProgram {
     #[arg(long, value_name = "REGEX", requires = "program")]
     pub(crate) marks_from_stdout: Option<Regex>,
     /// Leave out each fsync of the recording in turn, and say which ones the check does not miss
-    #[arg(long, requires = "program")]
+    #[arg(long, requires = "judged")]
     pub(crate) mutate: bool,
     /// Write the report as JUnit's XML to a file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "judged")]
     pub(crate) junit: Option<PathBuf>,
     /// Keep the recording in this file, for --replay (default: only if something is found, below
     /// $TMPDIR)
@@ -239,7 +251,8 @@ pub(crate) struct CrashProgram {
 ///
 /// Reads the reports of `stetfs crash --shard I/N --json FILE` and shows the sum as one
 /// exploration. The reports must have the same version of stetfs, target, effort and choice of
-/// workloads, and be of different shards. Missing shards are named.
+/// workloads, or the same recording, check and models, and be of different shards. Missing shards
+/// are named.
 #[derive(Debug, Args)]
 pub(crate) struct CrashMerge {
     /// The reports
@@ -248,6 +261,9 @@ pub(crate) struct CrashMerge {
     /// Write the sum as JSON, to a file or to - (standard output, in place of the table)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
+    /// Write the sum as JUnit's XML to a file; of programs only
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) junit: Option<PathBuf>,
 }
 
 /// Sequences that are enumerated.

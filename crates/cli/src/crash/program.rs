@@ -1,44 +1,44 @@
 //! `stetfs crash -- PROGRAM`: what a power cut does to a program of the user's.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZero;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
+use stetfs_crash::sharing::Shard;
+use stetfs_format::width::usize_as_u64;
 use stetfs_media::Image;
-use stetfs_powercut::call::{Recording, grouped};
-use stetfs_powercut::explore::{Explored, Explorer, Limits};
+use stetfs_powercut::blocks;
+use stetfs_powercut::call::Recording;
+use stetfs_powercut::explore::{self, Court, Explored, Explorer, Limits, Progress};
 use stetfs_powercut::finding::parse_case;
 use stetfs_powercut::judge::{self, Check, Judge, Verdict, Verdicts};
 use stetfs_powercut::model::Model;
 use stetfs_powercut::record::{self, Plan, Saved};
-use stetfs_powercut::report::{OfFinding, OfModel, Report};
+use stetfs_powercut::report::{OfModel, Report};
+use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
+use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
 use stetfs_powercut::states::Effort;
+use stetfs_powercut::tree::Tree;
 
-use super::{EXIT_INTERRUPTED, Interrupt, exit};
-use crate::args::{Crash, CrashMark, CrashProgram};
+use super::place::{NO_MOUNT, Place, SIZE_MIN, told};
+use super::{EXIT_INTERRUPTED, Interrupt, exit, findings};
+use crate::args::{Crash, CrashMark, CrashMerge, CrashProgram};
 use crate::failure::{Explain, Failure, Result};
-use crate::size::Size;
-use crate::{e2fsprogs, output};
+use crate::output;
 
 /// The check fails without a power cut, or does not say the same of the same.
 pub(super) const EXIT_CHECK: u8 = 3;
 
 /// Findings after which an exploration ends.
 const ENOUGH: usize = 20;
-
-/// Bytes of a block of fresh volumes.
-const BLOCK: u64 = 4096;
-
-/// The smallest volume on which states are shown: a journal of 4 MiB, and some room beside it.
-const SIZE_MIN: u64 = 16 << 20;
 
 /// `stetfs crash mark TEXT`
 pub(super) fn mark(args: &CrashMark) -> Result<ExitCode> {
@@ -67,102 +67,6 @@ pub(super) fn is_case(case: &str) -> bool {
     case.contains('#')
 }
 
-/// Where everything of a run is.
-struct Place {
-    scratch: tempfile::TempDir,
-    dir: PathBuf,
-}
-
-impl Place {
-    fn new(dir: Option<&Path>) -> Result<Self> {
-        let scratch = tempfile::Builder::new().prefix("stetfs-crash-").tempdir()?;
-        let dir = match dir {
-            Some(dir) => dir.canonicalize().during(|| dir.display().to_string())?,
-            None => {
-                let dir = scratch.path().join("dir");
-                fs::create_dir(&dir)?;
-                dir
-            }
-        };
-        Ok(Self { scratch, dir })
-    }
-
-    /// An empty volume of so many bytes, for the user who runs this.
-    fn fresh(&self, size: u64) -> Result<Image> {
-        if size < SIZE_MIN {
-            return Err(Failure::new(format!(
-                "a volume of {} is too small: at least {}",
-                Size(size),
-                Size(SIZE_MIN)
-            )));
-        }
-        let path = self.scratch.path().join("fresh.img");
-        File::create(&path)?.set_len(size)?;
-        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let owner = format!("root_owner={}:{}", uid.as_raw(), gid.as_raw());
-        let mut mke2fs = e2fsprogs::command("mke2fs")?;
-        mke2fs.args([
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-m",
-            "0",
-            "-b",
-            &BLOCK.to_string(),
-        ]);
-        mke2fs.args(["-J", "size=4", "-E", &owner]).arg(&path);
-        let made = mke2fs.output().during(|| "mke2fs".to_owned())?;
-        if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr).trim().to_owned();
-            return Err(
-                Failure::new(format!("making a volume of {size} bytes: {said}"))
-                    .advise("--size 64M is the default; 16M is about the least"),
-            );
-        }
-        let image = Image::from_file(&path)?;
-        fs::remove_file(&path)?;
-        Ok(image)
-    }
-
-    /// Judges, the first on the directory, the others on directories of their own.
-    fn judges(
-        &self,
-        check: &Check,
-        fresh: &Image,
-        (jobs, verdicts, stop): (usize, &Arc<Verdicts>, &Arc<AtomicBool>),
-    ) -> Result<Vec<Judge>> {
-        (0..jobs)
-            .map(|n| {
-                let scratch = self.scratch.path().join(format!("check{n}"));
-                fs::create_dir(&scratch)?;
-                let dir = match n {
-                    0 => self.dir.clone(),
-                    _ => scratch.join("dir"),
-                };
-                fs::create_dir_all(&dir)?;
-                let at = (Path::new("stetfs-crash"), dir.as_path());
-                let (verdicts, stop) = (verdicts.clone(), stop.clone());
-                Judge::new(check.clone(), fresh.clone(), at, &scratch, verdicts, stop).map_err(told)
-            })
-            .collect()
-    }
-}
-
-/// What can be done about a failure of the machinery.
-fn told(error: judge::Error) -> Failure {
-    let advice = match &error {
-        judge::Error::Mount(_) => Some(NO_MOUNT),
-        judge::Error::Volume(_) => Some("the states need more room: --size 256M"),
-        _ => None,
-    };
-    let failure = Failure::from(error);
-    advice.into_iter().fold(failure, Failure::advise)
-}
-
-const NO_MOUNT: &str = "it takes /dev/fuse, and for other users than root fusermount3 (Debian: \
-    apt-get install fuse3); --dir names another directory";
-
 fn seconds(number: f64, option: &str) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(number)
         .ok()
@@ -180,74 +84,154 @@ fn check(args: &CrashProgram, command: &str) -> Result<Check> {
     })
 }
 
-/// `stetfs crash --check CMD -- PROGRAM`
+/// `stetfs crash --check CMD -- PROGRAM`, and `--recording FILE`
 pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     let of_program = &args.program;
-    let command = of_program.check.as_deref().unwrap_or_default();
-    let check = check(of_program, command)?;
-    let timeout = seconds(of_program.timeout, "--timeout")?;
-    let place = Place::new(of_program.dir.as_deref())?;
-    let base = match &of_program.image {
-        None => place.fresh(of_program.size.0)?,
-        Some(file) => Image::from_file(file).during(|| file.display().to_string())?,
-    };
-    let fresh = match &of_program.image {
-        None => base.clone(),
-        Some(_) => place.fresh(base.size().max(SIZE_MIN))?,
-    };
-    let interrupt = Interrupt::listen()?;
-    let recorded = record::record(&Plan {
-        base: &base,
-        dir: &place.dir,
-        scratch: place.scratch.path(),
-        setup: of_program.setup.as_deref(),
-        program: &of_program.words,
-        timeout,
-        marks_from_stdout: of_program.marks_from_stdout.clone(),
-        stop: &interrupt.stop,
+    if args.shard.is_some() && of_program.recording.is_none() {
+        return Err(Failure::new(
+            "--shard divides the states of one recording, and a program is recorded anew each time",
+        )
+        .advise("record once with --save FILE, then give each machine --recording FILE"));
+    }
+    let saved = of_program.recording.as_ref().map(|file| {
+        let saved = Saved::read(file);
+        saved.during(|| file.display().to_string())
     });
-    let recorded = match recorded {
-        Err(record::Error::Stopped) => return Ok(interrupted(&interrupt)),
-        Err(e @ record::Error::Mount(_)) => return Err(Failure::from(e).advise(NO_MOUNT)),
-        other => other?,
+    let saved = saved.transpose()?;
+    let command = match (&of_program.check, &saved) {
+        (Some(command), _) => command,
+        (None, Some(saved)) => &saved.check,
+        (None, None) => "",
     };
-    let words = of_program.words.iter();
-    let words: Vec<String> = words.map(|w| w.to_string_lossy().into_owned()).collect();
-    let recording = &recorded.recording;
-    let mut report = Report::new(words.clone(), command, recording, &recorded.ran);
-    say_what_was_recorded(&report, &recorded);
+    let check = check(of_program, command)?;
+    let place = Place::new(of_program.dir.as_deref())?;
+    let interrupt = Interrupt::listen()?;
+    let saved = match saved {
+        Some(saved) => saved,
+        None => match recorded(of_program, &check, &place, &interrupt)? {
+            Some(saved) => saved,
+            None => return Ok(interrupted(&interrupt)),
+        },
+    };
     let verdicts = Arc::new(Verdicts::default());
+    let asked = resume::Asked::new(&check, saved.size);
+    let resumed = args.resume.as_ref();
+    let resumed = resumed.map(|file| Resumed::open(file, asked, &verdicts));
+    let resumed = resumed.transpose().map_err(|e| super::told(&e))?;
     let jobs = args.jobs.map_or(1, NonZero::get);
+    let fresh = place.fresh(saved.size)?;
     let judges = place.judges(&check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
+    let shard = args.shard.unwrap_or(Shard::WHOLE);
+    let mut report = Report::new(&saved, &check.command, args.seed, shard);
+    let run = Run {
+        args,
+        recording: &saved.recording,
+        judges: &judges,
+        verdicts: &verdicts,
+        resumed: resumed.as_ref(),
+        fresh: &fresh,
+        place: &place,
+    };
     let begin = Instant::now();
-    let explored = without_a_cut(recording, &judges[0])
-        .and_then(|()| explore(args, recording, &judges, &verdicts, &mut report));
+    let explored = run.without_a_cut().and_then(|()| match of_program.save {
+        Some(_) => Ok(()),
+        None => run.explore(shard, &mut report),
+    });
     drop(judges);
+    if let Some(resumed) = &resumed {
+        resumed.keep(&verdicts).map_err(|e| super::told(&e))?;
+    }
     match explored {
         Ok(()) => {}
         Err(Stop::Stopped) => return Ok(interrupted(&interrupt)),
         Err(Stop::Check(why)) => return Err(why.exit(EXIT_CHECK)),
         Err(Stop::Failed(why)) => return Err(why),
     }
-    report.judged = verdicts.len();
     report.seconds = begin.elapsed().as_secs_f64();
-    if of_program.keep.is_some() || report.has_findings() {
-        let file = of_program.keep.clone().unwrap_or_else(|| {
+    report.recording = keep(of_program, &saved, &report)?;
+    if of_program.save.is_none() {
+        findings::show(&report, args.json.as_deref(), of_program.junit.as_deref())?;
+    }
+    Ok(exit(report.has_findings()))
+}
+
+/// Runs the program and records it. None: the user wanted to stop.
+fn recorded(
+    args: &CrashProgram,
+    check: &Check,
+    place: &Place,
+    interrupt: &Interrupt,
+) -> Result<Option<Saved>> {
+    let timeout = seconds(args.timeout, "--timeout")?;
+    let base = match &args.image {
+        None => place.fresh(args.size.0)?,
+        Some(file) => Image::from_file(file).during(|| file.display().to_string())?,
+    };
+    let recorded = record::record(&Plan {
+        base: &base,
+        dir: &place.dir,
+        scratch: place.scratch.path(),
+        setup: args.setup.as_deref(),
+        program: &args.words,
+        timeout,
+        marks_from_stdout: args.marks_from_stdout.clone(),
+        stop: &interrupt.stop,
+    });
+    let recorded = match recorded {
+        Err(record::Error::Stopped) => return Ok(None),
+        Err(e @ record::Error::Mount(_)) => return Err(Failure::from(e).advise(NO_MOUNT)),
+        other => other?,
+    };
+    say_what_was_recorded(&recorded);
+    let words = args.words.iter();
+    Ok(Some(Saved {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        program: words.map(|w| w.to_string_lossy().into_owned()).collect(),
+        ended: recorded.ran.end.text(),
+        output: recorded.ran.output,
+        check: check.command.clone(),
+        size: base.size().max(SIZE_MIN),
+        recording: recorded.recording,
+    }))
+}
+
+/// Keeps the recording, where that was asked for or something was found; where it is.
+fn keep(args: &CrashProgram, saved: &Saved, report: &Report) -> Result<Option<String>> {
+    let shown = |file: &Path| file.display().to_string();
+    if let Some(file) = &args.recording {
+        return Ok(Some(shown(file)));
+    }
+    let wanted = args.save.as_ref().or(args.keep.as_ref());
+    let file = match (wanted, report.has_findings()) {
+        (Some(file), _) => file.clone(),
+        (None, true) => {
             let name = format!("stetfs-crash-{}.recording", std::process::id());
             std::env::temp_dir().join(name)
+        }
+        (None, false) => return Ok(None),
+    };
+    saved.write(&file).during(|| shown(&file))?;
+    Ok(Some(shown(&file)))
+}
+
+/// What `stetfs crash merge` does with reports on programs.
+pub(super) fn merge(args: &CrashMerge) -> Result<ExitCode> {
+    let mut merged: Option<Report> = None;
+    for file in &args.files {
+        let at = || file.display().to_string();
+        let text = fs::read(file).during(at)?;
+        let added = Report::parse(&text).and_then(|report| match &mut merged {
+            None => {
+                merged = Some(report);
+                Ok(())
+            }
+            Some(merged) => merged.add(report),
         });
-        let saved = Saved {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            program: words,
-            check: command.to_owned(),
-            size: base.size().max(SIZE_MIN),
-            recording: recorded.recording,
-        };
-        saved.write(&file).during(|| file.display().to_string())?;
-        report.recording = Some(file.display().to_string());
+        added.map_err(|e| super::told(&e).context(at()))?;
     }
-    show(args, &report)?;
-    Ok(exit(report.has_findings()))
+    let merged = merged.ok_or_else(|| Failure::new("there is nothing to merge"))?;
+    findings::show(&merged, args.json.as_deref(), args.junit.as_deref())?;
+    Ok(exit(merged.has_findings()))
 }
 
 /// Why an exploration ends early.
@@ -271,8 +255,10 @@ fn interrupted(interrupt: &Interrupt) -> ExitCode {
     ExitCode::from(EXIT_INTERRUPTED + signal)
 }
 
-fn say_what_was_recorded(report: &Report, recorded: &record::Recorded) {
-    let ran = &recorded.ran;
+fn say_what_was_recorded(recorded: &record::Recorded) {
+    let (ran, recording) = (&recorded.ran, &recorded.recording);
+    let calls = recording.calls.len();
+    let marks = recording.marks(calls).count();
     if ran.end != End::Exited(0) {
         eprintln!("stetfs: the program {}", ended(ran.end, &ran.output));
     }
@@ -282,11 +268,8 @@ fn say_what_was_recorded(report: &Report, recorded: &record::Recorded) {
             ran.left_behind
         );
     }
-    eprintln!(
-        "stetfs: recorded {} calls and {} promises",
-        report.calls, report.marks
-    );
-    if report.calls == report.marks {
+    eprintln!("stetfs: recorded {calls} calls and {marks} promises");
+    if calls == marks {
         eprintln!(
             "stetfs: the program changed nothing in its directory: does it get {{dir}} or \
                 $STETFS_DIR?"
@@ -300,37 +283,6 @@ fn say_what_was_recorded(report: &Report, recorded: &record::Recorded) {
     }
 }
 
-/// Runs the check twice on what the program left without a power cut.
-fn without_a_cut(recording: &Recording, judge: &Judge) -> Result<(), Stop> {
-    let model: Model = "ext4-journal"
-        .parse()
-        .map_err(|e: String| Stop::Failed(Failure::new(e)))?;
-    let arrangement = model.arrange(recording);
-    let (calls, end) = (recording.calls.len(), arrangement.effects.len());
-    let all = stetfs_powercut::effect::Set::first(end);
-    let tree = arrangement.tree(recording, &all, end);
-    let marks: Vec<&str> = recording.marks(calls).collect();
-    let (first, second) = (judge.ask(&tree, &marks)?, judge.ask(&tree, &marks)?);
-    let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
-    if first.end != second.end {
-        return Err(Stop::Check(Failure::new(format!(
-            "the check does not say the same of the same state: once it {}\nand once it {}",
-            said(&first),
-            said(&second)
-        ))));
-    }
-    if !first.holds() {
-        return Err(Stop::Check(
-            Failure::new(format!(
-                "the check fails without any power cut: it {}",
-                said(&first)
-            ))
-            .advise("it judges what the program leaves when it ends, with all that it promised"),
-        ));
-    }
-    Ok(())
-}
-
 /// How a program ended, and the end of what it said.
 fn ended(end: End, output: &str) -> String {
     match output.trim_end() {
@@ -339,51 +291,157 @@ fn ended(end: End, output: &str) -> String {
     }
 }
 
-fn explore(
-    args: &Crash,
-    recording: &Recording,
-    judges: &[Judge],
-    verdicts: &Verdicts,
-    report: &mut Report,
-) -> Result<(), Stop> {
-    for model in &args.program.model {
-        let bar = bar(model.name);
-        let explorer = Explorer {
-            recording,
-            model: *model,
-            judges,
-            verdicts,
-            effort: Effort {
-                seed: args.seed,
-                ..Effort::default()
-            },
-            limits: Limits {
-                time: args.budget.time,
-                states: args.budget.states,
-                findings: ENOUGH,
-            },
-            listener: &|progress| {
-                let counts = progress.counts;
-                bar.set_length(stetfs_format::width::usize_as_u64(counts.moments_all));
-                bar.set_position(stetfs_format::width::usize_as_u64(counts.moments));
-                bar.set_message(format!(
-                    "{} states, {} judged, {} findings",
-                    counts.states,
-                    counts.states - counts.folded,
-                    progress.findings
-                ));
-            },
-        };
-        let found: Explored = explorer.run()?;
-        let mutants = match args.program.mutate {
-            true => Some(explorer.mutate()?),
-            false => None,
-        };
-        bar.finish_and_clear();
-        let of_model = OfModel::new(recording, &found, mutants.as_deref());
-        report.models.push(of_model);
+/// An exploration of a recording.
+struct Run<'a> {
+    args: &'a Crash,
+    recording: &'a Recording,
+    judges: &'a [Judge],
+    verdicts: &'a Verdicts,
+    resumed: Option<&'a Resumed>,
+    fresh: &'a Image,
+    place: &'a Place,
+}
+
+impl Run<'_> {
+    /// Runs the check twice on what the program left without a power cut.
+    fn without_a_cut(&self) -> Result<(), Stop> {
+        let (recording, judge) = (self.recording, &self.judges[0]);
+        let model: Model = "ext4-journal"
+            .parse()
+            .map_err(|e: String| Stop::Failed(Failure::new(e)))?;
+        let arrangement = model.arrange(recording);
+        let (calls, end) = (recording.calls.len(), arrangement.effects.len());
+        let all = stetfs_powercut::effect::Set::first(end);
+        let tree = arrangement.tree(recording, &all, end);
+        let marks: Vec<&str> = recording.marks(calls).collect();
+        let (first, second) = (judge.ask(&tree, &marks)?, judge.ask(&tree, &marks)?);
+        let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
+        if first.end != second.end {
+            return Err(Stop::Check(Failure::new(format!(
+                "the check does not say the same of the same state: once it {}\nand once it {}",
+                said(&first),
+                said(&second)
+            ))));
+        }
+        if !first.holds() {
+            return Err(Stop::Check(
+                Failure::new(format!(
+                    "the check fails without any power cut: it {}",
+                    said(&first)
+                ))
+                .advise(
+                    "it judges what the program leaves when it ends, with all that it promised",
+                ),
+            ));
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn explore(&self, shard: Shard, report: &mut Report) -> Result<(), Stop> {
+        let args = self.args;
+        let (looked, failed) = (Mutex::default(), Mutex::new(None));
+        for model in &args.program.model {
+            let bar = bar(&model.to_string());
+            let court = Court {
+                judges: self.judges,
+                verdicts: self.verdicts,
+                looked: &looked,
+                shard,
+                limits: Limits {
+                    time: args.budget.time,
+                    states: args.budget.states,
+                    findings: ENOUGH,
+                },
+                listener: &|progress| {
+                    tell(&bar, &progress);
+                    if let Some(resumed) = self.resumed
+                        && let Err(error) = resumed.keep_sometimes(self.verdicts)
+                    {
+                        *failed.lock() = Some(error);
+                    }
+                },
+            };
+            let found = self.under(model, self.recording, &court)?;
+            let mutants = match args.program.mutate {
+                true => Some(self.mutate(model, &court)?),
+                false => None,
+            };
+            bar.finish_and_clear();
+            if let Some(error) = failed.lock().take() {
+                return Err(Stop::Failed(super::told(&error)));
+            }
+            let of_model = OfModel::new(self.recording, found, mutants.as_deref());
+            report.models.push(of_model);
+        }
+        report.judged = looked.lock().len();
+        Ok(())
+    }
+
+    /// Explores what a program did under a model.
+    fn under(
+        &self,
+        model: &Under,
+        recording: &Recording,
+        court: &Court<'_>,
+    ) -> Result<Explored, Stop> {
+        let seed = self.args.seed;
+        Ok(match model {
+            Under::Rules(model) => Explorer {
+                recording,
+                model: *model,
+                court,
+                effort: Effort {
+                    seed,
+                    ..Effort::default()
+                },
+            }
+            .run()?,
+            Under::Scheme(scheme) => blocks::Explorer {
+                recording,
+                scheme,
+                fresh: &of_scheme(scheme, self.fresh, self.place).map_err(Stop::Failed)?,
+                court,
+                seed,
+            }
+            .run()?,
+        })
+    }
+
+    fn mutate(&self, model: &Under, court: &Court<'_>) -> Result<Vec<(usize, bool)>, Stop> {
+        let court = Court {
+            // States of mutants are no states of the recording.
+            looked: &Mutex::default(),
+            limits: Limits {
+                findings: 1,
+                ..court.limits
+            },
+            ..*court
+        };
+        explore::mutate(self.recording, &|without| {
+            let found = self.under(model, without, &court)?;
+            Ok(found.counts.failing > 0)
+        })
+    }
+}
+
+/// An empty volume for a scheme.
+fn of_scheme(scheme: &Scheme, fresh: &Image, place: &Place) -> Result<Image> {
+    match scheme.is_on_flash() {
+        true => place.volume(FLASH_BYTES),
+        false => Ok(fresh.clone()),
+    }
+}
+
+fn tell(bar: &ProgressBar, progress: &Progress<'_>) {
+    let counts = progress.counts;
+    bar.set_length(usize_as_u64(counts.moments_all));
+    bar.set_position(usize_as_u64(counts.moments));
+    bar.set_message(format!(
+        "{} states, {} judged, {} findings",
+        counts.states,
+        counts.states - counts.folded,
+        progress.findings
+    ));
 }
 
 fn bar(model: &str) -> ProgressBar {
@@ -401,82 +459,28 @@ fn bar(model: &str) -> ProgressBar {
     bar
 }
 
-fn show(args: &Crash, report: &Report) -> Result<()> {
-    if let Some(file) = &args.program.junit {
-        fs::write(file, report.junit()).during(|| file.display().to_string())?;
-    }
-    if let Some(file) = &args.json {
-        output::json_to(file, report)?;
-        if file.as_os_str() == "-" {
-            return Ok(());
+/// What the power cut of a case leaves: the model, the tree, and how many calls had returned.
+fn left(
+    case: &str,
+    recording: &Recording,
+    (fresh, place): (&Image, &Place),
+) -> Result<(Under, Tree, usize)> {
+    let name = case.split(':').next().unwrap_or_default();
+    let under: Under = name.parse().map_err(Failure::new)?;
+    let (tree, calls) = match &under {
+        Under::Rules(_) => {
+            let (model, cut) = parse_case(case, recording).map_err(Failure::new)?;
+            let arrangement = model.arrange(recording);
+            let end = arrangement.ends[cut.calls];
+            (arrangement.tree(recording, &cut.there, end), cut.calls)
         }
-    }
-    for model in &report.models {
-        let counts = &model.counts;
-        let of = match (model.finished, counts.moments_sampled) {
-            (false, _) => format!("{} of {} moments", counts.moments, counts.moments_all),
-            (true, 0) => format!("{} moments, all states", counts.moments),
-            (true, n) => format!(
-                "{} moments, a choice of states at {n} of them",
-                counts.moments
-            ),
-        };
-        output::line(format_args!(
-            "{}: {of}: {} states, {} of them judged, {} fail, for {}",
-            model.model,
-            grouped(counts.states),
-            grouped(counts.states - counts.folded),
-            grouped(counts.failing),
-            match model.findings.len() {
-                1 => "1 cause".to_owned(),
-                n => format!("{n} causes"),
-            }
-        ))?;
-        for (n, finding) in model.findings.iter().enumerate() {
-            output::line(shown(n + 1, finding, report.recording.as_deref()))?;
+        Under::Scheme(scheme) => {
+            let fresh = of_scheme(scheme, fresh, place)?;
+            let replayed = blocks::replay(scheme, case, recording, &fresh);
+            replayed.map_err(|e| super::told(&e))?
         }
-        for mutant in model.mutants.iter().flatten() {
-            let noticed = match mutant.noticed {
-                true => "noticed",
-                false => "NOT NOTICED",
-            };
-            output::line(format_args!("without {}: {noticed}", mutant.call))?;
-        }
-    }
-    Ok(())
-}
-
-/// A finding, for people.
-fn shown(number: usize, finding: &OfFinding, recording: Option<&str>) -> String {
-    let told = &finding.told;
-    let mut text = format!(
-        "\nfinding {number}, {} states: {}\n\n{}\n",
-        finding.states,
-        told.headline,
-        super::indented(&told.calls.join("\n"))
-    );
-    text += &match told.output.is_empty() {
-        true => format!("\n  the check {}, and said nothing\n", told.check),
-        false => format!(
-            "\n  the check {}:\n{}\n",
-            told.check,
-            super::indented(&told.output)
-        ),
     };
-    if !told.differences.is_empty() {
-        text += "  where the nearest state that passes differs:\n";
-        text += &format!("{}\n", super::indented(&told.differences.join("\n")));
-    }
-    for remedy in &finding.remedy {
-        text += &format!("  what would help: {remedy}\n");
-    }
-    if let Some(recording) = recording {
-        text += &format!(
-            "  stetfs crash --replay '{recording}#{}' --shell\n",
-            finding.case
-        );
-    }
-    text
+    Ok((under, tree, calls))
 }
 
 /// `stetfs crash --replay FILE#CASE`
@@ -484,24 +488,21 @@ pub(super) fn replay(args: &CrashProgram, case: &str) -> Result<ExitCode> {
     let (file, case) = case.rsplit_once('#').unwrap_or((case, ""));
     let saved = Saved::read(Path::new(file)).during(|| file.to_owned())?;
     let recording = &saved.recording;
-    let (model, cut) = parse_case(case, recording).map_err(Failure::new)?;
     let check = check(args, args.check.as_deref().unwrap_or(&saved.check))?;
     let place = Place::new(args.dir.as_deref())?;
     let fresh = place.fresh(saved.size)?;
+    let (model, tree, calls) = left(case, recording, (&fresh, &place))?;
     let interrupt = Interrupt::listen()?;
     let shared = (1, &Arc::default(), &interrupt.stop);
     let judges = place.judges(&check, &fresh, shared)?;
     let judge = &judges[0];
-    let arrangement = model.arrange(recording);
-    let tree = arrangement.tree(recording, &cut.there, arrangement.ends[cut.calls]);
-    let marks: Vec<&str> = recording.marks(cut.calls).collect();
+    let marks: Vec<&str> = recording.marks(calls).collect();
     let verdict = match judge.ask(&tree, &marks) {
         Err(judge::Error::Stopped) => return Ok(interrupted(&interrupt)),
         other => other.map_err(told)?,
     };
     output::line(format_args!(
-        "{model}, power cut after {} calls, {} promises: the check {}",
-        cut.calls,
+        "{model}, power cut after {calls} calls, {} promises: the check {}",
         marks.len(),
         verdict.end.text()
     ))?;

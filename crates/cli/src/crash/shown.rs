@@ -1,9 +1,10 @@
 //! What an exploration gave, for people.
 
 use comfy_table::{CellAlignment, Table, presets};
-use stetfs_crash::exploration::{Exploration, grouped, listed};
+use stetfs_crash::exploration::{Exploration, grouped};
 use stetfs_crash::oracle::NOT_COMPARED;
 use stetfs_crash::report::{Counts, Violation};
+use stetfs_crash::sharing::listed;
 use stetfs_format::width::usize_as_u64;
 
 use super::indented;

@@ -22,4 +22,6 @@ mod parts;
 #[cfg(feature = "crash")]
 mod program;
 mod run;
+#[cfg(feature = "crash")]
+mod shared;
 mod twice;

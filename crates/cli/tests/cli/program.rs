@@ -9,20 +9,20 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::mounted::can_mount;
-use crate::run::{Lab, Ran, json, stetfs, tool};
+use crate::run::{Lab, Ran, has, json, stetfs, tool};
 
 /// Runs `stetfs crash` in a directory of its own.
-struct Trial {
-    lab: Lab,
+pub(crate) struct Trial {
+    pub(crate) lab: Lab,
 }
 
 impl Trial {
     /// None, out loud, where there are no mounts.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         can_mount().then(|| Self { lab: Lab::new() })
     }
 
-    fn file(&self, name: &str, text: &str) -> String {
+    pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.lab.str(name);
         fs::write(&path, text).unwrap();
         path
@@ -62,7 +62,7 @@ impl Trial {
     }
 
     #[track_caller]
-    fn nothing_is_left(&self) {
+    pub(crate) fn nothing_is_left(&self) {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let ours: Vec<_> = mounts
             .lines()
@@ -159,6 +159,61 @@ fn planted_mistakes_are_found_where_a_file_system_does_not_forgive_them() {
             "{mistake}"
         );
     }
+}
+
+/// Our own schemes as models: the same mistakes, and a case that is replayed on blocks.
+#[test]
+fn schemes_of_ours_keep_what_they_promise_and_no_more() {
+    let Some(trial) = Trial::new() else { return };
+    let right = format!("echo new > tmp; sync tmp; mv tmp config; sync .; {PROMISE}");
+    let hasty = format!("echo new > tmp; sync tmp; mv tmp config; {PROMISE}");
+    let check = format!(
+        "test ! -e config || grep -qx new config || exit 1; {KEPT}test \"$(cat config)\" = new"
+    );
+    let options = ["--setup", "echo old > {dir}/other"];
+    for model in ["jbd2-ordered", "jbd2-journal", "stet", "dj", "shortcut"] {
+        assert!(!trial.finds(model, &right, &check), "{model}");
+        let ran = trial.run(
+            &[&options[..], &["--model", model]].concat(),
+            &hasty,
+            &check,
+        );
+        assert_eq!(ran.code, 1, "{model}: {ran:#?}");
+        assert!(
+            ran.out
+                .contains("rename(tmp, config), and everything after it"),
+            "{model}: {ran:#?}"
+        );
+        let case = ran.out.split('\'').nth(1).unwrap();
+        let replayed = stetfs(&["crash", "--replay", case]);
+        assert_eq!(replayed.code, 1, "{model}: {replayed:#?}");
+        let without = ["crash", "--replay", case, "--check"];
+        let there =
+            |file: &str| stetfs(&[&without[..], &[&format!("test -e {{dir}}/{file}")]].concat());
+        assert_eq!(
+            (there("config").code, there("tmp").code, there("other").code),
+            (1, 0, 0),
+            "{model}"
+        );
+    }
+    // Of promises between the same two changes of the disk the first is missed.
+    let promises = "echo x > a; echo 1 > $STETFS_MARKS; echo x > b; echo 2 > $STETFS_MARKS";
+    let first = "! grep -q 1 $STETFS_MARKS_FILE || test -e a";
+    let report = trial.report("jbd2-journal", promises, first);
+    let headline = report["models"][0]["findings"][0]["headline"]
+        .as_str()
+        .unwrap();
+    assert!(headline.contains("mark \"1\""), "{report:#}");
+    // Data that was not synced, under a name that was committed.
+    let late = "echo new > tmp; mv tmp config";
+    let finds = |model| trial.finds(model, late, &check);
+    assert_eq!(
+        (finds("jbd2-writeback"), finds("jbd2-journal")),
+        (true, false)
+    );
+    trial
+        .run(&["--model", "null"], late, &check)
+        .fails(2, &["no scheme null"]);
 }
 
 #[test]
@@ -318,6 +373,39 @@ fn deleted_syncs_are_noticed_or_not_and_ci_gets_its_report() {
     assert!(of("fsync(.)").ends_with(": noticed"), "{out}");
     let junit = fs::read_to_string(junit).unwrap();
     assert!(junit.contains("tests=\"1\" failures=\"0\""), "{junit}");
+}
+
+/// The table of real programs is made from what is kept of them, and a row that is run finds what
+/// it says.
+#[test]
+fn the_table_of_programs_is_of_what_is_kept_and_a_row_is_true() {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/programs");
+    let script = |name: &str| scripts.join(name).to_str().unwrap().to_owned();
+    if !has("python3") {
+        return;
+    }
+    tool("python3", &[&script("table.py"), "--check"]).ok();
+    let Some(trial) = Trial::new() else { return };
+    if tool("python3", &["-c", "import sqlite3"]).code != 0 {
+        eprintln!("SKIPPED: python3 has no sqlite3");
+        return;
+    }
+    let keep = trial.lab.str("kept");
+    for (journal, synchronous, code) in [("truncate", "full", 0), ("wal", "normal", 1)] {
+        let command = |verb: &str| {
+            let script = script("sqlite.py");
+            ["python3", &script, verb, journal, synchronous].map(str::to_owned)
+        };
+        let check = command("check").join(" ");
+        let mut args = [
+            "crash", "--keep", &keep, "--model", "stet", "--check", &check, "--",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        args.extend(command("run"));
+        let ran = stetfs(&args);
+        assert_eq!(ran.code, code, "{journal}, {synchronous}: {ran:#?}");
+    }
 }
 
 /// The programs of the tutorial, and what each is said to lead to.

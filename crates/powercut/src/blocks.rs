@@ -1,0 +1,372 @@
+//! Explores what a scheme of ours leaves of a program: the power is cut between any two changes of
+//! the media, and each state that they may be left in is recovered (`docs/TESTING.md` has how the
+//! states are chosen). What was recovered is judged as every other state is.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use stetfs_crash::fold::{Differ, Folds, States};
+use stetfs_crash::moment::Moment;
+use stetfs_crash::states::Effort;
+use stetfs_media::Image;
+use stetfs_media::sim::Keep;
+use stetfs_testkit::rng::Rng;
+
+use crate::call::Recording;
+use crate::effect::{Arrangement, Set};
+use crate::explore::{Counts, Court, Explored, State, Way};
+use crate::finding::{Cause, Reported, Told, few, last_calls, without_numbers};
+use crate::judge::{Error, Key};
+use crate::model::Model;
+use crate::scheme::{Pace, Played, Scheme};
+use crate::tree::Tree;
+
+/// Moments that are looked at, at most, for each pace.
+const MOMENTS: usize = 2048;
+
+/// A power cut on blocks.
+#[derive(Clone, Debug)]
+struct Cut {
+    pace: Pace,
+    /// Changes of the media that were made.
+    changes: u64,
+    /// Which of those that were not flushed are there.
+    keep: Keep,
+    /// Calls that had returned.
+    calls: usize,
+}
+
+/// An exploration on a scheme.
+pub struct Explorer<'a> {
+    /// What the program did.
+    pub recording: &'a Recording,
+    /// The scheme.
+    pub scheme: &'a Scheme,
+    /// An empty volume.
+    pub fresh: &'a Image,
+    /// Who judges.
+    pub court: &'a Court<'a>,
+    /// Where choices are drawn from.
+    pub seed: u64,
+}
+
+/// What is found so far.
+struct Found {
+    counts: Counts,
+    findings: Vec<Reported>,
+    number: u64,
+    way: Way,
+    /// Trees that were left after so many marks.
+    seen: HashSet<Key>,
+}
+
+impl Explorer<'_> {
+    /// Explores.
+    ///
+    /// # Errors
+    /// The check cannot be run; the scheme does not take the program's calls, or does not recover.
+    pub fn run(&self) -> Result<Explored, Error> {
+        let mut found = Found {
+            counts: Counts::default(),
+            findings: Vec::new(),
+            number: 0,
+            way: Way::begin(),
+            seen: HashSet::new(),
+        };
+        let mut finished = true;
+        for pace in Pace::ALL {
+            finished = finished && self.at_pace(pace, &mut found)?;
+        }
+        Ok(Explored {
+            model: self.scheme.to_string(),
+            counts: found.counts,
+            findings: found.findings,
+            finished,
+        })
+    }
+
+    fn failed(&self, why: anyhow::Error) -> Error {
+        Error::Scheme(why.context(format!("scheme {}", self.scheme)))
+    }
+
+    /// Whether it came to the end.
+    fn at_pace(&self, pace: Pace, found: &mut Found) -> Result<bool, Error> {
+        let played = Played::new(self.scheme, self.fresh, self.recording, pace);
+        let played = played.map_err(|why| self.failed(why))?;
+        let effort = Effort {
+            guided: 0,
+            seed: self.seed,
+            ..Effort::default()
+        };
+        let mut rng = Rng::new(self.seed);
+        let all = played.returned[0]..played.tapes.changes() + 1;
+        let many = (all.end - all.start) as usize;
+        let mut wanted = Effort::spread(all, &played.tapes.brims(), MOMENTS, &mut rng);
+        // What was promised by then must be there.
+        wanted.extend(&played.returned);
+        wanted.sort_unstable();
+        wanted.dedup();
+        found.counts.moments_all += many;
+        let story = Story::new(self.recording).map_err(|why| self.failed(why))?;
+        let mut recovered = Recovered::new(&played);
+        for moment in played.tapes.moments(wanted) {
+            let keeps = effort.choices(&moment.relevant(), &mut rng);
+            let possible = stetfs_crash::states::possible(&moment.relevant());
+            found.counts.moments += 1;
+            found.counts.moments_sampled += usize::from(possible > keeps.len() as u64);
+            let left = recovered.at(self.scheme, &moment, keeps).map_err(|why| {
+                self.failed(why.context(format!("{pace}, after {} changes", moment.at())))
+            })?;
+            for calls in played.calls(moment.at(), self.recording) {
+                self.judge(&story, (pace, moment.at(), calls), &left, found)?;
+            }
+            let Found {
+                counts,
+                findings,
+                way,
+                ..
+            } = &found;
+            if self.court.is_over(counts, findings.len(), way) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Judges what was left at a moment, if so many calls had returned by then.
+    fn judge(
+        &self,
+        story: &Story<'_>,
+        (pace, changes, calls): (Pace, u64, usize),
+        left: &[(Arc<Tree>, Keep)],
+        found: &mut Found,
+    ) -> Result<(), Error> {
+        let marks: Vec<&str> = self.recording.marks(calls).collect();
+        let mut states = Vec::new();
+        for (tree, keep) in left {
+            let key = Key::of(tree, &marks);
+            found.number += 1;
+            if found.seen.insert(key) {
+                let keep = keep.clone();
+                states.push(State {
+                    number: found.number,
+                    cut: Cut {
+                        pace,
+                        changes,
+                        keep,
+                        calls,
+                    },
+                    tree: (**tree).clone(),
+                    key,
+                });
+            }
+        }
+        let (court, counts) = (self.court, &mut found.counts);
+        for state in court.failing(&states, &marks, counts, &mut found.way)? {
+            let verdict = court.verdict(&state.tree, &marks)?;
+            let (cause, told) = story.of(calls, &state.tree);
+            let told = Told {
+                check: verdict.end.text(),
+                output: verdict.output.trim_end().to_owned(),
+                ..told
+            };
+            self.add(&mut found.findings, state, cause, told);
+        }
+        Ok(())
+    }
+
+    fn add(&self, findings: &mut Vec<Reported>, state: &State<Cut>, cause: Cause, told: Told) {
+        let Cut {
+            pace,
+            changes,
+            calls,
+            keep,
+        } = &state.cut;
+        let finding = Reported {
+            number: state.number,
+            cause,
+            case: format!("{}:{pace}:{changes}:{calls}:{keep}", self.scheme),
+            states: 1,
+            told,
+            remedy: Vec::new(),
+        };
+        match findings
+            .iter_mut()
+            .find(|known| known.cause == finding.cause)
+        {
+            Some(known) => known.add(finding),
+            None => findings.push(finding),
+        }
+    }
+}
+
+/// Trees that were recovered, for states that are the same where recovery reads.
+struct Recovered {
+    differ: Differ,
+    folds: Folds<usize>,
+    trees: Vec<Arc<Tree>>,
+}
+
+impl Recovered {
+    fn new(played: &Played) -> Self {
+        Self {
+            differ: Differ::new(played.start.clone()),
+            folds: Folds::default(),
+            trees: Vec::new(),
+        }
+    }
+
+    /// What is recovered of each choice.
+    fn at(
+        &mut self,
+        scheme: &Scheme,
+        moment: &Moment<'_>,
+        keeps: Vec<Keep>,
+    ) -> Result<Vec<(Arc<Tree>, Keep)>> {
+        let relevant = moment.relevant();
+        let of_moment = States::of(moment, &relevant, &mut self.differ);
+        let trees = keeps.into_iter().map(|keep| {
+            let left = moment.contents(&keep);
+            let single;
+            let states = match &of_moment {
+                Some(states) => states,
+                None => {
+                    single = States::single(self.differ.go_to(&left));
+                    &single
+                }
+            };
+            let mut view = self.folds.look_at(states);
+            let state = states.state(&keep);
+            let known = self.folds.find(&mut view, &state);
+            let known = match known {
+                Some(known) => known,
+                None => {
+                    let (media, tree) = scheme.recover(&left).with_context(|| keep.to_string())?;
+                    let id = self.trees.len();
+                    self.folds.add(&view, &state, &media.watched().read, id);
+                    self.trees.push(Arc::new(tree));
+                    id
+                }
+            };
+            Ok((self.trees[known].clone(), keep))
+        });
+        trees.collect()
+    }
+}
+
+/// What the program had at each time, to tell what is there of it.
+struct Story<'a> {
+    recording: &'a Recording,
+    arrangement: Arrangement,
+    /// The tree after so many calls.
+    digests: Vec<u128>,
+}
+
+impl<'a> Story<'a> {
+    fn new(recording: &'a Recording) -> Result<Self> {
+        let in_order: Model = "ext4-journal".parse().map_err(anyhow::Error::msg)?;
+        let arrangement = in_order.arrange(recording);
+        let mut story = Self {
+            recording,
+            arrangement,
+            digests: Vec::new(),
+        };
+        let digests = (0..=recording.calls.len()).map(|calls| story.tree(calls).digest());
+        story.digests = digests.collect();
+        Ok(story)
+    }
+
+    /// What was there after so many calls.
+    fn tree(&self, calls: usize) -> Tree {
+        let end = self.arrangement.ends[calls];
+        let all = Set::first(end);
+        self.arrangement.tree(self.recording, &all, end)
+    }
+
+    /// What is there of it when the power goes after so many calls, and what makes such states one
+    /// finding.
+    fn of(&self, calls: usize, tree: &Tree) -> (Cause, Told) {
+        let differences = tree.differences(&self.tree(calls));
+        let digest = tree.digest();
+        // The call that is under way may be there.
+        let most = self.recording.calls.len().min(calls + 1);
+        let there = (0..=most)
+            .rev()
+            .find(|calls| self.digests[*calls] == digest);
+        let ends = &self.arrangement.ends;
+        let changes = |call: usize| ends[call] < ends[call + 1];
+        let lost = there.and_then(|there| (there..calls).find(|call| changes(*call)));
+        let cause: Vec<(&str, &str)> = match (there, lost) {
+            (Some(_), Some(lost)) => vec![("lost", &*self.recording.calls[lost].path)],
+            (Some(_), None) => vec![("nothing lost", "")],
+            (None, _) => differences.iter().map(|d| ("differs", &**d)).collect(),
+        };
+        let cause = cause.into_iter();
+        let cause = cause.map(|(kind, what)| (kind.to_owned(), without_numbers(what)));
+        let cause = Cause::new(cause);
+        let became = |call: usize| match (lost, changes(call)) {
+            (Some(lost), true) if call >= lost => "LOST",
+            (_, true) if there.is_some() => "on the disk",
+            _ => "",
+        };
+        let told = Told {
+            headline: self.headline(calls, there, lost),
+            calls: last_calls(self.recording, calls, lost.into_iter().collect(), &became),
+            against: "what the program had".to_owned(),
+            differences: few(differences),
+            check: String::new(),
+            output: String::new(),
+        };
+        (cause, told)
+    }
+
+    fn headline(&self, calls: usize, there: Option<usize>, lost: Option<usize>) -> String {
+        let text =
+            |call: usize| format!("call {}, {}", call + 1, self.recording.calls[call].text());
+        let after = match calls {
+            0 => "before the first call returns".to_owned(),
+            calls => format!("after {}", text(calls - 1)),
+        };
+        let what = match (there, lost) {
+            (Some(_), None) => {
+                "everything until then is on the disk, and the check fails".to_owned()
+            }
+            (_, Some(lost)) => format!(
+                "not on the disk: {}, and everything after it. On the disk: everything before it",
+                text(lost)
+            ),
+            (None, _) => "the disk has what the program had at no time".to_owned(),
+        };
+        format!("power cut {after}: {what}.")
+    }
+}
+
+/// The state of a case, `SCHEME:PACE:CHANGES:CALLS:KEEP`: its tree, and how many calls had
+/// returned.
+///
+/// # Errors
+/// It is none; the scheme leaves no such state.
+pub fn replay(
+    scheme: &Scheme,
+    case: &str,
+    recording: &Recording,
+    fresh: &Image,
+) -> Result<(Tree, usize)> {
+    let parts: Vec<&str> = case.splitn(5, ':').collect();
+    let [_, pace, changes, calls, keep] = parts[..] else {
+        bail!("\"{case}\" is not SCHEME:PACE:CHANGES:CALLS:KEEP, as a finding prints it");
+    };
+    let (pace, keep): (Pace, Keep) = (pace.parse()?, keep.parse()?);
+    let (changes, calls): (u64, usize) = (changes.parse()?, calls.parse()?);
+    let played = Played::new(scheme, fresh, recording, pace)?;
+    let moment = played.tapes.moment(changes);
+    let moment = moment.with_context(|| format!("there are {} changes", played.tapes.changes()))?;
+    let can_be = played.calls(changes, recording).contains(&calls);
+    ensure!(
+        can_be,
+        "{calls} calls have not returned after {changes} changes"
+    );
+    let (_, tree) = scheme.recover(&moment.contents(&keep))?;
+    Ok((tree, calls))
+}

@@ -1,0 +1,156 @@
+//! A file of what the check has said, from which a later run goes on: about the states in it the
+//! check is not asked again.
+//!
+//! What a check says depends on the tree and the promises, so the file is good for every model,
+//! shard and recording.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use stetfs_crash::sharing::{check_same, write_durably};
+
+use crate::judge::{Check, Key, Verdict, Verdicts};
+use crate::run::End;
+
+/// How often what was said is kept.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// Whom it was asked: of another check, or version, nothing is of use.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The program that asked.
+    pub version: String,
+    /// The check.
+    pub check: String,
+    /// How long it may run.
+    pub timeout: Duration,
+    /// Bytes of the volume on which states are shown.
+    pub size: u64,
+}
+
+impl Asked {
+    /// This check, by this program.
+    pub fn new(check: &Check, size: u64) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            check: check.command.clone(),
+            timeout: check.timeout,
+            size,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    #[serde(flatten)]
+    asked: Asked,
+    verdicts: Vec<Said>,
+}
+
+/// What was said of a state.
+#[derive(Serialize, Deserialize)]
+struct Said {
+    /// Hexadecimal, since no JSON has numbers of that length.
+    tree: String,
+    marks: String,
+    end: End,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    output: String,
+}
+
+impl Said {
+    fn new(key: Key, verdict: &Verdict) -> Self {
+        Self {
+            tree: format!("{:032x}", key.tree),
+            marks: format!("{:016x}", key.marks),
+            end: verdict.end,
+            // Only failures are told.
+            output: match verdict.holds() {
+                true => String::new(),
+                false => verdict.output.clone(),
+            },
+        }
+    }
+
+    fn read(self) -> Result<(Key, Verdict)> {
+        let key = Key {
+            tree: u128::from_str_radix(&self.tree, 16)?,
+            marks: u64::from_str_radix(&self.marks, 16)?,
+        };
+        let (end, output) = (self.end, self.output);
+        Ok((key, Verdict { end, output }))
+    }
+}
+
+/// The file.
+pub struct Resumed {
+    path: PathBuf,
+    asked: Asked,
+    kept_at: Mutex<Instant>,
+}
+
+impl Resumed {
+    /// Reads what the file has into `verdicts`. Nothing where there is no such file, which is made.
+    ///
+    /// # Errors
+    /// It is of another check, or none such, and stays as it is; it cannot be read or written.
+    pub fn open(path: &Path, asked: Asked, verdicts: &Verdicts) -> Result<Self> {
+        let resumed = Self {
+            path: path.to_owned(),
+            asked,
+            kept_at: Mutex::new(Instant::now()),
+        };
+        let read = resumed.read(verdicts);
+        read.with_context(|| path.display().to_string())?;
+        resumed.keep(verdicts)?;
+        Ok(resumed)
+    }
+
+    fn read(&self, verdicts: &Verdicts) -> Result<()> {
+        let text = match fs::read(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        let kept: Kept =
+            serde_json::from_slice(&text).context("it does not say what a check has said")?;
+        check_same(&[], &self.asked, &kept.asked).context("it is of another check")?;
+        for said in kept.verdicts {
+            let (key, verdict) = said.read().context("it is damaged")?;
+            verdicts.insert(key, Arc::new(verdict));
+        }
+        Ok(())
+    }
+
+    /// Keeps what was said, if the last time is long ago.
+    ///
+    /// # Errors
+    /// The file cannot be written; what it said before, it still says.
+    pub fn keep_sometimes(&self, verdicts: &Verdicts) -> Result<()> {
+        match self.kept_at.lock().elapsed() >= KEEP_EVERY {
+            true => self.keep(verdicts),
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps what was said.
+    ///
+    /// # Errors
+    /// The file cannot be written; what it said before, it still says.
+    pub fn keep(&self, verdicts: &Verdicts) -> Result<()> {
+        let said = verdicts.all();
+        let said = said.iter().map(|(key, verdict)| Said::new(*key, verdict));
+        let kept = Kept {
+            asked: self.asked.clone(),
+            verdicts: said.collect(),
+        };
+        write_durably(&self.path, &kept)?;
+        *self.kept_at.lock() = Instant::now();
+        Ok(())
+    }
+}

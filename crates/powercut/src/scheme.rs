@@ -1,0 +1,447 @@
+//! Our own journaling schemes as models: what a program did is done again on a volume with that
+//! scheme, on simulated media, and what is left is what the scheme recovers there.
+//!
+//! The calls are those of the recording, in their order, each at its time. Nothing is done by the
+//! clock: a commit comes where the program syncs, or ([`Pace::EachCall`]) after each call too, as
+//! the journal's timer may have it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use stetfs::{
+    Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, SetAttr, SetXattr, WriteFlags,
+};
+use stetfs_crash::flash;
+use stetfs_crash::media::{Contents, Kind, Media};
+use stetfs_crash::moment::Tapes;
+use stetfs_crash::target::Target;
+use stetfs_format::InodeNo;
+use stetfs_media::Image;
+use stetfs_schemes::for_use;
+use stetfs_testkit::image::Variety;
+
+use crate::call::{Attribute, Recording, Slot, What};
+use crate::model::Model;
+use crate::tree::{Body, Node, Object, Tree};
+
+/// Bytes of the memory beside a volume, for the schemes that want it.
+const NVM_BYTES: u64 = 32 << 20;
+
+/// Bytes of a volume on flash: as large as the simulated parts take.
+pub const FLASH_BYTES: u64 = 12 << 20;
+
+/// A scheme in one of its modes.
+#[derive(Clone, Debug)]
+pub struct Scheme {
+    name: String,
+    target: Target,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = String;
+
+    /// `stet`, `jbd2-ordered`; without a mode the scheme's default.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let (scheme, mode) = match name.split_once('-') {
+            Some((scheme, mode)) => (scheme, Some(mode)),
+            None => (name, None),
+        };
+        if !Self::names().any(|known| known == scheme) {
+            return Err(format!("there is no scheme {scheme} that keeps a promise"));
+        }
+        let volume = Variety::find("ext4-4k").map_err(|e| format!("{e:#}"))?;
+        let target = Target::new(scheme, mode, volume).map_err(|e| format!("{e:#}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            target,
+        })
+    }
+}
+
+impl Scheme {
+    /// The schemes that keep a promise.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        let abouts = for_use().iter().map(|scheme| scheme.about);
+        abouts.filter(|about| about.atomic).map(|about| about.name)
+    }
+
+    /// Whether its volume is on flash, and so of [`FLASH_BYTES`].
+    pub fn is_on_flash(&self) -> bool {
+        self.target.home.is_flash()
+    }
+
+    /// Media with an empty volume.
+    fn media(&self, fresh: &Image) -> Result<Media> {
+        let home = match self.target.home {
+            Kind::Block | Kind::Pmem => fresh.clone(),
+            kind @ (Kind::Nand | Kind::Nand16k) => flash::part_with(kind, fresh)?,
+        };
+        let mut contents = vec![(self.target.home, home)];
+        if self.target.has_nvm {
+            contents.push((Kind::Pmem, Image::new(NVM_BYTES)));
+        }
+        Ok(Media::new(&Contents::new(contents)))
+    }
+
+    /// What a power cut has left, recovered; on media that say what was read of them.
+    ///
+    /// # Errors
+    /// It cannot be recovered.
+    pub fn recover(&self, left: &Contents) -> Result<(Media, Tree)> {
+        let media = Media::new(left);
+        let options = self.target.judging_options();
+        let mounted = Fs::mount(media.shown_watched()?, options);
+        let (fs, _) = mounted.context("recovering what was left")?;
+        let (tree, _) = Tree::read(&fs).context("reading what was recovered")?;
+        Ok((media, tree))
+    }
+
+    fn options(&self) -> MountOptions {
+        self.target.options()
+    }
+}
+
+/// What `--model` names.
+#[derive(Clone, Debug)]
+pub enum Under {
+    /// Rules over the recorded calls.
+    Rules(Model),
+    /// A scheme of ours.
+    Scheme(Box<Scheme>),
+}
+
+impl fmt::Display for Under {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rules(model) => fmt::Display::fmt(model, f),
+            Self::Scheme(scheme) => fmt::Display::fmt(scheme, f),
+        }
+    }
+}
+
+impl FromStr for Under {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let no_model = match name.parse() {
+            Ok(model) => return Ok(Self::Rules(model)),
+            Err(no_model) => no_model,
+        };
+        match name.parse() {
+            Ok(scheme) => Ok(Self::Scheme(Box::new(scheme))),
+            Err(no_scheme) => Err(format!("{no_model}; {no_scheme}")),
+        }
+    }
+}
+
+/// When the journal commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Where the program syncs, or a transaction is full.
+    AtSyncs,
+    /// After each call too.
+    EachCall,
+}
+
+impl Pace {
+    /// Each.
+    pub const ALL: [Self; 2] = [Self::AtSyncs, Self::EachCall];
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AtSyncs => "at-syncs",
+            Self::EachCall => "each-call",
+        })
+    }
+}
+
+/// A recording, done again on a scheme's volume.
+pub struct Played {
+    /// Every change of the media.
+    pub tapes: Tapes,
+    /// What the media held when the program began.
+    pub start: Contents,
+    /// How many changes there were by the time that so many calls had returned.
+    pub returned: Vec<u64>,
+}
+
+impl Played {
+    /// Does what a program did, on an empty volume with that scheme.
+    ///
+    /// # Errors
+    /// The volume refuses something; at the end it holds something else than the program had.
+    pub fn new(scheme: &Scheme, fresh: &Image, recording: &Recording, pace: Pace) -> Result<Self> {
+        let media = scheme.media(fresh)?;
+        let options = scheme.options();
+        let clock = options.clock.clone();
+        let (fs, _) = Fs::mount(media.shown()?, options).context("mounting")?;
+        let inodes = recording.before.write(&fs);
+        let inodes = inodes.context("writing what was there before the program")?;
+        fs.sync()?;
+        let (start, mut returned) = (media.contents(), vec![media.changes()]);
+        let mut player = Player::new(&fs, recording, inodes);
+        for (number, call) in recording.calls.iter().enumerate() {
+            let ns = call.time.0 * 1_000_000_000 + i64::from(call.time.1);
+            clock.set(ns.max(0) as u64);
+            let done = player.play(number, &call.what);
+            done.with_context(|| recording.line(number))?;
+            if pace == Pace::EachCall {
+                fs.commit()?;
+            }
+            returned.push(media.changes());
+        }
+        let (there, _) = Tree::read(&fs)?;
+        let differ = there.differences(&whole(recording)?);
+        ensure!(
+            differ.is_empty(),
+            "the volume does not hold what the program left: {}",
+            differ.join(", ")
+        );
+        Ok(Self {
+            tapes: media.tapes(),
+            start,
+            returned,
+        })
+    }
+
+    /// How many calls may have returned after so many changes, where the program had promised more
+    /// with each: calls that change nothing on the media all return between the same two changes.
+    pub fn calls(&self, changes: u64, recording: &Recording) -> Vec<usize> {
+        let last = self.returned.partition_point(|at| *at <= changes).max(1) - 1;
+        let first = self.returned[1..].partition_point(|at| *at < changes);
+        let promises = |calls: usize| matches!(recording.calls[calls - 1].what, What::Mark { .. });
+        let each = (first..=last).filter(|calls| *calls == first || promises(*calls));
+        each.collect()
+    }
+}
+
+/// What the program left.
+fn whole(recording: &Recording) -> Result<Tree> {
+    let model: Model = "ext4-journal".parse().map_err(anyhow::Error::msg)?;
+    let arrangement = model.arrange(recording);
+    let end = arrangement.effects.len();
+    Ok(arrangement.tree(recording, &crate::effect::Set::first(end), end))
+}
+
+/// Does recorded calls on a volume.
+struct Player<'a> {
+    fs: &'a Fs,
+    caller: Caller,
+    inodes: BTreeMap<Object, InodeNo>,
+    /// Files that are open, once each: a recording does not say when a file was opened.
+    open: Vec<Object>,
+    /// The last call about each object.
+    last: BTreeMap<Object, usize>,
+}
+
+impl<'a> Player<'a> {
+    fn new(fs: &'a Fs, recording: &Recording, inodes: BTreeMap<Object, InodeNo>) -> Self {
+        let mut last = BTreeMap::new();
+        for (number, call) in recording.calls.iter().enumerate() {
+            if let Some(object) = object_of(&call.what) {
+                last.insert(object, number);
+            }
+        }
+        Self {
+            fs,
+            caller: Caller::root(),
+            inodes,
+            open: Vec::new(),
+            last,
+        }
+    }
+
+    fn ino(&self, object: Object) -> Result<InodeNo> {
+        let ino = self.inodes.get(&object).copied();
+        ino.context("the recording names a file that it does not make")
+    }
+
+    fn opened(&mut self, object: Object) -> Result<InodeNo> {
+        let ino = self.ino(object)?;
+        if !self.open.contains(&object) {
+            self.fs.open(&self.caller, ino, OpenFlags::WRITE)?;
+            self.open.push(object);
+        }
+        Ok(ino)
+    }
+
+    /// A name is about to go: what is used later without it is open.
+    fn keep(&mut self, number: usize, object: Object) -> Result<()> {
+        let is_used = self.last.get(&object).is_some_and(|last| *last > number);
+        let attr = self.fs.getattr(self.ino(object)?)?;
+        if is_used && attr.mode & S_IFMT == S_IFREG {
+            self.opened(object)?;
+        }
+        Ok(())
+    }
+
+    fn play(&mut self, number: usize, what: &What) -> Result<()> {
+        let (fs, c) = (self.fs, self.caller.clone());
+        match what {
+            What::Make { slot, object, node } => self.make(slot, *object, node)?,
+            What::Unnamed { object, node } => {
+                let c = owner(node);
+                let mode = node.mode & 0o7777;
+                let made = fs.create_unnamed(&c, fs.root(), mode, OpenFlags::WRITE)?;
+                self.inodes.insert(*object, made.ino);
+                self.open.push(*object);
+            }
+            What::Link { slot, object } => {
+                fs.link(&c, self.ino(*object)?, self.ino(slot.dir)?, &slot.name)?;
+            }
+            What::Remove { slot, object } => {
+                self.keep(number, *object)?;
+                let (dir, mode) = (self.ino(slot.dir)?, fs.getattr(self.ino(*object)?)?.mode);
+                match mode & S_IFMT {
+                    S_IFDIR => fs.rmdir(&c, dir, &slot.name)?,
+                    _ => fs.unlink(&c, dir, &slot.name)?,
+                }
+            }
+            What::Rename {
+                from: (from, _),
+                to: (to, replaced),
+                behind,
+                ..
+            } => {
+                if let Some(replaced) = replaced {
+                    self.keep(number, *replaced)?;
+                }
+                let flags = match behind {
+                    None => RenameFlags::empty(),
+                    Some(_) if behind == replaced => RenameFlags::EXCHANGE,
+                    Some(_) => RenameFlags::WHITEOUT,
+                };
+                let (dir, new_dir) = (self.ino(from.dir)?, self.ino(to.dir)?);
+                fs.rename(&c, dir, &from.name, new_dir, &to.name, flags)?;
+                if let (RenameFlags::WHITEOUT, Some(whiteout)) = (flags, behind) {
+                    let made = fs.lookup(&c, dir, &from.name)?;
+                    self.inodes.insert(*whiteout, made.ino);
+                }
+            }
+            What::Write {
+                file,
+                offset,
+                bytes,
+                ..
+            } => {
+                let ino = self.opened(*file)?;
+                let none = WriteFlags::empty();
+                let (_, wrote) = fs.write_with(&c, ino, *offset, &bytes.0, none)?;
+                ensure!(wrote == bytes.0.len(), "only {wrote} bytes were written");
+            }
+            What::Zero { file, offset, len } => {
+                let ino = self.opened(*file)?;
+                let mode = FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE;
+                fs.fallocate(&c, ino, mode, *offset, *len)?;
+            }
+            What::Resize { file, to, .. } => {
+                let ino = self.opened(*file)?;
+                let size = Some(*to);
+                let set = SetAttr {
+                    size,
+                    ..SetAttr::default()
+                };
+                fs.setattr(&c, ino, &set)?;
+            }
+            What::Set { object, attribute } => self.set(*object, attribute)?,
+            What::Close { file } => {
+                if let Some(at) = self.open.iter().position(|open| open == file) {
+                    self.open.swap_remove(at);
+                    fs.release(self.ino(*file)?)?;
+                }
+            }
+            What::Fsync { object, datasync } => fs.fsync(self.ino(*object)?, *datasync)?,
+            What::Sync => fs.sync()?,
+            What::Mark { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, slot: &Slot, object: Object, node: &Node) -> Result<()> {
+        let (fs, c, dir) = (self.fs, owner(node), self.ino(slot.dir)?);
+        let (name, mode) = (slot.name.as_slice(), node.mode & 0o7777);
+        let made = match (&node.body, node.mode & S_IFMT) {
+            (_, S_IFDIR) => fs.mkdir(&c, dir, name, mode)?,
+            (Body::Link(target), S_IFLNK) => fs.symlink(&c, dir, name, target)?,
+            (_, S_IFREG) => {
+                self.open.push(object);
+                fs.create(&c, dir, name, mode, OpenFlags::WRITE)?
+            }
+            _ => fs.mknod(&c, dir, name, node.mode, node.rdev)?,
+        };
+        self.inodes.insert(object, made.ino);
+        Ok(())
+    }
+
+    fn set(&mut self, object: Object, attribute: &Attribute) -> Result<()> {
+        let (fs, c, ino) = (self.fs, &self.caller, self.ino(object)?);
+        let set = match attribute {
+            Attribute::Mode(mode) => SetAttr {
+                mode: Some(mode & 0o7777),
+                ..SetAttr::default()
+            },
+            Attribute::Owner(uid, gid) => SetAttr {
+                uid: Some(*uid),
+                gid: Some(*gid),
+                ..SetAttr::default()
+            },
+            Attribute::Xattr(name, Some(value)) => {
+                return Ok(fs.setxattr(c, ino, name, value, SetXattr::Any)?);
+            }
+            Attribute::Xattr(name, None) => return Ok(fs.removexattr(c, ino, name)?),
+        };
+        fs.setattr(c, ino, &set)?;
+        Ok(())
+    }
+}
+
+/// Who makes an object, and may do everything else.
+fn owner(node: &Node) -> Caller {
+    Caller {
+        uid: node.uid,
+        gid: node.gid,
+        ..Caller::root()
+    }
+}
+
+/// What a call does something to, apart from names.
+fn object_of(what: &What) -> Option<Object> {
+    match what {
+        What::Write { file, .. }
+        | What::Zero { file, .. }
+        | What::Resize { file, .. }
+        | What::Close { file } => Some(*file),
+        What::Set { object, .. } | What::Fsync { object, .. } | What::Link { object, .. } => {
+            Some(*object)
+        }
+        What::Make { .. }
+        | What::Unnamed { .. }
+        | What::Remove { .. }
+        | What::Rename { .. }
+        | What::Sync
+        | What::Mark { .. } => None,
+    }
+}
+
+impl FromStr for Pace {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|pace| pace.to_string() == text);
+        match found {
+            Some(pace) => Ok(pace),
+            None => bail!("{text} is none of at-syncs, each-call"),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What a program did can be done again on every scheme, and what a scheme of ours recovers after a
+//! power cut is something that its mode's model leaves.
+
+use std::sync::Arc;
+
+use stetfs::{
+    Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, Result, SetAttr, SetXattr,
+    WriteFlags,
+};
+use stetfs_format::InodeNo;
+use stetfs_fuse::Backend;
+use stetfs_media::Image;
+use stetfs_media::sim::{CrashImage, Keep, SimOptions};
+use stetfs_powercut::call::{Call, Recording, What};
+use stetfs_powercut::marks::Marks;
+use stetfs_powercut::recorder::Recorder;
+use stetfs_powercut::scheme::{FLASH_BYTES, Pace, Played, Scheme};
+use stetfs_testkit::image::Variety;
+
+const NONE: WriteFlags = WriteFlags::empty();
+
+/// Calls of every kind, files that lose their names while they are used among them.
+fn program(on: &impl Backend) -> Result<()> {
+    let (c, root) = (&Caller::root(), InodeNo(2));
+    let user = &Caller {
+        uid: 1000,
+        gid: 1000,
+        ..Caller::root()
+    };
+    let create = |name: &str| -> Result<InodeNo> {
+        let made = on.create(user, root, name.as_bytes(), 0o640, OpenFlags::WRITE)?;
+        Ok(made.ino)
+    };
+    let write = |ino, at, len: usize| {
+        let bytes: Vec<u8> = (0..len).map(|n| b'a' + (n % 23) as u8).collect();
+        on.write_with(c, ino, at, &bytes, NONE).map(drop)
+    };
+    let rename = |from: &str, to: &str, flags| {
+        on.rename(c, root, from.as_bytes(), root, to.as_bytes(), flags)
+    };
+    let a = create("a")?;
+    write(a, 0, 9000)?;
+    on.fsync(a, false)?;
+    on.fallocate(
+        c,
+        a,
+        FallocateMode::PUNCH_HOLE | FallocateMode::KEEP_SIZE,
+        100,
+        5000,
+    )?;
+    on.release(a)?;
+    let b = create("b")?;
+    write(b, 4000, 200)?;
+    rename("b", "a", RenameFlags::EXCHANGE)?;
+    rename("a", "c", RenameFlags::WHITEOUT)?;
+    let dir = on.mkdir(c, root, b"d", 0o755)?.ino;
+    on.link(c, b, dir, b"second")?;
+    on.symlink(c, dir, b"link", b"../c")?;
+    on.mknod(c, dir, b"pipe", stetfs::mode::S_IFIFO | 0o600, (0, 0))?;
+    on.setxattr(c, b, b"user.colour", b"blue", SetXattr::Any)?;
+    on.setxattr(c, b, b"user.taste", b"sweet", SetXattr::Any)?;
+    on.removexattr(c, b, b"user.colour")?;
+    let set = SetAttr {
+        mode: Some(0o604),
+        uid: Some(7),
+        size: Some(4100),
+        ..SetAttr::default()
+    };
+    on.setattr(c, b, &set)?;
+    // Used after its names are gone.
+    on.unlink(c, root, b"c")?;
+    on.unlink(c, dir, b"second")?;
+    write(b, 0, 300)?;
+    on.release(b)?;
+    let unnamed = on.create_unnamed(c, root, 0o600, OpenFlags::WRITE)?.ino;
+    write(unnamed, 0, 700)?;
+    on.link(c, unnamed, dir, b"named")?;
+    // It takes the place of one that is used later.
+    let over = create("over")?;
+    let old = create("old")?;
+    write(old, 0, 50)?;
+    rename("over", "old", RenameFlags::empty())?;
+    write(old, 50, 50)?;
+    write(over, 0, 10)?;
+    on.mkdir(c, root, b"empty", 0o755)?;
+    on.rmdir(c, root, b"empty")?;
+    on.sync()?;
+    write(over, 10, 10)?;
+    let cut = SetAttr {
+        size: Some(15),
+        ..SetAttr::default()
+    };
+    on.setattr(c, over, &cut).map(drop)
+}
+
+fn fresh(mib: u64) -> Image {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let variety = Variety::find("ext4-4k").unwrap();
+    variety.make_with(file.path(), mib, 4, &[]).unwrap();
+    Image::from_file(file.path()).unwrap()
+}
+
+fn recording(fresh: &Image) -> Recording {
+    let volume = Arc::new(CrashImage::new(fresh.clone(), SimOptions::default()));
+    let (fs, _) = Fs::mount(volume, MountOptions::default()).unwrap();
+    let (c, root) = (&Caller::root(), fs.root());
+    let old = fs
+        .create(c, root, b"before", 0o644, OpenFlags::WRITE)
+        .unwrap();
+    fs.write(c, old.ino, 0, b"it was there").unwrap();
+    let recorder = Recorder::new(fs, Marks::new());
+    recorder.begin().unwrap();
+    program(&recorder).unwrap();
+    recorder.end()
+}
+
+#[test]
+fn what_a_program_did_is_done_again_on_every_scheme() {
+    let recording = recording(&fresh(16));
+    let modes = [
+        "jbd2-ordered",
+        "jbd2-writeback",
+        "dj-ordered",
+        "jftl-ordered",
+    ];
+    let is_sync = |call: &Call| matches!(call.what, What::Sync);
+    let synced = recording.calls.iter().position(is_sync).unwrap();
+    for name in Scheme::names().chain(modes) {
+        let scheme: Scheme = name.parse().unwrap();
+        let size = if scheme.is_on_flash() {
+            FLASH_BYTES >> 20
+        } else {
+            16
+        };
+        for pace in Pace::ALL {
+            // It is compared with what the program left there.
+            let played = Played::new(&scheme, &fresh(size), &recording, pace);
+            let played = played.unwrap_or_else(|e| panic!("{name}, {pace}: {e:#}"));
+            let (last, at_sync) = (played.tapes.changes(), played.returned[synced + 1]);
+            for at in [at_sync, last] {
+                let moment = played.tapes.moment(at).unwrap();
+                let (_, tree) = scheme.recover(&moment.contents(&Keep::None)).unwrap();
+                let paths: Vec<_> = tree.paths().into_iter().map(|(path, _)| path).collect();
+                let there = [
+                    "a", "b", "before", "d", "d/link", "d/named", "d/pipe", "old",
+                ];
+                assert_eq!(paths, there, "{name}, {pace}, {at} of {last} changes");
+            }
+        }
+    }
+}
+
+#[test]
+fn names_that_are_no_schemes_are_refused() {
+    for (name, why) in [
+        ("ext5", "no scheme ext5"),
+        ("null", "no scheme null"),
+        ("jbd2-atomic", "no mode atomic"),
+        ("stet-ordered", "no mode ordered"),
+    ] {
+        let error = name.parse::<Scheme>().unwrap_err();
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
