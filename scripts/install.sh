@@ -9,6 +9,7 @@ prefix=${PREFIX:-/usr/local}
 dest=${DESTDIR:-}
 sbin=${SBINDIR:-/sbin}
 bin=$dest$prefix/bin
+lib=$dest$prefix/lib
 man=$dest$prefix/share/man
 bash_completion=$dest$prefix/share/bash-completion/completions
 zsh_completion=$dest$prefix/share/zsh/site-functions
@@ -22,7 +23,7 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 
 if [ "${1:-}" = --remove ]; then
-    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib/stetfs.so" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
 fi
@@ -33,6 +34,7 @@ program=$programs/stetfs
 for name in stetfs stetfs-lab; do
     install -D --strip -m755 "$programs/$name" "$bin/$name"
 done
+install -D --strip -m644 "$programs/libstetfs_ffi.so" "$lib/stetfs.so"
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
@@ -54,4 +56,4 @@ for helper in "${helpers[@]}"; do
         echo "not installed (no permission): $helper; as root: ln -s $prefix/bin/stetfs $helper" >&2
     fi
 done
-echo "installed $bin/stetfs and $bin/stetfs-lab"
+echo "installed $bin/stetfs, $bin/stetfs-lab and $lib/stetfs.so"

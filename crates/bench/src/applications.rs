@@ -152,7 +152,7 @@ pub(crate) fn tpcc(running: &mut Running, effort: Effort, journal: JournalMode) 
     let open = |journal: JournalMode, synchronous: &str| -> Result<Connection> {
         let db = Connection::open(&path)?;
         db.set_prepared_statement_cache_capacity(64);
-        let mode = journal.name();
+        let mode = journal.pragma();
         let is: String =
             db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
         ensure!(
