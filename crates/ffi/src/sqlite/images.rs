@@ -26,7 +26,7 @@ use super::{Failure, File, Files, Opening, Result, VFS, vfs};
 pub struct Attached(String);
 
 /// Lets the SQLite that is linked in reach a volume, by the VFS called [`VFS`]. With `groups` a
-/// transaction of a database whose data is journaled is a group of writes.
+/// transaction of a database whose data is journaled is a group of writes, as it is in an image.
 ///
 /// # Panics
 /// A volume of that name is attached. (A journal may name other files of its database, so a volume

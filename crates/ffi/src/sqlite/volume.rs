@@ -37,7 +37,8 @@ pub trait Watch: Send + Sync {
 pub(super) struct Volume {
     pub(super) fs: Fs,
     pub(super) watch: Arc<dyn Watch>,
-    /// Transactions may be groups of writes.
+    /// Transactions may be groups of writes, and what SQLite deletes is gone for good. Otherwise
+    /// all is done as by SQLite's own VFS.
     pub(super) groups: bool,
     parties: Arc<Parties>,
 }
@@ -141,7 +142,8 @@ impl Volume {
     pub(super) fn delete(&self, path: &str, sync_directory: bool) -> Result<()> {
         let (dir, name) = self.parent(path)?;
         self.called("unlink", self.fs.unlink(&Caller::root(), dir, name))?;
-        match sync_directory {
+        // A journal's end is a commit. A volume that nobody but SQLite has dies with the process.
+        match sync_directory || self.groups {
             true => self.called("fsync", self.fs.fsync(dir, false)),
             false => Ok(()),
         }
