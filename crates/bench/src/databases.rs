@@ -1,7 +1,6 @@
 //! SQLite through the library's VFS, and on the kernel's ext4 as it is: transactions a second, and
 //! the bytes and flushes of the device for each.
 
-use std::cell::Cell;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -17,7 +16,7 @@ use crate::systems::Traffic;
 
 /// What is done to a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+pub(crate) enum Load {
     Update,
     TpcC,
 }
@@ -68,23 +67,25 @@ impl Figures {
 }
 
 /// Both loads, as long as a run is to be.
-struct Loads {
+pub(crate) struct Loads {
     updates: Updates,
     tpcc: Tpcc,
 }
 
 impl Loads {
-    fn new(mode: JournalMode, seconds: u64) -> Self {
+    /// `effort` of 4 takes the kernel's ext4 some seconds.
+    pub(crate) fn new(mode: JournalMode, effort: u64, shrink: u64) -> Self {
+        let decks = u32::try_from(25 * effort / shrink).unwrap_or(u32::MAX);
         Self {
             updates: Updates {
                 mode,
                 rows: 10_000,
-                updates: 2_000 * seconds,
+                updates: (2_000 * effort / shrink).max(1),
                 seed: SEED,
             },
             tpcc: Tpcc {
                 size: Cardinality::scaled(0.1),
-                decks: u32::try_from(25 * seconds).unwrap_or(u32::MAX),
+                decks: decks.max(1),
                 journal: mode,
                 page_bytes: 4096,
                 seed: SEED,
@@ -92,7 +93,7 @@ impl Loads {
         }
     }
 
-    fn fill(&self, load: Load, db: &Connection) -> Result<()> {
+    pub(crate) fn fill(&self, load: Load, db: &Connection) -> Result<()> {
         match load {
             Load::TpcC => self.tpcc.fill(db, &mut |_, _| {}),
             Load::Update => {
@@ -103,6 +104,27 @@ impl Loads {
         }
     }
 
+    /// How many transactions there were.
+    pub(crate) fn run(&self, load: Load, db: &Connection) -> Result<u64> {
+        match load {
+            Load::TpcC => {
+                self.tpcc.transact(db, &mut |_| Ok(()))?;
+                Ok(self.tpcc.transactions().into())
+            }
+            Load::Update => {
+                self.updates.update(db, &mut |_| Ok(()))?;
+                Ok(self.updates.updates)
+            }
+        }
+    }
+
+    pub(crate) fn check(&self, load: Load, db: &Connection) -> Result<()> {
+        match load {
+            Load::TpcC => check_consistency(db),
+            Load::Update => Ok(()),
+        }
+    }
+
     /// Does the load; `count` tells of the device.
     fn measure(
         &self,
@@ -110,21 +132,11 @@ impl Loads {
         db: &Connection,
         count: &dyn Fn() -> Result<Traffic>,
     ) -> Result<Figures> {
-        let (before, start, done) = (count()?, Instant::now(), Cell::new(0.0));
-        let tell = || {
-            done.set(done.get() + 1.0);
-            Ok(())
-        };
-        match load {
-            Load::TpcC => drop(self.tpcc.transact(db, &mut |_| tell())?),
-            Load::Update => self.updates.update(db, &mut |_| tell())?,
-        }
+        let (before, start) = (count()?, Instant::now());
+        let done = self.run(load, db)? as f64;
         let seconds = start.elapsed().as_secs_f64();
-        let (traffic, done) = (count()?.since(&before), done.get());
-        ensure!(done > 0.0, "there was no transaction");
-        if load == Load::TpcC {
-            check_consistency(db)?;
-        }
+        let traffic = count()?.since(&before);
+        self.check(load, db)?;
         let each = |n: Option<u64>| n.map(|n| n as f64 / done);
         Ok(Figures {
             rate: done / seconds,
@@ -142,7 +154,7 @@ impl Row {
     pub fn library(&self, bed: &LibraryBed, seconds: u64) -> Result<Figures> {
         let time = Time::Real(Instant::now());
         let mut session = Session::new(bed.fs(), time, Durable::EXT3, &|_, _| {});
-        let loads = Loads::new(self.mode, seconds);
+        let loads = Loads::new(self.mode, seconds, 1);
         let db = Database::open(&session, FILE, JournalMode::Off, SEED)?;
         loads.fill(self.load, db.connection())?;
         db.close(&mut session)?;
@@ -161,7 +173,7 @@ impl Row {
     /// # Errors
     /// Of SQLite and the kernel.
     pub fn kernel(&self, bed: &KernelBed, seconds: u64) -> Result<Figures> {
-        let loads = Loads::new(self.mode, seconds);
+        let loads = Loads::new(self.mode, seconds, 1);
         let db = Connection::open(bed.dir().join(FILE))?;
         db.set_prepared_statement_cache_capacity(64);
         let set = |mode: &str| {

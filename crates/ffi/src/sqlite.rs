@@ -24,6 +24,7 @@ use std::ptr::null_mut;
 use libsqlite3_sys as ffi;
 
 pub use images::{Attached, attach};
+pub use mount::register_mount_vfs;
 pub use volume::{Moved, Watch};
 
 /// What SQLite takes for the unit that a power cut may tear (`SQLITE_DEFAULT_SECTOR_SIZE`).

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use libsqlite3_sys as ffi;
 use stetfs_sys::file_ioctl::{
@@ -15,7 +15,8 @@ use stetfs_sys::file_ioctl::{
 };
 
 use super::below::{BelowFile, BelowVfs};
-use super::{Failure, File, Files, Level, Opening, Result};
+use super::routines::Routines;
+use super::{Failure, File, Files, Level, MOUNT_VFS, Opening, Result, vfs};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 
@@ -32,6 +33,16 @@ unsafe extern "C" fn open_and_note(path: *const c_char, flags: c_int, mode: c_in
     let fd = unsafe { open(path, flags, mode) };
     OPENED.set(fd);
     fd
+}
+
+/// Registers the VFS called [`MOUNT_VFS`] with the SQLite that is linked in.
+pub fn register_mount_vfs() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        vfs::register(Routines::linked(), MOUNT_VFS, &|below| {
+            Box::new(OnMount::new(below))
+        });
+    });
 }
 
 /// SQLite's own files.
