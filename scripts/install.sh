@@ -10,6 +10,7 @@ dest=${DESTDIR:-}
 sbin=${SBINDIR:-/sbin}
 bin=$dest$prefix/bin
 lib=$dest$prefix/lib
+include=$dest$prefix/include
 man=$dest$prefix/share/man
 bash_completion=$dest$prefix/share/bash-completion/completions
 zsh_completion=$dest$prefix/share/zsh/site-functions
@@ -23,7 +24,8 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 
 if [ "${1:-}" = --remove ]; then
-    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib/stetfs.so" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib/libstetfs.so" "$lib/pkgconfig/stetfs.pc" "$include/stetfs.h" \
+        "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
 fi
@@ -34,7 +36,21 @@ program=$programs/stetfs
 for name in stetfs stetfs-lab; do
     install -D --strip -m755 "$programs/$name" "$bin/$name"
 done
-install -D --strip -m644 "$programs/libstetfs_ffi.so" "$lib/stetfs.so"
+# For programs in C, and for SQLite's .load.
+install -D --strip -m644 "$programs/libstetfs_ffi.so" "$lib/libstetfs.so"
+install -D -m644 "$(dirname "$0")/../crates/ffi/include/stetfs.h" "$include/stetfs.h"
+install -d "$lib/pkgconfig"
+cat >"$lib/pkgconfig/stetfs.pc" <<EOF
+prefix=$prefix
+includedir=\${prefix}/include
+libdir=\${prefix}/lib
+
+Name: stetfs
+Description: A journaling file system on the ext4 format, in the process that uses it
+Version: $("$program" --version | awk '{ print $2; exit }')
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -lstetfs
+EOF
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
@@ -56,4 +72,4 @@ for helper in "${helpers[@]}"; do
         echo "not installed (no permission): $helper; as root: ln -s $prefix/bin/stetfs $helper" >&2
     fi
 done
-echo "installed $bin/stetfs, $bin/stetfs-lab and $lib/stetfs.so"
+echo "installed $bin/stetfs, $bin/stetfs-lab and $lib/libstetfs.so"
