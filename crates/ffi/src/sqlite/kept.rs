@@ -38,6 +38,16 @@ pub(super) struct Kept {
     how: Opening,
 }
 
+impl Journal {
+    fn file(&mut self) -> Result<&mut dyn File> {
+        match self {
+            Self::Kept(kept) => Ok(kept),
+            Self::Written(file) => Ok(&mut **file),
+            Self::None => Err(Failure::Other),
+        }
+    }
+}
+
 fn lock(slot: &Slot) -> MutexGuard<'_, Journal> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -220,18 +230,6 @@ impl JournalFile {
         });
         Self(slot.clone())
     }
-
-    fn with<T>(
-        &self,
-        kept: impl FnOnce(&mut Vec<u8>) -> Result<T>,
-        written: impl FnOnce(&mut dyn File) -> Result<T>,
-    ) -> Result<T> {
-        match &mut *lock(&self.0) {
-            Journal::Kept(journal) => kept(&mut journal.bytes),
-            Journal::Written(file) => written(&mut **file),
-            Journal::None => Err(Failure::Other),
-        }
-    }
 }
 
 impl Drop for JournalFile {
@@ -240,52 +238,66 @@ impl Drop for JournalFile {
     }
 }
 
+impl File for JournalFile {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        lock(&self.0).file()?.read(offset, out)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        lock(&self.0).file()?.write(offset, bytes)
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        lock(&self.0).file()?.truncate(size)
+    }
+
+    fn sync(&mut self, flags: c_int) -> Result<()> {
+        lock(&self.0).file()?.sync(flags)
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        lock(&self.0).file()?.size()
+    }
+
+    fn characteristics(&mut self) -> c_int {
+        0
+    }
+}
+
 fn place(offset: u64) -> Result<usize> {
     usize::try_from(offset).map_err(|_| Failure::Other)
 }
 
-impl File for JournalFile {
+impl File for Kept {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        // Each of the two takes it, and one is called.
-        let out = std::cell::RefCell::new(out);
-        let kept = |bytes: &mut Vec<u8>| {
-            let mut out = out.borrow_mut();
-            let there = bytes.get(place(offset)?..).unwrap_or_default();
-            let len = there.len().min(out.len());
-            out[..len].copy_from_slice(&there[..len]);
-            Ok(len)
-        };
-        self.with(kept, |file| file.read(offset, &mut out.borrow_mut()))
+        let there = self.bytes.get(place(offset)?..).unwrap_or_default();
+        let len = there.len().min(out.len());
+        out[..len].copy_from_slice(&there[..len]);
+        Ok(len)
     }
 
     fn write(&mut self, offset: u64, new: &[u8]) -> Result<()> {
-        let kept = |bytes: &mut Vec<u8>| {
-            let at = place(offset)?;
-            let end = at.checked_add(new.len()).ok_or(Failure::Other)?;
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[at..end].copy_from_slice(new);
-            Ok(())
-        };
-        self.with(kept, |file| file.write(offset, new))
+        let at = place(offset)?;
+        let end = at.checked_add(new.len()).ok_or(Failure::Other)?;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[at..end].copy_from_slice(new);
+        Ok(())
     }
 
     fn truncate(&mut self, size: u64) -> Result<()> {
-        let kept = |bytes: &mut Vec<u8>| {
-            bytes.resize(place(size)?, 0);
-            Ok(())
-        };
-        self.with(kept, |file| file.truncate(size))
+        self.bytes.resize(place(size)?, 0);
+        Ok(())
     }
 
-    /// What is kept back needs no sync: whenever it would be needed after a crash, it is written.
-    fn sync(&mut self, flags: c_int) -> Result<()> {
-        self.with(|_| Ok(()), |file| file.sync(flags))
+    /// It needs none: whenever a crash could make it necessary, it is written.
+    fn sync(&mut self, _flags: c_int) -> Result<()> {
+        Ok(())
     }
 
     fn size(&mut self) -> Result<u64> {
-        self.with(|bytes| Ok(bytes.len() as u64), |file| file.size())
+        Ok(self.bytes.len() as u64)
     }
 
     fn characteristics(&mut self) -> c_int {
