@@ -117,11 +117,15 @@ fn a_group_takes_the_place_of_the_journal() {
                 }
                 false => assert!(calls.len() > 2 && commits > 1, "{what}"),
             }
-            // Without syncs it is a transaction as well, durable when the volume likes.
+            // Without syncs it is a transaction as well, durable when the volume likes. A SQLite
+            // that makes groups itself makes none of those.
+            let built = "SELECT sqlite_compileoption_used('ENABLE_BATCH_ATOMIC_WRITE')";
+            let is_its_own = number(&db, built) == Ok(1);
             db.execute_batch("PRAGMA synchronous = OFF; UPDATE t SET x = x + 1")
                 .unwrap();
             let calls = bed.calls.take();
-            assert!(!groups || calls == ["commit"], "{what}: {calls:?}");
+            let is_group = calls == ["commit"];
+            assert!(!groups || is_its_own || is_group, "{what}: {calls:?}");
             let other = bed.open("a.db").unwrap();
             assert_eq!(number(&other, "SELECT x FROM t"), Ok(4), "{what}");
         }
