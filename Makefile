@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored traces postgres mutants ftl-long fuzz clean
+.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored traces sqlite-kills postgres mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,10 @@ help: ## This list
 build: ## The release build of the command: target/release/stetfs
 	@scripts/deps.sh build
 	$(CARGO) build --release --locked -p stetfs-cli
+
+extension: ## The extension for SQLite: target/release/libstetfs_ffi.so (docs/SQLITE.md)
+	@scripts/deps.sh build
+	$(CARGO) build --release --locked -p stetfs-ffi
 
 demo: ## Half a minute that shows it all: mount, SQLite, SIGKILL, recovery, e2fsck, the kernel's opinion
 	@scripts/deps.sh demo
@@ -40,9 +44,9 @@ lint: ## Formatting and clippy, as .ci/run has it
 doc: ## The library's documentation: target/doc/stetfs/index.html
 	$(CARGO) doc --workspace --no-deps --locked
 
-install: ## Command, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
+install: ## Command, SQLite's extension, man pages, completions, mount helpers (PREFIX=/usr/local, DESTDIR=)
 	@scripts/deps.sh build
-	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab
+	$(CARGO) build --release --locked -p stetfs-cli -p stetfs-lab -p stetfs-ffi
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) SBINDIR=$(SBINDIR) scripts/install.sh $(TARGET)/release
 
 uninstall: ## Takes away what install put there
@@ -107,6 +111,10 @@ explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-s
 traces: ## docs/traces: what each scheme changes on its media while one short list of operations is done; diff two of them
 	@scripts/deps.sh test
 	STETFS_LAB_WRITE=1 $(CARGO) test --locked -p stetfs-crash --test traces
+
+sqlite-kills: ## The sqlite3 shell with the extension, killed a thousand times as it commits (KILLS=1000)
+	@scripts/deps.sh test
+	STETFS_SQLITE_KILLS=$(or $(KILLS),1000) $(CARGO) test --locked -p stetfs-tests --test sqlite -- what_was_committed
 
 postgres: build ## PostgreSQL without full_page_writes on files that are marked atomic, killed again and again (ROUNDS=20); needs root
 	@scripts/postgres.sh target/release/stetfs $(or $(ROUNDS),20)

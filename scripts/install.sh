@@ -9,6 +9,7 @@ prefix=${PREFIX:-/usr/local}
 dest=${DESTDIR:-}
 sbin=${SBINDIR:-/sbin}
 bin=$dest$prefix/bin
+lib=$dest$prefix/lib
 include=$dest$prefix/include
 man=$dest$prefix/share/man
 bash_completion=$dest$prefix/share/bash-completion/completions
@@ -23,7 +24,8 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 
 if [ "${1:-}" = --remove ]; then
-    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$include/stetfs_ioctl.h" "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
+    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib/libstetfs.so" "$lib/pkgconfig/stetfs.pc" "$include"/stetfs{,_ioctl}.h \
+        "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
 fi
@@ -34,6 +36,22 @@ program=$programs/stetfs
 for name in stetfs stetfs-lab; do
     install -D --strip -m755 "$programs/$name" "$bin/$name"
 done
+# For programs in C, and for SQLite's .load.
+install -D --strip -m644 "$programs/libstetfs_ffi.so" "$lib/libstetfs.so"
+install -d "$include"
+install -m644 "$(dirname "$0")"/../crates/ffi/include/*.h "$include/"
+install -d "$lib/pkgconfig"
+cat >"$lib/pkgconfig/stetfs.pc" <<EOF
+prefix=$prefix
+includedir=\${prefix}/include
+libdir=\${prefix}/lib
+
+Name: stetfs
+Description: A journaling file system on the ext4 format, in the process that uses it
+Version: $("$program" --version | awk '{ print $2; exit }')
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -lstetfs
+EOF
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
@@ -42,8 +60,6 @@ trap 'rm -rf "$pages"' EXIT
 install -d "$man/man1" "$man/man8"
 install -m644 "$pages"/*.1 "$man/man1/"
 install -m644 "$pages"/*.8 "$man/man8/"
-
-install -D -m644 "$(dirname "$0")/../include/stetfs_ioctl.h" "$include/stetfs_ioctl.h"
 
 install -d "$bash_completion" "$zsh_completion" "$fish_completion"
 "$program" completions bash >"$bash_completion/stetfs"
@@ -57,4 +73,4 @@ for helper in "${helpers[@]}"; do
         echo "not installed (no permission): $helper; as root: ln -s $prefix/bin/stetfs $helper" >&2
     fi
 done
-echo "installed $bin/stetfs and $bin/stetfs-lab"
+echo "installed $bin/stetfs, $bin/stetfs-lab and $lib/libstetfs.so"

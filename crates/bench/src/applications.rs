@@ -9,12 +9,12 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
+use stetfs_ffi::sqlite;
 use stetfs_lab::workload::filebench::{Calls, Filebench, Personality};
 use stetfs_lab::workload::sqlite::JournalMode;
-use stetfs_lab::workload::tpcc::check::check_consistency;
-use stetfs_lab::workload::tpcc::{Cardinality, Tpcc};
 
+use crate::databases::{Load, Loads};
 use crate::rows::{Done, Effort, make_tree};
 use crate::systems::Running;
 
@@ -139,41 +139,47 @@ impl Calls for OnMount<'_> {
     }
 }
 
-/// TPC-C on SQLite as it is, with its own way to the file system.
-pub(crate) fn tpcc(running: &mut Running, effort: Effort, journal: JournalMode) -> Result<Done> {
-    let tpcc = Tpcc {
-        size: Cardinality::scaled(0.1),
-        decks: u32::try_from(100 / effort.shrink)?.max(1),
-        journal,
-        page_bytes: 4096,
-        seed: 42,
+/// Opens a database on a mount: through SQLite's own VFS, or for groups through ours over that.
+fn open_database(path: &Path, journal: JournalMode, synchronous: &str) -> Result<Connection> {
+    let db = match journal {
+        JournalMode::Group => {
+            sqlite::register_mount_vfs();
+            Connection::open_with_flags_and_vfs(path, OpenFlags::default(), sqlite::MOUNT_VFS)?
+        }
+        _ => Connection::open(path)?,
     };
-    let path = running.dir().join("tpcc.db");
-    let open = |journal: JournalMode, synchronous: &str| -> Result<Connection> {
-        let db = Connection::open(&path)?;
-        db.set_prepared_statement_cache_capacity(64);
-        let mode = journal.name();
-        let is: String =
-            db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
-        ensure!(
-            is.eq_ignore_ascii_case(mode),
-            "SQLite's journal mode is {is}"
-        );
-        db.execute_batch(&format!("PRAGMA synchronous={synchronous}"))?;
-        Ok(db)
-    };
+    db.set_prepared_statement_cache_capacity(64);
+    let mode = journal.pragma();
+    let is: String = db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
+    ensure!(
+        is.eq_ignore_ascii_case(mode),
+        "SQLite's journal mode is {is}"
+    );
+    db.execute_batch(&format!("PRAGMA synchronous={synchronous}"))?;
+    Ok(db)
+}
+
+/// A load on SQLite.
+pub(crate) fn database(
+    running: &mut Running,
+    effort: Effort,
+    load: Load,
+    journal: JournalMode,
+) -> Result<Done> {
+    let path = running.dir().join("bench.db");
+    let loads = Loads::new(journal, 4, effort.shrink);
     let close = |db: Connection| db.close().map_err(|(_, error)| error);
-    let db = open(JournalMode::Off, "OFF")?;
-    tpcc.fill(&db, &mut |_, _| {})?;
+    let db = open_database(&path, JournalMode::Off, "OFF")?;
+    loads.fill(load, &db)?;
     close(db)?;
     running.cool(&[&path])?;
-    let db = open(journal, "FULL")?;
+    let db = open_database(&path, journal, "FULL")?;
     running.begin()?;
     let start = Instant::now();
-    tpcc.transact(&db, &mut |_| Ok(()))?;
-    let done = Done::rate(tpcc.transactions().into(), start);
+    let transactions = loads.run(load, &db)?;
+    let done = Done::rate(transactions, start);
     running.end()?;
-    check_consistency(&db)?;
+    loads.check(load, &db)?;
     close(db)?;
     Ok(done)
 }

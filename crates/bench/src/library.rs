@@ -172,6 +172,11 @@ impl LibraryBed {
         })
     }
 
+    /// The volume.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
     /// Unmounts; e2fsck must find nothing.
     ///
     /// # Errors
@@ -334,7 +339,7 @@ fn make(image: &std::path::Path) -> Result<()> {
 /// A volume of the kernel's ext4 on a loop device over memory.
 pub struct KernelBed {
     mount: Option<KernelMount>,
-    _device: Loop,
+    device: Loop,
     dir: PathBuf,
     _scratch: tempfile::TempDir,
 }
@@ -353,10 +358,20 @@ impl KernelBed {
         let mount = KernelMount::ext4(device.device(), &dir, &format!("data={mode}"))?;
         Ok(Self {
             mount: Some(mount),
-            _device: device,
+            device,
             dir,
             _scratch: scratch,
         })
+    }
+
+    /// The mount point.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
+    /// The block device.
+    pub fn device(&self) -> &std::path::Path {
+        self.device.device()
     }
 
     /// Unmounts.

@@ -16,9 +16,11 @@ use anyhow::{Context, Result, ensure};
 
 use stetfs_lab::workload::filebench::Personality;
 use stetfs_lab::workload::sqlite::JournalMode;
+
 use stetfs_testkit::rng::Rng;
 
-use super::applications::{create_small, filebench, fs_mark, remove_small, tpcc};
+use super::applications::{create_small, database, filebench, fs_mark, remove_small};
+use super::databases::Load;
 use super::systems::Running;
 
 const KIB4: usize = 4096;
@@ -206,13 +208,31 @@ pub const ROWS: &[Row] = &[
         name: "TPC-C, SQLite, DELETE",
         unit: "tx/s",
         programs: &[],
-        run: |r, e| tpcc(r, e, JournalMode::Delete),
+        run: |r, e| database(r, e, Load::TpcC, JournalMode::Delete),
     },
     Row {
         name: "TPC-C, SQLite, WAL",
         unit: "tx/s",
         programs: &[],
-        run: |r, e| tpcc(r, e, JournalMode::Wal),
+        run: |r, e| database(r, e, Load::TpcC, JournalMode::Wal),
+    },
+    Row {
+        name: "TPC-C, SQLite, groups",
+        unit: "tx/s",
+        programs: &[],
+        run: |r, e| database(r, e, Load::TpcC, JournalMode::Group),
+    },
+    Row {
+        name: "100 B, SQLite, DELETE",
+        unit: "tx/s",
+        programs: &[],
+        run: |r, e| database(r, e, Load::Update, JournalMode::Delete),
+    },
+    Row {
+        name: "100 B, SQLite, groups",
+        unit: "tx/s",
+        programs: &[],
+        run: |r, e| database(r, e, Load::Update, JournalMode::Group),
     },
     Row {
         name: "create 100 B",

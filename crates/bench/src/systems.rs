@@ -253,6 +253,39 @@ pub struct Traffic {
     pub requests: Option<u64>,
 }
 
+impl Traffic {
+    /// Of a block device since it is there.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn of(device: &Path) -> Result<Self> {
+        let name = device.file_name().context("a device's name")?;
+        let file = Path::new("/sys/class/block").join(name).join("stat");
+        let text = fs::read_to_string(&file)?;
+        // Linux, Documentation/block/stat.rst.
+        let field = |n| {
+            text.split_whitespace()
+                .nth(n)
+                .and_then(|n| n.parse::<u64>().ok())
+        };
+        Ok(Self {
+            bytes: field(6).map(|sectors| 512 * sectors),
+            flushes: field(15),
+            requests: None,
+        })
+    }
+
+    /// What came since another moment.
+    pub fn since(&self, from: &Self) -> Self {
+        let less = |to: Option<u64>, from: Option<u64>| Some(to?.saturating_sub(from?));
+        Self {
+            bytes: less(self.bytes, from.bytes),
+            flushes: less(self.flushes, from.flushes),
+            requests: less(self.requests, from.requests),
+        }
+    }
+}
+
 impl Running {
     /// A fresh volume, mounted.
     ///
@@ -328,30 +361,14 @@ impl Running {
         if self.to.is_none() {
             self.end()?;
         }
-        let to = self.to.unwrap_or_default();
-        let less = |to: Option<u64>, from: Option<u64>| Some(to?.saturating_sub(from?));
-        Ok(Traffic {
-            bytes: less(to.bytes, self.from.bytes),
-            flushes: less(to.flushes, self.from.flushes),
-            requests: less(to.requests, self.from.requests),
-        })
+        Ok(self.to.unwrap_or_default().since(&self.from))
     }
 
     /// Since the device or the mount is there.
     fn count(&self) -> Result<Traffic> {
         let mut traffic = Traffic::default();
         if let Some(device) = &self.device {
-            let name = device.path().file_name().context("a device's name")?;
-            let file = Path::new("/sys/class/block").join(name).join("stat");
-            let text = fs::read_to_string(&file)?;
-            // Linux, Documentation/block/stat.rst.
-            let field = |n| {
-                text.split_whitespace()
-                    .nth(n)
-                    .and_then(|n| n.parse::<u64>().ok())
-            };
-            traffic.bytes = field(6).map(|sectors| 512 * sectors);
-            traffic.flushes = field(15);
+            traffic = Traffic::of(device.path())?;
         }
         if matches!(self.system, System::Stetfs(_)) {
             let stats = [

@@ -3,8 +3,8 @@
 //! Three kinds of answer: what POSIX lets a call say (`NotFound`, `NoSpace`, ...), damage found on
 //! the volume ([`Error::Corrupt`] for one record, [`Error::Inconsistent`] for records that
 //! contradict each other), and failures of what lies below (media, journal). [`Error::kind`] maps
-//! each to exactly one [`Kind`], which the `fuse` and `ffi` crates translate to an errno; nothing
-//! in this crate knows an errno.
+//! each to exactly one [`Kind`], which has one errno (`errno.rs`); nothing else in this crate knows
+//! one.
 
 use stetfs_format::{BlockNo, Corrupt, Corruption, InodeNo, LBlock};
 use stetfs_journal::{Broken, JournalError, note_broken};

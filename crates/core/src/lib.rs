@@ -28,6 +28,7 @@ mod copy;
 mod damage;
 mod device;
 mod dir;
+mod errno;
 mod error;
 mod evict;
 mod fallocate;

@@ -6,7 +6,6 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use stetfs_fuse::errno::of_kind;
 use stetfs_media::BlockDev;
 use stetfs_scheme::DataPromise;
 
@@ -311,7 +310,7 @@ fn carry_out(
         done?.context("committing and writing home in the background")?;
     }
     for (i, (done, at)) in returned.into_inner() {
-        let found = done?.map_err(|error| of_kind(error.kind()));
+        let found = done?.map_err(|error| error.kind().errno());
         if found == Err(Errno::STALE) {
             // What it was to sync was removed meanwhile, which nobody has told the library it is
             // still used. It vouches for nothing.

@@ -8,7 +8,7 @@
 //!
 //! Numbers and the bit of the features are those of `linux/f2fs.h` and F2FS's `f2fs.h`. ABORT is
 //! what F2FS calls `F2FS_IOC_ABORT_ATOMIC_WRITE`, and called ABORT_VOLATILE_WRITE before. Ours are
-//! in `include/stetfs_ioctl.h`, with a type that Linux' list has not
+//! in `crates/ffi/include/stetfs_ioctl.h`, with a type that Linux' list has not
 //! (`Documentation/userspace-api/ioctl/ioctl-number.rst`).
 //!
 //! Only a file whose writes come here as they are made can have a group: one that is marked atomic,
@@ -306,7 +306,7 @@ mod tests {
         // From linux/f2fs.h, computed by the C compiler on x86-64.
         assert_eq!((START, COMMIT, ABORT), (0xf501, 0xf502, 0xf505));
         assert_eq!(GET_FEATURES, 0x8004_f50c);
-        // And from include/stetfs_ioctl.h.
+        // And from stetfs_ioctl.h.
         assert_eq!((BEGIN, JOIN), (0x8010_e701, 0x4010_e702));
     }
 

@@ -23,7 +23,7 @@
 mod aside;
 mod attr;
 mod caller;
-pub mod errno;
+mod errno;
 mod export;
 mod files;
 mod fs;

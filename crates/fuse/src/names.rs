@@ -11,7 +11,7 @@ use stetfs_format::width::low16;
 
 use crate::Backend;
 use crate::attr::ROOT;
-use crate::errno::{errno, of_kind};
+use crate::errno::errno;
 use crate::files::open_flags;
 use crate::fs::{FsServer, Outcome};
 use crate::wire::Names;
@@ -250,7 +250,7 @@ impl<B: Backend> FsServer<B> {
             Err(e) if matches!(e.kind(), Kind::NotFound | Kind::Stale) => Ok(true),
             Err(e) => {
                 tracing::error!("{}: {e}", name.escape_ascii());
-                Err(of_kind(e.kind()))
+                Err(e.kind().errno())
             }
         }
     }

@@ -5,7 +5,7 @@ mod support;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
@@ -285,11 +285,12 @@ fn the_header_says_what_the_server_does() {
     let volume = Volume::new(64, &[]);
     let server = volume.mount("");
     let paths = pair(&volume);
-    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
+    let ffi = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ffi");
     let program = volume.scratch.path().join("two-files");
     let mut build = Command::new("cc");
-    build.args(["-Wall", "-Wextra", "-Werror", "-I", include, "-o"]);
-    run(build.arg(&program).arg(format!("{include}/two-files.c")));
+    build.args(["-Wall", "-Wextra", "-Werror", "-I"]);
+    build.arg(ffi.join("include")).arg("-o").arg(&program);
+    run(build.arg(ffi.join("examples/two-files.c")));
     let two_files = |words: &str| {
         let mut command = Command::new(&program);
         command.args(&paths).arg(words).status().unwrap()

@@ -2,12 +2,6 @@
 //! so, what would be wrong is found, equal seeds give equal runs, and the volume is whole
 //! afterwards.
 
-use std::collections::HashMap;
-use std::io::{self, ErrorKind};
-use std::sync::{Arc, Mutex};
-
-use rusqlite::{Connection, ErrorCode, OpenFlags};
-use stetfs_ffi::sqlite::{self, File, Files};
 use stetfs_lab::experiment::report::{Check, Report};
 use stetfs_lab::experiment::{Setting, find};
 use stetfs_lab::system::{
@@ -236,6 +230,7 @@ fn every_journal_mode_leaves_a_whole_volume() {
     skip_unless!(needs(false, false, &["e2fsck"]));
     for (journal, page_bytes) in [
         (JournalMode::Delete, 1024),
+        (JournalMode::Group, 1024),
         (JournalMode::Truncate, 4096),
         (JournalMode::Wal, 4096),
     ] {
@@ -253,7 +248,7 @@ fn every_journal_mode_leaves_a_whole_volume() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    for journal in [JournalMode::Delete, JournalMode::Wal] {
+    for journal in [JournalMode::Delete, JournalMode::Group, JournalMode::Wal] {
         let run = Tpcc { journal, ..RUN };
         let (first, second) = (run_and_judge(&run), run_and_judge(&run));
         assert_eq!(first.outcome, second.outcome);
@@ -423,105 +418,4 @@ fn the_papers_claims_are_checked() {
         let shares: Vec<f64> = series.values.iter().flatten().copied().collect();
         assert!(shares.is_sorted() && shares[13] <= 100.0, "{shares:?}");
     }
-}
-
-#[derive(Default)]
-struct MemoryFiles(Mutex<HashMap<String, Arc<Mutex<Vec<u8>>>>>);
-
-struct MemoryFile(Arc<Mutex<Vec<u8>>>);
-
-impl Files for MemoryFiles {
-    fn open(&self, name: &str, create: bool) -> io::Result<Box<dyn File>> {
-        let mut files = self.0.lock().expect("a lock");
-        if !create && !files.contains_key(name) {
-            return Err(ErrorKind::NotFound.into());
-        }
-        let file = files.entry(name.to_owned()).or_default();
-        Ok(Box::new(MemoryFile(file.clone())))
-    }
-
-    fn delete(&self, name: &str) -> io::Result<()> {
-        let gone = self.0.lock().expect("a lock").remove(name);
-        gone.map(drop).ok_or(ErrorKind::NotFound.into())
-    }
-
-    fn exists(&self, name: &str) -> io::Result<bool> {
-        Ok(self.0.lock().expect("a lock").contains_key(name))
-    }
-}
-
-impl File for MemoryFile {
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.0.lock().expect("a lock");
-        let rest = bytes.get(offset as usize..).unwrap_or_default();
-        let n = rest.len().min(out.len());
-        out[..n].copy_from_slice(&rest[..n]);
-        Ok(n)
-    }
-
-    fn write(&mut self, offset: u64, new: &[u8]) -> io::Result<()> {
-        let mut bytes = self.0.lock().expect("a lock");
-        let (at, end) = (offset as usize, offset as usize + new.len());
-        if end > 1 << 20 {
-            return Err(ErrorKind::StorageFull.into());
-        }
-        let len = bytes.len().max(end);
-        bytes.resize(len, 0);
-        bytes[at..end].copy_from_slice(new);
-        Ok(())
-    }
-
-    fn truncate(&mut self, size: u64) -> io::Result<()> {
-        self.0.lock().expect("a lock").resize(size as usize, 0);
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn size(&mut self) -> io::Result<u64> {
-        Ok(self.0.lock().expect("a lock").len() as u64)
-    }
-}
-
-/// SQLite sees what the trait gives: one connection at a time has a database, a full medium is told
-/// as one, what is detached is not found.
-#[test]
-fn sqlite_has_its_files_from_a_trait() {
-    let open = |path: &str| {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let db = Connection::open_with_flags_and_vfs(path, flags, sqlite::VFS)?;
-        db.busy_timeout(std::time::Duration::ZERO)?;
-        Ok::<_, rusqlite::Error>(db)
-    };
-    let code = |error: rusqlite::Error| error.sqlite_error_code();
-    let attached = sqlite::attach(Arc::new(MemoryFiles::default()));
-    let path = attached.path("a.db");
-    let one = open(&path).expect("a database");
-    one.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1);")
-        .expect("a table");
-    let two = open(&path).expect("the same database");
-    one.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (2);")
-        .expect("a transaction");
-    let count =
-        |db: &Connection| db.query_row("SELECT count(*) FROM t", [], |r| r.get::<_, i64>(0));
-    assert_eq!(
-        code(count(&two).expect_err("locked")),
-        Some(ErrorCode::DatabaseBusy)
-    );
-    one.execute_batch("COMMIT").expect("a commit");
-    assert_eq!(count(&two), Ok(2));
-    let full = two.execute("INSERT INTO t VALUES (zeroblob(2000000))", []);
-    assert_eq!(code(full.expect_err("full")), Some(ErrorCode::DiskFull));
-    assert_eq!(count(&one), Ok(2));
-    drop(attached);
-    assert_eq!(
-        code(count(&one).expect_err("gone")),
-        Some(ErrorCode::SystemIoFailure)
-    );
-    assert_eq!(
-        code(open(&path).expect_err("gone")),
-        Some(ErrorCode::CannotOpen)
-    );
 }

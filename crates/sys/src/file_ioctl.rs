@@ -21,7 +21,7 @@ const GET_FEATURES: Opcode = opcode::read::<u32>(0xf5, 12);
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const ATOMIC_WRITE: u32 = 0x0004;
 
-/// `STETFS_IOC_BEGIN_GROUP` (`include/stetfs_ioctl.h`).
+/// `STETFS_IOC_BEGIN_GROUP` (`crates/ffi/include/stetfs_ioctl.h`).
 const BEGIN_GROUP: Opcode = opcode::read::<[u8; 16]>(0xe7, 1);
 /// `STETFS_IOC_JOIN_GROUP`.
 const JOIN_GROUP: Opcode = opcode::write::<[u8; 16]>(0xe7, 2);

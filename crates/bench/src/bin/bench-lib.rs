@@ -1,6 +1,6 @@
 //! Measures the library without FUSE: a volume on a block device in memory, or with `dax` in memory
-//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory; and what
-//! mounting a large volume takes. See `bench-lib --help`.
+//! as such, beside the kernel's ext4 with `data=journal` on a loop device over memory; SQLite on
+//! both; and what mounting a large volume takes. See `bench-lib --help`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use stetfs::{Caller, Fs, MountOptions, OpenFlags};
+use stetfs_bench::databases;
 use stetfs_bench::library::{KernelBed, LibraryBed, ROWS};
 use stetfs_bench::report::Report;
 use stetfs_bench::systems::memory_kib;
@@ -124,6 +125,7 @@ fn main() -> Result<()> {
                 bed.finish()?;
             }
         }
+        databases(&plan, kernel.is_ok(), &mut report)?;
         println!("after round {round} of {}:", plan.rounds);
         let library = plan.library.iter().map(String::as_str);
         let ratios: Vec<_> = library
@@ -138,6 +140,25 @@ fn main() -> Result<()> {
     }
     if let Some(path) = &plan.json {
         std::fs::write(path, serde_json::to_string_pretty(&report)?)?;
+    }
+    Ok(())
+}
+
+/// The rows of SQLite, on each system.
+fn databases(plan: &Plan, has_kernel: bool, report: &mut Report) -> Result<()> {
+    for row in databases::ROWS.iter().filter(|row| plan.wants(row.name)) {
+        for options in &plan.library {
+            let bed = LibraryBed::new(options)?;
+            let figures = row.library(&bed, plan.seconds)?;
+            figures.report(row, options, report);
+            bed.finish()?;
+        }
+        if has_kernel {
+            let bed = KernelBed::new("journal")?;
+            let figures = row.kernel(&bed, plan.seconds)?;
+            figures.report(row, "kernel-journal", report);
+            bed.finish()?;
+        }
     }
     Ok(())
 }

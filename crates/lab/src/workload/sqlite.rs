@@ -1,12 +1,10 @@
 //! SQLite on a mounted volume, in the process: each call of its VFS is one of the library's, from
 //! the one thread that works the database, so that in virtual time nothing depends on the machine.
 //!
-//! The calls are those of SQLite's own VFS for Unix: a file that it made and synchronizes for the
-//! first time takes its directory along, a delete does not. SQLite's random numbers, which go into
-//! the headers of its journals, belong to the process; so one [`Database`] is open at a time, and
+//! The VFS is the product's (`crates/ffi/src/sqlite`). SQLite's random numbers, which go into the
+//! headers of its journals, belong to the process; so one [`Database`] is open at a time, and
 //! another thread that wants one waits.
 
-use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -14,9 +12,8 @@ use anyhow::{Context, Result, anyhow};
 use parking_lot::{Mutex, MutexGuard};
 use rusqlite::{Connection, OpenFlags as SqliteFlags};
 use serde::Serialize;
-use stetfs::{Caller, Error, Fs, Kind, OpenFlags, SetAttr};
-use stetfs_ffi::sqlite::{self, Attached, File, Files};
-use stetfs_format::InodeNo;
+use stetfs::{Error, Kind};
+use stetfs_ffi::sqlite::{self, Attached, Moved, Watch};
 
 use super::{Counts, Session};
 
@@ -26,6 +23,9 @@ use super::{Counts, Session};
 pub enum JournalMode {
     /// The old pages go to a file, which is deleted: SQLite's default.
     Delete,
+    /// The same, but where the data is journaled the new pages are a group of writes, and the old
+    /// ones stay in memory.
+    Group,
     /// The same, and the file is truncated.
     Truncate,
     /// The new pages go to a log.
@@ -35,10 +35,18 @@ pub enum JournalMode {
 }
 
 impl JournalMode {
-    /// The word of the pragma.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Delete => "DELETE",
+            Self::Group => "DELETE in groups",
+            mode => mode.pragma(),
+        }
+    }
+
+    /// The word of the pragma.
+    pub const fn pragma(self) -> &'static str {
+        match self {
+            Self::Delete | Self::Group => "DELETE",
             Self::Truncate => "TRUNCATE",
             Self::Wal => "WAL",
             Self::Off => "OFF",
@@ -51,7 +59,7 @@ static RANDOM: Mutex<()> = Mutex::new(());
 /// A database in the root directory of a volume.
 pub struct Database {
     connection: Option<Connection>,
-    files: Arc<VolumeFiles>,
+    tally: Arc<Tally>,
     _attached: Attached,
     _random: MutexGuard<'static, ()>,
 }
@@ -65,11 +73,9 @@ impl Database {
     pub fn open(session: &Session<'_>, name: &str, mode: JournalMode, seed: u64) -> Result<Self> {
         let random = RANDOM.lock();
         sqlite::seed_random(seed as u32);
-        let files = Arc::new(VolumeFiles {
-            fs: session.fs().clone(),
-            tally: Arc::default(),
-        });
-        let attached = sqlite::attach(files.clone());
+        let tally = Arc::<Tally>::default();
+        let groups = mode == JournalMode::Group;
+        let attached = sqlite::attach("lab", session.fs().clone(), tally.clone(), groups);
         let flags = SqliteFlags::SQLITE_OPEN_READ_WRITE | SqliteFlags::SQLITE_OPEN_CREATE;
         let path = attached.path(name);
         let connection = Connection::open_with_flags_and_vfs(path, flags, sqlite::VFS)?;
@@ -77,7 +83,7 @@ impl Database {
         let pragmas = match mode {
             JournalMode::Wal => "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL;",
             JournalMode::Truncate => "PRAGMA journal_mode=TRUNCATE;",
-            JournalMode::Delete => "PRAGMA journal_mode=DELETE;",
+            JournalMode::Delete | JournalMode::Group => "PRAGMA journal_mode=DELETE;",
             JournalMode::Off => "PRAGMA journal_mode=OFF;",
         };
         let synchronous = match mode {
@@ -87,7 +93,7 @@ impl Database {
         let all = format!("PRAGMA temp_store=MEMORY; {pragmas} PRAGMA synchronous={synchronous};");
         let database = Self {
             connection: Some(connection),
-            files,
+            tally,
             _attached: attached,
             _random: random,
         };
@@ -95,9 +101,9 @@ impl Database {
         done.map_err(|e| database.explain(e.into()))?;
         let is: String = database.value("PRAGMA journal_mode")?;
         anyhow::ensure!(
-            is.eq_ignore_ascii_case(mode.name()),
+            is.eq_ignore_ascii_case(mode.pragma()),
             "SQLite's journal mode is {is}, not {}",
-            mode.name()
+            mode.pragma()
         );
         Ok(database)
     }
@@ -144,12 +150,12 @@ impl Database {
     /// # Errors
     /// Of the commit.
     pub fn tell(&self, session: &mut Session<'_>) -> Result<()> {
-        session.was_called(self.files.tally.take())
+        session.was_called(self.tally.take())
     }
 
     /// What went wrong in the volume is no part of SQLite's errors.
     pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        match self.files.tally.trouble.lock().take() {
+        match self.tally.trouble.lock().take() {
             Some(trouble) => anyhow!("{error:#}: {trouble}"),
             None => error,
         }
@@ -194,138 +200,20 @@ impl Tally {
             read_bytes: self.read_bytes.swap(0, Relaxed),
         }
     }
+}
 
-    /// Counts a call; its error as SQLite's VFS wants it.
-    fn called<T>(&self, what: &str, result: Result<T, Error>) -> io::Result<T> {
+impl Watch for Tally {
+    fn called(&self, call: &'static str, result: Result<Moved, &Error>) {
         self.operations.fetch_add(1, Relaxed);
-        result.map_err(|e| {
-            let kind = match e.kind() {
-                Kind::NotFound => return ErrorKind::NotFound.into(),
-                Kind::NoSpace => ErrorKind::StorageFull,
-                _ => ErrorKind::Other,
-            };
-            let mut trouble = self.trouble.lock();
-            trouble.get_or_insert_with(|| format!("{what}: {e}"));
-            io::Error::new(kind, e.to_string())
-        })
-    }
-}
-
-/// The root directory of a volume.
-struct VolumeFiles {
-    fs: Fs,
-    tally: Arc<Tally>,
-}
-
-impl VolumeFiles {
-    fn find(&self, name: &str) -> io::Result<InodeNo> {
-        let entry = self
-            .fs
-            .lookup(&Caller::root(), self.fs.root(), name.as_bytes());
-        Ok(self.tally.called("lookup", entry)?.ino)
-    }
-}
-
-const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
-
-impl Files for VolumeFiles {
-    fn open(&self, name: &str, create: bool) -> io::Result<Box<dyn File>> {
-        let caller = Caller::root();
-        let (ino, is_new) = match self.find(name) {
-            Ok(ino) => {
-                let opened = self.fs.open(&caller, ino, READ_WRITE);
-                self.tally.called("open", opened)?;
-                (ino, false)
+        match result {
+            Ok(Moved::Nothing) => {}
+            Ok(Moved::Read(bytes)) => drop(self.read_bytes.fetch_add(bytes, Relaxed)),
+            Ok(Moved::Written(bytes)) => drop(self.written_bytes.fetch_add(bytes, Relaxed)),
+            Err(e) if e.kind() == Kind::NotFound => {}
+            Err(e) => {
+                let mut trouble = self.trouble.lock();
+                trouble.get_or_insert_with(|| format!("{call}: {e}"));
             }
-            Err(e) if e.kind() == ErrorKind::NotFound && create => {
-                let flags = READ_WRITE | OpenFlags::EXCLUSIVE;
-                let root = self.fs.root();
-                let made = self.fs.create(&caller, root, name.as_bytes(), 0o644, flags);
-                (self.tally.called("create", made)?.ino, true)
-            }
-            Err(e) => return Err(e),
-        };
-        Ok(Box::new(VolumeFile {
-            fs: self.fs.clone(),
-            tally: self.tally.clone(),
-            ino,
-            is_new,
-        }))
-    }
-
-    fn delete(&self, name: &str) -> io::Result<()> {
-        let root = self.fs.root();
-        let deleted = self.fs.unlink(&Caller::root(), root, name.as_bytes());
-        self.tally.called("unlink", deleted)
-    }
-
-    fn exists(&self, name: &str) -> io::Result<bool> {
-        let ino = match self.find(name) {
-            Ok(ino) => ino,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(e) => return Err(e),
-        };
-        let attr = self.tally.called("stat", self.fs.getattr(ino))?;
-        Ok(attr.size > 0)
-    }
-}
-
-struct VolumeFile {
-    fs: Fs,
-    tally: Arc<Tally>,
-    ino: InodeNo,
-    /// It was made when it was opened, and not synchronized since.
-    is_new: bool,
-}
-
-impl Drop for VolumeFile {
-    fn drop(&mut self) {
-        // An error here is one of the volume, which the next call meets too.
-        let _ = self.tally.called("release", self.fs.release(self.ino));
-    }
-}
-
-impl File for VolumeFile {
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        let n = self
-            .tally
-            .called("read", self.fs.read(self.ino, offset, out))?;
-        self.tally.read_bytes.fetch_add(n as u64, Relaxed);
-        Ok(n)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut left = bytes;
-        let mut at = offset;
-        while !left.is_empty() {
-            let wrote = self.fs.write(&Caller::root(), self.ino, at, left);
-            let n = self.tally.called("write", wrote)?;
-            self.tally.written_bytes.fetch_add(n as u64, Relaxed);
-            (left, at) = (&left[n..], at + n as u64);
         }
-        Ok(())
-    }
-
-    fn truncate(&mut self, size: u64) -> io::Result<()> {
-        let set = SetAttr {
-            size: Some(size),
-            through_handle: true,
-            ..SetAttr::default()
-        };
-        let cut = self.fs.setattr(&Caller::root(), self.ino, &set);
-        self.tally.called("truncate", cut).map(drop)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.tally.called("fsync", self.fs.fsync(self.ino, false))?;
-        if std::mem::take(&mut self.is_new) {
-            let root = self.fs.root();
-            self.tally.called("fsync", self.fs.fsync(root, false))?;
-        }
-        Ok(())
-    }
-
-    fn size(&mut self) -> io::Result<u64> {
-        Ok(self.tally.called("stat", self.fs.getattr(self.ino))?.size)
     }
 }

@@ -1,6 +1,7 @@
 //! Updates of one row each in a table of SQLite, as applications of a telephone make them.
 
 use anyhow::Result;
+use rusqlite::Connection;
 
 use super::sqlite::{Database, JournalMode};
 use super::{Session, Workload};
@@ -34,32 +35,54 @@ impl Workload for Updates {
     }
 
     fn prepare(&self, session: &mut Session<'_>) -> Result<()> {
-        let schema = "CREATE TABLE things (id INTEGER PRIMARY KEY, content BLOB NOT NULL)";
-        Database::make(session, (NAME, self.seed), schema, |connection| {
-            let mut insert = connection.prepare("INSERT INTO things VALUES (?1, ?2)")?;
-            let (mut rng, mut content) = (Rng::new(self.seed), [0; BYTES]);
-            for id in 0..self.rows {
-                rng.fill(&mut content);
-                insert.execute((id as i64, content))?;
-            }
-            Ok(())
-        })
+        Database::make(session, (NAME, self.seed), Self::SCHEMA, |db| self.fill(db))
     }
 
     fn run(&self, session: &mut Session<'_>) -> Result<()> {
         let database = Database::open(session, NAME, self.mode, self.seed)?;
+        let updated = self.update(database.connection(), &mut |n| {
+            database.tell(session)?;
+            session.tell(n, self.updates);
+            Ok(())
+        });
+        updated.map_err(|e| database.explain(e))?;
+        database.close(session)
+    }
+}
+
+impl Updates {
+    /// What [`fill`](Self::fill) fills.
+    pub const SCHEMA: &'static str =
+        "CREATE TABLE things (id INTEGER PRIMARY KEY, content BLOB NOT NULL)";
+
+    /// Makes the rows.
+    ///
+    /// # Errors
+    /// Of SQLite.
+    pub fn fill(&self, db: &Connection) -> rusqlite::Result<()> {
+        let mut insert = db.prepare("INSERT INTO things VALUES (?1, ?2)")?;
+        let (mut rng, mut content) = (Rng::new(self.seed), [0; BYTES]);
+        for id in 0..self.rows {
+            rng.fill(&mut content);
+            insert.execute((id as i64, content))?;
+        }
+        Ok(())
+    }
+
+    /// Updates them; `each` is called after every update.
+    ///
+    /// # Errors
+    /// Of SQLite and `each`.
+    pub fn update(&self, db: &Connection, each: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let (mut rng, mut content) = (Rng::new(self.seed ^ 1), [0; BYTES]);
         for n in 0..self.updates {
             rng.fill(&mut content);
             let id = rng.below(self.rows) as i64;
             let update = "UPDATE things SET content = ?2 WHERE id = ?1";
-            let mut update = database.connection().prepare_cached(update)?;
-            let changed = update.execute((id, &content[..]));
-            let changed = changed.map_err(|e| database.explain(e.into()))?;
+            let changed = db.prepare_cached(update)?.execute((id, &content[..]))?;
             anyhow::ensure!(changed == 1, "row {id} is not there");
-            database.tell(session)?;
-            session.tell(n, self.updates);
+            each(n)?;
         }
-        database.close(session)
+        Ok(())
     }
 }

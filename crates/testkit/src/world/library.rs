@@ -9,7 +9,6 @@ use stetfs::{
     RenameFlags, SetAttr, SetTime, SetXattr, Whence, WriteFlags,
 };
 use stetfs_format::{InodeNo, Time};
-use stetfs_fuse::errno::of_kind;
 
 use super::op::{Durable, Op, Payload, RenameHow, Reserve, SLOTS, XattrHow};
 use super::sparse::PAGE;
@@ -777,6 +776,6 @@ impl World for Library {
             Some(done) => done.map(|()| Reply::Done),
             None => self.other_op(op),
         };
-        done.map_err(|error| of_kind(error.kind()))
+        done.map_err(|error| error.kind().errno())
     }
 }

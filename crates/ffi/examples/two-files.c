@@ -2,7 +2,7 @@
 /*
  * Writes the same words to two files: to both or to none, whatever happens in between.
  *
- *     cc -I include -o two-files include/two-files.c
+ *     cc -I crates/ffi/include -o two-files crates/ffi/examples/two-files.c
  *     ./two-files mnt/a mnt/b "the words"
  */
 #include <err.h>

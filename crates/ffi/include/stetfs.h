@@ -1,0 +1,222 @@
+/* stetfs for C: made from crates/ffi/src/c.rs by its test. */
+
+#ifndef STETFS_H
+#define STETFS_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/**
+ * Open for writing too; without it for reading.
+ */
+#define STETFS_WRITE 1
+
+/**
+ * Make the file if it is not there.
+ */
+#define STETFS_CREATE 2
+
+/**
+ * With `STETFS_CREATE`: it must not be there.
+ */
+#define STETFS_EXCLUSIVE 4
+
+/**
+ * Cut it to length 0.
+ */
+#define STETFS_TRUNCATE 8
+
+/**
+ * An open file of a volume. Several threads may use it.
+ */
+typedef struct StetfsFile StetfsFile;
+
+/**
+ * Writes that become one transaction. One thread at a time uses it.
+ */
+typedef struct StetfsGroup StetfsGroup;
+
+/**
+ * A mounted volume. Several threads may use it.
+ */
+typedef struct StetfsVolume StetfsVolume;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Why the last call of this thread failed, in words. Good until the next one fails.
+ */
+const char *stetfs_message(void);
+
+/**
+ * Opens the volume in a file or block device and keeps everybody else out, with mount options as
+ * `stetfs mount -o` takes them (NULL: none). What a crash has left is recovered.
+ *
+ * # Safety
+ * `image` and `options` are strings, `out` is a pointer's place.
+ */
+int stetfs_open(const char *image, const char *options, StetfsVolume **out);
+
+/**
+ * Makes everything durable, leaves a clean volume and frees it, also when it fails: then the next
+ * open recovers what was confirmed. Its files and groups must be closed before.
+ *
+ * # Safety
+ * Nobody uses the volume any more.
+ */
+int stetfs_close(StetfsVolume *volume);
+
+/**
+ * Returns when everything that was done before is durable.
+ *
+ * # Safety
+ * The volume is open.
+ */
+int stetfs_sync(const StetfsVolume *volume);
+
+/**
+ * Makes a directory.
+ *
+ * # Safety
+ * The volume is open, `path` is a string.
+ */
+int stetfs_mkdir(const StetfsVolume *volume, const char *path, uint16_t mode);
+
+/**
+ * Removes a name of something that is no directory.
+ *
+ * # Safety
+ * The volume is open, `path` is a string.
+ */
+int stetfs_unlink(const StetfsVolume *volume, const char *path);
+
+/**
+ * Renames; what had the new name is gone.
+ *
+ * # Safety
+ * The volume is open, both paths are strings.
+ */
+int stetfs_rename(const StetfsVolume *volume, const char *from, const char *to);
+
+/**
+ * Opens a file by its path from the root, with `STETFS_...` flags; a new one gets `mode`.
+ *
+ * # Safety
+ * The volume is open, `path` is a string, `out` is a pointer's place.
+ */
+int stetfs_open_file(const StetfsVolume *volume,
+                     const char *path,
+                     int flags,
+                     uint16_t mode,
+                     StetfsFile **out);
+
+/**
+ * Closes a file. What was written and not synced is kept, and may be lost in a crash.
+ *
+ * # Safety
+ * Nobody uses the file any more.
+ */
+int stetfs_close_file(StetfsFile *file);
+
+/**
+ * Reads; how many bytes there were before the file's end.
+ *
+ * # Safety
+ * The file is open, `out` has `len` bytes.
+ */
+int64_t stetfs_read(const StetfsFile *file, uint8_t *out, uintptr_t len, uint64_t offset);
+
+/**
+ * Writes; how many bytes, which are fewer on a full volume. Durable after `stetfs_fsync`.
+ *
+ * # Safety
+ * The file is open for writing, `from` has `len` bytes.
+ */
+int64_t stetfs_write(const StetfsFile *file, const uint8_t *from, uintptr_t len, uint64_t offset);
+
+/**
+ * Returns when the file's changes are durable, its name among them.
+ *
+ * # Safety
+ * The file is open.
+ */
+int stetfs_fsync(const StetfsFile *file);
+
+/**
+ * Makes the file so long.
+ *
+ * # Safety
+ * The file is open for writing.
+ */
+int stetfs_truncate(const StetfsFile *file, uint64_t size);
+
+/**
+ * The file's length in bytes.
+ *
+ * # Safety
+ * The file is open.
+ */
+int64_t stetfs_size(const StetfsFile *file);
+
+/**
+ * Begins a group of writes to files of this volume, which nobody else sees before it is committed
+ * and which then happen as one transaction. The files' data must be journaled (`data=journal`,
+ * `atomic=all`, or a scheme that journals all data).
+ *
+ * # Safety
+ * The volume is open.
+ */
+StetfsGroup *stetfs_begin(const StetfsVolume *volume);
+
+/**
+ * Stages all of the bytes, or nothing of them: -EFBIG when one transaction does not hold them,
+ * -ENOSPC on a full volume. What was staged before stays staged.
+ *
+ * # Safety
+ * Group and file are open and of one volume, `from` has `len` bytes.
+ */
+int stetfs_group_write(StetfsGroup *group,
+                       const StetfsFile *file,
+                       const uint8_t *from,
+                       uintptr_t len,
+                       uint64_t offset);
+
+/**
+ * Reads as the file will be; how many bytes there will be before its end.
+ *
+ * # Safety
+ * Group and file are open and of one volume, `out` has `len` bytes.
+ */
+int64_t stetfs_group_read(const StetfsGroup *group,
+                          const StetfsFile *file,
+                          uint8_t *out,
+                          uintptr_t len,
+                          uint64_t offset);
+
+/**
+ * Makes all of it happen, durable on return; the group is empty then and can be used again. On
+ * failure nothing has happened and everything is still staged (-EBUSY: another group that wrote to
+ * one of the files was committed first), unless the device has failed.
+ *
+ * # Safety
+ * The group is open.
+ */
+int stetfs_commit(StetfsGroup *group);
+
+/**
+ * Forgets what is staged, and frees the group.
+ *
+ * # Safety
+ * Nobody uses the group any more.
+ */
+void stetfs_end(StetfsGroup *group);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* STETFS_H */

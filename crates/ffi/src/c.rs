@@ -1,0 +1,461 @@
+//! The library's interface for C: `include/stetfs.h`, which is made from this file.
+//!
+//! Every function gives 0 or a count, or a negative errno; [`stetfs_message`] says it in words.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
+use std::slice;
+
+use stetfs::{Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr};
+use stetfs_format::InodeNo;
+use stetfs_media::MediaError;
+
+/// A mounted volume. Several threads may use it.
+pub struct StetfsVolume {
+    fs: Fs,
+}
+
+/// An open file of a volume. Several threads may use it.
+pub struct StetfsFile {
+    fs: Fs,
+    ino: InodeNo,
+}
+
+/// Writes that become one transaction. One thread at a time uses it.
+pub struct StetfsGroup {
+    group: Group,
+}
+
+/// Open for writing too; without it for reading.
+pub const STETFS_WRITE: c_int = 1;
+/// Make the file if it is not there.
+pub const STETFS_CREATE: c_int = 2;
+/// With `STETFS_CREATE`: it must not be there.
+pub const STETFS_EXCLUSIVE: c_int = 4;
+/// Cut it to length 0.
+pub const STETFS_TRUNCATE: c_int = 8;
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// Why a call fails.
+struct Failed {
+    errno: rustix::io::Errno,
+    why: String,
+}
+
+impl From<Error> for Failed {
+    fn from(e: Error) -> Self {
+        Self {
+            errno: e.kind().errno(),
+            why: e.to_string(),
+        }
+    }
+}
+
+impl From<OpenError> for Failed {
+    fn from(e: OpenError) -> Self {
+        let errno = match &e {
+            OpenError::Media(MediaError::Open { source, .. }) => *source,
+            OpenError::Media(MediaError::Busy { .. }) => Kind::Busy.errno(),
+            _ => Kind::Io.errno(),
+        };
+        Self {
+            errno,
+            why: e.to_string(),
+        }
+    }
+}
+
+fn invalid(why: impl ToString) -> Failed {
+    Failed {
+        errno: Kind::Invalid.errno(),
+        why: why.to_string(),
+    }
+}
+
+type Result<T, E = Failed> = std::result::Result<T, E>;
+
+/// What C gets; the words are kept for [`stetfs_message`].
+fn answer(result: Result<i64>) -> i64 {
+    result.unwrap_or_else(|failed| {
+        // A message has no NUL of ours; one in a name ends it.
+        let words = CString::new(failed.why.replace('\0', "?")).unwrap_or_default();
+        MESSAGE.set(words);
+        -i64::from(failed.errno.raw_os_error())
+    })
+}
+
+/// The same of a call that has nothing to count.
+fn done(result: Result<()>) -> c_int {
+    c_int::try_from(answer(result.map(|()| 0))).unwrap_or(-1)
+}
+
+/// # Safety
+/// `text` is null or a string that lives as long as the call.
+unsafe fn bytes<'a>(text: *const c_char) -> Result<&'a [u8]> {
+    match text.is_null() {
+        true => Err(invalid("a null pointer where a string was wanted")),
+        // SAFETY: by the contract.
+        false => Ok(unsafe { CStr::from_ptr(text) }.to_bytes()),
+    }
+}
+
+/// # Safety
+/// As [`bytes`].
+unsafe fn string<'a>(text: *const c_char) -> Result<&'a str> {
+    // SAFETY: by the contract.
+    let bytes = unsafe { bytes(text)? };
+    std::str::from_utf8(bytes).map_err(invalid)
+}
+
+/// # Safety
+/// `at` is null, or `len` bytes that live as long as the call.
+unsafe fn memory<'a>(at: *const u8, len: usize) -> &'a [u8] {
+    match len {
+        0 => &[],
+        // SAFETY: by the contract.
+        _ => unsafe { slice::from_raw_parts(at, len) },
+    }
+}
+
+/// # Safety
+/// As [`memory`]; nobody else uses them.
+unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
+    match len {
+        0 => &mut [],
+        // SAFETY: by the contract.
+        _ => unsafe { slice::from_raw_parts_mut(at, len) },
+    }
+}
+
+fn count(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+// Of the functions below each relies on what the header says: pointers to volumes, files and groups
+// are ones that were given and not closed; buffers have their lengths; strings end with a NUL.
+
+/// Why the last call of this thread failed, in words. Good until the next one fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn stetfs_message() -> *const c_char {
+    MESSAGE.with_borrow(|message| message.as_ptr())
+}
+
+/// Opens the volume in a file or block device and keeps everybody else out, with mount options as
+/// `stetfs mount -o` takes them (NULL: none). What a crash has left is recovered.
+///
+/// # Safety
+/// `image` and `options` are strings, `out` is a pointer's place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_open(
+    image: *const c_char,
+    options: *const c_char,
+    out: *mut *mut StetfsVolume,
+) -> c_int {
+    let open = || {
+        // SAFETY: by the contract.
+        let (image, options) = unsafe {
+            let list = match options.is_null() {
+                true => "",
+                false => string(options)?,
+            };
+            (string(image)?, list)
+        };
+        let options = MountOptions::parse(options).map_err(invalid)?;
+        let media = stetfs::open_media(Path::new(image), &options, options.read_only)?;
+        let (fs, _) = Fs::mount(media, options)?;
+        let volume = Box::into_raw(Box::new(StetfsVolume { fs }));
+        // SAFETY: by the contract.
+        unsafe { *out = volume };
+        Ok(())
+    };
+    done(open())
+}
+
+/// Makes everything durable, leaves a clean volume and frees it, also when it fails: then the next
+/// open recovers what was confirmed. Its files and groups must be closed before.
+///
+/// # Safety
+/// Nobody uses the volume any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_close(volume: *mut StetfsVolume) -> c_int {
+    // SAFETY: by the contract `stetfs_open` has made it.
+    let volume = unsafe { Box::from_raw(volume) };
+    done(volume.fs.unmount().map_err(Failed::from))
+}
+
+/// Returns when everything that was done before is durable.
+///
+/// # Safety
+/// The volume is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_sync(volume: *const StetfsVolume) -> c_int {
+    // SAFETY: by the contract.
+    done(unsafe { &*volume }.fs.sync().map_err(Failed::from))
+}
+
+/// Makes a directory.
+///
+/// # Safety
+/// The volume is open, `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_mkdir(
+    volume: *const StetfsVolume,
+    path: *const c_char,
+    mode: u16,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (fs, path) = unsafe { (&(*volume).fs, bytes(path)) };
+    done(path.and_then(|path| {
+        let (dir, name) = fs.resolve_parent(&Caller::root(), path)?;
+        fs.mkdir(&Caller::root(), dir.ino, name, mode)?;
+        Ok(())
+    }))
+}
+
+/// Removes a name of something that is no directory.
+///
+/// # Safety
+/// The volume is open, `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_unlink(volume: *const StetfsVolume, path: *const c_char) -> c_int {
+    // SAFETY: by the contract.
+    let (fs, path) = unsafe { (&(*volume).fs, bytes(path)) };
+    done(path.and_then(|path| {
+        let (dir, name) = fs.resolve_parent(&Caller::root(), path)?;
+        Ok(fs.unlink(&Caller::root(), dir.ino, name)?)
+    }))
+}
+
+/// Renames; what had the new name is gone.
+///
+/// # Safety
+/// The volume is open, both paths are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_rename(
+    volume: *const StetfsVolume,
+    from: *const c_char,
+    to: *const c_char,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (fs, from, to) = unsafe { (&(*volume).fs, bytes(from), bytes(to)) };
+    let rename = || {
+        let c = Caller::root();
+        let (from_dir, from) = fs.resolve_parent(&c, from?)?;
+        let (to_dir, to) = fs.resolve_parent(&c, to?)?;
+        let flags = stetfs::RenameFlags::empty();
+        Ok(fs.rename(&c, from_dir.ino, from, to_dir.ino, to, flags)?)
+    };
+    done(rename())
+}
+
+/// Opens a file by its path from the root, with `STETFS_...` flags; a new one gets `mode`.
+///
+/// # Safety
+/// The volume is open, `path` is a string, `out` is a pointer's place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_open_file(
+    volume: *const StetfsVolume,
+    path: *const c_char,
+    flags: c_int,
+    mode: u16,
+    out: *mut *mut StetfsFile,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (fs, path) = unsafe { (&(*volume).fs, bytes(path)) };
+    let opened = path.and_then(|path| open_file(fs, path, flags, mode));
+    done(opened.map(|ino| {
+        let file = StetfsFile {
+            fs: fs.clone(),
+            ino,
+        };
+        // SAFETY: by the contract.
+        unsafe { *out = Box::into_raw(Box::new(file)) };
+    }))
+}
+
+fn open_file(fs: &Fs, path: &[u8], flags: c_int, mode: u16) -> Result<InodeNo> {
+    const KNOWN: c_int = STETFS_WRITE | STETFS_CREATE | STETFS_EXCLUSIVE | STETFS_TRUNCATE;
+    if flags & !KNOWN != 0 {
+        return Err(invalid(format!("unknown flags {:#x}", flags & !KNOWN)));
+    }
+    let mut how = OpenFlags::READ;
+    for (flag, as_flag) in [
+        (STETFS_WRITE, OpenFlags::WRITE),
+        (STETFS_EXCLUSIVE, OpenFlags::EXCLUSIVE),
+        (STETFS_TRUNCATE, OpenFlags::TRUNCATE),
+    ] {
+        if flags & flag != 0 {
+            how |= as_flag;
+        }
+    }
+    let c = Caller::root();
+    if flags & STETFS_CREATE != 0 {
+        let (dir, name) = fs.resolve_parent(&c, path)?;
+        return Ok(fs.create(&c, dir.ino, name, mode, how)?.ino);
+    }
+    let ino = fs.resolve(&c, path, true)?.ino;
+    fs.open(&c, ino, how)?;
+    Ok(ino)
+}
+
+/// Closes a file. What was written and not synced is kept, and may be lost in a crash.
+///
+/// # Safety
+/// Nobody uses the file any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_close_file(file: *mut StetfsFile) -> c_int {
+    // SAFETY: by the contract `stetfs_open_file` has made it.
+    let file = unsafe { Box::from_raw(file) };
+    done(file.fs.release(file.ino).map_err(Failed::from))
+}
+
+/// Reads; how many bytes there were before the file's end.
+///
+/// # Safety
+/// The file is open, `out` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_read(
+    file: *const StetfsFile,
+    out: *mut u8,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    // SAFETY: by the contract.
+    let (file, out) = unsafe { (&*file, memory_mut(out, len)) };
+    let read = file.fs.read(file.ino, offset, out);
+    answer(read.map(count).map_err(Failed::from))
+}
+
+/// Writes; how many bytes, which are fewer on a full volume. Durable after `stetfs_fsync`.
+///
+/// # Safety
+/// The file is open for writing, `from` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_write(
+    file: *const StetfsFile,
+    from: *const u8,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    // SAFETY: by the contract.
+    let (file, from) = unsafe { (&*file, memory(from, len)) };
+    let wrote = file.fs.write(&Caller::root(), file.ino, offset, from);
+    answer(wrote.map(count).map_err(Failed::from))
+}
+
+/// Returns when the file's changes are durable, its name among them.
+///
+/// # Safety
+/// The file is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_fsync(file: *const StetfsFile) -> c_int {
+    // SAFETY: by the contract.
+    let file = unsafe { &*file };
+    done(file.fs.fsync(file.ino, false).map_err(Failed::from))
+}
+
+/// Makes the file so long.
+///
+/// # Safety
+/// The file is open for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_truncate(file: *const StetfsFile, size: u64) -> c_int {
+    // SAFETY: by the contract.
+    let file = unsafe { &*file };
+    let set = SetAttr {
+        size: Some(size),
+        through_handle: true,
+        ..SetAttr::default()
+    };
+    let cut = file.fs.setattr(&Caller::root(), file.ino, &set);
+    done(cut.map(drop).map_err(Failed::from))
+}
+
+/// The file's length in bytes.
+///
+/// # Safety
+/// The file is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_size(file: *const StetfsFile) -> i64 {
+    // SAFETY: by the contract.
+    let file = unsafe { &*file };
+    let attr = file.fs.getattr(file.ino).map_err(Failed::from);
+    answer(attr.map(|attr| i64::try_from(attr.size).unwrap_or(i64::MAX)))
+}
+
+/// Begins a group of writes to files of this volume, which nobody else sees before it is committed
+/// and which then happen as one transaction. The files' data must be journaled (`data=journal`,
+/// `atomic=all`, or a scheme that journals all data).
+///
+/// # Safety
+/// The volume is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_begin(volume: *const StetfsVolume) -> *mut StetfsGroup {
+    // SAFETY: by the contract.
+    let group = unsafe { &*volume }.fs.begin();
+    Box::into_raw(Box::new(StetfsGroup { group }))
+}
+
+/// Stages all of the bytes, or nothing of them: -EFBIG when one transaction does not hold them,
+/// -ENOSPC on a full volume. What was staged before stays staged.
+///
+/// # Safety
+/// Group and file are open and of one volume, `from` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_write(
+    group: *mut StetfsGroup,
+    file: *const StetfsFile,
+    from: *const u8,
+    len: usize,
+    offset: u64,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, file, from) = unsafe { (&mut *group, &*file, memory(from, len)) };
+    let staged = group.group.write(&Caller::root(), file.ino, offset, from);
+    done(staged.map_err(Failed::from))
+}
+
+/// Reads as the file will be; how many bytes there will be before its end.
+///
+/// # Safety
+/// Group and file are open and of one volume, `out` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_read(
+    group: *const StetfsGroup,
+    file: *const StetfsFile,
+    out: *mut u8,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    // SAFETY: by the contract.
+    let (group, file, out) = unsafe { (&*group, &*file, memory_mut(out, len)) };
+    let read = group.group.read(file.ino, offset, out);
+    answer(read.map(count).map_err(Failed::from))
+}
+
+/// Makes all of it happen, durable on return; the group is empty then and can be used again. On
+/// failure nothing has happened and everything is still staged (-EBUSY: another group that wrote to
+/// one of the files was committed first), unless the device has failed.
+///
+/// # Safety
+/// The group is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_commit(group: *mut StetfsGroup) -> c_int {
+    // SAFETY: by the contract.
+    let group = unsafe { &mut *group };
+    done(group.group.commit(&Caller::root()).map_err(Failed::from))
+}
+
+/// Forgets what is staged, and frees the group.
+///
+/// # Safety
+/// Nobody uses the group any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_end(group: *mut StetfsGroup) {
+    // SAFETY: by the contract `stetfs_begin` has made it.
+    drop(unsafe { Box::from_raw(group) });
+}

@@ -1,0 +1,306 @@
+//! Rollback journals that are kept back, and the groups of writes that take their place.
+//!
+//! SQLite writes the old pages to a rollback journal, syncs that, writes the new pages and syncs
+//! them ("Atomic Commit In SQLite"). Where the new pages can be a group, which happens entirely or
+//! not at all, the journal is needed by the connection that wrote it, for a ROLLBACK, and by nobody
+//! else. So it stays in memory, without a sync, and the pages are staged. That is what SQLite's
+//! pager does itself where it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`, which Debian's,
+//! for one, was not.
+//!
+//! The journal is written after all, and durable before any of the pages, when the group cannot
+//! have more; when a super-journal makes the transaction one with those of other databases, since
+//! their common commit is in the journals; and when the database is to become shorter while pages
+//! are staged, which no group can hold.
+#![forbid(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use libsqlite3_sys as ffi;
+
+use super::{Failure, File, Files, Level, Opening, Result};
+
+/// A journal, for its own file and for that of its database.
+pub(super) type Slot = Arc<Mutex<Journal>>;
+
+pub(super) enum Journal {
+    /// It is not open, or is a file as any other.
+    None,
+    Kept(Kept),
+    Written(Box<dyn File>),
+}
+
+/// A journal in memory.
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    /// Where it goes if it must.
+    files: &'static dyn Files,
+    how: Opening,
+}
+
+impl Journal {
+    fn file(&mut self) -> Result<&mut dyn File> {
+        match self {
+            Self::Kept(kept) => Ok(kept),
+            Self::Written(file) => Ok(&mut **file),
+            Self::None => Err(Failure::Other),
+        }
+    }
+}
+
+fn lock(slot: &Slot) -> MutexGuard<'_, Journal> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const PIECE: usize = 64 << 10;
+
+impl Kept {
+    fn write_out(&self) -> Result<Box<dyn File>> {
+        let (mut file, _) = self.files.open(&self.how)?;
+        // SQLite's own VFS writes less than 128 KiB at once.
+        for (piece, at) in self.bytes.chunks(PIECE).zip((0..).step_by(PIECE)) {
+            file.write(at, piece)?;
+        }
+        file.sync(ffi::SQLITE_SYNC_NORMAL)?;
+        Ok(file)
+    }
+}
+
+/// Whose writes are staged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Staged {
+    Nobodys,
+    /// Those of a transaction whose journal is kept back.
+    Unjournaled,
+    /// Those that SQLite itself has asked to be one.
+    Asked,
+}
+
+/// A database.
+pub(super) struct Database {
+    file: Box<dyn File>,
+    journal: Slot,
+    staged: Staged,
+}
+
+impl Database {
+    pub(super) fn new(file: Box<dyn File>, journal: Slot) -> Self {
+        Self {
+            file,
+            journal,
+            staged: Staged::Nobodys,
+        }
+    }
+
+    /// From now on the journal protects what is staged, and what else will be written.
+    fn write_journal(&mut self) -> Result<()> {
+        let mut journal = lock(&self.journal);
+        let Journal::Kept(kept) = &*journal else {
+            return Err(Failure::Other);
+        };
+        let written = kept.write_out()?;
+        *journal = Journal::Written(written);
+        drop(journal);
+        self.commit_group()
+    }
+}
+
+impl File for Database {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.file.read(offset, out)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let is_kept = matches!(*lock(&self.journal), Journal::Kept(_));
+        if self.staged == Staged::Nobodys && is_kept {
+            self.file.begin_group()?;
+            self.staged = Staged::Unjournaled;
+        }
+        match self.file.write(offset, bytes) {
+            Err(e) if e != Failure::Full && self.staged == Staged::Unjournaled => {
+                self.write_journal()?;
+                self.file.write(offset, bytes)
+            }
+            done => done,
+        }
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        if self.staged != Staged::Nobodys {
+            self.write_journal()?;
+        }
+        self.file.truncate(size)
+    }
+
+    fn sync(&mut self, flags: c_int) -> Result<()> {
+        self.end_transaction(false)?;
+        self.file.sync(flags)
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        self.file.size()
+    }
+
+    fn lock(&mut self, level: Level) -> Result<bool> {
+        self.file.lock(level)
+    }
+
+    /// What was not committed until then never will be.
+    fn unlock(&mut self, level: Level) -> Result<()> {
+        if level <= Level::Shared {
+            self.abort_group();
+        }
+        self.file.unlock(level)
+    }
+
+    fn is_reserved(&mut self) -> Result<bool> {
+        self.file.is_reserved()
+    }
+
+    fn shm_map(&mut self, region: c_int, bytes: c_int, extend: bool) -> Result<*mut c_void> {
+        self.file.shm_map(region, bytes, extend)
+    }
+
+    fn shm_lock(&mut self, first: c_int, count: c_int, flags: c_int) -> Result<bool> {
+        self.file.shm_lock(first, count, flags)
+    }
+
+    fn shm_barrier(&mut self) {
+        self.file.shm_barrier();
+    }
+
+    fn shm_unmap(&mut self, delete: bool) -> Result<()> {
+        self.file.shm_unmap(delete)
+    }
+
+    fn characteristics(&mut self) -> c_int {
+        self.file.characteristics()
+    }
+
+    fn sector_bytes(&mut self) -> c_int {
+        self.file.sector_bytes()
+    }
+
+    fn can_group(&mut self) -> bool {
+        self.file.can_group()
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
+        if self.staged != Staged::Nobodys {
+            return Err(Failure::Other);
+        }
+        self.file.begin_group()?;
+        self.staged = Staged::Asked;
+        Ok(())
+    }
+
+    fn commit_group(&mut self) -> Result<()> {
+        if self.staged != Staged::Nobodys {
+            self.file.commit_group()?;
+            self.staged = Staged::Nobodys;
+        }
+        Ok(())
+    }
+
+    fn abort_group(&mut self) {
+        if self.staged != Staged::Nobodys {
+            self.file.abort_group();
+            self.staged = Staged::Nobodys;
+        }
+    }
+
+    fn end_transaction(&mut self, is_one_of_several: bool) -> Result<()> {
+        match (self.staged, is_one_of_several) {
+            (Staged::Unjournaled, true) => self.write_journal(),
+            (Staged::Unjournaled, false) => self.commit_group(),
+            (Staged::Nobodys | Staged::Asked, _) => Ok(()),
+        }
+    }
+}
+
+/// The file of a journal that is kept back, or was.
+pub(super) struct JournalFile(Slot);
+
+impl JournalFile {
+    pub(super) fn keep(slot: &Slot, files: &'static dyn Files, how: Opening) -> Self {
+        *lock(slot) = Journal::Kept(Kept {
+            bytes: Vec::new(),
+            files,
+            how,
+        });
+        Self(slot.clone())
+    }
+}
+
+impl Drop for JournalFile {
+    fn drop(&mut self) {
+        *lock(&self.0) = Journal::None;
+    }
+}
+
+impl File for JournalFile {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        lock(&self.0).file()?.read(offset, out)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        lock(&self.0).file()?.write(offset, bytes)
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        lock(&self.0).file()?.truncate(size)
+    }
+
+    fn sync(&mut self, flags: c_int) -> Result<()> {
+        lock(&self.0).file()?.sync(flags)
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        lock(&self.0).file()?.size()
+    }
+
+    fn characteristics(&mut self) -> c_int {
+        0
+    }
+}
+
+fn place(offset: u64) -> Result<usize> {
+    usize::try_from(offset).map_err(|_| Failure::Other)
+}
+
+impl File for Kept {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let there = self.bytes.get(place(offset)?..).unwrap_or_default();
+        let len = there.len().min(out.len());
+        out[..len].copy_from_slice(&there[..len]);
+        Ok(len)
+    }
+
+    fn write(&mut self, offset: u64, new: &[u8]) -> Result<()> {
+        let at = place(offset)?;
+        let end = at.checked_add(new.len()).ok_or(Failure::Other)?;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[at..end].copy_from_slice(new);
+        Ok(())
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        self.bytes.resize(place(size)?, 0);
+        Ok(())
+    }
+
+    /// It needs none: whenever a crash could make it necessary, it is written.
+    fn sync(&mut self, _flags: c_int) -> Result<()> {
+        Ok(())
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        Ok(self.bytes.len() as u64)
+    }
+
+    fn characteristics(&mut self) -> c_int {
+        0
+    }
+}

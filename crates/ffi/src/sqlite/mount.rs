@@ -1,0 +1,258 @@
+//! Databases on a mount: SQLite's own VFS, with groups of writes where the file can have them.
+//!
+//! Groups are F2FS's ioctls (`docs/ATOMIC.md`), which need the descriptor of the file that SQLite's
+//! VFS has open. It is what that VFS's call of open(2) returned, which a VFS lets others take the
+//! place of (xSetSystemCall).
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::{Once, OnceLock};
+
+use libsqlite3_sys as ffi;
+use stetfs_sys::file_ioctl::{
+    abort_atomic_write, commit_atomic_write, has_atomic_writes, start_atomic_write,
+};
+
+use super::below::{BelowFile, BelowVfs};
+use super::routines::Routines;
+use super::{Failure, File, Files, Level, MOUNT_VFS, Opening, Result, vfs};
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
+
+thread_local! {
+    /// What the last open(2) of SQLite's VFS returned in this thread.
+    static OPENED: Cell<RawFd> = const { Cell::new(-1) };
+}
+
+static SYSTEM_OPEN: OnceLock<Open> = OnceLock::new();
+
+unsafe extern "C" fn open_and_note(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
+    let open = SYSTEM_OPEN.get().expect("set before this is");
+    // SAFETY: it is what SQLite would have called, with the same arguments.
+    let fd = unsafe { open(path, flags, mode) };
+    OPENED.set(fd);
+    fd
+}
+
+/// Registers the VFS called [`MOUNT_VFS`] with the SQLite that is linked in.
+pub fn register_mount_vfs() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        vfs::register(Routines::linked(), MOUNT_VFS, &|below| {
+            Box::new(OnMount::new(below))
+        });
+    });
+}
+
+/// SQLite's own files.
+pub(super) struct OnMount(BelowVfs);
+
+impl OnMount {
+    pub(super) fn new(below: BelowVfs) -> Self {
+        let vfs = below.raw();
+        let name = c"open".as_ptr();
+        // SAFETY: the VFS is there. The functions are those of version 3 of a VFS, and the one
+        // called "open" of SQLite's own for Unix has this signature (`os_unix.c`, `osOpen`).
+        unsafe {
+            let (get, set) = match (*vfs).iVersion >= 3 {
+                true => ((*vfs).xGetSystemCall, (*vfs).xSetSystemCall),
+                false => (None, None),
+            };
+            if let (Some(get), Some(set)) = (get, set)
+                && let Some(open) = get(vfs, name)
+            {
+                let open: Open = std::mem::transmute(open);
+                let ours: unsafe extern "C" fn() = std::mem::transmute(open_and_note as Open);
+                if SYSTEM_OPEN.set(open).is_ok() {
+                    set(vfs, name, Some(ours));
+                }
+            }
+        }
+        Self(below)
+    }
+}
+
+impl Files for OnMount {
+    fn full_path(&self, name: &CStr) -> Result<CString> {
+        let vfs = self.0.raw();
+        // SAFETY: the VFS is there.
+        let (full, max) = unsafe { ((*vfs).xFullPathname, (*vfs).mxPathname) };
+        let full = full.ok_or(Failure::Other)?;
+        let mut out = vec![0_u8; usize::try_from(max).unwrap_or(0) + 1];
+        // SAFETY: the name is a string, and there is as much room as the VFS may want.
+        let code = unsafe { full(vfs, name.as_ptr(), max + 1, out.as_mut_ptr().cast()) };
+        // It may say that the path goes through a symbolic link.
+        if code != ffi::SQLITE_OK && code != ffi::SQLITE_OK_SYMLINK {
+            return Err(Failure::Code(code));
+        }
+        let path = CStr::from_bytes_until_nul(&out).map_err(|_| Failure::Other)?;
+        Ok(path.to_owned())
+    }
+
+    fn open(&self, how: &Opening) -> Result<(Box<dyn File>, c_int)> {
+        OPENED.set(-1);
+        // SAFETY: the name is what SQLite has given to xOpen of ours.
+        let (file, flags) = unsafe { self.0.open(how.name, how.flags)? };
+        if !how.has(ffi::SQLITE_OPEN_MAIN_DB) {
+            return Ok((Box::new(file), flags));
+        }
+        let fd = OPENED.get();
+        let mut file = MountFile {
+            file,
+            fd: (fd >= 0).then_some(fd),
+            end: None,
+            is_dirty: true,
+        };
+        if !file.fd().is_some_and(has_atomic_writes) {
+            file.fd = None;
+        }
+        Ok((Box::new(file), flags))
+    }
+
+    fn delete(&self, path: &str, sync_directory: bool) -> Result<()> {
+        let path = CString::new(path).map_err(|_| Failure::Other)?;
+        let vfs = self.0.raw();
+        // SAFETY: the VFS is there, and the path is a string.
+        let code = unsafe {
+            let delete = (*vfs).xDelete.ok_or(Failure::Other)?;
+            delete(vfs, path.as_ptr(), c_int::from(sync_directory))
+        };
+        match code {
+            ffi::SQLITE_OK => Ok(()),
+            ffi::SQLITE_IOERR_DELETE_NOENT => Err(Failure::NotFound),
+            code => Err(Failure::Code(code)),
+        }
+    }
+
+    fn exists(&self, path: &str) -> Result<bool> {
+        let path = CString::new(path).map_err(|_| Failure::Other)?;
+        let (vfs, mut is) = (self.0.raw(), 0);
+        // SAFETY: the VFS is there, and the path is a string.
+        let code = unsafe {
+            let access = (*vfs).xAccess.ok_or(Failure::Other)?;
+            access(vfs, path.as_ptr(), ffi::SQLITE_ACCESS_EXISTS, &mut is)
+        };
+        match code {
+            ffi::SQLITE_OK => Ok(is != 0),
+            code => Err(Failure::Code(code)),
+        }
+    }
+}
+
+/// A database.
+struct MountFile {
+    file: BelowFile,
+    /// The descriptor, if it can have groups.
+    fd: Option<RawFd>,
+    /// In a group: how far what is staged reaches. The mount need not tell.
+    end: Option<u64>,
+    /// Something was written since it was durable.
+    is_dirty: bool,
+}
+
+impl MountFile {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: SQLite's VFS has it open as long as the file.
+        self.fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+}
+
+impl File for MountFile {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.file.read(offset, out)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.is_dirty = true;
+        self.file.write(offset, bytes)?;
+        if let Some(end) = &mut self.end {
+            *end = (*end).max(offset + bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        self.is_dirty = true;
+        self.file.truncate(size)
+    }
+
+    /// A group that was committed is durable.
+    fn sync(&mut self, flags: c_int) -> Result<()> {
+        if self.is_dirty {
+            self.file.sync(flags)?;
+            self.is_dirty = self.fd.is_none();
+        }
+        Ok(())
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        Ok(self.file.size()?.max(self.end.unwrap_or(0)))
+    }
+
+    fn lock(&mut self, level: Level) -> Result<bool> {
+        self.file.lock(level)
+    }
+
+    fn unlock(&mut self, level: Level) -> Result<()> {
+        self.file.unlock(level)
+    }
+
+    fn is_reserved(&mut self) -> Result<bool> {
+        self.file.is_reserved()
+    }
+
+    fn shm_map(&mut self, region: c_int, bytes: c_int, extend: bool) -> Result<*mut c_void> {
+        self.file.shm_map(region, bytes, extend)
+    }
+
+    fn shm_lock(&mut self, first: c_int, count: c_int, flags: c_int) -> Result<bool> {
+        self.file.shm_lock(first, count, flags)
+    }
+
+    fn shm_barrier(&mut self) {
+        self.file.shm_barrier();
+    }
+
+    fn shm_unmap(&mut self, delete: bool) -> Result<()> {
+        self.file.shm_unmap(delete)
+    }
+
+    fn characteristics(&mut self) -> c_int {
+        self.file.characteristics()
+    }
+
+    fn sector_bytes(&mut self) -> c_int {
+        self.file.sector_bytes()
+    }
+
+    fn can_group(&mut self) -> bool {
+        self.fd.is_some()
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
+        let fd = self.fd().ok_or(Failure::Other)?;
+        start_atomic_write(fd).map_err(|_| Failure::Other)?;
+        self.end = Some(0);
+        Ok(())
+    }
+
+    fn commit_group(&mut self) -> Result<()> {
+        let fd = self.fd().ok_or(Failure::Other)?;
+        commit_atomic_write(fd).map_err(|_| Failure::Other)?;
+        self.end = None;
+        self.is_dirty = false;
+        Ok(())
+    }
+
+    fn abort_group(&mut self) {
+        // It fails if there is none.
+        let _ = self.fd().map(abort_atomic_write);
+        self.end = None;
+    }
+
+    unsafe fn control(&mut self, operation: c_int, argument: *mut c_void) -> c_int {
+        // SAFETY: by the contract.
+        unsafe { self.file.control(operation, argument) }
+    }
+}

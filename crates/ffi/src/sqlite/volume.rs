@@ -1,0 +1,299 @@
+//! A file of a mounted volume for SQLite.
+//!
+//! The calls are those of SQLite's own VFS for Unix: a file that it made and synchronizes for the
+//! first time takes its directory along, a delete does not.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use libsqlite3_sys as ffi;
+use stetfs::{Caller, Error, Fs, Group, Kind, OpenFlags, SetAttr};
+use stetfs_format::InodeNo;
+
+use super::locks::{Parties, Party};
+use super::{Failure, File, Level, Result};
+
+/// What a call has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Nothing but itself.
+    Nothing,
+    /// Bytes, out of a file.
+    Read(u64),
+    /// Bytes, into a file.
+    Written(u64),
+}
+
+/// Who is told of each call of the library.
+pub trait Watch: Send + Sync {
+    /// `call` was made, and what came of it.
+    fn called(&self, call: &'static str, result: Result<Moved, &Error>);
+}
+
+/// A volume and who watches it.
+#[derive(Clone)]
+pub(super) struct Volume {
+    pub(super) fs: Fs,
+    pub(super) watch: Arc<dyn Watch>,
+    /// Transactions may be groups of writes, and what SQLite deletes is gone for good. Otherwise
+    /// all is done as by SQLite's own VFS.
+    pub(super) groups: bool,
+    parties: Arc<Parties>,
+}
+
+const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+
+impl Volume {
+    pub(super) fn new(fs: Fs, watch: Arc<dyn Watch>, groups: bool) -> Self {
+        Self {
+            fs,
+            watch,
+            groups,
+            parties: Arc::default(),
+        }
+    }
+
+    /// Tells of a call, and says its error in SQLite's terms.
+    fn called<T>(&self, call: &'static str, result: Result<T, Error>) -> Result<T> {
+        self.moved(call, result, |_| Moved::Nothing)
+    }
+
+    fn moved<T>(
+        &self,
+        call: &'static str,
+        result: Result<T, Error>,
+        moved: impl FnOnce(&T) -> Moved,
+    ) -> Result<T> {
+        self.watch.called(call, result.as_ref().map(moved));
+        result.map_err(|e| match e.kind() {
+            Kind::NotFound => Failure::NotFound,
+            Kind::NoSpace => Failure::Full,
+            _ => Failure::Other,
+        })
+    }
+
+    /// The directory of a path, and the name in it.
+    fn parent<'p>(&self, path: &'p str) -> Result<(InodeNo, &'p [u8])> {
+        match path.contains('/') {
+            false => Ok((self.fs.root(), path.as_bytes())),
+            true => {
+                let found = self.fs.resolve_parent(&Caller::root(), path.as_bytes());
+                let (dir, name) = self.called("lookup", found)?;
+                Ok((dir.ino, name))
+            }
+        }
+    }
+
+    fn find(&self, (dir, name): (InodeNo, &[u8])) -> Result<InodeNo> {
+        let entry = self.fs.lookup(&Caller::root(), dir, name);
+        Ok(self.called("lookup", entry)?.ino)
+    }
+
+    /// Opens a file for reading and writing, or on a read-only volume for reading; whether it can
+    /// be written. `hold` goes when everything else of the file and this value has gone.
+    pub(super) fn open(
+        self,
+        path: &str,
+        create: bool,
+        hold: Box<dyn Any + Send>,
+    ) -> Result<(VolumeFile, bool)> {
+        let opened = self.open_or_create(path, create);
+        let open =
+            opened.map(|(ino, can_write, is_new)| (Open { volume: self, ino }, can_write, is_new));
+        let (open, can_write, is_new) = open?;
+        let lock = open.volume.parties.join(open.ino);
+        let file = VolumeFile {
+            group: None,
+            open,
+            is_new,
+            lock,
+            _hold: hold,
+        };
+        Ok((file, can_write))
+    }
+
+    fn open_or_create(&self, path: &str, create: bool) -> Result<(InodeNo, bool, Option<InodeNo>)> {
+        let caller = Caller::root();
+        let at = self.parent(path)?;
+        let (mut can_write, mut is_new) = (true, None);
+        let ino = match self.find(at) {
+            Ok(ino) => {
+                let mut opened = self.fs.open(&caller, ino, READ_WRITE);
+                if matches!(&opened, Err(e) if e.kind() == Kind::ReadOnly) {
+                    can_write = false;
+                    opened = self.fs.open(&caller, ino, OpenFlags::READ);
+                }
+                self.called("open", opened)?;
+                ino
+            }
+            Err(Failure::NotFound) if create => {
+                let flags = READ_WRITE | OpenFlags::EXCLUSIVE;
+                let made = self.fs.create(&caller, at.0, at.1, 0o644, flags);
+                is_new = Some(at.0);
+                self.called("create", made)?.ino
+            }
+            Err(e) => return Err(e),
+        };
+        Ok((ino, can_write, is_new))
+    }
+
+    pub(super) fn delete(&self, path: &str, sync_directory: bool) -> Result<()> {
+        let (dir, name) = self.parent(path)?;
+        self.called("unlink", self.fs.unlink(&Caller::root(), dir, name))?;
+        // A journal's end is a commit. A volume that nobody but SQLite has dies with the process.
+        match sync_directory || self.groups {
+            true => self.called("fsync", self.fs.fsync(dir, false)),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn exists(&self, path: &str) -> Result<bool> {
+        let found = self.parent(path).and_then(|at| self.find(at));
+        let ino = match found {
+            Ok(ino) => ino,
+            Err(Failure::NotFound) => return Ok(false),
+            Err(e) => return Err(e),
+        };
+        Ok(self.called("stat", self.fs.getattr(ino))?.size > 0)
+    }
+}
+
+/// An open inode.
+struct Open {
+    volume: Volume,
+    ino: InodeNo,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // An error here is one of the volume, which the next call meets too.
+        let Self { volume, ino } = self;
+        let _ = volume.called("release", volume.fs.release(*ino));
+    }
+}
+
+/// An open file. What is staged goes before it is closed.
+pub(super) struct VolumeFile {
+    group: Option<Group>,
+    open: Open,
+    /// The directory in which it was made when it was opened, until it is synchronized.
+    is_new: Option<InodeNo>,
+    lock: Party,
+    _hold: Box<dyn Any + Send>,
+}
+
+impl File for VolumeFile {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let Open { volume, ino } = &self.open;
+        let read = match &self.group {
+            Some(group) => group.read(*ino, offset, out),
+            None => volume.fs.read(*ino, offset, out),
+        };
+        volume.moved("read", read, |n| Moved::Read(*n as u64))
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let Open { volume, ino } = &self.open;
+        let caller = Caller::root();
+        if let Some(group) = &mut self.group {
+            let staged = group.write(&caller, *ino, offset, bytes);
+            return volume.moved("write", staged, |()| Moved::Written(bytes.len() as u64));
+        }
+        let (mut left, mut at) = (bytes, offset);
+        while !left.is_empty() {
+            let wrote = volume.fs.write(&caller, *ino, at, left);
+            let n = volume.moved("write", wrote, |n| Moved::Written(*n as u64))?;
+            (left, at) = (&left[n..], at + n as u64);
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, size: u64) -> Result<()> {
+        let set = SetAttr {
+            size: Some(size),
+            through_handle: true,
+            ..SetAttr::default()
+        };
+        let Open { volume, ino } = &self.open;
+        let cut = volume.fs.setattr(&Caller::root(), *ino, &set);
+        volume.called("truncate", cut).map(drop)
+    }
+
+    fn sync(&mut self, _flags: c_int) -> Result<()> {
+        let Open { volume, ino } = &self.open;
+        volume.called("fsync", volume.fs.fsync(*ino, false))?;
+        if let Some(dir) = self.is_new {
+            volume.called("fsync", volume.fs.fsync(dir, false))?;
+            self.is_new = None;
+        }
+        Ok(())
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        let Open { volume, ino } = &self.open;
+        let size = match &self.group {
+            Some(group) => group.size(*ino),
+            None => volume.fs.getattr(*ino).map(|attr| attr.size),
+        };
+        volume.called("stat", size)
+    }
+
+    /// An overwrite of some bytes leaves those beside it alone, and less than a page can be read.
+    fn characteristics(&mut self) -> c_int {
+        ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE | ffi::SQLITE_IOCAP_SUBPAGE_READ
+    }
+
+    fn lock(&mut self, level: Level) -> Result<bool> {
+        Ok(self.lock.lock(level))
+    }
+
+    fn unlock(&mut self, level: Level) -> Result<()> {
+        self.lock.unlock(level);
+        Ok(())
+    }
+
+    fn is_reserved(&mut self) -> Result<bool> {
+        Ok(self.lock.is_reserved())
+    }
+
+    fn shm_map(&mut self, region: c_int, bytes: c_int, extend: bool) -> Result<*mut c_void> {
+        self.lock.map(region, bytes, extend)
+    }
+
+    fn shm_lock(&mut self, first: c_int, count: c_int, flags: c_int) -> Result<bool> {
+        Ok(self.lock.lock_memory(first, count, flags))
+    }
+
+    fn shm_barrier(&mut self) {
+        self.lock.barrier();
+    }
+
+    fn shm_unmap(&mut self, _delete: bool) -> Result<()> {
+        self.lock.unmap();
+        Ok(())
+    }
+
+    fn can_group(&mut self) -> bool {
+        let Open { volume, ino } = &self.open;
+        volume.groups && volume.fs.can_group(*ino).unwrap_or(false)
+    }
+
+    fn begin_group(&mut self) -> Result<()> {
+        self.group = Some(self.open.volume.fs.begin());
+        Ok(())
+    }
+
+    fn commit_group(&mut self) -> Result<()> {
+        let group = self.group.as_mut().ok_or(Failure::Other)?;
+        let committed = group.commit_lazy(&Caller::root());
+        self.open.volume.called("commit", committed)?;
+        self.group = None;
+        Ok(())
+    }
+
+    fn abort_group(&mut self) {
+        self.group = None;
+    }
+}

@@ -1,0 +1,102 @@
+"""The library through ctypes: library.py LIBRARY IMAGE. Every call must answer what is right."""
+
+import ctypes
+import errno
+import sys
+
+path, image = sys.argv[1], sys.argv[2].encode()
+lib = ctypes.CDLL(path)
+lib.stetfs_message.restype = ctypes.c_char_p
+for name in ("stetfs_read", "stetfs_write", "stetfs_size"):
+    getattr(lib, name).restype = ctypes.c_int64
+lib.stetfs_begin.restype = ctypes.c_void_p
+WRITE, CREATE, EXCLUSIVE, TRUNCATE = 1, 2, 4, 8
+
+
+def fails(code, result):
+    assert result == -code, (result, lib.stetfs_message())
+    assert lib.stetfs_message(), "no words"
+
+
+def works(result):
+    assert result >= 0, (result, lib.stetfs_message())
+    return result
+
+
+def at(offset):
+    return ctypes.c_uint64(offset)
+
+
+def write(file, data, offset):
+    return lib.stetfs_write(file, data, ctypes.c_size_t(len(data)), at(offset))
+
+
+def read(file, length, offset):
+    out = ctypes.create_string_buffer(length)
+    n = works(lib.stetfs_read(file, out, ctypes.c_size_t(length), at(offset)))
+    return out.raw[:n]
+
+
+def opened(volume, name, flags):
+    file = ctypes.c_void_p()
+    works(lib.stetfs_open_file(volume, name, flags, 0o644, ctypes.byref(file)))
+    return file
+
+
+volume = ctypes.c_void_p()
+fails(errno.ENOENT, lib.stetfs_open(image + b".none", None, ctypes.byref(volume)))
+fails(errno.EINVAL, lib.stetfs_open(image, b"no-such-option", ctypes.byref(volume)))
+fails(errno.EINVAL, lib.stetfs_open(None, None, ctypes.byref(volume)))
+works(lib.stetfs_open(image, b"data=journal", ctypes.byref(volume)))
+other = ctypes.c_void_p()
+fails(errno.EBUSY, lib.stetfs_open(image, b"data=journal", ctypes.byref(other)))
+assert b"in use" in lib.stetfs_message(), lib.stetfs_message()
+
+fails(errno.ENOENT, lib.stetfs_open_file(volume, b"/a", 0, 0, ctypes.byref(other)))
+fails(errno.EINVAL, lib.stetfs_open_file(volume, b"/a", 1 << 20, 0, ctypes.byref(other)))
+works(lib.stetfs_mkdir(volume, b"/dir", 0o755))
+fails(errno.EEXIST, lib.stetfs_mkdir(volume, b"/dir", 0o755))
+a = opened(volume, b"/dir/a", WRITE | CREATE | EXCLUSIVE)
+flags = WRITE | CREATE | EXCLUSIVE
+fails(errno.EEXIST, lib.stetfs_open_file(volume, b"/dir/a", flags, 0, ctypes.byref(other)))
+assert works(write(a, b"hello", 5000)) == 5
+assert works(lib.stetfs_size(a)) == 5005
+assert read(a, 100, 4999) == b"\0hello"
+works(lib.stetfs_fsync(a))
+works(lib.stetfs_truncate(a, at(5002)))
+assert read(a, 100, 5000) == b"he"
+
+b = opened(volume, b"/b", WRITE | CREATE)
+group = ctypes.c_void_p(lib.stetfs_begin(volume))
+
+
+def stage(file, data, offset):
+    return lib.stetfs_group_write(group, file, data, ctypes.c_size_t(len(data)), at(offset))
+
+
+works(stage(a, b"one", 0))
+works(stage(b, b"two", 0))
+out = ctypes.create_string_buffer(3)
+assert lib.stetfs_group_read(group, b, out, ctypes.c_size_t(3), at(0)) == 3 and out.raw == b"two"
+assert (read(a, 3, 0), read(b, 3, 0)) == (b"\0\0\0", b"")
+works(lib.stetfs_commit(group))
+assert (read(a, 3, 0), read(b, 3, 0)) == (b"one", b"two")
+fails(errno.EFBIG, stage(b, bytes(8 << 20), 0))
+works(stage(b, b"six", 0))
+lib.stetfs_end(group)
+assert read(b, 3, 0) == b"two"
+
+works(lib.stetfs_rename(volume, b"/b", b"/c"))
+works(lib.stetfs_unlink(volume, b"/c"))
+fails(errno.ENOENT, lib.stetfs_unlink(volume, b"/c"))
+works(lib.stetfs_sync(volume))
+for file in (a, b):
+    works(lib.stetfs_close_file(file))
+works(lib.stetfs_close(volume))
+
+works(lib.stetfs_open(image, b"ro", ctypes.byref(volume)))
+a = opened(volume, b"/dir/a", 0)
+assert read(a, 3, 0) == b"one"
+fails(errno.EROFS, lib.stetfs_mkdir(volume, b"/other", 0o755))
+works(lib.stetfs_close_file(a))
+works(lib.stetfs_close(volume))

@@ -1,0 +1,103 @@
+//! The interface for C: its header is what the code says, the example does what it says, and Python
+//! can use it.
+//!
+//! `STETFS_LAB_WRITE=1` makes the header anew.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+use stetfs_testkit::host::{needs, run, scratch};
+use stetfs_testkit::image::{EXT4_4K, check};
+use stetfs_testkit::skip_unless;
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The library, which is built with this test, into the same directory.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("it runs");
+    let found = test.with_file_name("libstetfs_ffi.so");
+    assert!(found.is_file(), "{} is not built", found.display());
+    found
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("text").to_owned()
+}
+
+#[test]
+fn the_header_is_what_the_code_says() {
+    let made = cbindgen::Builder::new()
+        .with_src(here("src/c.rs"))
+        .with_language(cbindgen::Language::C)
+        .with_include_guard("STETFS_H")
+        .with_cpp_compat(true)
+        .with_documentation(true)
+        .with_style(cbindgen::Style::Type)
+        .with_header("/* stetfs for C: made from crates/ffi/src/c.rs by its test. */")
+        .generate()
+        .expect("a header");
+    let mut header = Vec::new();
+    made.write(&mut header);
+    let header = String::from_utf8(header).expect("text");
+    let path = here("include/stetfs.h");
+    if std::env::var_os("STETFS_LAB_WRITE").is_some() {
+        std::fs::write(&path, &header).expect("a file");
+    }
+    let kept = std::fs::read_to_string(&path).expect("the header");
+    assert!(
+        kept == header,
+        "{} is old: STETFS_LAB_WRITE=1",
+        path.display()
+    );
+    for name in [
+        "stetfs_open",
+        "stetfs_commit",
+        "STETFS_CREATE",
+        "StetfsGroup",
+    ] {
+        assert!(header.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn the_example_moves_money() {
+    skip_unless!(needs(false, false, &["cc", "mke2fs", "e2fsck"]));
+    let dir = scratch().expect("a directory");
+    let [image, program] = ["image", "accounts"].map(|name| dir.path().join(name));
+    EXT4_4K.make(&image, 48, 4).expect("a volume");
+    let (source, include) = (here("examples/accounts.c"), here("include"));
+    let directory = text(library().parent().expect("a directory"));
+    let args = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
+    let mut args: Vec<String> = args.map(str::to_owned).into();
+    args.extend([text(&include), text(&source), text(&library())]);
+    args.extend([
+        format!("-Wl,-rpath,{directory}"),
+        "-o".to_owned(),
+        text(&program),
+    ]);
+    run("cc", &args).expect("it compiles");
+    for round in 1..=3 {
+        let out = run(&text(&program), &[&image]).expect("it runs");
+        let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert_eq!(shown, format!("{} {}\n", -10 * round, 10 * round));
+        check(&image).expect("it is clean");
+    }
+    let missing = run(&text(&program), &["/nowhere"]).expect_err("it fails");
+    assert!(
+        format!("{missing:#}").contains("No such file"),
+        "{missing:#}"
+    );
+}
+
+#[test]
+fn python_can_use_it() {
+    skip_unless!(needs(false, false, &["python3", "mke2fs", "e2fsck"]));
+    let dir = scratch().expect("a directory");
+    let image = dir.path().join("image");
+    EXT4_4K.make(&image, 48, 4).expect("a volume");
+    let script = here("tests/c/library.py");
+    run("python3", &[&script, &library(), &image]).expect("what it asks is answered right");
+    check(&image).expect("it is clean");
+}

@@ -1,0 +1,261 @@
+//! Locks and shared memory between connections, groups in place of journals, and what fails.
+
+use std::thread;
+
+use rusqlite::{Connection, ErrorCode, Result};
+use stetfs_media::Op;
+use stetfs_media::sim::{Fault, Keep, SimOptions};
+use stetfs_testkit::host::needs;
+use stetfs_testkit::skip_unless;
+
+use crate::{Bed, check_integrity, mount, number};
+
+fn code<T: std::fmt::Debug>(result: Result<T>) -> Option<ErrorCode> {
+    result.expect_err("it fails").sqlite_error_code()
+}
+
+#[test]
+fn readers_are_beside_a_writer_until_it_commits() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    for groups in [false, true] {
+        let (bed, _) = Bed::new("scheme=stet", groups);
+        let (one, two) = (bed.open("a.db").unwrap(), bed.open("a.db").unwrap());
+        one.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1);")
+            .unwrap();
+        let count = |db: &Connection| number(db, "SELECT count(*) FROM t");
+        let write = |db: &Connection| db.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (2)");
+        write(&one).unwrap();
+        assert_eq!(count(&two), Ok(1));
+        assert_eq!(code(write(&two)), Some(ErrorCode::DatabaseBusy));
+        // It waits for the reader, and lets no new one in.
+        two.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+        assert_eq!(count(&two), Ok(1));
+        assert_eq!(
+            code(one.execute_batch("COMMIT")),
+            Some(ErrorCode::DatabaseBusy)
+        );
+        let three = bed.open("a.db").unwrap();
+        assert_eq!(code(count(&three)), Some(ErrorCode::DatabaseBusy));
+        two.execute_batch("COMMIT").unwrap();
+        one.execute_batch("COMMIT").unwrap();
+        assert_eq!((count(&two), count(&three)), (Ok(2), Ok(2)));
+        // What has spilled out of a cache is nobody else's, and goes with a rollback.
+        one.execute_batch("PRAGMA cache_size = 5; BEGIN").unwrap();
+        let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 99)
+            INSERT INTO t SELECT randomblob(2000) FROM n";
+        one.execute_batch(fill).unwrap();
+        assert_eq!(code(count(&two)), Some(ErrorCode::DatabaseBusy));
+        one.execute_batch("ROLLBACK").unwrap();
+        assert_eq!((count(&one), count(&two)), (Ok(2), Ok(2)));
+        check_integrity(&two, "after a rollback");
+    }
+}
+
+#[test]
+fn connections_share_the_index_of_a_log() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    let (bed, _) = Bed::new("data=ordered", false);
+    let one = bed.open("a.db").unwrap();
+    let mode: String = one
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "wal");
+    one.execute_batch("CREATE TABLE t (x); PRAGMA wal_autocheckpoint = 20")
+        .unwrap();
+    let two = bed.open("a.db").unwrap();
+    two.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    assert_eq!(number(&two, "SELECT count(*) FROM t"), Ok(0));
+    one.execute_batch("INSERT INTO t VALUES (1)").unwrap();
+    assert_eq!(number(&two, "SELECT count(*) FROM t"), Ok(0));
+    two.execute_batch("COMMIT").unwrap();
+    assert_eq!(number(&two, "SELECT count(*) FROM t"), Ok(1));
+    // Several threads, each with a connection: none of their rows is lost.
+    let write = |thread: u32| {
+        let db = bed.open("a.db").unwrap();
+        db.busy_timeout(std::time::Duration::from_secs(60)).unwrap();
+        for _ in 0..100 {
+            db.execute("INSERT INTO t VALUES (?1)", [thread]).unwrap();
+        }
+    };
+    thread::scope(|scope| (0..4).for_each(|n| drop(scope.spawn(move || write(n)))));
+    assert_eq!(number(&two, "SELECT count(*) FROM t"), Ok(401));
+    assert!(bed.has("a.db-wal"));
+    check_integrity(&two, "after threads");
+    drop((one, two));
+    assert!(!bed.has("a.db-wal") && !bed.has("a.db-shm"));
+}
+
+/// A transaction is one commit of the volume, in each mode that has a rollback journal, which is
+/// never written.
+#[test]
+fn a_group_takes_the_place_of_the_journal() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    for mode in ["DELETE", "TRUNCATE", "PERSIST"] {
+        for (options, groups) in [
+            ("scheme=stet", true),
+            ("atomic=all", true),
+            ("scheme=stet", false),
+        ] {
+            let (bed, _) = Bed::new(options, groups);
+            let db = bed.open("a.db").unwrap();
+            let pragma = format!("PRAGMA journal_mode = {mode}");
+            db.query_row(&pragma, [], |_| Ok(())).unwrap();
+            db.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1);")
+                .unwrap();
+            db.execute_batch("UPDATE t SET x = x + 1").unwrap();
+            bed.calls.take();
+            let before = bed.fs.stats().journal.commits;
+            db.execute_batch("UPDATE t SET x = x + 1").unwrap();
+            let commits = bed.fs.stats().journal.commits - before;
+            let calls = bed.calls.take();
+            let what = format!("{mode}, {options}: {calls:?}, {commits} commits");
+            match groups {
+                true => {
+                    assert_eq!(calls, ["commit", "fsync"], "{what}");
+                    assert_eq!(commits, 1, "{what}");
+                    assert!(!bed.has("a.db-journal"), "{what}");
+                }
+                false => assert!(calls.len() > 2 && commits > 1, "{what}"),
+            }
+            // Without syncs it is a transaction as well, durable when the volume likes. A SQLite
+            // that makes groups itself makes none of those.
+            let built = "SELECT sqlite_compileoption_used('ENABLE_BATCH_ATOMIC_WRITE')";
+            let is_its_own = number(&db, built) == Ok(1);
+            db.execute_batch("PRAGMA synchronous = OFF; UPDATE t SET x = x + 1")
+                .unwrap();
+            let calls = bed.calls.take();
+            let is_group = calls == ["commit"];
+            assert!(!groups || is_its_own || is_group, "{what}: {calls:?}");
+            let other = bed.open("a.db").unwrap();
+            assert_eq!(number(&other, "SELECT x FROM t"), Ok(4), "{what}");
+        }
+    }
+}
+
+/// What one transaction of the volume cannot hold is protected by a journal after all.
+#[test]
+fn a_large_transaction_has_a_journal() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    let (bed, _) = Bed::new("data=journal", true);
+    let db = bed.open("a.db").unwrap();
+    db.execute_batch("CREATE TABLE t (x); PRAGMA cache_size = 50")
+        .unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)
+        INSERT INTO t SELECT randomblob(3000) FROM n";
+    db.execute_batch("BEGIN").unwrap();
+    db.execute_batch(fill).unwrap();
+    assert!(bed.has("a.db-journal"), "it is written");
+    db.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(number(&db, "SELECT count(*) FROM t"), Ok(0));
+    check_integrity(&db, "rolled back");
+    db.execute_batch(fill).unwrap();
+    assert_eq!(number(&db, "SELECT count(*) FROM t"), Ok(2000));
+    assert!(!bed.has("a.db-journal"), "it is deleted");
+    check_integrity(&db, "filled");
+}
+
+/// A VACUUM that changes the size of pages cuts the database while pages are staged.
+#[test]
+fn a_database_becomes_shorter_in_one_transaction() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    let (bed, _) = Bed::new("scheme=stet", true);
+    let db = bed.open("a.db").unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150)
+        INSERT INTO t SELECT randomblob(3000) FROM n";
+    db.execute_batch("CREATE TABLE t (x)").unwrap();
+    db.execute_batch(fill).unwrap();
+    db.execute_batch("DELETE FROM t WHERE rowid > 20; PRAGMA page_size = 8192; VACUUM")
+        .unwrap();
+    assert_eq!(number(&db, "PRAGMA page_size"), Ok(8192));
+    let other = bed.open("a.db").unwrap();
+    assert_eq!(number(&other, "SELECT count(*) FROM t"), Ok(20));
+    check_integrity(&other, "vacuumed");
+}
+
+#[test]
+fn a_full_volume_says_so() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    for groups in [false, true] {
+        let (bed, _) = Bed::new("scheme=stet", groups);
+        let db = bed.open("a.db").unwrap();
+        db.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1);")
+            .unwrap();
+        let full = db.execute("INSERT INTO t VALUES (zeroblob(90000000))", []);
+        assert_eq!(code(full), Some(ErrorCode::DiskFull));
+        assert_eq!(number(&db, "SELECT count(*) FROM t"), Ok(1));
+        // It is full when a part of what makes it so is staged.
+        let mut rows = 1;
+        while db
+            .execute("INSERT INTO t VALUES (zeroblob(400000))", [])
+            .is_ok()
+        {
+            rows += 1;
+        }
+        db.execute_batch("PRAGMA cache_size = 5").unwrap();
+        let full = db.execute("UPDATE t SET x = zeroblob(length(x) + 20000)", []);
+        assert_eq!(code(full), Some(ErrorCode::DiskFull));
+        let other = bed.open("a.db").unwrap();
+        for db in [&db, &other] {
+            assert_eq!(number(db, "SELECT count(*) FROM t"), Ok(rows));
+            assert_eq!(number(db, "SELECT max(length(x)) FROM t"), Ok(400_000));
+            check_integrity(db, "after it was full");
+        }
+        db.execute_batch("DELETE FROM t; INSERT INTO t VALUES (2)")
+            .unwrap();
+        check_integrity(&other, "after it was emptied");
+    }
+}
+
+#[test]
+fn what_is_detached_is_not_found() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    let (bed, _) = Bed::new("data=ordered", false);
+    let path = bed.attached.path("a.db");
+    let db = bed.open("a.db").unwrap();
+    db.execute_batch("CREATE TABLE t (x)").unwrap();
+    assert!(!bed.has("b.db"));
+    drop(bed);
+    let flags = rusqlite::OpenFlags::default();
+    let again = Connection::open_with_flags_and_vfs(path, flags, stetfs_ffi::sqlite::VFS);
+    assert_eq!(code(again), Some(ErrorCode::CannotOpen));
+}
+
+/// Each write and each flush of the device fails once: a commit that SQLite reports is there when
+/// the volume is mounted again, and the database is whole.
+#[test]
+fn no_failure_becomes_a_commit() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    for groups in [false, true] {
+        for (options, op) in [("scheme=stet", Op::Write), ("data=journal", Op::Flush)] {
+            let (mut struck, mut reported) = (0, 0);
+            for skip in 0..40 {
+                let (bed, dev) = Bed::new(options, groups);
+                let db = bed.open("a.db").unwrap();
+                db.execute_batch("PRAGMA synchronous = EXTRA; CREATE TABLE t (x)")
+                    .unwrap();
+                db.execute_batch("INSERT INTO t VALUES (0)").unwrap();
+                dev.inject(Fault::nth(op, skip).for_good());
+                let mut confirmed = 0;
+                for n in 1..=12 {
+                    match db.execute("UPDATE t SET x = ?1", [n]) {
+                        Ok(_) => confirmed = n,
+                        Err(_) => reported += 1,
+                    }
+                }
+                struck += u64::from(dev.faults_struck() > 0);
+                dev.heal();
+                drop((db, bed));
+                let left = SimOptions::default().build(dev.crash_point().state(&Keep::None));
+                let left = std::sync::Arc::new(left);
+                let bed = Bed::of(mount(&left, options), groups);
+                let db = bed.open("a.db").unwrap();
+                let what = format!("groups {groups}, {op} {skip}");
+                check_integrity(&db, &what);
+                let found = number(&db, "SELECT x FROM t");
+                let is_there = matches!(found, Ok(found) if found >= confirmed);
+                assert!(is_there, "{what}: {found:?} of {confirmed}");
+            }
+            assert!(struck > 10 && reported > 0, "{op}: {struck}, {reported}");
+        }
+    }
+}
