@@ -142,6 +142,8 @@ fn nothing_lies_about() {
             [".ci", "run"] => true,
             ["docs", "traces", _] => has_ending(path, "txt"),
             ["crates", _, name] => OF_A_PACKAGE.contains(&name),
+            // pip's name for what a program in Python needs.
+            ["scripts", _, "requirements.txt"] => true,
             _ => endings.iter().any(|ending| has_ending(path, ending)),
         }
     };

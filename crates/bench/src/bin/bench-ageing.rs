@@ -18,8 +18,8 @@ use stetfs_testkit::host;
 #[derive(Parser)]
 struct Args {
     /// stet, stet-disk, stet-switch: stetfs with scheme=stet for flash, for a disk that turns, with
-    /// every block switched; jbd2: with data=journal; ordered, journal: the kernel's ext4; xfs, with
-    /// a reflinked copy of the file; btrfs
+    /// every block switched; jbd2: with data=journal; ordered, journal: the kernel's ext4; xfs,
+    /// with a reflinked copy of the file; btrfs
     #[arg(long, value_delimiter = ',', default_values = SYSTEMS,
         value_parser = PossibleValuesParser::new(SYSTEMS))]
     systems: Vec<String>,

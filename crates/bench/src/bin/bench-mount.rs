@@ -12,8 +12,9 @@ use stetfs_bench::rows::{Done, Effort, ROWS, Row};
 use stetfs_bench::systems::{Bench, How, Medium, Running, System, Traffic};
 use stetfs_testkit::host;
 
-/// Mounts beside each other: the kernel's ext4, stetfs, and a floor that keeps everything in memory,
-/// on the same workloads and the same kind of device. Needs root (device, mount, name cache).
+/// Mounts beside each other: the kernel's ext4, stetfs, and a floor that keeps everything in
+/// memory, on the same workloads and the same kind of device. Needs root (device, mount, names'
+/// cache).
 #[derive(Parser)]
 struct Args {
     /// The device under kernel and stetfs
