@@ -43,7 +43,8 @@ struct Args {
     #[arg(long, default_value_t = 5)]
     seconds: u64,
     /// Counted rows do 1/N of their work
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..))]
     shrink: u64,
     /// Size of a volume
     #[arg(long, value_name = "MIB", default_value_t = 6144)]
