@@ -47,6 +47,8 @@ struct Staged {
     places: u32,
     /// Reserved blocks.
     reserved: u32,
+    /// Somebody who wrote, and by whose writing a file loses its privileges, whoever commits.
+    unprivileged: Option<Caller>,
 }
 
 impl Staged {
@@ -56,7 +58,24 @@ impl Staged {
     }
 
     fn credits(&self) -> u32 {
-        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * self.places
+        self.credits_for(self.places)
+    }
+
+    /// The same, where the blocks that need a place lie in so many pieces.
+    fn credits_for(&self, places: u32) -> u32 {
+        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places
+    }
+
+    /// The blocks in runs: the first of each, and how many.
+    fn runs(&self) -> Vec<(LBlock, u32)> {
+        let mut runs: Vec<(LBlock, u32)> = Vec::new();
+        for lblk in self.blocks.keys().copied().map(LBlock) {
+            match runs.last_mut() {
+                Some((first, count)) if first.plus(*count) == lblk => *count += 1,
+                _ => runs.push((lblk, 1)),
+            }
+        }
+        runs
     }
 
     /// Adds a block. A run that grows at one end is the run it was; one that it joins to another is
@@ -243,6 +262,7 @@ impl Group {
             blocks: BTreeMap::new(),
             places: 0,
             reserved: 0,
+            unprivileged: None,
         });
         let places = staged.places;
         let fresh = |(lblk, _): &(u32, Need)| !staged.blocks.contains_key(lblk);
@@ -267,6 +287,9 @@ impl Group {
             return Err(e);
         }
         staged.reserved += new;
+        if !c.privileged {
+            staged.unprivileged.get_or_insert_with(|| c.clone());
+        }
         staged.lay(offset, bytes);
         if is_first {
             inode.opens.fetch_add(1, Ordering::Relaxed);
@@ -284,13 +307,13 @@ impl Group {
         if files.is_empty() {
             return Ok(());
         }
-        let found = prepare(vol, c, &mut files)?;
+        let prepared = prepare(vol, c, &mut files)?;
         let at_once = match is_planted(Bug::TornGroup) {
             true => 1,
             false => files.len(),
         };
-        let mut parts = files.chunks_mut(at_once).zip(found.chunks(at_once));
-        parts.try_for_each(|(files, found)| write(vol, files, found))
+        let mut parts = files.chunks_mut(at_once).zip(prepared.chunks(at_once));
+        parts.try_for_each(|(files, prepared)| write(vol, files, prepared))
     }
 }
 
@@ -353,9 +376,16 @@ fn check(vol: &Volume, inode: &Inode, offset: u64, len: u64) -> Result<()> {
     }
 }
 
-/// Does whatever may be refused, before anything is changed; what each piece of each file finds
-/// where it goes. The caller holds the inodes' locks.
-fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Vec<Found>>> {
+/// What is known of a file before it is written.
+struct Prepared {
+    /// What each piece finds where it goes.
+    found: Vec<Found>,
+    /// In how many pieces its blocks lie that will wait for a place, and do not yet.
+    places: u32,
+}
+
+/// Does whatever may be refused, before anything is changed. The caller holds the inodes' locks.
+fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Prepared>> {
     for staged in &*files {
         let inode = &*staged.inode;
         if inode.group_commits.load(Ordering::Relaxed) != staged.seen {
@@ -368,7 +398,12 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Ve
     let mut all = Vec::new();
     for staged in files {
         let inode = &*staged.inode;
-        if !c.privileged {
+        let stripped_by = if c.privileged {
+            staged.unprivileged.as_ref()
+        } else {
+            Some(c)
+        };
+        if let Some(c) = stripped_by {
             attr::strip_privileges(vol, c, inode)?;
         }
         // If any piece leaves a gap behind the end, the last one does.
@@ -380,38 +415,37 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Ve
             let (first, end) = blocks_of(vol, *offset, bytes);
             found.push(file::look_up(vol, inode, first, end.0 - first.0)?);
         }
+        // Several pieces may lie in one block.
+        let (mut new, mut places, mut converts) = (0, 0, false);
+        for (first, count) in staged.runs() {
+            let run = file::look_up(vol, inode, first, count)?;
+            new += run.new;
+            places += run.places;
+            converts |= run.converts;
+        }
         // As many as were reserved at the writes, unless others have punched holes since.
-        let new: u32 = found.iter().map(|found| found.new).sum();
         let more = new.saturating_sub(staged.reserved);
-        let converts = found.iter().any(|found| found.converts);
         file::reserve_blocks(vol, c, more, converts)?;
         staged.reserved += more;
         for (offset, bytes) in &staged.pieces {
             let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
             atomic::read_ahead(vol, inode, (vol.block_of(*offset), skip), bytes)?;
         }
-        all.push(found);
+        all.push(Prepared { found, places });
     }
     Ok(all)
 }
 
 /// Writes everything, in one handle.
-fn write(vol: &Volume, files: &mut [&mut Staged], found: &[Vec<Found>]) -> Result<()> {
-    let mut wanted: u32 = 0;
-    for (staged, found) in files.iter().zip(found) {
-        let blocks = staged.pieces.iter().map(|(offset, bytes)| {
-            let (first, end) = blocks_of(vol, *offset, bytes);
-            end.0 - first.0
-        });
-        let places = found.iter().map(|found| found.places);
-        wanted += INODE_CREDITS + blocks.sum::<u32>() + RUN_CREDITS * places.sum::<u32>();
-    }
+fn write(vol: &Volume, files: &mut [&mut Staged], prepared: &[Prepared]) -> Result<()> {
+    let of = |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_for(prepared.places);
+    let wanted = files.iter().zip(prepared).map(of).sum();
     fits_transaction(vol, wanted)?;
     let h = vol.start(wanted)?;
-    for (staged, found) in files.iter_mut().zip(found) {
+    for (staged, prepared) in files.iter_mut().zip(prepared) {
         let inode = &*staged.inode;
         let mut reserved = 0;
-        for ((offset, bytes), found) in staged.pieces.iter().zip(found) {
+        for ((offset, bytes), found) in staged.pieces.iter().zip(&prepared.found) {
             let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
             let mut copied = Copied::default();
             let at = (vol.block_of(*offset), skip);

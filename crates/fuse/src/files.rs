@@ -216,11 +216,13 @@ impl<B: Backend> FsServer<B> {
         answer: &mut Answer<'_>,
     ) -> Outcome<()> {
         let is_direct = How::from_bits_truncate(from.fh).contains(How::DIRECT);
-        if is_direct && from.read_flags & abi::READ_LOCKOWNER == 0 {
+        let for_cache = from.read_flags & abi::READ_LOCKOWNER == 0;
+        if is_direct && for_cache {
             self.opens.is_mapped(ino);
         }
         answer.fill(u32_as_usize(from.size), |room| {
-            if let Some(read) = self.read_group(ino, from, room) {
+            // What is staged is nobody else's, and the cache is everybody's.
+            if !for_cache && let Some(read) = self.read_group(ino, from, room) {
                 return read;
             }
             self.fs.read(ino, from.offset, room).map_err(|e| errno(&e))

@@ -142,6 +142,7 @@ impl<B: Backend> FsServer<B> {
 
     /// A group that is there already goes on, as F2FS has it. Gives its name.
     pub(crate) fn begin_group(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
+        self.leave_lost(ino, handle);
         let state = Mutex::new(State::Open(self.new_group(ino, handle)?));
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
@@ -154,8 +155,23 @@ impl<B: Backend> FsServer<B> {
         }))
     }
 
+    /// Whoever begins or joins another group knows that the one it was in was aborted.
+    fn leave_lost(&self, ino: InodeNo, handle: u64) {
+        let Some(shared) = self.groups.of(ino, handle) else {
+            return;
+        };
+        if matches!(*shared.state.lock(), State::Lost) {
+            self.groups.change(|members| {
+                members.retain(|key, member| {
+                    *key != (ino, handle) || !Arc::ptr_eq(&member.group, &shared)
+                });
+            });
+        }
+    }
+
     /// What is written through this open file from now on is part of the group of that name.
     pub(crate) fn join_group(&self, ino: InodeNo, handle: u64, name: &[u8]) -> Outcome<()> {
+        self.leave_lost(ino, handle);
         self.new_group(ino, handle)?;
         let name = name.first_chunk().ok_or(Errno::INVAL)?;
         let group = self.groups.named(name).ok_or(Errno::NOENT)?;
@@ -246,10 +262,10 @@ impl<B: Backend> FsServer<B> {
     }
 
     fn lose(&self, shared: &Shared) {
-        let was = std::mem::replace(&mut *shared.state.lock(), State::Lost);
-        if let State::Open(group) = was {
+        let mut state = shared.state.lock();
+        if let State::Open(group) = &*state {
             let files = group.files();
-            drop(group);
+            *state = State::Lost;
             files.iter().for_each(|ino| self.attributes_changed(*ino));
         }
     }

@@ -215,19 +215,43 @@ fn a_group_of_several_files_happens_at_once() {
         let joined = open(&paths[1]);
         join_group(&joined, begin_group(&a).unwrap()).unwrap();
         joined.write_all_at(&pages(&[3, 3]), 0).unwrap();
-        drop(joined);
         a.write_all_at(&pages(&[3, 3]), 0).unwrap();
+        // The kernel has pages of it, and nobody has it open then.
         seen(&[2, 2]);
+        drop((joined, b));
         commit_atomic_write(&a).unwrap();
         seen(&[3, 3]);
-        stage(4);
+        join_group(open(&paths[1]), begin_group(&a).unwrap()).unwrap();
+        a.write_all_at(&pages(&[4]), 0).unwrap();
         server.signal(Signal::KILL);
-        drop((a, b));
+        drop(a);
         server.crash(&volume.dir);
         let server = volume.mount(options);
         seen(&[3, 3]);
         volume.unmount(server);
     }
+}
+
+/// A page of a map is everybody's, whoever has mapped the file.
+#[test]
+fn a_map_does_not_show_what_is_staged() {
+    need!(support::root_and_fuse());
+    need!(support::have("python3"));
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("");
+    let [path, _] = pair(&volume);
+    let script = "\
+import fcntl, mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+fcntl.ioctl(f, 0xf501)
+os.pwrite(f, b'\\2' * 4096, 0)
+assert os.pread(f, 1, 0) == b'\\2', 'its own'
+assert mmap.mmap(f, 4096)[0] == 1, 'a map'
+fcntl.ioctl(f, 0xf505)
+";
+    run(Command::new("python3").args(["-c", script]).arg(&path));
+    assert!(fs::read(&path).unwrap() == pages(&[1]));
+    volume.unmount(server);
 }
 
 #[test]
@@ -255,8 +279,7 @@ fn who_was_in_an_aborted_group_hears_of_it() {
     assert_eq!(support::errno(b.write_all_at(b"x", 0)), libc::ECANCELED);
     assert_eq!(commit_atomic_write(&b), Err(Errno::CANCELED));
     assert_eq!(join_group(&b, name), Err(Errno::NOENT));
-    // By one that joined.
-    abort_atomic_write(&a).unwrap();
+    // By one that joined. Who begins another group knows.
     let name = begin_group(&a).unwrap();
     join_group(&b, name).unwrap();
     b.write_all_at(&pages(&[3]), 0).unwrap();

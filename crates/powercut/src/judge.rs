@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -247,7 +247,9 @@ impl Judge {
             command: self.check.command.clone(),
             source,
         })?;
-        if ran.end == End::Stopped || self.mounted.ended_by().is_some() {
+        // Who ends the run may have ended the check first.
+        let is_stopped = ran.end == End::Stopped || self.stop.load(Ordering::Relaxed);
+        if is_stopped || self.mounted.ended_by().is_some() {
             return Err(Error::Stopped);
         }
         Ok(Verdict {

@@ -419,3 +419,54 @@ fn a_group_that_is_left_open_leaves_nothing() {
     fs.unmount().unwrap();
     image.assert_clean();
 }
+
+/// What fits at the write fits at the commit: many pieces in few blocks are these blocks.
+#[test]
+fn many_pieces_in_few_blocks_are_few_blocks() {
+    let (image, c) = (
+        Image::new(32, &["-t", "ext4", "-b", "4096", "-J", "size=4"]),
+        Caller::root(),
+    );
+    let fs = image.mount("data=journal");
+    let ino = make(&fs, b"file");
+    fs.write(&c, ino, 0, &[1; 4096]).unwrap();
+    fs.sync().unwrap();
+    let mut group = fs.begin();
+    for at in (0..40_000).step_by(20) {
+        group.write(&c, ino, at, &[2; 10]).unwrap();
+    }
+    group.commit(&c).unwrap();
+    let seen = content(&fs, ino);
+    for (at, bytes) in (0..).step_by(20).zip(seen.chunks(20)) {
+        let between = u8::from(at < 4096);
+        assert_eq!(bytes[..10], [2; 10], "at {at}");
+        assert!(bytes[10..].iter().all(|b| *b <= between), "at {at}");
+    }
+    let free = fs.stats().blocks_free;
+    fs.unmount().unwrap();
+    image.assert_clean();
+    let fs = image.mount("data=journal");
+    assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
+    fs.unmount().unwrap();
+}
+
+/// Whoever commits: it is the writing of somebody unprivileged that takes set-user-ID away.
+#[test]
+fn a_file_loses_its_privileges_by_who_wrote() {
+    let image = Image::new(32, &["-t", "ext4", "-b", "4096"]);
+    let fs = image.mount("data=journal");
+    let (root, user) = (Caller::root(), Caller::user(1000, 1000));
+    for (writer, mode) in [(&root, 0o4755), (&user, 0o755)] {
+        let ino = make(&fs, format!("of{mode:o}").as_bytes());
+        let set = SetAttr {
+            mode: Some(0o4755),
+            ..SetAttr::default()
+        };
+        fs.setattr(&root, ino, &set).unwrap();
+        let mut group = fs.begin();
+        group.write(writer, ino, 0, b"new").unwrap();
+        group.commit(&root).unwrap();
+        assert_eq!(fs.getattr(ino).unwrap().mode & 0o7777, mode);
+    }
+    fs.unmount().unwrap();
+}
