@@ -182,6 +182,9 @@ pub unsafe extern "C" fn stetfs_open(
 /// Nobody uses the volume any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_close(volume: *mut StetfsVolume) -> c_int {
+    if volume.is_null() {
+        return 0;
+    }
     // SAFETY: by the contract `stetfs_open` has made it.
     let volume = unsafe { Box::from_raw(volume) };
     done(volume.fs.unmount().map_err(Failed::from))
@@ -308,6 +311,9 @@ fn open_file(fs: &Fs, path: &[u8], flags: c_int, mode: u16) -> Result<InodeNo> {
 /// Nobody uses the file any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_close_file(file: *mut StetfsFile) -> c_int {
+    if file.is_null() {
+        return 0;
+    }
     // SAFETY: by the contract `stetfs_open_file` has made it.
     let file = unsafe { Box::from_raw(file) };
     done(file.fs.release(file.ino).map_err(Failed::from))
@@ -456,6 +462,9 @@ pub unsafe extern "C" fn stetfs_commit(group: *mut StetfsGroup) -> c_int {
 /// Nobody uses the group any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stetfs_end(group: *mut StetfsGroup) {
+    if group.is_null() {
+        return;
+    }
     // SAFETY: by the contract `stetfs_begin` has made it.
     drop(unsafe { Box::from_raw(group) });
 }

@@ -57,12 +57,26 @@ const PIECE: usize = 64 << 10;
 impl Kept {
     fn write_out(&self) -> Result<Box<dyn File>> {
         let (mut file, _) = self.files.open(&self.how)?;
+        match self.write_to(&mut *file) {
+            Ok(()) => Ok(file),
+            Err(e) => {
+                // Half of a journal would be rolled back later, over what is committed until then.
+                let _ = file.truncate(0);
+                drop(file);
+                let _ = self.files.delete(&self.how.path, true);
+                Err(e)
+            }
+        }
+    }
+
+    fn write_to(&self, file: &mut dyn File) -> Result<()> {
+        // What an older journal has left there may be longer.
+        file.truncate(0)?;
         // SQLite's own VFS writes less than 128 KiB at once.
         for (piece, at) in self.bytes.chunks(PIECE).zip((0..).step_by(PIECE)) {
             file.write(at, piece)?;
         }
-        file.sync(ffi::SQLITE_SYNC_NORMAL)?;
-        Ok(file)
+        file.sync(ffi::SQLITE_SYNC_NORMAL)
     }
 }
 
@@ -92,6 +106,15 @@ impl Database {
         }
     }
 
+    /// Drops what is staged of a transaction that has let go of its journal, which is how SQLite
+    /// gives one up that has failed. Without locks (`nolock=1`) nothing else tells.
+    fn drop_abandoned(&mut self) {
+        let is_unjournaled = self.staged == Staged::Unjournaled;
+        if is_unjournaled && matches!(*lock(&self.journal), Journal::None) {
+            self.abort_group();
+        }
+    }
+
     /// From now on the journal protects what is staged, and what else will be written.
     fn write_journal(&mut self) -> Result<()> {
         let mut journal = lock(&self.journal);
@@ -107,10 +130,12 @@ impl Database {
 
 impl File for Database {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.drop_abandoned();
         self.file.read(offset, out)
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.drop_abandoned();
         let is_kept = matches!(*lock(&self.journal), Journal::Kept(_));
         if self.staged == Staged::Nobodys && is_kept {
             self.file.begin_group()?;
@@ -126,6 +151,7 @@ impl File for Database {
     }
 
     fn truncate(&mut self, size: u64) -> Result<()> {
+        self.drop_abandoned();
         if self.staged != Staged::Nobodys {
             self.write_journal()?;
         }
@@ -138,6 +164,7 @@ impl File for Database {
     }
 
     fn size(&mut self) -> Result<u64> {
+        self.drop_abandoned();
         self.file.size()
     }
 
@@ -210,6 +237,7 @@ impl File for Database {
     }
 
     fn end_transaction(&mut self, is_one_of_several: bool) -> Result<()> {
+        self.drop_abandoned();
         match (self.staged, is_one_of_several) {
             (Staged::Unjournaled, true) => self.write_journal(),
             (Staged::Unjournaled, false) => self.commit_group(),

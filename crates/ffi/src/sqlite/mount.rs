@@ -106,6 +106,13 @@ impl Files for OnMount {
         };
         if !file.fd().is_some_and(has_atomic_writes) {
             file.fd = None;
+        } else {
+            let mut none: ffi::sqlite3_int64 = 0;
+            // SAFETY: the operation takes a pointer to such an integer.
+            unsafe {
+                let none = (&raw mut none).cast();
+                file.file.control(ffi::SQLITE_FCNTL_MMAP_SIZE, none);
+            }
         }
         Ok((Box::new(file), flags))
     }
@@ -252,6 +259,11 @@ impl File for MountFile {
     }
 
     unsafe fn control(&mut self, operation: c_int, argument: *mut c_void) -> c_int {
+        // A map does not show what is staged, and a file that is made longer is not in the group.
+        let is_of_maps = [ffi::SQLITE_FCNTL_MMAP_SIZE, ffi::SQLITE_FCNTL_SIZE_HINT];
+        if self.fd.is_some() && is_of_maps.contains(&operation) {
+            return ffi::SQLITE_NOTFOUND;
+        }
         // SAFETY: by the contract.
         unsafe { self.file.control(operation, argument) }
     }

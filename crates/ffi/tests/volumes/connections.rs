@@ -3,6 +3,7 @@
 use std::thread;
 
 use rusqlite::{Connection, ErrorCode, Result};
+use stetfs::{Caller, OpenFlags};
 use stetfs_media::Op;
 use stetfs_media::sim::{Fault, Keep, SimOptions};
 use stetfs_testkit::host::needs;
@@ -203,6 +204,55 @@ fn a_full_volume_says_so() {
         db.execute_batch("DELETE FROM t; INSERT INTO t VALUES (2)")
             .unwrap();
         check_integrity(&other, "after it was emptied");
+    }
+}
+
+/// What has failed is gone as well where no lock tells when a transaction ends, and what comes after
+/// it stays, also for the next who opens the database.
+#[test]
+fn a_transaction_that_failed_comes_back_in_no_way() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    let ways = [("nolock=1", "NORMAL"), ("", "EXCLUSIVE"), ("", "NORMAL")];
+    let modes = ["DELETE", "TRUNCATE", "PERSIST"];
+    for ((parameters, locking), mode) in ways.iter().flat_map(|w| modes.map(|mode| (w, mode))) {
+        let what = format!("{parameters} {locking} {mode}");
+        let (bed, _) = Bed::new("data=journal", true);
+        let (fs, c) = (&bed.fs, Caller::root());
+        let other = fs.create(&c, fs.root(), b"other", 0o644, OpenFlags::WRITE);
+        let other = other.unwrap().ino;
+        assert_eq!(
+            fs.write(&c, other, 0, &vec![1; 16 << 20]).unwrap(),
+            16 << 20
+        );
+        fs.release(other).unwrap();
+        let db = bed.open_as("a.db", parameters).unwrap();
+        db.execute_batch(&format!(
+            "PRAGMA locking_mode={locking}; PRAGMA journal_mode={mode}; CREATE TABLE t (x);"
+        ))
+        .unwrap();
+        let fill = "INSERT INTO t VALUES (zeroblob(400000))";
+        while db.execute(fill, []).is_ok() {}
+        db.execute_batch("PRAGMA cache_size = 5").unwrap();
+        // More than a group takes, over blocks that are there: a journal is needed, and has no
+        // room. Then one that needs room itself.
+        for update in ["randomblob(length(x))", "zeroblob(length(x) + 20000)"] {
+            let full = db.execute(&format!("UPDATE t SET x = {update}"), []);
+            assert_eq!(code(full), Some(ErrorCode::DiskFull), "{what} {update}");
+            // A connection that keeps its lock may have to be closed first.
+            if *locking == "NORMAL" {
+                let others = "SELECT count(*) FROM t WHERE x != zeroblob(400000)";
+                assert_eq!(number(&db, others), Ok(0), "{what} {update}");
+            }
+        }
+        fs.unlink(&c, fs.root(), b"other").unwrap();
+        fs.sync().unwrap();
+        let updated = db.execute("UPDATE t SET x = 7 WHERE rowid = 2", []);
+        drop(db);
+        let db = bed.open("a.db").unwrap();
+        check_integrity(&db, &what);
+        let others = number(&db, "SELECT count(*) FROM t WHERE x != zeroblob(400000)");
+        assert_eq!(others, Ok(i64::from(updated.is_ok())), "{what}");
+        assert!(updated.is_ok() || *locking == "EXCLUSIVE", "{what}");
     }
 }
 

@@ -68,8 +68,15 @@ impl Bed {
     }
 
     fn open(&self, name: &str) -> Result<Connection> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-        let path = self.attached.path(name);
+        self.open_as(name, "")
+    }
+
+    /// With parameters of a URI.
+    fn open_as(&self, name: &str, parameters: &str) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_URI;
+        let path = format!("file:{}?{parameters}", self.attached.path(name));
         let db = Connection::open_with_flags_and_vfs(path, flags, sqlite::VFS)?;
         db.busy_timeout(std::time::Duration::ZERO)?;
         Ok(db)
