@@ -119,8 +119,8 @@ impl Opens {
         self.ask(ino, |open| open.cached_writers > 0)
     }
 
-    /// Whether the kernel may have pages of it: because somebody reads or writes it through the page
-    /// cache, or did since it was first opened; or nobody has it open now, and somebody had.
+    /// Whether the kernel may have pages of it: because somebody reads or writes it through the
+    /// page cache, or did since it was first opened; or nobody has it open, and somebody had.
     pub(crate) fn is_cached(&self, ino: InodeNo) -> bool {
         let shard = self.shard(ino).lock();
         shard.files.get(&ino).is_none_or(|open| open.cached)

@@ -207,8 +207,8 @@ fn a_full_volume_says_so() {
     }
 }
 
-/// What has failed is gone as well where no lock tells when a transaction ends, and what comes after
-/// it stays, also for the next who opens the database.
+/// What has failed is gone as well where no lock tells when a transaction ends; and what comes
+/// after stays, also for the next who opens the database.
 #[test]
 fn a_transaction_that_failed_comes_back_in_no_way() {
     skip_unless!(needs(false, false, &["mke2fs"]));
