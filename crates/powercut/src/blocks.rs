@@ -242,7 +242,11 @@ impl Recovered {
             let known = match known {
                 Some(known) => known,
                 None => {
-                    let (media, tree) = scheme.recover(&left).with_context(|| keep.to_string())?;
+                    let (media, mut tree) =
+                        scheme.recover(&left).with_context(|| keep.to_string())?;
+                    if let Some(before) = self.trees.last() {
+                        tree.share(before);
+                    }
                     let id = self.trees.len();
                     self.folds.add(&view, &state, &media.watched().read, id);
                     self.trees.push(Arc::new(tree));

@@ -71,6 +71,17 @@ pub struct Tree {
 }
 
 impl Tree {
+    /// Shares what is the same in another tree, so that many that are alike take little memory.
+    pub fn share(&mut self, other: &Self) {
+        for (object, node) in &mut self.nodes {
+            if let Some(others) = other.nodes.get(object)
+                && node == others
+            {
+                *node = others.clone();
+            }
+        }
+    }
+
     /// What a volume holds now, and the objects' inodes. `lost+found` is left out where it is
     /// empty.
     ///
