@@ -16,7 +16,6 @@ use anyhow::{Context, Result, ensure};
 
 use stetfs_lab::workload::filebench::Personality;
 use stetfs_lab::workload::sqlite::JournalMode;
-
 use stetfs_testkit::rng::Rng;
 
 use super::applications::{create_small, database, filebench, fs_mark, remove_small};

@@ -71,7 +71,6 @@ enum State {
 }
 
 /// An open file's part in a group.
-#[derive(Clone)]
 struct Member {
     group: Arc<Shared>,
     /// The group ends with it.
@@ -108,6 +107,16 @@ impl Groups {
         let members = self.members.lock();
         let member = members.values().find(|m| m.group.name == *name)?;
         Some(member.group.clone())
+    }
+
+    /// The open file is in this group no more; in another it stays.
+    fn leave(&self, member: (InodeNo, u64), group: &Arc<Shared>) {
+        self.change(|members| {
+            let is_in_it = |found: &Member| Arc::ptr_eq(&found.group, group);
+            if members.get(&member).is_some_and(is_in_it) {
+                members.remove(&member);
+            }
+        });
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut HashMap<(InodeNo, u64), Member>) -> T) -> T {
@@ -161,11 +170,7 @@ impl<B: Backend> FsServer<B> {
             return;
         };
         if matches!(*shared.state.lock(), State::Lost) {
-            self.groups.change(|members| {
-                members.retain(|key, member| {
-                    *key != (ino, handle) || !Arc::ptr_eq(&member.group, &shared)
-                });
-            });
+            self.groups.leave((ino, handle), &shared);
         }
     }
 
@@ -225,7 +230,7 @@ impl<B: Backend> FsServer<B> {
             State::Open(group) => group,
             State::Done => return Ok(None),
             State::Lost => {
-                self.groups.change(|members| members.remove(&member));
+                self.groups.leave(member, shared);
                 return Err(Errno::CANCELED);
             }
         };
