@@ -14,11 +14,10 @@ use stetfs_media::sim::Keep;
 use stetfs_testkit::rng::Rng;
 
 use crate::call::Recording;
-use crate::effect::{Arrangement, Set};
 use crate::explore::{Counts, Court, Explored, State, Way};
 use crate::finding::{Cause, Reported, Told, few, last_calls, without_numbers};
 use crate::judge::{Error, Key};
-use crate::model::Model;
+use crate::model::Had;
 use crate::scheme::{Pace, Played, Scheme};
 use crate::tree::Tree;
 
@@ -74,9 +73,10 @@ impl Explorer<'_> {
             way: Way::begin(),
             seen: HashSet::new(),
         };
+        let story = Story::new(self.recording);
         let mut finished = true;
         for pace in Pace::ALL {
-            finished = finished && self.at_pace(pace, &mut found)?;
+            finished = finished && self.at_pace(pace, &story, &mut found)?;
         }
         Ok(Explored {
             model: self.scheme.to_string(),
@@ -91,7 +91,7 @@ impl Explorer<'_> {
     }
 
     /// Whether it came to the end.
-    fn at_pace(&self, pace: Pace, found: &mut Found) -> Result<bool, Error> {
+    fn at_pace(&self, pace: Pace, story: &Story<'_>, found: &mut Found) -> Result<bool, Error> {
         let played = Played::new(self.scheme, self.fresh, self.recording, pace);
         let played = played.map_err(|why| self.failed(why))?;
         let effort = Effort {
@@ -108,7 +108,6 @@ impl Explorer<'_> {
         wanted.sort_unstable();
         wanted.dedup();
         found.counts.moments_all += many;
-        let story = Story::new(self.recording).map_err(|why| self.failed(why))?;
         let mut recovered = Recovered::new(&played);
         for moment in played.tapes.moments(wanted) {
             let keeps = effort.choices(&moment.relevant(), &mut rng);
@@ -119,7 +118,7 @@ impl Explorer<'_> {
                 self.failed(why.context(format!("{pace}, after {} changes", moment.at())))
             })?;
             for calls in played.calls(moment.at(), self.recording) {
-                self.judge(&story, (pace, moment.at(), calls), &left, found)?;
+                self.judge(story, (pace, moment.at(), calls), &left, found)?;
             }
             let Found {
                 counts,
@@ -262,44 +261,33 @@ impl Recovered {
 /// What the program had at each time, to tell what is there of it.
 struct Story<'a> {
     recording: &'a Recording,
-    arrangement: Arrangement,
+    had: Had<'a>,
     /// The tree after so many calls.
     digests: Vec<u128>,
 }
 
 impl<'a> Story<'a> {
-    fn new(recording: &'a Recording) -> Result<Self> {
-        let in_order: Model = "ext4-journal".parse().map_err(anyhow::Error::msg)?;
-        let arrangement = in_order.arrange(recording);
-        let mut story = Self {
+    fn new(recording: &'a Recording) -> Self {
+        let had = Had::new(recording);
+        let digests = (0..=recording.calls.len()).map(|calls| had.after(calls).digest());
+        Self {
             recording,
-            arrangement,
-            digests: Vec::new(),
-        };
-        let digests = (0..=recording.calls.len()).map(|calls| story.tree(calls).digest());
-        story.digests = digests.collect();
-        Ok(story)
-    }
-
-    /// What was there after so many calls.
-    fn tree(&self, calls: usize) -> Tree {
-        let end = self.arrangement.ends[calls];
-        let all = Set::first(end);
-        self.arrangement.tree(self.recording, &all, end)
+            digests: digests.collect(),
+            had,
+        }
     }
 
     /// What is there of it when the power goes after so many calls, and what makes such states one
     /// finding.
     fn of(&self, calls: usize, tree: &Tree) -> (Cause, Told) {
-        let differences = tree.differences(&self.tree(calls));
+        let differences = tree.differences(&self.had.after(calls));
         let digest = tree.digest();
         // The call that is under way may be there.
         let most = self.recording.calls.len().min(calls + 1);
         let there = (0..=most)
             .rev()
             .find(|calls| self.digests[*calls] == digest);
-        let ends = &self.arrangement.ends;
-        let changes = |call: usize| ends[call] < ends[call + 1];
+        let changes = |call: usize| self.had.changes(call);
         let lost = there.and_then(|there| (there..calls).find(|call| changes(*call)));
         let cause: Vec<(&str, &str)> = match (there, lost) {
             (Some(_), Some(lost)) => vec![("lost", &*self.recording.calls[lost].path)],

@@ -12,7 +12,7 @@ use stetfs::mode::{S_IFMT, S_IFREG};
 
 use crate::call::{Attribute, Recording, Slot, What};
 use crate::content::Bytes;
-use crate::effect::{Arrangement, Change, Effect, Number, Piece};
+use crate::effect::{Arrangement, Change, Effect, Number, Piece, Set};
 use crate::tree::{Body, Node, Object, Tree};
 
 /// What must be there before a longer length is.
@@ -70,6 +70,20 @@ pub struct Model {
     pub rules: Rules,
 }
 
+/// Everything in the order in which it was done.
+const EXT4_JOURNAL: Model = Model {
+    name: "ext4-journal",
+    about: "ext4 with data=journal: everything in the order in which it was done",
+    rules: Rules {
+        atom: 4096,
+        one_journal: true,
+        data_in_journal: true,
+        growth: Growth::Journal,
+        auto_da_alloc: false,
+        sync_commits: true,
+    },
+};
+
 /// All models, the default first.
 pub const MODELS: [Model; 4] = [
     Model {
@@ -97,18 +111,7 @@ pub const MODELS: [Model; 4] = [
             sync_commits: true,
         },
     },
-    Model {
-        name: "ext4-journal",
-        about: "ext4 with data=journal: everything in the order in which it was done",
-        rules: Rules {
-            atom: 4096,
-            one_journal: true,
-            data_in_journal: true,
-            growth: Growth::Journal,
-            auto_da_alloc: false,
-            sync_commits: true,
-        },
-    },
+    EXT4_JOURNAL,
     Model {
         name: "posix",
         about: "the weakest that POSIX and the usual file systems allow: what was not synced \
@@ -127,6 +130,40 @@ pub const MODELS: [Model; 4] = [
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
+    }
+}
+
+/// What a program had at each time: what all of its calls until then had done.
+pub struct Had<'a> {
+    recording: &'a Recording,
+    arrangement: Arrangement,
+}
+
+impl<'a> Had<'a> {
+    /// By a recording.
+    pub fn new(recording: &'a Recording) -> Self {
+        Self {
+            recording,
+            arrangement: EXT4_JOURNAL.arrange(recording),
+        }
+    }
+
+    /// After so many calls.
+    pub fn after(&self, calls: usize) -> Tree {
+        let end = self.arrangement.ends[calls];
+        let all = Set::first(end);
+        self.arrangement.tree(self.recording, &all, end)
+    }
+
+    /// When it ended.
+    pub fn at_the_end(&self) -> Tree {
+        self.after(self.recording.calls.len())
+    }
+
+    /// Whether a call changes anything.
+    pub fn changes(&self, call: usize) -> bool {
+        let ends = &self.arrangement.ends;
+        ends[call] < ends[call + 1]
     }
 }
 
@@ -149,7 +186,7 @@ impl Model {
         for (number, call) in recording.calls.iter().enumerate() {
             arranger.call = number;
             let durable = arranger.take(&call.what);
-            let mut set = crate::effect::Set::none(arranger.out.effects.len());
+            let mut set = Set::none(arranger.out.effects.len());
             durable.iter().for_each(|n| arranger.out.add(&mut set, *n));
             let all = (0..arranger.out.effects.len()).filter(|n| set.has(*n));
             let all = all.collect();

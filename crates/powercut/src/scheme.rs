@@ -24,7 +24,7 @@ use stetfs_schemes::for_use;
 use stetfs_testkit::image::Variety;
 
 use crate::call::{Attribute, Recording, Slot, What};
-use crate::model::Model;
+use crate::model::{Had, Model};
 use crate::tree::{Body, Node, Object, Tree};
 
 /// Bytes of the memory beside a volume, for the schemes that want it.
@@ -202,7 +202,7 @@ impl Played {
             returned.push(media.changes());
         }
         let (there, _) = Tree::read(&fs)?;
-        let differ = there.differences(&whole(recording)?);
+        let differ = there.differences(&Had::new(recording).at_the_end());
         ensure!(
             differ.is_empty(),
             "the volume does not hold what the program left: {}",
@@ -224,14 +224,6 @@ impl Played {
         let each = (first..=last).filter(|calls| *calls == first || promises(*calls));
         each.collect()
     }
-}
-
-/// What the program left.
-fn whole(recording: &Recording) -> Result<Tree> {
-    let model: Model = "ext4-journal".parse().map_err(anyhow::Error::msg)?;
-    let arrangement = model.arrange(recording);
-    let end = arrangement.effects.len();
-    Ok(arrangement.tree(recording, &crate::effect::Set::first(end), end))
 }
 
 /// Does recorded calls on a volume.

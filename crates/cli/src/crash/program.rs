@@ -19,7 +19,7 @@ use stetfs_powercut::call::Recording;
 use stetfs_powercut::explore::{self, Court, Explored, Explorer, Limits, Progress};
 use stetfs_powercut::finding::parse_case;
 use stetfs_powercut::judge::{self, Check, Judge, Verdict, Verdicts};
-use stetfs_powercut::model::Model;
+use stetfs_powercut::model::Had;
 use stetfs_powercut::record::{self, Plan, Saved};
 use stetfs_powercut::report::{OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
@@ -306,13 +306,8 @@ impl Run<'_> {
     /// Runs the check twice on what the program left without a power cut.
     fn without_a_cut(&self) -> Result<(), Stop> {
         let (recording, judge) = (self.recording, &self.judges[0]);
-        let model: Model = "ext4-journal"
-            .parse()
-            .map_err(|e: String| Stop::Failed(Failure::new(e)))?;
-        let arrangement = model.arrange(recording);
-        let (calls, end) = (recording.calls.len(), arrangement.effects.len());
-        let all = stetfs_powercut::effect::Set::first(end);
-        let tree = arrangement.tree(recording, &all, end);
+        let tree = Had::new(recording).at_the_end();
+        let calls = recording.calls.len();
         let marks: Vec<&str> = recording.marks(calls).collect();
         let (first, second) = (judge.ask(&tree, &marks)?, judge.ask(&tree, &marks)?);
         let said = |verdict: &Verdict| ended(verdict.end, &verdict.output);
