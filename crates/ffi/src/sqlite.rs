@@ -183,6 +183,44 @@ trait File: Send {
     }
 }
 
+/// What a file that stands before another one, its field `file`, leaves to that.
+macro_rules! as_the_file_below_does {
+    () => {
+        fn lock(&mut self, level: Level) -> Result<bool> {
+            self.file.lock(level)
+        }
+
+        fn is_reserved(&mut self) -> Result<bool> {
+            self.file.is_reserved()
+        }
+
+        fn shm_map(&mut self, region: c_int, bytes: c_int, extend: bool) -> Result<*mut c_void> {
+            self.file.shm_map(region, bytes, extend)
+        }
+
+        fn shm_lock(&mut self, first: c_int, count: c_int, flags: c_int) -> Result<bool> {
+            self.file.shm_lock(first, count, flags)
+        }
+
+        fn shm_barrier(&mut self) {
+            self.file.shm_barrier();
+        }
+
+        fn shm_unmap(&mut self, delete: bool) -> Result<()> {
+            self.file.shm_unmap(delete)
+        }
+
+        fn characteristics(&mut self) -> c_int {
+            self.file.characteristics()
+        }
+
+        fn sector_bytes(&mut self) -> c_int {
+            self.file.sector_bytes()
+        }
+    };
+}
+use as_the_file_below_does;
+
 /// Begins SQLite's random numbers anew, of the SQLite that is linked in. They go into the headers
 /// of journals, so whoever wants equal bytes in equal runs must seed them, and see to it that
 /// nothing else in the process uses SQLite meanwhile.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libsqlite3_sys as ffi;
 
-use super::{Failure, File, Files, Level, Opening, Result};
+use super::{Failure, File, Files, Level, Opening, Result, as_the_file_below_does};
 
 /// A journal, for its own file and for that of its database.
 pub(super) type Slot = Arc<Mutex<Journal>>;
@@ -129,6 +129,8 @@ impl Database {
 }
 
 impl File for Database {
+    as_the_file_below_does!();
+
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.drop_abandoned();
         self.file.read(offset, out)
@@ -168,44 +170,12 @@ impl File for Database {
         self.file.size()
     }
 
-    fn lock(&mut self, level: Level) -> Result<bool> {
-        self.file.lock(level)
-    }
-
     /// What was not committed until then never will be.
     fn unlock(&mut self, level: Level) -> Result<()> {
         if level <= Level::Shared {
             self.abort_group();
         }
         self.file.unlock(level)
-    }
-
-    fn is_reserved(&mut self) -> Result<bool> {
-        self.file.is_reserved()
-    }
-
-    fn shm_map(&mut self, region: c_int, bytes: c_int, extend: bool) -> Result<*mut c_void> {
-        self.file.shm_map(region, bytes, extend)
-    }
-
-    fn shm_lock(&mut self, first: c_int, count: c_int, flags: c_int) -> Result<bool> {
-        self.file.shm_lock(first, count, flags)
-    }
-
-    fn shm_barrier(&mut self) {
-        self.file.shm_barrier();
-    }
-
-    fn shm_unmap(&mut self, delete: bool) -> Result<()> {
-        self.file.shm_unmap(delete)
-    }
-
-    fn characteristics(&mut self) -> c_int {
-        self.file.characteristics()
-    }
-
-    fn sector_bytes(&mut self) -> c_int {
-        self.file.sector_bytes()
     }
 
     fn can_group(&mut self) -> bool {

@@ -16,7 +16,7 @@ use stetfs_sys::file_ioctl::{
 
 use super::below::{BelowFile, BelowVfs};
 use super::routines::Routines;
-use super::{Failure, File, Files, Level, MOUNT_VFS, Opening, Result, vfs};
+use super::{Failure, File, Files, Level, MOUNT_VFS, Opening, Result, as_the_file_below_does, vfs};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 
@@ -166,6 +166,8 @@ impl MountFile {
 }
 
 impl File for MountFile {
+    as_the_file_below_does!();
+
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Result<usize> {
         self.file.read(offset, out)
     }
@@ -197,40 +199,8 @@ impl File for MountFile {
         Ok(self.file.size()?.max(self.end.unwrap_or(0)))
     }
 
-    fn lock(&mut self, level: Level) -> Result<bool> {
-        self.file.lock(level)
-    }
-
     fn unlock(&mut self, level: Level) -> Result<()> {
         self.file.unlock(level)
-    }
-
-    fn is_reserved(&mut self) -> Result<bool> {
-        self.file.is_reserved()
-    }
-
-    fn shm_map(&mut self, region: c_int, bytes: c_int, extend: bool) -> Result<*mut c_void> {
-        self.file.shm_map(region, bytes, extend)
-    }
-
-    fn shm_lock(&mut self, first: c_int, count: c_int, flags: c_int) -> Result<bool> {
-        self.file.shm_lock(first, count, flags)
-    }
-
-    fn shm_barrier(&mut self) {
-        self.file.shm_barrier();
-    }
-
-    fn shm_unmap(&mut self, delete: bool) -> Result<()> {
-        self.file.shm_unmap(delete)
-    }
-
-    fn characteristics(&mut self) -> c_int {
-        self.file.characteristics()
-    }
-
-    fn sector_bytes(&mut self) -> c_int {
-        self.file.sector_bytes()
     }
 
     fn can_group(&mut self) -> bool {

@@ -99,10 +99,8 @@ impl Volume {
         create: bool,
         hold: Box<dyn Any + Send>,
     ) -> Result<(VolumeFile, bool)> {
-        let opened = self.open_or_create(path, create);
-        let open =
-            opened.map(|(ino, can_write, is_new)| (Open { volume: self, ino }, can_write, is_new));
-        let (open, can_write, is_new) = open?;
+        let (ino, can_write, is_new) = self.open_or_create(path, create)?;
+        let open = Open { volume: self, ino };
         let lock = open.volume.parties.join(open.ino);
         let file = VolumeFile {
             group: None,
