@@ -9,12 +9,10 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
-use rusqlite::{Connection, OpenFlags};
-use stetfs_ffi::sqlite;
 use stetfs_lab::workload::filebench::{Calls, Filebench, Personality};
 use stetfs_lab::workload::sqlite::JournalMode;
 
-use crate::databases::{Load, Loads};
+use crate::databases::{Load, Loads, close, open};
 use crate::rows::{Done, Effort, make_tree};
 use crate::systems::Running;
 
@@ -139,26 +137,6 @@ impl Calls for OnMount<'_> {
     }
 }
 
-/// Opens a database on a mount: through SQLite's own VFS, or for groups through ours over that.
-fn open_database(path: &Path, journal: JournalMode, synchronous: &str) -> Result<Connection> {
-    let db = match journal {
-        JournalMode::Group => {
-            sqlite::register_mount_vfs();
-            Connection::open_with_flags_and_vfs(path, OpenFlags::default(), sqlite::MOUNT_VFS)?
-        }
-        _ => Connection::open(path)?,
-    };
-    db.set_prepared_statement_cache_capacity(64);
-    let mode = journal.pragma();
-    let is: String = db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
-    ensure!(
-        is.eq_ignore_ascii_case(mode),
-        "SQLite's journal mode is {is}"
-    );
-    db.execute_batch(&format!("PRAGMA synchronous={synchronous}"))?;
-    Ok(db)
-}
-
 /// A load on SQLite.
 pub(crate) fn database(
     running: &mut Running,
@@ -168,12 +146,11 @@ pub(crate) fn database(
 ) -> Result<Done> {
     let path = running.dir().join("bench.db");
     let loads = Loads::new(journal, 4, effort.shrink);
-    let close = |db: Connection| db.close().map_err(|(_, error)| error);
-    let db = open_database(&path, JournalMode::Off, "OFF")?;
+    let db = open(&path, JournalMode::Off, "OFF")?;
     loads.fill(load, &db)?;
     close(db)?;
     running.cool(&[&path])?;
-    let db = open_database(&path, journal, "FULL")?;
+    let db = open(&path, journal, "FULL")?;
     running.begin()?;
     let start = Instant::now();
     let transactions = loads.run(load, &db)?;

@@ -1,10 +1,12 @@
 //! SQLite through the library's VFS, and on the kernel's ext4 as it is: transactions a second, and
 //! the bytes and flushes of the device for each.
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
+use stetfs_ffi::sqlite;
 use stetfs_lab::workload::sqlite::{Database, JournalMode};
 use stetfs_lab::workload::tpcc::{Cardinality, Tpcc, check::check_consistency};
 use stetfs_lab::workload::{Durable, Session, Time, Updates};
@@ -146,6 +148,31 @@ impl Loads {
     }
 }
 
+/// Opens a database on a mount: through SQLite's own VFS, or for groups through ours over that.
+pub(crate) fn open(path: &Path, journal: JournalMode, synchronous: &str) -> Result<Connection> {
+    let db = match journal {
+        JournalMode::Group => {
+            sqlite::register_mount_vfs();
+            Connection::open_with_flags_and_vfs(path, OpenFlags::default(), sqlite::MOUNT_VFS)?
+        }
+        _ => Connection::open(path)?,
+    };
+    db.set_prepared_statement_cache_capacity(64);
+    let mode = journal.pragma();
+    let is: String = db.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
+    ensure!(
+        is.eq_ignore_ascii_case(mode),
+        "SQLite's journal mode is {is}"
+    );
+    db.execute_batch(&format!("PRAGMA synchronous={synchronous}"))?;
+    Ok(db)
+}
+
+/// Closes it; errors are told.
+pub(crate) fn close(db: Connection) -> Result<()> {
+    db.close().map_err(|(_, error)| error.into())
+}
+
 impl Row {
     /// Through the library's VFS.
     ///
@@ -173,21 +200,15 @@ impl Row {
     /// # Errors
     /// Of SQLite and the kernel.
     pub fn kernel(&self, bed: &KernelBed, seconds: u64) -> Result<Figures> {
-        let loads = Loads::new(self.mode, seconds, 1);
-        let db = Connection::open(bed.dir().join(FILE))?;
-        db.set_prepared_statement_cache_capacity(64);
-        let set = |mode: &str| {
-            let pragma = format!("PRAGMA journal_mode = {mode}");
-            db.query_row(&pragma, [], |row| row.get::<_, String>(0))
+        let mode = match self.mode {
+            JournalMode::Group => JournalMode::Delete,
+            mode => mode,
         };
-        set("OFF")?;
+        let (loads, path) = (Loads::new(mode, seconds, 1), bed.dir().join(FILE));
+        let db = open(&path, JournalMode::Off, "FULL")?;
         loads.fill(self.load, &db)?;
-        let is = set(self.mode.pragma())?;
-        ensure!(
-            is.eq_ignore_ascii_case(self.mode.pragma()),
-            "SQLite's journal mode is {is}"
-        );
-        db.execute_batch("PRAGMA synchronous = FULL")?;
+        close(db)?;
+        let db = open(&path, mode, "FULL")?;
         loads.measure(self.load, &db, &|| Traffic::of(bed.device()))
     }
 }

@@ -80,17 +80,19 @@ impl Database {
         let path = attached.path(name);
         let connection = Connection::open_with_flags_and_vfs(path, flags, sqlite::VFS)?;
         connection.set_prepared_statement_cache_capacity(64);
-        let pragmas = match mode {
-            JournalMode::Wal => "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL;",
-            JournalMode::Truncate => "PRAGMA journal_mode=TRUNCATE;",
-            JournalMode::Delete | JournalMode::Group => "PRAGMA journal_mode=DELETE;",
-            JournalMode::Off => "PRAGMA journal_mode=OFF;",
+        let exclusive = match mode {
+            JournalMode::Wal => "PRAGMA locking_mode=EXCLUSIVE;",
+            _ => "",
         };
         let synchronous = match mode {
             JournalMode::Off => "OFF",
             _ => "FULL",
         };
-        let all = format!("PRAGMA temp_store=MEMORY; {pragmas} PRAGMA synchronous={synchronous};");
+        let all = format!(
+            "PRAGMA temp_store=MEMORY; {exclusive} PRAGMA journal_mode={}; \
+                PRAGMA synchronous={synchronous};",
+            mode.pragma()
+        );
         let database = Self {
             connection: Some(connection),
             tally,
