@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored traces sqlite-kills postgres mutants ftl-long fuzz clean
+.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,10 @@ crash-programs: build ## docs/CRASH.md's table of real programs; with ROWS="git-
 planted: ## Whether the crash explorer finds every bug that can be planted (long)
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-crash --test planted -- --ignored --nocapture
+
+crash-groups: ## Power cuts of all sequences with a group of writes, in every scheme (half an hour; STETFS_LAB_SCHEME=jbd2: one)
+	@scripts/deps.sh test
+	$(CARGO) test --locked -p stetfs-crash --test power_cuts -- --ignored --nocapture every_sequence_with_a_group
 
 explored: ## docs/TESTING.md's tables of explorations; with ROWS="jbd2-journal-short dj ..." (or all) these are made anew before, BUDGET=10m each (go on by the same again)
 	@scripts/deps.sh test

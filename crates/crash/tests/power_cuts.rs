@@ -221,7 +221,7 @@ fn what_is_committed_is_not_written_over() {
 /// an order of writes of its own, but with few states at each moment and no second cuts: what
 /// `stetfs crash --ops groups` looks at in full takes days. `STETFS_LAB_SCHEME=NAME` takes one.
 #[test]
-#[ignore = "takes half an hour"]
+#[ignore = "takes half an hour; make crash-groups"]
 fn every_sequence_with_a_group() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let only = std::env::var("STETFS_LAB_SCHEME").ok();
