@@ -5,7 +5,7 @@ import sys
 
 import plyvel
 
-from promise import marks, promise
+from promise import check_pair, marks, promise
 
 verb, sync = sys.argv[1], sys.argv[2] == "sync"
 path = os.environ["STETFS_DIR"] + "/db"
@@ -28,9 +28,6 @@ if verb == "run":
 promised = marks()
 for number in range(4):
     halves = [db.get(f"{number}{half}".encode()) for half in "ab"]
-    if halves.count(None) == 1:
-        sys.exit(f"half of batch {number}")
-    if None in halves and str(number) in promised:
-        sys.exit(f"batch {number} was written, and is lost")
+    check_pair(f"batch {number}", halves, str(number) in promised)
 for _ in db:
     pass

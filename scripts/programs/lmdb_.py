@@ -5,7 +5,7 @@ import sys
 
 import lmdb
 
-from promise import marks, promise
+from promise import check_pair, marks, promise
 
 OPTIONS = {
     "sync": {},
@@ -35,10 +35,7 @@ promised = marks()
 with env.begin() as txn:
     for number in range(4):
         halves = [txn.get(f"{number}{half}".encode()) for half in "ab"]
-        if halves.count(None) == 1:
-            sys.exit(f"half of transaction {number}")
-        if None in halves and str(number) in promised:
-            sys.exit(f"transaction {number} was committed, and is lost")
+        check_pair(f"transaction {number}", halves, str(number) in promised)
         if any(half not in (None, str(number).encode() * 1500) for half in halves):
             sys.exit(f"transaction {number} is damaged")
     for _ in txn.cursor():
