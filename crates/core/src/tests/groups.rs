@@ -13,6 +13,16 @@ fn make(fs: &Fs, name: &[u8]) -> InodeNo {
         .ino
 }
 
+/// A clean volume, with as many free blocks as it said: reservations are given back.
+fn unmount_with_all_given_back(image: &Image, fs: &Fs) {
+    let free = fs.stats().blocks_free;
+    fs.unmount().unwrap();
+    image.assert_clean();
+    let fs = image.mount("data=journal");
+    assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
+    fs.unmount().unwrap();
+}
+
 fn content(fs: &Fs, ino: InodeNo) -> Vec<u8> {
     let mut out = vec![0; fs.getattr(ino).unwrap().size as usize];
     assert_eq!(fs.read(ino, 0, &mut out).unwrap(), out.len());
@@ -80,12 +90,7 @@ fn a_group_is_what_its_writes_would_be_and_nobody_else_sees_it_before() {
                 "round {round}"
             );
         }
-        let free = fs.stats().blocks_free;
-        fs.unmount().unwrap();
-        image.assert_clean();
-        let fs = image.mount("data=journal");
-        assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
-        fs.unmount().unwrap();
+        unmount_with_all_given_back(&image, &fs);
     }
 }
 
@@ -360,12 +365,7 @@ fn a_hole_that_others_make_may_cost_the_commit_its_room() {
     fs.sync().unwrap();
     group.commit(&c).unwrap();
     assert!(content(&fs, ino) == [5; 40_960]);
-    let free = fs.stats().blocks_free;
-    fs.unmount().unwrap();
-    image.assert_clean();
-    let fs = image.mount("data=journal");
-    assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
-    fs.unmount().unwrap();
+    unmount_with_all_given_back(&image, &fs);
 }
 
 /// What is left open gives everything back, whatever became of its files: one that is cut and
@@ -442,12 +442,7 @@ fn many_pieces_in_few_blocks_are_few_blocks() {
         assert_eq!(bytes[..10], [2; 10], "at {at}");
         assert!(bytes[10..].iter().all(|b| *b <= between), "at {at}");
     }
-    let free = fs.stats().blocks_free;
-    fs.unmount().unwrap();
-    image.assert_clean();
-    let fs = image.mount("data=journal");
-    assert_eq!(fs.stats().blocks_free, free, "reservations are given back");
-    fs.unmount().unwrap();
+    unmount_with_all_given_back(&image, &fs);
 }
 
 /// Whoever commits: it is the writing of somebody unprivileged that takes set-user-ID away.
