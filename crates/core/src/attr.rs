@@ -19,7 +19,7 @@ use crate::volume::Volume;
 use crate::{acl, atomic, truncate, xattr};
 
 /// The credits of changing an inode and its attribute block.
-const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
+pub(crate) const ATTR_CREDITS: u32 = 4 + xattr::CREDITS;
 
 /// The flags that chattr may change (`EXT4_FL_USER_MODIFIABLE`), as far as they mean something
 /// here.
@@ -96,13 +96,25 @@ pub(crate) fn is_fast_symlink(st: &InodeState) -> bool {
 /// `NotPermitted`, `Access`, `Invalid`, `IsDirectory`, `TooBig`; what the journal says.
 pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<Attr> {
     let _guard = inode.lock.write();
+    check(vol, c, inode, set)?;
+    change(vol, c, inode, set)?;
+    getattr(vol, inode)
+}
+
+/// Whether the caller may change these attributes.
+pub(crate) fn check(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     vol.check_writable()?;
     {
         let st = inode.state.read();
         st.check_live()?;
         check_setattr(c, &st, set)?;
     }
-    check_access(vol, c, inode, set)?;
+    check_access(vol, c, inode, set)
+}
+
+/// Changes attributes of which [`check`] has said that the caller may. He holds the inode's lock
+/// for writing.
+pub(crate) fn change(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) -> Result<()> {
     let now = vol.now();
     if let Some(size) = set.size {
         truncate::set_size(vol, inode, size, |h, st| {
@@ -112,14 +124,13 @@ pub(crate) fn setattr(vol: &Volume, c: &Caller, inode: &Inode, set: &SetAttr) ->
                 st.raw.mtime = now;
             }
             Ok(())
-        })?;
+        })
     } else {
         let h = vol.start(ATTR_CREDITS)?;
         let mut st = inode.state.write();
         apply(vol, c, &h, inode, &mut st, set, now)?;
-        vol.store_inode(&h, inode, &st)?;
+        vol.store_inode(&h, inode, &st)
     }
-    getattr(vol, inode)
 }
 
 /// What depends on flags and ownership only.

@@ -137,7 +137,19 @@ impl Fs {
         &self.0
     }
 
+    /// Runs an operation, which must not run another one.
     pub(crate) fn run<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+        let _share = self.0.world.share();
+        self.finish(op)
+    }
+
+    /// Runs what all others see as one operation.
+    pub(crate) fn run_alone<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
+        let _alone = self.0.world.alone();
+        self.finish(op)
+    }
+
+    fn finish<T>(&self, op: impl FnOnce(&Volume) -> Result<T>) -> Result<T> {
         self.0.check_up()?;
         let result = op(&self.0);
         if let Err(e) = &result
@@ -200,18 +212,14 @@ impl Fs {
         self.run(|vol| {
             let nameable = !flags.contains(OpenFlags::EXCLUSIVE);
             let dir = vol.iget(parent)?;
-            path::entry_of(vol, &*namei::create_unnamed(vol, c, &dir, mode, nameable)?)
+            let what = namei::What::File(mode);
+            path::entry_of(vol, &*namei::create_unnamed(vol, c, &dir, what, nameable)?)
         })
     }
 
     /// Makes a directory.
     pub fn mkdir(&self, c: &Caller, parent: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
-        self.run(|vol| {
-            path::entry_of(
-                vol,
-                &*namei::mkdir(vol, c, &*vol.iget(parent)?, name, mode)?,
-            )
-        })
+        self.make_named(c, parent, name, namei::What::Directory(mode))
     }
 
     /// Makes a regular file, device, pipe or socket; `rdev` is major and minor.
@@ -223,12 +231,7 @@ impl Fs {
         mode: u16,
         rdev: (u32, u32),
     ) -> Result<Entry> {
-        self.run(|vol| {
-            path::entry_of(
-                vol,
-                &*namei::mknod(vol, c, &*vol.iget(parent)?, name, mode, rdev)?,
-            )
-        })
+        self.make_named(c, parent, name, namei::What::Node(mode, rdev))
     }
 
     /// Makes a symbolic link to `target`.
@@ -239,11 +242,19 @@ impl Fs {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry> {
+        self.make_named(c, parent, name, namei::What::Symlink(target))
+    }
+
+    fn make_named(
+        &self,
+        c: &Caller,
+        parent: InodeNo,
+        name: &[u8],
+        what: namei::What<'_>,
+    ) -> Result<Entry> {
         self.run(|vol| {
-            path::entry_of(
-                vol,
-                &*namei::symlink(vol, c, &*vol.iget(parent)?, name, target)?,
-            )
+            let dir = vol.iget(parent)?;
+            path::entry_of(vol, &*namei::make_named(vol, c, &dir, name, what)?)
         })
     }
 

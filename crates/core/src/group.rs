@@ -1,37 +1,51 @@
-//! Staged writes: a [`Group`] of writes to one file or several, which nobody but its owner sees
-//! before they are committed and which then happen as one transaction or not at all.
+//! Staged changes: a [`Group`] of writes to files, and of changes of names and attributes, which
+//! nobody but its owner sees before they are committed and which then happen as one transaction or
+//! not at all. `group/names.rs` has the names; here are the writes.
 //!
-//! What is staged is bytes in memory. Blocks that it will need are reserved as it is staged, so
-//! that a full volume is told of at the write; credits are counted in the same way, so that what
-//! one transaction cannot hold is refused at the write too. The commit is one handle over all
-//! files, whose locks it holds. It looks everything up anew, since others may have changed the
-//! files meanwhile, and reads what it needs of old content, all before it changes anything.
-//! Should it fail behind that, the journal stops, as for any operation that is half done.
+//! What is staged of those is bytes in memory. Blocks that it will need are reserved as it is
+//! staged, so that a full volume is told of at the write; credits are counted in the same way, so
+//! that what one transaction cannot hold is refused at the write too. The commit is one handle over
+//! all files, whose locks it holds. It looks everything up anew, since others may have changed the
+//! files meanwhile, and reads what it needs of old content, all before it changes anything. Should
+//! it fail behind that, the journal stops, as for any operation that is half done. Where a file is
+//! cut too, or a name changed, the commit has the volume alone instead, and is one span.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use stetfs_format::extent::MAX_BLOCKS;
+use stetfs_format::inode::InodeFlags;
 use stetfs_format::width::{must_fit_u32, u32_as_usize, u64_as_usize, usize_as_u64};
-use stetfs_format::{InodeNo, LBlock};
+use stetfs_format::{InodeNo, LBlock, Tid};
+use stetfs_journal::JournalError;
 use stetfs_planted::{Bug, is_planted};
 
 use crate::error::{Error, Result};
 use crate::file::{self, Copied, Found, INODE_CREDITS, RUN_CREDITS};
 use crate::fs::Fs;
 use crate::inode::Inode;
-use crate::mapping::MapState;
-use crate::types::{Caller, WriteFlags};
+use crate::mapping::{self, MapState};
+use crate::namei::What;
+use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, WriteFlags};
 use crate::volume::Volume;
-use crate::{atomic, attr, open};
+use crate::{atomic, attr, open, path, perm};
+use names::{At, Names, STEP_CREDITS};
+
+mod names;
 
 /// Changes that are made as one transaction, or not at all; from [`Fs::begin`].
 ///
 /// Dropping it is [`abort`](Self::abort). A file stays while a group has staged something for it,
 /// even when its last name goes.
+///
+/// What a group makes has its inode number at once, and no name that others see before the commit.
+/// Its content and attributes are written at once, and need not fit into a transaction. All else is
+/// staged, checked against what the group sees, and checked again by the commit.
 pub struct Group {
     fs: Fs,
     files: BTreeMap<InodeNo, Staged>,
+    names: Names,
 }
 
 /// What is staged for one file.
@@ -47,14 +61,60 @@ struct Staged {
     places: u32,
     /// Reserved blocks.
     reserved: u32,
+    /// The least that the file is cut to, before the pieces are written.
+    cut: Option<Cut>,
+    /// What the file is grown to without being written.
+    least: u64,
     /// Somebody who wrote, and by whose writing a file loses its privileges, whoever commits.
     unprivileged: Option<Caller>,
 }
 
+/// That a file is cut.
+#[derive(Clone)]
+struct Cut {
+    size: u64,
+    c: Caller,
+    /// What that takes of a transaction.
+    credits: u32,
+}
+
 impl Staged {
+    fn of(inode: &Arc<Inode>) -> Self {
+        Self {
+            inode: inode.clone(),
+            seen: inode.group_commits.load(Ordering::Relaxed),
+            pieces: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            places: 0,
+            reserved: 0,
+            cut: None,
+            least: 0,
+            unprivileged: None,
+        }
+    }
+
+    /// How much of what the file has now it keeps.
+    fn kept(&self, size: u64) -> u64 {
+        self.cut.as_ref().map_or(size, |cut| cut.size.min(size))
+    }
+
     fn end(&self) -> u64 {
         let last = self.pieces.last_key_value();
-        last.map_or(0, |(start, bytes)| start + usize_as_u64(bytes.len()))
+        let end = last.map_or(0, |(start, bytes)| start + usize_as_u64(bytes.len()));
+        end.max(self.least)
+    }
+
+    /// Forgets what is staged behind `size`, in blocks from `end` on.
+    fn clip(&mut self, size: u64, end: LBlock) {
+        self.least = self.least.min(size);
+        self.pieces.split_off(&size);
+        if let Some((start, bytes)) = self.pieces.iter_mut().next_back() {
+            bytes.truncate(u64_as_usize(size - start));
+        }
+        self.blocks.split_off(&end.0);
+        let needs = |lblk: u32| self.blocks.get(&lblk) == Some(&true);
+        let begins = |lblk: &&u32| needs(**lblk) && !lblk.checked_sub(1).is_some_and(needs);
+        self.places = must_fit_u32(self.blocks.keys().filter(begins).count());
     }
 
     fn credits(&self) -> u32 {
@@ -63,7 +123,8 @@ impl Staged {
 
     /// The same, where the blocks that need a place lie in so many pieces.
     fn credits_for(&self, places: u32) -> u32 {
-        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places
+        let cut = self.cut.as_ref().map_or(0, |cut| cut.credits);
+        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places + cut
     }
 
     /// The blocks in runs: the first of each, and how many.
@@ -131,7 +192,143 @@ impl Group {
         Self {
             fs,
             files: BTreeMap::new(),
+            names: Names::default(),
         }
+    }
+
+    /// Makes a regular file.
+    ///
+    /// # Errors
+    /// Those of [`Fs::create`], as they are in the group; [`Error::GroupTooBig`].
+    pub fn create(&mut self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
+        self.make(c, dir, name, What::File(mode))
+    }
+
+    /// Makes a directory; errors as [`create`](Self::create).
+    pub fn mkdir(&mut self, c: &Caller, dir: InodeNo, name: &[u8], mode: u16) -> Result<Entry> {
+        self.make(c, dir, name, What::Directory(mode))
+    }
+
+    /// Makes a regular file, device, pipe or socket; errors as [`create`](Self::create).
+    pub fn mknod(
+        &mut self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        mode: u16,
+        rdev: (u32, u32),
+    ) -> Result<Entry> {
+        self.make(c, dir, name, What::Node(mode, rdev))
+    }
+
+    /// Makes a symbolic link to `target`; errors as [`create`](Self::create).
+    pub fn symlink(
+        &mut self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<Entry> {
+        self.make(c, dir, name, What::Symlink(target))
+    }
+
+    fn make(&mut self, c: &Caller, dir: InodeNo, name: &[u8], what: What<'_>) -> Result<Entry> {
+        self.step(c, |names, at| {
+            let inode = names.make(at, dir, name, what)?;
+            path::entry_of(at.vol, &inode)
+        })
+    }
+
+    /// Gives `ino` one more name; errors as [`create`](Self::create).
+    pub fn link(&mut self, c: &Caller, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.step(c, |names, at| names.link(at, ino, dir, name))
+    }
+
+    /// Removes a name of something that is no directory; errors as [`create`](Self::create).
+    pub fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.step(c, |names, at| names.unlink(at, dir, name))
+    }
+
+    /// Removes a directory that is empty in the group; errors as [`create`](Self::create).
+    pub fn rmdir(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        self.step(c, |names, at| names.rmdir(at, dir, name))
+    }
+
+    /// Renames. Errors as [`create`](Self::create), and `NotSupported` for
+    /// [`RenameFlags::WHITEOUT`].
+    pub fn rename(
+        &mut self,
+        c: &Caller,
+        dir: InodeNo,
+        name: &[u8],
+        new_dir: InodeNo,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.step(c, |names, at| {
+            names.rename(at, (dir, name), (new_dir, new_name), flags)
+        })
+    }
+
+    fn step<T>(
+        &mut self,
+        c: &Caller,
+        step: impl FnOnce(&mut Names, &At<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let data = self.files.values().map(Staged::credits).sum();
+        let names = &mut self.names;
+        self.fs.run(|vol| {
+            vol.check_writable()?;
+            step(names, &At { vol, c, data })
+        })
+    }
+
+    /// Changes attributes, also the size: what the file is cut by is gone with the commit.
+    ///
+    /// # Errors
+    /// Those of [`Fs::setattr`]; [`Error::GroupTooBig`].
+    pub fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()> {
+        if self.names.made(ino) {
+            return self.fs.setattr(c, ino, set).map(drop);
+        }
+        let fs = self.fs.clone();
+        fs.run(|vol| {
+            let inode = vol.iget(ino)?;
+            attr::check(vol, c, &inode, set)?;
+            if let Some(size) = set.size {
+                let _guard = inode.lock.write();
+                self.resize(vol, c, &inode, size)?;
+            }
+            let others = SetAttr {
+                size: None,
+                through_handle: false,
+                kill_suid: false,
+                ..set.clone()
+            };
+            if others == SetAttr::default() {
+                return Ok(());
+            }
+            let data = self.files.values().map(Staged::credits).sum();
+            self.names
+                .set_attributes(&At { vol, c, data }, &inode, &others)
+        })
+    }
+
+    /// The inode that `name` stands for in directory `dir` as the group sees it. Its attributes are
+    /// those that it has outside.
+    pub fn lookup(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<Entry> {
+        let names = &mut self.names;
+        self.fs
+            .run(|vol| path::entry_of(vol, &*names.lookup(vol, c, dir, name)?))
+    }
+
+    /// The names in a directory as the group sees it, without "." and "..", and what they stand
+    /// for.
+    pub fn list(&self, c: &Caller, dir: InodeNo) -> Result<BTreeMap<Vec<u8>, InodeNo>> {
+        self.fs.run(|vol| {
+            perm::permission(vol, c, &*vol.iget(dir)?, Access::READ)?;
+            self.names.list(vol, dir)
+        })
     }
 
     /// Stages all of `bytes`, or nothing of them.
@@ -141,10 +338,23 @@ impl Group {
     /// journaled ([`Fs::can_group`]); [`Error::GroupTooBig`] for more than one transaction holds.
     /// What was staged before stays staged.
     pub fn write(&mut self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
+        if self.names.made(ino) {
+            return self.write_made(c, ino, offset, bytes);
+        }
         let fs = self.fs.clone();
         fs.run(|vol| self.stage(vol, c, ino, offset, bytes))?;
         if is_planted(Bug::ShownGroup) {
             fs.write(c, ino, offset, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes to what has no name yet.
+    fn write_made(&self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + usize_as_u64(done);
+            done += self.fs.write(c, ino, at, &bytes[done..])?;
         }
         Ok(())
     }
@@ -157,36 +367,58 @@ impl Group {
             return Ok(n);
         };
         let size = self.size(ino)?;
-        let len = u64_as_usize(usize_as_u64(out.len()).min(size.saturating_sub(offset))).max(n);
-        out[n..len].fill(0);
+        let kept = u64_as_usize(
+            staged
+                .kept(u64::MAX)
+                .saturating_sub(offset)
+                .min(usize_as_u64(n)),
+        );
+        let len = u64_as_usize(usize_as_u64(out.len()).min(size.saturating_sub(offset))).max(kept);
+        out[kept..len].fill(0);
         staged.show(offset, &mut out[..len]);
         Ok(len)
     }
 
     /// The file's size, in bytes, as it will be when nothing but the group changes it.
     pub fn size(&self, ino: InodeNo) -> Result<u64> {
-        let staged = self.files.get(&ino).map_or(0, Staged::end);
-        Ok(self.fs.getattr(ino)?.size.max(staged))
+        let size = self.fs.getattr(ino)?.size;
+        let staged = self.files.get(&ino);
+        Ok(staged.map_or(size, |staged| staged.kept(size).max(staged.end())))
     }
 
-    /// The files that something is staged for.
+    /// The attributes of a file, with its size, as they will be when nothing but the group changes
+    /// them; but for those that [`setattr`](Self::setattr) has staged.
+    pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
+        let attr = self.fs.getattr(ino)?;
+        let size = self.size(ino)?;
+        Ok(Attr { size, ..attr })
+    }
+
+    /// The files that writes are staged for.
     pub fn files(&self) -> Vec<InodeNo> {
         self.files.keys().copied().collect()
     }
 
     /// Whether nothing is staged.
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        self.files.is_empty() && self.names.is_empty()
     }
 
     /// Makes all of it happen, and returns when it is durable. The group is empty then.
     ///
     /// # Errors
     /// [`Error::Conflict`] when another group has been committed that wrote to one of the files
-    /// since this one first did; what a write says. Nothing has happened then, and everything is
+    /// since this one first did, or when somebody has changed a name that the group changes, or
+    /// what stands in its way; what a write says. Nothing has happened then, and everything is
     /// still staged; unless the error is of the device or the journal.
     pub fn commit(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
+        if self.needs_all() {
+            let tid = fs.run_alone(|vol| self.apply_alone(vol, c))?;
+            fs.run(|vol| Ok(vol.journal.commit(tid)?))?;
+            self.end();
+            return Ok(());
+        }
         fs.run(|vol| {
             self.apply(vol, c)?;
             let mut inodes = self.files.values().map(|staged| &staged.inode);
@@ -203,7 +435,10 @@ impl Group {
     /// As [`commit`](Self::commit).
     pub fn commit_lazy(&mut self, c: &Caller) -> Result<()> {
         let fs = self.fs.clone();
-        fs.run(|vol| self.apply(vol, c))?;
+        match self.needs_all() {
+            true => fs.run_alone(|vol| self.apply_alone(vol, c)).map(drop)?,
+            false => fs.run(|vol| self.apply(vol, c))?,
+        }
         self.end();
         Ok(())
     }
@@ -234,6 +469,11 @@ impl Group {
             // takes note of that.
             let _ = self.fs.release(ino);
         }
+        let names = &mut self.names;
+        let _ = self.fs.run(|vol| {
+            names.end(vol);
+            Ok(())
+        });
     }
 
     fn stage(
@@ -251,19 +491,15 @@ impl Group {
             return Ok(());
         }
         let (first, end) = blocks_of(vol, offset, bytes);
-        let needed = needed(vol, &inode, first, end)?;
+        let mut needed = needed(vol, &inode, first, end)?;
         let is_first = !self.files.contains_key(&ino);
-        let others = self.files.iter().filter(|(other, _)| **other != ino);
-        let others: u32 = others.map(|(_, staged)| staged.credits()).sum();
-        let staged = self.files.entry(ino).or_insert_with(|| Staged {
-            inode: inode.clone(),
-            seen: inode.group_commits.load(Ordering::Relaxed),
-            pieces: BTreeMap::new(),
-            blocks: BTreeMap::new(),
-            places: 0,
-            reserved: 0,
-            unprivileged: None,
-        });
+        let others = self.credits_of_others(vol, ino);
+        let staged = self.files.entry(ino).or_insert_with(|| Staged::of(&inode));
+        if let Some(cut) = &staged.cut {
+            let gone = vol.end_block(cut.size).0;
+            let gone = needed.iter_mut().filter(|(lblk, _)| *lblk >= gone);
+            gone.for_each(|(_, need)| *need = Need::Block);
+        }
         let places = staged.places;
         let fresh = |(lblk, _): &(u32, Need)| !staged.blocks.contains_key(lblk);
         let fresh: Vec<_> = needed.into_iter().filter(fresh).collect();
@@ -295,6 +531,100 @@ impl Group {
             inode.opens.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// What the group takes of a transaction beside this file.
+    fn credits_of_others(&self, vol: &Volume, ino: InodeNo) -> u32 {
+        let others = self.files.iter().filter(|(other, _)| **other != ino);
+        let others: u32 = others.map(|(_, staged)| staged.credits()).sum();
+        others.saturating_add(self.names.credits(vol))
+    }
+
+    /// The file is cut or grown. The caller holds the inode's lock for writing.
+    fn resize(&mut self, vol: &Volume, c: &Caller, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        let others = self.credits_of_others(vol, inode.ino);
+        let old = inode.state.read().raw.size;
+        if size > file::size_limit(vol, &inode.state.read()) {
+            return Err(Error::TooBig);
+        }
+        let is_first = !self.files.contains_key(&inode.ino);
+        let staged = self
+            .files
+            .entry(inode.ino)
+            .or_insert_with(|| Staged::of(inode));
+        let is_cut = size < staged.kept(old).max(staged.end());
+        let cut = match is_cut && size < staged.kept(old) {
+            true => credits_for_cut(vol, inode, size).map(|credits| {
+                let c = c.clone();
+                Some(Cut { size, c, credits })
+            }),
+            false => Ok(staged.cut.clone()),
+        };
+        let before = std::mem::take(&mut staged.cut);
+        let fits = cut.and_then(|cut| {
+            staged.cut = cut;
+            fits_transaction(vol, others.saturating_add(staged.credits()))
+        });
+        if let Err(error) = fits {
+            staged.cut = before;
+            if is_first {
+                self.files.remove(&inode.ino);
+            }
+            return Err(error);
+        }
+        match is_cut {
+            true => staged.clip(size, vol.end_block(size)),
+            false => staged.least = staged.least.max(size),
+        }
+        if is_first {
+            inode.opens.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether the commit has to have the volume alone.
+    fn needs_all(&self) -> bool {
+        !self.names.is_empty() || self.files.values().any(|staged| staged.cut.is_some())
+    }
+
+    /// All of it in one span. The caller has the volume alone.
+    fn apply_alone(&mut self, vol: &Volume, c: &Caller) -> Result<Tid> {
+        vol.check_writable()?;
+        let data = self.files.values().map(Staged::credits).sum();
+        self.names.place_data(vol)?;
+        let names = self.names.check(&At { vol, c, data })?;
+        let mut files: Vec<_> = self.files.values_mut().collect();
+        files
+            .iter()
+            .try_for_each(|staged| check_staged(vol, staged))?;
+        let (mut cut, mut whole): (Vec<_>, Vec<_>) =
+            files.drain(..).partition(|staged| staged.cut.is_some());
+        let prepared = prepare(vol, c, &mut whole)?;
+        let of =
+            |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_for(prepared.places);
+        let data: u32 = whole.iter().zip(&prepared).map(of).sum();
+        let data = data + cut.iter().map(|staged| staged.credits()).sum::<u32>();
+        let wanted = names + data + STEP_CREDITS;
+        fits_transaction(vol, wanted)?;
+        let span = vol.span(wanted)?;
+        let done = self.names.repeat(vol).and_then(|()| {
+            for staged in &mut cut {
+                cut_file(vol, staged)?;
+                let staged = std::slice::from_mut(staged);
+                let prepared = prepare(vol, c, staged)?;
+                write(vol, staged, &prepared)?;
+            }
+            match whole.is_empty() {
+                true => Ok(()),
+                false => write(vol, &mut whole, &prepared),
+            }
+        });
+        if let Err(error) = done {
+            let why = format!("a group failed when it was half done: {error}");
+            vol.journal.abort(JournalError::Unusable(why));
+            return Err(error);
+        }
+        Ok(span.tid())
     }
 
     /// All of it in one handle.
@@ -384,17 +714,58 @@ struct Prepared {
     places: u32,
 }
 
-/// Does whatever may be refused, before anything is changed. The caller holds the inodes' locks.
-fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Prepared>> {
-    for staged in &*files {
-        let inode = &*staged.inode;
-        if inode.group_commits.load(Ordering::Relaxed) != staged.seen {
-            return Err(Error::Conflict(inode.ino));
-        }
-        for (offset, bytes) in &staged.pieces {
-            check(vol, inode, *offset, usize_as_u64(bytes.len()))?;
-        }
+/// Whether the file can still be written so.
+fn check_staged(vol: &Volume, staged: &Staged) -> Result<()> {
+    let inode = &*staged.inode;
+    if inode.group_commits.load(Ordering::Relaxed) != staged.seen {
+        return Err(Error::Conflict(inode.ino));
     }
+    let mut pieces = staged.pieces.iter();
+    pieces.try_for_each(|(at, bytes)| check(vol, inode, *at, usize_as_u64(bytes.len())))
+}
+
+/// What it takes of a transaction to cut the file. The caller holds the inode's lock.
+fn credits_for_cut(vol: &Volume, inode: &Inode, size: u64) -> Result<u32> {
+    let st = inode.state.read();
+    let from = vol.end_block(size);
+    let (mut runs, mut blocks, mut at) = (0, 0, from);
+    let end = match st.raw.flags.contains(InodeFlags::EXTENTS) {
+        true => LBlock(MAX_BLOCKS),
+        false => vol.end_block(st.raw.size),
+    };
+    while at < end {
+        let run = mapping::lookup(vol, inode, &st, at, end.0 - at.0)?;
+        if run.state != MapState::Hole {
+            runs += 1;
+            blocks += run.len;
+        }
+        at = at.plus(run.len);
+    }
+    Ok(mapping::credits_for_cut(vol, &st, runs, blocks) + mapping::credits_for_remove(vol, &st))
+}
+
+/// Cuts the file, in the span.
+fn cut_file(vol: &Volume, staged: &mut Staged) -> Result<()> {
+    let Some(Cut { size, c, .. }) = &staged.cut else {
+        return Ok(());
+    };
+    let inode = &*staged.inode;
+    let _guard = inode.lock.write();
+    // Nothing to cut where somebody else has done it.
+    let size = (*size).min(inode.state.read().raw.size);
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    attr::change(vol, c, inode, &set)
+}
+
+/// Does whatever may be refused, before anything is changed. The caller holds the inodes' locks,
+/// or has the volume alone.
+fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Prepared>> {
+    files
+        .iter()
+        .try_for_each(|staged| check_staged(vol, staged))?;
     let mut all = Vec::new();
     for staged in files {
         let inode = &*staged.inode;
@@ -407,9 +778,8 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Pr
             attr::strip_privileges(vol, c, inode)?;
         }
         // If any piece leaves a gap behind the end, the last one does.
-        if let Some((last, _)) = staged.pieces.last_key_value() {
-            file::zero_past_end(vol, inode, *last)?;
-        }
+        let last = staged.pieces.last_key_value().map_or(0, |(at, _)| *at);
+        file::zero_past_end(vol, inode, last.max(staged.least))?;
         let mut found = Vec::new();
         for (offset, bytes) in &staged.pieces {
             let (first, end) = blocks_of(vol, *offset, bytes);

@@ -34,12 +34,12 @@ mod create;
 mod rename;
 mod unlink;
 
-pub(crate) use create::{create, create_unnamed, mkdir, mknod, symlink};
-pub(crate) use rename::rename;
-pub(crate) use unlink::{link, rmdir, unlink};
+pub(crate) use create::{What, create, create_unnamed, make_named};
+pub(crate) use rename::{Moved, check_rights, check_way, rename};
+pub(crate) use unlink::{check_linkable, link, name_dir, rmdir, unlink};
 
 /// The most links that an inode can have (EXT4_LINK_MAX).
-const LINK_MAX: u16 = 65_000;
+pub(crate) const LINK_MAX: u16 = 65_000;
 
 /// Blocks that changing an existing directory block takes: the block and the directory's inode.
 const ENTRY_CREDITS: u32 = 2;
@@ -70,7 +70,7 @@ pub(crate) fn lookup(vol: &Volume, c: &Caller, dir: &Inode, name: &[u8]) -> Resu
 }
 
 /// The entry `name` of `dir`, if there is one. The caller holds the directory's lock.
-fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
+pub(crate) fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<Found>> {
     let st = dir.state.read();
     st.check_live()?;
     dir::find(Dir::open(vol, dir, &st)?, name)
@@ -132,7 +132,7 @@ fn check_dotdot(vol: &Volume, dir: &Inode, st: &InodeState, parent: InodeNo) -> 
 }
 
 /// Names of 1 to 255 bytes, without '/' and NUL.
-fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() {
         return Err(Error::NotFound);
     }
@@ -156,9 +156,9 @@ fn with_space<T>(vol: &Volume, mut attempt: impl FnMut() -> Result<T>) -> Result
     }
 }
 
-/// Whether one more subdirectory can be counted (EXT4_DIR_LINK_MAX).
-fn check_dir_links(vol: &Volume, dir: &InodeState) -> Result<()> {
-    if dir.raw.links_count >= LINK_MAX && !uncounted_links(vol, dir) {
+/// Whether so many more subdirectories can be counted (EXT4_DIR_LINK_MAX).
+pub(crate) fn check_dir_links(vol: &Volume, dir: &InodeState, more: u16) -> Result<()> {
+    if dir.raw.links_count > LINK_MAX - more && !uncounted_links(vol, dir) {
         return Err(Error::TooManyLinks);
     }
     Ok(())
@@ -185,7 +185,7 @@ fn remove_dir_link(dir: &mut InodeState) {
 }
 
 /// A directory that passes its project on takes only files of that project.
-fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
+pub(crate) fn check_project(dir: &Inode, inode: &Inode) -> Result<()> {
     let project = {
         let st = dir.state.read();
         st.raw

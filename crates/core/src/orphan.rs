@@ -92,6 +92,11 @@ fn number(ino: Option<InodeNo>) -> u32 {
     ino.map_or(0, |ino| ino.0)
 }
 
+/// How many there are.
+pub(crate) fn count(vol: &Volume) -> u32 {
+    must_fit_u32(vol.orphans.list.lock().links.len())
+}
+
 /// Makes `inode` an orphan if it is not one yet. The caller stores the inode in the same handle.
 pub(crate) fn add(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState) -> Result<()> {
     let mut list = vol.orphans.list.lock();

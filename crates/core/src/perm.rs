@@ -82,11 +82,28 @@ pub(crate) fn may_search(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
 /// Whether the caller may make an entry in `dir` (the kernel's `may_create`).
 ///
 /// # Errors
-/// [`Error::NotFound`] when the directory was removed, or those of [`permission`].
+/// Those of [`check_named`] and [`permission`].
 pub(crate) fn may_create(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
-    if dir.state.read().raw.links_count == 0 {
-        return Err(Error::NotFound);
+    check_named(dir)?;
+    may_change_entries(vol, c, dir)
+}
+
+/// Whether the directory `dir` is there for others to find what is made in it.
+///
+/// # Errors
+/// [`Error::NotFound`] when it was removed.
+pub(crate) fn check_named(dir: &Inode) -> Result<()> {
+    match dir.state.read().raw.links_count {
+        0 => Err(Error::NotFound),
+        _ => Ok(()),
     }
+}
+
+/// Whether the caller may make and remove entries in `dir`, which may be without a name itself.
+///
+/// # Errors
+/// Those of [`permission`].
+pub(crate) fn may_change_entries(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
     permission(vol, c, dir, Access::WRITE | Access::EXEC)
 }
 
@@ -97,7 +114,7 @@ pub(crate) fn may_create(vol: &Volume, c: &Caller, dir: &Inode) -> Result<()> {
 /// [`Error::NotPermitted`] when the directory or the victim is append-only, the victim is
 /// immutable, or a sticky directory protects it; or those of [`permission`].
 pub(crate) fn may_delete(vol: &Volume, c: &Caller, dir: &Inode, victim: &Inode) -> Result<()> {
-    permission(vol, c, dir, Access::WRITE | Access::EXEC)?;
+    may_change_entries(vol, c, dir)?;
     let (dir_mode, dir_owner, dir_flags) = {
         let st = dir.state.read();
         (st.raw.mode, st.raw.uid, st.raw.flags)

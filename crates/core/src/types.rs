@@ -118,7 +118,7 @@ pub enum SetTime {
 
 /// What `setattr` is to change. All of it happens in one handle, except that a large truncate goes
 /// on in further ones.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits; type bits are ignored.
     pub mode: Option<u16>,

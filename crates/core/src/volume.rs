@@ -1,6 +1,6 @@
 //! The mounted volume: what every operation reaches for.
 //!
-//! Lock order: `rename_lock`, then `Inode::lock` (a parent before its child, two of a kind by
+//! Lock order: the share of `world` that each operation holds, `rename_lock`, then `Inode::lock` (a parent before its child, two of a kind by
 //! ascending number), then a handle, then `Inode::state`, then what `Alloc` and the journal lock
 //! inside. `Inode::state` is never held across the start of a handle or a commit; no `Inode::lock`
 //! is taken while a handle is open, except of an inode that nobody else can know yet.
@@ -16,7 +16,7 @@ use stetfs_format::geometry::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 use stetfs_format::inode::GOOD_OLD_INODE_SIZE;
 use stetfs_format::width::{must_fit_u32, u64_as_usize, usize_as_u64};
 use stetfs_format::{BlockNo, Geometry, InodeNo, LBlock, Superblock, Time};
-use stetfs_journal::{Handle, Journal};
+use stetfs_journal::{Handle, Journal, Span};
 use stetfs_media::{BlockDev, Class, Pmem};
 use stetfs_sync::RwLock;
 
@@ -53,6 +53,8 @@ pub(crate) struct Volume {
     pub(crate) clock: Clock,
     /// Unlinked inodes that are still to be freed, and truncates in progress.
     pub(crate) orphans: crate::orphan::Orphans,
+    /// Held by every operation; alone by a group that changes names (`group/names.rs`).
+    pub(crate) world: crate::world::World,
     /// Taken by renames from one directory to another (`s_vfs_rename_mutex`): alone when they
     /// change a directory's parent, shared when they do not.
     pub(crate) rename_lock: RwLock<()>,
@@ -143,6 +145,13 @@ impl Volume {
         self.check_writable()?;
         self.alloc.discard_freed();
         Ok(self.journal.start(credits)?)
+    }
+
+    /// Holds one transaction open for several operations ([`Journal::span`]), on a volume that may
+    /// be changed.
+    pub(crate) fn span(&self, credits: u32) -> Result<Span> {
+        self.check_writable()?;
+        Ok(self.journal.span(credits)?)
     }
 
     /// Where the slot of `ino` is.

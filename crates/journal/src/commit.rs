@@ -21,9 +21,10 @@ use crate::cache::Buffer;
 use crate::error::{JournalError, Result};
 use crate::file_data::FileData;
 use crate::gate::{Begin, Gate, Load};
-use crate::handle::Handle;
+use crate::handle::{Handle, Owner};
 use crate::journal::Journal;
 use crate::page::Page;
+use crate::span::in_span;
 use crate::stats::count;
 use crate::transaction::Transaction;
 use stetfs_planted::{Bug, is_planted};
@@ -50,8 +51,13 @@ impl Drop for Closing<'_> {
 impl Journal {
     /// Returns when transaction `tid` is durable. Concurrent callers share one commit.
     ///
-    /// Must not be called with an open handle in the same thread: it would wait for itself.
+    /// Must not be called with an open handle in the same thread: it would wait for itself. In a
+    /// [`Span`](crate::Span) it is refused.
     pub fn commit(self: &Arc<Self>, tid: Tid) -> Result<()> {
+        if in_span() {
+            let why = "a commit was asked for in the middle of a group".to_owned();
+            return Err(JournalError::Unusable(why));
+        }
         match self.gate().begin_commit(tid)? {
             Begin::Done { waited } => {
                 count(&self.counters().shared_commits, u64::from(waited));
@@ -140,7 +146,7 @@ impl Journal {
         let Some(load) = self.gate().join_early(tid) else {
             return Ok(());
         };
-        let handle = Handle::new(Arc::clone(self), load, tid, 0);
+        let handle = Handle::new(Arc::clone(self), load, tid, 0, Owner::Itself);
         let placed = self.place_file(&handle, file);
         // As at a commit: the transaction cannot become durable like this.
         placed.inspect_err(|error| self.abort(error.clone()))

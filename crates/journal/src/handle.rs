@@ -17,6 +17,7 @@ use crate::file_data::{FileData, Wrote};
 use crate::gate::Join;
 use crate::journal::Journal;
 use crate::page::Page;
+use crate::span;
 use crate::stats::count;
 use crate::transaction::Transaction;
 use stetfs_sync::schedule::ask;
@@ -45,8 +46,7 @@ pub struct Handle {
     tid: Tid,
     credits: Cell<u32>,
     used: Cell<u32>,
-    /// The commit's own handle: it is not counted as open.
-    of_commit: bool,
+    owner: Owner,
     /// It has changed something.
     changed: Cell<bool>,
     /// What it does may end at any step, and go on in another handle.
@@ -55,17 +55,34 @@ pub struct Handle {
     here: PhantomData<*const ()>,
 }
 
+/// Who holds the transaction open as long as the handle is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The handle.
+    Itself,
+    /// The span that it is in, which has its credits.
+    Span,
+    /// The commit.
+    Commit,
+}
+
 impl Journal {
     /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
     /// running transaction is being closed; commits it first when it is full, and has some of what
-    /// waits for a place join it when that is too much.
+    /// waits for a place join it when that is too much. In a [`Span`](crate::Span) none of these.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        if let Some(handle) = self.start_in_span(credits)? {
+            return Ok(handle);
+        }
         self.relieve()?;
         self.start_anyway(credits)
     }
 
     /// [`start`](Self::start), however much waits for a place.
     pub(crate) fn start_anyway(self: &Arc<Self>, credits: u32) -> Result<Handle> {
+        if let Some(handle) = self.start_in_span(credits)? {
+            return Ok(handle);
+        }
         let limits = self.limits();
         if credits > limits.blocks {
             return Err(JournalError::TooLarge {
@@ -80,7 +97,8 @@ impl Journal {
         loop {
             match self.gate().join(credits, limits)? {
                 Join::Joined { tid, load } => {
-                    return Ok(Handle::new(Arc::clone(self), load, tid, credits));
+                    let journal = Arc::clone(self);
+                    return Ok(Handle::new(journal, load, tid, credits, Owner::Itself));
                 }
                 Join::Full(tid) => self.commit(tid)?,
             }
@@ -142,6 +160,7 @@ impl Handle {
         txn: Arc<Transaction>,
         tid: Tid,
         credits: u32,
+        owner: Owner,
     ) -> Self {
         let (credits, used) = (Cell::new(credits), Cell::new(0));
         Self {
@@ -150,7 +169,7 @@ impl Handle {
             tid,
             credits,
             used,
-            of_commit: false,
+            owner,
             changed: Cell::new(false),
             splits: Cell::new(false),
             here: PhantomData,
@@ -158,9 +177,12 @@ impl Handle {
     }
 
     pub(crate) fn of_commit(journal: Arc<Journal>, txn: Arc<Transaction>, tid: Tid) -> Self {
-        let mut handle = Self::new(journal, txn, tid, u32::MAX);
-        handle.of_commit = true;
-        handle
+        Self::new(journal, txn, tid, u32::MAX, Owner::Commit)
+    }
+
+    /// What it is a part of.
+    pub(crate) fn part_of(&self) -> (Arc<Transaction>, Tid) {
+        (Arc::clone(&self.txn), self.tid)
     }
 
     /// The transaction.
@@ -352,7 +374,10 @@ impl Handle {
         if more == 0 {
             return true;
         }
-        let extended = self.journal.extend(more, self.splits.get());
+        let extended = match self.owner {
+            Owner::Span => span::take(more),
+            Owner::Itself | Owner::Commit => self.journal.extend(more, self.splits.get()),
+        };
         if extended {
             self.credits.set(self.credits.get() + more);
         }
@@ -377,7 +402,7 @@ impl Handle {
         changed.inspect_err(|error| self.journal.abort(error.clone()))
     }
 
-    fn note_change(&self) {
+    pub(crate) fn note_change(&self) {
         if !self.changed.replace(true) {
             broken::begin();
         }
@@ -399,7 +424,7 @@ impl Drop for Handle {
             }
             let stops = match broken::take() {
                 // A commit that fails stops it anyway, and knows why.
-                _ if self.of_commit => false,
+                _ if self.owner == Owner::Commit => false,
                 None => false,
                 Some(Broken::ByFailure) => true,
                 Some(Broken::ByDamage) => !self.journal.goes_on(),
@@ -409,8 +434,10 @@ impl Drop for Handle {
                 self.journal.abort(JournalError::Unusable(why));
             }
         }
-        if !self.of_commit {
-            self.journal.leave(self.credits.get());
+        match self.owner {
+            Owner::Itself => self.journal.leave(self.credits.get()),
+            Owner::Span => span::give_back(self.credits.get(), self.used.get()),
+            Owner::Commit => {}
         }
     }
 }

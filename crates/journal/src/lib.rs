@@ -15,6 +15,7 @@
 //! | `file_data` | data blocks by inode and logical block |
 //! | `journal` | the journal: reading, background work, closing |
 //! | `handle` | the changes of one operation, from its start on |
+//! | `span` | several operations that are one |
 //! | `broken` | operations of this thread that do not come to their end |
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `transaction` | what a transaction collects while it runs |
@@ -40,6 +41,7 @@ mod handle;
 mod journal;
 mod page;
 mod placer;
+mod span;
 mod stats;
 mod transaction;
 mod waiting;
@@ -50,4 +52,5 @@ pub use file_data::{FileData, PlaceReq, Wrote};
 pub use handle::{Handle, Old};
 pub use journal::{Config, Journal};
 pub use placer::Placer;
+pub use span::{Span, in_span};
 pub use stats::JournalStats;

@@ -305,7 +305,7 @@ impl Alloc {
     /// were let go of, if need be by a commit. `tries` begins at 0.
     pub(crate) fn retry_after_commit(&self, tries: &mut u32) -> Result<bool> {
         *tries += 1;
-        if *tries > RETRIES_MAX {
+        if *tries > RETRIES_MAX || stetfs_journal::in_span() {
             return Ok(false);
         }
         if self.release_pins() > 0 {

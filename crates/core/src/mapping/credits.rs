@@ -49,6 +49,22 @@ pub(super) fn remove_credits(alloc: &Alloc, len: u32, depth: u16) -> u32 {
         + FINISH_CREDITS
 }
 
+/// What the blocks of a transaction come to in which everything is unmapped from `from` on, of
+/// which `runs` runs of `blocks` blocks are mapped. Its last step may ask for
+/// [`credits_for_remove`] beside.
+pub(crate) fn credits_for_cut(vol: &Volume, st: &InodeState, runs: u32, blocks: u32) -> u32 {
+    let geo = &vol.geo;
+    // At worst a node has one entry in four; the deeper ones are fewer.
+    let entries = pointers_per_block(geo) / 3 / 4;
+    let nodes = match is_by_extents(&st.raw) {
+        true => runs / entries + u32::from(super::node::depth_of(&st.raw.block)) + 1,
+        false => runs + blocks / pointers_per_block(geo) + POINTER_LEVELS,
+    };
+    let freed = runs + blocks / geo.blocks_per_group() + nodes;
+    let bitmaps = freed.min(geo.groups_count()) * ALLOCATE_CREDITS;
+    bitmaps + nodes + (blocks + nodes) / REVOKES_PER_CREDIT + FINISH_CREDITS
+}
+
 /// For the least that a removal must be able to do to make progress.
 pub(crate) fn credits_for_remove(vol: &Volume, st: &InodeState) -> u32 {
     let depth = if is_by_extents(&st.raw) {

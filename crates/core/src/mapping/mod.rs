@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeState};
 use crate::volume::Volume;
 use credits::remove_credits;
-pub(crate) use credits::{credits_for_insert, credits_for_remove};
+pub(crate) use credits::{credits_for_cut, credits_for_insert, credits_for_remove};
 pub use damage::Damage;
 use edit::STEP_MAX;
 use extent::Tree;

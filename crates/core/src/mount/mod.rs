@@ -501,6 +501,7 @@ fn assemble(
         clock: opts.clock.clone(),
         opts,
         orphans: crate::orphan::Orphans::default(),
+        world: crate::world::World::default(),
         rename_lock: RwLock::new(()),
         shared_xattrs: crate::xattr::SharedBlocks::default(),
         journal_blocks,

@@ -44,6 +44,19 @@ pub(crate) struct Created {
     pub(crate) new: bool,
 }
 
+/// What may be made, with its permissions.
+#[derive(Clone, Copy)]
+pub(crate) enum What<'a> {
+    /// A regular file.
+    File(u16),
+    /// A directory.
+    Directory(u16),
+    /// A regular file, pipe, socket or device file, by the type in the mode; major and minor.
+    Node(u16, (u32, u32)),
+    /// A symbolic link to this.
+    Symlink(&'a [u8]),
+}
+
 /// What is to be made.
 #[derive(Clone, Copy)]
 struct New<'a> {
@@ -52,6 +65,56 @@ struct New<'a> {
     target: &'a [u8],
     /// Count it as open before anybody else can find it.
     open: bool,
+}
+
+impl<'a> What<'a> {
+    /// It, if the caller may make such a thing; `open` before anybody can find it.
+    fn checked(self, vol: &Volume, c: &Caller, open: bool) -> Result<New<'a>> {
+        let (mode, rdev, target): (_, _, &[u8]) = match self {
+            What::File(bits) => (permissions(bits) | mode::S_IFREG, (0, 0), &[]),
+            What::Directory(bits) => (bits & 0o1777 | mode::S_IFDIR, (0, 0), &[]),
+            What::Node(bits, rdev) => (node_mode(c, bits)?, rdev, &[]),
+            What::Symlink(target) => {
+                check_target(vol, target)?;
+                (0o777 | mode::S_IFLNK, (0, 0), target)
+            }
+        };
+        Ok(New {
+            mode,
+            rdev,
+            target,
+            open,
+        })
+    }
+}
+
+/// What mknod can make, as far as the caller may.
+fn node_mode(c: &Caller, file_mode: u16) -> Result<u16> {
+    let kind = match file_mode & mode::S_IFMT {
+        0 => mode::S_IFREG,
+        mode::S_IFDIR => return Err(Error::NotPermitted),
+        kind @ (mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK | mode::S_IFCHR | mode::S_IFBLK) => {
+            kind
+        }
+        _ => return Err(Error::Invalid),
+    };
+    if mode::is_device(kind) && c.checks && !c.privileged {
+        return Err(Error::NotPermitted);
+    }
+    Ok(permissions(file_mode) | kind)
+}
+
+fn check_target(vol: &Volume, target: &[u8]) -> Result<()> {
+    if target.is_empty() {
+        return Err(Error::NotFound);
+    }
+    if target.len() >= vol.geo.block_size() {
+        return Err(Error::NameTooLong);
+    }
+    if target.contains(&0) {
+        return Err(Error::Invalid);
+    }
+    Ok(())
 }
 
 /// Creates a regular file and opens it; finds one that exists, unless `flags` has EXCLUSIVE.
@@ -67,12 +130,7 @@ pub(crate) fn create(
     file_mode: u16,
     flags: OpenFlags,
 ) -> Result<Created> {
-    let new = New {
-        mode: permissions(file_mode) | mode::S_IFREG,
-        rdev: (0, 0),
-        target: &[],
-        open: true,
-    };
+    let new = What::File(file_mode).checked(vol, c, true)?;
     loop {
         match make(vol, c, dir, Some(name), new) {
             Err(Error::Exists) if !flags.contains(OpenFlags::EXCLUSIVE) => {
@@ -94,126 +152,37 @@ pub(crate) fn create(
     }
 }
 
-/// Makes a regular file without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a
-/// name, which it can if `nameable`.
+/// Makes something without a name and opens it (O_TMPFILE): an orphan, until `link` gives it a name
+/// ([`name_dir`](super::name_dir) a directory), which it can if `nameable`.
 ///
 /// # Errors
-/// As [`create`], but for those of names.
+/// As [`create`] and [`make_named`], but for those of names.
 pub(crate) fn create_unnamed(
     vol: &Volume,
     c: &Caller,
     dir: &Inode,
-    file_mode: u16,
+    what: What<'_>,
     nameable: bool,
 ) -> Result<Arc<Inode>> {
-    let new = New {
-        mode: permissions(file_mode) | mode::S_IFREG,
-        rdev: (0, 0),
-        target: &[],
-        open: true,
-    };
-    let inode = make(vol, c, dir, None, new)?;
+    let inode = make(vol, c, dir, None, what.checked(vol, c, true)?)?;
     inode.state.write().nameable = nameable;
     Ok(inode)
 }
 
-/// Makes a directory.
+/// Makes something with a name.
 ///
 /// # Errors
-/// As [`create`]; `TooManyLinks`.
-pub(crate) fn mkdir(
+/// As [`create`]; `TooManyLinks` for a directory; `NotPermitted` for devices without privilege or
+/// for a type that mknod cannot make; of a symbolic link's target `NotFound` for an empty one,
+/// `NameTooLong` for one that does not fit a block, `Invalid` for one with a NUL.
+pub(crate) fn make_named(
     vol: &Volume,
     c: &Caller,
     dir: &Inode,
     name: &[u8],
-    file_mode: u16,
+    what: What<'_>,
 ) -> Result<Arc<Inode>> {
-    let bits = file_mode & 0o1777;
-    make(
-        vol,
-        c,
-        dir,
-        Some(name),
-        New {
-            mode: bits | mode::S_IFDIR,
-            rdev: (0, 0),
-            target: &[],
-            open: false,
-        },
-    )
-}
-
-/// Makes a regular file, pipe, socket or device file (major and minor in `rdev`).
-///
-/// # Errors
-/// As [`create`]; `NotPermitted` for devices without privilege or for a type that mknod cannot
-/// make.
-pub(crate) fn mknod(
-    vol: &Volume,
-    c: &Caller,
-    dir: &Inode,
-    name: &[u8],
-    file_mode: u16,
-    rdev: (u32, u32),
-) -> Result<Arc<Inode>> {
-    let kind = match file_mode & mode::S_IFMT {
-        0 => mode::S_IFREG,
-        mode::S_IFDIR => return Err(Error::NotPermitted),
-        kind @ (mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK | mode::S_IFCHR | mode::S_IFBLK) => {
-            kind
-        }
-        _ => return Err(Error::Invalid),
-    };
-    if mode::is_device(kind) && c.checks && !c.privileged {
-        return Err(Error::NotPermitted);
-    }
-    make(
-        vol,
-        c,
-        dir,
-        Some(name),
-        New {
-            mode: permissions(file_mode) | kind,
-            rdev,
-            target: &[],
-            open: false,
-        },
-    )
-}
-
-/// Makes a symbolic link to `target`, of 1 to block size - 1 bytes.
-///
-/// # Errors
-/// As [`create`]; `NotFound` for an empty target, `NameTooLong` for one that does not fit a block,
-/// `Invalid` for one with a NUL.
-pub(crate) fn symlink(
-    vol: &Volume,
-    c: &Caller,
-    dir: &Inode,
-    name: &[u8],
-    target: &[u8],
-) -> Result<Arc<Inode>> {
-    if target.is_empty() {
-        return Err(Error::NotFound);
-    }
-    if target.len() >= vol.geo.block_size() {
-        return Err(Error::NameTooLong);
-    }
-    if target.contains(&0) {
-        return Err(Error::Invalid);
-    }
-    make(
-        vol,
-        c,
-        dir,
-        Some(name),
-        New {
-            mode: 0o777 | mode::S_IFLNK,
-            rdev: (0, 0),
-            target,
-            open: false,
-        },
-    )
+    make(vol, c, dir, Some(name), what.checked(vol, c, false)?)
 }
 
 fn permissions(file_mode: u16) -> u16 {
@@ -248,10 +217,14 @@ fn try_make(
             Some(name) => Some((name, dir::place(Dir::open(vol, dir, &st)?, name)?)),
         }
     };
-    perm::may_create(vol, c, dir)?;
+    // What has no name yet may be made for a directory that has none.
+    if named.is_some() || !dir.state.read().nameable {
+        perm::check_named(dir)?;
+    }
+    perm::may_change_entries(vol, c, dir)?;
     let is_dir = mode::is_dir(new.mode);
     if is_dir {
-        check_dir_links(vol, &dir.state.read())?;
+        check_dir_links(vol, &dir.state.read(), 1)?;
     }
     let mut plan = Plan::new(vol, c, dir, new)?;
     if named.is_none() {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::RwLockWriteGuard;
+use stetfs_format::InodeNo;
 use stetfs_journal::Handle;
 use stetfs_planted::{Bug, is_planted};
 
@@ -156,9 +157,22 @@ fn attempt(
     if cross && !alone && ends.moves_directory(flags) {
         return Ok(Attempt::Alone);
     }
-    check_ways(vol, old, new, &ends, exchange)?;
+    let moved = Moved {
+        old_dir: old.dir,
+        new_dir: new.dir,
+        source: (&ends.source, ends.source_mode),
+        target: ends
+            .target
+            .as_ref()
+            .map(|(target, _, mode)| (&**target, *mode)),
+        exchange,
+    };
+    check_way(&moved, |above, below| is_same_or_above(vol, above, below))?;
     let _children = lock_children(&ends);
-    check_rights(vol, c, old, new, &ends, exchange)?;
+    if ends.target.is_none() {
+        perm::check_named(new.dir)?;
+    }
+    check_rights(vol, c, &moved)?;
     if exchange {
         exchange_names(vol, old, new, &ends)?;
         return Ok(Attempt::Done);
@@ -196,26 +210,35 @@ fn find_ends(vol: &Volume, old: &End<'_>, new: &End<'_>, flags: RenameFlags) -> 
     })
 }
 
+/// What a rename moves, and from where to where: inodes and modes.
+pub(crate) struct Moved<'a> {
+    pub(crate) old_dir: &'a Inode,
+    pub(crate) new_dir: &'a Inode,
+    pub(crate) source: (&'a Inode, u16),
+    /// What has the new name.
+    pub(crate) target: Option<(&'a Inode, u16)>,
+    pub(crate) exchange: bool,
+}
+
 /// No directory may come to lie in itself, and a directory with the other end below it is not
-/// empty.
-fn check_ways(
-    vol: &Volume,
-    old: &End<'_>,
-    new: &End<'_>,
-    ends: &Ends,
-    exchange: bool,
+/// empty. `is_same_or_above` is asked of two directories.
+pub(crate) fn check_way(
+    moved: &Moved<'_>,
+    mut is_same_or_above: impl FnMut(InodeNo, InodeNo) -> Result<bool>,
 ) -> Result<()> {
-    if old.dir.ino == new.dir.ino {
+    let (old, new) = (moved.old_dir.ino, moved.new_dir.ino);
+    if old == new {
         return Ok(());
     }
-    if mode::is_dir(ends.source_mode) && is_same_or_above(vol, ends.source.ino, new.dir.ino)? {
+    let (source, source_mode) = moved.source;
+    if mode::is_dir(source_mode) && is_same_or_above(source.ino, new)? {
         return Err(Error::Invalid);
     }
-    if let Some((target, _, target_mode)) = &ends.target
-        && mode::is_dir(*target_mode)
-        && is_same_or_above(vol, target.ino, old.dir.ino)?
+    if let Some((target, target_mode)) = moved.target
+        && mode::is_dir(target_mode)
+        && is_same_or_above(target.ino, old)?
     {
-        return Err(if exchange {
+        return Err(if moved.exchange {
             Error::Invalid
         } else {
             Error::NotEmpty
@@ -240,39 +263,34 @@ fn lock_children(ends: &Ends) -> [Option<RwLockWriteGuard<'_, ()>>; 2] {
 }
 
 /// What the permissions say, in the kernel's order.
-fn check_rights(
-    vol: &Volume,
-    c: &Caller,
-    old: &End<'_>,
-    new: &End<'_>,
-    ends: &Ends,
-    exchange: bool,
-) -> Result<()> {
-    perm::may_delete(vol, c, old.dir, &ends.source)?;
-    let source_is_dir = mode::is_dir(ends.source_mode);
-    match &ends.target {
-        None => perm::may_create(vol, c, new.dir)?,
-        Some((target, _, target_mode)) => {
-            perm::may_delete(vol, c, new.dir, target)?;
-            match (source_is_dir, mode::is_dir(*target_mode)) {
+pub(crate) fn check_rights(vol: &Volume, c: &Caller, moved: &Moved<'_>) -> Result<()> {
+    let (source, source_mode) = moved.source;
+    let (cross, exchange) = (moved.old_dir.ino != moved.new_dir.ino, moved.exchange);
+    perm::may_delete(vol, c, moved.old_dir, source)?;
+    let source_is_dir = mode::is_dir(source_mode);
+    match moved.target {
+        None => perm::may_change_entries(vol, c, moved.new_dir)?,
+        Some((target, target_mode)) => {
+            perm::may_delete(vol, c, moved.new_dir, target)?;
+            match (source_is_dir, mode::is_dir(target_mode)) {
                 (true, false) if !exchange => return Err(Error::NotDirectory),
                 (false, true) if !exchange => return Err(Error::IsDirectory),
-                (_, true) if exchange && old.dir.ino != new.dir.ino => {
+                (_, true) if exchange && cross => {
                     perm::permission(vol, c, target, Access::WRITE)?;
                 }
                 _ => {}
             }
         }
     }
-    if old.dir.ino == new.dir.ino {
+    if !cross {
         return Ok(());
     }
     if source_is_dir {
-        perm::permission(vol, c, &ends.source, Access::WRITE)?;
+        perm::permission(vol, c, source, Access::WRITE)?;
     }
-    check_project(new.dir, &ends.source)?;
-    match &ends.target {
-        Some((target, ..)) if exchange => check_project(old.dir, target),
+    check_project(moved.new_dir, source)?;
+    match moved.target {
+        Some((target, _)) if exchange => check_project(moved.old_dir, target),
         _ => Ok(()),
     }
 }
@@ -284,7 +302,7 @@ fn check_replace(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Res
     }
     match &ends.target {
         Some((target, ..)) => check_empty(vol, target),
-        None if old.dir.ino != new.dir.ino => check_dir_links(vol, &new.dir.state.read()),
+        None if old.dir.ino != new.dir.ino => check_dir_links(vol, &new.dir.state.read(), 1),
         None => Ok(()),
     }
 }
@@ -386,7 +404,7 @@ fn move_name(
 }
 
 /// Tells a directory that its parent is `parent` now.
-fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
+pub(super) fn set_dotdot(vol: &Volume, h: &Handle, inode: &Inode, parent: &Inode) -> Result<()> {
     let st = inode.state.write();
     let at = dir::dotdot(Dir::open(vol, inode, &st)?)?;
     dir::replace(vol, h, inode, &st, &at, parent.ino, mode::S_IFDIR)?;
@@ -414,7 +432,7 @@ fn exchange_names(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Re
         (old.dir, new.dir)
     };
     if shifts {
-        check_dir_links(vol, &gains.state.read())?;
+        check_dir_links(vol, &gains.state.read(), 1)?;
     }
     let h = vol.start(RENAME_CREDITS + ENTRY_CREDITS)?;
     let (source, target_entry) = ((&*ends.source, ends.source_mode), (&**target, *target_mode));

@@ -7,9 +7,10 @@ use stetfs_format::inode::InodeFlags;
 use stetfs_journal::Handle;
 
 use super::create::enter;
+use super::rename::set_dotdot;
 use super::{
-    ENTRY_CREDITS, LINK_MAX, check_name, check_project, entry_credits, find, named_child,
-    remove_dir_link, with_space,
+    ENTRY_CREDITS, LINK_MAX, check_dir_links, check_name, check_project, entry_credits, find,
+    named_child, remove_dir_link, with_space,
 };
 use crate::alloc::Source;
 use crate::dir::{self, Dir, NewEntry};
@@ -197,7 +198,56 @@ fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -
     vol.store_inode(&h, inode, &st)
 }
 
-fn check_linkable(st: &InodeState) -> Result<()> {
+/// Gives a directory its name, which was made to get one.
+///
+/// # Errors
+/// As [`link`].
+pub(crate) fn name_dir(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    dir: &Inode,
+    name: &[u8],
+) -> Result<()> {
+    check_name(name)?;
+    let _alone = dir.lock.write();
+    let place = {
+        let st = dir.state.read();
+        st.check_live()?;
+        check_dir_links(vol, &st, 1)?;
+        dir::place(Dir::open(vol, dir, &st)?, name)?
+    };
+    perm::may_create(vol, c, dir)?;
+    let _inode_alone = inode.lock.write();
+    let file_mode = {
+        let st = inode.state.read();
+        if !st.nameable || !st.is_dir() {
+            return Err(Error::NotPermitted);
+        }
+        st.raw.mode
+    };
+    check_project(dir, inode)?;
+    let h = vol.start(entry_credits(place) + ENTRY_CREDITS + orphan::CREDITS)?;
+    let entry = NewEntry {
+        name,
+        ino: inode.ino,
+        mode: file_mode,
+        source: Source::Free {
+            privileged: vol.alloc.may_use_root_blocks(c),
+        },
+    };
+    enter(vol, &h, dir, place, entry, true)?;
+    set_dotdot(vol, &h, inode, dir)?;
+    let mut st = inode.state.write();
+    st.raw.links_count = 2;
+    st.nameable = false;
+    orphan::del(vol, &h, inode, &mut st)?;
+    st.touch(vol.now());
+    vol.store_inode(&h, inode, &st)
+}
+
+/// Whether an inode in this state can be given a name.
+pub(crate) fn check_linkable(st: &InodeState) -> Result<()> {
     if st
         .raw
         .flags

@@ -6,6 +6,7 @@ mod caches;
 mod contents;
 mod contiguity;
 mod failing;
+mod group_names;
 mod groups;
 mod large;
 mod looks;

@@ -1,0 +1,879 @@
+//! Names and attributes in a [`Group`](crate::Group): what is made, named, removed, renamed.
+//!
+//! What a group makes is made at once, without a name: an orphan with a number of its own, which
+//! is gone when the group ends without a commit. Everything else is a list of steps, which change
+//! only what the group sees: each is checked against that when it is staged, and what it takes of
+//! a transaction and of the volume is counted.
+//!
+//! The commit has the volume alone (`world.rs`). It looks whether all that the steps were checked
+//! against still holds, which is the last thing that may be refused; then it repeats them, by the
+//! ordinary operations, in one span of the journal. A step that fails there leaves the group half
+//! done, and the journal stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stetfs_format::dirent::{MAX_NAME_LEN, rec_len};
+use stetfs_format::inode::InodeFlags;
+use stetfs_format::width::must_fit_u32;
+use stetfs_format::{BlockNo, InodeNo};
+
+use super::fits_transaction;
+use crate::attr::{self, ATTR_CREDITS};
+use crate::dir::{self, Dir, Place};
+use crate::error::{Error, Inconsistent, Result};
+use crate::inode::Inode;
+use crate::namei::{self, LINK_MAX, Moved, What};
+use crate::types::{Caller, RenameFlags, SetAttr, mode};
+use crate::volume::{ROOT_INO, Volume};
+use crate::{open, orphan, perm, readdir};
+
+/// Blocks that a step may ask for at worst, beside what the group comes to: a rename that makes its
+/// directory grow.
+pub(super) const STEP_CREDITS: u32 = 96;
+
+/// The superblock.
+const BASE_CREDITS: u32 = 1;
+
+/// What a group's steps are staged for.
+pub(super) struct At<'a> {
+    pub(super) vol: &'a Volume,
+    pub(super) c: &'a Caller,
+    /// Credits of what the group writes to files.
+    pub(super) data: u32,
+}
+
+#[derive(Default)]
+pub(super) struct Names {
+    steps: Vec<(Caller, Step)>,
+    /// The names that the group changes, by directory.
+    entries: BTreeMap<(InodeNo, Vec<u8>), Entry>,
+    /// The directories that the group moves, and those on the way from their new place to the root.
+    parents: BTreeMap<InodeNo, Parent>,
+    /// Files that get or lose names.
+    links: BTreeMap<InodeNo, Links>,
+    /// Everything that the steps are about: it is open, so that its number remains its own.
+    kept: BTreeMap<InodeNo, Kept>,
+    /// The directories that the group removes.
+    removed: BTreeSet<InodeNo>,
+    cost: Cost,
+    /// Reserved blocks.
+    reserved: u32,
+}
+
+enum Step {
+    /// Something that the group made, or an existing file, gets this name.
+    Name(InodeNo, InodeNo, Vec<u8>),
+    Remove(InodeNo, Vec<u8>),
+    Rename((InodeNo, Vec<u8>), (InodeNo, Vec<u8>), RenameFlags),
+    Set(InodeNo, SetAttr),
+}
+
+/// What a name stood for when the group first looked, and what it does in the group.
+struct Entry {
+    base: Option<InodeNo>,
+    now: Option<InodeNo>,
+}
+
+/// The same of "..", which only a new directory had not.
+struct Parent {
+    base: Option<InodeNo>,
+    now: InodeNo,
+}
+
+#[derive(Clone, Copy)]
+struct Links {
+    /// `i_links_count` when the group first looked; nothing of what it made.
+    base: Option<u16>,
+    now: u16,
+}
+
+struct Kept {
+    inode: Arc<Inode>,
+    is_made: bool,
+    /// Those that forbid changes.
+    flags: InodeFlags,
+}
+
+/// What the steps take: blocks of a transaction, and new ones of directories.
+#[derive(Default)]
+struct Cost {
+    /// Blocks of the inode table.
+    slots: BTreeSet<BlockNo>,
+    dirs: BTreeMap<InodeNo, Growth>,
+    /// What was made, which is on the list of orphans until then.
+    made: u32,
+    rest: u32,
+}
+
+/// What the steps do to the blocks of a directory.
+#[derive(Clone, Default)]
+struct Growth {
+    /// What it has.
+    blocks: u32,
+    /// Entries that are changed, added or removed.
+    changed: u32,
+    /// Entries that are added, and their bytes.
+    added: u32,
+    bytes: usize,
+    /// The only one that is, if there is room for it.
+    fits: Option<Vec<u8>>,
+    /// Subdirectories more.
+    subdirs: i32,
+}
+
+/// What a step does to a directory.
+struct Change<'a> {
+    dir: &'a Inode,
+    /// The name that it adds.
+    added: Option<&'a [u8]>,
+    subdirs: i32,
+}
+
+impl<'a> Change<'a> {
+    fn add(dir: &'a Inode, name: &'a [u8], subdirs: i32) -> Self {
+        let added = Some(name);
+        Self {
+            dir,
+            added,
+            subdirs,
+        }
+    }
+
+    fn other(dir: &'a Inode, subdirs: i32) -> Self {
+        Self {
+            dir,
+            added: None,
+            subdirs,
+        }
+    }
+}
+
+impl Growth {
+    fn of(vol: &Volume, dir: &Inode) -> Self {
+        let size = dir.state.read().raw.size;
+        let blocks = u32::try_from(vol.blocks_for(size)).unwrap_or(u32::MAX);
+        Self {
+            blocks,
+            ..Self::default()
+        }
+    }
+
+    /// The directory as it is now.
+    fn look(&mut self, vol: &Volume, dir: &Inode) -> Result<()> {
+        self.blocks = Self::of(vol, dir).blocks;
+        if let Some(name) = self.fits.take()
+            && has_room(vol, dir, &name)?
+        {
+            self.fits = Some(name);
+        }
+        Ok(())
+    }
+
+    fn make(&mut self, vol: &Volume, change: &Change<'_>) -> Result<()> {
+        self.changed += 1;
+        self.subdirs += change.subdirs;
+        let Some(name) = change.added else {
+            return Ok(());
+        };
+        self.added += 1;
+        self.bytes += rec_len(name.len());
+        self.fits = match self.added == 1 && has_room(vol, change.dir, name)? {
+            true => Some(name.to_vec()),
+            false => None,
+        };
+        Ok(())
+    }
+
+    /// New blocks that it may need: leaves, and of an index. A leaf that splits is full, and leaves
+    /// two that take as much again as half a block, but for the longest name.
+    fn new_blocks(&self, vol: &Volume) -> u32 {
+        if self.added == 0 || self.fits.is_some() {
+            return 0;
+        }
+        let half = vol.geo.block_size() / 2;
+        let half = half.saturating_sub(2 * rec_len(MAX_NAME_LEN)).max(64);
+        let filled = must_fit_u32(self.bytes / half).saturating_add(1);
+        let splits = self.added.min(self.blocks.saturating_add(filled));
+        splits + splits / 64 + 3
+    }
+
+    fn credits(&self, vol: &Volume) -> u32 {
+        let changed = self.changed.min(self.blocks);
+        match self.new_blocks(vol) {
+            0 => changed,
+            // Each with the block of the index that names it; bitmaps and descriptors; the map.
+            new => changed + 2 * new + 2 * new.min(vol.geo.groups_count()) + 8,
+        }
+    }
+}
+
+/// Whether an entry fits into the directory as it is. Where the name is there, the group removes it
+/// first.
+fn has_room(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<bool> {
+    let _shared = dir.lock.read();
+    let st = dir.state.read();
+    match dir::place(Dir::open(vol, dir, &st)?, name) {
+        Ok(Place::Room { .. }) | Err(Error::Exists) => Ok(true),
+        Ok(Place::Grow) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl Cost {
+    fn credits(&self, vol: &Volume) -> u32 {
+        let dirs: u32 = self.dirs.values().map(|growth| growth.credits(vol)).sum();
+        // An orphan that leaves the list changes its neighbour, which mostly is one of them too.
+        let others = orphan::count(vol).saturating_sub(self.made);
+        let neighbours = self.made.min(others);
+        BASE_CREDITS + must_fit_u32(self.slots.len()) + dirs + neighbours + self.rest
+    }
+
+    fn new_blocks(&self, vol: &Volume) -> u32 {
+        self.dirs
+            .values()
+            .map(|growth| growth.new_blocks(vol))
+            .sum()
+    }
+}
+
+impl Names {
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Blocks of a transaction that the steps come to.
+    pub(super) fn credits(&self, vol: &Volume) -> u32 {
+        match self.steps.is_empty() {
+            true => 0,
+            false => self.cost.credits(vol),
+        }
+    }
+
+    /// Whether the group made it.
+    pub(super) fn made(&self, ino: InodeNo) -> bool {
+        self.kept.get(&ino).is_some_and(|kept| kept.is_made)
+    }
+
+    fn inode(&self, vol: &Volume, ino: InodeNo) -> Result<Arc<Inode>> {
+        match self.kept.get(&ino) {
+            Some(kept) => Ok(kept.inode.clone()),
+            None => vol.iget(ino),
+        }
+    }
+
+    fn keep(&mut self, inode: &Arc<Inode>) -> Result<()> {
+        if !self.kept.contains_key(&inode.ino) {
+            open::keep(inode)?;
+            self.insert(inode, false);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, inode: &Arc<Inode>, is_made: bool) {
+        let kept = Kept {
+            inode: inode.clone(),
+            is_made,
+            flags: forbidding(inode),
+        };
+        self.kept.insert(inode.ino, kept);
+    }
+
+    /// The directory, which others will find when the group is committed.
+    fn dir(&mut self, vol: &Volume, c: &Caller, ino: InodeNo) -> Result<Arc<Inode>> {
+        let dir = self.inode(vol, ino)?;
+        perm::may_search(vol, c, &dir)?;
+        if self.removed.contains(&ino) {
+            return Err(Error::NotFound);
+        }
+        if !self.made(ino) {
+            perm::check_named(&dir)?;
+        }
+        self.keep(&dir)?;
+        Ok(dir)
+    }
+
+    /// What the name stands for in the group.
+    fn find(&self, vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
+        if let Some(entry) = self.entries.get(&(dir.ino, name.to_vec())) {
+            return Ok(entry.now);
+        }
+        match self.made(dir.ino) {
+            true => Ok(None),
+            false => find(vol, dir, name),
+        }
+    }
+
+    /// The name stands for something else from now on than what [`find`](Self::find) has given.
+    fn set(&mut self, dir: InodeNo, name: &[u8], base: Option<InodeNo>, now: Option<InodeNo>) {
+        let entry = self.entries.entry((dir, name.to_vec()));
+        entry.or_insert(Entry { base, now }).now = now;
+    }
+
+    /// The directory that ".." names in the group.
+    fn parent(&mut self, vol: &Volume, ino: InodeNo) -> Result<InodeNo> {
+        if let Some(parent) = self.parents.get(&ino) {
+            return Ok(parent.now);
+        }
+        let now = dotdot(vol, &*self.inode(vol, ino)?)?;
+        let base = Some(now);
+        self.parents.insert(ino, Parent { base, now });
+        Ok(now)
+    }
+
+    fn is_same_or_above(&mut self, vol: &Volume, above: InodeNo, below: InodeNo) -> Result<bool> {
+        let mut at = below;
+        for _ in 0..=vol.geo.inodes_count {
+            match at {
+                _ if at == above => return Ok(true),
+                ROOT_INO => return Ok(false),
+                _ => at = self.parent(vol, at)?,
+            }
+        }
+        Err(Inconsistent::NotBelowRoot(below).into())
+    }
+
+    fn is_empty_dir(&self, vol: &Volume, dir: &Inode) -> Result<bool> {
+        let first = (dir.ino, Vec::new());
+        let mut changed = self.entries.range(first..);
+        let in_it = changed.by_ref().take_while(|((ino, _), _)| *ino == dir.ino);
+        if in_it.map(|(_, entry)| entry.now).any(|now| now.is_some()) {
+            return Ok(false);
+        }
+        if self.made(dir.ino) {
+            return Ok(true);
+        }
+        let mut is_empty = true;
+        readdir::readdir(vol, dir, 0, &mut |entry| {
+            let is_known = dir::is_dot_or_dotdot(entry.name)
+                || self.entries.contains_key(&(dir.ino, entry.name.to_vec()));
+            is_empty &= is_known;
+            is_known
+        })?;
+        Ok(is_empty)
+    }
+
+    /// Counts what a step takes, and reserves it; changes nothing when there is not so much.
+    fn charge(
+        &mut self,
+        at: &At<'_>,
+        inodes: &[&Inode],
+        changes: &[Change<'_>],
+        rest: u32,
+    ) -> Result<()> {
+        let vol = at.vol;
+        let slots = inodes.iter().map(|inode| inode.slot.block);
+        let slots = slots.chain(changes.iter().map(|change| change.dir.slot.block));
+        let fresh: Vec<_> = slots.filter(|slot| self.cost.slots.insert(*slot)).collect();
+        let mut before = Vec::new();
+        let mut fits = Ok(());
+        for change in changes {
+            let ino = change.dir.ino;
+            let old = self.cost.dirs.get(&ino).cloned();
+            let mut growth = old.clone().unwrap_or_else(|| Growth::of(vol, change.dir));
+            before.push((ino, old));
+            fits = fits.and_then(|()| growth.make(vol, change));
+            fits = fits.and_then(|()| check_subdirs(vol, change.dir, &growth));
+            self.cost.dirs.insert(ino, growth);
+        }
+        self.cost.rest += rest;
+        let wanted = self.cost.credits(vol).saturating_add(at.data);
+        let more = self.cost.new_blocks(vol).saturating_sub(self.reserved);
+        let fits = fits
+            .and_then(|()| fits_transaction(vol, wanted.saturating_add(STEP_CREDITS)))
+            .and_then(|()| reserve(at, more));
+        if fits.is_err() {
+            self.cost.rest -= rest;
+            for slot in fresh {
+                self.cost.slots.remove(&slot);
+            }
+            for (ino, old) in before.into_iter().rev() {
+                match old {
+                    Some(old) => self.cost.dirs.insert(ino, old),
+                    None => self.cost.dirs.remove(&ino),
+                };
+            }
+            return fits;
+        }
+        self.reserved += more;
+        Ok(())
+    }
+
+    fn note(&mut self, at: &At<'_>, step: Step) {
+        self.steps.push((at.c.clone(), step));
+    }
+
+    /// The directory that is to get a name which it has not.
+    fn dir_for(&mut self, at: &At<'_>, parent: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
+        let dir = self.dir(at.vol, at.c, parent)?;
+        namei::check_name(name)?;
+        let is_free = !dir::is_dot_or_dotdot(name) && self.find(at.vol, &dir, name)?.is_none();
+        if !is_free {
+            return Err(Error::Exists);
+        }
+        perm::may_change_entries(at.vol, at.c, &dir)?;
+        Ok(dir)
+    }
+
+    /// Makes something, which is to get this name.
+    pub(super) fn make(
+        &mut self,
+        at: &At<'_>,
+        parent: InodeNo,
+        name: &[u8],
+        what: What<'_>,
+    ) -> Result<Arc<Inode>> {
+        let dir = self.dir_for(at, parent, name)?;
+        let is_dir = matches!(what, What::Directory(_));
+        let inode = namei::create_unnamed(at.vol, at.c, &dir, what, true)?;
+        let change = Change::add(&dir, name, i32::from(is_dir));
+        self.cost.made += 1;
+        // A directory's block has "..".
+        if let Err(error) = self.charge(at, &[&inode], &[change], u32::from(is_dir)) {
+            self.cost.made -= 1;
+            open::release(at.vol, inode.ino)?;
+            return Err(error);
+        }
+        self.insert(&inode, true);
+        if is_dir {
+            let (base, now) = (None, parent);
+            self.parents.insert(inode.ino, Parent { base, now });
+        } else {
+            let (base, now) = (None, 1);
+            self.links.insert(inode.ino, Links { base, now });
+        }
+        self.set(parent, name, None, Some(inode.ino));
+        self.note(at, Step::Name(inode.ino, parent, name.to_vec()));
+        Ok(inode)
+    }
+
+    fn links(&self, inode: &Inode) -> Links {
+        let known = self.links.get(&inode.ino).copied();
+        known.unwrap_or_else(|| {
+            let now = inode.state.read().raw.links_count;
+            let base = Some(now);
+            Links { base, now }
+        })
+    }
+
+    /// One name more for a file.
+    pub(super) fn link(
+        &mut self,
+        at: &At<'_>,
+        ino: InodeNo,
+        parent: InodeNo,
+        name: &[u8],
+    ) -> Result<()> {
+        let inode = self.inode(at.vol, ino)?;
+        let dir = self.dir_for(at, parent, name)?;
+        let links = self.links(&inode);
+        {
+            let st = inode.state.read();
+            if st.is_dir() {
+                return Err(Error::NotPermitted);
+            }
+            namei::check_linkable(&st)?;
+        }
+        match links.now {
+            0 => return Err(Error::NotFound),
+            LINK_MAX.. => return Err(Error::TooManyLinks),
+            _ => {}
+        }
+        namei::check_project(&dir, &inode)?;
+        self.keep(&inode)?;
+        self.charge(at, &[&inode], &[Change::add(&dir, name, 0)], 0)?;
+        self.count(&inode, 1);
+        self.set(parent, name, None, Some(ino));
+        self.note(at, Step::Name(ino, parent, name.to_vec()));
+        Ok(())
+    }
+
+    /// The file has names more or less.
+    fn count(&mut self, inode: &Inode, more: i16) {
+        let links = self.links(inode);
+        let now = links.now.saturating_add_signed(more);
+        self.links.insert(inode.ino, Links { now, ..links });
+    }
+
+    /// What has this name, and may lose it.
+    fn victim(
+        &mut self,
+        at: &At<'_>,
+        parent: InodeNo,
+        name: &[u8],
+    ) -> Result<(Arc<Inode>, Arc<Inode>)> {
+        let dir = self.dir(at.vol, at.c, parent)?;
+        namei::check_name(name)?;
+        let found = self.find(at.vol, &dir, name)?.ok_or(Error::NotFound)?;
+        let victim = self.inode(at.vol, found)?;
+        perm::may_delete(at.vol, at.c, &dir, &victim)?;
+        self.keep(&victim)?;
+        Ok((dir, victim))
+    }
+
+    /// Removes a name of anything but a directory.
+    pub(super) fn unlink(&mut self, at: &At<'_>, parent: InodeNo, name: &[u8]) -> Result<()> {
+        if dir::is_dot_or_dotdot(name) {
+            return Err(Error::IsDirectory);
+        }
+        let (dir, victim) = self.victim(at, parent, name)?;
+        if victim.state.read().is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        self.charge(at, &[&victim], &[Change::other(&dir, 0)], 0)?;
+        self.count(&victim, -1);
+        self.set(parent, name, Some(victim.ino), None);
+        self.note(at, Step::Remove(parent, name.to_vec()));
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub(super) fn rmdir(&mut self, at: &At<'_>, parent: InodeNo, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::Invalid),
+            b".." => return Err(Error::NotEmpty),
+            _ => {}
+        }
+        let (dir, victim) = self.victim(at, parent, name)?;
+        if !victim.state.read().is_dir() {
+            return Err(Error::NotDirectory);
+        }
+        if !self.is_empty_dir(at.vol, &victim)? {
+            return Err(Error::NotEmpty);
+        }
+        self.charge(at, &[&victim], &[Change::other(&dir, -1)], 0)?;
+        self.removed.insert(victim.ino);
+        self.set(parent, name, Some(victim.ino), None);
+        self.note(at, Step::Remove(parent, name.to_vec()));
+        Ok(())
+    }
+
+    /// Renames; leaves no whiteout.
+    pub(super) fn rename(
+        &mut self,
+        at: &At<'_>,
+        (old_parent, old_name): (InodeNo, &[u8]),
+        (new_parent, new_name): (InodeNo, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let vol = at.vol;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let keeps = flags.contains(RenameFlags::NOREPLACE);
+        if flags.contains(RenameFlags::WHITEOUT) {
+            return Err(Error::NotSupported);
+        }
+        if exchange && keeps {
+            return Err(Error::Invalid);
+        }
+        let old_dir = self.dir(vol, at.c, old_parent)?;
+        let new_dir = self.dir(vol, at.c, new_parent)?;
+        namei::check_name(old_name)?;
+        namei::check_name(new_name)?;
+        if dir::is_dot_or_dotdot(old_name) || dir::is_dot_or_dotdot(new_name) {
+            return Err(Error::Busy);
+        }
+        let source = self.find(vol, &old_dir, old_name)?.ok_or(Error::NotFound)?;
+        let source = self.inode(vol, source)?;
+        let base = self.find(vol, &new_dir, new_name)?;
+        match base {
+            Some(_) if keeps => return Err(Error::Exists),
+            None if exchange => return Err(Error::NotFound),
+            Some(target) if target == source.ino => return Ok(()),
+            _ => {}
+        }
+        let target = base.map(|ino| self.inode(vol, ino)).transpose()?;
+        let mode_of = |inode: &Inode| inode.state.read().raw.mode;
+        let moved = Moved {
+            old_dir: &old_dir,
+            new_dir: &new_dir,
+            source: (&source, mode_of(&source)),
+            target: target.as_deref().map(|target| (target, mode_of(target))),
+            exchange,
+        };
+        namei::check_way(&moved, |above, below| {
+            self.is_same_or_above(vol, above, below)
+        })?;
+        namei::check_rights(vol, at.c, &moved)?;
+        let is_dir = mode::is_dir(moved.source.1);
+        let target_is_dir = moved.target.is_some_and(|(_, m)| mode::is_dir(m));
+        if let Some(target) = target.as_deref()
+            && target_is_dir
+            && !exchange
+            && !self.is_empty_dir(vol, target)?
+        {
+            return Err(Error::NotEmpty);
+        }
+        self.keep(&source)?;
+        if let Some(target) = &target {
+            self.keep(target)?;
+        }
+        // Of subdirectories the one that moves; that it replaces one counts where they are.
+        let (came, went) = (i32::from(is_dir), i32::from(target_is_dir));
+        let (old_more, new_more) = match exchange {
+            true => (went - came, came - went),
+            false => (-came, came - went),
+        };
+        let added = target.is_none().then_some(new_name);
+        let changes = [
+            Change {
+                dir: &new_dir,
+                added,
+                subdirs: new_more,
+            },
+            Change::other(&old_dir, old_more),
+        ];
+        let inodes: Vec<_> = [Some(&*source), target.as_deref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        // ".." of what moves.
+        self.charge(
+            at,
+            &inodes,
+            &changes,
+            u32::from(is_dir) + u32::from(target_is_dir),
+        )?;
+        let left = base.filter(|_| exchange);
+        self.set(old_parent, old_name, Some(source.ino), left);
+        self.set(new_parent, new_name, base, Some(source.ino));
+        if is_dir {
+            self.set_parent(vol, source.ino, new_parent)?;
+        }
+        match &target {
+            Some(target) if exchange && target_is_dir => {
+                self.set_parent(vol, target.ino, old_parent)?;
+            }
+            Some(target) if !exchange && target_is_dir => {
+                self.removed.insert(target.ino);
+            }
+            Some(target) if !exchange => self.count(target, -1),
+            _ => {}
+        }
+        let from = (old_parent, old_name.to_vec());
+        let to = (new_parent, new_name.to_vec());
+        self.note(at, Step::Rename(from, to, flags));
+        Ok(())
+    }
+
+    fn set_parent(&mut self, vol: &Volume, ino: InodeNo, now: InodeNo) -> Result<()> {
+        self.parent(vol, ino)?;
+        if let Some(parent) = self.parents.get_mut(&ino) {
+            parent.now = now;
+        }
+        Ok(())
+    }
+
+    /// Changes attributes, but for the size.
+    pub(super) fn set_attributes(
+        &mut self,
+        at: &At<'_>,
+        inode: &Arc<Inode>,
+        set: &SetAttr,
+    ) -> Result<()> {
+        self.keep(inode)?;
+        self.charge(at, &[inode], &[], ATTR_CREDITS)?;
+        let set = SetAttr {
+            size: None,
+            ..set.clone()
+        };
+        self.note(at, Step::Set(inode.ino, set));
+        Ok(())
+    }
+
+    /// The inode that a name stands for in the group; "." and ".." too.
+    pub(super) fn lookup(
+        &mut self,
+        vol: &Volume,
+        c: &Caller,
+        parent: InodeNo,
+        name: &[u8],
+    ) -> Result<Arc<Inode>> {
+        let dir = self.inode(vol, parent)?;
+        perm::may_search(vol, c, &dir)?;
+        namei::check_name(name)?;
+        let found = match name {
+            b"." => Some(parent),
+            b".." => Some(self.parent(vol, parent)?),
+            _ => self.find(vol, &dir, name)?,
+        };
+        self.inode(vol, found.ok_or(Error::NotFound)?)
+    }
+
+    /// The names in a directory, without "." and "..", and what they stand for in the group.
+    pub(super) fn list(&self, vol: &Volume, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, InodeNo>> {
+        let dir = self.inode(vol, ino)?;
+        let mut names = BTreeMap::new();
+        if !self.made(ino) {
+            readdir::readdir(vol, &dir, 0, &mut |entry| {
+                if !dir::is_dot_or_dotdot(entry.name) {
+                    names.insert(entry.name.to_vec(), entry.ino);
+                }
+                true
+            })?;
+        }
+        let changed = self.entries.range((ino, Vec::new())..);
+        for ((_, name), entry) in changed.take_while(|((dir, _), _)| *dir == ino) {
+            match entry.now {
+                Some(now) => names.insert(name.clone(), now),
+                None => names.remove(name),
+            };
+        }
+        Ok(names)
+    }
+
+    /// Gives the data of what gets a name its places, in transactions that are durable before that
+    /// of the group. No handle is open.
+    pub(super) fn place_data(&self, vol: &Volume) -> Result<()> {
+        let mut kept = self.kept.values();
+        kept.try_for_each(|kept| open::place(vol, &kept.inode).map(drop))
+    }
+
+    /// Whether everything is still as the steps were checked against, and counts anew what they
+    /// take: the credits. The caller has the volume alone, and no handle.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] with the directory or file that has changed; `NoSpace`, `TooManyLinks`,
+    /// and damage.
+    pub(super) fn check(&mut self, at: &At<'_>) -> Result<u32> {
+        let vol = at.vol;
+        for (ino, kept) in self.kept.iter().filter(|(_, kept)| !kept.is_made) {
+            let is_lost = {
+                let st = kept.inode.state.read();
+                st.gone || st.is_dir() && st.raw.links_count == 0
+            };
+            if is_lost || forbidding(&kept.inode) != kept.flags {
+                return Err(Error::Conflict(*ino));
+            }
+        }
+        for ((ino, name), entry) in &self.entries {
+            let known = self.made(*ino) || find(vol, &*self.inode(vol, *ino)?, name)? == entry.base;
+            if !known {
+                return Err(Error::Conflict(*ino));
+            }
+        }
+        for ino in &self.removed {
+            if !self.is_empty_dir(vol, &*self.inode(vol, *ino)?)? {
+                return Err(Error::Conflict(*ino));
+            }
+        }
+        for (ino, parent) in &self.parents {
+            let is_known = match parent.base {
+                Some(base) => dotdot(vol, &*self.inode(vol, *ino)?)? == base,
+                None => true,
+            };
+            if !is_known {
+                return Err(Error::Conflict(*ino));
+            }
+        }
+        for (ino, links) in &self.links {
+            let now = self.inode(vol, *ino)?.state.read().raw.links_count;
+            if links.base.is_some_and(|base| base != now) {
+                return Err(Error::Conflict(*ino));
+            }
+        }
+        for (ino, growth) in &mut self.cost.dirs {
+            let dir = &self.kept[ino].inode;
+            growth.look(vol, dir)?;
+            check_subdirs(vol, dir, growth)?;
+        }
+        let more = self.cost.new_blocks(vol).saturating_sub(self.reserved);
+        reserve(at, more)?;
+        self.reserved += more;
+        Ok(self.credits(vol))
+    }
+
+    /// Makes all of it happen. The caller has the volume alone, and a span.
+    ///
+    /// # Errors
+    /// None is expected that is not of the device. What was done before it is not undone.
+    pub(super) fn repeat(&mut self, vol: &Volume) -> Result<()> {
+        // Nobody else is there to take what was kept for the directories.
+        vol.alloc.release(std::mem::take(&mut self.reserved).into());
+        let get = |ino: &InodeNo| self.inode(vol, *ino);
+        for (caller, step) in &self.steps {
+            // It was checked who may do it.
+            let c = &Caller {
+                privileged: true,
+                checks: false,
+                ..caller.clone()
+            };
+            match step {
+                Step::Name(ino, parent, name) => {
+                    let (inode, dir) = (get(ino)?, get(parent)?);
+                    let is_dir = inode.state.read().is_dir();
+                    match is_dir {
+                        true => namei::name_dir(vol, c, &inode, &dir, name)?,
+                        false => namei::link(vol, c, &inode, &dir, name)?,
+                    }
+                }
+                Step::Remove(parent, name) => {
+                    let dir = get(parent)?;
+                    let found = find(vol, &dir, name)?.ok_or(Error::NotFound)?;
+                    let is_dir = get(&found)?.state.read().is_dir();
+                    match is_dir {
+                        true => namei::rmdir(vol, c, &dir, name)?,
+                        false => namei::unlink(vol, c, &dir, name)?,
+                    }
+                }
+                Step::Rename((old, old_name), (new, new_name), flags) => {
+                    let (old, new) = (get(old)?, get(new)?);
+                    namei::rename(vol, c, &old, old_name, &new, new_name, *flags)?;
+                }
+                Step::Set(ino, set) => {
+                    let inode = get(ino)?;
+                    let _guard = inode.lock.write();
+                    attr::change(vol, caller, &inode, set)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of everything, and gives back what was reserved.
+    pub(super) fn end(&mut self, vol: &Volume) {
+        let names = std::mem::take(self);
+        vol.alloc.release(names.reserved.into());
+        for (ino, kept) in names.kept {
+            {
+                let _guard = kept.inode.lock.write();
+                let st = kept.inode.state.read();
+                // A cache above may still know it, as it may know what anybody else removes.
+                if !kept.is_made && st.raw.links_count == 0 && !st.gone {
+                    vol.held.hold(&kept.inode, &st);
+                }
+            }
+            // Where it cannot be freed, the volume takes note of that.
+            let _ = open::release(vol, ino);
+        }
+    }
+}
+
+/// What the name stands for.
+fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
+    let _shared = dir.lock.read();
+    Ok(namei::find(vol, dir, name)?.map(|found| found.ino))
+}
+
+fn dotdot(vol: &Volume, dir: &Inode) -> Result<InodeNo> {
+    let _shared = dir.lock.read();
+    let st = dir.state.read();
+    Ok(dir::dotdot(Dir::open(vol, dir, &st)?)?.ino)
+}
+
+/// The flags that forbid changes.
+fn forbidding(inode: &Inode) -> InodeFlags {
+    inode.state.read().raw.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND)
+}
+
+fn check_subdirs(vol: &Volume, dir: &Inode, growth: &Growth) -> Result<()> {
+    match u16::try_from(growth.subdirs) {
+        Ok(more @ 1..LINK_MAX) => namei::check_dir_links(vol, &dir.state.read(), more),
+        Ok(LINK_MAX..) => Err(Error::TooManyLinks),
+        _ => Ok(()),
+    }
+}
+
+fn reserve(at: &At<'_>, blocks: u32) -> Result<()> {
+    let privileged = at.vol.alloc.may_use_root_blocks(at.c);
+    at.vol.alloc.reserve(blocks.into(), privileged)
+}

@@ -1,0 +1,519 @@
+//! Names in a group: what the same operations would do one by one, whole or not at all.
+
+use std::collections::BTreeMap;
+
+use stetfs_format::{InodeFlags, InodeNo};
+
+use crate::testing::Image;
+use crate::types::mode;
+use crate::{Caller, Error, Fs, Group, OpenFlags, RenameFlags, SetAttr};
+
+/// What somebody finds at a path: mode, links, content or target.
+type Tree = BTreeMap<Vec<u8>, (u16, u32, Vec<u8>)>;
+
+fn tree(fs: &Fs) -> Tree {
+    let (mut out, mut ways) = (Tree::new(), vec![(Vec::new(), fs.root())]);
+    while let Some((way, dir)) = ways.pop() {
+        let mut entries = Vec::new();
+        fs.readdir(dir, 0, &mut |entry| {
+            if !matches!(entry.name, b"." | b".." | b"lost+found") {
+                entries.push((entry.name.to_vec(), entry.ino));
+            }
+            true
+        })
+        .unwrap();
+        for (name, ino) in entries {
+            let path = [&way[..], b"/", &name].concat();
+            let attr = fs.getattr(ino).unwrap();
+            let content = match attr.mode & mode::S_IFMT {
+                mode::S_IFREG => {
+                    let mut content = vec![0; attr.size as usize];
+                    assert_eq!(fs.read(ino, 0, &mut content).unwrap(), content.len());
+                    content
+                }
+                mode::S_IFLNK => fs.readlink(ino).unwrap(),
+                mode::S_IFDIR => {
+                    fs.check_parent(ino, dir).unwrap();
+                    ways.push((path.clone(), ino));
+                    Vec::new()
+                }
+                _ => Vec::new(),
+            };
+            out.insert(path, (attr.mode, attr.nlink, content));
+        }
+    }
+    out
+}
+
+/// A small generator, for what nobody would think of.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn path(&mut self) -> Vec<&'static [u8]> {
+        const NAMES: [&[u8]; 4] = [
+            b"a",
+            b"b",
+            b"c",
+            b"a name that is rather longer than others",
+        ];
+        let depth = [1, 1, 1, 2, 2, 3][self.below(6) as usize];
+        (0..depth).map(|_| NAMES[self.below(4) as usize]).collect()
+    }
+}
+
+/// Who makes changes: a group, or its twin that makes them at once.
+trait Maker {
+    fn find(&mut self, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error>;
+    fn make(&mut self, op: &Op, ends: [(InodeNo, &[u8]); 2]) -> Result<(), Error>;
+}
+
+#[derive(Debug)]
+enum Op {
+    Create,
+    Mkdir,
+    Symlink(usize),
+    Fifo,
+    Link,
+    Unlink,
+    Rmdir,
+    Rename(RenameFlags),
+    Write(u64, usize, u8),
+    Cut(u64),
+    Chmod(u16),
+}
+
+fn truncated(size: u64) -> SetAttr {
+    SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    }
+}
+
+fn of_mode(bits: u16) -> SetAttr {
+    SetAttr {
+        mode: Some(bits),
+        ..SetAttr::default()
+    }
+}
+
+const FIFO: u16 = mode::S_IFIFO | 0o640;
+
+impl Maker for Group {
+    fn find(&mut self, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error> {
+        Ok(self.lookup(&Caller::root(), dir, name)?.ino)
+    }
+
+    fn make(
+        &mut self,
+        op: &Op,
+        [(dir, name), (to, new)]: [(InodeNo, &[u8]); 2],
+    ) -> Result<(), Error> {
+        let c = &Caller::root();
+        match op {
+            Op::Create => self.create(c, dir, name, 0o644).map(drop),
+            Op::Mkdir => self.mkdir(c, dir, name, 0o755).map(drop),
+            Op::Symlink(len) => self.symlink(c, dir, name, &vec![b't'; *len]).map(drop),
+            Op::Fifo => self.mknod(c, dir, name, FIFO, (0, 0)).map(drop),
+            Op::Link => {
+                let ino = self.find(dir, name)?;
+                self.link(c, ino, to, new)
+            }
+            Op::Unlink => self.unlink(c, dir, name),
+            Op::Rmdir => self.rmdir(c, dir, name),
+            Op::Rename(flags) => self.rename(c, dir, name, to, new, *flags),
+            Op::Write(at, len, byte) => {
+                let ino = self.find(dir, name)?;
+                self.write(c, ino, *at, &vec![*byte; *len])
+            }
+            Op::Cut(size) => {
+                let ino = self.find(dir, name)?;
+                self.setattr(c, ino, &truncated(*size))
+            }
+            Op::Chmod(bits) => {
+                let ino = self.find(dir, name)?;
+                self.setattr(c, ino, &of_mode(*bits))
+            }
+        }
+    }
+}
+
+impl Maker for Fs {
+    fn find(&mut self, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error> {
+        Ok(self.lookup(&Caller::root(), dir, name)?.ino)
+    }
+
+    fn make(
+        &mut self,
+        op: &Op,
+        [(dir, name), (to, new)]: [(InodeNo, &[u8]); 2],
+    ) -> Result<(), Error> {
+        let c = &Caller::root();
+        match op {
+            Op::Create => {
+                let made = self.create(c, dir, name, 0o644, OpenFlags::EXCLUSIVE)?;
+                self.release(made.ino)
+            }
+            Op::Mkdir => self.mkdir(c, dir, name, 0o755).map(drop),
+            Op::Symlink(len) => self.symlink(c, dir, name, &vec![b't'; *len]).map(drop),
+            Op::Fifo => self.mknod(c, dir, name, FIFO, (0, 0)).map(drop),
+            Op::Link => {
+                let ino = self.find(dir, name)?;
+                Fs::link(self, c, ino, to, new).map(drop)
+            }
+            Op::Unlink => Fs::unlink(self, c, dir, name),
+            Op::Rmdir => Fs::rmdir(self, c, dir, name),
+            Op::Rename(flags) => Fs::rename(self, c, dir, name, to, new, *flags),
+            Op::Write(at, len, byte) => {
+                let ino = self.find(dir, name)?;
+                Fs::write(self, c, ino, *at, &vec![*byte; *len]).map(drop)
+            }
+            Op::Cut(size) => {
+                let ino = self.find(dir, name)?;
+                Fs::setattr(self, c, ino, &truncated(*size)).map(drop)
+            }
+            Op::Chmod(bits) => {
+                let ino = self.find(dir, name)?;
+                Fs::setattr(self, c, ino, &of_mode(*bits)).map(drop)
+            }
+        }
+    }
+}
+
+/// The operation at two paths from the root.
+fn run(maker: &mut dyn Maker, op: &Op, paths: [&[&[u8]]; 2]) -> Result<(), Error> {
+    let mut ends = [(InodeNo(2), &b""[..]); 2];
+    for (end, path) in ends.iter_mut().zip(paths) {
+        let (last, way) = path.split_last().unwrap();
+        for name in way {
+            end.0 = maker.find(end.0, name)?;
+        }
+        end.1 = last;
+    }
+    maker.make(op, ends)
+}
+
+fn random_op(random: &mut Random) -> Op {
+    match random.below(16) {
+        0..3 => Op::Create,
+        3 | 4 => Op::Mkdir,
+        5 => Op::Symlink(10 + 80 * random.below(2) as usize),
+        6 => Op::Fifo,
+        7 => Op::Link,
+        8 => Op::Unlink,
+        9 => Op::Rmdir,
+        10..13 => Op::Rename(match random.below(4) {
+            0 => RenameFlags::EXCHANGE,
+            1 => RenameFlags::NOREPLACE,
+            _ => RenameFlags::empty(),
+        }),
+        13 => {
+            let (at, len) = (random.below(30_000), 1 + random.below(9000) as usize);
+            Op::Write(at, len, random.below(255) as u8 + 1)
+        }
+        14 => Op::Cut(random.below(40_000)),
+        _ => Op::Chmod(0o600 + random.below(64) as u16),
+    }
+}
+
+#[test]
+fn a_group_of_names_is_what_its_operations_would_be_one_by_one() {
+    for args in [
+        "-t ext4 -b 4096 -J size=8",
+        "-t ext3 -b 1024 -J size=8",
+        "-t ext4 -b 1024 -J size=8 -O ^dir_index,^metadata_csum",
+    ] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let (image, other) = (Image::new(48, &words), Image::new(48, &words));
+        let fs = image.mount("data=journal");
+        let mut twin = other.mount("data=journal");
+        let free = fs.stats().blocks_free;
+        let (mut random, mut done_in_all) = (Random(11), 0);
+        for round in 0..300 {
+            let before = tree(&fs);
+            let is_kept = round % 3 != 0;
+            let mut group = fs.begin();
+            let mut told = Vec::new();
+            for _ in 0..1 + random.below(40) {
+                let op = random_op(&mut random);
+                let (from, to) = (random.path(), random.path());
+                let done = run(&mut group, &op, [&from, &to]);
+                done_in_all += u32::from(done.is_ok());
+                told.push(format!("{op:?} {from:?} {to:?}: {done:?}"));
+                if is_kept {
+                    let expected = run(&mut twin, &op, [&from, &to]);
+                    let kinds =
+                        [&done, &expected].map(|r| r.as_ref().map_err(Error::kind).copied());
+                    assert_eq!(kinds[0], kinds[1], "{args}, round {round}: {told:#?}");
+                }
+            }
+            assert!(tree(&fs) == before, "{args}, round {round}: seen by others");
+            match round % 3 {
+                0 => group.abort(),
+                1 => group.commit(&Caller::root()).unwrap(),
+                _ => group.commit_lazy(&Caller::root()).unwrap(),
+            }
+            assert!(group.is_empty());
+            let (now, expected) = (tree(&fs), tree(&twin));
+            assert!(
+                now == expected,
+                "{args}, round {round}: {told:#?}\n{now:?}\n{expected:?}"
+            );
+        }
+        assert!(done_in_all > 500, "{args}: {done_in_all}");
+        for fs in [&fs, &twin] {
+            fs.unmount().unwrap();
+        }
+        image.assert_clean();
+        other.assert_clean();
+        // What is left is all that is taken.
+        let fs = image.mount("data=journal");
+        let twin = other.mount("data=journal");
+        assert_eq!(fs.stats().inodes_free, twin.stats().inodes_free, "{args}");
+        assert!(fs.stats().blocks_free <= free);
+        fs.unmount().unwrap();
+        twin.unmount().unwrap();
+    }
+}
+
+fn create(fs: &Fs, dir: InodeNo, name: &[u8]) -> InodeNo {
+    let made = fs
+        .create(&Caller::root(), dir, name, 0o644, OpenFlags::EXCLUSIVE)
+        .unwrap();
+    fs.release(made.ino).unwrap();
+    made.ino
+}
+
+/// What others do to the names of a group that has not been committed.
+#[test]
+fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
+    type Step = fn(&mut Group, InodeNo);
+    type Disturbance = fn(&Fs, InodeNo);
+    let cases: [(&str, Step, Disturbance); 8] = [
+        (
+            "a name that is to be made",
+            |group, dir| {
+                group.create(&Caller::root(), dir, b"new", 0o644).unwrap();
+            },
+            |fs, dir| {
+                create(fs, dir, b"new");
+            },
+        ),
+        (
+            "a name that is to go",
+            |group, dir| group.unlink(&Caller::root(), dir, b"file").unwrap(),
+            |fs, dir| fs.unlink(&Caller::root(), dir, b"file").unwrap(),
+        ),
+        (
+            "another file of the same name",
+            |group, dir| group.unlink(&Caller::root(), dir, b"file").unwrap(),
+            |fs, dir| {
+                fs.unlink(&Caller::root(), dir, b"file").unwrap();
+                create(fs, dir, b"file");
+            },
+        ),
+        (
+            "a directory that is to go",
+            |group, dir| group.rmdir(&Caller::root(), dir, b"empty").unwrap(),
+            |fs, dir| {
+                let empty = fs.lookup(&Caller::root(), dir, b"empty").unwrap().ino;
+                create(fs, empty, b"not any more");
+            },
+        ),
+        (
+            "the directory that something is made in",
+            |group, dir| {
+                let empty = group.lookup(&Caller::root(), dir, b"empty").unwrap().ino;
+                group.mkdir(&Caller::root(), empty, b"new", 0o755).unwrap();
+            },
+            |fs, dir| fs.rmdir(&Caller::root(), dir, b"empty").unwrap(),
+        ),
+        (
+            "the way to the root",
+            |group, dir| {
+                let c = Caller::root();
+                let empty = group.lookup(&c, dir, b"empty").unwrap().ino;
+                group
+                    .rename(&c, dir, b"other", empty, b"other", RenameFlags::empty())
+                    .unwrap();
+            },
+            |fs, dir| {
+                let c = Caller::root();
+                let other = fs.lookup(&c, dir, b"other").unwrap().ino;
+                fs.rename(&c, dir, b"empty", other, b"empty", RenameFlags::empty())
+                    .unwrap();
+            },
+        ),
+        (
+            "the names of a file that gets one",
+            |group, dir| {
+                let file = group.lookup(&Caller::root(), dir, b"file").unwrap().ino;
+                group.link(&Caller::root(), file, dir, b"more").unwrap();
+            },
+            |fs, dir| fs.unlink(&Caller::root(), dir, b"file").unwrap(),
+        ),
+        (
+            "a file that must not be changed any more",
+            |group, dir| group.unlink(&Caller::root(), dir, b"file").unwrap(),
+            |fs, dir| {
+                let c = Caller::root();
+                let file = fs.lookup(&c, dir, b"file").unwrap().ino;
+                let flags = fs.get_flags(file).unwrap() | InodeFlags::IMMUTABLE;
+                fs.set_flags(&c, file, flags).unwrap();
+            },
+        ),
+    ];
+    let c = Caller::root();
+    for (what, step, disturbance) in cases {
+        let image = Image::new(32, &["-t", "ext4", "-b", "4096"]);
+        let fs = image.mount("");
+        let inodes = fs.stats().inodes_free;
+        let dir = fs.mkdir(&c, fs.root(), b"dir", 0o755).unwrap().ino;
+        create(&fs, dir, b"file");
+        for name in [&b"empty"[..], b"other"] {
+            fs.mkdir(&c, dir, name, 0o755).unwrap();
+        }
+        let mut group = fs.begin();
+        group.create(&c, dir, b"beside", 0o600).unwrap();
+        step(&mut group, dir);
+        disturbance(&fs, dir);
+        let before = tree(&fs);
+        let told = group.commit(&c).unwrap_err();
+        assert!(matches!(told, Error::Conflict(_)), "{what}: {told}");
+        assert!(tree(&fs) == before, "{what}");
+        group.abort();
+        assert!(tree(&fs) == before, "{what}");
+        let used = inodes - fs.stats().inodes_free;
+        assert_eq!(used as usize, before.len(), "{what}: what was made is gone");
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+/// The credits are those of the blocks that change, not of what each operation may need at worst.
+#[test]
+fn a_thousand_names_are_one_transaction_and_too_many_are_refused_at_the_step() {
+    let c = Caller::root();
+    for args in [
+        "-t ext4 -b 4096 -J size=16",
+        "-t ext4 -b 1024 -J size=8",
+        "-t ext3 -b 1024 -O ^dir_index -J size=8",
+    ] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let image = Image::new(64, &words);
+        let fs = image.mount("data=journal");
+        let dirs: Vec<_> = (0..10)
+            .map(|n| {
+                fs.mkdir(&c, fs.root(), format!("d{n}").as_bytes(), 0o755)
+                    .unwrap()
+                    .ino
+            })
+            .collect();
+        let mut group = fs.begin();
+        for n in 0..1000 {
+            let (dir, name) = (dirs[n % 10], format!("file number {n}"));
+            let made = group.create(&c, dir, name.as_bytes(), 0o644).unwrap();
+            group.write(&c, made.ino, 0, name.as_bytes()).unwrap();
+        }
+        // What has no name yet is made at once.
+        fs.sync().unwrap();
+        let before = fs.stats().journal.commits;
+        group.commit(&c).unwrap();
+        assert_eq!(fs.stats().journal.commits, before + 1, "{args}");
+        let made = tree(&fs);
+        assert_eq!(made.len(), 1010);
+        let mut group = fs.begin();
+        for n in 0..1000 {
+            let name = format!("file number {n}");
+            let to = format!("{n} instead");
+            let (dir, new) = (dirs[n % 10], dirs[(n + 1) % 10]);
+            match n % 2 {
+                0 => group.unlink(&c, dir, name.as_bytes()).unwrap(),
+                _ => group
+                    .rename(
+                        &c,
+                        dir,
+                        name.as_bytes(),
+                        new,
+                        to.as_bytes(),
+                        RenameFlags::empty(),
+                    )
+                    .unwrap(),
+            }
+        }
+        group.commit(&c).unwrap();
+        assert_eq!(tree(&fs).len(), 510, "{args}");
+
+        let before = tree(&fs);
+        let mut group = fs.begin();
+        let refused = (0..100_000).find_map(|n| {
+            let name = format!("{n:0200}");
+            group.mkdir(&c, dirs[0], name.as_bytes(), 0o755).err()
+        });
+        let refused = refused.unwrap();
+        let is_told = matches!(refused, Error::GroupTooBig { wanted, limit } if wanted > limit);
+        assert!(
+            is_told || matches!(refused, Error::NoSpace),
+            "{args}: {refused}"
+        );
+        // What was staged before is as good as ever.
+        group.commit(&c).unwrap();
+        assert!(tree(&fs).len() > before.len() + 100, "{args}");
+        fs.unmount().unwrap();
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn nobody_sees_half_of_a_group_while_it_is_committed() {
+    let c = Caller::root();
+    let image = Image::new(64, &["-t", "ext4", "-b", "4096", "-J", "size=16"]);
+    let fs = image.mount("");
+    let sides = [&b"left"[..], b"right"].map(|name| {
+        let made = fs.mkdir(&c, fs.root(), name, 0o755);
+        made.unwrap().ino
+    });
+    for n in 0..64 {
+        create(&fs, sides[0], format!("{n}").as_bytes());
+    }
+    let count = |dir| {
+        let mut names = 0;
+        fs.readdir(dir, 0, &mut |_| {
+            names += 1;
+            true
+        })
+        .unwrap();
+        names - 2
+    };
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            for round in 0..200 {
+                let (from, to) = (sides[round % 2], sides[(round + 1) % 2]);
+                let mut group = fs.begin();
+                for n in 0..64 {
+                    let name = format!("{n}");
+                    let name = name.as_bytes();
+                    group
+                        .rename(&c, from, name, to, name, RenameFlags::empty())
+                        .unwrap();
+                }
+                group.commit_lazy(&c).unwrap();
+            }
+        });
+        while !mover.is_finished() {
+            let seen = count(sides[0]);
+            assert!(seen == 0 || seen == 64, "{seen} of 64 names");
+            // Others may go on beside it.
+            create(&fs, fs.root(), b"beside");
+            fs.unlink(&c, fs.root(), b"beside").unwrap();
+        }
+        mover.join().unwrap();
+    });
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
