@@ -160,6 +160,11 @@ impl Fs {
         result
     }
 
+    /// Whether this is the same mount.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The inode of the root directory.
     pub fn root(&self) -> InodeNo {
         ROOT_INO

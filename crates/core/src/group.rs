@@ -28,7 +28,7 @@ use crate::inode::Inode;
 use crate::mapping::{self, MapState};
 use crate::namei::What;
 use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, WriteFlags};
-use crate::volume::Volume;
+use crate::volume::{ROOT_INO, Volume};
 use crate::{atomic, attr, open, path, perm};
 use names::{At, Names, STEP_CREDITS};
 
@@ -320,6 +320,29 @@ impl Group {
         let names = &mut self.names;
         self.fs
             .run(|vol| path::entry_of(vol, &*names.lookup(vol, c, dir, name)?))
+    }
+
+    /// [`Fs::resolve`], as the group sees it.
+    pub fn resolve(&mut self, c: &Caller, path: &[u8], follow: bool) -> Result<Entry> {
+        let names = &mut self.names;
+        self.fs.run(|vol| {
+            let mut lookup = |dir, name: &[u8]| names.lookup(vol, c, dir, name);
+            path::walk(vol, ROOT_INO, path, follow, &mut lookup)
+        })
+    }
+
+    /// [`Fs::resolve_parent`], as the group sees it.
+    pub fn resolve_parent<'p>(&mut self, c: &Caller, path: &'p [u8]) -> Result<(Entry, &'p [u8])> {
+        let names = &mut self.names;
+        self.fs.run(|vol| {
+            let mut lookup = |dir, name: &[u8]| names.lookup(vol, c, dir, name);
+            path::walk_to_parent(vol, ROOT_INO, path, &mut lookup)
+        })
+    }
+
+    /// The mount that it belongs to.
+    pub fn fs(&self) -> &Fs {
+        &self.fs
     }
 
     /// The names in a directory as the group sees it, without "." and "..", and what they stand

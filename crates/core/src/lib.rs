@@ -12,8 +12,8 @@
 //! - `namei.rs`, `dir.rs`, `htree.rs`, `readdir.rs`, `path.rs`: names.
 //! - `file.rs`, `group.rs`, `truncate.rs`, `fallocate.rs`, `seek.rs`, `copy.rs`: contents.
 //! - `attr.rs`, `xattr/`, `acl.rs`, `perm.rs`: attributes and who may do what.
-//! - `volume.rs`, `world.rs`, `inode.rs`, `icache.rs`: the state in memory; `volume.rs` has the lock
-//!   order.
+//! - `volume.rs`, `world.rs`, `inode.rs`, `icache.rs`: the state in memory, who is at work;
+//!   `volume.rs` has the lock order.
 //! - `alloc/`, `mapping/`, `place.rs`: which blocks hold what.
 //! - `evict.rs`, `orphan.rs`: freeing files, and what a crash must not leave behind.
 //! - `testing.rs`, `tests/`: images made by mke2fs, judged by e2fsck, debugfs and the kernel.

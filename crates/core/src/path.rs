@@ -1,5 +1,7 @@
 //! Paths: from the root to an inode, through symbolic links.
 
+use std::sync::Arc;
+
 use stetfs_format::InodeNo;
 
 use crate::error::{Error, Result};
@@ -15,17 +17,32 @@ const LINKS_MAX: u32 = 40;
 /// The longest path in bytes, with its end (PATH_MAX).
 const PATH_MAX: usize = 4096;
 
-/// Walks `path` from `start`; a path that begins with `/` starts at the root. The last symbolic
-/// link is followed if `follow`, or if the path ends in `/`.
-///
-/// # Errors
-/// `NotFound`, `NotDirectory`, `Access`, `Loop`, `NameTooLong`.
+/// What a name in a directory stands for.
+pub(crate) type Lookup<'a> = &'a mut dyn FnMut(InodeNo, &[u8]) -> Result<Arc<Inode>>;
+
+/// [`walk`] through the names as everybody sees them.
 pub(crate) fn resolve(
     vol: &Volume,
     c: &Caller,
     start: InodeNo,
     path: &[u8],
     follow: bool,
+) -> Result<Entry> {
+    let mut lookup = |dir, name: &[u8]| namei::lookup(vol, c, &*vol.iget(dir)?, name);
+    walk(vol, start, path, follow, &mut lookup)
+}
+
+/// Walks `path` from `start`; a path that begins with `/` starts at the root. The last symbolic
+/// link is followed if `follow`, or if the path ends in `/`.
+///
+/// # Errors
+/// `NotFound`, `NotDirectory`, `Access`, `Loop`, `NameTooLong`.
+pub(crate) fn walk(
+    vol: &Volume,
+    start: InodeNo,
+    path: &[u8],
+    follow: bool,
+    lookup: Lookup<'_>,
 ) -> Result<Entry> {
     check_length(path)?;
     let mut at = entry_of(vol, &*vol.iget(start)?)?;
@@ -40,7 +57,7 @@ pub(crate) fn resolve(
     }
     let mut links = 0;
     while let Some(name) = rest.pop() {
-        let next = entry_of(vol, &*namei::lookup(vol, c, &*vol.iget(at.ino)?, &name)?)?;
+        let next = entry_of(vol, &*lookup(at.ino, &name)?)?;
         let last = rest.is_empty();
         if !mode::is_lnk(next.attr.mode) || last && !follow && !must_be_dir {
             at = next;
@@ -64,15 +81,26 @@ pub(crate) fn resolve(
     Ok(at)
 }
 
-/// Walks to the directory of the last component; gives the directory and that component.
-///
-/// # Errors
-/// As [`resolve`]; `Busy` for the root, `Invalid` when the last component is `.` or `..`.
+/// [`walk_to_parent`] through the names as everybody sees them.
 pub(crate) fn resolve_parent<'p>(
     vol: &Volume,
     c: &Caller,
     start: InodeNo,
     path: &'p [u8],
+) -> Result<(Entry, &'p [u8])> {
+    let mut lookup = |dir, name: &[u8]| namei::lookup(vol, c, &*vol.iget(dir)?, name);
+    walk_to_parent(vol, start, path, &mut lookup)
+}
+
+/// Walks to the directory of the last component; gives the directory and that component.
+///
+/// # Errors
+/// As [`walk`]; `Busy` for the root, `Invalid` when the last component is `.` or `..`.
+pub(crate) fn walk_to_parent<'p>(
+    vol: &Volume,
+    start: InodeNo,
+    path: &'p [u8],
+    lookup: Lookup<'_>,
 ) -> Result<(Entry, &'p [u8])> {
     check_length(path)?;
     let end = path.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
@@ -94,7 +122,7 @@ pub(crate) fn resolve_parent<'p>(
     }
     let dir = match cut {
         0 => entry_of(vol, &*vol.iget(start)?)?,
-        _ => resolve(vol, c, start, &path[..cut], true)?,
+        _ => walk(vol, start, &path[..cut], true, lookup)?,
     };
     if !dir.attr.is_dir() {
         return Err(Error::NotDirectory);

@@ -1,9 +1,10 @@
 //! The mounted volume: what every operation reaches for.
 //!
-//! Lock order: the share of `world` that each operation holds, `rename_lock`, then `Inode::lock` (a parent before its child, two of a kind by
-//! ascending number), then a handle, then `Inode::state`, then what `Alloc` and the journal lock
-//! inside. `Inode::state` is never held across the start of a handle or a commit; no `Inode::lock`
-//! is taken while a handle is open, except of an inode that nobody else can know yet.
+//! Lock order: the share of `world` that each operation holds, then `rename_lock`, then
+//! `Inode::lock` (a parent before its child, two of a kind by ascending number), then a handle,
+//! then `Inode::state`, then what `Alloc` and the journal lock inside. `Inode::state` is never held
+//! across the start of a handle or a commit; no `Inode::lock` is taken while a handle is open,
+//! except of an inode that nobody else can know yet, and in a span, whose holder has `world` alone.
 //!
 //! The superblock changes in two ways. While the journal runs, through a handle
 //! ([`Volume::update_super`]); at mount, at unmount and after the journal has failed, directly on

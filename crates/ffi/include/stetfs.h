@@ -34,7 +34,7 @@
 typedef struct StetfsFile StetfsFile;
 
 /**
- * Writes that become one transaction. One thread at a time uses it.
+ * Changes that become one transaction. One thread at a time uses it.
  */
 typedef struct StetfsGroup StetfsGroup;
 
@@ -163,9 +163,9 @@ int stetfs_truncate(const StetfsFile *file, uint64_t size);
 int64_t stetfs_size(const StetfsFile *file);
 
 /**
- * Begins a group of writes to files of this volume, which nobody else sees before it is committed
- * and which then happen as one transaction. The files' data must be journaled (`data=journal`,
- * `atomic=all`, or a scheme that journals all data).
+ * Begins a group of changes of this volume, which nobody else sees before it is committed and
+ * which then happen as one transaction. The data of existing files that are written in it must be
+ * journaled (`data=journal`, `atomic=all`, or a scheme that journals all data).
  *
  * # Safety
  * The volume is open.
@@ -198,9 +198,76 @@ int64_t stetfs_group_read(const StetfsGroup *group,
                           uint64_t offset);
 
 /**
+ * Makes the file so long when the group is committed.
+ *
+ * # Safety
+ * Group and file are open.
+ */
+int stetfs_group_truncate(StetfsGroup *group, const StetfsFile *file, uint64_t size);
+
+/**
+ * Makes a file, which others find when the group is committed, and opens it for writing. What is
+ * written to it, with or without the group, need not fit into a transaction. Paths in a group are
+ * as the group sees them.
+ *
+ * # Safety
+ * The group is open, `path` is a string, `out` is a pointer's place.
+ */
+int stetfs_group_create(StetfsGroup *group, const char *path, uint16_t mode, StetfsFile **out);
+
+/**
+ * Makes a directory.
+ *
+ * # Safety
+ * The group is open, `path` is a string.
+ */
+int stetfs_group_mkdir(StetfsGroup *group, const char *path, uint16_t mode);
+
+/**
+ * Makes a symbolic link at `path`.
+ *
+ * # Safety
+ * The group is open, both are strings.
+ */
+int stetfs_group_symlink(StetfsGroup *group, const char *target, const char *path);
+
+/**
+ * Gives the file at `from`, which is no directory, one more name.
+ *
+ * # Safety
+ * The group is open, both paths are strings.
+ */
+int stetfs_group_link(StetfsGroup *group, const char *from, const char *to);
+
+/**
+ * Removes a name of something that is no directory.
+ *
+ * # Safety
+ * The group is open, `path` is a string.
+ */
+int stetfs_group_unlink(StetfsGroup *group, const char *path);
+
+/**
+ * Removes a directory that is empty then.
+ *
+ * # Safety
+ * The group is open, `path` is a string.
+ */
+int stetfs_group_rmdir(StetfsGroup *group, const char *path);
+
+/**
+ * Renames; what had the new name is gone.
+ *
+ * # Safety
+ * The group is open, both paths are strings.
+ */
+int stetfs_group_rename(StetfsGroup *group, const char *from, const char *to);
+
+/**
  * Makes all of it happen, durable on return; the group is empty then and can be used again. On
- * failure nothing has happened and everything is still staged (-EBUSY: another group that wrote to
- * one of the files was committed first), unless the device has failed.
+ * failure nothing has happened and everything is still staged (-EBUSY: somebody has changed
+ * meanwhile what the group changes, a file by another group or a name), unless the device has
+ * failed.
  *
  * # Safety
  * The group is open.

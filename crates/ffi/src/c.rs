@@ -20,9 +20,11 @@ pub struct StetfsVolume {
 pub struct StetfsFile {
     fs: Fs,
     ino: InodeNo,
+    /// It was opened for writing.
+    writes: bool,
 }
 
-/// Writes that become one transaction. One thread at a time uses it.
+/// Changes that become one transaction. One thread at a time uses it.
 pub struct StetfsGroup {
     group: Group,
 }
@@ -111,23 +113,65 @@ unsafe fn string<'a>(text: *const c_char) -> Result<&'a str> {
     std::str::from_utf8(bytes).map_err(invalid)
 }
 
-/// # Safety
-/// `at` is null, or `len` bytes that live as long as the call.
-unsafe fn memory<'a>(at: *const u8, len: usize) -> &'a [u8] {
-    match len {
-        0 => &[],
-        // SAFETY: by the contract.
-        _ => unsafe { slice::from_raw_parts(at, len) },
+/// Whether there can be so many bytes.
+fn check_memory(at: *const u8, len: usize) -> Result<()> {
+    match isize::try_from(len) {
+        Ok(1..) if at.is_null() => Err(invalid("a null pointer where bytes were wanted")),
+        Ok(_) => Ok(()),
+        Err(_) => Err(invalid(format!("{len} bytes, more than memory can have"))),
     }
 }
 
 /// # Safety
+/// `at` is null, or `len` bytes that live as long as the call.
+unsafe fn memory<'a>(at: *const u8, len: usize) -> Result<&'a [u8]> {
+    check_memory(at, len)?;
+    Ok(match len {
+        0 => &[],
+        // SAFETY: by the contract, and there can be so many.
+        _ => unsafe { slice::from_raw_parts(at, len) },
+    })
+}
+
+/// # Safety
 /// As [`memory`]; nobody else uses them.
-unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> &'a mut [u8] {
-    match len {
+unsafe fn memory_mut<'a>(at: *mut u8, len: usize) -> Result<&'a mut [u8]> {
+    check_memory(at, len)?;
+    Ok(match len {
         0 => &mut [],
-        // SAFETY: by the contract.
+        // SAFETY: by the contract, and there can be so many.
         _ => unsafe { slice::from_raw_parts_mut(at, len) },
+    })
+}
+
+impl StetfsFile {
+    /// A file that is open once more for it.
+    fn new(fs: &Fs, ino: InodeNo, writes: bool) -> Self {
+        let fs = fs.clone();
+        Self { fs, ino, writes }
+    }
+
+    fn check_writes(&self) -> Result<()> {
+        match self.writes {
+            true => Ok(()),
+            false => Err(Failed {
+                errno: Kind::BadFile.errno(),
+                why: "the file is open for reading only".to_owned(),
+            }),
+        }
+    }
+}
+
+impl StetfsGroup {
+    /// Fails for a file of another volume.
+    fn check(&self, file: &StetfsFile) -> Result<()> {
+        match self.group.fs().is_same(&file.fs) {
+            true => Ok(()),
+            false => Err(Failed {
+                errno: rustix::io::Errno::XDEV,
+                why: "the file is on another volume than the group".to_owned(),
+            }),
+        }
     }
 }
 
@@ -271,10 +315,7 @@ pub unsafe extern "C" fn stetfs_open_file(
     let (fs, path) = unsafe { (&(*volume).fs, bytes(path)) };
     let opened = path.and_then(|path| open_file(fs, path, flags, mode));
     done(opened.map(|ino| {
-        let file = StetfsFile {
-            fs: fs.clone(),
-            ino,
-        };
+        let file = StetfsFile::new(fs, ino, flags & STETFS_WRITE != 0);
         // SAFETY: by the contract.
         unsafe { *out = Box::into_raw(Box::new(file)) };
     }))
@@ -332,8 +373,7 @@ pub unsafe extern "C" fn stetfs_read(
 ) -> i64 {
     // SAFETY: by the contract.
     let (file, out) = unsafe { (&*file, memory_mut(out, len)) };
-    let read = file.fs.read(file.ino, offset, out);
-    answer(read.map(count).map_err(Failed::from))
+    answer(out.and_then(|out| Ok(count(file.fs.read(file.ino, offset, out)?))))
 }
 
 /// Writes; how many bytes, which are fewer on a full volume. Durable after `stetfs_fsync`.
@@ -349,8 +389,12 @@ pub unsafe extern "C" fn stetfs_write(
 ) -> i64 {
     // SAFETY: by the contract.
     let (file, from) = unsafe { (&*file, memory(from, len)) };
-    let wrote = file.fs.write(&Caller::root(), file.ino, offset, from);
-    answer(wrote.map(count).map_err(Failed::from))
+    let write = || {
+        file.check_writes()?;
+        let n = file.fs.write(&Caller::root(), file.ino, offset, from?)?;
+        Ok(count(n))
+    };
+    answer(write())
 }
 
 /// Returns when the file's changes are durable, its name among them.
@@ -372,13 +416,21 @@ pub unsafe extern "C" fn stetfs_fsync(file: *const StetfsFile) -> c_int {
 pub unsafe extern "C" fn stetfs_truncate(file: *const StetfsFile, size: u64) -> c_int {
     // SAFETY: by the contract.
     let file = unsafe { &*file };
-    let set = SetAttr {
+    let set = of_size(size);
+    let cut = || {
+        file.check_writes()?;
+        file.fs.setattr(&Caller::root(), file.ino, &set)?;
+        Ok(())
+    };
+    done(cut())
+}
+
+fn of_size(size: u64) -> SetAttr {
+    SetAttr {
         size: Some(size),
         through_handle: true,
         ..SetAttr::default()
-    };
-    let cut = file.fs.setattr(&Caller::root(), file.ino, &set);
-    done(cut.map(drop).map_err(Failed::from))
+    }
 }
 
 /// The file's length in bytes.
@@ -393,9 +445,9 @@ pub unsafe extern "C" fn stetfs_size(file: *const StetfsFile) -> i64 {
     answer(attr.map(|attr| i64::try_from(attr.size).unwrap_or(i64::MAX)))
 }
 
-/// Begins a group of writes to files of this volume, which nobody else sees before it is committed
-/// and which then happen as one transaction. The files' data must be journaled (`data=journal`,
-/// `atomic=all`, or a scheme that journals all data).
+/// Begins a group of changes of this volume, which nobody else sees before it is committed and
+/// which then happen as one transaction. The data of existing files that are written in it must be
+/// journaled (`data=journal`, `atomic=all`, or a scheme that journals all data).
 ///
 /// # Safety
 /// The volume is open.
@@ -421,8 +473,14 @@ pub unsafe extern "C" fn stetfs_group_write(
 ) -> c_int {
     // SAFETY: by the contract.
     let (group, file, from) = unsafe { (&mut *group, &*file, memory(from, len)) };
-    let staged = group.group.write(&Caller::root(), file.ino, offset, from);
-    done(staged.map_err(Failed::from))
+    let stage = || {
+        group.check(file)?;
+        file.check_writes()?;
+        Ok(group
+            .group
+            .write(&Caller::root(), file.ino, offset, from?)?)
+    };
+    done(stage())
 }
 
 /// Reads as the file will be; how many bytes there will be before its end.
@@ -439,13 +497,190 @@ pub unsafe extern "C" fn stetfs_group_read(
 ) -> i64 {
     // SAFETY: by the contract.
     let (group, file, out) = unsafe { (&*group, &*file, memory_mut(out, len)) };
-    let read = group.group.read(file.ino, offset, out);
-    answer(read.map(count).map_err(Failed::from))
+    let read = || {
+        group.check(file)?;
+        Ok(count(group.group.read(file.ino, offset, out?)?))
+    };
+    answer(read())
+}
+
+/// Makes the file so long when the group is committed.
+///
+/// # Safety
+/// Group and file are open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_truncate(
+    group: *mut StetfsGroup,
+    file: *const StetfsFile,
+    size: u64,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, file) = unsafe { (&mut *group, &*file) };
+    let mut cut = || {
+        group.check(file)?;
+        file.check_writes()?;
+        Ok(group
+            .group
+            .setattr(&Caller::root(), file.ino, &of_size(size))?)
+    };
+    done(cut())
+}
+
+/// Makes a file, which others find when the group is committed, and opens it for writing. What is
+/// written to it, with or without the group, need not fit into a transaction. Paths in a group are
+/// as the group sees them.
+///
+/// # Safety
+/// The group is open, `path` is a string, `out` is a pointer's place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_create(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+    mode: u16,
+    out: *mut *mut StetfsFile,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, path) = unsafe { (&mut (*group).group, bytes(path)) };
+    let create = || {
+        let c = Caller::root();
+        let (dir, name) = group.resolve_parent(&c, path?)?;
+        let made = group.create(&c, dir.ino, name, mode)?;
+        // Once for the group, once for the caller.
+        group
+            .fs()
+            .open(&c, made.ino, OpenFlags::READ | OpenFlags::WRITE)?;
+        Ok(StetfsFile::new(group.fs(), made.ino, true))
+    };
+    done(create().map(|file| {
+        // SAFETY: by the contract.
+        unsafe { *out = Box::into_raw(Box::new(file)) };
+    }))
+}
+
+/// Makes a directory.
+///
+/// # Safety
+/// The group is open, `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_mkdir(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+    mode: u16,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, path) = unsafe { (&mut (*group).group, bytes(path)) };
+    let make = || {
+        let c = Caller::root();
+        let (dir, name) = group.resolve_parent(&c, path?)?;
+        group.mkdir(&c, dir.ino, name, mode)?;
+        Ok(())
+    };
+    done(make())
+}
+
+/// Makes a symbolic link at `path`.
+///
+/// # Safety
+/// The group is open, both are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_symlink(
+    group: *mut StetfsGroup,
+    target: *const c_char,
+    path: *const c_char,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, target, path) = unsafe { (&mut (*group).group, bytes(target), bytes(path)) };
+    let make = || {
+        let c = Caller::root();
+        let (dir, name) = group.resolve_parent(&c, path?)?;
+        group.symlink(&c, dir.ino, name, target?)?;
+        Ok(())
+    };
+    done(make())
+}
+
+/// Gives the file at `from`, which is no directory, one more name.
+///
+/// # Safety
+/// The group is open, both paths are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_link(
+    group: *mut StetfsGroup,
+    from: *const c_char,
+    to: *const c_char,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, from, to) = unsafe { (&mut (*group).group, bytes(from), bytes(to)) };
+    let link = || {
+        let c = Caller::root();
+        let from = group.resolve(&c, from?, false)?;
+        let (dir, name) = group.resolve_parent(&c, to?)?;
+        Ok(group.link(&c, from.ino, dir.ino, name)?)
+    };
+    done(link())
+}
+
+/// Removes a name of something that is no directory.
+///
+/// # Safety
+/// The group is open, `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_unlink(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, path) = unsafe { (&mut (*group).group, bytes(path)) };
+    let remove = || {
+        let c = Caller::root();
+        let (dir, name) = group.resolve_parent(&c, path?)?;
+        Ok(group.unlink(&c, dir.ino, name)?)
+    };
+    done(remove())
+}
+
+/// Removes a directory that is empty then.
+///
+/// # Safety
+/// The group is open, `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_rmdir(group: *mut StetfsGroup, path: *const c_char) -> c_int {
+    // SAFETY: by the contract.
+    let (group, path) = unsafe { (&mut (*group).group, bytes(path)) };
+    let remove = || {
+        let c = Caller::root();
+        let (dir, name) = group.resolve_parent(&c, path?)?;
+        Ok(group.rmdir(&c, dir.ino, name)?)
+    };
+    done(remove())
+}
+
+/// Renames; what had the new name is gone.
+///
+/// # Safety
+/// The group is open, both paths are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_rename(
+    group: *mut StetfsGroup,
+    from: *const c_char,
+    to: *const c_char,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, from, to) = unsafe { (&mut (*group).group, bytes(from), bytes(to)) };
+    let rename = || {
+        let c = Caller::root();
+        let (from_dir, from) = group.resolve_parent(&c, from?)?;
+        let (to_dir, to) = group.resolve_parent(&c, to?)?;
+        let flags = stetfs::RenameFlags::empty();
+        Ok(group.rename(&c, from_dir.ino, from, to_dir.ino, to, flags)?)
+    };
+    done(rename())
 }
 
 /// Makes all of it happen, durable on return; the group is empty then and can be used again. On
-/// failure nothing has happened and everything is still staged (-EBUSY: another group that wrote to
-/// one of the files was committed first), unless the device has failed.
+/// failure nothing has happened and everything is still staged (-EBUSY: somebody has changed
+/// meanwhile what the group changes, a file by another group or a name), unless the device has
+/// failed.
 ///
 /// # Safety
 /// The group is open.

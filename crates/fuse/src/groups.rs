@@ -63,7 +63,7 @@ struct Shared {
 }
 
 enum State {
-    Open(Group),
+    Open(Box<Group>),
     /// Committed. A worker who had found it before then does what it came for the ordinary way.
     Done,
     /// Aborted. An open file that was in it and was not asked hears of that: what it wrote is gone.
@@ -152,7 +152,7 @@ impl<B: Backend> FsServer<B> {
     /// A group that is there already goes on, as F2FS has it. Gives its name.
     pub(crate) fn begin_group(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
         self.leave_lost(ino, handle);
-        let state = Mutex::new(State::Open(self.new_group(ino, handle)?));
+        let state = Mutex::new(State::Open(Box::new(self.new_group(ino, handle)?)));
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
         Ok(self.groups.change(|members| {

@@ -66,10 +66,52 @@ pub(crate) enum Owner {
     Commit,
 }
 
+/// Makes several operations one: every handle that the thread starts while it holds this is a part
+/// of the same transaction, which has all of them or none. From [`Journal::span`].
+pub struct Span(Handle);
+
+impl Span {
+    /// The transaction.
+    pub fn tid(&self) -> Tid {
+        self.0.tid()
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        span::set(None);
+    }
+}
+
 impl Journal {
+    /// Makes one transaction of all that this thread does until it drops the span, and that changes
+    /// at most `credits` blocks, with what its last operation may ask for at worst. What fails in
+    /// it has failed half done: the caller [aborts](Self::abort) the journal.
+    ///
+    /// The caller keeps everybody out who holds a lock that the operations need while he waits to
+    /// join a transaction. In a span nothing can be committed, and no other span begun.
+    pub fn span(self: &Arc<Self>, credits: u32) -> Result<Span> {
+        let handle = self.start(credits)?;
+        // Whatever goes wrong from here on leaves something half done.
+        handle.note_change();
+        span::set(Some(span::Open {
+            txn: Arc::clone(&handle.txn),
+            tid: handle.tid,
+            left: credits,
+        }));
+        Ok(Span(handle))
+    }
+
+    /// A handle in this thread's span, if it holds one.
+    fn start_in_span(self: &Arc<Self>, credits: u32) -> Result<Option<Handle>> {
+        let part = span::enter(credits)?;
+        let start = |(txn, tid)| Handle::new(Arc::clone(self), txn, tid, credits, Owner::Span);
+        Ok(part.map(start))
+    }
+
     /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
     /// running transaction is being closed; commits it first when it is full, and has some of what
-    /// waits for a place join it when that is too much. In a [`Span`](crate::Span) none of these.
+    /// waits for a place join it when that is too much. In a [`Span`] none of these.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         if let Some(handle) = self.start_in_span(credits)? {
             return Ok(handle);
@@ -178,11 +220,6 @@ impl Handle {
 
     pub(crate) fn of_commit(journal: Arc<Journal>, txn: Arc<Transaction>, tid: Tid) -> Self {
         Self::new(journal, txn, tid, u32::MAX, Owner::Commit)
-    }
-
-    /// What it is a part of.
-    pub(crate) fn part_of(&self) -> (Arc<Transaction>, Tid) {
-        (Arc::clone(&self.txn), self.tid)
     }
 
     /// The transaction.
@@ -402,7 +439,7 @@ impl Handle {
         changed.inspect_err(|error| self.journal.abort(error.clone()))
     }
 
-    pub(crate) fn note_change(&self) {
+    fn note_change(&self) {
         if !self.changed.replace(true) {
             broken::begin();
         }
@@ -436,7 +473,7 @@ impl Drop for Handle {
         }
         match self.owner {
             Owner::Itself => self.journal.leave(self.credits.get()),
-            Owner::Span => span::give_back(self.credits.get(), self.used.get()),
+            Owner::Span => span::leave(self.credits.get(), self.used.get()),
             Owner::Commit => {}
         }
     }

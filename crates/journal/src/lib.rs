@@ -15,7 +15,7 @@
 //! | `file_data` | data blocks by inode and logical block |
 //! | `journal` | the journal: reading, background work, closing |
 //! | `handle` | the changes of one operation, from its start on |
-//! | `span` | several operations that are one |
+//! | `span` | the span of a thread, which makes one of several operations |
 //! | `broken` | operations of this thread that do not come to their end |
 //! | `background` | the thread that commits what is old and checkpoints |
 //! | `transaction` | what a transaction collects while it runs |
@@ -49,8 +49,8 @@ mod waiting;
 pub use broken::{Broken, note_broken};
 pub use error::{JournalError, Result};
 pub use file_data::{FileData, PlaceReq, Wrote};
-pub use handle::{Handle, Old};
+pub use handle::{Handle, Old, Span};
 pub use journal::{Config, Journal};
 pub use placer::Placer;
-pub use span::{Span, in_span};
+pub use span::in_span;
 pub use stats::JournalStats;

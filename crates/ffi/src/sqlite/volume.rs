@@ -104,9 +104,9 @@ impl Volume {
         let lock = open.volume.parties.join(open.ino);
         let file = VolumeFile {
             group: None,
+            lock,
             open,
             is_new,
-            lock,
             _hold: hold,
         };
         Ok((file, can_write))
@@ -129,6 +129,10 @@ impl Volume {
             Err(Failure::NotFound) if create => {
                 let flags = READ_WRITE | OpenFlags::EXCLUSIVE;
                 let made = self.fs.create(&caller, at.0, at.1, 0o644, flags);
+                if matches!(&made, Err(e) if e.kind() == Kind::Exists) {
+                    // Another connection was faster.
+                    return self.open_or_create(path, false);
+                }
                 is_new = Some(at.0);
                 self.called("create", made)?.ino
             }
@@ -175,10 +179,11 @@ impl Drop for Open {
 /// An open file. What is staged goes before it is closed.
 pub(super) struct VolumeFile {
     group: Option<Group>,
+    /// Let go before the inode: its number may be another's then.
+    lock: Party,
     open: Open,
     /// The directory in which it was made when it was opened, until it is synchronized.
     is_new: Option<InodeNo>,
-    lock: Party,
     _hold: Box<dyn Any + Send>,
 }
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import shutil
 import sys
 
 path, image = sys.argv[1], sys.argv[2].encode()
@@ -43,6 +44,8 @@ def opened(volume, name, flags):
     return file
 
 
+copy = image + b".copy"
+shutil.copyfile(image, copy)
 volume = ctypes.c_void_p()
 fails(errno.ENOENT, lib.stetfs_open(image + b".none", None, ctypes.byref(volume)))
 fails(errno.EINVAL, lib.stetfs_open(image, b"no-such-option", ctypes.byref(volume)))
@@ -85,6 +88,41 @@ fails(errno.EFBIG, stage(b, bytes(8 << 20), 0))
 works(stage(b, b"six", 0))
 lib.stetfs_end(group)
 assert read(b, 3, 0) == b"two"
+
+# Names in a group, which are as the group sees them.
+group = ctypes.c_void_p(lib.stetfs_begin(volume))
+works(lib.stetfs_group_mkdir(group, b"/new", 0o755))
+made = ctypes.c_void_p()
+works(lib.stetfs_group_create(group, b"/new/file", 0o644, ctypes.byref(made)))
+assert works(write(made, b"content", 0)) == 7
+works(lib.stetfs_group_symlink(group, b"new", b"/way"))
+works(lib.stetfs_group_link(group, b"/way/file", b"/new/too"))
+works(lib.stetfs_group_rename(group, b"/new/file", b"/new/other"))
+works(lib.stetfs_group_unlink(group, b"/new/too"))
+fails(errno.ENOTEMPTY, lib.stetfs_group_rmdir(group, b"/new"))
+works(lib.stetfs_group_truncate(group, b, at(1)))
+fails(errno.ENOENT, lib.stetfs_open_file(volume, b"/new/other", 0, 0, ctypes.byref(other)))
+works(lib.stetfs_commit(group))
+found = opened(volume, b"/way/other", 0)
+assert read(found, 9, 0) == b"content"
+works(lib.stetfs_close_file(found))
+fails(errno.ENOENT, lib.stetfs_open_file(volume, b"/new/file", 0, 0, ctypes.byref(other)))
+assert read(b, 3, 0) == b"t"
+
+reader = opened(volume, b"/b", 0)
+fails(errno.EBADF, write(reader, b"x", 0))
+fails(errno.EBADF, stage(reader, b"x", 0))
+fails(errno.EBADF, lib.stetfs_truncate(reader, at(0)))
+fails(errno.EINVAL, lib.stetfs_write(b, b"x", ctypes.c_size_t(-1), at(0)))
+works(lib.stetfs_close_file(reader))
+second = ctypes.c_void_p()
+works(lib.stetfs_open(copy, b"scheme=stet", ctypes.byref(second)))
+elsewhere = opened(second, b"/elsewhere", WRITE | CREATE)
+fails(errno.EXDEV, stage(elsewhere, b"x", 0))
+works(lib.stetfs_close_file(elsewhere))
+works(lib.stetfs_close(second))
+lib.stetfs_end(group)
+works(lib.stetfs_close_file(made))
 
 works(lib.stetfs_rename(volume, b"/b", b"/c"))
 works(lib.stetfs_unlink(volume, b"/c"))
