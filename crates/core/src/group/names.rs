@@ -411,7 +411,6 @@ impl Names {
         if !is_free {
             return Err(Error::Exists);
         }
-        perm::may_change_entries(at.vol, at.c, &dir)?;
         Ok(dir)
     }
 
@@ -424,6 +423,7 @@ impl Names {
         what: What<'_>,
     ) -> Result<Arc<Inode>> {
         let dir = self.dir_for(at, parent, name)?;
+        perm::may_change_entries(at.vol, at.c, &dir)?;
         let is_dir = matches!(what, What::Directory(_));
         let inode = namei::create_unnamed(at.vol, at.c, &dir, what, true)?;
         let change = Change::add(&dir, name, i32::from(is_dir));
@@ -466,14 +466,12 @@ impl Names {
     ) -> Result<()> {
         let inode = self.inode(at.vol, ino)?;
         let dir = self.dir_for(at, parent, name)?;
-        let links = self.links(&inode);
-        {
-            let st = inode.state.read();
-            if st.is_dir() {
-                return Err(Error::NotPermitted);
-            }
-            namei::check_linkable(&st)?;
+        if inode.state.read().is_dir() {
+            return Err(Error::NotPermitted);
         }
+        perm::may_change_entries(at.vol, at.c, &dir)?;
+        let links = self.links(&inode);
+        namei::check_linkable(&inode.state.read())?;
         match links.now {
             0 => return Err(Error::NotFound),
             LINK_MAX.. => return Err(Error::TooManyLinks),
