@@ -63,7 +63,7 @@ struct Staged {
     reserved: u32,
     /// The least that the file is cut to, before the pieces are written.
     cut: Option<Cut>,
-    /// What the file is grown to without being written.
+    /// How long the file is at least, written to there or not.
     least: u64,
     /// Somebody who wrote, and by whose writing a file loses its privileges, whoever commits.
     unprivileged: Option<Caller>,
@@ -106,7 +106,6 @@ impl Staged {
 
     /// Forgets what is staged behind `size`, in blocks from `end` on.
     fn clip(&mut self, size: u64, end: LBlock) {
-        self.least = self.least.min(size);
         self.pieces.split_off(&size);
         if let Some((start, bytes)) = self.pieces.iter_mut().next_back() {
             bytes.truncate(u64_as_usize(size - start));
@@ -595,10 +594,10 @@ impl Group {
             }
             return Err(error);
         }
-        match is_cut {
-            true => staged.clip(size, vol.end_block(size)),
-            false => staged.least = staged.least.max(size),
+        if is_cut {
+            staged.clip(size, vol.end_block(size));
         }
+        staged.least = size;
         if is_first {
             inode.opens.fetch_add(1, Ordering::Relaxed);
         }
