@@ -78,8 +78,10 @@ pub struct Court<'a> {
     pub shard: Shard,
     /// How long.
     pub limits: Limits,
-    /// Who is told.
+    /// Who is told how far it is.
     pub listener: &'a dyn Fn(Progress<'_>),
+    /// Who is told that the check has said something.
+    pub said: &'a (dyn Fn() + Sync),
 }
 
 /// A state that may be judged.
@@ -137,6 +139,7 @@ impl Court<'_> {
         let work = |judge: &Judge| -> Result<(), Error> {
             while let Some(tree) = to_judge.get(next.fetch_add(1, Ordering::Relaxed)) {
                 judge.judge(tree, marks)?;
+                (self.said)();
             }
             Ok(())
         };
@@ -176,7 +179,9 @@ impl Court<'_> {
     /// # Errors
     /// It cannot be run.
     pub fn verdict(&self, tree: &Tree, marks: &[&str]) -> Result<Arc<Verdict>, Error> {
-        self.judges[0].judge(tree, marks)
+        let verdict = self.judges[0].judge(tree, marks)?;
+        (self.said)();
+        Ok(verdict)
     }
 }
 

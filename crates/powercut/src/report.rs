@@ -8,6 +8,7 @@ use stetfs_testkit::world::tree::hash;
 use crate::call::Recording;
 use crate::explore::{Counts, Explored};
 use crate::finding::Reported;
+use crate::judge::Check;
 use crate::record::Saved;
 
 /// What was asked. Where that is the same, shards add up.
@@ -19,10 +20,29 @@ pub struct Asked {
     pub program: Vec<String>,
     /// The check.
     pub check: String,
+    /// Seconds after which a check has failed.
+    pub check_timeout: f64,
     /// A checksum of the recording.
     pub checksum: String,
     /// Where choices of states are drawn from.
     pub seed: u64,
+    /// Whether syncs were left out in turn.
+    pub mutate: bool,
+}
+
+impl Asked {
+    /// This check, about a recording.
+    pub fn new(saved: &Saved, check: &Check, seed: u64, mutate: bool) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            program: saved.program.clone(),
+            check: check.command.clone(),
+            check_timeout: check.timeout.as_secs_f64(),
+            checksum: checksum(&saved.recording),
+            seed,
+            mutate,
+        }
+    }
 }
 
 /// Everything.
@@ -119,17 +139,11 @@ impl OfModel {
 }
 
 impl Report {
-    /// Of a recording, before it is explored with this check.
-    pub fn new(saved: &Saved, check: &str, seed: u64, shard: Shard) -> Self {
+    /// Of a recording, before it is explored.
+    pub fn new(saved: &Saved, asked: Asked, shard: Shard) -> Self {
         let recording = &saved.recording;
         Self {
-            asked: Asked {
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                program: saved.program.clone(),
-                check: check.to_owned(),
-                checksum: checksum(recording),
-                seed,
-            },
+            asked,
             shards: shard.into(),
             ended: saved.ended.clone(),
             output: saved.output.clone(),

@@ -18,8 +18,8 @@ use stetfs_crash::sharing::{check_same, write_durably};
 use crate::judge::{Check, Key, Verdict, Verdicts};
 use crate::run::End;
 
-/// How often what was said is kept.
-const KEEP_EVERY: Duration = Duration::from_secs(10);
+/// How often what was said is kept, where that costs little.
+const KEEP_EVERY: Duration = Duration::from_secs(2);
 
 /// Whom it was asked: of another check, or version, nothing is of use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,7 +92,8 @@ impl Said {
 pub struct Resumed {
     path: PathBuf,
     asked: Asked,
-    kept_at: Mutex<Instant>,
+    /// When to keep what was said again.
+    due: Mutex<Instant>,
 }
 
 impl Resumed {
@@ -104,7 +105,7 @@ impl Resumed {
         let resumed = Self {
             path: path.to_owned(),
             asked,
-            kept_at: Mutex::new(Instant::now()),
+            due: Mutex::new(Instant::now()),
         };
         let read = resumed.read(verdicts);
         read.with_context(|| path.display().to_string())?;
@@ -127,14 +128,14 @@ impl Resumed {
         Ok(())
     }
 
-    /// Keeps what was said, if the last time is long ago.
+    /// Keeps what was said, if the last time is long ago, and nobody is just about to.
     ///
     /// # Errors
     /// The file cannot be written; what it said before, it still says.
     pub fn keep_sometimes(&self, verdicts: &Verdicts) -> Result<()> {
-        match self.kept_at.lock().elapsed() >= KEEP_EVERY {
-            true => self.keep(verdicts),
-            false => Ok(()),
+        match self.due.try_lock() {
+            Some(mut due) if Instant::now() >= *due => self.write(verdicts, &mut due),
+            _ => Ok(()),
         }
     }
 
@@ -143,6 +144,11 @@ impl Resumed {
     /// # Errors
     /// The file cannot be written; what it said before, it still says.
     pub fn keep(&self, verdicts: &Verdicts) -> Result<()> {
+        self.write(verdicts, &mut self.due.lock())
+    }
+
+    fn write(&self, verdicts: &Verdicts, due: &mut Instant) -> Result<()> {
+        let begin = Instant::now();
         let said = verdicts.all();
         let said = said.iter().map(|(key, verdict)| Said::new(*key, verdict));
         let kept = Kept {
@@ -150,7 +156,8 @@ impl Resumed {
             verdicts: said.collect(),
         };
         write_durably(&self.path, &kept)?;
-        *self.kept_at.lock() = Instant::now();
+        // A long list is written so seldom that it takes a twentieth of the time.
+        *due = Instant::now() + KEEP_EVERY.max(begin.elapsed() * 20);
         Ok(())
     }
 }

@@ -21,7 +21,7 @@ use stetfs_powercut::finding::parse_case;
 use stetfs_powercut::judge::{self, Check, Judge, Verdict, Verdicts};
 use stetfs_powercut::model::Had;
 use stetfs_powercut::record::{self, Plan, Saved};
-use stetfs_powercut::report::{OfModel, Report};
+use stetfs_powercut::report::{Asked, OfModel, Report};
 use stetfs_powercut::resume::{self, Resumed};
 use stetfs_powercut::run::End;
 use stetfs_powercut::scheme::{FLASH_BYTES, Scheme, Under};
@@ -122,7 +122,8 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     let fresh = place.fresh(saved.size)?;
     let judges = place.judges(&check, &fresh, (jobs, &verdicts, &interrupt.stop))?;
     let shard = args.shard.unwrap_or(Shard::WHOLE);
-    let mut report = Report::new(&saved, &check.command, args.seed, shard);
+    let asked = Asked::new(&saved, &check, args.seed, of_program.mutate);
+    let mut report = Report::new(&saved, asked, shard);
     let run = Run {
         args,
         recording: &saved.recording,
@@ -347,8 +348,8 @@ impl Run<'_> {
                     states: args.budget.states,
                     findings: ENOUGH,
                 },
-                listener: &|progress| {
-                    tell(&bar, &progress);
+                listener: &|progress| tell(&bar, &progress),
+                said: &|| {
                     if let Some(resumed) = self.resumed
                         && let Err(error) = resumed.keep_sometimes(self.verdicts)
                     {

@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::program::Trial;
-use crate::run::{Ran, STETFS, json, stetfs, tool};
+use crate::run::{Ran, STETFS, json, stetfs, tool, wait_until};
 
 /// Two mistakes: a rename whose file was not synced, and a promise that nothing has made durable.
 const PROGRAM: &str = "cd \"$STETFS_DIR\" || exit 9
@@ -138,7 +139,17 @@ fn shards_add_up_to_one_run() {
     let seed = ["--shard", "2/3", "--seed", "2", "--json", &other];
     shared.explore(&seed);
     merge(&[a, &other]).fails(2, &["other.json", "seed"]);
-    let model = ["--model", "posix", "--shard", "2/3", "--json", &other];
+    let slow = ["--shard", "2/3", "--check-timeout", "9", "--json", &other];
+    shared.explore(&slow);
+    merge(&[a, &other]).fails(2, &["other.json", "check_timeout"]);
+    // Without --mutate.
+    let models = ["--model", "posix,ext4-ordered", "--shard", "2/3"];
+    let models = [&models[..], &["--json", &other]].concat();
+    stetfs(&[&["crash", "--recording", &shared.recording], &models[..]].concat());
+    merge(&[a, &other]).fails(2, &["other.json", "mutate"]);
+    let model = [
+        "--model", "posix", "--mutate", "--shard", "2/3", "--json", &other,
+    ];
     stetfs(&[&["crash", "--recording", &shared.recording], &model[..]].concat());
     merge(&[a, &other]).fails(2, &["other.json", "its models are posix"]);
     let schemes = shared.trial.file("schemes.json", "{\"explorations\": []}");
@@ -201,4 +212,27 @@ fn a_run_that_was_stopped_goes_on_and_asks_nothing_twice() {
     let ran = shared.explore(&resume);
     ran.fails(2, &["does not say what a check has said"]);
     assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
+}
+
+/// Few states are judged in that time, and a machine may die at any.
+#[test]
+fn what_a_slow_check_says_is_kept_within_seconds() {
+    let Some(shared) = Shared::new() else { return };
+    let file = shared.trial.lab.str("said");
+    let args = ["crash", "--recording", &shared.recording, "--resume", &file];
+    let slow = format!("sleep 0.5; echo asked >> {}", shared.count);
+    let mut running = Command::new(STETFS)
+        .args(args)
+        .args(["--model", "posix", "--check", &slow])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let kept = || fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"tree\""));
+    wait_until("what the check says is kept", kept);
+    let asked = shared.asked();
+    tool("kill", &["-TERM", &running.id().to_string()]).ok();
+    running.wait().unwrap();
+    shared.trial.nothing_is_left();
+    // States are judged by the 64.
+    assert!(asked < 32, "{asked} states were judged before that");
 }
