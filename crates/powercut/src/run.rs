@@ -246,9 +246,11 @@ fn stat(pid: u32) -> Option<(char, u32, u32)> {
 /// Orphans that this process has adopted and that have ended; a child that somebody here waits for
 /// is in the process group that it was started in, of which it is the leader.
 fn is_zombie_of_ours(pid: u32) -> bool {
-    let ours = rustix::process::getpgrp().as_raw_nonzero().get();
+    let us = std::process::id();
+    // Not by getpgrp(2): of a group from outside of a container it gives 0, which is no group.
+    let ours = stat(us).map(|(_, _, group)| group);
     stat(pid).is_some_and(|(state, parent, group)| {
-        state == 'Z' && parent == std::process::id() && group != pid && group != ours.unsigned_abs()
+        state == 'Z' && parent == us && group != pid && Some(group) != ours
     })
 }
 

@@ -123,7 +123,7 @@ pub(super) fn told(error: judge::Error) -> Failure {
 }
 
 pub(super) const NO_MOUNT: &str = "it takes /dev/fuse, and for other users than root fusermount3 \
-    (Debian: apt-get install fuse3); --dir names another directory";
+    (Debian: apt-get install fuse3); in a container --device /dev/fuse --cap-add SYS_ADMIN";
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ mod mistakes;
 mod mkfs;
 mod mounted;
 mod nand;
+mod ordinary;
 #[cfg(feature = "crash")]
 mod parts;
 #[cfg(feature = "crash")]
