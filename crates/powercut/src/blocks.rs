@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
 use stetfs_crash::fold::{Differ, Folds, States};
 use stetfs_crash::moment::Moment;
 use stetfs_crash::states::Effort;
@@ -13,13 +14,13 @@ use stetfs_media::Image;
 use stetfs_media::sim::Keep;
 use stetfs_testkit::rng::Rng;
 
-use crate::call::Recording;
+use crate::call::{Recording, What};
 use crate::explore::{Counts, Court, Explored, State, Way};
-use crate::finding::{Cause, Reported, Told, few, last_calls, without_numbers};
+use crate::finding::{Cause, Reported, Told, few, help, last_calls, with_syncs, without_numbers};
 use crate::judge::{Error, Key};
 use crate::model::Had;
 use crate::scheme::{Pace, Played, Scheme};
-use crate::tree::Tree;
+use crate::tree::{Object, Tree};
 
 /// Moments that are looked at, at most, for each pace.
 const MOMENTS: usize = 2048;
@@ -53,19 +54,71 @@ pub struct Explorer<'a> {
 /// What is found so far.
 struct Found {
     counts: Counts,
-    findings: Vec<Reported>,
+    findings: Vec<Finding>,
     number: u64,
     way: Way,
     /// Trees that were left after so many marks.
     seen: HashSet<Key>,
 }
 
+/// Failures of one cause.
+struct Finding {
+    reported: Reported,
+    /// The last call that is lost of the first of them.
+    lost: Option<usize>,
+}
+
 impl Explorer<'_> {
-    /// Explores.
+    /// Explores, and looks for what would help.
     ///
     /// # Errors
     /// The check cannot be run; the scheme does not take the program's calls, or does not recover.
     pub fn run(&self) -> Result<Explored, Error> {
+        let (mut found, finished) = self.found()?;
+        if finished {
+            for finding in &mut found.findings {
+                finding.reported.remedy = self.remedy(finding)?;
+            }
+        }
+        let findings = found.findings.into_iter();
+        Ok(Explored {
+            model: self.scheme.to_string(),
+            counts: found.counts,
+            findings: findings.map(|finding| finding.reported).collect(),
+            finished,
+        })
+    }
+
+    /// Whether a sync behind what is lost last would help: then nothing fails for that cause in an
+    /// exploration of the same program with that sync.
+    fn remedy(&self, finding: &Finding) -> Result<Vec<String>, Error> {
+        let lost = finding.lost.and_then(|call| {
+            let object = made_durable_by(&self.recording.calls[call].what)?;
+            Some((call, object))
+        });
+        let Some(lost) = lost else {
+            return Ok(Vec::new());
+        };
+        let with = Explorer {
+            recording: &with_syncs(self.recording, &[lost]),
+            court: &Court {
+                // They are no states of the recording.
+                looked: &Mutex::default(),
+                ..*self.court
+            },
+            ..*self
+        };
+        let (found, finished) = with.found()?;
+        let mut findings = found.findings.iter();
+        let helps = findings.all(|other| other.reported.cause != finding.reported.cause);
+        Ok(match finished && helps {
+            true => vec![help(self.recording, lost)],
+            false => Vec::new(),
+        })
+    }
+
+    /// Explores; whether it came to the end.
+    fn found(&self) -> Result<(Found, bool), Error> {
         let mut found = Found {
             counts: Counts::default(),
             findings: Vec::new(),
@@ -78,12 +131,7 @@ impl Explorer<'_> {
         for pace in Pace::ALL {
             finished = finished && self.at_pace(pace, &story, &mut found)?;
         }
-        Ok(Explored {
-            model: self.scheme.to_string(),
-            counts: found.counts,
-            findings: found.findings,
-            finished,
-        })
+        Ok((found, finished))
     }
 
     fn failed(&self, why: anyhow::Error) -> Error {
@@ -164,25 +212,30 @@ impl Explorer<'_> {
         let (court, counts) = (self.court, &mut found.counts);
         for state in court.failing(&states, &marks, counts, &mut found.way)? {
             let verdict = court.verdict(&state.tree, &marks)?;
-            let (cause, told) = story.of(calls, &state.tree);
+            let (cause, told, lost) = story.of(calls, &state.tree);
             let told = Told {
                 check: verdict.end.text(),
                 output: verdict.output.trim_end().to_owned(),
                 ..told
             };
-            self.add(&mut found.findings, state, cause, told);
+            self.add(&mut found.findings, state, (cause, told, lost));
         }
         Ok(())
     }
 
-    fn add(&self, findings: &mut Vec<Reported>, state: &State<Cut>, cause: Cause, told: Told) {
+    fn add(
+        &self,
+        findings: &mut Vec<Finding>,
+        state: &State<Cut>,
+        (cause, told, lost): (Cause, Told, Option<usize>),
+    ) {
         let Cut {
             pace,
             changes,
             calls,
             keep,
         } = &state.cut;
-        let finding = Reported {
+        let reported = Reported {
             number: state.number,
             cause,
             case: format!("{}:{pace}:{changes}:{calls}:{keep}", self.scheme),
@@ -192,10 +245,10 @@ impl Explorer<'_> {
         };
         match findings
             .iter_mut()
-            .find(|known| known.cause == finding.cause)
+            .find(|known| known.reported.cause == reported.cause)
         {
-            Some(known) => known.add(finding),
-            None => findings.push(finding),
+            Some(known) => known.reported.add(reported),
+            None => findings.push(Finding { reported, lost }),
         }
     }
 }
@@ -277,9 +330,9 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// What is there of it when the power goes after so many calls, and what makes such states one
-    /// finding.
-    fn of(&self, calls: usize, tree: &Tree) -> (Cause, Told) {
+    /// What is there of it when the power goes after so many calls, what makes such states one
+    /// finding, and the last call that is lost.
+    fn of(&self, calls: usize, tree: &Tree) -> (Cause, Told, Option<usize>) {
         let differences = tree.differences(&self.had.after(calls));
         let digest = tree.digest();
         // The call that is under way may be there.
@@ -310,7 +363,8 @@ impl<'a> Story<'a> {
             check: String::new(),
             output: String::new(),
         };
-        (cause, told)
+        let last = lost.and_then(|lost| (lost..calls).rev().find(|call| changes(*call)));
+        (cause, told, last)
     }
 
     fn headline(&self, calls: usize, there: Option<usize>, lost: Option<usize>) -> String {
@@ -331,6 +385,21 @@ impl<'a> Story<'a> {
             (None, _) => "the disk has what the program had at no time".to_owned(),
         };
         format!("power cut {after}: {what}.")
+    }
+}
+
+/// A sync of what makes a call durable.
+fn made_durable_by(what: &What) -> Option<Object> {
+    match what {
+        What::Make { slot, .. } | What::Link { slot, .. } | What::Remove { slot, .. } => {
+            Some(slot.dir)
+        }
+        What::Rename { to: (to, _), .. } => Some(to.dir),
+        What::Write { file, .. } | What::Zero { file, .. } | What::Resize { file, .. } => {
+            Some(*file)
+        }
+        What::Set { object, .. } | What::Unnamed { object, .. } => Some(*object),
+        What::Close { .. } | What::Fsync { .. } | What::Sync | What::Mark { .. } => None,
     }
 }
 

@@ -219,10 +219,7 @@ impl Finding {
     /// For a report.
     pub fn reported(&self, recording: &Recording, model: Model) -> Reported {
         let remedy = self.remedy(recording, model).unwrap_or_default();
-        let remedy = remedy.into_iter().map(|(path, after)| {
-            let after = format!("call {}, {}", after + 1, recording.calls[after].text());
-            format!("fsync of {path} after {after}")
-        });
+        let remedy = remedy.into_iter().map(|sync| help(recording, sync));
         Reported {
             number: self.number,
             cause: self.cause.clone(),
@@ -233,9 +230,9 @@ impl Finding {
         }
     }
 
-    /// Where syncs of what was lost would have kept all failing states of this cause away: what to
-    /// sync, and after which call. None: no sync of that would do.
-    pub fn remedy(&self, recording: &Recording, model: Model) -> Option<Vec<(String, usize)>> {
+    /// Where syncs of what was lost would have kept all failing states of this cause away: after
+    /// which call, and of what. None: no sync of that would do.
+    fn remedy(&self, recording: &Recording, model: Model) -> Option<Vec<(usize, Object)>> {
         let arrangement = model.arrange(recording);
         let mut after: Vec<(usize, Object)> = Vec::new();
         for n in &self.first {
@@ -248,25 +245,28 @@ impl Finding {
         // The first that does alone, or all of them.
         let alone = after.iter().map(|one| vec![*one]);
         let tries = alone.chain(std::iter::once(after.clone()));
-        let good = tries.into_iter().find(|tried| {
+        tries.into_iter().find(|tried| {
             let with = with_syncs(recording, tried);
             let arrangement = model.arrange(&with);
             self.some.iter().all(|cut| {
                 let before = tried.iter().filter(|(call, _)| *call < cut.calls).count();
                 !arrangement.must(cut.calls + before).is_in(&cut.there)
             })
-        })?;
-        let path = |call: usize, object: Object| path_of(recording, call, object);
-        Some(
-            good.into_iter()
-                .map(|(call, object)| (path(call, object), call))
-                .collect(),
-        )
+        })
     }
 }
 
+/// A sync that would help, in words.
+pub fn help(recording: &Recording, (call, object): (usize, Object)) -> String {
+    let (path, text) = (
+        path_of(recording, call, object),
+        recording.calls[call].text(),
+    );
+    format!("fsync of {path} after call {}, {text}", call + 1)
+}
+
 /// The recording with syncs that were not made, each after a call.
-fn with_syncs(recording: &Recording, syncs: &[(usize, Object)]) -> Recording {
+pub fn with_syncs(recording: &Recording, syncs: &[(usize, Object)]) -> Recording {
     let mut with = recording.clone();
     with.calls.clear();
     for (number, call) in recording.calls.iter().enumerate() {

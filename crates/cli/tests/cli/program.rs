@@ -184,6 +184,10 @@ fn schemes_of_ours_keep_what_they_promise_and_no_more() {
                 .contains("rename(tmp, config), and everything after it"),
             "{model}: {ran:#?}"
         );
+        assert!(
+            ran.out.contains("what would help: fsync of . after call 5"),
+            "{model}: {ran:#?}"
+        );
         let case = ran.out.split('\'').nth(1).unwrap();
         let replayed = stetfs(&["crash", "--replay", case]);
         assert_eq!(replayed.code, 1, "{model}: {replayed:#?}");
@@ -204,6 +208,14 @@ fn schemes_of_ours_keep_what_they_promise_and_no_more() {
         .as_str()
         .unwrap();
     assert!(headline.contains("mark \"1\""), "{report:#}");
+    // No sync helps while the file is empty.
+    let torn = "test ! -e config || test -s config";
+    let report = trial.report("jbd2-journal", "echo x > config; sync config", torn);
+    let findings = report["models"][0]["findings"].as_array().unwrap();
+    assert!(!findings.is_empty());
+    for finding in findings {
+        assert_eq!(finding["remedy"], Value::Array(Vec::new()), "{report:#}");
+    }
     // Data that was not synced, under a name that was committed.
     let late = "echo new > tmp; mv tmp config";
     let finds = |model| trial.finds(model, late, &check);
