@@ -96,7 +96,7 @@ stress-export: ## What holds when an exported part's server and its users share 
 crash-joblib: build ## Whether shards of an exploration add up on joblib's backend loky and on a local Dask cluster (packages from PyPI)
 	@scripts/joblib/test.sh $(STETFS)
 
-crash-programs: build ## docs/CRASH.md's table of real programs; with ROWS="git-all redis-always ..." these are run, otherwise all (half an hour)
+crash-programs: build ## docs/CRASH.md's table of real programs; with ROWS="git-all redis-always ..." these are run, otherwise all (half an hour; Go 1.26 for bbolt and etcd)
 	@scripts/deps.sh programs
 	@scripts/programs/table.py $(STETFS) $(ROWS)
 

@@ -28,7 +28,8 @@ needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busy
     apt-get:apt)
 needed_programs=("${needed_build[@]}" mke2fs:e2fsprogs /usr/bin/python3:python3 git:git dpkg-deb:dpkg
     redis-server:redis-server redis-cli:redis-tools /usr/lib/python3/dist-packages/lmdb:python3-lmdb
-    /usr/lib/python3/dist-packages/plyvel:python3-plyvel)
+    /usr/lib/python3/dist-packages/plyvel:python3-plyvel /usr/share/doc/python3-gdbm:python3-gdbm
+    /usr/share/doc/librocksdb7.8:librocksdb7.8 hg:mercurial /usr/lib/postgresql:postgresql)
 wanted_programs=(fusermount3:fuse3 /usr/share/doc/python3-venv:python3-venv)
 wanted_build=()
 wanted_mtd=()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # PostgreSQL with checksums of pages: rows are updated, promised when COMMIT returns; a checkpoint
-# writes their pages home after each. postgres.sh setup|run|check on|off (full_page_writes)
-#   on() { echo "scripts/programs/postgres.sh $1 off"; }
+# writes their pages home after each. postgres.sh setup|run|check SETTING=VALUE
+#   on() { echo "scripts/programs/postgres.sh $1 full_page_writes=off"; }
 #   stetfs crash --size 256M --timeout 120 --check-timeout 60 --setup "$(on setup)" --check "$(on check)" -- $(on run)
 verb=$1
 bin=$(dirname "$(ls -d /usr/lib/postgresql/*/bin/postgres | tail -1)")
@@ -20,7 +20,7 @@ setup)
     mkdir "$data" && chown postgres "$data"
     as initdb -k -N -A trust --wal-segsize=1 "$data" >/dev/null || exit 9
     cat >>"$data/postgresql.conf" <<CONF
-full_page_writes = $2
+$2
 listen_addresses = ''
 autovacuum = off
 shared_buffers = 4MB

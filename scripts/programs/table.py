@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,12 +27,17 @@ BEGIN, END = "<!-- programs: scripts/programs/table.py -->\n", "<!-- end of prog
 PYTHON = "/usr/bin/python3"
 MODELS = "ext4-ordered,posix,stet"
 # States of which the check is asked, for each model.
-BUDGET = 400
+BUDGET = 2000
 
 
-def row(program, package, promise, script, *words, setup=False, budget=BUDGET, pypi=None):
+def row(
+    program, package, promise, script, *words, setup=False, budget=BUDGET, pypi=None, go=None,
+    options=(), shard="1/1", check_timeout=10,
+):
     """A row: what is run is `script VERB words`, with the verbs setup, run and check. `package`: of
-    Debian; `pypi`: a requirement for pip instead."""
+    Debian; `pypi`: a requirement for pip instead; `go`: a Go module that the script, a folder of
+    `go`, takes in the version of its go.mod. `options`: of `stetfs crash`. `shard`: the part of the
+    states that is judged, where all are too many."""
     return {
         "program": program,
         "package": package,
@@ -41,6 +47,10 @@ def row(program, package, promise, script, *words, setup=False, budget=BUDGET, p
         "setup": setup,
         "budget": budget,
         "pypi": pypi,
+        "go": go,
+        "options": options,
+        "shard": shard,
+        "check_timeout": check_timeout,
     }
 
 
@@ -74,29 +84,74 @@ for mode, title in [("sync", "LevelDB, sync"), ("nosync", "LevelDB, no sync")]:
 for fsync in ["default", "all", "none"]:
     ROWS[f"git-{fsync}"] = row(
         f"git, core.fsync={fsync}", "git", "`git fsck` finds nothing; commits are there",
-        "git.sh", fsync, setup=True,
+        "git.sh", fsync, setup=True, budget=600,
     )
 for fsync in ["always", "everysec"]:
     ROWS[f"redis-{fsync}"] = row(
         f"Redis, appendfsync={fsync}", "redis-server",
         "it starts; keys that it confirmed are there", "redis.sh", fsync,
     )
+ROWS["redis-users"] = row(
+    "Redis, ACL SAVE", "redis-server", "it starts; users that were saved are there", "redis.sh",
+    "users", setup=True,
+)
 for io in ["safe", "unsafe-io"]:
     ROWS[f"dpkg-{io}"] = row(
         "dpkg, a package over an older one" + ("" if io == "safe" else ", --force-unsafe-io"),
         "dpkg", "files are old or new; new ones when it returns", "dpkg.sh", io, setup=True,
-        budget=1500,
     )
 for number in ["0.1.5", "1.0.0", "1.4.1"]:
     ROWS[f"atomicwrites-{number}"] = row(
         "atomicwrites", None, "the file is old or new; new when it returns", "atomic_writes.py",
         setup=True, pypi=f"atomicwrites=={number}",
     )
+for mode, title in [
+    ("sync", "bbolt"), ("nofreelistsync", "bbolt, NoFreelistSync"),
+    ("nogrowsync", "bbolt, NoGrowSync"), ("nosync", "bbolt, NoSync"),
+]:
+    ROWS[f"bbolt-{mode}"] = row(
+        title, None, COMMITTED, "bbolt", mode, setup=True, go="go.etcd.io/bbolt"
+    )
+ROWS["bbolt-create"] = row(
+    "bbolt, making a database", None, "it can be opened", "bbolt", "sync", go="go.etcd.io/bbolt"
+)
+for major, module in [("2", "github.com/coreos/etcd"), ("3", "go.etcd.io/etcd/server/v3")]:
+    ROWS[f"etcd-{major}"] = row(
+        "etcd, its write-ahead log", None, "it can be read; entries that were saved are there",
+        "etcd", major, go=module, options=("--size", "256M"),
+    )
+for mode, title in [("sync", "RocksDB, sync"), ("nosync", "RocksDB, no sync")]:
+    ROWS[f"rocksdb-{mode}"] = row(
+        title, "librocksdb7.8", "batches that were written are there, others whole or not",
+        "rocksdb_.py", mode, options=("--size", "256M"),
+    )
+for mode, title in [("sync", "GDBM, GDBM_SYNC"), ("nosync", "GDBM")]:
+    ROWS[f"gdbm-{mode}"] = row(
+        title, "libgdbm6", "it can be opened; keys that were stored are there", "gdbm.py", mode,
+        setup=True,
+    )
+ROWS["hg"] = row(
+    "Mercurial", "mercurial", "`hg verify` finds nothing; commits are there", "hg.sh", setup=True,
+    budget=200,
+)
+for fsync in ["on", "off"]:
+    # It is started for each state.
+    ROWS[f"postgres-fsync-{fsync}"] = row(
+        f"PostgreSQL, fsync={fsync}", "postgresql-15",
+        "it starts; committed transactions are there, others whole or not", "postgres.sh",
+        f"fsync={fsync}", setup=True, budget="70s", options=("--size", "256M", "--timeout", "120"),
+        shard="1/500", check_timeout=60,
+    )
 
 
 def version(row):
     if row["pypi"]:
         return row["pypi"].split("==")[1]
+    if row["go"]:
+        lines = (HERE / "go" / row["script"] / "go.mod").read_text().split("\n")
+        pairs = (line.removeprefix("require").split()[:2] for line in lines)
+        found = dict(pair for pair in pairs if len(pair) == 2)[row["go"]]
+        return found.removeprefix("v").removesuffix("+incompatible")
     package = row["package"]
     show = ["dpkg-query", "-W", "-f", "${Version}", package]
     said = subprocess.run(show, capture_output=True, text=True)
@@ -114,26 +169,40 @@ def python(what, scratch):
     return os.path.join(venv, "bin", "python")
 
 
+def runner(what, scratch):
+    """What runs a row's program, before the verb."""
+    script = str(HERE / what["script"])
+    if what["go"]:
+        if not shutil.which("go"):
+            sys.exit("it takes Go 1.26, from https://go.dev/dl")
+        built = os.path.join(scratch, "built")
+        subprocess.run(["go", "build", "-o", built], cwd=HERE / "go" / what["script"], check=True)
+        return [built]
+    return [python(what, scratch), script] if script.endswith(".py") else [script]
+
+
 def run(stetfs, name):
     """The report on a row."""
     what = ROWS[name]
-    script = str(HERE / what["script"])
     with tempfile.TemporaryDirectory() as scratch:
-        runner = [python(what, scratch), script] if script.endswith(".py") else [script]
+        before = runner(what, scratch)
 
         def command(verb):
-            return [*runner, verb, *what["words"]]
+            return [*before, verb, *what["words"]]
 
-        report = os.path.join(scratch, "report.json")
-        words = [stetfs, "crash", "--model", MODELS, "--budget", str(what["budget"])]
-        words += ["--json", report]
-        words += ["--keep", os.path.join(scratch, "recording")]
-        words += ["--check", shlex.join(command("check"))]
+        def crash(*words):
+            words = [stetfs, "crash", "--check-timeout", str(what["check_timeout"]), *words]
+            ran = subprocess.run(words, stdout=subprocess.DEVNULL)
+            if ran.returncode not in (0, 1):
+                sys.exit(f"{name}: exit code {ran.returncode}")
+
+        recording, report = (os.path.join(scratch, file) for file in ("recording", "report"))
+        words = ["--save", recording, *what["options"], "--check", shlex.join(command("check"))]
         if what["setup"]:
             words += ["--setup", shlex.join(command("setup"))]
-        ran = subprocess.run([*words, "--", *command("run")], stdout=subprocess.DEVNULL)
-        if ran.returncode not in (0, 1):
-            sys.exit(f"{name}: exit code {ran.returncode}")
+        crash(*words, "--", *command("run"))
+        words = ["--recording", recording, "--model", MODELS, "--budget", str(what["budget"])]
+        crash(*words, "--shard", what["shard"], "--json", report)
         with open(report) as file:
             return json.load(file)
 
@@ -179,10 +248,12 @@ def table(results):
         if result is None:
             continue
         of = {model["model"]: model for model in result["models"]}
-        states = sum(model["states"] for model in result["models"])
+        states = f"{sum(model['states'] for model in result['models']):,}"
+        if what["shard"] != "1/1":
+            states += f" (shard {what['shard']})"
         cells = [what["program"], result["version"], what["promise"]]
         cells += [verdict(of[model]) if model in of else "" for model in models]
-        cells += [f"{states:,}", f"{result['judged']:,}", f"{result['seconds']:.0f}", f"`{name}`"]
+        cells += [states, f"{result['judged']:,}", f"{result['seconds']:.0f}", f"`{name}`"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
