@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -64,10 +64,67 @@ impl Node {
     }
 }
 
+/// A node, and its hash where somebody has asked for it: most nodes are the same in all states.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Hashed {
+    node: Node,
+    #[serde(skip)]
+    hash: OnceLock<[u64; 2]>,
+}
+
+impl Hashed {
+    fn new(node: Node) -> Self {
+        Self {
+            node,
+            hash: OnceLock::new(),
+        }
+    }
+
+    fn hash(&self) -> [u64; 2] {
+        *self.hash.get_or_init(|| {
+            let mut hashers = hashers();
+            hashers.each_mut().map(|hasher| {
+                node_hash(&self.node, hasher);
+                hasher.finish()
+            })
+        })
+    }
+
+    /// To change it.
+    fn node_mut(self: &mut Arc<Self>) -> &mut Node {
+        let hashed = Arc::make_mut(self);
+        hashed.hash.take();
+        &mut hashed.node
+    }
+}
+
+impl Clone for Hashed {
+    /// To change it.
+    fn clone(&self) -> Self {
+        Self::new(self.node.clone())
+    }
+}
+
+impl PartialEq for Hashed {
+    fn eq(&self, other: &Self) -> bool {
+        self.node == other.node
+    }
+}
+
+impl Eq for Hashed {}
+
+/// Two that tell apart what one might not.
+fn hashers() -> [DefaultHasher; 2] {
+    let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
+    hashers[1].write_u8(1);
+    hashers
+}
+
 /// A tree. Clones share their nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
-    nodes: BTreeMap<Object, Arc<Node>>,
+    nodes: BTreeMap<Object, Arc<Hashed>>,
 }
 
 impl Tree {
@@ -102,25 +159,26 @@ impl Tree {
 
     /// An object, if it is there.
     pub fn get(&self, object: Object) -> Option<&Node> {
-        self.nodes.get(&object).map(|node| &**node)
+        self.nodes.get(&object).map(|hashed| &hashed.node)
     }
 
     /// An object, to change it.
     pub fn get_mut(&mut self, object: Object) -> Option<&mut Node> {
-        self.nodes.get_mut(&object).map(Arc::make_mut)
+        self.nodes.get_mut(&object).map(Hashed::node_mut)
     }
 
     /// Adds an object, without a name so far.
     pub fn insert(&mut self, object: Object, node: Arc<Node>) {
-        self.nodes.insert(object, node);
+        let node = Arc::unwrap_or_clone(node);
+        self.nodes.insert(object, Arc::new(Hashed::new(node)));
     }
 
     /// Forgets bytes that were written behind the ends of files.
     pub fn forget_what_is_behind_the_ends(&mut self) {
-        for node in self.nodes.values_mut() {
-            if let Body::File(content) = &node.body
+        for hashed in self.nodes.values_mut() {
+            if let Body::File(content) = &hashed.node.body
                 && content.goes_beyond()
-                && let Body::File(content) = &mut Arc::make_mut(node).body
+                && let Body::File(content) = &mut hashed.node_mut().body
             {
                 content.cut(content.size());
             }
@@ -192,17 +250,15 @@ impl Tree {
     /// names are one file. Times and inode numbers are left out.
     pub fn digest(&self) -> u128 {
         let mut seen = BTreeMap::new();
-        let mut hashers = [DefaultHasher::new(), DefaultHasher::new()];
-        hashers[1].write_u8(1);
+        let mut hashers = hashers();
         let mut add = |path: &str, object: Object| {
             let next = seen.len();
             let known = seen.contains_key(&object);
             let number = *seen.entry(object).or_insert(next);
-            for hasher in &mut hashers {
-                (path, number).hash(hasher);
-                if let (false, Some(node)) = (known, self.get(object)) {
-                    node_hash(node, hasher);
-                }
+            let node = self.nodes.get(&object).filter(|_| !known);
+            let hashes = node.map(|node| node.hash());
+            for (n, hasher) in hashers.iter_mut().enumerate() {
+                (path, number, hashes.map(|hashes| hashes[n])).hash(hasher);
             }
         };
         add("", ROOT);
@@ -219,7 +275,7 @@ impl Tree {
         let theirs: BTreeMap<_, _> = other.paths().into_iter().collect();
         let paths: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
         let node = |tree: &'_ Self, object: Option<&Object>| {
-            object.and_then(|object| tree.nodes.get(object).cloned())
+            object.and_then(|object| tree.get(*object).cloned())
         };
         let lines = paths.into_iter().filter_map(|path| {
             let (mine, theirs) = (node(self, mine.get(path)), node(other, theirs.get(path)));
@@ -473,5 +529,49 @@ impl Writer<'_> {
             ..SetAttr::default()
         };
         self.fs.setattr(&self.caller, ino, &set).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(mode: u16, body: Body) -> Arc<Node> {
+        Arc::new(Node {
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: (0, 0),
+            mtime: (0, 0),
+            xattrs: BTreeMap::new(),
+            body,
+        })
+    }
+
+    fn tree(text: &[u8]) -> Tree {
+        let mut tree = Tree {
+            nodes: BTreeMap::new(),
+        };
+        let mut content = Content::default();
+        content.write(0, text);
+        content.set_size(text.len() as u64);
+        tree.insert(ROOT, node(S_IFDIR | 0o755, Body::Dir(BTreeMap::new())));
+        tree.insert(Object(1), node(S_IFREG | 0o644, Body::File(content)));
+        tree.set_name(ROOT, b"file", Some(Object(1)));
+        tree
+    }
+
+    /// A hash is kept with its node, and clones share nodes.
+    #[test]
+    fn a_hash_is_of_what_is_there_now() {
+        let before = tree(b"old");
+        let digest = before.digest();
+        let mut after = before.clone();
+        if let Some(Body::File(content)) = after.get_mut(Object(1)).map(|node| &mut node.body) {
+            content.write(0, b"new");
+        }
+        assert_eq!(after.digest(), tree(b"new").digest());
+        assert_ne!(after.digest(), digest);
+        assert_eq!(before.digest(), digest);
     }
 }
