@@ -132,7 +132,7 @@ for mode, title in [("sync", "GDBM, GDBM_SYNC"), ("nosync", "GDBM")]:
     )
 ROWS["hg"] = row(
     "Mercurial", "mercurial", "`hg verify` finds nothing; commits are there", "hg.sh", setup=True,
-    budget=200,
+    budget=60,
 )
 for fsync in ["on", "off"]:
     # It is started for each state.
@@ -140,7 +140,7 @@ for fsync in ["on", "off"]:
         f"PostgreSQL, fsync={fsync}", "postgresql-15",
         "it starts; committed transactions are there, others whole or not", "postgres.sh",
         f"fsync={fsync}", setup=True, budget="70s", options=("--size", "256M", "--timeout", "120"),
-        shard="1/500", check_timeout=60,
+        shard="1/200", check_timeout=60,
     )
 
 

@@ -127,7 +127,7 @@ fn the_judge_of_lines_can_fail() {
 /// Tests and tools leave what they make elsewhere.
 #[test]
 fn nothing_lies_about() {
-    let endings = ["rs", "toml", "md", "json", "sh", "c", "h", "py"];
+    let endings = ["rs", "toml", "md", "json", "sh", "c", "h", "py", "go"];
     let at_the_top = [
         "Makefile",
         "Cargo.lock",
@@ -144,6 +144,7 @@ fn nothing_lies_about() {
             ["crates", _, name] => OF_A_PACKAGE.contains(&name),
             // pip's name for what a program in Python needs.
             ["scripts", _, "requirements.txt"] => true,
+            ["scripts", "programs", "go", _, "go.mod" | "go.sum"] => true,
             _ => endings.iter().any(|ending| has_ending(path, ending)),
         }
     };

@@ -16,7 +16,8 @@ const NOBODY: u32 = 65_534;
 
 /// `$1`: an empty directory. What follows it is run.
 const DEVICE: &str = "mount --make-rprivate / && mount -t tmpfs none \"$1\" &&
-    mknod -m 666 \"$1/fuse\" c 10 229 && mount --bind \"$1/fuse\" /dev/fuse && shift && exec \"$@\"";
+    mknod -m 666 \"$1/fuse\" c 10 229 && mount --bind \"$1/fuse\" /dev/fuse &&
+    shift && exec \"$@\"";
 
 /// Renames a file that was not synced, and promises that.
 const PROGRAM: &str = "cd \"$STETFS_DIR\" || exit 9
