@@ -1,8 +1,11 @@
 """RocksDB, by its interface for C: batches of two keys, promised when they are written."""
 
+import atexit
 import ctypes
 import os
+import shutil
 import sys
+import tempfile
 
 from promise import check_pair, marks, promise
 
@@ -44,6 +47,12 @@ def get(db, key):
     return value and ctypes.string_at(value, length.value)
 
 
+def leave():
+    """As a program that is killed: nothing is closed."""
+    shutil.rmtree(logs)
+    os._exit(0)
+
+
 verb, sync = sys.argv[1], sys.argv[2] == "sync"
 path = os.environ["STETFS_DIR"] + "/db"
 if verb == "check" and not os.path.exists(path + "/CURRENT"):
@@ -53,7 +62,9 @@ options = pointer("options_create")
 lib.rocksdb_options_set_create_if_missing(options, verb == "run")
 # No statistics by the clock, and its log for people elsewhere.
 lib.rocksdb_options_set_stats_dump_period_sec(options, 0)
-lib.rocksdb_options_set_db_log_dir(options, b"/tmp/stetfs-rocksdb-log")
+logs = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, logs)
+lib.rocksdb_options_set_db_log_dir(options, logs.encode())
 db = ctypes.c_void_p(call("open", options, path.encode()))
 
 if verb == "run":
@@ -63,7 +74,7 @@ if verb == "run":
         if number == 2:
             # The log goes into a table, and a new log begins.
             call("flush", db, pointer("flushoptions_create"))
-    os._exit(0)
+    leave()
 
 promised = marks()
 for number in range(4):
@@ -71,4 +82,4 @@ for number in range(4):
     check_pair(f"batch {number}", halves, str(number) in promised)
     if any(half not in (None, str(number).encode() * 700) for half in halves):
         sys.exit(f"batch {number} is damaged")
-os._exit(0)
+leave()
