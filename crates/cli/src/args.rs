@@ -25,6 +25,7 @@ Examples:
   stetfs cp -a ~/photos disk.img:/        copy into it without mounting
   mkdir mnt && stetfs mount disk.img mnt  mount it; goes to the background
   stetfs stats mnt                        the bytes written, by kind and by reason
+  stetfs tx mnt -- make -C mnt install    all of a command's changes, or none of them
   stetfs umount mnt                       unmount and wait for the image
   stetfs fsck disk.img                    let e2fsck check it
 ";
@@ -64,6 +65,7 @@ pub(crate) enum Command {
     Info(Info),
     Journal(Journal),
     Stats(Stats),
+    Tx(Tx),
     Ls(Ls),
     Cat(Cat),
     Cp(Cp),
@@ -297,6 +299,47 @@ pub(crate) struct Fsck {
     /// Further arguments for e2fsck
     #[arg(last = true, value_name = "E2FSCK-ARGUMENTS")]
     pub(crate) extra: Vec<String>,
+}
+
+/// Run a command whose changes below DIR happen at once if it exits with 0, or else not at all
+///
+/// The command sees DIR as ever, and what it changes there; nobody else sees that. When it exits
+/// with 0, all of it happens in one transaction, which is durable when stetfs returns: after a
+/// crash or a power cut, too, it is there as a whole or not at all. What the command changes
+/// elsewhere happens as ever. If others change meanwhile what the command changed, nothing happens.
+/// One transaction at a time on a volume. An ordinary user can do this in directories of their own.
+/// docs/ATOMIC.md has the limits.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: the command's own; 128 and the signal's number if a signal ended it; and, when nothing
+was changed for another reason:
+  125  the reason is on standard error
+  126  the command cannot be run
+  127  there is no such command
+
+Examples:
+  stetfs tx mnt/app -- make -C mnt/app install
+  stetfs tx --dry-run mnt/app -- ./upgrade.sh       what would it change?
+  cd mnt/site && stetfs tx . -- sh -c 'git pull && make'")]
+pub(crate) struct Tx {
+    /// A directory on a mounted stetfs volume
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+    /// List the changes instead of making them
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Print the list as JSON; what the command prints goes to standard error
+    #[arg(long, requires = "dry_run")]
+    pub(crate) json: bool,
+    /// Wait for the end of another transaction on the volume
+    #[arg(short, long)]
+    pub(crate) wait: bool,
+    /// Set for the process that runs the command.
+    #[arg(long, hide = true)]
+    pub(crate) inside: bool,
+    /// The command, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// Show what a volume is: superblock, journal, scheme, state

@@ -25,6 +25,8 @@ Exit codes, of every command but those below:
   1  it failed, the reason is on standard error; of several things (ls, cat, cp, rm, mkdir) at \
   least one
   2  the command line is wrong: an unknown option, scheme, mount option or value; nothing was done
+  `stetfs tx` has the command's; 125 it failed, and nothing was changed; 126 the command cannot be \
+  run; 127 there is none
   `stetfs fsck` has those of fsck(8), their sum when several apply:
   0  no errors; 1 errors were corrected; 4 errors were left; 8 it could not be done; 16 the \
   command line is wrong; 32 cancelled

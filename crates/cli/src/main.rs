@@ -39,6 +39,7 @@ mod shown;
 mod size;
 mod stats;
 mod tree;
+mod tx;
 mod umount;
 
 use std::ffi::{OsStr, OsString};
@@ -162,6 +163,7 @@ fn command(arguments: Vec<OsString>) -> Result<ExitCode> {
         #[cfg(feature = "crash")]
         Command::Crash(_) => unreachable!("taken above"),
         Command::Lab(args) => return Err(beside::run("stetfs-lab", &args.args)),
+        Command::Tx(args) => return tx::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Drain(args) => drain::run(args),
         Command::Info(args) => info::run(args),

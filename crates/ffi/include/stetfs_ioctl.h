@@ -43,4 +43,24 @@ struct stetfs_group {
 /* Nothing that is staged in the group of this open file happens. */
 #define STETFS_IOC_ABORT_GROUP _IO(0xf5, 5)
 
+/*
+ * What `stetfs tx` does with the layer of overlayfs that a command has written to.
+ *
+ * BEGIN_LAYER, of a file that is open for writing in DIR/.stetfs-tx: from now on the volume takes
+ * note of who changes what, until the file is closed. One at a time: EBUSY.
+ *
+ * LAY_OVER, of the open directory DIR: what is in DIR/.stetfs-tx/upper, which overlayfs has mounted
+ * no more, is laid over DIR, as overlayfs shows it, in one transaction that is durable on return.
+ * Directories that go are in DIR/.stetfs-tx/trash then. ECANCELED: the layer's file was closed;
+ * EBUSY: others have changed what the layer changes, `path` says where; EFBIG: it is more than one
+ * transaction holds. Nothing has happened then.
+ */
+struct stetfs_lay_over {
+	__u8 name[16];
+	__u8 path[1008];
+};
+
+#define STETFS_IOC_BEGIN_LAYER _IOR(0xe7, 3, struct stetfs_group)
+#define STETFS_IOC_LAY_OVER _IOWR(0xe7, 4, struct stetfs_lay_over)
+
 #endif

@@ -267,6 +267,11 @@ pub trait Backend: Clone + Send + Sync + 'static {
         None
     }
 
+    /// A group of changes of names, where there are any.
+    fn begin_names(&self) -> Option<Group> {
+        None
+    }
+
     /// The mount begins: from now on [`Self::forget`] is called.
     fn begin(&self) {}
 
@@ -358,6 +363,10 @@ impl Backend for Fs {
     fn begin_group(&self, ino: InodeNo) -> Option<Group> {
         let can = Fs::can_group(self, ino).unwrap_or(false);
         can.then(|| Fs::begin(self))
+    }
+
+    fn begin_names(&self) -> Option<Group> {
+        Some(Fs::begin(self))
     }
 
     fn stats(&self) -> impl Serialize {

@@ -171,6 +171,7 @@ impl<B: Backend> FsServer<B> {
 
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
         self.leave_group(ino, handle);
+        self.layer.leave(ino, handle);
         self.opens.closed(ino, How::from_bits_truncate(handle));
         self.fs.release(ino).map_err(|e| errno(&e))
     }

@@ -40,6 +40,7 @@ use crate::caller::{caller, creator};
 use crate::errno::errno;
 use crate::groups::{self, Groups};
 use crate::keeper::{Bell, Keeper};
+use crate::layer::{self, Layer};
 use crate::opens::Opens;
 use crate::options::{Allow, FuseOptions, Transport};
 use crate::room::Room;
@@ -84,6 +85,7 @@ pub(crate) struct FsServer<B> {
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
     pub(crate) groups: Groups,
+    pub(crate) layer: Layer,
     pub(crate) room: Arc<Room<B>>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) aside: Arc<Aside>,
@@ -168,6 +170,7 @@ impl<B: Backend> FsServer<B> {
             closing,
             opens: Arc::default(),
             groups: Groups::default(),
+            layer: Layer::default(),
             room: Arc::new(room),
             bell: Arc::default(),
             aside: Arc::default(),
@@ -461,6 +464,7 @@ impl<B: Backend> Server for FsServer<B> {
             return Err(Errno::ACCESS);
         }
         self.fs.asked_by(from.pid);
+        self.layer.note(request);
         match &request.what {
             // There is nothing to do for these; directories are read by cookies that need no state.
             What::Flush | What::OpenDir | What::ReleaseDir => return Err(Errno::NOSYS),
@@ -471,6 +475,9 @@ impl<B: Backend> Server for FsServer<B> {
             What::LSeek { from: s } => return self.seek(from.nodeid, s, ticket, answer),
             What::Ioctl { from: i, .. } if i.cmd == groups::COMMIT => {
                 return self.commit_group(from, i.fh, ticket, answer);
+            }
+            What::Ioctl { from: i, data } if i.cmd == layer::LAY_OVER => {
+                return self.lay_over(from, data, ticket, answer);
             }
             What::Write { from: w, data } => {
                 return self.write_file(from, w, data, ticket, answer);

@@ -47,7 +47,7 @@ pub(crate) const GET_FEATURES: u32 = number(READ, F2FS, 12, 4);
 /// `F2FS_FEATURE_ATOMIC_WRITE`.
 const ATOMIC_WRITE: u32 = 0x0004;
 
-const STETFS: u8 = 0xe7;
+pub(crate) const STETFS: u8 = 0xe7;
 /// `STETFS_IOC_BEGIN_GROUP`.
 pub(crate) const BEGIN: u32 = number(READ, STETFS, 1, 16);
 /// `STETFS_IOC_JOIN_GROUP`.
@@ -235,6 +235,7 @@ impl<B: Backend> FsServer<B> {
             }
         };
         let files = group.files();
+        self.layer.note_files(&files);
         self.losing_privileges(header, &files, |c| {
             group.commit(c).map_err(|e| {
                 tracing::debug!("committing a group of writes to inodes {files:?}: {e}");

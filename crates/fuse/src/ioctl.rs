@@ -20,6 +20,7 @@ use crate::caller::caller;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::groups;
+use crate::layer;
 use crate::wire::abi::InHeader;
 
 pub(crate) const fn number(direction: u32, kind: u8, nr: u8, size: u32) -> u32 {
@@ -104,6 +105,7 @@ impl<B: Backend> FsServer<B> {
             groups::GET_FEATURES => Ok(self.features(ino, handle).to_ne_bytes().to_vec()),
             groups::START => self.begin_group(ino, handle).map(|_| Vec::new()),
             groups::BEGIN => self.begin_group(ino, handle).map(|name| name.to_vec()),
+            layer::BEGIN_LAYER => self.begin_layer(ino, handle).map(|name| name.to_vec()),
             groups::JOIN => self.join_group(ino, handle, data).map(|()| Vec::new()),
             groups::ABORT => {
                 self.abort_group(ino, handle);

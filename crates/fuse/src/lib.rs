@@ -41,6 +41,7 @@ pub mod backend;
 pub mod background;
 pub mod companion;
 pub mod control;
+pub mod layer;
 pub mod mount;
 pub mod mountinfo;
 pub mod options;

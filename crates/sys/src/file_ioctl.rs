@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
-use rustix::ioctl::{self, Getter, NoArg, Opcode, Setter, opcode};
+use rustix::ioctl::{self, Getter, NoArg, Opcode, Setter, Updater, opcode};
 
 /// `FIGETBSZ` is declared without a type and answers with an `int`.
 const FIGETBSZ: Opcode = opcode::none(0x00, 2);
@@ -25,6 +25,20 @@ const ATOMIC_WRITE: u32 = 0x0004;
 const BEGIN_GROUP: Opcode = opcode::read::<[u8; 16]>(0xe7, 1);
 /// `STETFS_IOC_JOIN_GROUP`.
 const JOIN_GROUP: Opcode = opcode::write::<[u8; 16]>(0xe7, 2);
+
+/// `STETFS_IOC_BEGIN_LAYER`.
+const BEGIN_LAYER: Opcode = opcode::read::<[u8; 16]>(0xe7, 3);
+/// `STETFS_IOC_LAY_OVER`.
+const LAY_OVER: Opcode = opcode::read_write::<LayOver>(0xe7, 4);
+
+/// `struct stetfs_lay_over`.
+#[repr(C)]
+pub struct LayOver {
+    /// Of the layer.
+    pub name: [u8; 16],
+    /// Set when it fails: which file was in the way, from the directory; ended by a NUL.
+    pub path: [u8; 1008],
+}
 
 /// `struct file_clone_range`.
 #[repr(C)]
@@ -81,6 +95,20 @@ pub fn begin_group(fd: impl AsFd) -> Result<[u8; 16], Errno> {
 pub fn join_group(fd: impl AsFd, name: [u8; 16]) -> Result<(), Errno> {
     // SAFETY: the number says that 16 bytes are read, which is what the setter holds.
     unsafe { ioctl::ioctl(fd, Setter::<JOIN_GROUP, [u8; 16]>::new(name)) }
+}
+
+/// The directory that this open file is in is about to get a layer; gives the layer's name.
+/// `EBUSY`: another one is under way on the volume (stetfs).
+pub fn begin_layer(fd: impl AsFd) -> Result<[u8; 16], Errno> {
+    // SAFETY: the number says that 16 bytes are written, and the kernel's FUSE copies no more.
+    unsafe { ioctl::ioctl(fd, Getter::<BEGIN_LAYER, [u8; 16]>::new()) }
+}
+
+/// Lays the layer of that name over the directory, as one transaction, durable on return (stetfs).
+pub fn lay_over(dir: impl AsFd, what: &mut LayOver) -> Result<(), Errno> {
+    // SAFETY: the number says that as many bytes are read and written as a `LayOver` has, and the
+    // kernel's FUSE copies no more; every bit pattern is valid in it.
+    unsafe { ioctl::ioctl(dir, Updater::<LAY_OVER, LayOver>::new(what)) }
 }
 
 /// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the

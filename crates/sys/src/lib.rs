@@ -25,6 +25,8 @@ pub mod mapping;
 #[cfg(target_os = "linux")]
 pub mod mtd;
 #[cfg(target_os = "linux")]
+pub mod namespace;
+#[cfg(target_os = "linux")]
 pub mod ring;
 mod xor;
 

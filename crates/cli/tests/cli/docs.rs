@@ -15,8 +15,8 @@ fn the_list_of_commands() {
         .map(|l| l.split_whitespace().next().unwrap())
         .collect();
     let expected = [
-        "mkfs", "mount", "umount", "drain", "fsck", "info", "journal", "stats", "ls", "cat", "cp",
-        "rm", "mkdir", "schemes", "nand", "crash", "lab",
+        "mkfs", "mount", "umount", "drain", "fsck", "info", "journal", "stats", "tx", "ls", "cat",
+        "cp", "rm", "mkdir", "schemes", "nand", "crash", "lab",
     ];
     assert_eq!(commands, expected);
     // `lab` is another program's help.

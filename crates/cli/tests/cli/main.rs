@@ -26,3 +26,4 @@ mod run;
 #[cfg(feature = "crash")]
 mod shared;
 mod twice;
+mod tx;

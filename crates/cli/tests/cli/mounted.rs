@@ -23,14 +23,14 @@ pub(crate) fn can_mount() -> bool {
 }
 
 /// A volume and a mount point; unmounts when the test ends, however it ends.
-struct Mount {
-    lab: Lab,
-    image: String,
-    dir: String,
+pub(crate) struct Mount {
+    pub(crate) lab: Lab,
+    pub(crate) image: String,
+    pub(crate) dir: String,
 }
 
 impl Mount {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let lab = Lab::new();
         let image = lab.volume(&["-L", "mounted"]);
         Self::of(lab, image)
@@ -45,14 +45,14 @@ impl Mount {
         Self::of(lab, image)
     }
 
-    fn of(lab: Lab, image: String) -> Self {
+    pub(crate) fn of(lab: Lab, image: String) -> Self {
         let dir = lab.str("mnt");
         fs::create_dir(&dir).unwrap();
         Self { lab, image, dir }
     }
 
     #[track_caller]
-    fn up(&self, args: &[&str]) -> String {
+    pub(crate) fn up(&self, args: &[&str]) -> String {
         let mut all = vec!["mount"];
         all.extend(args);
         all.extend([self.image.as_str(), self.dir.as_str()]);
@@ -62,7 +62,7 @@ impl Mount {
         ran.err
     }
 
-    fn is_mounted(&self) -> bool {
+    pub(crate) fn is_mounted(&self) -> bool {
         let list = fs::read("/proc/self/mountinfo").unwrap();
         let list = String::from_utf8_lossy(&list);
         let is_ours = |l: &str| l.contains(" - fuse.stetfs ") || l.contains(" - fuseblk.stetfs ");
@@ -71,13 +71,13 @@ impl Mount {
     }
 
     #[track_caller]
-    fn down(&self) {
+    pub(crate) fn down(&self) {
         stetfs(&["umount", &self.dir]).ok();
         assert!(!self.is_mounted());
         assert_clean(&self.image);
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         format!("{}/{name}", self.dir)
     }
 }

@@ -256,6 +256,10 @@ pub const OPEN_KILL_SUIDGID: u32 = 1;
 /// Notifications, in the error field of an answer to nobody (`enum fuse_notify_code`): attributes
 /// and pages of an inode are to be fetched anew.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// A name in a directory is to be looked up anew.
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// In the flags of [`NOTIFY_INVAL_ENTRY`]: it is looked up anew when it is next used.
+pub const NOTIFY_EXPIRE_ONLY: u32 = 1;
 /// Inodes that nobody uses are to be forgotten (Linux 6.18).
 pub const NOTIFY_PRUNE: i32 = 9;
 
@@ -383,6 +387,8 @@ records! {
     Dirent, 24 { ino: u64, off: u64, namelen: u32, kind: u32, }
 
     NotifyInvalInodeOut, 24 { ino: u64, off: i64, len: i64, }
+    /// The name follows, and a NUL.
+    NotifyInvalEntryOut, 16 { parent: u64, namelen: u32, flags: u32, }
     /// The inodes follow.
     NotifyPruneOut, 16 { count: u32, padding: u32, spare: u64, }
 }

@@ -1,0 +1,202 @@
+//! The second process of a transaction: it has mounts of its own, in which overlayfs stands over
+//! the directory, runs the command there, and says how it ended.
+//!
+//! An upper layer may not lie below its own lower one. So there are two overlays: an inner one,
+//! read-only, of the directory alone, and the outer one, of the inner one and the layer. The inner
+//! one also hides the transaction's own place: it has a whiteout of it above. (Kernels stack two
+//! overlays at most; so the volume's directory may not be part of an overlay itself.)
+//!
+//! The outer one is `volatile`: nothing that the command writes need be durable before all of it
+//! is, so that its fsyncs cost nothing. What it writes is in the server before the overlay is gone:
+//! the kernel's FUSE writes a file's pages when it is closed or unmapped.
+//!
+//! Paths in mount options are relative, so that no directory's name can be taken for an option.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FileType, Mode};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::process::Signal;
+use stetfs_fuse::layer::plan::{PLACE, UPPER};
+use stetfs_sys::namespace::unshare_mounts;
+
+use super::place::{MOUNTS, WORK, open_lock};
+use super::{EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_RUN, Interrupt, failed, words};
+use crate::args::Tx;
+use crate::failure::{Explain, Failure, Result};
+
+/// How long what the command leaves behind may take to end.
+const MOMENT: Duration = Duration::from_millis(500);
+
+pub(super) fn run(args: &Tx) -> Result<ExitCode> {
+    let ran = run_in_view(args);
+    ran.map_err(|e| match e.code {
+        crate::failure::EXIT_FAILED => e.exit(EXIT_FAILED),
+        _ => e,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_in_view(args: &Tx) -> Result<()> {
+    // When the first process dies, the command is ended as by a signal to this one.
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    let interrupt = Interrupt::listen()?;
+    let dir = &args.dir;
+    let mut lock = open_lock(&dir.join(PLACE))?;
+    let before = std::env::current_dir();
+    let is_ours = unshare()?;
+    std::env::set_current_dir(dir)?;
+    mount(is_ours)?;
+    let mut command = Command::new(&args.words[0]);
+    command.args(&args.words[1..]);
+    match before {
+        // By its path, which leads into the overlay where it is below the directory.
+        Ok(before) => {
+            std::env::set_current_dir("/")?;
+            command.current_dir(before);
+        }
+        Err(_) => std::env::set_current_dir("/")?,
+    }
+    let mut child = command.spawn().map_err(|e| not_run(args, &e))?;
+    let status = interrupt.wait(&mut child)?;
+    leave(dir)?;
+    writeln!(lock, "{}", end(status))?;
+    Ok(())
+}
+
+/// How a process ended.
+fn end(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, signal) => format!("signal {}", signal.unwrap_or(0)),
+    }
+}
+
+fn not_run(args: &Tx, e: &std::io::Error) -> Failure {
+    let code = match e.kind() {
+        ErrorKind::NotFound => EXIT_NOT_FOUND,
+        _ => EXIT_NOT_RUN,
+    };
+    let errno = e.raw_os_error().map(Errno::from_raw_os_error);
+    let why = errno.map_or_else(|| e.to_string(), words);
+    Failure::new(format!("{}: {why}", args.words[0].display())).exit(code)
+}
+
+/// Mounts that only this process and its children see; whether they are made with the rights of the
+/// machine's root. An ordinary user makes them in a namespace of users of its own, in which it is
+/// itself.
+fn unshare() -> Result<bool> {
+    match unshare_mounts(false) {
+        Ok(()) => {
+            let map = fs::read_to_string("/proc/self/uid_map")?;
+            let mut words = map.split_ascii_whitespace();
+            // The whole of the numbers: no namespace of users but the first has that.
+            return Ok(words.nth(2) == Some("4294967295"));
+        }
+        Err(Errno::PERM) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    unshare_mounts(true).map_err(|e| no_view("a namespace of users", e))?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+    fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    Ok(false)
+}
+
+fn no_view(what: &str, e: Errno) -> Failure {
+    failed(format!("{what}, for the command to run in: {}", words(e))).advise(
+        "this takes root, or a kernel that lets ordinary users have namespaces and mount overlayfs \
+            in them (Linux 5.11); some systems forbid it: see the kernel's messages (dmesg)",
+    )
+}
+
+/// Mounts the overlays over the working directory.
+fn mount(is_root: bool) -> Result<()> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private)?;
+    let mounts = format!("{PLACE}/{MOUNTS}");
+    let (none, at) = (MountFlags::empty(), Path::new(&mounts));
+    let tmpfs = rustix::mount::mount("stetfs-tx", at, "tmpfs", none, c"mode=700");
+    tmpfs.map_err(|e| no_view("a tmpfs", e))?;
+    for name in ["above", "inner"] {
+        fs::create_dir(at.join(name))?;
+    }
+    let whiteout = at.join("above").join(PLACE);
+    let kind = FileType::CharacterDevice;
+    rustix::fs::mknodat(CWD, &whiteout, kind, Mode::empty(), 0)?;
+    let how = if is_root { "" } else { ",userxattr" };
+    let overlay = |options: String, flags, target: &str| {
+        let options = std::ffi::CString::new(options + how)?;
+        let mounted = rustix::mount::mount("stetfs-tx", target, "overlay", flags, &*options);
+        mounted.map_err(|e| no_view("overlayfs", e))
+    };
+    let inner = format!("{mounts}/inner");
+    overlay(
+        format!("lowerdir={mounts}/above:."),
+        MountFlags::RDONLY,
+        &inner,
+    )?;
+    // With `userxattr` these two are off, and must not be named.
+    let off = if is_root {
+        ",metacopy=off,redirect_dir=off"
+    } else {
+        ""
+    };
+    let options = format!(
+        "lowerdir={inner},upperdir={PLACE}/{UPPER},workdir={PLACE}/{WORK},index=off,volatile{off}"
+    );
+    overlay(options, none, ".")
+}
+
+/// Unmounts the overlay. Whoever uses it still could go on changing what is being made durable.
+fn leave(dir: &Path) -> Result<()> {
+    let until = Instant::now() + MOMENT;
+    loop {
+        match rustix::mount::unmount(dir, UnmountFlags::NOFOLLOW) {
+            Ok(()) => return Ok(()),
+            Err(Errno::BUSY) if Instant::now() < until => sleep(Duration::from_millis(5)),
+            Err(Errno::BUSY) => break,
+            Err(e) => return Err(e).during(|| dir.display().to_string()),
+        }
+    }
+    let mut users = users();
+    let more = users.len().saturating_sub(5);
+    users.truncate(5);
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    Err(failed(format!(
+        "{}: the command has ended, but left processes that use it: {}{more}; nothing was changed",
+        dir.display(),
+        users.join(", ")
+    ))
+    .advise("let the command wait for what it starts"))
+}
+
+/// The processes that see these mounts.
+fn users() -> Vec<String> {
+    let view = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let (own, me) = (view("self"), std::process::id().to_string());
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_user = |pid: &String| *pid != me && own.is_some() && view(pid) == own;
+    let is_pid = |name: &String| name.bytes().all(|b| b.is_ascii_digit());
+    names
+        .filter(is_pid)
+        .filter(is_user)
+        .map(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("{pid} ({})", name.trim())
+        })
+        .collect()
+}

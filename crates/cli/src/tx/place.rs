@@ -1,0 +1,245 @@
+//! The directory `.stetfs-tx` in the one that a transaction changes: what is in it, and that it is
+//! there for one transaction at a time.
+//!
+//! | | |
+//! |---|---|
+//! | `lock` | open as long as the transaction lasts; the server closes it when this process dies. How the command ended is written to it |
+//! | `upper`, `work` | overlayfs's: the layer that the command writes to |
+//! | `trash` | directories that the transaction removes go here in one piece |
+//! | `mounts` | where a tmpfs is mounted, out of sight, for the mount points below the layer |
+//!
+//! Nobody sees this directory's coming and going in the times of the one that it is in.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown,
+};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use stetfs_fuse::layer::plan::{PLACE, TRASH, UPPER};
+use stetfs_sys::file_ioctl::begin_layer;
+
+use super::{failed, tree};
+use crate::failure::{Explain, Failure, Result};
+
+/// What overlayfs needs for itself.
+pub(super) const WORK: &str = "work";
+/// Where things are mounted below the layer.
+pub(super) const MOUNTS: &str = "mounts";
+const LOCK: &str = "lock";
+
+/// How often a transaction that waits for another one looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How often the removal of the place is tried.
+const ATTEMPTS: usize = 10;
+
+/// How many bytes the command's end takes in the lock.
+const END_MAX: usize = 64;
+
+/// A place that this process has.
+pub(super) struct Place {
+    dir: PathBuf,
+    /// The directory that is changed.
+    pub(super) opened: File,
+    lock: File,
+    /// What the server calls the layer.
+    pub(super) name: [u8; 16],
+}
+
+impl Place {
+    /// Makes it, when what an earlier transaction left there is removed.
+    pub(super) fn take(dir: &Path, waits: bool) -> Result<Self> {
+        let opened = File::open(dir).during(|| dir.display().to_string())?;
+        let path = dir.join(PLACE);
+        loop {
+            let is_new = keeping_times(&opened, || make(&path))?;
+            let lock = match open_lock(&path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                other => other.during(|| path.join(LOCK).display().to_string())?,
+            };
+            let name = match begin_layer(&lock) {
+                Err(Errno::BUSY) => {
+                    drop(lock);
+                    if is_new {
+                        keeping_times(&opened, || remove_tree(&path))?;
+                    }
+                    if !waits {
+                        return Err(under_way(dir));
+                    }
+                    sleep(LOOK);
+                    continue;
+                }
+                Err(Errno::NOTTY) => return Err(too_old(dir)),
+                other => other.during(|| dir.display().to_string())?,
+            };
+            // Whoever had it may have removed it just now.
+            let there = fs::symlink_metadata(path.join(LOCK));
+            let is_it = |there: fs::Metadata| lock.metadata().is_ok_and(|l| l.ino() == there.ino());
+            if !there.is_ok_and(is_it) {
+                continue;
+            }
+            let place = Self {
+                dir: path,
+                opened,
+                lock,
+                name,
+            };
+            if let Err(e) = place.fill() {
+                let _ = place.remove();
+                return Err(e);
+            }
+            return Ok(place);
+        }
+    }
+
+    /// Makes everything in it anew.
+    fn fill(&self) -> Result<()> {
+        for entry in fs::read_dir(&self.dir).during(|| self.dir.display().to_string())? {
+            let entry = entry.during(|| self.dir.display().to_string())?;
+            if entry.file_name() != LOCK {
+                remove_tree(&entry.path())?;
+            }
+        }
+        self.lock.set_len(0)?;
+        for name in [UPPER, WORK, TRASH, MOUNTS] {
+            let path = self.dir.join(name);
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&path)
+                .during(|| path.display().to_string())?;
+        }
+        self.dress()
+    }
+
+    /// The layer's root stands for the directory, with all of its attributes.
+    fn dress(&self) -> Result<()> {
+        let path = self.dir.join(UPPER);
+        let at = || path.display().to_string();
+        let upper = File::open(&path).during(at)?;
+        let meta = self.opened.metadata()?;
+        fchown(&upper, Some(meta.uid()), Some(meta.gid())).during(at)?;
+        for name in tree::xattr_names(&path).during(at)? {
+            rustix::fs::fremovexattr(&upper, &*name).during(at)?;
+        }
+        upper
+            .set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
+            .during(at)?;
+        let below = self.dir.parent().unwrap_or(&self.dir);
+        for (name, value) in tree::xattrs(below).during(at)? {
+            rustix::fs::fsetxattr(&upper, &*name, &value, XattrFlags::empty()).during(at)?;
+        }
+        rustix::fs::futimens(&upper, &times(&meta)).during(at)
+    }
+
+    /// What the process that ran the command wrote of its end.
+    pub(super) fn end(&self) -> Result<String> {
+        let mut bytes = vec![0; END_MAX];
+        let n = self.lock.read_at(&mut bytes, 0)?;
+        bytes.truncate(n);
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Where the layer is.
+    pub(super) fn upper(&self) -> PathBuf {
+        self.dir.join(UPPER)
+    }
+
+    /// Removes it, also when somebody who waits for it makes a lock there meanwhile.
+    pub(super) fn remove(&self) -> Result<()> {
+        keeping_times(&self.opened, || {
+            let again = (1..ATTEMPTS).find_map(|_| remove_tree(&self.dir).ok());
+            again.map_or_else(|| remove_tree(&self.dir), Ok)
+        })
+    }
+}
+
+/// Where the end of the command is written to, opened by who runs it.
+pub(super) fn open_lock(place: &Path) -> std::io::Result<File> {
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(flags)
+        .open(place.join(LOCK))
+}
+
+/// Makes the directory, or finds one that can only have been left by a transaction of this user;
+/// whether it is new.
+fn make(path: &Path) -> Result<bool> {
+    let at = || path.display().to_string();
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {
+            // Whatever a default ACL of the directory says.
+            fs::set_permissions(path, Permissions::from_mode(0o700)).during(at)?;
+            return Ok(true);
+        }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(e).during(at),
+    }
+    let meta = fs::symlink_metadata(path).during(at)?;
+    let user = rustix::process::geteuid().as_raw();
+    if !meta.is_dir() || meta.uid() != user && user != 0 {
+        return Err(failed(format!("{} is not a transaction's", path.display()))
+            .advise("stetfs tx needs this name for itself: rename it, or remove it"));
+    }
+    Ok(false)
+}
+
+fn times(meta: &fs::Metadata) -> Timestamps {
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    Timestamps {
+        last_access: time(meta.atime(), meta.atime_nsec()),
+        last_modification: time(meta.mtime(), meta.mtime_nsec()),
+    }
+}
+
+/// Does something in a directory, whose times stay what they are.
+fn keeping_times<T>(dir: &File, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    let meta = dir.metadata()?;
+    let done = act()?;
+    rustix::fs::futimens(dir, &times(&meta))?;
+    Ok(done)
+}
+
+/// Removes a tree, directories too that their owner has locked.
+fn remove_tree(path: &Path) -> Result<()> {
+    let at = || path.display().to_string();
+    let meta = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other.during(at)?,
+    };
+    if !meta.is_dir() {
+        return fs::remove_file(path).during(at);
+    }
+    if meta.mode() & 0o700 != 0o700 {
+        fs::set_permissions(path, Permissions::from_mode(0o700)).during(at)?;
+    }
+    for entry in fs::read_dir(path).during(at)? {
+        remove_tree(&entry.during(at)?.path())?;
+    }
+    fs::remove_dir(path).during(at)
+}
+
+fn under_way(dir: &Path) -> Failure {
+    failed(format!(
+        "{}: another transaction is under way on this volume",
+        dir.display()
+    ))
+    .advise("wait for its end, or let stetfs tx do so: --wait")
+}
+
+fn too_old(dir: &Path) -> Failure {
+    failed(format!(
+        "{}: the server of this mount makes no transactions of commands",
+        dir.display()
+    ))
+    .advise("mount the volume again with the stetfs that this command is of")
+}

@@ -1,0 +1,153 @@
+//! A layer and the directory below it as they are mounted, for a list of the changes.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use serde::Serialize;
+use stetfs_format::width::low16;
+use stetfs_fuse::layer::plan::{About, Change, Found, Tree, What, Xattr, listed};
+
+use crate::failure::Result;
+use crate::output::{self, JsonList};
+use crate::shown::shown;
+
+/// Mounted directories; a node is a path.
+pub(super) struct Mounted;
+
+impl Tree for Mounted {
+    type Node = PathBuf;
+    type Error = io::Error;
+
+    fn names(&self, dir: &PathBuf) -> io::Result<Vec<Vec<u8>>> {
+        fs::read_dir(dir)?
+            .map(|entry| Ok(entry?.file_name().into_vec()))
+            .collect()
+    }
+
+    fn child(&self, dir: &PathBuf, name: &[u8]) -> io::Result<Option<PathBuf>> {
+        let path = dir.join(OsStr::from_bytes(name));
+        match fs::symlink_metadata(&path) {
+            Ok(_) => Ok(Some(path)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn about(&self, path: &PathBuf) -> io::Result<About> {
+        let meta = fs::symlink_metadata(path)?;
+        let nanoseconds = |n: i64| u32::try_from(n).unwrap_or_default();
+        Ok(About {
+            mode: low16(meta.mode()),
+            uid: meta.uid(),
+            gid: meta.gid(),
+            rdev: (
+                rustix::fs::major(meta.rdev()),
+                rustix::fs::minor(meta.rdev()),
+            ),
+            atime: (meta.atime(), nanoseconds(meta.atime_nsec())),
+            mtime: (meta.mtime(), nanoseconds(meta.mtime_nsec())),
+        })
+    }
+
+    fn xattrs(&self, path: &PathBuf) -> io::Result<Vec<Xattr>> {
+        xattrs(path)
+    }
+}
+
+/// The most that all names, or one value, can take (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+const XATTR_MAX: usize = 65_536;
+
+/// The names of a file's extended attributes.
+pub(super) fn xattr_names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = vec![0; XATTR_MAX];
+    match rustix::fs::llistxattr(path, &mut names[..]) {
+        Ok(len) => names.truncate(len),
+        Err(Errno::NOTSUP) => names.clear(),
+        Err(e) => return Err(e.into()),
+    }
+    let names = names.split(|byte| *byte == 0).filter(|n| !n.is_empty());
+    Ok(names.map(<[u8]>::to_vec).collect())
+}
+
+/// A file's extended attributes.
+pub(super) fn xattrs(path: &Path) -> io::Result<Vec<Xattr>> {
+    let mut all = Vec::new();
+    for name in xattr_names(path)? {
+        let mut value = vec![0; XATTR_MAX];
+        match rustix::fs::lgetxattr(path, &*name, &mut value[..]) {
+            Ok(len) => value.truncate(len),
+            Err(Errno::NODATA) => continue,
+            Err(e) => return Err(e.into()),
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// A change in words.
+#[derive(Serialize)]
+struct Line {
+    change: &'static str,
+    kind: &'static str,
+    path: String,
+}
+
+impl Line {
+    fn new(change: &Change<PathBuf>) -> Self {
+        let is_dir = |found: &Option<Found<_>>| found.as_ref().is_some_and(|f| f.about.is_dir());
+        let (word, about) = match &change.what {
+            What::Remove { old, .. } => ("removed", old.about),
+            What::Place { new, old: None, .. } | What::Inside { new } => ("added", new.about),
+            What::Place { new, old, .. } if new.about.is_dir() || is_dir(old) => {
+                ("replaced", new.about)
+            }
+            What::Place { new, .. } => ("changed", new.about),
+            What::Attributes { new, .. } => ("attributes", *new),
+        };
+        let path = match change.path.is_empty() {
+            true => ".".to_owned(),
+            false => shown(&change.path).to_string(),
+        };
+        Self {
+            change: word,
+            kind: kind(about.mode),
+            path,
+        }
+    }
+}
+
+fn kind(mode: u16) -> &'static str {
+    match mode >> 12 {
+        0o01 => "fifo",
+        0o02 => "character device",
+        0o04 => "directory",
+        0o06 => "block device",
+        0o12 => "symbolic link",
+        0o14 => "socket",
+        _ => "file",
+    }
+}
+
+/// Prints the changes, by their paths.
+pub(super) fn list(changes: &[Change<PathBuf>], is_json: bool) -> Result<()> {
+    let mut changes: Vec<_> = listed(changes).collect();
+    changes.sort_by(|a, b| a.path.cmp(&b.path));
+    let lines = changes.into_iter().map(Line::new);
+    if is_json {
+        let mut list = JsonList::new();
+        for line in lines {
+            list.put(&line)?;
+        }
+        return list.end();
+    }
+    for line in lines {
+        let slash = if line.kind == "directory" { "/" } else { "" };
+        output::line(format!("{:<11}{}{slash}", line.change, line.path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,608 @@
+//! `stetfs tx`: a command's changes at once, or not at all. Judged by the same command on a
+//! directory of the machine's own file system, by e2fsck, and by images that are copied while the
+//! server is stopped at moments by chance.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::mounted::{Mount, can_mount};
+use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
+
+/// Whether transactions can be made here.
+fn can_tx() -> bool {
+    if !can_mount() {
+        return false;
+    }
+    let all = fs::read_to_string("/proc/filesystems").unwrap();
+    let can = all.contains("\toverlay\n") && rustix::process::geteuid().is_root();
+    if !can {
+        eprintln!("SKIPPED: transactions of commands are tested as root, with overlayfs");
+    }
+    can
+}
+
+/// A mounted volume of so many MiB, with an empty directory.
+struct Ground {
+    mount: Mount,
+    dir: String,
+}
+
+impl Ground {
+    fn new(size: &str, options: &str) -> Self {
+        let lab = Lab::new();
+        // Ordinary users come here too.
+        fs::set_permissions(lab.path("."), Permissions::from_mode(0o755)).unwrap();
+        let image = lab.str("disk.img");
+        stetfs(&["mkfs", &image, "--size", size]).ok();
+        let mount = Mount::of(lab, image);
+        mount.up(&["-o", options]);
+        let dir = mount.file("dir");
+        fs::create_dir(&dir).unwrap();
+        Self { mount, dir }
+    }
+
+    fn small() -> Self {
+        Self::new("32M", "scheme=jbd2,data=ordered")
+    }
+
+    fn tx(&self, script: &str) -> Ran {
+        tx(&[], &self.dir, script)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new(&self.dir).join(name)
+    }
+
+    /// Nothing of a transaction is left, also when the volume is mounted anew; e2fsck is content.
+    #[track_caller]
+    fn end(&self) {
+        assert!(!self.path(".stetfs-tx").exists());
+        let before = tree(Path::new(&self.dir));
+        self.mount.down();
+        self.mount.up(&[]);
+        assert_eq!(tree(Path::new(&self.dir)), before, "mounted anew");
+        self.mount.down();
+    }
+}
+
+/// Runs a script as a transaction on a directory, in which it is.
+fn tx(options: &[&str], dir: &str, script: &str) -> Ran {
+    let script = format!("cd '{dir}'; {script}");
+    let mut all = vec!["tx"];
+    all.extend(options);
+    all.extend([dir, "--", "sh", "-ec", &script]);
+    stetfs(&all)
+}
+
+/// The same, left to run.
+fn start(dir: &str, script: &str) -> Child {
+    let script = format!("cd '{dir}'; {script}");
+    Command::new(STETFS)
+        .args(["tx", dir, "--", "sh", "-ec", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until its script says a line.
+fn said(child: &mut Child) -> String {
+    let mut line = String::new();
+    let out = child.stdout.as_mut().unwrap();
+    BufReader::new(out).read_line(&mut line).unwrap();
+    line
+}
+
+fn ended(child: Child) -> (Option<i32>, String) {
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    (out.status.code(), err)
+}
+
+/// Everything below a directory that is not chance: types, modes, owners, links, contents,
+/// attributes.
+fn tree(dir: &Path) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(at) = dirs.pop() {
+        let entries = fs::read_dir(&at).unwrap().map(|e| e.unwrap().path());
+        for path in entries.chain((at == dir).then(|| dir.to_owned())) {
+            let meta = fs::symlink_metadata(&path).unwrap();
+            let content = match meta.mode() >> 12 {
+                0o10 => fs::read(&path).unwrap(),
+                0o12 => fs::read_link(&path).unwrap().as_os_str().as_bytes().into(),
+                _ => Vec::new(),
+            };
+            let mut names = vec![0; 65_536];
+            let len = rustix::fs::llistxattr(&path, &mut names[..]).unwrap();
+            let mut xattrs = Vec::new();
+            let names = names[..len].split(|b| *b == 0);
+            for name in names.filter(|n| !n.is_empty()) {
+                let mut value = vec![0; 65_536];
+                let len = rustix::fs::lgetxattr(&path, name, &mut value[..]).unwrap();
+                let value = &value[..len];
+                xattrs.push(format!("{}={value:?}", name.escape_ascii()));
+            }
+            xattrs.sort();
+            // Times that were set, not made.
+            let mtime = meta.mtime().min(1_500_000_000);
+            let links = if meta.is_dir() { 0 } else { meta.nlink() };
+            let name = path.strip_prefix(dir).unwrap().display().to_string();
+            let line = format!(
+                "{:o} {}:{} {links} {mtime} {:x} {} {xattrs:?}",
+                meta.mode(),
+                meta.uid(),
+                meta.gid(),
+                meta.rdev(),
+                content.escape_ascii(),
+            );
+            all.insert(name, line);
+            if meta.is_dir() && path != dir {
+                dirs.push(path);
+            }
+        }
+    }
+    all
+}
+
+/// What each case begins with.
+const BEFORE: &str = "mkdir d d/e big t; echo one >f; echo two >g; echo three >d/h; echo 4 >d/e/i
+    for i in 1 2 3 4 5 6 7 8 9; do mkdir big/$i; echo $i >big/$i/f; done
+    ln -s f link; chmod 640 g; chown 12:34 g; setfattr -n user.a -v b f; mkfifo t/p; echo t >t/t";
+
+/// Changes of every kind.
+const CASES: &[&str] = &[
+    "true",
+    "echo new >n; mkdir m; echo in >m/n; ln -s n m/s; mkfifo m/p; mknod m/c c 1 3",
+    "echo new >f",
+    "echo more >>f; echo more >>d/e/i",
+    "truncate -s 1 f; truncate -s 100k g; : >d/h",
+    "rm f; rm d/e/i",
+    "rm -r big; rm -r d",
+    "rm -r big; mkdir big; echo other >big/1",
+    "rm -r d; echo file >d; rm f; mkdir f; echo x >f/x",
+    "rm f; ln -s g f; rm link; echo file >link; rm t/p; mkdir t/p",
+    "mv f f2; mv g d/g; mv d/h f; mv link d",
+    "mv big big2; mv d big2/1",
+    "mv d/e .; rm d/h; rmdir d; mv e d",
+    "chmod 700 d; chmod 2755 big; chown 5:6 t; chmod 4711 f; chmod 0 big/3",
+    "touch -d 2001-02-03 d f link; touch -h -d 2004-05-06 link",
+    "ln f f2; ln f d/f3; ln d/h h2",
+    "setfattr -n user.x -v y g; setfattr -x user.a f; mkdir x; setfattr -n user.z -v w x",
+    "setfattr -n trusted.t -v y g; setfattr -n user.x -v y link || true",
+    "echo a >f; mv f k; echo b >f; rm g; mv k g",
+    "mkdir -p a/b/c/d/e; echo x >a/b/c/d/e/f; rm -r a/b/c; mkdir a/b/c",
+    "for i in $(seq 1000); do echo $i >n$i; done; for i in $(seq 500); do echo 2 >n$i; done",
+    "dd if=/dev/zero of=z bs=1M count=3 status=none; dd if=/dev/zero of=z bs=4k seek=9 count=1 \
+        conv=notrunc status=none; fallocate -l 1M y; sync z",
+    "rm -r d/e; mkdir d/e; rmdir d/e; rm d/h; rmdir d",
+    "chmod 755 t; rm t/*; rmdir t; mkdir t; chown 1:1 t; echo x >t/t",
+    "python3 -c 'import mmap
+f = open(\"f\", \"r+b\"); m = mmap.mmap(f.fileno(), 0); f.close(); m[0:3] = b\"MAP\"'",
+];
+
+/// As many at once as 1,000 files are.
+fn compare(options: &str) {
+    let ground = Ground::new("128M", options);
+    let plain = Lab::new();
+    let mut pairs = Vec::new();
+    for (number, case) in CASES.iter().enumerate() {
+        let here = plain.path(&number.to_string());
+        let there = ground.path(&number.to_string());
+        for dir in [&here, &there] {
+            fs::create_dir(dir).unwrap();
+            let script = format!("cd '{}'; {BEFORE}", dir.display());
+            tool("sh", &["-ec", &script]).ok();
+        }
+        // The kernel knows of everything that it is to hear of.
+        assert_eq!(tree(&there), tree(&here), "before {case}");
+        let held = fs::File::open(there.join("f")).unwrap();
+        let script = format!("cd '{}'; {case}", here.display());
+        tool("sh", &["-ec", &script]).ok();
+        let ran = tx(&[], there.to_str().unwrap(), case);
+        assert_eq!(ran.code, 0, "{case}: {ran:#?}");
+        assert_eq!(tree(&there), tree(&here), "{case}");
+        drop(held);
+        pairs.push((here, there, case));
+    }
+    ground.mount.down();
+    ground.mount.up(&["-o", options]);
+    for (here, there, case) in pairs {
+        assert_eq!(tree(&there), tree(&here), "mounted anew: {case}");
+    }
+    ground.mount.down();
+}
+
+#[test]
+fn every_kind_of_change_happens_as_without_a_transaction() {
+    if can_tx() && has("setfattr") && has("python3") {
+        compare("scheme=jbd2,data=ordered");
+    }
+}
+
+#[test]
+fn so_it_does_with_other_schemes_and_caches() {
+    if can_tx() && has("setfattr") && has("python3") {
+        compare("scheme=stet,nowriteback");
+    }
+}
+
+/// What a directory's `stat` says that a transaction without effect must leave.
+fn times(path: &str) -> (i64, i64, u32) {
+    let meta = fs::metadata(path).unwrap();
+    (meta.mtime(), meta.mtime_nsec(), meta.mode())
+}
+
+#[test]
+fn a_command_that_fails_leaves_nothing() {
+    if !can_tx() {
+        return;
+    }
+    let ground = Ground::small();
+    ground.write("f", "old");
+    let before = (tree(Path::new(&ground.dir)), times(&ground.dir));
+    let all = "rm f; mkdir d; echo new >f; chmod 700 .";
+    for (end, code, words) in [
+        ("exit 3", 3, vec![]),
+        ("kill -9 $$", 137, vec![]),
+        (
+            "sleep 3 >/dev/null 2>&1 </dev/null & exit 0",
+            125,
+            vec!["left processes that use it", "(sleep)"],
+        ),
+    ] {
+        ground.tx(&format!("{all}; {end}")).fails(code, &words);
+        let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
+        assert_eq!(now, before, "{end}");
+    }
+    let run = |words: &[&str]| {
+        let mut all = vec!["tx", ground.dir.as_str(), "--"];
+        all.extend(words);
+        stetfs(&all)
+    };
+    run(&["no-such-command"]).fails(127, &["no-such-command: No such file"]);
+    run(&["/etc/passwd"]).fails(126, &["/etc/passwd: Permission denied"]);
+    stetfs(&["tx", &ground.dir]).fails(2, &[]);
+    stetfs(&["tx", "/proc", "--", "true"]).fails(125, &["not on a mounted stetfs volume"]);
+    // A signal to stetfs ends the command, and the transaction.
+    let mut child = start(
+        &ground.dir,
+        &format!("{all}; trap 'exit 0' TERM; echo x; read y"),
+    );
+    said(&mut child);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(ended(child).0, Some(128 + 15));
+    let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
+    assert_eq!(now, before);
+    ground.end();
+}
+
+#[test]
+fn who_is_killed_leaves_nothing_and_the_next_one_works() {
+    if !can_tx() {
+        return;
+    }
+    let ground = Ground::small();
+    ground.write("f", "old");
+    let mut child = start(&ground.dir, "rm f; mkdir d; chmod 0 d; echo x; read y");
+    assert_eq!(said(&mut child), "x\n");
+    child.kill().unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    assert_eq!(ground.read("f"), "old");
+    assert!(
+        ground.path(".stetfs-tx").exists(),
+        "there is nothing to remove"
+    );
+    ground.tx("echo new >f").ok();
+    assert_eq!(ground.read("f"), "new\n");
+    assert!(!ground.path("d").exists());
+    ground.end();
+}
+
+#[test]
+fn one_at_a_time() {
+    if !can_tx() {
+        return;
+    }
+    let ground = Ground::small();
+    let other = ground.mount.file("other");
+    fs::create_dir(&other).unwrap();
+    let mut first = start(&ground.dir, "echo 1 >f; echo x; read y");
+    said(&mut first);
+    for dir in [&ground.dir, &other] {
+        let words = ["another transaction is under way", "--wait"];
+        tx(&[], dir, "echo 2 >f").fails(125, &words);
+    }
+    assert!(!Path::new(&other).join(".stetfs-tx").exists());
+    // Nobody but its owner sees anything before the end.
+    assert!(!ground.path("f").exists());
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| tx(&["--wait"], &ground.dir, "cat f; echo 3 >f"));
+        sleep(Duration::from_millis(200));
+        assert!(!waits.is_finished());
+        drop(first.stdin.take());
+        // `read` at the end of its input fails.
+        assert_eq!(ended(first).0, Some(1));
+        waits.join().unwrap().fails(1, &["f: No such file"]);
+    });
+    ground.tx("echo 1 >f").ok();
+    ground.end();
+}
+
+#[test]
+fn changes_of_others_are_conflicts() {
+    if !can_tx() {
+        return;
+    }
+    let cases: &[(&str, &str, &str)] = &[
+        ("echo tx >f", "echo other >f", "f was changed"),
+        ("echo tx >f", "rm f", "f was changed"),
+        ("rm f", "echo other >>f", "f was changed"),
+        ("echo tx >n", "echo other >n", "n was changed"),
+        ("rm -r d", "echo other >d/e/new", "d/e was changed"),
+        ("rm -r d", "echo other >>d/e/g", "d/e/g was changed"),
+        ("mv d k", "rm d/e/g", "d/e was changed"),
+        ("chmod 700 d", "chmod 711 d", "d was changed"),
+        ("echo tx >d/e/g", "rm -r d", "was changed"),
+        ("mkdir .stetfs-tx", "true", "needs this name for itself"),
+    ];
+    let ground = Ground::small();
+    for (number, (own, others, words)) in cases.iter().enumerate() {
+        let dir = ground.path(&number.to_string());
+        let dir = dir.to_str().unwrap();
+        let setup = format!("mkdir -p {dir}/d/e; cd {dir}; echo f >f; echo g >d/e/g");
+        tool("sh", &["-ec", &setup]).ok();
+        let mut child = start(dir, &format!("{own}; echo x >also; echo x; read y || true"));
+        said(&mut child);
+        tool("sh", &["-ec", &format!("cd {dir}; {others}")]).ok();
+        let after = |dir| {
+            let mut tree = tree(Path::new(dir));
+            tree.retain(|name, _| !name.starts_with(".stetfs-tx"));
+            tree
+        };
+        let before = after(dir);
+        drop(child.stdin.take());
+        let (code, err) = ended(child);
+        assert_eq!(code, Some(125), "{own} and {others}: {err}");
+        assert!(err.contains(words), "{own} and {others}: {err}");
+        assert_eq!(after(dir), before, "{own} and {others}");
+    }
+    // What is elsewhere is none, also in the same directory.
+    let mut child = start(&ground.dir, "echo x >mine; rm -r 0; echo x; read y || true");
+    said(&mut child);
+    ground.write("theirs", "other");
+    ground.write("1/also", "other");
+    let theirs = times(&ground.dir);
+    drop(child.stdin.take());
+    assert_eq!(ended(child), (Some(0), String::new()));
+    assert_eq!(ground.read("theirs"), "other");
+    assert_eq!(ground.read("mine"), "x\n");
+    assert!(times(&ground.dir) >= theirs, "the times of what others did");
+    ground.end();
+}
+
+#[test]
+fn a_dry_run_lists_and_changes_nothing() {
+    if !can_tx() {
+        return;
+    }
+    let ground = Ground::small();
+    tool("sh", &["-ec", &format!("cd {}; {BEFORE}", ground.dir)]).ok();
+    let before = (tree(Path::new(&ground.dir)), times(&ground.dir));
+    let script = "echo said; echo new >n; echo new >f; rm g; rm -r big; chmod 700 t; mkdir m
+        echo x >m/x; rm -r d; mkdir d; ln -s x d/s; printf x >\"a\nb\"";
+    let out = tx(&["--dry-run"], &ground.dir, script).ok();
+    let expected = "said
+added      a\\nb
+removed    big/
+replaced   d/
+added      d/s
+changed    f
+removed    g
+added      m/
+added      m/x
+added      n
+attributes t/
+";
+    assert_eq!(out, expected);
+    let ran = tx(&["-n", "--json"], &ground.dir, script);
+    assert_eq!(ran.err, "said\n");
+    let list = json(&ran.ok());
+    assert_eq!(list.as_array().unwrap().len(), 10);
+    let f = list.as_array().unwrap().iter().find(|l| l["path"] == "f");
+    let expected = serde_json::json!({"change": "changed", "kind": "file", "path": "f"});
+    assert_eq!(f.unwrap(), &expected);
+    assert_eq!(tx(&["-n"], &ground.dir, "true").ok(), "");
+    let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
+    assert_eq!(now, before);
+    ground.end();
+}
+
+#[test]
+fn an_ordinary_user_can_in_directories_of_their_own() {
+    if !can_tx() || !has("setpriv") {
+        return;
+    }
+    let ground = Ground::small();
+    tool(
+        "sh",
+        &[
+            "-ec",
+            &format!("cd {}; {BEFORE}; chown -hR 1000:1000 .", ground.dir),
+        ],
+    )
+    .ok();
+    let as_user = |dir: &str, script: &str| {
+        let who = ["--reuid", "1000", "--regid", "1000", "--clear-groups"];
+        let script = format!("cd '{dir}'; {script}");
+        let mut all = who.to_vec();
+        all.extend([STETFS, "tx", dir, "--", "sh", "-ec", &script]);
+        tool("setpriv", &all)
+    };
+    let ran = as_user(
+        &ground.dir,
+        "id -u; rm -r big; mkdir big; echo new >f; chmod 700 d; rm g",
+    );
+    if ran.err.contains("a namespace of users") {
+        eprintln!(
+            "SKIPPED: ordinary users have no namespaces here: {}",
+            ran.err
+        );
+        return;
+    }
+    assert_eq!(ran.ok(), "1000\n");
+    assert_eq!(ground.read("f"), "new\n");
+    assert!(!ground.path("g").exists() && !ground.path("big/1").exists());
+    let of = |name: &str| {
+        let meta = fs::metadata(ground.path(name)).unwrap();
+        (meta.mode() & 0o7777, meta.uid(), meta.gid())
+    };
+    assert_eq!(of("d"), (0o700, 1000, 1000));
+    assert_eq!(of("f").1, 1000);
+    assert!(
+        tree(Path::new(&ground.dir))
+            .values()
+            .all(|line| !line.contains("overlay"))
+    );
+    // Not in those of others.
+    fs::create_dir(ground.path("roots")).unwrap();
+    let roots = ground.path("roots");
+    as_user(roots.to_str().unwrap(), "true").fails(125, &["belongs to another user"]);
+    as_user(&ground.dir, "echo x >roots/x").fails(2, &["roots/x"]);
+    ground.end();
+}
+
+#[test]
+fn any_name_of_a_directory_will_do() {
+    if !can_tx() {
+        return;
+    }
+    let ground = Ground::small();
+    let dir = ground.path("a,b:c\\d upper=\"e f");
+    let dir = dir.to_str().unwrap();
+    fs::create_dir(dir).unwrap();
+    tx(&[], dir, "echo x >f").ok();
+    assert_eq!(fs::read_to_string(format!("{dir}/f")).unwrap(), "x\n");
+    // The root of the volume, and a working directory below.
+    let script = "pwd; echo y >g";
+    let out = Command::new(STETFS)
+        .args(["tx", &ground.mount.dir, "--", "sh", "-ec", script])
+        .current_dir(dir)
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&out.stdout),
+        format!("{dir}\n"),
+        "{out:?}"
+    );
+    assert_eq!(fs::read_to_string(format!("{dir}/g")).unwrap(), "y\n");
+    assert!(!Path::new(&ground.mount.file(".stetfs-tx")).exists());
+    ground.end();
+}
+
+#[test]
+fn what_one_transaction_does_not_hold_is_refused() {
+    if !can_tx() {
+        return;
+    }
+    let lab = Lab::new();
+    let image = lab.str("disk.img");
+    let size = ["--size", "128M", "--journal-size", "4M"];
+    stetfs(&[&["mkfs", image.as_str()], &size[..]].concat()).ok();
+    let mount = Mount::of(lab, image);
+    mount.up(&[]);
+    let dir = mount.file("dir");
+    fs::create_dir(&dir).unwrap();
+    // Each of these directories has a block of its own, and their inodes have some.
+    let many = format!("cd {dir}; for i in $(seq 300); do mkdir $i; done");
+    tool("sh", &["-ec", &many]).ok();
+    let all = tree(Path::new(&dir));
+    let each = "for i in *; do echo x >$i/x; done";
+    let words = [
+        "more than one transaction",
+        "nothing was changed",
+        "a larger journal",
+    ];
+    tx(&[], &dir, each).fails(125, &words);
+    assert_eq!(tree(Path::new(&dir)), all);
+    mount.down();
+}
+
+#[test]
+fn a_crash_leaves_all_or_nothing() {
+    if !can_tx() {
+        return;
+    }
+    const FILES: usize = 40;
+    for options in ["scheme=jbd2,data=ordered", "scheme=stet"] {
+        let ground = Ground::new("32M", options);
+        let setup = format!("mkdir d; for i in $(seq {FILES}); do echo 0 >d/$i; done; echo 0 >n");
+        tool("sh", &["-ec", &format!("cd {}; {setup}", ground.dir)]).ok();
+        tool("sync", &[&ground.mount.dir]).ok();
+        let stats = json(&stetfs(&["stats", "--json", &ground.dir]).ok());
+        let pid = i32::try_from(stats["server"]["pid"].as_i64().unwrap()).unwrap();
+        let server = Pid::from_raw(pid).unwrap();
+        let dir = ground.dir.clone();
+        let writer = std::thread::spawn(move || {
+            for round in 1..=12 {
+                // Half of the files are changed, half are made anew, and a tree replaces another.
+                let script = format!(
+                    "for i in $(seq {FILES}); do [ $((i % 2)) = 0 ] || rm d/$i; echo {round} >d/$i
+                    done; rm -rf t; mkdir -p t/u; echo {round} >t/u/v; echo {round} >n"
+                );
+                tx(&[], &dir, &script).ok();
+            }
+        });
+        let mut seen = std::collections::BTreeSet::new();
+        let mut moment = 0;
+        while !writer.is_finished() {
+            // Moments of no order, the same each time.
+            moment = (moment * 7919 + 12_345) % 40_009;
+            sleep(Duration::from_micros(moment));
+            let copy = ground.mount.lab.str("copy.img");
+            kill_process(server, Signal::STOP).unwrap();
+            wait_until("the server is stopped", || {
+                let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+                stat.rsplit_once(") ").unwrap().1.starts_with('T')
+            });
+            let copied = tool("cp", &["--sparse=always", &ground.mount.image, &copy]);
+            kill_process(server, Signal::CONT).unwrap();
+            copied.ok();
+            stetfs(&["fsck", "-y", &copy]);
+            let cat = |path: &str| stetfs(&["cat", &format!("{copy}:/dir/{path}")]);
+            let round = cat("n").ok();
+            seen.insert(round.clone());
+            let mut paths: Vec<_> = (1..=FILES).map(|i| format!("{copy}:/dir/d/{i}")).collect();
+            if round != "0\n" {
+                paths.push(format!("{copy}:/dir/t/u/v"));
+            }
+            let expected = round.repeat(paths.len());
+            let mut all = vec!["cat".to_owned()];
+            all.extend(paths);
+            assert_eq!(stetfs(&all).ok(), expected, "{options}");
+            fs::remove_file(&copy).unwrap();
+        }
+        writer.join().unwrap();
+        assert!(seen.len() > 2, "{options}: {seen:?}");
+        ground.end();
+    }
+}

@@ -1,0 +1,336 @@
+//! A layer's changes as one transaction.
+//!
+//! Order:
+//! 1. the plan, and whether others have changed what it changes;
+//! 2. what only overlayfs needs goes from the layer, which nobody sees yet;
+//! 3. what the command has written becomes durable;
+//! 4. the changes are staged in one group, in the plan's order; permissions are checked, and what
+//!    one transaction does not hold is refused;
+//! 5. another look at what others have changed: whatever they change from here on, the group finds
+//!    out by itself;
+//! 6. the commit.
+//!
+//! When it fails before 6, the directory is as it was.
+
+use rustix::io::Errno;
+use stetfs::{Caller, Group, Kind, RenameFlags, SetAttr, SetTime};
+use stetfs_format::InodeNo;
+use stetfs_format::inode::Time;
+
+use super::Where;
+use super::notes::Notes;
+use super::plan::{self, About, Change, Found, Plan, Tree, What, Xattr};
+use crate::Backend;
+use crate::aside::Pages;
+use crate::attr::node;
+use crate::errno::errno;
+use crate::fs::FsServer;
+
+/// Why nothing was changed, and because of which file.
+pub(super) struct Told {
+    pub(super) errno: Errno,
+    pub(super) path: Vec<u8>,
+}
+
+impl Told {
+    fn new(errno: Errno, path: &[u8]) -> Self {
+        Self {
+            errno,
+            path: path.to_vec(),
+        }
+    }
+}
+
+/// What the kernel knows that is wrong after a commit.
+#[derive(Default)]
+pub(super) struct Stale {
+    pub(super) names: Vec<(InodeNo, Vec<u8>)>,
+    pub(super) files: Vec<InodeNo>,
+    dirs: Vec<InodeNo>,
+}
+
+impl Stale {
+    /// The directories, whose entries the kernel keeps as pages.
+    pub(super) fn dirs(&self) -> Vec<Pages> {
+        self.dirs
+            .iter()
+            .copied()
+            .map(node)
+            .map(Pages::all)
+            .collect()
+    }
+}
+
+/// A volume, for a plan.
+struct Volume<'a, B>(&'a B);
+
+impl<B: Backend> Tree for Volume<'_, B> {
+    type Node = InodeNo;
+    type Error = stetfs::Error;
+
+    fn names(&self, dir: &InodeNo) -> stetfs::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.0.readdir(*dir, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push(entry.name.to_vec());
+            }
+            true
+        })?;
+        Ok(names)
+    }
+
+    fn child(&self, dir: &InodeNo, name: &[u8]) -> stetfs::Result<Option<InodeNo>> {
+        match self.0.lookup(&Caller::root(), *dir, name) {
+            Ok(entry) => Ok(Some(entry.ino)),
+            Err(e) if e.kind() == Kind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn about(&self, ino: &InodeNo) -> stetfs::Result<About> {
+        let attr = self.0.getattr(*ino)?;
+        Ok(About {
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            atime: (attr.atime.sec, attr.atime.nsec),
+            mtime: (attr.mtime.sec, attr.mtime.nsec),
+        })
+    }
+
+    fn xattrs(&self, ino: &InodeNo) -> stetfs::Result<Vec<Xattr>> {
+        let root = Caller::root();
+        let names = self.0.listxattr(&root, *ino)?;
+        let names = names.split(|byte| *byte == 0).filter(|n| !n.is_empty());
+        names
+            .map(|name| Ok((name.to_vec(), self.0.getxattr(&root, *ino, name)?)))
+            .collect()
+    }
+}
+
+impl<B: Backend> FsServer<B> {
+    /// Lays a layer over its directory; gives what the kernel must hear of.
+    pub(super) fn apply_layer(&self, c: &Caller, at: &Where) -> Result<Stale, Told> {
+        let told = |e: &stetfs::Error, path: &[u8]| Told::new(errno(e), path);
+        let tree = Volume(&self.fs);
+        let plan = plan::plan(&tree, &at.upper, &at.dir).map_err(|e| match e {
+            plan::Error::Tree(path, e) => told(&e, &path),
+            plan::Error::TooDeep(path) => Told::new(Errno::NAMETOOLONG, &path),
+        })?;
+        if let Some(path) = plan.conflicts.first() {
+            return Err(Told::new(Errno::BUSY, path));
+        }
+        self.check_others(&plan)?;
+        self.clean(&plan).map_err(|e| told(&e, b""))?;
+        self.fs.sync().map_err(|e| told(&e, b""))?;
+        let mut group = self
+            .fs
+            .begin_names()
+            .ok_or_else(|| Told::new(Errno::NOTSUP, b""))?;
+        let mut trashed = 0;
+        let mut stale = Stale::default();
+        for change in &plan.changes {
+            let staged = Staging {
+                c,
+                at,
+                group: &mut group,
+                trashed: &mut trashed,
+                stale: &mut stale,
+            }
+            .stage(change, |ino| self.has_others_in(ino));
+            staged.map_err(|e| told(&e, &change.path))?;
+        }
+        self.check_others(&plan)?;
+        group.commit(c).map_err(|e| told(&e, b""))?;
+        stale.names.push((at.place, plan::UPPER.into()));
+        stale.dirs.sort_unstable();
+        stale.dirs.dedup();
+        Ok(stale)
+    }
+
+    /// Takes from the layer what only overlayfs needs.
+    fn clean(&self, plan: &Plan<InodeNo>) -> stetfs::Result<()> {
+        let root = Caller::root();
+        for (ino, name) in &plan.marks {
+            match self.fs.removexattr(&root, *ino, name) {
+                // A file with several names comes several times.
+                Err(e) if e.kind() == Kind::NoData => {}
+                other => other?,
+            }
+        }
+        for (dir, name) in &plan.whiteouts {
+            self.fs.unlink(&root, *dir, name)?;
+        }
+        Ok(())
+    }
+
+    /// Whether others have changed names in a directory.
+    fn has_others_in(&self, dir: InodeNo) -> bool {
+        let noted = self
+            .layer
+            .noted(|notes| notes.has_names(dir) || notes.has_file(dir));
+        noted.unwrap_or(true)
+    }
+
+    /// Fails when others have changed what the plan changes.
+    fn check_others(&self, plan: &Plan<InodeNo>) -> Result<(), Told> {
+        for change in &plan.changes {
+            let name = change.path.rsplit(|byte| *byte == b'/').next();
+            let name = name.unwrap_or_default();
+            let of_old = |notes: &Notes, dir, old: Option<&Found<InodeNo>>| {
+                notes.has_name(dir, name) || old.is_some_and(|old| notes.has_file(old.node))
+            };
+            let noted = self.layer.noted(|notes| match &change.what {
+                What::Remove { dir, old } => of_old(notes, *dir, Some(old)),
+                What::Place { dir, old, .. } => of_old(notes, *dir, old.as_ref()),
+                What::Inside { .. } => false,
+                What::Attributes { node, .. } => {
+                    !change.what.is_of_times() && notes.has_file(*node)
+                }
+            });
+            if noted.map_err(|e| Told::new(e, &change.path))? {
+                return Err(Told::new(Errno::BUSY, &change.path));
+            }
+            let (What::Remove { old, .. } | What::Place { old: Some(old), .. }) = &change.what
+            else {
+                continue;
+            };
+            if old.about.is_dir() {
+                self.check_others_below(old.node, &mut change.path.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for everything in a directory that goes.
+    fn check_others_below(&self, dir: InodeNo, path: &mut Vec<u8>) -> Result<(), Told> {
+        let mut all = Vec::new();
+        let mut dirs = vec![(dir, std::mem::take(path))];
+        while let Some((dir, path)) = dirs.pop() {
+            let noted = self.layer.noted(|notes| notes.has_names(dir));
+            if noted.map_err(|e| Told::new(e, &path))? {
+                return Err(Told::new(Errno::BUSY, &path));
+            }
+            let read = self.fs.readdir(dir, 0, &mut |entry| {
+                if entry.name != b"." && entry.name != b".." {
+                    all.push((entry.ino, entry.name.to_vec()));
+                }
+                true
+            });
+            read.map_err(|e| Told::new(errno(&e), &path))?;
+            for (ino, name) in all.drain(..) {
+                let path = [&path[..], b"/", &name].concat();
+                let noted = self.layer.noted(|notes| notes.has_file(ino));
+                if noted.map_err(|e| Told::new(e, &path))? {
+                    return Err(Told::new(Errno::BUSY, &path));
+                }
+                let attr = self.fs.getattr(ino);
+                let attr = attr.map_err(|e| Told::new(errno(&e), &path))?;
+                if stetfs::mode::is_dir(attr.mode) {
+                    dirs.push((ino, path));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A change on its way into the group.
+struct Staging<'a> {
+    c: &'a Caller,
+    at: &'a Where,
+    group: &'a mut Group,
+    /// How many directories are in the trash.
+    trashed: &'a mut u64,
+    stale: &'a mut Stale,
+}
+
+impl Staging<'_> {
+    fn stage(
+        mut self,
+        change: &Change<InodeNo>,
+        has_others: impl FnOnce(InodeNo) -> bool,
+    ) -> stetfs::Result<()> {
+        let name = change.path.rsplit(|byte| *byte == b'/').next();
+        let name = name.unwrap_or_default();
+        match &change.what {
+            What::Remove { dir, old } => {
+                self.remove(*dir, name, old)?;
+                self.is_stale(*dir, name);
+            }
+            What::Place {
+                upper,
+                dir,
+                new,
+                old,
+            } => {
+                if let Some(old) = old {
+                    // A rename over a file removes it by itself.
+                    if old.about.is_dir() || new.about.is_dir() {
+                        self.remove(*dir, name, old)?;
+                    } else {
+                        self.stale.files.push(old.node);
+                    }
+                }
+                let none = RenameFlags::empty();
+                self.group.rename(self.c, *upper, name, *dir, name, none)?;
+                self.is_stale(*dir, name);
+            }
+            What::Inside { .. } => {}
+            What::Attributes {
+                node,
+                new,
+                xattrs: (set, gone),
+                ..
+            } => {
+                if change.what.is_of_times() && has_others(*node) {
+                    // Theirs are as good as ours.
+                    return Ok(());
+                }
+                self.dress(*node, change, new)?;
+                // Groups have no extended attributes.
+                if !set.is_empty() || !gone.is_empty() {
+                    return Err(stetfs::Error::NotSupported);
+                }
+                self.stale.files.push(*node);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_stale(&mut self, dir: InodeNo, name: &[u8]) {
+        self.stale.names.push((dir, name.to_vec()));
+        self.stale.dirs.push(dir);
+    }
+
+    /// Removes a file. A directory goes to the trash in one piece.
+    fn remove(&mut self, dir: InodeNo, name: &[u8], old: &Found<InodeNo>) -> stetfs::Result<()> {
+        self.stale.files.push(old.node);
+        if !old.about.is_dir() {
+            return self.group.unlink(self.c, dir, name);
+        }
+        let there = self.trashed.to_string();
+        *self.trashed += 1;
+        let (there, none) = (there.as_bytes(), RenameFlags::empty());
+        self.group
+            .rename(self.c, dir, name, self.at.trash, there, none)
+    }
+
+    /// Gives a directory the attributes of its layer.
+    fn dress(&mut self, ino: InodeNo, change: &Change<InodeNo>, new: &About) -> stetfs::Result<()> {
+        let What::Attributes { old, .. } = &change.what else {
+            return Ok(());
+        };
+        let time = |(sec, nsec)| Some(SetTime::At(Time { sec, nsec }));
+        let set = SetAttr {
+            mode: (new.mode != old.mode).then_some(new.mode & 0o7777),
+            uid: (new.uid != old.uid).then_some(new.uid),
+            gid: (new.gid != old.gid).then_some(new.gid),
+            atime: time(new.atime),
+            mtime: time(new.mtime),
+            ..SetAttr::default()
+        };
+        self.group.setattr(self.c, ino, &set)
+    }
+}
