@@ -301,7 +301,7 @@ pub(crate) struct Fsck {
     pub(crate) extra: Vec<String>,
 }
 
-/// Run a command whose changes below DIR happen at once if it exits with 0, or else not at all
+/// Run a command whose changes below DIR happen at once, or not at all
 ///
 /// The command sees DIR as ever, and what it changes there; nobody else sees that. When it exits
 /// with 0, all of it happens in one transaction, which is durable when stetfs returns: after a

@@ -48,7 +48,7 @@ fn man_pages_are_well_formed() {
         .map(|e| e.unwrap().path())
         .collect();
     pages.sort();
-    assert_eq!(pages.len(), 1 + 24 + 2, "{pages:?}");
+    assert_eq!(pages.len(), 1 + 25 + 2, "{pages:?}");
     for page in &pages {
         let text = fs::read_to_string(page).unwrap();
         assert!(

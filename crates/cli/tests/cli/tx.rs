@@ -491,6 +491,75 @@ fn an_ordinary_user_can_in_directories_of_their_own() {
     ground.end();
 }
 
+/// A layer that no command has made, laid over the directory by who is not allowed to.
+const FORGED: &str = r#"
+import fcntl, os, sys
+BEGIN_LAYER, LAY_OVER = 0x8010e703, 0xc400e704
+os.chdir(sys.argv[1])
+for path in [".stetfs-tx", ".stetfs-tx/upper", ".stetfs-tx/trash"]:
+    os.mkdir(path)
+exec(sys.argv[2])
+lock = os.open(".stetfs-tx/lock", os.O_RDWR | os.O_CREAT)
+name = fcntl.ioctl(lock, BEGIN_LAYER, bytes(16))
+what = bytearray(name + bytes(1008))
+try:
+    fcntl.ioctl(os.open(".", os.O_RDONLY), LAY_OVER, what)
+    print("laid over")
+except OSError as e:
+    print(e.strerror, bytes(what[16:]).rstrip(b"\0").decode())
+"#;
+
+#[test]
+fn a_layer_gives_nobody_rights() {
+    // One that all users can run.
+    const PYTHON: &str = "/usr/bin/python3";
+    if !can_tx() || !has("setpriv") || !has(PYTHON) {
+        return;
+    }
+    let ground = Ground::small();
+    let setup = "mkdir roots sticky; echo x >roots/f; chmod 1777 sticky; echo x >sticky/f";
+    tool(
+        "sh",
+        &["-ec", &format!("cd {}; {setup}; chown 1000 .", ground.dir)],
+    )
+    .ok();
+    let forge = |forged: &str| {
+        let who = ["--reuid", "1000", "--regid", "1000", "--clear-groups"];
+        let mut all = who.to_vec();
+        all.extend([PYTHON, "-c", FORGED, &ground.dir, forged]);
+        let said = tool("setpriv", &all).ok();
+        tool("rm", &["-r", ground.path(".stetfs-tx").to_str().unwrap()]).ok();
+        said
+    };
+    let before = tree(Path::new(&ground.dir));
+    for (forged, said) in [
+        (
+            "os.mkdir('.stetfs-tx/upper/roots'); open('.stetfs-tx/upper/roots/new', 'w')",
+            "Permission denied roots/new\n",
+        ),
+        (
+            "os.mkdir('.stetfs-tx/upper/sticky'); open('.stetfs-tx/upper/sticky/f', 'w')",
+            "Operation not permitted sticky/f\n",
+        ),
+        (
+            "os.mkdir('.stetfs-tx/upper/roots', 0o700)",
+            "Operation not permitted roots\n",
+        ),
+        (
+            "os.mkdir('.stetfs-tx/upper/roots'); os.mknod('.stetfs-tx/upper/roots/f', 0o20000, 0)",
+            "Permission denied roots/f\n",
+        ),
+    ] {
+        assert_eq!(forge(forged), said, "{forged}");
+        assert_eq!(tree(Path::new(&ground.dir)), before, "{forged}");
+    }
+    // What its owner may do is done.
+    let said = forge("os.chmod('.stetfs-tx/upper', 0o755); open('.stetfs-tx/upper/new', 'w')");
+    assert_eq!(said, "laid over\n");
+    assert!(ground.path("new").exists());
+    ground.end();
+}
+
 #[test]
 fn any_name_of_a_directory_will_do() {
     if !can_tx() {
