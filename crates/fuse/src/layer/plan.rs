@@ -9,8 +9,6 @@
 //! user. It is mounted without its options `redirect_dir`, `metacopy` and `index`, so that every
 //! upper file is whole.
 
-use stetfs_format::width::usize_as_u64;
-
 /// The directory, in the one that is changed, that the layer and its helpers are in.
 pub const PLACE: &str = ".stetfs-tx";
 /// The layer, in [`PLACE`].
@@ -398,11 +396,6 @@ impl<T: Tree> Planner<'_, T> {
         }
         Ok(())
     }
-}
-
-/// How many of the changes people care for: not those of times that come with others.
-pub fn count<N>(changes: &[Change<N>]) -> u64 {
-    usize_as_u64(listed(changes).count())
 }
 
 /// The changes that people care for: a directory's times change with its content.
