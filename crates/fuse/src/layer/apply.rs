@@ -121,6 +121,9 @@ impl<B: Backend> FsServer<B> {
         if let Some(path) = plan.conflicts.first() {
             return Err(Told::new(Errno::BUSY, path));
         }
+        if plan.changes.is_empty() {
+            return Ok(Stale::default());
+        }
         self.check_others(&plan)?;
         self.clean(&plan).map_err(|e| told(&e, b""))?;
         self.fs.sync().map_err(|e| told(&e, b""))?;
