@@ -17,21 +17,21 @@
 //! Busy time is the sum over all requests, so where several run at once it is more than the time
 //! that passed. A request that failed is not counted, nor is its time.
 //!
-//! Counting is always on. It is relaxed atomic additions into one of a few copies of the counters,
-//! chosen by thread, so that threads do not pull one cache line back and forth; a [`MeterSnapshot`]
-//! adds the copies up. That costs 9 ns a request; with one copy for all, two threads would pay 24
-//! ns each (`examples/media_cost.rs meter`). Numbers of a snapshot taken while requests run may be
-//! one request apart from each other.
+//! Counting is always on. Each of the first threads has a copy of the counters, to which it adds
+//! without a locked instruction; all others share one. A [`MeterSnapshot`] adds the copies up. That
+//! costs 1 ns a request (`examples/media_cost.rs meter`); locked additions would take 9, and keep
+//! the loads and stores behind them from beginning. Numbers of a snapshot taken while requests run
+//! may be one request apart from each other.
 
-use std::cell::Cell;
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use serde::{Deserialize, Serialize};
 
 use crate::tag::{Cause, Class, Tag};
-use stetfs_format::width::usize_as_u64;
+use stetfs_format::width::{u32_as_usize, usize_as_u64};
 
 const CLASSES: usize = Class::ALL.len();
 const CAUSES: usize = Cause::ALL.len();
@@ -132,135 +132,173 @@ fn is_zero(n: &u64) -> bool {
 /// (pairs of lines: the prefetcher takes two).
 #[derive(Default)]
 #[repr(align(128))]
-struct Shard {
+struct Counts {
     cells: [[CellCount; CAUSES]; CLASSES],
     causes: [CauseCount; CAUSES],
     discards: DiscardCount,
 }
 
+/// Threads at a time that have a copy of their own.
+const OWN: usize = 16;
+
 /// The counters of one medium.
 pub struct Meter {
-    shards: Box<[Shard]>,
+    /// A copy for each thread that has one of its own, made when it first counts something, and
+    /// one for all others.
+    counts: [OnceLock<Box<Counts>>; OWN + 1],
 }
 
-/// A number for each thread, in the order in which they first count something.
-fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static MINE: Cell<usize> = const { Cell::new(usize::MAX) });
-    MINE.with(|mine| {
-        if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Relaxed) & (usize::MAX >> 1));
+/// Which copy is a thread's, as long as it lives.
+struct Number(usize);
+
+/// A bit for each copy that a thread has for itself.
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+
+thread_local!(static MINE: Number = Number::take());
+
+impl Number {
+    fn take() -> Self {
+        let lowest = |taken: u32| Some(taken | (taken + 1)).filter(|taken| taken >> OWN == 0);
+        // What the thread before has counted is there: it has let go of the number.
+        let taken = TAKEN.fetch_update(Acquire, Relaxed, lowest);
+        Self(taken.map_or(OWN, |taken| u32_as_usize(taken.trailing_ones())))
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if self.0 < OWN {
+            TAKEN.fetch_and(!(1 << self.0), Release);
         }
-        mine.get()
-    })
+    }
 }
 
-/// One copy for each processor, at most 16, a power of two.
-fn shard_count() -> usize {
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        processors.next_power_of_two().min(16)
-    })
+/// The calling thread's copy.
+#[derive(Clone, Copy)]
+struct Mine<'m> {
+    counts: &'m Counts,
+    /// Nobody else adds to it.
+    is_own: bool,
+}
+
+impl<'m> Mine<'m> {
+    fn cell(self, tag: Tag) -> &'m CellCount {
+        &self.counts.cells[tag.class.index()][tag.cause.index()]
+    }
+
+    fn cause(self, cause: Cause) -> &'m CauseCount {
+        &self.counts.causes[cause.index()]
+    }
+
+    /// Adds to one of its counters.
+    #[inline]
+    fn add(self, counter: &AtomicU64, n: u64) {
+        match self.is_own {
+            true => counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed),
+            false => _ = counter.fetch_add(n, Relaxed),
+        }
+    }
 }
 
 impl Meter {
     /// All counters at zero.
     pub fn new() -> Self {
         Self {
-            shards: (0..shard_count()).map(|_| Shard::default()).collect(),
+            counts: [const { OnceLock::new() }; OWN + 1],
         }
     }
 
-    fn shard(&self) -> &Shard {
-        &self.shards[thread_number() & (self.shards.len() - 1)]
-    }
-
-    fn cell(&self, tag: Tag) -> &CellCount {
-        &self.shard().cells[tag.class.index()][tag.cause.index()]
-    }
-
-    fn cause(&self, cause: Cause) -> &CauseCount {
-        &self.shard().causes[cause.index()]
+    #[inline]
+    fn mine(&self) -> Mine<'_> {
+        // A thread that ends has no copy of its own any more.
+        let number = MINE.try_with(|mine| mine.0).unwrap_or(OWN);
+        Mine {
+            counts: self.counts[number].get_or_init(Box::default),
+            is_own: number < OWN,
+        }
     }
 
     pub(crate) fn count_read(&self, tag: Tag, bytes: u64) {
-        let cell = self.cell(tag);
-        cell.reads.fetch_add(1, Relaxed);
-        cell.read_bytes.fetch_add(bytes, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cell(tag).reads, 1);
+        mine.add(&mine.cell(tag).read_bytes, bytes);
     }
 
     pub(crate) fn count_write(&self, tag: Tag, bytes: u64) {
-        let cell = self.cell(tag);
-        cell.writes.fetch_add(1, Relaxed);
-        cell.write_bytes.fetch_add(bytes, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cell(tag).writes, 1);
+        mine.add(&mine.cell(tag).write_bytes, bytes);
     }
 
     /// Cache lines of 64 bytes on their way to persistent memory.
     pub(crate) fn count_lines(&self, tag: Tag, lines: u64) {
-        self.cell(tag).lines.fetch_add(lines, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cell(tag).lines, lines);
     }
 
     /// Time that a read or write took.
     pub(crate) fn count_busy(&self, tag: Tag, busy_ns: u64) {
-        self.cell(tag).busy_ns.fetch_add(busy_ns, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cell(tag).busy_ns, busy_ns);
     }
 
     /// Time that a flush, a fence or an erase took.
     pub(crate) fn count_cause_busy(&self, cause: Cause, busy_ns: u64) {
-        self.cause(cause).busy_ns.fetch_add(busy_ns, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cause(cause).busy_ns, busy_ns);
     }
 
     /// Moves the bytes of a write that was counted as `counted` to where its parts really belong.
     /// The request and its time stay where they are.
     pub(crate) fn reclassify(&self, counted: Tag, parts: &[(Tag, &[u8])]) {
-        let cells = &self.shard().cells;
-        let from = &cells[counted.class.index()][counted.cause.index()];
+        let mine = self.mine();
         for (tag, bytes) in parts.iter().filter(|part| part.0 != counted) {
-            let to = &cells[tag.class.index()][tag.cause.index()];
-            from.write_bytes
-                .fetch_sub(usize_as_u64(bytes.len()), Relaxed);
-            to.write_bytes.fetch_add(usize_as_u64(bytes.len()), Relaxed);
+            let bytes = usize_as_u64(bytes.len());
+            mine.add(&mine.cell(counted).write_bytes, bytes.wrapping_neg());
+            mine.add(&mine.cell(*tag).write_bytes, bytes);
         }
     }
 
     pub(crate) fn count_durable_write(&self, tag: Tag, bytes: u64) {
         self.count_write(tag, bytes);
-        self.cause(tag.cause).durable_writes.fetch_add(1, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cause(tag.cause).durable_writes, 1);
     }
 
     pub(crate) fn count_flush(&self, cause: Cause) {
-        self.cause(cause).flushes.fetch_add(1, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cause(cause).flushes, 1);
     }
 
     pub(crate) fn count_fence(&self, cause: Cause) {
-        self.cause(cause).fences.fetch_add(1, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cause(cause).fences, 1);
     }
 
     pub(crate) fn count_erase(&self, cause: Cause) {
-        self.cause(cause).erases.fetch_add(1, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.cause(cause).erases, 1);
     }
 
     pub(crate) fn count_discard(&self, bytes: u64, busy_ns: u64) {
-        let discards = &self.shard().discards;
-        discards.discards.fetch_add(1, Relaxed);
-        discards.discard_bytes.fetch_add(bytes, Relaxed);
-        discards.busy_ns.fetch_add(busy_ns, Relaxed);
+        let mine = self.mine();
+        mine.add(&mine.counts.discards.discards, 1);
+        mine.add(&mine.counts.discards.discard_bytes, bytes);
+        mine.add(&mine.counts.discards.busy_ns, busy_ns);
     }
 
     /// The numbers now.
     pub fn snapshot(&self) -> MeterSnapshot {
-        let read = |shard: &Shard| MeterSnapshot {
-            cells: shard
+        let read = |counts: &Counts| MeterSnapshot {
+            cells: counts
                 .cells
                 .each_ref()
                 .map(|row| row.each_ref().map(CellCount::load)),
-            causes: shard.causes.each_ref().map(CauseCount::load),
-            discards: shard.discards.load(),
+            causes: counts.causes.each_ref().map(CauseCount::load),
+            discards: counts.discards.load(),
         };
-        self.shards
-            .iter()
-            .fold(MeterSnapshot::default(), |sum, shard| sum + &read(shard))
+        let made = self.counts.iter().filter_map(OnceLock::get);
+        made.fold(MeterSnapshot::default(), |sum, counts| sum + &read(counts))
     }
 }
 
