@@ -52,8 +52,11 @@ impl<'a> View<'a> {
                 u64::from_le_bytes(last)
             }
         };
-        for overlay in self.overlays {
-            word |= overlay.get(w).copied().unwrap_or(0);
+        // Most words of a full bitmap are full.
+        if word != u64::MAX {
+            for overlay in self.overlays {
+                word |= overlay.get(w).copied().unwrap_or(0);
+            }
         }
         word
     }
