@@ -502,6 +502,7 @@ pub(crate) fn reserve_blocks(vol: &Volume, c: &Caller, new: u32, converts: bool)
 }
 
 /// What a write finds where it goes.
+#[derive(Default)]
 pub(crate) struct Found {
     /// How many of the blocks need a reserved block: those in holes that are not waiting for a
     /// place already. This holds until the inode's lock is released, because commits place only
@@ -511,16 +512,20 @@ pub(crate) struct Found {
     pub(crate) converts: bool,
     /// In how many pieces the blocks lie that will wait for a place and do not yet.
     pub(crate) places: u32,
-    /// The first run, and [`InodeState::map_changes`] as long as which it is there.
-    run: Run,
-    map_changes: u32,
+    /// The first run, and [`InodeState::map_changes`] as long as which it is there. None of a block
+    /// in memory: while it is there, it knows its home.
+    run: Option<(Run, u32)>,
 }
 
 pub(crate) fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) -> Result<Found> {
+    let data = inode.data(vol);
+    if count == 1 && data.home_of(first).is_some() {
+        // Nobody takes its place away meanwhile, though a commit may give it another one.
+        return Ok(Found::default());
+    }
     let st = inode.state.read();
     let runs = runs_of(vol, inode, &st, first, count)?;
     let (mut new, mut converts, mut places) = (0, false, 0);
-    let data = inode.data(vol);
     // Where the piece before ends.
     let mut behind = None;
     for run in runs.iter().filter(|run| run.state != MapState::Written) {
@@ -537,8 +542,7 @@ pub(crate) fn look_up(vol: &Volume, inode: &Inode, first: LBlock, count: u32) ->
         new,
         converts,
         places,
-        run: runs[0],
-        map_changes: st.map_changes,
+        run: Some((runs[0], st.map_changes)),
     })
 }
 
@@ -583,6 +587,34 @@ pub(crate) struct Copied {
     pub(crate) reserved: u32,
 }
 
+/// What is at `lblk`, up to `max` blocks of it, while a handle is open: no commit gives blocks
+/// places then.
+fn run_at(vol: &Volume, inode: &Inode, lblk: LBlock, max: u32, found: &Found) -> Result<Run> {
+    let known = match found.run {
+        Some((run, changes)) => (run.lblk == lblk).then_some((run, Some(changes))),
+        None => inode.data(vol).home_of(lblk).map(|pblk| {
+            let (len, state) = (1, MapState::Written);
+            (
+                Run {
+                    lblk,
+                    len,
+                    pblk,
+                    state,
+                },
+                None,
+            )
+        }),
+    };
+    if let Some((run, None)) = known {
+        return Ok(run);
+    }
+    let st = inode.state.read();
+    match known {
+        Some((run, Some(changes))) if changes == st.map_changes => Ok(run),
+        _ => mapping::lookup(vol, inode, &st, lblk, max),
+    }
+}
+
 /// Copies into the file's blocks.
 pub(crate) fn copy_in(
     vol: &Volume,
@@ -599,13 +631,7 @@ pub(crate) fn copy_in(
     let mut lblk = first;
     while copied.bytes < bytes.len() {
         let left = must_fit_u32((skip + bytes.len() - copied.bytes).div_ceil(size));
-        let run = {
-            let st = inode.state.read();
-            match found.map_changes == st.map_changes && lblk == first {
-                true => found.run,
-                false => mapping::lookup(vol, inode, &st, lblk, left)?,
-            }
-        };
+        let run = run_at(vol, inode, lblk, left, found)?;
         for i in 0..run.len.min(left) {
             let n = (size - skip).min(bytes.len() - copied.bytes);
             let part = &bytes[copied.bytes..copied.bytes + n];

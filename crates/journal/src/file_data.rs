@@ -121,6 +121,13 @@ impl FileData {
         Some(page.content.clone())
     }
 
+    /// The home of a block that is in memory and has its place there.
+    pub fn home_of(&self, lblk: LBlock) -> Option<BlockNo> {
+        let inner = self.inner.lock();
+        let page = inner.pages.get(&lblk.0)?;
+        page.home.filter(|_| !page.unplaced)
+    }
+
     /// The cached blocks of `[from, from + count)` in order.
     pub fn get_range(&self, from: LBlock, count: u32) -> SmallVec<[(LBlock, BlockRef); 8]> {
         let inner = self.inner.lock();
