@@ -156,14 +156,15 @@ impl<'p> Dirty<'p> {
 
     /// Stores a record that carries a checksum over the whole body and makes both durable, with one
     /// fence instead of two. After a power cut the record may be there and the body not, or a part
-    /// of the record: recovery must compute the checksum and drop what does not fit.
+    /// of the record: recovery must compute the checksum and drop what does not fit. The record is
+    /// whole words, and goes past the cache: nobody loads it soon.
     pub fn store_covering_commit(
-        mut self,
+        self,
         offset: u64,
         record: &[u8],
         tag: Tag,
     ) -> Result<(), MediaError> {
-        self.store(offset, record, tag)?;
+        self.pmem.store_nt(offset, record, tag)?;
         self.submit()?.fence(tag.cause).map(drop)
     }
 }
