@@ -19,7 +19,7 @@ median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'
 # A number in a report.
 number() { sed -nE "s/.*\"$2\": ?([0-9.]+).*/\1/p" "$1" | head -n 1; }
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'; }
-rate() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.0f", a / b }'; }
+rate() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.0f\n", a / b }'; }
 
 # Many states, all different: nothing is synced.
 cat >"$dir/states.py" <<'END'
