@@ -76,6 +76,8 @@ struct Cut {
     c: Caller,
     /// What that takes of a transaction.
     credits: u32,
+    /// What its last step may ask for beside, at worst.
+    last: u32,
 }
 
 impl Staged {
@@ -106,6 +108,7 @@ impl Staged {
 
     /// Forgets what is staged behind `size`, in blocks from `end` on.
     fn clip(&mut self, size: u64, end: LBlock) {
+        self.least = self.least.min(size);
         self.pieces.split_off(&size);
         if let Some((start, bytes)) = self.pieces.iter_mut().next_back() {
             bytes.truncate(u64_as_usize(size - start));
@@ -117,13 +120,13 @@ impl Staged {
     }
 
     fn credits(&self) -> u32 {
-        self.credits_for(self.places)
+        let cut = self.cut.as_ref().map_or(0, |cut| cut.credits);
+        self.credits_to_write(self.places) + cut
     }
 
-    /// The same, where the blocks that need a place lie in so many pieces.
-    fn credits_for(&self, places: u32) -> u32 {
-        let cut = self.cut.as_ref().map_or(0, |cut| cut.credits);
-        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places + cut
+    /// What the writes take, where the blocks that need a place lie in so many pieces.
+    fn credits_to_write(&self, places: u32) -> u32 {
+        INODE_CREDITS + must_fit_u32(self.blocks.len()) + RUN_CREDITS * places
     }
 
     /// The blocks in runs: the first of each, and how many.
@@ -274,7 +277,7 @@ impl Group {
         c: &Caller,
         step: impl FnOnce(&mut Names, &At<'_>) -> Result<T>,
     ) -> Result<T> {
-        let data = self.files.values().map(Staged::credits).sum();
+        let data = self.data_credits();
         let names = &mut self.names;
         self.fs.run(|vol| {
             vol.check_writable()?;
@@ -307,7 +310,7 @@ impl Group {
             if others == SetAttr::default() {
                 return Ok(());
             }
-            let data = self.files.values().map(Staged::credits).sum();
+            let data = self.data_credits();
             self.names
                 .set_attributes(&At { vol, c, data }, &inode, &others)
         })
@@ -529,11 +532,13 @@ impl Group {
             staged.add_block(*lblk, *need != Need::Nothing);
         }
         let wanted = others.saturating_add(staged.credits());
+        let wanted = wanted.saturating_add(self.last_credits());
         let new = fresh.iter().filter(|(_, need)| *need == Need::Block);
         let new = must_fit_u32(new.count());
         let converts = fresh.iter().any(|(_, need)| *need == Need::Change);
         let fits = fits_transaction(vol, wanted)
             .and_then(|()| file::reserve_blocks(vol, c, new, converts));
+        let staged = self.files.get_mut(&ino).expect("entered above");
         if let Err(e) = fits {
             for (lblk, _) in &fresh {
                 staged.blocks.remove(lblk);
@@ -553,6 +558,22 @@ impl Group {
             inode.opens.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// What the writes and cuts take of a transaction, beside the least that
+    /// [`last_credits`](Self::last_credits) may be where there are names.
+    fn data_credits(&self) -> u32 {
+        let data: u32 = self.files.values().map(Staged::credits).sum();
+        data.saturating_add(self.last_credits().saturating_sub(STEP_CREDITS))
+    }
+
+    /// What the last of the operations that the commit repeats may ask for at worst.
+    fn last_credits(&self) -> u32 {
+        let cuts = self.files.values().filter_map(|staged| staged.cut.as_ref());
+        match (self.needs_all(), cuts.map(|cut| cut.last).max()) {
+            (false, _) => 0,
+            (true, last) => STEP_CREDITS.max(last.unwrap_or(0)),
+        }
     }
 
     /// What the group takes of a transaction beside this file.
@@ -575,18 +596,19 @@ impl Group {
             .entry(inode.ino)
             .or_insert_with(|| Staged::of(inode));
         let is_cut = size < staged.kept(old).max(staged.end());
-        let cut = match is_cut && size < staged.kept(old) {
-            true => credits_for_cut(vol, inode, size).map(|credits| {
-                let c = c.clone();
-                Some(Cut { size, c, credits })
-            }),
-            false => Ok(staged.cut.clone()),
+        let keeps_all = size >= staged.kept(old);
+        let cut = match keeps_all {
+            true => Ok(staged.cut.clone()),
+            false => cut_to(vol, c, inode, size).map(Some),
         };
         let before = std::mem::take(&mut staged.cut);
-        let fits = cut.and_then(|cut| {
+        let wanted = cut.map(|cut| {
             staged.cut = cut;
-            fits_transaction(vol, others.saturating_add(staged.credits()))
+            others.saturating_add(staged.credits())
         });
+        let last = self.last_credits();
+        let fits = wanted.and_then(|wanted| fits_transaction(vol, wanted.saturating_add(last)));
+        let staged = self.files.get_mut(&inode.ino).expect("entered above");
         if let Err(error) = fits {
             staged.cut = before;
             if is_first {
@@ -597,7 +619,9 @@ impl Group {
         if is_cut {
             staged.clip(size, vol.end_block(size));
         }
-        staged.least = size;
+        if keeps_all {
+            staged.least = staged.least.max(size);
+        }
         if is_first {
             inode.opens.fetch_add(1, Ordering::Relaxed);
         }
@@ -612,9 +636,15 @@ impl Group {
     /// All of it in one span. The caller has the volume alone.
     fn apply_alone(&mut self, vol: &Volume, c: &Caller) -> Result<Tid> {
         vol.check_writable()?;
-        let data = self.files.values().map(Staged::credits).sum();
+        // Others may have made more of a file since.
+        for staged in self.files.values_mut() {
+            if let Some(Cut { size, c, .. }) = &staged.cut {
+                staged.cut = Some(cut_to(vol, c, &staged.inode, *size)?);
+            }
+        }
+        let data = self.data_credits();
         self.names.place_data(vol)?;
-        let names = self.names.check(&At { vol, c, data })?;
+        let (names, last) = (self.names.check(&At { vol, c, data })?, self.last_credits());
         let mut files: Vec<_> = self.files.values_mut().collect();
         files
             .iter()
@@ -622,11 +652,12 @@ impl Group {
         let (mut cut, mut whole): (Vec<_>, Vec<_>) =
             files.drain(..).partition(|staged| staged.cut.is_some());
         let prepared = prepare(vol, c, &mut whole)?;
-        let of =
-            |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_for(prepared.places);
+        let of = |(staged, prepared): (&&mut Staged, &Prepared)| {
+            staged.credits_to_write(prepared.places)
+        };
         let data: u32 = whole.iter().zip(&prepared).map(of).sum();
         let data = data + cut.iter().map(|staged| staged.credits()).sum::<u32>();
-        let wanted = names + data + STEP_CREDITS;
+        let wanted = names + data + last;
         fits_transaction(vol, wanted)?;
         let span = vol.span(wanted)?;
         let done = self.names.repeat(vol).and_then(|()| {
@@ -746,8 +777,8 @@ fn check_staged(vol: &Volume, staged: &Staged) -> Result<()> {
     pieces.try_for_each(|(at, bytes)| check(vol, inode, *at, usize_as_u64(bytes.len())))
 }
 
-/// What it takes of a transaction to cut the file. The caller holds the inode's lock.
-fn credits_for_cut(vol: &Volume, inode: &Inode, size: u64) -> Result<u32> {
+/// What it is to cut the file. The caller holds the inode's lock.
+fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
     let st = inode.state.read();
     let from = vol.end_block(size);
     let (mut runs, mut blocks, mut at) = (0, 0, from);
@@ -763,7 +794,12 @@ fn credits_for_cut(vol: &Volume, inode: &Inode, size: u64) -> Result<u32> {
         }
         at = at.plus(run.len);
     }
-    Ok(mapping::credits_for_cut(vol, &st, runs, blocks) + mapping::credits_for_remove(vol, &st))
+    Ok(Cut {
+        size,
+        c: c.clone(),
+        credits: mapping::credits_for_cut(vol, &st, runs, blocks),
+        last: mapping::credits_for_last_cut(vol, &st, blocks),
+    })
 }
 
 /// Cuts the file, in the span.
@@ -830,7 +866,8 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Pr
 
 /// Writes everything, in one handle.
 fn write(vol: &Volume, files: &mut [&mut Staged], prepared: &[Prepared]) -> Result<()> {
-    let of = |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_for(prepared.places);
+    let of =
+        |(staged, prepared): (&&mut Staged, &Prepared)| staged.credits_to_write(prepared.places);
     let wanted = files.iter().zip(prepared).map(of).sum();
     fits_transaction(vol, wanted)?;
     let h = vol.start(wanted)?;

@@ -404,7 +404,9 @@ impl Handle {
     /// The handle has, or could still get, room for `n` more blocks. When not, the operation must
     /// go on in a new handle.
     pub fn has_credits(&self, n: u32) -> bool {
-        if self.splits.get() && ask(|s| s.splits()) == Some(true) {
+        // In a span the next handle is of the same transaction.
+        let may_split = self.splits.get() && !matches!(self.owner, Owner::Span);
+        if may_split && ask(|s| s.splits()) == Some(true) {
             return false;
         }
         let more = (self.used.get().saturating_add(n)).saturating_sub(self.credits.get());

@@ -51,7 +51,7 @@ pub(super) fn remove_credits(alloc: &Alloc, len: u32, depth: u16) -> u32 {
 
 /// What the blocks of a transaction come to in which everything is unmapped from `from` on, of
 /// which `runs` runs of `blocks` blocks are mapped. Its last step may ask for
-/// [`credits_for_remove`] beside.
+/// [`credits_for_last_cut`] beside.
 pub(crate) fn credits_for_cut(vol: &Volume, st: &InodeState, runs: u32, blocks: u32) -> u32 {
     let geo = &vol.geo;
     // At worst a node has one entry in four; the deeper ones are fewer.
@@ -67,6 +67,11 @@ pub(crate) fn credits_for_cut(vol: &Volume, st: &InodeState, runs: u32, blocks: 
 
 /// For the least that a removal must be able to do to make progress.
 pub(crate) fn credits_for_remove(vol: &Volume, st: &InodeState) -> u32 {
+    credits_for_last_cut(vol, st, super::STEP_MAX)
+}
+
+/// For the last step of a removal that unmaps so many blocks in all.
+pub(crate) fn credits_for_last_cut(vol: &Volume, st: &InodeState, blocks: u32) -> u32 {
     let depth = if is_by_extents(&st.raw) {
         super::node::depth_of(&st.raw.block)
     } else {
@@ -74,7 +79,7 @@ pub(crate) fn credits_for_remove(vol: &Volume, st: &InodeState) -> u32 {
     };
     remove_credits(
         &vol.alloc,
-        super::STEP_MAX,
+        blocks.min(super::STEP_MAX),
         depth.min(stetfs_format::extent::MAX_DEPTH),
     )
 }

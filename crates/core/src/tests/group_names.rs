@@ -530,3 +530,79 @@ fn nobody_sees_half_of_a_group_while_it_is_committed() {
     fs.unmount().unwrap();
     image.assert_clean();
 }
+
+/// A file that a group had written to beyond its end and then cut, to more than it had outside, was
+/// as long as outside when the group was committed.
+#[test]
+fn what_is_cut_to_more_than_there_is_outside_is_that_long() {
+    let c = Caller::root();
+    let image = Image::new(32, &["-t", "ext4", "-b", "1024"]);
+    let fs = image.mount("data=journal");
+    let ino = create(&fs, fs.root(), b"f");
+    fs.write(&c, ino, 0, &[1; 5000]).unwrap();
+    let mut group = fs.begin();
+    group.write(&c, ino, 20_000, &[2; 1500]).unwrap();
+    for size in [9000, 7000, 8000] {
+        group.setattr(&c, ino, &truncated(size)).unwrap();
+        assert_eq!(group.size(ino).unwrap(), size);
+    }
+    group.commit(&c).unwrap();
+    assert_eq!(fs.getattr(ino).unwrap().size, 8000);
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+/// Each cut was counted with what its last step may ask for at worst, though only one step is the
+/// last: a short log took no cut at all.
+#[test]
+fn a_short_log_takes_cuts_of_several_files() {
+    let c = Caller::root();
+    let image = Image::new(32, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let fs = image.mount("");
+    let files: Vec<_> = (0..8)
+        .map(|n| create(&fs, fs.root(), format!("{n}").as_bytes()))
+        .collect();
+    for ino in &files {
+        fs.write(&c, *ino, 0, &[1; 30_000]).unwrap();
+    }
+    fs.sync().unwrap();
+    let mut group = fs.begin();
+    for ino in &files {
+        group.setattr(&c, *ino, &truncated(100)).unwrap();
+    }
+    group.commit(&c).unwrap();
+    for ino in files {
+        assert_eq!(fs.getattr(ino).unwrap().size, 100);
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+/// What a cut takes was counted when it was staged, and not again at the commit. Where others had
+/// made more of the file since, the cut did not fit into the transaction, and the journal stopped.
+#[test]
+fn a_cut_of_what_others_made_since_fits_or_is_refused() {
+    let c = Caller::root();
+    let image = Image::new(64, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
+    let fs = image.mount("");
+    let ino = create(&fs, fs.root(), b"f");
+    fs.write(&c, ino, 0, &[1; 5000]).unwrap();
+    for (runs, size) in [(50, 1000), (1000, 100)] {
+        let mut group = fs.begin();
+        group.setattr(&c, ino, &truncated(size)).unwrap();
+        for n in 0..runs {
+            fs.write(&c, ino, n * 100 * 1024, &[2; 1024]).unwrap();
+        }
+        fs.sync().unwrap();
+        let before = fs.getattr(ino).unwrap().size;
+        match group.commit(&c) {
+            Ok(()) => assert_eq!(fs.getattr(ino).unwrap().size, size),
+            Err(Error::GroupTooBig { .. }) => assert_eq!(fs.getattr(ino).unwrap().size, before),
+            Err(error) => panic!("{runs} runs: {error}"),
+        }
+        drop(group);
+        create(&fs, fs.root(), format!("after {runs}").as_bytes());
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
