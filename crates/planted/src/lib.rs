@@ -134,7 +134,7 @@ pub enum Bug {
     UnloggedWhole,
     /// One write to a file that is marked atomic takes a handle for each block.
     TornRecord,
-    /// A group of writes takes a handle for each of its files.
+    /// A group takes a handle for each of its files, and for each of its names.
     TornGroup,
     /// The abort of a group leaves a page of what was staged.
     KeptPage,
