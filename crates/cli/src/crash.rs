@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stetfs_crash::campaign::{Campaign, Done, MINIMIZED, Progress};
@@ -26,6 +27,8 @@ use stetfs_crash::workloads::{Choice, script::Script};
 use stetfs_format::width::{must_fit, nearest_f64, usize_as_u64};
 use stetfs_powercut::model::MODELS;
 use stetfs_powercut::scheme::Scheme;
+use stetfs_testkit::world::World;
+use stetfs_testkit::world::model::Model;
 use stetfs_testkit::world::op::Op;
 use stetfs_testkit::world::text::VERBS;
 
@@ -239,8 +242,14 @@ fn workload(file: &Path, target: &Target) -> Result<Workload> {
             Workload::parse(&name, &text).map_err(|e| told(&e).context(&name))?
         }
     };
-    // Each write in them would be refused, and nothing looked at.
-    if workload.ops.contains(&Op::GroupBegin) && !target.can_group() {
+    let mut model = Model::new(target.rules());
+    let mut ops = workload.setup.iter().chain(&workload.ops);
+    // Nothing would be looked at.
+    let is_refused = |op: &Op| {
+        let answer = model.apply(op);
+        matches!(op, Op::GroupWrite { .. }) && answer == Err(Errno::OPNOTSUPP)
+    };
+    if ops.any(is_refused) {
         let why = format!("{name} has groups of writes, and {target} can have none");
         return Err(Failure::new(why).advise("they need data=journal or atomic=all"));
     }
@@ -378,7 +387,7 @@ Examples:
   stetfs crash                                     all sequences of one operation
   stetfs crash --data all --ops 2 --jobs 2         all pairs of the core, in each mode
   stetfs crash --random 20 --scripts --budget 10m  long workloads, for ten minutes
-  stetfs crash --data journal --ops groups         groups of writes, beside each operation
+  stetfs crash --data journal --ops groups         groups beside each operation
   stetfs crash --scheme null --ops 1               violations, since there is no journal
   stetfs crash --workload mine.txt --json -        your own workload
   stetfs crash --ops 2 --resume pairs.state        after Ctrl-C the same command goes on

@@ -245,7 +245,8 @@ impl Exploration {
         self.asked.chosen.saturating_sub(here)
     }
 
-    /// Whether workloads with groups of writes were left out, since the target can have none.
+    /// Whether workloads with groups that write to files were left out, since the target can have
+    /// none.
     pub fn lacks_groups(&self) -> bool {
         let target = self.asked.target.parse::<Target>();
         self.asked.choice.wants_groups() && target.is_ok_and(|target| !target.can_group())

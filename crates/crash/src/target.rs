@@ -17,6 +17,7 @@ use super::flash;
 use super::media::{Contents, Kind as Medium, Media};
 use stetfs_testkit::image::Variety;
 use stetfs_testkit::world::library::Library;
+use stetfs_testkit::world::model::Rules;
 
 /// A scheme in a mode, on a variety of volume.
 #[derive(Clone)]
@@ -207,6 +208,14 @@ impl Target {
     pub fn can_group(&self) -> bool {
         let is_journaled = self.data.is_none_or(|mode| mode == DataMode::Journal);
         self.scheme.atomic && (is_journaled || self.options().atomic == AtomicFiles::All)
+    }
+
+    /// What its operations do.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            groups: self.can_group(),
+            ..self.volume.rules()
+        }
     }
 
     /// The same for a mount after which the volume is judged: an unmount leaves nothing in the

@@ -103,6 +103,7 @@ impl Workload {
                     | Op::Commit
                     | Op::Expire
                     | Op::GroupBegin
+                    | Op::GroupDo(_)
                     | Op::GroupWrite { .. }
                     | Op::GroupRead { .. }
                     | Op::GroupAbort
@@ -204,7 +205,7 @@ mod tests {
                 assert_eq!(Workload::parse("w", &text).expect("its own text"), workload);
             }
         }
-        let group = "group-begin; group-write f 0 9; group-write g 0 9; group-commit; unlink f";
+        let group = "group-begin; group-do mkdir d; group-write g 0 9; group-commit; unlink f";
         let group = Workload::parse("w", group).expect("a workload");
         assert_eq!(group.operations(), 2);
         let own = Workload::parse("w", "create f\nbegin\nunlink f").expect("a workload");

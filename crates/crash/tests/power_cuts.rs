@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use stetfs_crash::campaign::Campaign;
 use stetfs_crash::lies::{Liar, Lie};
-use stetfs_crash::record::Front;
+use stetfs_crash::record::{Front, Record};
 use stetfs_crash::report::{Counts, Fault, Report};
 use stetfs_crash::states::Effort;
 use stetfs_crash::target::Target;
@@ -102,18 +102,17 @@ fn scripts(volume: Variety, scripts: &[Script]) -> Vec<Workload> {
     scripts.iter().zip(orders).map(workload).collect()
 }
 
-/// So many of the sequences of one operation, of two, and of those with groups where the target can
-/// have some, spread over all of them.
+/// So many of the sequences of one operation, of two, and of those with groups, spread over all of
+/// them.
 fn some_sequences(target: &Target) -> Vec<Workload> {
     let sample = Sample {
         pairs: 0,
         triples: 0,
         seed: 1,
     };
-    let rules = target.volume.rules();
-    let grouped = target.can_group().then(|| grouped(rules));
+    let rules = target.rules();
     let all = [1, 2].map(|length| sequences(length, rules, sample));
-    let spread = all.into_iter().chain(grouped).flat_map(|made| {
+    let spread = all.into_iter().chain([grouped(rules)]).flat_map(|made| {
         let step = made.workloads.len().div_ceil(cuts()).max(1);
         made.workloads.into_iter().step_by(step)
     });
@@ -138,7 +137,10 @@ fn every_script_in_the_default_scheme() {
 /// takes many times as long.
 fn every_trial(scheme: &str) {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
-    use Script::{Groups, LogAndReplace, Orphans, Overwrites, Random, Records, Revokes, SqliteWal};
+    use Script::SqliteWal;
+    use Script::{
+        GroupNames, Groups, LogAndReplace, Orphans, Overwrites, Random, Records, Revokes,
+    };
     let scheme = find(scheme).expect("a scheme");
     // The others are caught, below.
     if !scheme.about.atomic {
@@ -166,7 +168,7 @@ fn every_trial(scheme: &str) {
             on(EXT4_1K, &[Records]);
         }
         on(EXT4_1K, &[LogAndReplace, turn, Groups]);
-        on(other, &[Random(seed), Groups]);
+        on(other, &[Random(seed), Groups, GroupNames]);
         // Nothing is kept in them, since they do not unmount.
         if !trial.keeps_cache() {
             let target = Target::of(scheme, trial, EXT4_1K);
@@ -217,11 +219,11 @@ fn what_is_committed_is_not_written_over() {
     assert_survives(&target, vec![workload]);
 }
 
-/// All sequences with a group of writes, each handle a transaction of its own, in every trial with
-/// an order of writes of its own, but with few states at each moment and no second cuts: what
+/// All sequences with a group, each handle a transaction of its own, in every trial with an order
+/// of writes of its own, but with few states at each moment and no second cuts: what
 /// `stetfs crash --ops groups` looks at in full takes days. `STETFS_LAB_SCHEME=NAME` takes one.
 #[test]
-#[ignore = "takes half an hour; make crash-groups"]
+#[ignore = "takes hours; make crash-groups"]
 fn every_sequence_with_a_group() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let only = std::env::var("STETFS_LAB_SCHEME").ok();
@@ -240,14 +242,41 @@ fn every_sequence_with_a_group() {
     let schemes = for_use().iter().filter(|s| is_wanted(s.about.name));
     for (scheme, trial) in schemes.flat_map(|s| orders(s).map(move |t| (s, t))) {
         let target = Target::of(scheme, trial, EXT4_1K);
-        if !target.can_group() {
+        if !scheme.about.atomic {
             continue;
         }
-        let all = grouped(target.volume.rules()).workloads.into_iter();
+        let all = grouped(target.rules()).workloads.into_iter();
         let all: Vec<_> = all.map(|w| w.in_order(Order::EachHandle)).collect();
         let count = all.len() as u64;
         let counts = assert_right(&target, explored(&target, all, effort, None));
         assert_eq!(counts.workloads, count);
+    }
+}
+
+/// What each sequence with a group answers, and what others see meanwhile, where files can have
+/// groups of writes and where they cannot; no power is cut.
+#[test]
+fn every_sequence_with_a_group_answers_as_the_model() {
+    skip_unless!(needs(false, false, &["mke2fs"]));
+    for mode in ["journal", "ordered"] {
+        let target = Target::new("jbd2", Some(mode), EXT4_1K).expect("a target");
+        let fresh = target.contents().expect("a volume");
+        let (mut wrong, all) = (Vec::new(), grouped(target.rules()).workloads);
+        for workload in &all {
+            if let Err(error) = Record::make(&target, &fresh, workload) {
+                wrong.push(format!("{}: {error:#}", workload));
+            }
+        }
+        let (shown, count) = (
+            wrong.iter().take(20).cloned().collect::<Vec<_>>(),
+            all.len(),
+        );
+        assert!(
+            wrong.is_empty(),
+            "{} of {count}: {}",
+            wrong.len(),
+            shown.join("\n")
+        );
     }
 }
 

@@ -67,7 +67,8 @@ pub(super) fn table(explorations: &[Exploration]) -> String {
     for exploration in explorations.iter().filter(|e| e.lacks_groups()) {
         let target = &exploration.asked.target;
         text += &format!(
-            "\n\n{target}: no workloads with groups of writes, which need journaled file data"
+            "\n\n{target}: no groups that write to files, but to those that they make; such need \
+                journaled file data"
         );
     }
     for exploration in explorations {

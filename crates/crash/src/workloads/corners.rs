@@ -189,8 +189,9 @@ pub(super) fn records() -> Vec<Op> {
     ops(std::iter::once(begin).chain(rounds).chain([end]))
 }
 
-/// Groups of writes to three files, over what they hold, over holes and over preallocated blocks,
-/// while others write, cut, sync and remove the same files; and groups that are left open.
+/// Groups of writes to three files, and of their names, over what they hold, over holes and over
+/// preallocated blocks, while others write, cut, sync and remove the same files; and groups that
+/// are left open.
 pub(super) fn groups() -> Vec<Op> {
     let begin = "create g0; create g1; create g2; write g0 0 9000 1; fallocate g2 0 40000; sync";
     let ends = [
@@ -228,6 +229,80 @@ pub(super) fn groups() -> Vec<Op> {
         "group-commit; create g3; group-begin; group-write g3 0 6000 58; rename g3 g1; sync",
         "group-commit lazy; fsyncdir .; group-begin; group-write g1 0 2000 59",
         "group-write g2 0 9 60; sync",
+        "group-begin; group-write g1 0 900 61; group-do truncate g1 500; group-commit",
+        "group-begin; group-write g2 30000 900 62; group-do truncate g2 29000; group-commit lazy",
+        "group-begin; group-write g1 0 900 63; group-do rename g1 g4; group-do link g2 g5",
+        "append g4 1500 64; group-commit lazy; append g1 900 65; fsync g1",
+        "group-begin; group-write g1 0 2000 66; group-do unlink g1; group-do create g1 excl",
+        "group-do open @0 g1; group-write @0 0 7000 67; group-read @0 0 9000; append g5 900 68",
+        "group-commit; append @0 900 69; fsync @0; close @0",
+    ];
+    let rounds = std::iter::once(begin.to_owned()).chain(rounds);
+    ops(rounds.chain(end.map(str::to_owned)))
+}
+
+/// Groups of names: files replaced as programs save them, trees that are made, moved and removed,
+/// in directories that others change too. Then groups that find changed what they rest on, and do
+/// nothing; and others where what has changed is in nobody's way.
+pub(super) fn group_names() -> Vec<Op> {
+    let begin = "mkdir d; mkdir e; create a; write a 0 9000 1; create b; write b 0 3000 2; \
+        link a l; sync";
+    let ends = [
+        "group-commit",
+        "group-commit lazy; fsyncdir .",
+        "group-abort",
+        "group-commit lazy",
+        "group-begin; group-do unlink b; group-begin",
+    ];
+    let beside = [
+        "sync",
+        "write a 100 700 90",
+        "create d/o; fsync d/o",
+        "unlink d/o; commit",
+    ];
+    // One after the other, since a short log takes few changes at a time.
+    let staged = |n: usize| match n % 3 {
+        0 => format!(
+            "group-do create new excl; group-do open @0 new; group-write @0 0 6000 {}; \
+             group-do chmod new 600; group-do rename new b",
+            n * 2 + 10
+        ),
+        1 => format!(
+            "group-do mkdir t{n}; group-do create t{n}/f excl; \
+             group-do open @0 t{n}/f; group-do rename t{n} e/t{n}; group-do readdir e"
+        ),
+        _ => format!(
+            "group-do link a d/a{n}; group-do truncate a {}; open @0 a",
+            8000 - n * 500
+        ),
+    };
+    let rounds = (0..15).map(|n| {
+        let (end, beside) = (ends[n % ends.len()], beside[n % beside.len()]);
+        let (staged, seed) = (staged(n), n * 2 + 11);
+        format!("group-begin; {staged}; {beside}; {end}; append @0 1500 {seed}; close @0")
+    });
+    let end = [
+        // Others were faster: with the name, with a link more or less, with what was to go.
+        "group-begin; group-do create n excl; create n; group-do readdir .; group-commit",
+        "group-begin; group-do unlink n; group-do mkdir m; unlink n; group-commit; fsyncdir .",
+        "group-begin; group-do link a n; link a k; group-commit; unlink k",
+        "group-begin; group-do unlink l; group-do create l; unlink a; create a; group-commit; sync",
+        "mkdir r; group-begin; group-do rmdir r; create r/f; group-commit; unlink r/f; rmdir r",
+        "mkdir g; group-begin; group-do create g/f excl; group-do mkdir g/h; rmdir g; group-commit",
+        "mkdir p; mkdir q; group-begin; group-do rename p q/p; rename q d/q; group-commit; sync",
+        // Nobody is in the way.
+        "group-begin; group-do rename p d/q/p; group-do create d/q/p/f excl; rename d/q z",
+        "create p2; chmod z 700; group-commit lazy; create z/p/g; write z/p/g 0 3000 50",
+        "rename z/p/f z/p/g; sync",
+        "group-begin; group-do rename a b exchange; append a 1500 51; unlink d/o; group-commit",
+        "open @1 b; group-begin; group-do unlink b; group-do mkfifo b; group-do chown a 7 8",
+        "write @1 0 3000 52; group-commit; fsync @1; append @1 900 53; close @1; sync",
+        // A tree that goes and one that comes in its place, and groups that nobody ends.
+        "group-begin; group-do unlink z/p/g; group-do rmdir z/p; group-do rmdir z",
+        "group-do mkdir z; group-do mkdir z/y; group-commit lazy; create z/y/w; fsync z/y/w",
+        "group-begin; group-do mkdir z/v; group-do create z/v/u excl; group-do rename z zz",
+        "remount; group-begin; group-do create z/left excl; group-do open @0 z/left",
+        "group-write @0 0 9000 54",
     ];
     let rounds = std::iter::once(begin.to_owned()).chain(rounds);
     ops(rounds.chain(end.map(str::to_owned)))

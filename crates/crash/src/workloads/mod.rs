@@ -2,8 +2,8 @@
 //!
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
 //!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
-//! - [`sequences`]: all sequences of one operation, of two, samples of three; those with a group of
-//!   writes.
+//! - [`sequences`]: all sequences of one operation, of two, samples of three; those with a
+//!   group.
 //! - [`ace`]: the sequences within ACE's own bounds, up to 1.5 million in a list.
 //! - [`script`]: long workloads by their names.
 //! - `corners`: those among them that have a mistake in mind.
@@ -33,7 +33,7 @@ use super::workload::Workload;
 pub struct Choice {
     /// Sequences of so many actions (1, 2, 3).
     pub lengths: Vec<usize>,
-    /// Sequences of two actions of which one is in a group of writes, or both.
+    /// Sequences of two actions of which one is in a group, or both.
     #[serde(default)]
     pub groups: bool,
     /// The lists within these bounds.
@@ -61,7 +61,7 @@ pub struct Chosen {
 }
 
 impl Choice {
-    /// Whether it has workloads that are left out where a volume cannot have groups of writes.
+    /// Whether it has workloads that are left out where a group cannot write to files.
     pub fn wants_groups(&self) -> bool {
         self.groups || self.scripts
     }
@@ -71,12 +71,11 @@ impl Choice {
     /// [`Self::each`].
     pub fn workloads(&self, target: &Target) -> Chosen {
         let mut chosen = Chosen::default();
-        let (rules, profile) = (target.volume.rules(), target.volume.profile());
+        let (rules, profile) = (target.rules(), target.volume.profile());
         let lengths = self.lengths.iter();
         let short = lengths.map(|length| sequences(*length, rules, self.sample));
-        let has_groups = self.groups && target.can_group();
         let mut kinds = Vec::new();
-        for made in short.chain(has_groups.then(|| grouped(rules))) {
+        for made in short.chain(self.groups.then(|| grouped(rules))) {
             kinds.push(made.workloads);
             chosen.impossible += made.impossible;
             chosen.not_drawn += made.left_out;

@@ -39,8 +39,10 @@ pub enum Script {
     Neighbours,
     /// Records written over each other, of several files, aligned and not.
     Records,
-    /// Groups of writes to several files, and what others do meanwhile.
+    /// Groups of writes to several files and of their names, and what others do meanwhile.
     Groups,
+    /// Groups that change names, sizes and attributes, and others that are faster.
+    GroupNames,
     /// Data that waits for a place while what is done with its files is committed.
     Waits,
     /// Postmark's pool of small files, from a seed.
@@ -53,9 +55,10 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 18] = [
+    pub const WRITTEN: [Self; 19] = [
         Self::LogAndReplace,
         Self::Groups,
+        Self::GroupNames,
         Self::Waits,
         Self::Reuse,
         Self::Directory,
@@ -99,6 +102,7 @@ impl Script {
             Self::Neighbours => "neighbours".to_owned(),
             Self::Records => "records".to_owned(),
             Self::Groups => "groups".to_owned(),
+            Self::GroupNames => "group-names".to_owned(),
             Self::Waits => "waits".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
@@ -137,6 +141,7 @@ impl Script {
             Self::Neighbours => corners::neighbours(),
             Self::Records => corners::records(),
             Self::Groups => corners::groups(),
+            Self::GroupNames => corners::group_names(),
             Self::Waits => waits(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),

@@ -159,6 +159,35 @@ pub(super) const STAGED: [&str; 5] = [
     "group-write A/n 0 3000 46",
 ];
 
+/// What is staged of names, sizes and attributes, an operation each.
+pub(super) const NAMED: [&str; 14] = [
+    "group-do create A/n excl",
+    "group-do mkdir A/n",
+    "group-do symlink x A/n",
+    "group-do mkfifo B/n",
+    "group-do link A/x B/n",
+    "group-do unlink A/x",
+    "group-do rmdir A/d",
+    "group-do rename A/x A/n noreplace",
+    "group-do rename A/x B/y",
+    "group-do rename A/x B/y exchange",
+    "group-do truncate A/x 2500",
+    "group-do truncate A/x 9000",
+    "group-do chmod A/x 600",
+    "group-do chown A 7 8",
+];
+
+/// Several of them as programs make, save and replace files and move trees, and beside a write.
+pub(super) const TOGETHER: [&str; 5] = [
+    "group-do create A/n excl; group-do open @0 A/n; group-write @0 0 3000 47; close @0",
+    "group-do create A/n excl; group-do open @0 A/n; group-write @0 0 6000 48; close @0;\
+     group-do rename A/n A/x; group-do readdir A",
+    "group-do unlink A/x; group-do create A/x excl; group-do chmod A/x 600;\
+     group-do truncate A/x 700",
+    "group-do mkdir A/n; group-do rename A/x A/n/x; group-do rename A/n B/e; group-do readdir B/e",
+    "group-write A/x 700 100 42; group-do rename A/x B/n; group-do rmdir A/d",
+];
+
 /// How a group ends. The last is open when the volume is unmounted.
 pub(super) const ENDS: [&str; 4] = ["group-commit", "group-commit lazy", "group-abort", ""];
 

@@ -1,5 +1,7 @@
 //! The operations through the library, without FUSE.
 
+mod group;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
@@ -382,46 +384,6 @@ impl Library {
         SyncOp::Drain(self.fs.clone())
     }
 
-    fn group(&mut self) -> Answer<&mut Group> {
-        self.group.as_mut().ok_or(Error::BadFile)
-    }
-
-    fn stage(&mut self, slot: u8, offset: u64, payload: Payload) -> Answer<()> {
-        let (caller, ino) = (self.caller.clone(), self.slot(slot)?);
-        self.group()?.write(&caller, ino, offset, &payload.bytes())
-    }
-
-    fn read_staged(&mut self, slot: u8, offset: u64, len: u32) -> Answer<Reply> {
-        let ino = self.slot(slot)?;
-        let mut out = vec![0; len as usize];
-        let n = self.group()?.read(ino, offset, &mut out)?;
-        out.truncate(n);
-        Ok(Reply::Bytes(out))
-    }
-
-    fn group_op(&mut self, op: &Op) -> Option<Answer<()>> {
-        let caller = self.caller.clone();
-        let done = match op {
-            Op::GroupBegin => {
-                self.group = Some(self.fs.begin());
-                return Some(Ok(()));
-            }
-            Op::GroupWrite {
-                slot,
-                offset,
-                payload,
-            } => return Some(self.stage(*slot, *offset, *payload)),
-            Op::GroupCommit { lazy: false } => self.group().and_then(|group| group.commit(&caller)),
-            Op::GroupCommit { lazy: true } => {
-                self.group().and_then(|group| group.commit_lazy(&caller))
-            }
-            Op::GroupAbort => self.group().map(Group::abort),
-            _ => return None,
-        };
-        self.group = None;
-        Some(done)
-    }
-
     fn directory(&self, path: &str) -> Answer<InodeNo> {
         let attr = self.followed(path)?;
         match attr.is_dir() {
@@ -476,15 +438,9 @@ impl Library {
                 .place(path)
                 .and_then(|(dir, name)| self.fs.rmdir(&self.caller, dir, &name)),
             Op::Rename { old, new, how } => self.place(old).and_then(|(dir, name)| {
-                let flags = match how {
-                    RenameHow::Plain => RenameFlags::empty(),
-                    RenameHow::NoReplace => RenameFlags::NOREPLACE,
-                    RenameHow::Exchange => RenameFlags::EXCHANGE,
-                    RenameHow::Whiteout => RenameFlags::WHITEOUT,
-                };
                 let (new_dir, new_name) = self.place(new)?;
                 self.fs
-                    .rename(&self.caller, dir, &name, new_dir, &new_name, flags)
+                    .rename(&self.caller, dir, &name, new_dir, &new_name, flags_of(*how))
             }),
             _ => return None,
         })
@@ -587,6 +543,7 @@ impl Library {
             Op::GroupRead { slot, offset, len } => {
                 return self.read_staged(*slot, *offset, *len);
             }
+            Op::GroupDo(op) => return self.group_do(op),
             Op::Truncate { path, size } => self.truncate(path, *size),
             Op::Ftruncate { slot, size } => {
                 let set = SetAttr {
@@ -751,6 +708,15 @@ impl Library {
             }
         }
         Ok(pages)
+    }
+}
+
+fn flags_of(how: RenameHow) -> RenameFlags {
+    match how {
+        RenameHow::Plain => RenameFlags::empty(),
+        RenameHow::NoReplace => RenameFlags::NOREPLACE,
+        RenameHow::Exchange => RenameFlags::EXCHANGE,
+        RenameHow::Whiteout => RenameFlags::WHITEOUT,
     }
 }
 

@@ -967,6 +967,7 @@ impl World for Model {
                 Ok(Reply::Done)
             }
             Op::GroupBegin => self.begin_group(),
+            Op::GroupDo(op) => self.group_do(op),
             Op::GroupWrite {
                 slot,
                 offset,

@@ -276,8 +276,11 @@ pub enum Op {
     /// The same for data that waits for a place as if it had waited long enough (`dirty_expire=`):
     /// the next commit has it.
     Expire,
-    /// A group of writes begins; one that is open is dropped.
+    /// A group of changes begins; one that is open is dropped.
     GroupBegin,
+    /// An operation on paths, which are those that the group sees: staged in it, but for those that
+    /// only look ([`Op::fits_group`]). What a group makes is opened so, too.
+    GroupDo(Box<Op>),
     /// Staged in the group.
     GroupWrite {
         slot: u8,
@@ -298,6 +301,28 @@ pub enum Op {
     GroupAbort,
     /// Closes all slots, unmounts and mounts again.
     Remount,
+}
+
+impl Op {
+    /// Whether a group can do it.
+    pub fn fits_group(&self) -> bool {
+        match self {
+            Self::Open { truncate, .. } => !truncate,
+            Self::Create { .. }
+            | Self::Mkdir { .. }
+            | Self::Mknod { .. }
+            | Self::Symlink { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. }
+            | Self::Rmdir { .. }
+            | Self::Rename { .. }
+            | Self::Truncate { .. }
+            | Self::Chmod { .. }
+            | Self::Chown { .. }
+            | Self::Readdir { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// What a stream of operations is made of.

@@ -28,7 +28,7 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 44] = [
+pub const VERBS: [Verb; 45] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
@@ -90,7 +90,12 @@ pub const VERBS: [Verb; 44] = [
     verb(
         "group-begin",
         "",
-        "a group of writes; one that is open is dropped",
+        "a group of changes; one that is open is dropped",
+    ),
+    verb(
+        "group-do",
+        "VERB WORDS",
+        "in it: create to rename, open, truncate, chmod, chown, readdir of paths as it sees them",
     ),
     verb("group-write", "FILE OFFSET LEN [SEED]", "staged in it"),
     verb("group-read", "FILE OFFSET LEN", "with what is staged"),
@@ -283,6 +288,7 @@ impl fmt::Display for Op {
             Op::Commit => f.write_str("commit"),
             Op::Expire => f.write_str("expire"),
             Op::GroupBegin => f.write_str("group-begin"),
+            Op::GroupDo(op) => write!(f, "group-do {op}"),
             Op::GroupWrite {
                 slot,
                 offset,
@@ -456,6 +462,14 @@ pub fn read_line(line: &str) -> Result<Vec<Op>> {
 }
 
 fn read_ops(name: &str, words: &mut Words<'_>) -> Result<Vec<Op>> {
+    if name == "group-do" {
+        let name = words.next("the verb")?;
+        let ops = read_ops(name, words)?;
+        return match <[Op; 1]>::try_from(ops) {
+            Ok([op]) if op.fits_group() => Ok(vec![Op::GroupDo(Box::new(op))]),
+            _ => bail!("a group cannot do that {name}"),
+        };
+    }
     if let Some(op) = read_names_op(name, words)? {
         return Ok(vec![op]);
     }
@@ -714,6 +728,10 @@ mod tests {
     fn groups_read_back() {
         for line in [
             "group-begin",
+            "group-do create f 644 excl",
+            "group-do rename d/f g exchange",
+            "group-do open @0 g",
+            "group-do truncate g 100",
             "group-write @0 10 20 3",
             "group-read @1 10 20",
             "group-commit",
@@ -726,6 +744,22 @@ mod tests {
         }
         let error = format!("{:#}", read_line("group-commit now").expect_err("too much"));
         assert!(error.contains("it is group-commit [lazy]"), "{error}");
+        for line in [
+            "fsync f",
+            "fsync @0",
+            "open @0 f truncate",
+            "group-do sync",
+            "write f 0 9",
+        ] {
+            let line = format!("group-do {line}");
+            let error = format!("{:#}", read_line(&line).expect_err(&line));
+            assert!(error.contains("a group cannot do that"), "{line}: {error}");
+        }
+        let error = format!("{:#}", read_line("group-do mkdir").expect_err("too little"));
+        assert!(
+            error.contains("the path is missing; it is group-do VERB"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -96,16 +96,25 @@ impl Model {
 
     pub(super) fn chmod(&mut self, path: &str, mode: u16) -> Outcome {
         let id = self.followed(path)?;
+        self.set_mode(id, mode);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn set_mode(&mut self, id: Id, mode: u16) {
         let node = self.touch(id);
         node.mode = mode & 0o7777;
         if let Some(acl) = &mut node.acl {
             acl.chmod(mode);
         }
-        Ok(Reply::Done)
     }
 
     pub(super) fn chown(&mut self, path: &str, uid: Option<u32>, gid: Option<u32>) -> Outcome {
         let id = self.at(path)?;
+        self.set_owner(id, uid, gid);
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn set_owner(&mut self, id: Id, uid: Option<u32>, gid: Option<u32>) {
         let node = self.touch(id);
         node.uid = uid.unwrap_or(node.uid);
         node.gid = gid.unwrap_or(node.gid);
@@ -113,7 +122,6 @@ impl Model {
             let group_executes = node.mode & 0o010 != 0;
             node.mode &= if group_executes { !0o6000 } else { !0o4000 };
         }
-        Ok(Reply::Done)
     }
 
     pub(super) fn utimes(&mut self, path: &str, atime: Moment, mtime: Moment) -> Outcome {

@@ -1,22 +1,122 @@
-//! A group of writes: what is staged happens at its commit, in the order in which it was staged, to
-//! the files as they are then.
+//! A group of changes: what is staged happens at its commit, to the files as they are then, names
+//! and attributes first.
+//!
+//! What the group sees is a copy of the model with everything staged done to it. An operation in
+//! the group is done there, by the rules for all others; the names and links that it has changed
+//! are what is staged. What it makes is in the model at once, without a name, and so is what is
+//! written to that.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::io::Errno;
 
-use super::{Id, Model};
-use crate::world::op::Payload;
-use crate::world::{Outcome, Reply};
+use super::{Body, Id, Model, Node};
+use crate::world::op::{Op, Payload, RenameHow};
+use crate::world::{Outcome, Reply, World};
 
-/// What is staged. Files in it stay when their last name goes.
+/// What is staged, and what that rests on. Files in it stay when their last name goes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
-    staged: Vec<(Id, u64, Payload)>,
+    steps: Vec<Step>,
+    contents: BTreeMap<Id, Content>,
+    made: BTreeSet<Id>,
+    /// All that the steps are about.
+    kept: BTreeSet<Id>,
+    /// The names that it changes, as they were before.
+    names: BTreeMap<(Id, String), Option<Id>>,
+    /// Links of files that get or lose some, as they were before.
+    links: BTreeMap<Id, u64>,
+    /// Directories that it has moved, and those above their new places: in which they were.
+    ways: BTreeMap<Id, Id>,
+    /// Directories that it removes.
+    removed: BTreeSet<Id>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Names {
+        /// Directory, name, what it is from now on.
+        changes: Vec<(Id, String, Option<Id>)>,
+        /// Files and how many links they get.
+        links: Vec<(Id, i64)>,
+        removed: Vec<Id>,
+    },
+    Mode(Id, u16),
+    Owner(Id, Option<u32>, Option<u32>),
+}
+
+/// What a file is cut to, what is then written, and how long it is at least.
+#[derive(Clone, Debug, Default)]
+struct Content {
+    cut: Option<u64>,
+    writes: Vec<(u64, Vec<u8>)>,
+    least: Option<u64>,
+}
+
+impl Content {
+    fn resize(&mut self, size: u64, outside: u64) {
+        let kept = self.cut.unwrap_or(u64::MAX).min(outside);
+        self.writes.retain(|(at, _)| *at < size);
+        for (at, bytes) in &mut self.writes {
+            bytes.truncate((size - *at) as usize);
+        }
+        match size < kept {
+            true => (self.cut, self.least) = (Some(size), None),
+            false => self.least = Some(size),
+        }
+    }
 }
 
 impl Group {
     pub(super) fn has(&self, id: Id) -> bool {
-        self.staged.iter().any(|(staged, ..)| *staged == id)
+        self.kept.contains(&id)
     }
+
+    fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.contents.is_empty()
+    }
+}
+
+fn names_of(model: &Model, id: Id) -> Option<&BTreeMap<String, Id>> {
+    match &model.nodes.get(&id)?.body {
+        Body::Dir { names, .. } => Some(names),
+        _ => None,
+    }
+}
+
+/// Names that are not the same in both.
+fn changed_names(before: &Model, after: &Model) -> Vec<(Id, String, Option<Id>)> {
+    let nothing = BTreeMap::new();
+    let mut changes = Vec::new();
+    for dir in after.nodes.keys() {
+        let Some(now) = names_of(after, *dir) else {
+            continue;
+        };
+        let old = names_of(before, *dir).unwrap_or(&nothing);
+        let all: BTreeSet<_> = old.keys().chain(now.keys()).collect();
+        let changed = all
+            .into_iter()
+            .filter(|name| old.get(*name) != now.get(*name));
+        changes.extend(changed.map(|name| (*dir, name.clone(), now.get(name).copied())));
+    }
+    changes
+}
+
+/// Files that have names more or less.
+fn changed_links(before: &Model, after: &Model) -> Vec<(Id, i64)> {
+    let links = |model: &Model, id| {
+        model
+            .nodes
+            .get(&id)
+            .map_or(0, |node: &Node| node.nlink as i64)
+    };
+    let all: BTreeSet<_> = before.nodes.keys().chain(after.nodes.keys()).collect();
+    let files = all
+        .into_iter()
+        .filter(|id| names_of(before, **id).is_none());
+    let files = files.filter(|id| names_of(after, **id).is_none());
+    let more = files.map(|id| (*id, links(after, *id) - links(before, *id)));
+    more.filter(|(_, more)| *more != 0).collect()
 }
 
 impl Model {
@@ -25,8 +125,40 @@ impl Model {
         self.group.is_some()
     }
 
+    /// A step in which nothing happens, since the group would be more than one transaction holds.
+    /// The directories that it was about have to stay all the same.
+    pub fn refuse_group(&mut self, op: &Op) -> Outcome {
+        self.step += 1;
+        if let Op::GroupDo(op) = op {
+            let mut done = self.clone();
+            let _ = done.group_do(op);
+            let done = done.group.unwrap_or_default();
+            let is_known = |id: &Id| self.nodes.contains_key(id);
+            let kept: Vec<_> = done.kept.into_iter().filter(is_known).collect();
+            let ways: Vec<_> = done
+                .ways
+                .into_iter()
+                .filter(|(id, _)| is_known(id))
+                .collect();
+            let group = self.group()?;
+            group.kept.extend(kept);
+            group.ways.extend(ways);
+        }
+        if matches!(op, Op::GroupCommit { .. }) {
+            self.drop_group();
+        }
+        Err(Errno::FBIG)
+    }
+
     fn group(&mut self) -> Result<&mut Group, Errno> {
         self.group.as_mut().ok_or(Errno::BADF)
+    }
+
+    /// What the group sees.
+    fn view(&self) -> Self {
+        let mut view = self.clone();
+        view.apply_group(&self.group.clone().unwrap_or_default());
+        view
     }
 
     pub(super) fn begin_group(&mut self) -> Outcome {
@@ -38,34 +170,245 @@ impl Model {
     pub(super) fn stage(&mut self, slot: u8, offset: u64, payload: Payload) -> Outcome {
         let (id, groups) = (self.slot(slot)?, self.rules.groups);
         let group = self.group()?;
+        let bytes = payload.bytes();
+        if group.made.contains(&id) {
+            return self.write(slot, Some(offset), payload).map(|_| Reply::Done);
+        }
         if !groups {
             return Err(Errno::OPNOTSUPP);
         }
-        if payload.len > 0 {
-            group.staged.push((id, offset, payload));
+        if !bytes.is_empty() {
+            group.kept.insert(id);
+            let content = group.contents.entry(id).or_default();
+            content.writes.push((offset, bytes));
         }
         Ok(Reply::Done)
     }
 
     pub(super) fn read_staged(&mut self, slot: u8, offset: u64, len: usize) -> Outcome {
         let id = self.slot(slot)?;
-        let mut content = self.content(id).clone();
-        let staged = &self.group()?.staged;
-        for (_, offset, payload) in staged.iter().filter(|(staged, ..)| *staged == id) {
-            content.write(*offset, &payload.bytes());
+        self.group()?;
+        Ok(Reply::Bytes(self.view().content(id).read(offset, len)))
+    }
+
+    pub(super) fn group_do(&mut self, op: &Op) -> Outcome {
+        self.group()?;
+        let before = self.view();
+        let mut after = before.clone();
+        // This is one step for both.
+        after.step -= 1;
+        match op {
+            op if !op.fits_group() => return Err(Errno::OPNOTSUPP),
+            Op::Rename {
+                old,
+                new,
+                how: RenameHow::Whiteout,
+            } => {
+                before.place(old)?;
+                before.place(new)?;
+                return Err(Errno::OPNOTSUPP);
+            }
+            Op::Open { slot, .. } => {
+                self.close(*slot);
+                after.apply(op)?;
+                self.slots[usize::from(*slot)] = after.slots[usize::from(*slot)];
+                return Ok(Reply::Done);
+            }
+            _ => {}
         }
-        Ok(Reply::Bytes(content.read(offset, len)))
+        let reply = after.apply(op)?;
+        match op {
+            Op::Truncate { path, size } => self.stage_size(before.followed(path)?, *size)?,
+            Op::Chmod { path, mode } => {
+                self.stage_attribute(before.followed(path)?, |id| Step::Mode(id, *mode))?;
+            }
+            Op::Chown { path, uid, gid } => {
+                self.stage_attribute(before.at(path)?, |id| Step::Owner(id, *uid, *gid))?;
+            }
+            Op::Rename { .. } => {
+                self.stage_names(&before, &after)?;
+                self.note_ways(&before, &after)?;
+            }
+            _ => self.stage_names(&before, &after)?,
+        }
+        Ok(reply)
+    }
+
+    fn stage_size(&mut self, id: Id, size: u64) -> Result<(), Errno> {
+        if self.group()?.made.contains(&id) {
+            self.resize(id, size);
+            return Ok(());
+        }
+        let outside = self.content(id).size();
+        let group = self.group()?;
+        group.kept.insert(id);
+        group.contents.entry(id).or_default().resize(size, outside);
+        Ok(())
+    }
+
+    fn stage_attribute(&mut self, id: Id, step: impl FnOnce(Id) -> Step) -> Result<(), Errno> {
+        let group = self.group()?;
+        if group.made.contains(&id) {
+            self.apply_step(&step(id));
+            return Ok(());
+        }
+        group.kept.insert(id);
+        group.steps.push(step(id));
+        Ok(())
+    }
+
+    fn stage_names(&mut self, before: &Self, after: &Self) -> Result<(), Errno> {
+        for (id, node) in after
+            .nodes
+            .iter()
+            .filter(|(id, _)| !before.nodes.contains_key(id))
+        {
+            let mut node = node.clone();
+            if !matches!(node.body, Body::Dir { .. }) {
+                node.nlink = 0;
+            }
+            self.nodes.insert(*id, node);
+            self.group()?.made.insert(*id);
+        }
+        self.next = after.next;
+        let (changes, links) = (changed_names(before, after), changed_links(before, after));
+        let is_there = |id: &Id| after.nodes.get(id).is_some_and(|node| node.nlink > 0);
+        let had = before.nodes.iter().filter(|(_, node)| node.nlink > 0);
+        let dirs = had.filter(|(id, _)| names_of(before, **id).is_some());
+        let removed: Vec<_> = dirs.map(|(id, _)| *id).filter(|id| !is_there(id)).collect();
+        let group = self.group()?;
+        for (dir, name, now) in &changes {
+            let base = names_of(before, *dir)
+                .and_then(|names| names.get(name))
+                .copied();
+            group
+                .kept
+                .extend([Some(*dir), base, *now].into_iter().flatten());
+            if !group.made.contains(dir) {
+                group.names.entry((*dir, name.clone())).or_insert(base);
+            }
+        }
+        for (id, _) in links.iter().filter(|(id, _)| !group.made.contains(id)) {
+            group.links.entry(*id).or_insert(before.node(*id).nlink);
+        }
+        group.removed.extend(&removed);
+        if !changes.is_empty() {
+            group.steps.push(Step::Names {
+                changes,
+                links,
+                removed,
+            });
+        }
+        Ok(())
+    }
+
+    /// Of directories that a rename has moved: where they were, and where those are that they are
+    /// in now.
+    fn note_ways(&mut self, before: &Self, after: &Self) -> Result<(), Errno> {
+        let group = self.group()?;
+        let dirs = after
+            .nodes
+            .keys()
+            .filter(|id| names_of(after, **id).is_some());
+        for dir in dirs.filter(|dir| before.parent(**dir) != after.parent(**dir)) {
+            let mut at = *dir;
+            while at != super::ROOT {
+                if !group.made.contains(&at) {
+                    group.ways.entry(at).or_insert(before.parent(at));
+                }
+                at = after.parent(at);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_step(&mut self, step: &Step) {
+        match step {
+            Step::Mode(id, mode) => self.set_mode(*id, *mode),
+            Step::Owner(id, uid, gid) => self.set_owner(*id, *uid, *gid),
+            Step::Names {
+                changes,
+                links,
+                removed,
+            } => {
+                for (dir, name, _) in changes {
+                    self.remove(*dir, name);
+                }
+                for (dir, name, now) in changes {
+                    if let Some(id) = now {
+                        self.insert(*dir, name, *id);
+                    }
+                }
+                for (id, more) in links {
+                    let node = self.touch(*id);
+                    node.nlink = node.nlink.saturating_add_signed(*more);
+                }
+                removed.iter().for_each(|id| self.drop_link(*id));
+            }
+        }
+    }
+
+    fn apply_group(&mut self, group: &Group) {
+        group.steps.iter().for_each(|step| self.apply_step(step));
+        for (id, content) in &group.contents {
+            if let Some(cut) = content.cut {
+                // Nothing to cut where somebody else has done it.
+                self.resize(*id, cut.min(self.content(*id).size()));
+            }
+            for (offset, bytes) in &content.writes {
+                self.write_to(*id, *offset, bytes);
+            }
+            if let Some(least) = content.least {
+                match least > self.content(*id).size() {
+                    true => self.resize(*id, least),
+                    false => drop(self.modify(*id)),
+                }
+            }
+        }
+    }
+
+    /// Whether somebody has changed what the group's steps rest on.
+    fn has_conflict(&self, group: &Group) -> bool {
+        let names = |id: &Id| names_of(self, *id).into_iter().flatten();
+        let is_other = |((dir, name), base): (&(Id, String), &Option<Id>)| {
+            names_of(self, *dir).and_then(|names| names.get(name)) != base.as_ref()
+        };
+        let is_gone = |id: &&Id| names_of(self, **id).is_some() && self.node(**id).nlink == 0;
+        let is_full = |dir: &Id| {
+            let mut names = names(dir).map(|(name, _)| (*dir, name.clone()));
+            names.any(|name| !group.names.contains_key(&name))
+        };
+        group.names.iter().any(is_other)
+            || group
+                .links
+                .iter()
+                .any(|(id, links)| self.node(*id).nlink != *links)
+            || group
+                .ways
+                .iter()
+                .any(|(id, parent)| self.parent(*id) != *parent)
+            || group.removed.difference(&group.made).any(is_full)
+            || group.kept.difference(&group.made).any(|id| is_gone(&id))
     }
 
     pub(super) fn commit_group(&mut self, lazy: bool) -> Outcome {
-        let staged = std::mem::take(&mut self.group()?.staged);
-        for (id, offset, payload) in &staged {
-            self.write_to(*id, *offset, &payload.bytes());
+        let group = self.group()?.clone();
+        if self.has_conflict(&group) {
+            self.drop_group();
+            return Err(Errno::BUSY);
         }
-        if !lazy && !staged.is_empty() {
+        self.apply_group(&group);
+        // What gets a name has places for its data before that.
+        let step = self.step;
+        for id in &group.made {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.placed = step;
+            }
+        }
+        if !lazy && !group.is_empty() {
             self.vouched = self.step;
         }
-        self.end_group(staged);
+        self.end_group();
         Ok(Reply::Done)
     }
 
@@ -76,12 +419,22 @@ impl Model {
     }
 
     pub(super) fn drop_group(&mut self) {
-        let group = self.group.take().unwrap_or_default();
-        self.end_group(group.staged);
+        for id in self.group.iter().flat_map(|group| &group.made) {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.nlink = 0;
+            }
+        }
+        self.end_group();
     }
 
-    fn end_group(&mut self, staged: Vec<(Id, u64, Payload)>) {
-        self.group = None;
-        staged.iter().for_each(|(id, ..)| self.collect(*id));
+    fn end_group(&mut self) {
+        let group = self.group.take().unwrap_or_default();
+        // What is cut in the step that takes the last name stays known: where data is no part of
+        // a transaction, a crash may leave the file cut and named.
+        let gone = group
+            .kept
+            .iter()
+            .filter(|id| !group.contents.contains_key(id));
+        gone.for_each(|id| self.collect(*id));
     }
 }
