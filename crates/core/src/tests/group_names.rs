@@ -104,86 +104,58 @@ fn of_mode(bits: u16) -> SetAttr {
 
 const FIFO: u16 = mode::S_IFIFO | 0o640;
 
-impl Maker for Group {
-    fn find(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error> {
-        Ok(self.lookup(c, dir, name)?.ino)
-    }
+/// Both have the same methods, but for how a file is made.
+macro_rules! maker {
+    ($type:ty, |$it:ident, $c:ident, $dir:ident, $name:ident| $create:expr) => {
+        impl Maker for $type {
+            fn find(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error> {
+                Ok(self.lookup(c, dir, name)?.ino)
+            }
 
-    fn make(
-        &mut self,
-        c: &Caller,
-        op: &Op,
-        [(dir, name), (to, new)]: [(InodeNo, &[u8]); 2],
-    ) -> Result<(), Error> {
-        match op {
-            Op::Create => self.create(c, dir, name, 0o644).map(drop),
-            Op::Mkdir => self.mkdir(c, dir, name, 0o755).map(drop),
-            Op::Symlink(len) => self.symlink(c, dir, name, &vec![b't'; *len]).map(drop),
-            Op::Fifo => self.mknod(c, dir, name, FIFO, (0, 0)).map(drop),
-            Op::Link => {
-                let ino = self.find(c, dir, name)?;
-                self.link(c, ino, to, new)
-            }
-            Op::Unlink => self.unlink(c, dir, name),
-            Op::Rmdir => self.rmdir(c, dir, name),
-            Op::Rename(flags) => self.rename(c, dir, name, to, new, *flags),
-            Op::Write(at, len, byte) => {
-                let ino = self.find(c, dir, name)?;
-                self.write(c, ino, *at, &vec![*byte; *len])
-            }
-            Op::Cut(size) => {
-                let ino = self.find(c, dir, name)?;
-                self.setattr(c, ino, &truncated(*size))
-            }
-            Op::Chmod(bits) => {
-                let ino = self.find(c, dir, name)?;
-                self.setattr(c, ino, &of_mode(*bits))
+            fn make(
+                &mut self,
+                $c: &Caller,
+                op: &Op,
+                [($dir, $name), (to, new)]: [(InodeNo, &[u8]); 2],
+            ) -> Result<(), Error> {
+                let ($it, c, dir, name) = (self, $c, $dir, $name);
+                let ino = match op {
+                    Op::Create => return $create,
+                    Op::Mkdir => return $it.mkdir(c, dir, name, 0o755).map(drop),
+                    Op::Symlink(len) => {
+                        let target = vec![b't'; *len];
+                        return $it.symlink(c, dir, name, &target).map(drop);
+                    }
+                    Op::Fifo => return $it.mknod(c, dir, name, FIFO, (0, 0)).map(drop),
+                    Op::Unlink => return $it.unlink(c, dir, name),
+                    Op::Rmdir => return $it.rmdir(c, dir, name),
+                    Op::Rename(flags) => return $it.rename(c, dir, name, to, new, *flags),
+                    Op::Link | Op::Write(..) | Op::Cut(_) | Op::Chmod(_) => {
+                        $it.find(c, dir, name)?
+                    }
+                };
+                match op {
+                    Op::Link => $it.link(c, ino, to, new).map(|_| ()),
+                    Op::Write(at, len, byte) => {
+                        let bytes = vec![*byte; *len];
+                        $it.write(c, ino, *at, &bytes).map(|_| ())
+                    }
+                    Op::Cut(size) => $it.setattr(c, ino, &truncated(*size)).map(|_| ()),
+                    Op::Chmod(bits) => $it.setattr(c, ino, &of_mode(*bits)).map(|_| ()),
+                    _ => unreachable!("the operations on names are done"),
+                }
             }
         }
-    }
+    };
 }
 
-impl Maker for Fs {
-    fn find(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error> {
-        Ok(self.lookup(c, dir, name)?.ino)
-    }
-
-    fn make(
-        &mut self,
-        c: &Caller,
-        op: &Op,
-        [(dir, name), (to, new)]: [(InodeNo, &[u8]); 2],
-    ) -> Result<(), Error> {
-        match op {
-            Op::Create => {
-                let made = self.create(c, dir, name, 0o644, OpenFlags::EXCLUSIVE)?;
-                self.release(made.ino)
-            }
-            Op::Mkdir => self.mkdir(c, dir, name, 0o755).map(drop),
-            Op::Symlink(len) => self.symlink(c, dir, name, &vec![b't'; *len]).map(drop),
-            Op::Fifo => self.mknod(c, dir, name, FIFO, (0, 0)).map(drop),
-            Op::Link => {
-                let ino = self.find(c, dir, name)?;
-                Fs::link(self, c, ino, to, new).map(drop)
-            }
-            Op::Unlink => Fs::unlink(self, c, dir, name),
-            Op::Rmdir => Fs::rmdir(self, c, dir, name),
-            Op::Rename(flags) => Fs::rename(self, c, dir, name, to, new, *flags),
-            Op::Write(at, len, byte) => {
-                let ino = self.find(c, dir, name)?;
-                Fs::write(self, c, ino, *at, &vec![*byte; *len]).map(drop)
-            }
-            Op::Cut(size) => {
-                let ino = self.find(c, dir, name)?;
-                Fs::setattr(self, c, ino, &truncated(*size)).map(drop)
-            }
-            Op::Chmod(bits) => {
-                let ino = self.find(c, dir, name)?;
-                Fs::setattr(self, c, ino, &of_mode(*bits)).map(drop)
-            }
-        }
-    }
-}
+maker!(Group, |group, c, dir, name| {
+    group.create(c, dir, name, 0o644).map(drop)
+});
+maker!(Fs, |fs, c, dir, name| {
+    let made = fs.create(c, dir, name, 0o644, OpenFlags::EXCLUSIVE)?;
+    fs.release(made.ino)
+});
 
 /// The operation at two paths from the root.
 fn run(maker: &mut dyn Maker, c: &Caller, op: &Op, paths: [&[&[u8]]; 2]) -> Result<(), Error> {
