@@ -84,7 +84,7 @@ for mode, title in [("sync", "LevelDB, sync"), ("nosync", "LevelDB, no sync")]:
 for fsync in ["default", "all", "none"]:
     ROWS[f"git-{fsync}"] = row(
         f"git, core.fsync={fsync}", "git", "`git fsck` finds nothing; commits are there",
-        "git.sh", fsync, setup=True, budget=600,
+        "git.sh", fsync, setup=True,
     )
 for fsync in ["always", "everysec"]:
     ROWS[f"redis-{fsync}"] = row(
