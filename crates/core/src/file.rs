@@ -590,27 +590,20 @@ pub(crate) struct Copied {
 /// What is at `lblk`, up to `max` blocks of it, while a handle is open: no commit gives blocks
 /// places then.
 fn run_at(vol: &Volume, inode: &Inode, lblk: LBlock, max: u32, found: &Found) -> Result<Run> {
-    let known = match found.run {
-        Some((run, changes)) => (run.lblk == lblk).then_some((run, Some(changes))),
-        None => inode.data(vol).home_of(lblk).map(|pblk| {
-            let (len, state) = (1, MapState::Written);
-            (
-                Run {
-                    lblk,
-                    len,
-                    pblk,
-                    state,
-                },
-                None,
-            )
-        }),
-    };
-    if let Some((run, None)) = known {
-        return Ok(run);
+    if found.run.is_none()
+        && let Some(pblk) = inode.data(vol).home_of(lblk)
+    {
+        let (len, state) = (1, MapState::Written);
+        return Ok(Run {
+            lblk,
+            len,
+            pblk,
+            state,
+        });
     }
     let st = inode.state.read();
-    match known {
-        Some((run, Some(changes))) if changes == st.map_changes => Ok(run),
+    match found.run {
+        Some((run, changes)) if run.lblk == lblk && changes == st.map_changes => Ok(run),
         _ => mapping::lookup(vol, inode, &st, lblk, max),
     }
 }

@@ -645,12 +645,10 @@ impl Group {
         let data = self.data_credits();
         self.names.place_data(vol)?;
         let (names, last) = (self.names.check(&At { vol, c, data })?, self.last_credits());
-        let mut files: Vec<_> = self.files.values_mut().collect();
-        files
-            .iter()
+        let files = self.files.values_mut();
+        let (mut cut, mut whole): (Vec<_>, Vec<_>) = files.partition(|staged| staged.cut.is_some());
+        cut.iter()
             .try_for_each(|staged| check_staged(vol, staged))?;
-        let (mut cut, mut whole): (Vec<_>, Vec<_>) =
-            files.drain(..).partition(|staged| staged.cut.is_some());
         let prepared = prepare(vol, c, &mut whole)?;
         let of = |(staged, prepared): (&&mut Staged, &Prepared)| {
             staged.credits_to_write(prepared.places)

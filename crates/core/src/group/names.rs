@@ -304,6 +304,13 @@ impl Names {
         }
     }
 
+    /// The names of a directory that the group changes, and what they stand for in it.
+    fn changed_in(&self, dir: InodeNo) -> impl Iterator<Item = (&[u8], Option<InodeNo>)> {
+        let from_it = self.entries.range((dir, Vec::new())..);
+        let in_it = from_it.take_while(move |((ino, _), _)| *ino == dir);
+        in_it.map(|((_, name), entry)| (&name[..], entry.now))
+    }
+
     /// The name stands for something else from now on than what [`find`](Self::find) has given.
     fn set(&mut self, dir: InodeNo, name: &[u8], base: Option<InodeNo>, now: Option<InodeNo>) {
         let entry = self.entries.entry((dir, name.to_vec()));
@@ -334,10 +341,7 @@ impl Names {
     }
 
     fn is_empty_dir(&self, vol: &Volume, dir: &Inode) -> Result<bool> {
-        let first = (dir.ino, Vec::new());
-        let mut changed = self.entries.range(first..);
-        let in_it = changed.by_ref().take_while(|((ino, _), _)| *ino == dir.ino);
-        if in_it.map(|(_, entry)| entry.now).any(|now| now.is_some()) {
+        if self.changed_in(dir.ino).any(|(_, now)| now.is_some()) {
             return Ok(false);
         }
         if self.made(dir.ino) {
@@ -709,10 +713,9 @@ impl Names {
                 true
             })?;
         }
-        let changed = self.entries.range((ino, Vec::new())..);
-        for ((_, name), entry) in changed.take_while(|((dir, _), _)| *dir == ino) {
-            match entry.now {
-                Some(now) => names.insert(name.clone(), now),
+        for (name, now) in self.changed_in(ino) {
+            match now {
+                Some(now) => names.insert(name.to_vec(), now),
                 None => names.remove(name),
             };
         }

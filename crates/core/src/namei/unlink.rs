@@ -157,45 +157,7 @@ pub(crate) fn link(
 ) -> Result<()> {
     perm::may_search(vol, c, dir)?;
     check_name(name)?;
-    with_space(vol, || try_link(vol, c, inode, dir, name))
-}
-
-fn try_link(vol: &Volume, c: &Caller, inode: &Inode, dir: &Inode, name: &[u8]) -> Result<()> {
-    let _alone = dir.lock.write();
-    let place = {
-        let st = dir.state.read();
-        st.check_live()?;
-        dir::place(Dir::open(vol, dir, &st)?, name)?
-    };
-    if inode.state.read().is_dir() {
-        return Err(Error::NotPermitted);
-    }
-    perm::may_create(vol, c, dir)?;
-    let _inode_alone = inode.lock.write();
-    let file_mode = {
-        let st = inode.state.read();
-        check_linkable(&st)?;
-        st.raw.mode
-    };
-    check_project(dir, inode)?;
-    let h = vol.start(entry_credits(place) + 1 + orphan::CREDITS)?;
-    let entry = NewEntry {
-        name,
-        ino: inode.ino,
-        mode: file_mode,
-        source: Source::Free {
-            privileged: vol.alloc.may_use_root_blocks(c),
-        },
-    };
-    enter(vol, &h, dir, place, entry, false)?;
-    let mut st = inode.state.write();
-    st.raw.links_count += 1;
-    if st.raw.links_count == 1 {
-        orphan::del(vol, &h, inode, &mut st)?;
-        st.nameable = false;
-    }
-    st.touch(vol.now());
-    vol.store_inode(&h, inode, &st)
+    with_space(vol, || try_link(vol, c, inode, dir, name, false))
 }
 
 /// Gives a directory its name, which was made to get one.
@@ -210,24 +172,42 @@ pub(crate) fn name_dir(
     name: &[u8],
 ) -> Result<()> {
     check_name(name)?;
+    try_link(vol, c, inode, dir, name, true)
+}
+
+/// `names_dir`: it may be a directory that was made to get a name.
+fn try_link(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    dir: &Inode,
+    name: &[u8],
+    names_dir: bool,
+) -> Result<()> {
     let _alone = dir.lock.write();
     let place = {
         let st = dir.state.read();
         st.check_live()?;
-        check_dir_links(vol, &st, 1)?;
         dir::place(Dir::open(vol, dir, &st)?, name)?
     };
+    let is_dir = inode.state.read().is_dir();
+    if is_dir && !(names_dir && inode.state.read().nameable) {
+        return Err(Error::NotPermitted);
+    }
     perm::may_create(vol, c, dir)?;
+    if is_dir {
+        check_dir_links(vol, &dir.state.read(), 1)?;
+    }
     let _inode_alone = inode.lock.write();
     let file_mode = {
         let st = inode.state.read();
-        if !st.nameable || !st.is_dir() {
-            return Err(Error::NotPermitted);
-        }
+        check_linkable(&st)?;
         st.raw.mode
     };
     check_project(dir, inode)?;
-    let h = vol.start(entry_credits(place) + ENTRY_CREDITS + orphan::CREDITS)?;
+    // A directory's block has "..".
+    let own = 1 + u32::from(is_dir);
+    let h = vol.start(entry_credits(place) + own + orphan::CREDITS)?;
     let entry = NewEntry {
         name,
         ino: inode.ino,
@@ -236,12 +216,17 @@ pub(crate) fn name_dir(
             privileged: vol.alloc.may_use_root_blocks(c),
         },
     };
-    enter(vol, &h, dir, place, entry, true)?;
-    set_dotdot(vol, &h, inode, dir)?;
+    enter(vol, &h, dir, place, entry, is_dir)?;
+    if is_dir {
+        set_dotdot(vol, &h, inode, dir)?;
+    }
     let mut st = inode.state.write();
-    st.raw.links_count = 2;
-    st.nameable = false;
-    orphan::del(vol, &h, inode, &mut st)?;
+    let is_first = st.raw.links_count == 0;
+    st.raw.links_count += if is_dir { 2 } else { 1 };
+    if is_first {
+        orphan::del(vol, &h, inode, &mut st)?;
+        st.nameable = false;
+    }
     st.touch(vol.now());
     vol.store_inode(&h, inode, &st)
 }
