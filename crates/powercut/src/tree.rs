@@ -44,6 +44,21 @@ pub struct Node {
     pub body: Body,
 }
 
+impl Node {
+    /// Root's, with nothing that is not said here.
+    pub fn plain(mode: u16, body: Body) -> Self {
+        Self {
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: (0, 0),
+            mtime: (0, 0),
+            xattrs: BTreeMap::new(),
+            body,
+        }
+    }
+}
+
 /// What is in an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Body {
@@ -537,15 +552,7 @@ mod tests {
     use super::*;
 
     fn node(mode: u16, body: Body) -> Arc<Node> {
-        Arc::new(Node {
-            mode,
-            uid: 0,
-            gid: 0,
-            rdev: (0, 0),
-            mtime: (0, 0),
-            xattrs: BTreeMap::new(),
-            body,
-        })
+        Arc::new(Node::plain(mode, body))
     }
 
     fn tree(text: &[u8]) -> Tree {

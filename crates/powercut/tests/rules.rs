@@ -18,15 +18,7 @@ struct Program {
 }
 
 fn node(mode: u16, body: Body) -> Arc<Node> {
-    Arc::new(Node {
-        mode,
-        uid: 0,
-        gid: 0,
-        rdev: (0, 0),
-        mtime: (0, 0),
-        xattrs: BTreeMap::new(),
-        body,
-    })
+    Arc::new(Node::plain(mode, body))
 }
 
 impl Program {
