@@ -152,6 +152,36 @@ pub trait BlockDev: Send + Sync {
         Ok(())
     }
 
+    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does, and makes this and every write
+    /// that returned before durable, as [`flush`](Self::flush) does: in one request where there is
+    /// one that does both.
+    fn write_flushed(
+        &self,
+        offset: u64,
+        parts: &[&[u8]],
+        tag: Tag,
+        cause: Cause,
+    ) -> Result<(), MediaError> {
+        self.write_vectored_at(offset, parts, tag)?;
+        self.flush(cause)
+    }
+
+    /// The same with parts that have labels of their own, as
+    /// [`write_tagged_at`](Self::write_tagged_at).
+    fn write_tagged_flushed(
+        &self,
+        offset: u64,
+        parts: &[(Tag, &[u8])],
+        cause: Cause,
+    ) -> Result<(), MediaError> {
+        let Some((tag, bytes)) = untagged(parts) else {
+            return self.flush(cause);
+        };
+        self.write_flushed(offset, &bytes, tag, cause)?;
+        self.meter().reclassify(tag, parts);
+        Ok(())
+    }
+
     /// Makes every write that returned before this call durable.
     fn flush(&self, cause: Cause) -> Result<(), MediaError>;
 

@@ -288,6 +288,7 @@ impl FileOptions {
             direct,
             memory_align,
             volatile_cache: !(block_device && direct && is_write_through(stat)),
+            fua_is_flush: block_device && direct && is_fua_a_flush(stat),
             jump_bytes,
             has_name: stat.st_nlink > 0,
         })
@@ -479,17 +480,33 @@ fn is_write_through(stat: &Stat) -> bool {
     queue_setting(stat.st_rdev, "write_cache").is_some_and(|text| text == "write through")
 }
 
+/// Whether the kernel does a write with forced unit access to a block device as a write and a flush
+/// behind it, of all of the device. Not so where the device has forced unit access itself, or
+/// consists of others: each of these has its own flush, and the queue is not of requests (`mq`).
+fn is_fua_a_flush(stat: &Stat) -> bool {
+    let is = |name, wanted: &str| queue_setting(stat.st_rdev, name).is_some_and(|t| t == wanted);
+    is("write_cache", "write back")
+        && is("fua", "0")
+        && in_sysfs(stat.st_rdev)
+            .iter()
+            .any(|dir| dir.join("mq").is_dir())
+}
+
 /// What the kernel says of the queue of the block device with this number, if there is one: many a
 /// file system has a number of its own.
 fn queue_setting(device: u64, name: &str) -> Option<String> {
-    let dir = PathBuf::from(format!("/sys/dev/block/{}", device_number(device)));
-    // A partition has its queue in the directory of the whole device, one up from where the link
-    // leads.
-    let queues = [dir.join("queue"), dir.join("../queue")];
-    let text = queues
+    let text = in_sysfs(device)
         .iter()
-        .find_map(|queue| fs::read_to_string(queue.join(name)).ok())?;
+        .find_map(|dir| fs::read_to_string(dir.join("queue").join(name)).ok())?;
     Some(text.trim().to_owned())
+}
+
+/// Where the kernel tells of a block device. A partition has its queue in the directory of the
+/// whole device, one up from where the link leads.
+fn in_sysfs(device: u64) -> [PathBuf; 2] {
+    let dir = PathBuf::from(format!("/sys/dev/block/{}", device_number(device)));
+    let whole = dir.join("..");
+    [dir, whole]
 }
 
 fn device_number(device: u64) -> String {

@@ -109,6 +109,33 @@ impl<'d> Dirty<'d> {
         self.dev.write_tagged_at(offset, parts)
     }
 
+    /// Writes the last parts of the body and makes all of it durable: see
+    /// [`BlockDev::write_flushed`].
+    pub fn write_last(
+        self,
+        offset: u64,
+        parts: &[(Tag, &[u8])],
+        cause: Cause,
+    ) -> Result<Durable<'d>, MediaError> {
+        self.dev.write_tagged_flushed(offset, parts, cause)?;
+        Ok(Durable { dev: self.dev })
+    }
+
+    /// The same with ranges that lie apart: see [`BlockDev::write_many`].
+    pub fn write_last_many(
+        mut self,
+        runs: &[Run<'_>],
+        cause: Cause,
+    ) -> Result<Durable<'d>, MediaError> {
+        if let [run] = runs {
+            self.dev
+                .write_flushed(run.offset, &run.parts, run.tag, cause)?;
+            return Ok(Durable { dev: self.dev });
+        }
+        self.write_many(runs)?;
+        self.submit().flush(cause)
+    }
+
     /// Writes the last parts of the body and right behind them, as the last of `parts`, a record
     /// that carries a checksum over the whole body; makes everything durable with one flush instead
     /// of two. After a power cut the record may be there and the body not: recovery must compute
@@ -121,8 +148,8 @@ impl<'d> Dirty<'d> {
         if self.is_empty {
             return self.dev.write_tagged_durable(offset, parts);
         }
-        self.dev.write_tagged_at(offset, parts)?;
-        self.dev.flush(Cause::CommitRecord)
+        self.dev
+            .write_tagged_flushed(offset, parts, Cause::CommitRecord)
     }
 
     /// Writes the last parts of the body, a record among them, as a whole; everything is durable

@@ -371,14 +371,13 @@ impl Scheme for Dj {
         };
         logged.extend(&txn.meta);
         let mut on_device = Dirty::on(&*self.area.dev);
+        let (is_only_data, any_data) = (logged.is_empty() && revoked.is_empty(), !home.is_empty());
         let home = home.into_iter();
-        self.busy_homes
-            .write_data(&mut on_device, self.area.block_size, home)?;
-        if logged.is_empty() && revoked.is_empty() {
-            if !on_device.is_empty() {
-                let _durable = on_device.submit().flush(Cause::Home)?;
-            }
-            return Ok(());
+        let (homes, size) = (&self.busy_homes, self.area.block_size);
+        match (is_only_data, any_data) {
+            (true, false) => return Ok(()),
+            (true, true) => return homes.write_last_data(on_device, size, home),
+            (false, _) => homes.write_data(&mut on_device, size, home)?,
         }
         self.make_room(logged.len(), revoked.len())?;
         let (place, mut draft) = {
@@ -431,13 +430,15 @@ impl Dj {
             .iter()
             .map(|(block, tag)| (*tag, &block[..]))
             .collect();
-        self.area.write(&mut on_device, place.first, &parts)?;
+        let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.medium);
+        if is_planted(Bug::MissingBodyFlush) {
+            self.area.write(&mut on_device, place.first, &parts)?;
+        } else if !(on_device.is_empty() && parts.is_empty()) {
+            let first = place.first;
+            in_region.rests_on(self.area.write_last(on_device, first, &parts, Cause::Log)?);
+        }
         let seed = self.region.seed(place.at, place.sequence);
         record.seal(place.sequence, seed, time);
-        let mut in_region = pmem::Dirty::in_memory(&*self.region.ring.medium);
-        if !on_device.is_empty() && !is_planted(Bug::MissingBodyFlush) {
-            in_region.rests_on(on_device.submit().flush(Cause::Log)?);
-        }
         let ring = &self.region.ring;
         ring.write_covering_commit(in_region, place.at, &record.0)?;
         self.region.note_committed(place.sequence)

@@ -270,24 +270,22 @@ impl Scheme for Jbd2 {
             let is_needed = |b: &BlockNo| has_copy(*b) && !is_planted(Bug::ForgottenRevoke);
             txn.revoked.iter().copied().filter(is_needed).collect()
         };
-        let mut body = Dirty::on(&*self.area.dev);
-        self.write_data(&mut body, &first)?;
         if logged.is_empty() && revoked.is_empty() {
             // Nothing that a record would have to make valid.
-            self.write_data(&mut body, &late)?;
-            let _durable = body.submit().flush(Cause::Home)?;
-            return Ok(());
+            return self.write_only_data(first.into_iter().chain(late));
         }
+        let mut body = Dirty::on(&*self.area.dev);
+        let data = first.iter().copied();
+        self.busy_homes
+            .write_data(&mut body, self.area.block_size, data)?;
         self.write_log(body, txn, &logged, &revoked)?;
         if self.homeward.is_time(&self.area, self.used()) {
             self.checkpoint_until(|_| false)?;
         }
-        if !late.is_empty() {
-            let mut data = Dirty::on(&*self.area.dev);
-            self.write_data(&mut data, &late)?;
-            let _durable = data.submit().flush(Cause::Home)?;
+        match late.is_empty() {
+            true => Ok(()),
+            false => self.write_only_data(late.into_iter()),
         }
-        Ok(())
     }
 
     fn backlog(&self) -> Backlog {
@@ -352,9 +350,14 @@ impl Jbd2 {
         }
     }
 
-    fn write_data(&self, body: &mut Dirty<'_>, data: &[&LoggedBlock]) -> Result<()> {
-        let data = data.iter().copied();
-        self.busy_homes.write_data(body, self.area.block_size, data)
+    /// Data home, for which nothing vouches; durable when it returns.
+    fn write_only_data<'b>(
+        &self,
+        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+    ) -> Result<()> {
+        let body = Dirty::on(&*self.area.dev);
+        self.busy_homes
+            .write_last_data(body, self.area.block_size, data)
     }
 
     /// Blocks of the log that are taken.
@@ -398,16 +401,17 @@ impl Jbd2 {
             if is_planted(Bug::RecordBeforeBody) {
                 self.area.write_unvouched(commit_at, commit.bytes(), true)?;
             }
-            self.area.write(&mut body, head, &parts)?;
             if is_planted(Bug::MissingBodyFlush) {
+                self.area.write(&mut body, head, &parts)?;
                 self.area.write_unvouched(commit_at, commit.bytes(), true)?;
-            } else if is_planted(Bug::MissingRecordFlush) {
-                let _durable = body.submit().flush(Cause::Log)?;
-                self.area
-                    .write_unvouched(commit_at, commit.bytes(), false)?;
             } else {
-                let durable = body.submit().flush(Cause::Log)?;
-                self.area.write_commit(durable, commit_at, commit.bytes())?;
+                let durable = self.area.write_last(body, head, &parts, Cause::Log)?;
+                match is_planted(Bug::MissingRecordFlush) {
+                    true => self
+                        .area
+                        .write_unvouched(commit_at, commit.bytes(), false)?,
+                    false => self.area.write_commit(durable, commit_at, commit.bytes())?,
+                }
             }
         }
         if is_planted(Bug::LateFirstMark) && self.live.span.lock().marked_empty {

@@ -194,7 +194,7 @@ impl MappedLog {
     /// Writes the map at log block `at`: what is behind its first block as a part of the body that
     /// it vouches for, the first block, which has the checksum, when all of that is durable.
     /// Durable when it returns.
-    pub(crate) fn write_map(&self, mut body: Dirty<'_>, at: u32, map: &Map) -> Result<()> {
+    pub(crate) fn write_map(&self, body: Dirty<'_>, at: u32, map: &Map) -> Result<()> {
         let raw = self.encode(map);
         let (head, rest) = raw.split_at(self.area.block_size);
         let tag = Tag::new(Class::Journal, Cause::Log);
@@ -203,8 +203,7 @@ impl MappedLog {
         if is_planted(Bug::MissingBodyFlush) {
             self.area.write_unvouched(at, head, true)?;
         }
-        self.area.write(&mut body, at + 1, &rest)?;
-        let durable = body.submit().flush(Cause::Log)?;
+        let durable = self.area.write_last(body, at + 1, &rest, Cause::Log)?;
         match is_planted(Bug::MissingRecordFlush) {
             true => self.area.write_unvouched(at, head, false),
             false => self.area.write_commit(durable, at, head),

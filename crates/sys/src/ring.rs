@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::{IoUring, opcode, types};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 /// One write: where, and pieces of memory that go there one after the other.
 pub type Write<'a> = (u64, &'a [IoSlice<'a>]);
@@ -29,14 +29,17 @@ impl Ring {
     }
 
     /// Does all `writes`, in no order, and waits for their ends; `ended` hears how many bytes each
-    /// wrote, or why none. As with `pwritev`, a write may be short and has at most `UIO_MAXIOV`
-    /// (1024) pieces.
+    /// wrote, or why none. As with `pwritev2`, a write may be short, has at most `UIO_MAXIOV`
+    /// (1024) pieces, and with [`DSYNC`](ReadWriteFlags::DSYNC) in `how` is durable when it has
+    /// ended.
     pub fn write_all(
         &mut self,
         file: BorrowedFd<'_>,
         writes: &[Write<'_>],
+        how: ReadWriteFlags,
         mut ended: impl FnMut(usize, Result<usize, Errno>),
     ) {
+        let flags = i32::try_from(how.bits()).expect("flags that the kernel knows");
         for (chunk_at, chunk) in writes.chunks(Self::DEPTH.into()).enumerate() {
             for (i, (offset, pieces)) in (0..).zip(chunk) {
                 // The kernel refuses more than UIO_MAXIOV.
@@ -45,6 +48,7 @@ impl Ring {
                 let entry =
                     opcode::Writev::new(types::Fd(file.as_raw_fd()), pieces.as_ptr().cast(), count)
                         .offset(*offset)
+                        .rw_flags(flags)
                         .build()
                         .user_data(i);
                 // SAFETY: the entry points to `pieces`, which this call borrows until `finish`
@@ -116,10 +120,15 @@ mod tests {
             .map(|i| (((n - 1 - i) * 512) as u64, &halves[i][..]))
             .collect();
         let mut seen = vec![false; n];
-        ring.write_all(file.as_fd(), &writes, |i, result| {
-            assert_eq!(result, Ok(512));
-            assert!(!std::mem::replace(&mut seen[i], true), "twice: {i}");
-        });
+        ring.write_all(
+            file.as_fd(),
+            &writes,
+            ReadWriteFlags::empty(),
+            |i, result| {
+                assert_eq!(result, Ok(512));
+                assert!(!std::mem::replace(&mut seen[i], true), "twice: {i}");
+            },
+        );
         assert!(seen.iter().all(|&s| s));
         for (i, expected) in bytes.iter().enumerate() {
             let mut found = [0; 512];
@@ -139,7 +148,12 @@ mod tests {
         let byte = [IoSlice::new(&[1])];
         let writes: [Write<'_>; 3] = [(0, &byte), (u64::MAX >> 1, &byte), (2, &byte)];
         let mut results = [Ok(0); 3];
-        ring.write_all(file.as_fd(), &writes, |i, result| results[i] = result);
+        ring.write_all(
+            file.as_fd(),
+            &writes,
+            ReadWriteFlags::empty(),
+            |i, result| results[i] = result,
+        );
         assert_eq!((results[0], results[2]), (Ok(1), Ok(1)));
         assert!(results[1].is_err());
     }

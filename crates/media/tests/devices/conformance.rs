@@ -14,6 +14,7 @@ pub(crate) const SIZE: u64 = 1 << 20;
 enum How {
     AsOne,
     Durable,
+    Flushed,
     /// Each part as a run of its own, the last one first.
     Many,
 }
@@ -40,7 +41,12 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let len = prop_oneof![4 => 0..9usize, 1 => 100..600usize];
     let part = (len.clone(), any::<u8>());
-    let how = prop_oneof![Just(How::AsOne), Just(How::Durable), Just(How::Many)];
+    let how = prop_oneof![
+        Just(How::AsOne),
+        Just(How::Durable),
+        Just(How::Flushed),
+        Just(How::Many)
+    ];
     prop_oneof![
         4 => (any::<u64>(), prop::collection::vec(part, 0..4), how)
             .prop_map(|(at, parts, how)| Step::Write { at, parts, how }),
@@ -109,6 +115,7 @@ pub(crate) fn behaves_like_a_vector(dev: &dyn BlockDev, cases: u32) {
                     let written = match how {
                         How::AsOne => dev.write_vectored_at(offset, &slices, TAG),
                         How::Durable => dev.write_durable(offset, &slices, TAG),
+                        How::Flushed => dev.write_flushed(offset, &slices, TAG, Cause::Log),
                         How::Many => dev.write_many(&runs(offset, &slices)),
                     };
                     written.unwrap_or_else(|e| panic!("{how:?}: {e}"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use stetfs_media::{BlockDev, Cause, Errno, FileDev, MediaError, Op};
+use stetfs_media::{Block, BlockDev, Cause, Errno, FileDev, MediaError, Op};
 
 use crate::conformance::{
     SIZE, TAG, behaves_like_a_vector, reads_any_bytes, refuses_what_is_out_of_bounds,
@@ -214,6 +214,36 @@ fn a_failed_flush_is_never_forgotten() {
         Err(MediaError::WritesLost)
     );
     assert_eq!(dev.meter().snapshot().total_flushes(), 1);
+}
+
+/// The same where write and flush are one request.
+#[test]
+fn a_write_that_failed_with_its_flush_is_never_forgotten() {
+    let scratch = Scratch::new();
+    let Some(_full) = Mount::new("tmpfs", "size=1m", Path::new("none"), &scratch.path("full"))
+    else {
+        return;
+    };
+    let image = scratch.image("full/a", 8 << 20);
+    let Some(device) = Loop::over(&image, 512) else {
+        return;
+    };
+    let dev = FileDev::options()
+        .direct(true)
+        .open(&device.0)
+        .expect("it opens");
+    let (small, large) = (Block::zeroed(4096), Block::zeroed(4 << 20));
+    dev.write_flushed(0, &[small.bytes()], TAG, Cause::Log)
+        .expect("there is room");
+    let account = dev.meter().snapshot();
+    assert_eq!((account.total().writes, account.total_flushes()), (1, 1));
+    let failed = dev.write_flushed(0, &[large.bytes()], TAG, Cause::Log);
+    assert!(matches!(failed, Err(MediaError::Io { .. })), "{failed:?}");
+    assert_eq!(
+        dev.write_flushed(0, &[small.bytes()], TAG, Cause::Log),
+        Err(MediaError::WritesLost)
+    );
+    assert_eq!(dev.flush(Cause::Log), Err(MediaError::WritesLost));
 }
 
 /// A write of which only a part finds room is continued, and then says why it cannot be finished.

@@ -141,6 +141,36 @@ impl JournalArea {
         Ok(())
     }
 
+    /// The same with the last blocks of a body, of which all is durable when it returns.
+    pub(crate) fn write_last<'d>(
+        &self,
+        mut body: Dirty<'d>,
+        at: u32,
+        blocks: &[(Tag, &[u8])],
+        cause: Cause,
+    ) -> Result<Durable<'d>> {
+        if blocks.is_empty() {
+            return Ok(body.submit().flush(cause)?);
+        }
+        let (offset, last) = self.write_but_last(&mut body, at, blocks)?;
+        Ok(body.write_last(offset, last, cause)?)
+    }
+
+    /// Writes all but what the last request has, and gives that.
+    fn write_but_last<'b, 'p>(
+        &self,
+        body: &mut Dirty<'_>,
+        at: u32,
+        blocks: &'b [(Tag, &'p [u8])],
+    ) -> Result<Together<'b, 'p>> {
+        let mut runs = self.runs(at, blocks)?;
+        let last = runs.pop().expect("at least one block");
+        for (offset, together) in runs {
+            body.write_tagged(offset, together)?;
+        }
+        Ok(last)
+    }
+
     /// As [`write`](Self::write), the last block being a record with a checksum over all others;
     /// durable when it returns.
     pub(crate) fn write_covering_commit(
@@ -149,11 +179,7 @@ impl JournalArea {
         at: u32,
         blocks: &[(Tag, &[u8])],
     ) -> Result<()> {
-        let mut runs = self.runs(at, blocks)?;
-        let (offset, last) = runs.pop().expect("at least the record");
-        for (offset, together) in runs {
-            body.write_tagged(offset, together)?;
-        }
+        let (offset, last) = self.write_but_last(&mut body, at, blocks)?;
         Ok(body.write_covering_commit(offset, last)?)
     }
 

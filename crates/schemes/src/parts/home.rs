@@ -97,18 +97,41 @@ impl BusyHomes {
         block_size: usize,
         data: impl Iterator<Item = &'b LoggedBlock> + Clone,
     ) -> Result<()> {
-        self.wait_for(data.clone().map(|block| block.home));
-        let pieces: Vec<_> = data
-            .map(|b| Piece {
-                offset: b.home.0 * usize_as_u64(block_size),
-                class: b.class,
-                bytes: &b.content,
-            })
-            .collect();
-        if pieces.is_empty() {
-            return Ok(());
+        let runs = self.data_runs(block_size, data);
+        match runs.is_empty() {
+            true => Ok(()),
+            false => Ok(body.write_many(&runs)?),
         }
-        Ok(body.write_many(&runs_of(Cause::Home, pieces))?)
+    }
+
+    /// The same with the last data of a body, of which all is durable when it returns.
+    pub(crate) fn write_last_data<'b>(
+        &self,
+        body: Dirty<'_>,
+        block_size: usize,
+        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+    ) -> Result<()> {
+        let runs = self.data_runs(block_size, data);
+        let _durable = match runs.is_empty() {
+            true => body.submit().flush(Cause::Home)?,
+            false => body.write_last_many(&runs, Cause::Home)?,
+        };
+        Ok(())
+    }
+
+    /// The requests that write these blocks home, of which none is busy.
+    fn data_runs<'b>(
+        &self,
+        block_size: usize,
+        data: impl Iterator<Item = &'b LoggedBlock> + Clone,
+    ) -> Vec<Run<'b>> {
+        self.wait_for(data.clone().map(|block| block.home));
+        let pieces = data.map(|b| Piece {
+            offset: b.home.0 * usize_as_u64(block_size),
+            class: b.class,
+            bytes: &b.content,
+        });
+        runs_of(Cause::Home, pieces.collect())
     }
 }
 
