@@ -199,11 +199,6 @@ fn apply(dir: &Path, place: &Place) -> Result<()> {
             "do it in several steps, or give the volume a larger journal (stetfs info IMAGE shows \
                 its size)",
         ),
-        Errno::NOTSUP => failed(format!(
-            "{at}: the command changed extended attributes or the ACL of a directory that is to \
-                stay, which a transaction cannot; nothing was changed"
-        ))
-        .advise("change them before or afterwards, or let the command make the directory anew"),
         Errno::CANCELED => failed(format!(
             "{at}: the volume's server has lost the transaction; nothing was changed"
         )),

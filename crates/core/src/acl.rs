@@ -37,7 +37,8 @@ impl Kind {
         }
     }
 
-    fn index(self) -> u8 {
+    /// The index of its attribute.
+    pub(crate) fn index(self) -> u8 {
         match self {
             Self::Access => INDEX_POSIX_ACL_ACCESS,
             Self::Default => INDEX_POSIX_ACL_DEFAULT,
@@ -76,9 +77,15 @@ pub(crate) fn load(
     if known & KNOWN == 0 {
         inode.acls.store(found, Ordering::Relaxed);
     }
-    match xattr::find(vol, inode, st, kind.index(), b"")? {
+    let value = xattr::find(vol, inode, st, kind.index(), b"")?;
+    decode(inode, value.as_deref())
+}
+
+/// The list that an attribute of the file holds, if it has one.
+pub(crate) fn decode(inode: &Inode, value: Option<&[u8]>) -> Result<Option<Acl>> {
+    match value {
         None => Ok(None),
-        Some(value) => Ok(Acl::decode_disk(&value).map_err(|e| e.at(Place::Inode(inode.ino)))?),
+        Some(value) => Ok(Acl::decode_disk(value).map_err(|e| e.at(Place::Inode(inode.ino)))?),
     }
 }
 
@@ -126,12 +133,60 @@ fn evaluate(acl: &Acl, c: &Caller, file_gid: u32, want: u8) -> bool {
     !in_a_group && perm_of(Tag::Other).unwrap_or(0) & want == want
 }
 
+/// What becomes of a file's list.
+pub(crate) struct New {
+    /// The list to be kept; none where the mode says all that there is.
+    kept: Option<Acl>,
+    /// What the mode becomes, but for the bits above these.
+    bits: Option<u16>,
+}
+
+impl New {
+    /// As setxattr gives it, if the caller may set it.
+    ///
+    /// # Errors
+    /// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a
+    /// directory, `Invalid` for a value that is no list, `NotSupported` for symbolic links.
+    pub(crate) fn checked(
+        c: &Caller,
+        st: &InodeState,
+        kind: Kind,
+        value: Option<&[u8]>,
+    ) -> Result<Self> {
+        if st.is_lnk() {
+            return Err(Error::NotSupported);
+        }
+        if c.checks && !c.privileged && c.uid != st.raw.uid {
+            return Err(Error::NotPermitted);
+        }
+        let kept = match value {
+            None | Some([]) => None,
+            Some(value) => Acl::decode_xattr(value).map_err(|_| Error::Invalid)?,
+        };
+        match (kind, &kept) {
+            (Kind::Default, Some(_)) if !st.is_dir() => Err(Error::Access),
+            (Kind::Access, Some(acl)) => {
+                let (bits, equivalent) = as_mode(acl);
+                Ok(Self {
+                    kept: kept.filter(|_| !equivalent),
+                    bits: Some(bits),
+                })
+            }
+            _ => Ok(Self { kept, bits: None }),
+        }
+    }
+
+    /// As it is kept.
+    pub(crate) fn encode(&self) -> Option<Vec<u8>> {
+        self.kept.as_ref().map(Acl::encode_disk)
+    }
+}
+
 /// Sets or removes a list, given as setxattr has it; whether that changed anything. The caller
 /// stores the inode.
 ///
 /// # Errors
-/// `NotPermitted` for somebody else's file, `Access` for a default list of anything but a
-/// directory, `Invalid` for a value that is no list, `NotSupported` for symbolic links.
+/// Those of [`New::checked`], and of a change.
 pub(crate) fn set(
     vol: &Volume,
     c: &Caller,
@@ -141,42 +196,18 @@ pub(crate) fn set(
     kind: Kind,
     value: Option<&[u8]>,
 ) -> Result<bool> {
-    if st.is_lnk() {
-        return Err(Error::NotSupported);
-    }
-    if c.checks && !c.privileged && c.uid != st.raw.uid {
-        return Err(Error::NotPermitted);
-    }
-    let acl = match value {
-        None | Some([]) => None,
-        Some(value) => Acl::decode_xattr(value).map_err(|_| Error::Invalid)?,
-    };
+    let New { kept, bits } = New::checked(c, st, kind, value)?;
     let rooted = vol.alloc.may_use_root_blocks(c);
-    match kind {
-        Kind::Default => {
-            if !st.is_dir() {
-                return match acl {
-                    Some(_) => Err(Error::Access),
-                    None => Ok(false),
-                };
-            }
-            store(vol, h, inode, st, kind, acl.as_ref(), rooted)
-        }
-        Kind::Access => {
-            let Some(acl) = acl else {
-                return store(vol, h, inode, st, kind, None, rooted);
-            };
-            let (bits, equivalent) = as_mode(&acl);
-            let listed = (!equivalent).then_some(&acl);
-            let changed = store(vol, h, inode, st, kind, listed, rooted)?;
-            let before = st.raw.mode;
-            st.raw.mode = st.raw.mode & !0o777 | bits;
-            if !c.privileged && !c.in_group(st.raw.gid) {
-                st.raw.mode &= !mode::S_ISGID;
-            }
-            Ok(changed || st.raw.mode != before)
-        }
+    let changed = store(vol, h, inode, st, kind, kept.as_ref(), rooted)?;
+    let Some(bits) = bits else {
+        return Ok(changed);
+    };
+    let before = st.raw.mode;
+    st.raw.mode = st.raw.mode & !0o777 | bits;
+    if !c.privileged && !c.in_group(st.raw.gid) {
+        st.raw.mode &= !mode::S_ISGID;
     }
+    Ok(changed || st.raw.mode != before)
 }
 
 /// Brings the access list in line with a mode that was just set (`posix_acl_chmod`). The caller
@@ -188,7 +219,12 @@ pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState
     let Some(acl) = load(vol, inode, st, Kind::Access)? else {
         return Ok(());
     };
-    let bits = st.raw.mode;
+    let acl = with_mode(&acl, st.raw.mode)?;
+    store(vol, h, inode, st, Kind::Access, Some(&acl), true).map(drop)
+}
+
+/// A list as a mode makes it.
+pub(crate) fn with_mode(acl: &Acl, bits: u16) -> Result<Acl> {
     let has_mask = acl.entries().iter().any(|e| e.tag == Tag::Mask);
     let changed = acl.entries().iter().map(|&entry| AclEntry {
         perm: match entry.tag {
@@ -200,8 +236,7 @@ pub(crate) fn chmod(vol: &Volume, h: &Handle, inode: &Inode, st: &mut InodeState
         },
         ..entry
     });
-    let acl = Acl::new(changed)?;
-    store(vol, h, inode, st, Kind::Access, Some(&acl), true).map(drop)
+    Ok(Acl::new(changed)?)
 }
 
 /// The permission bits that a list means, and whether they say all that it says

@@ -372,7 +372,7 @@ impl Fs {
 
     /// The value of an extended attribute, by its full name (`user.x`).
     pub fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
-        self.run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name))
+        self.run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name, None))
     }
 
     /// Sets an extended attribute. POSIX ACLs (`system.posix_acl_access`, `..._default`) change the
@@ -390,7 +390,7 @@ impl Fs {
 
     /// The names of the extended attributes that the caller may see, each ended by a NUL.
     pub fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
-        self.run(|vol| xattr::list(vol, c, &*vol.iget(ino)?))
+        self.run(|vol| xattr::list(vol, c, &*vol.iget(ino)?, None))
     }
 
     /// Removes an extended attribute.

@@ -27,9 +27,9 @@ use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::mapping::{self, MapState};
 use crate::namei::What;
-use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, WriteFlags};
+use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, SetXattr, WriteFlags};
 use crate::volume::{ROOT_INO, Volume};
-use crate::{atomic, attr, open, path, perm};
+use crate::{atomic, attr, open, path, perm, xattr};
 use names::{At, Names, STEP_CREDITS};
 
 mod names;
@@ -314,6 +314,50 @@ impl Group {
             self.names
                 .set_attributes(&At { vol, c, data }, &inode, &others)
         })
+    }
+
+    /// Sets an extended attribute, or an ACL ([`Fs::setxattr`]).
+    ///
+    /// # Errors
+    /// Those of [`Fs::setxattr`], as the attributes are in the group; [`Error::GroupTooBig`].
+    pub fn setxattr(
+        &mut self,
+        c: &Caller,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<()> {
+        if self.names.made(ino) {
+            return self.fs.setxattr(c, ino, name, value, how);
+        }
+        self.step(c, |names, at| {
+            names.set_xattr(at, ino, name, Some(value), how)
+        })
+    }
+
+    /// Removes an extended attribute; errors as [`setxattr`](Self::setxattr).
+    pub fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
+        if self.names.made(ino) {
+            return self.fs.removexattr(c, ino, name);
+        }
+        self.step(c, |names, at| {
+            names.set_xattr(at, ino, name, None, SetXattr::Replace)
+        })
+    }
+
+    /// The value of an extended attribute as the group sees it.
+    pub fn getxattr(&self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
+        let view = self.names.xattrs(ino);
+        self.fs
+            .run(|vol| xattr::get(vol, c, &*vol.iget(ino)?, name, view))
+    }
+
+    /// The names of extended attributes as the group sees them ([`Fs::listxattr`]).
+    pub fn listxattr(&self, c: &Caller, ino: InodeNo) -> Result<Vec<u8>> {
+        let view = self.names.xattrs(ino);
+        self.fs
+            .run(|vol| xattr::list(vol, c, &*vol.iget(ino)?, view))
     }
 
     /// The inode that `name` stands for in directory `dir` as the group sees it. Its attributes are

@@ -264,6 +264,48 @@ int stetfs_group_rmdir(StetfsGroup *group, const char *path);
 int stetfs_group_rename(StetfsGroup *group, const char *from, const char *to);
 
 /**
+ * Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+ *
+ * # Safety
+ * The group is open, path and name are strings, `value` has `len` bytes.
+ */
+int stetfs_group_setxattr(StetfsGroup *group,
+                          const char *path,
+                          const char *name,
+                          const uint8_t *value,
+                          uintptr_t len,
+                          int flags);
+
+/**
+ * Removes an extended attribute of what the path names itself.
+ *
+ * # Safety
+ * The group is open, path and name are strings.
+ */
+int stetfs_group_removexattr(StetfsGroup *group, const char *path, const char *name);
+
+/**
+ * Reads an extended attribute of what the path names itself, as the group sees it; gives how long
+ * it is. With a `len` of 0 that is all.
+ *
+ * # Safety
+ * The group is open, path and name are strings, `out` has `len` bytes.
+ */
+int64_t stetfs_group_getxattr(StetfsGroup *group,
+                              const char *path,
+                              const char *name,
+                              uint8_t *out,
+                              uintptr_t len);
+
+/**
+ * Reads the names of extended attributes, each ended by a 0, as `stetfs_group_getxattr` a value.
+ *
+ * # Safety
+ * The group is open, the path is a string, `out` has `len` bytes.
+ */
+int64_t stetfs_group_listxattr(StetfsGroup *group, const char *path, uint8_t *out, uintptr_t len);
+
+/**
  * Makes all of it happen, durable on return; the group is empty then and can be used again. On
  * failure nothing has happened and everything is still staged (-EBUSY: somebody has changed
  * meanwhile what the group changes, a file by another group or a name), unless the device has

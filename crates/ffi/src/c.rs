@@ -7,7 +7,10 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::path::Path;
 use std::slice;
 
-use stetfs::{Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr};
+use rustix::fs::XattrFlags;
+use stetfs::{
+    Caller, Error, Fs, Group, Kind, MountOptions, OpenError, OpenFlags, SetAttr, SetXattr,
+};
 use stetfs_format::InodeNo;
 use stetfs_media::MediaError;
 
@@ -173,6 +176,15 @@ impl StetfsGroup {
             }),
         }
     }
+}
+
+/// Gives a value to who has room for it, or wants to know how much that takes.
+fn fill(out: &mut [u8], value: &[u8]) -> Result<i64> {
+    if !out.is_empty() {
+        let out = out.get_mut(..value.len()).ok_or(Error::Range)?;
+        out.copy_from_slice(value);
+    }
+    Ok(count(value.len()))
 }
 
 fn count(n: usize) -> i64 {
@@ -675,6 +687,103 @@ pub unsafe extern "C" fn stetfs_group_rename(
         Ok(group.rename(&c, from_dir.ino, from, to_dir.ino, to, flags)?)
     };
     done(rename())
+}
+
+/// Sets an extended attribute of what the path names itself; `flags` as for setxattr(2).
+///
+/// # Safety
+/// The group is open, path and name are strings, `value` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_setxattr(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+    name: *const c_char,
+    value: *const u8,
+    len: usize,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, path, name) = unsafe { (&mut (*group).group, bytes(path), bytes(name)) };
+    // SAFETY: by the contract.
+    let value = unsafe { memory(value, len) };
+    let set = || {
+        let c = Caller::root();
+        let how = match XattrFlags::from_bits(flags.cast_unsigned()) {
+            Some(XattrFlags::CREATE) => SetXattr::Create,
+            Some(XattrFlags::REPLACE) => SetXattr::Replace,
+            Some(flags) if flags.is_empty() => SetXattr::Any,
+            _ => return Err(invalid(format!("unknown flags {flags:#x}"))),
+        };
+        let found = group.resolve(&c, path?, false)?;
+        Ok(group.setxattr(&c, found.ino, name?, value?, how)?)
+    };
+    done(set())
+}
+
+/// Removes an extended attribute of what the path names itself.
+///
+/// # Safety
+/// The group is open, path and name are strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_removexattr(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+    name: *const c_char,
+) -> c_int {
+    // SAFETY: by the contract.
+    let (group, path, name) = unsafe { (&mut (*group).group, bytes(path), bytes(name)) };
+    let remove = || {
+        let c = Caller::root();
+        let found = group.resolve(&c, path?, false)?;
+        Ok(group.removexattr(&c, found.ino, name?)?)
+    };
+    done(remove())
+}
+
+/// Reads an extended attribute of what the path names itself, as the group sees it; gives how long
+/// it is. With a `len` of 0 that is all.
+///
+/// # Safety
+/// The group is open, path and name are strings, `out` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_getxattr(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+    name: *const c_char,
+    out: *mut u8,
+    len: usize,
+) -> i64 {
+    // SAFETY: by the contract.
+    let (group, path, name) = unsafe { (&mut (*group).group, bytes(path), bytes(name)) };
+    // SAFETY: by the contract.
+    let out = unsafe { memory_mut(out, len) };
+    let get = || {
+        let c = Caller::root();
+        let found = group.resolve(&c, path?, false)?;
+        fill(out?, &group.getxattr(&c, found.ino, name?)?)
+    };
+    answer(get())
+}
+
+/// Reads the names of extended attributes, each ended by a 0, as `stetfs_group_getxattr` a value.
+///
+/// # Safety
+/// The group is open, the path is a string, `out` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stetfs_group_listxattr(
+    group: *mut StetfsGroup,
+    path: *const c_char,
+    out: *mut u8,
+    len: usize,
+) -> i64 {
+    // SAFETY: by the contract.
+    let (group, path, out) = unsafe { (&mut (*group).group, bytes(path), memory_mut(out, len)) };
+    let list = || {
+        let c = Caller::root();
+        let found = group.resolve(&c, path?, false)?;
+        fill(out?, &group.listxattr(&c, found.ino)?)
+    };
+    answer(list())
 }
 
 /// Makes all of it happen, durable on return; the group is empty then and can be used again. On

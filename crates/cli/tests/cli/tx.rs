@@ -166,7 +166,9 @@ fn tree(dir: &Path) -> BTreeMap<String, String> {
 /// What each case begins with.
 const BEFORE: &str = "mkdir d d/e big t; echo one >f; echo two >g; echo three >d/h; echo 4 >d/e/i
     for i in 1 2 3 4 5 6 7 8 9; do mkdir big/$i; echo $i >big/$i/f; done
-    ln -s f link; chmod 640 g; chown 12:34 g; setfattr -n user.a -v b f; mkfifo t/p; echo t >t/t";
+    ln -s f link; chmod 640 g; chown 12:34 g; setfattr -n user.a -v b f; mkfifo t/p; echo t >t/t
+    setfattr -n user.a -v b big; setfattr -n trusted.b -v c big; setfacl -m u:7:rwx,g:8:r d
+    setfacl -d -m u:9:rx t; chmod 770 t/t";
 
 /// Changes of every kind.
 const CASES: &[&str] = &[
@@ -187,6 +189,12 @@ const CASES: &[&str] = &[
     "touch -d 2001-02-03 d f link; touch -h -d 2004-05-06 link",
     "ln f f2; ln f d/f3; ln d/h h2",
     "setfattr -n user.x -v y g; setfattr -x user.a f; mkdir x; setfattr -n user.z -v w x",
+    "setfattr -n user.n -v new d; setfattr -n user.a -v other big; setfattr -x trusted.b big
+        setfattr -n user.s -v \"$(seq 900)\" t; setfattr -n user.a -v root .",
+    "setfacl -m u:7:r,u:11:x d; setfacl -b t; setfacl -m u:7:rwx big; setfacl -d -m g:4:rwx big/1
+        setfacl -m u:5:rw .",
+    "setfacl -b d; setfattr -n user.x -v y d; chmod 2750 d; chown 3:4 d; echo x >t/inherits
+        chmod 777 big; setfacl -k t; mkdir t/not; setfacl -d -m u:2:r t; mkdir t/does",
     "setfattr -n trusted.t -v y g; setfattr -n user.x -v y link || true",
     "echo a >f; mv f k; echo b >f; rm g; mv k g",
     "mkdir -p a/b/c/d/e; echo x >a/b/c/d/e/f; rm -r a/b/c; mkdir a/b/c",
@@ -245,14 +253,14 @@ fn compare(options: &str) {
 
 #[test]
 fn every_kind_of_change_happens_as_without_a_transaction() {
-    if can_tx() && has("setfattr") && has("python3") {
+    if can_tx() && has("setfattr") && has("setfacl") && has("python3") {
         compare("scheme=jbd2,data=ordered");
     }
 }
 
 #[test]
 fn so_it_does_with_other_schemes_and_caches() {
-    if can_tx() && has("setfattr") && has("python3") {
+    if can_tx() && has("setfattr") && has("setfacl") && has("python3") {
         compare("scheme=stet,nowriteback");
     }
 }

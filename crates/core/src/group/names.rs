@@ -19,14 +19,17 @@ use stetfs_format::width::must_fit_u32;
 use stetfs_format::{BlockNo, InodeNo};
 
 use super::fits_transaction;
-use crate::attr::{self, ATTR_CREDITS};
+use crate::attr;
 use crate::dir::{self, Dir, Place};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
 use crate::namei::{self, LINK_MAX, Moved, What};
-use crate::types::{Caller, RenameFlags, SetAttr, mode};
+use crate::types::{Caller, RenameFlags, SetAttr, SetXattr, mode};
 use crate::volume::{ROOT_INO, Volume};
-use crate::{open, orphan, perm, readdir};
+use crate::{open, orphan, perm, readdir, xattr};
+use attributes::{Name, Xattrs};
+
+mod attributes;
 
 /// Blocks that a step may ask for at worst, beside what the group comes to: a rename that makes its
 /// directory grow.
@@ -56,6 +59,8 @@ pub(super) struct Names {
     kept: BTreeMap<InodeNo, Kept>,
     /// The directories that the group removes.
     removed: BTreeSet<InodeNo>,
+    /// Files whose extended attributes it changes.
+    xattrs: BTreeMap<InodeNo, Xattrs>,
     cost: Cost,
     /// Reserved blocks.
     reserved: u32,
@@ -67,6 +72,8 @@ enum Step {
     Remove(InodeNo, Vec<u8>),
     Rename((InodeNo, Vec<u8>), (InodeNo, Vec<u8>), RenameFlags),
     Set(InodeNo, SetAttr),
+    /// An attribute gets this value, or goes.
+    Xattr(InodeNo, Name, Option<Vec<u8>>),
 }
 
 /// What a name stood for when the group first looked, and what it does in the group.
@@ -98,8 +105,10 @@ struct Kept {
 /// What the steps take: blocks of a transaction, and new ones of directories.
 #[derive(Default)]
 struct Cost {
-    /// Blocks of the inode table.
-    slots: BTreeSet<BlockNo>,
+    /// Blocks of the inode table, and of attributes.
+    blocks: BTreeSet<BlockNo>,
+    /// How many times a block of attributes is written, which may be in a new place then.
+    rewrites: u32,
     dirs: BTreeMap<InodeNo, Growth>,
     /// What was made, which is on the list of orphans until then.
     made: u32,
@@ -226,15 +235,32 @@ impl Cost {
         // An orphan that leaves the list changes its neighbour, which mostly is one of them too.
         let others = orphan::count(vol).saturating_sub(self.made);
         let neighbours = self.made.min(others);
-        BASE_CREDITS + must_fit_u32(self.slots.len()) + dirs + neighbours + self.rest
+        // With the bitmaps and descriptors of the groups that the new and the old places are in.
+        let rewrites = self.rewrites + 4 * self.rewrites.min(vol.geo.groups_count());
+        let blocks = must_fit_u32(self.blocks.len());
+        BASE_CREDITS + blocks + rewrites + dirs + neighbours + self.rest
     }
 
     fn new_blocks(&self, vol: &Volume) -> u32 {
-        self.dirs
+        let dirs: u32 = self
+            .dirs
             .values()
             .map(|growth| growth.new_blocks(vol))
-            .sum()
+            .sum();
+        dirs + self.rewrites
     }
+}
+
+/// What a step takes.
+#[derive(Default)]
+struct Takes<'a> {
+    /// The inodes that it changes, beside those of directories.
+    inodes: &'a [&'a Inode],
+    dirs: &'a [Change<'a>],
+    /// The block of attributes that it writes, if any, and how many times it does.
+    xattrs: (Option<BlockNo>, u32),
+    /// Other blocks.
+    rest: u32,
 }
 
 impl Names {
@@ -358,20 +384,16 @@ impl Names {
     }
 
     /// Counts what a step takes, and reserves it; changes nothing when there is not so much.
-    fn charge(
-        &mut self,
-        at: &At<'_>,
-        inodes: &[&Inode],
-        changes: &[Change<'_>],
-        rest: u32,
-    ) -> Result<()> {
+    fn charge(&mut self, at: &At<'_>, takes: &Takes<'_>) -> Result<()> {
         let vol = at.vol;
-        let slots = inodes.iter().map(|inode| inode.slot.block);
-        let slots = slots.chain(changes.iter().map(|change| change.dir.slot.block));
-        let fresh: Vec<_> = slots.filter(|slot| self.cost.slots.insert(*slot)).collect();
+        let (xattrs, rewrites) = takes.xattrs;
+        let inodes = takes.inodes.iter().copied();
+        let inodes = inodes.chain(takes.dirs.iter().map(|change| change.dir));
+        let blocks = inodes.map(|inode| inode.slot.block).chain(xattrs);
+        let fresh: Vec<_> = blocks.filter(|b| self.cost.blocks.insert(*b)).collect();
         let mut before = Vec::new();
         let mut fits = Ok(());
-        for change in changes {
+        for change in takes.dirs {
             let ino = change.dir.ino;
             let old = self.cost.dirs.get(&ino).cloned();
             let mut growth = old.clone().unwrap_or_else(|| Growth::of(vol, change.dir));
@@ -380,16 +402,18 @@ impl Names {
             fits = fits.and_then(|()| check_subdirs(vol, change.dir, &growth));
             self.cost.dirs.insert(ino, growth);
         }
-        self.cost.rest += rest;
+        self.cost.rest += takes.rest;
+        self.cost.rewrites += rewrites;
         let wanted = self.cost.credits(vol).saturating_add(at.data);
         let more = self.cost.new_blocks(vol).saturating_sub(self.reserved);
         let fits = fits
             .and_then(|()| fits_transaction(vol, wanted.saturating_add(STEP_CREDITS)))
             .and_then(|()| reserve(at, more));
         if fits.is_err() {
-            self.cost.rest -= rest;
-            for slot in fresh {
-                self.cost.slots.remove(&slot);
+            self.cost.rest -= takes.rest;
+            self.cost.rewrites -= rewrites;
+            for block in fresh {
+                self.cost.blocks.remove(&block);
             }
             for (ino, old) in before.into_iter().rev() {
                 match old {
@@ -430,10 +454,15 @@ impl Names {
         perm::may_change_entries(at.vol, at.c, &dir)?;
         let is_dir = matches!(what, What::Directory(_));
         let inode = namei::create_unnamed(at.vol, at.c, &dir, what, true)?;
-        let change = Change::add(&dir, name, i32::from(is_dir));
+        let takes = Takes {
+            inodes: &[&inode],
+            dirs: &[Change::add(&dir, name, i32::from(is_dir))],
+            // A directory's block has "..".
+            rest: u32::from(is_dir),
+            ..Takes::default()
+        };
         self.cost.made += 1;
-        // A directory's block has "..".
-        if let Err(error) = self.charge(at, &[&inode], &[change], u32::from(is_dir)) {
+        if let Err(error) = self.charge(at, &takes) {
             self.cost.made -= 1;
             open::release(at.vol, inode.ino)?;
             return Err(error);
@@ -483,7 +512,12 @@ impl Names {
         }
         namei::check_project(&dir, &inode)?;
         self.keep(&inode)?;
-        self.charge(at, &[&inode], &[Change::add(&dir, name, 0)], 0)?;
+        let takes = Takes {
+            inodes: &[&inode],
+            dirs: &[Change::add(&dir, name, 0)],
+            ..Takes::default()
+        };
+        self.charge(at, &takes)?;
         self.count(&inode, 1);
         self.set(parent, name, None, Some(ino));
         self.note(at, Step::Name(ino, parent, name.to_vec()));
@@ -522,7 +556,12 @@ impl Names {
         if victim.state.read().is_dir() {
             return Err(Error::IsDirectory);
         }
-        self.charge(at, &[&victim], &[Change::other(&dir, 0)], 0)?;
+        let takes = Takes {
+            inodes: &[&victim],
+            dirs: &[Change::other(&dir, 0)],
+            ..Takes::default()
+        };
+        self.charge(at, &takes)?;
         self.count(&victim, -1);
         self.set(parent, name, Some(victim.ino), None);
         self.note(at, Step::Remove(parent, name.to_vec()));
@@ -543,7 +582,12 @@ impl Names {
         if !self.is_empty_dir(at.vol, &victim)? {
             return Err(Error::NotEmpty);
         }
-        self.charge(at, &[&victim], &[Change::other(&dir, -1)], 0)?;
+        let takes = Takes {
+            inodes: &[&victim],
+            dirs: &[Change::other(&dir, -1)],
+            ..Takes::default()
+        };
+        self.charge(at, &takes)?;
         self.removed.insert(victim.ino);
         self.set(parent, name, Some(victim.ino), None);
         self.note(at, Step::Remove(parent, name.to_vec()));
@@ -628,13 +672,14 @@ impl Names {
             .into_iter()
             .flatten()
             .collect();
-        // ".." of what moves.
-        self.charge(
-            at,
-            &inodes,
-            &changes,
-            u32::from(is_dir) + u32::from(target_is_dir),
-        )?;
+        let takes = Takes {
+            inodes: &inodes,
+            dirs: &changes,
+            // ".." of what moves.
+            rest: u32::from(is_dir) + u32::from(target_is_dir),
+            ..Takes::default()
+        };
+        self.charge(at, &takes)?;
         let left = base.filter(|_| exchange);
         self.set(old_parent, old_name, Some(source.ino), left);
         self.set(new_parent, new_name, base, Some(source.ino));
@@ -662,23 +707,6 @@ impl Names {
         if let Some(parent) = self.parents.get_mut(&ino) {
             parent.now = now;
         }
-        Ok(())
-    }
-
-    /// Changes attributes, but for the size.
-    pub(super) fn set_attributes(
-        &mut self,
-        at: &At<'_>,
-        inode: &Arc<Inode>,
-        set: &SetAttr,
-    ) -> Result<()> {
-        self.keep(inode)?;
-        self.charge(at, &[inode], &[], ATTR_CREDITS)?;
-        let set = SetAttr {
-            size: None,
-            ..set.clone()
-        };
-        self.note(at, Step::Set(inode.ino, set));
         Ok(())
     }
 
@@ -777,6 +805,7 @@ impl Names {
             growth.look(vol, dir)?;
             check_subdirs(vol, dir, growth)?;
         }
+        self.check_xattrs(vol)?;
         let more = self.cost.new_blocks(vol).saturating_sub(self.reserved);
         reserve(at, more)?;
         self.reserved += more;
@@ -824,6 +853,15 @@ impl Names {
                     let inode = get(ino)?;
                     let _guard = inode.lock.write();
                     attr::change(vol, caller, &inode, set)?;
+                }
+                Step::Xattr(ino, (index, name), value) => {
+                    let c = &Caller {
+                        checks: false,
+                        ..caller.clone()
+                    };
+                    let (inode, value) = (get(ino)?, value.as_deref());
+                    let _guard = inode.lock.write();
+                    xattr::apply(vol, c, &inode, (*index, name), value, SetXattr::Any)?;
                 }
             }
         }

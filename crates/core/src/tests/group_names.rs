@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use stetfs_format::acl::{Acl, AclEntry, Tag};
 use stetfs_format::{InodeFlags, InodeNo};
 
 use crate::testing::Image;
 use crate::types::mode;
-use crate::{Caller, Error, Fs, Group, OpenFlags, RenameFlags, SetAttr};
+use crate::{Caller, Error, Fs, Group, Kind, OpenFlags, RenameFlags, SetAttr, SetXattr};
 
-/// What somebody finds at a path: mode, links, content or target.
-type Tree = BTreeMap<Vec<u8>, (u16, u32, Vec<u8>)>;
+/// Names and values.
+type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What somebody finds at a path: mode, group, links, content or target, extended attributes.
+type Tree = BTreeMap<Vec<u8>, (u16, u32, u32, Vec<u8>, Xattrs)>;
 
 fn tree(fs: &Fs) -> Tree {
     let (mut out, mut ways) = (Tree::new(), vec![(Vec::new(), fs.root())]);
@@ -39,7 +43,9 @@ fn tree(fs: &Fs) -> Tree {
                 }
                 _ => Vec::new(),
             };
-            out.insert(path, (attr.mode, attr.nlink, content));
+            let xattrs = Maker::xattrs(&mut fs.clone(), ino);
+            let about = (attr.mode, attr.gid, attr.nlink, content, xattrs);
+            out.insert(path, about);
         }
     }
     out
@@ -71,6 +77,9 @@ impl Random {
 trait Maker {
     fn find(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<InodeNo, Error>;
     fn make(&mut self, c: &Caller, op: &Op, ends: [(InodeNo, &[u8]); 2]) -> Result<(), Error>;
+    /// An operation on what is there.
+    fn change(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error>;
+    fn xattrs(&mut self, ino: InodeNo) -> Xattrs;
 }
 
 #[derive(Debug)]
@@ -86,11 +95,21 @@ enum Op {
     Write(u64, usize, u8),
     Cut(u64),
     Chmod(u16),
+    Chgrp(u32),
+    Setxattr(&'static [u8], Vec<u8>, SetXattr),
+    Removexattr(&'static [u8]),
 }
 
 fn truncated(size: u64) -> SetAttr {
     SetAttr {
         size: Some(size),
+        ..SetAttr::default()
+    }
+}
+
+fn of_group(gid: u32) -> SetAttr {
+    SetAttr {
+        gid: Some(gid),
         ..SetAttr::default()
     }
 }
@@ -130,20 +149,37 @@ macro_rules! maker {
                     Op::Unlink => return $it.unlink(c, dir, name),
                     Op::Rmdir => return $it.rmdir(c, dir, name),
                     Op::Rename(flags) => return $it.rename(c, dir, name, to, new, *flags),
-                    Op::Link | Op::Write(..) | Op::Cut(_) | Op::Chmod(_) => {
-                        $it.find(c, dir, name)?
-                    }
+                    _ => $it.find(c, dir, name)?,
                 };
                 match op {
                     Op::Link => $it.link(c, ino, to, new).map(|_| ()),
+                    _ => $it.change(c, op, ino),
+                }
+            }
+
+            fn change(&mut self, c: &Caller, op: &Op, ino: InodeNo) -> Result<(), Error> {
+                match op {
                     Op::Write(at, len, byte) => {
                         let bytes = vec![*byte; *len];
-                        $it.write(c, ino, *at, &bytes).map(|_| ())
+                        self.write(c, ino, *at, &bytes).map(|_| ())
                     }
-                    Op::Cut(size) => $it.setattr(c, ino, &truncated(*size)).map(|_| ()),
-                    Op::Chmod(bits) => $it.setattr(c, ino, &of_mode(*bits)).map(|_| ()),
+                    Op::Cut(size) => self.setattr(c, ino, &truncated(*size)).map(|_| ()),
+                    Op::Chmod(bits) => self.setattr(c, ino, &of_mode(*bits)).map(|_| ()),
+                    Op::Chgrp(gid) => self.setattr(c, ino, &of_group(*gid)).map(|_| ()),
+                    Op::Setxattr(name, value, how) => self.setxattr(c, ino, name, value, *how),
+                    Op::Removexattr(name) => self.removexattr(c, ino, name),
                     _ => unreachable!("the operations on names are done"),
                 }
+            }
+
+            fn xattrs(&mut self, ino: InodeNo) -> Xattrs {
+                let c = Caller::root();
+                let names = self.listxattr(&c, ino).unwrap();
+                let names = names
+                    .split(|byte| *byte == 0)
+                    .filter(|name| !name.is_empty());
+                let value = |name| self.getxattr(&c, ino, name).unwrap();
+                names.map(|name| (name.to_vec(), value(name))).collect()
             }
         }
     };
@@ -162,16 +198,67 @@ fn run(maker: &mut dyn Maker, c: &Caller, op: &Op, paths: [&[&[u8]]; 2]) -> Resu
     let mut ends = [(InodeNo(2), &b""[..]); 2];
     for (end, path) in ends.iter_mut().zip(paths) {
         let (last, way) = path.split_last().unwrap();
-        for name in way {
-            end.0 = maker.find(c, end.0, name)?;
-        }
-        end.1 = last;
+        *end = (walk(maker, c, way)?, last);
     }
     maker.make(c, op, ends)
 }
 
+fn walk(maker: &mut dyn Maker, c: &Caller, way: &[&[u8]]) -> Result<InodeNo, Error> {
+    way.iter()
+        .try_fold(InodeNo(2), |dir, name| maker.find(c, dir, name))
+}
+
+/// The attributes of what is there.
+fn xattrs_at(maker: &mut dyn Maker, path: &[&[u8]]) -> Option<Xattrs> {
+    let ino = walk(maker, &Caller::root(), path).ok()?;
+    Some(maker.xattrs(ino))
+}
+
+/// A list for an owner, a group, one user more, and others.
+fn random_acl(random: &mut Random) -> Vec<u8> {
+    let mut perm = || random.below(8) as u8;
+    let entries = [
+        (Tag::UserObj, perm()),
+        (Tag::User(1000), perm()),
+        (Tag::GroupObj, perm()),
+        (Tag::Mask, perm()),
+        (Tag::Other, perm()),
+    ];
+    let is_plain = perm() == 0;
+    let entries = entries
+        .iter()
+        .filter(|(tag, _)| !is_plain || matches!(tag, Tag::UserObj | Tag::GroupObj | Tag::Other));
+    let entries = entries.map(|&(tag, perm)| AclEntry { tag, perm });
+    Acl::new(entries).unwrap().encode_xattr()
+}
+
+const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+fn set_xattr(maker: &mut dyn Maker, ino: InodeNo, name: &'static [u8], value: &[u8]) {
+    let op = Op::Setxattr(name, value.to_vec(), SetXattr::Any);
+    maker.change(&Caller::root(), &op, ino).unwrap();
+}
+
+/// A change of an extended attribute or a list.
+fn random_xattr(random: &mut Random) -> Op {
+    const NAMES: [&[u8]; 4] = [b"user.a", b"user.bb", b"trusted.c", b"security.d"];
+    let name = NAMES[random.below(4) as usize];
+    let list = LISTS[random.below(2) as usize];
+    match random.below(8) {
+        0 => Op::Removexattr(list),
+        1 | 2 => Op::Setxattr(list, random_acl(random), SetXattr::Any),
+        3 => Op::Removexattr(name),
+        _ => {
+            let most = [20, 20, 80, 600, 3500][random.below(5) as usize];
+            let value = vec![random.below(256) as u8; random.below(most) as usize];
+            let how = [SetXattr::Any, SetXattr::Create, SetXattr::Replace];
+            Op::Setxattr(name, value, how[random.below(3) as usize])
+        }
+    }
+}
+
 fn random_op(random: &mut Random) -> Op {
-    match random.below(16) {
+    match random.below(24) {
         0..3 => Op::Create,
         3 | 4 => Op::Mkdir,
         5 => Op::Symlink(10 + 80 * random.below(2) as usize),
@@ -189,7 +276,23 @@ fn random_op(random: &mut Random) -> Op {
             Op::Write(at, len, random.below(255) as u8 + 1)
         }
         14 => Op::Cut(random.below(40_000)),
-        _ => Op::Chmod(0o600 + random.below(64) as u16),
+        15 | 16 => Op::Chmod(0o600 + random.below(64) as u16),
+        17 => Op::Chgrp(random.below(3) as u32),
+        _ => random_xattr(random),
+    }
+}
+
+/// Whether it changes what new files in a directory get.
+fn is_inherited(op: &Op) -> bool {
+    matches!(op, Op::Setxattr(name, ..) | Op::Removexattr(name) if *name == LISTS[1])
+}
+
+/// Whether it changes rights.
+fn is_of_rights(op: &Op) -> bool {
+    match op {
+        Op::Chmod(_) | Op::Chgrp(_) => true,
+        Op::Setxattr(name, ..) | Op::Removexattr(name) => name.starts_with(b"system."),
+        _ => false,
     }
 }
 
@@ -214,14 +317,17 @@ fn a_group_of_names_is_what_its_operations_would_be_one_by_one() {
         for round in 0..400 {
             let before = tree(&fs);
             let is_kept = round % 3 != 0;
-            let c = &users[round % 2];
+            let c = &users[round / 4 % 2];
             let mut group = fs.begin();
             let mut told = Vec::new();
             for _ in 0..1 + random.below(40) {
                 let mut op = random_op(&mut random);
-                if !c.privileged && matches!(op, Op::Chmod(_)) {
-                    // What a group changes of rights counts from the commit on.
+                // What a group changes of rights, and of what is inherited, counts from its commit.
+                let makes = matches!(op, Op::Create | Op::Mkdir | Op::Symlink(_) | Op::Fifo);
+                if !c.privileged && is_of_rights(&op) || round % 4 != 3 && is_inherited(&op) {
                     op = Op::Create;
+                } else if c.privileged && round % 4 == 3 && makes {
+                    op = Op::Setxattr(LISTS[1], random_acl(&mut random), SetXattr::Any);
                 }
                 let (from, to) = (random.path(), random.path());
                 let done = run(&mut group, c, &op, [&from, &to]);
@@ -234,6 +340,9 @@ fn a_group_of_names_is_what_its_operations_would_be_one_by_one() {
                     let kinds =
                         [&done, &expected].map(|r| r.as_ref().map_err(Error::kind).copied());
                     assert_eq!(kinds[0], kinds[1], "{args}, round {round}: {told:#?}");
+                    let [now, expected] =
+                        [&mut group as &mut dyn Maker, &mut twin].map(|it| xattrs_at(it, &from));
+                    assert_eq!(now, expected, "{args}, round {round}: {told:#?}");
                 }
             }
             assert!(tree(&fs) == before, "{args}, round {round}: seen by others");
@@ -279,7 +388,22 @@ fn create(fs: &Fs, dir: InodeNo, name: &[u8]) -> InodeNo {
 fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
     type Step = fn(&mut Group, InodeNo);
     type Disturbance = fn(&Fs, InodeNo);
-    let cases: [(&str, Step, Disturbance); 8] = [
+    let cases: [(&str, Step, Disturbance); 11] = [
+        (
+            "an attribute that is to be another",
+            |group, dir| set_xattr(group, dir, b"user.a", b"ours"),
+            |fs, dir| set_xattr(&mut fs.clone(), dir, b"user.a", b"theirs"),
+        ),
+        (
+            "an attribute that is to go",
+            |group, dir| group.removexattr(&Caller::root(), dir, b"user.b").unwrap(),
+            |fs, dir| fs.removexattr(&Caller::root(), dir, b"user.b").unwrap(),
+        ),
+        (
+            "a list of who may do what",
+            |group, dir| set_xattr(group, dir, LISTS[0], &random_acl(&mut Random(1))),
+            |fs, dir| set_xattr(&mut fs.clone(), dir, LISTS[0], &random_acl(&mut Random(2))),
+        ),
         (
             "a name that is to be made",
             |group, dir| {
@@ -360,6 +484,7 @@ fn what_others_change_under_a_group_is_a_conflict_and_nothing_happens() {
         let inodes = fs.stats().inodes_free;
         let dir = fs.mkdir(&c, fs.root(), b"dir", 0o755).unwrap().ino;
         create(&fs, dir, b"file");
+        set_xattr(&mut fs.clone(), dir, b"user.b", b"before");
         for name in [&b"empty"[..], b"other"] {
             fs.mkdir(&c, dir, name, 0o755).unwrap();
         }
@@ -574,6 +699,89 @@ fn a_cut_of_what_others_made_since_fits_or_is_refused() {
         }
         drop(group);
         create(&fs, fs.root(), format!("after {runs}").as_bytes());
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+/// What others do to other attributes is no conflict, unless there is no room for both.
+#[test]
+fn attributes_of_others_stay_and_may_take_the_room() {
+    let c = Caller::root();
+    let image = Image::new(32, &["-t", "ext4", "-b", "1024"]);
+    let fs = image.mount("");
+    for (theirs, expected) in [(100, Ok(())), (700, Err(Kind::NoSpace))] {
+        let ino = create(&fs, fs.root(), format!("{theirs}").as_bytes());
+        let mut group = fs.begin();
+        set_xattr(&mut group, ino, b"user.ours", &[1; 700]);
+        set_xattr(&mut fs.clone(), ino, b"user.theirs", &vec![2; theirs]);
+        assert_eq!(group.commit(&c).map_err(|e| e.kind()), expected);
+        let found = Maker::xattrs(&mut fs.clone(), ino);
+        assert_eq!(found.contains_key(&b"user.ours"[..]), expected.is_ok());
+        assert_eq!(found[&b"user.theirs"[..]], vec![2; theirs]);
+        // Staged as it was.
+        assert_eq!(group.is_empty(), expected.is_ok());
+        let mut room = fs.begin();
+        let told = room.setxattr(&c, ino, b"user.much", &[3; 1000], SetXattr::Any);
+        assert_eq!(told.unwrap_err().kind(), Kind::NoSpace);
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn staged_attributes_have_room_when_others_fill_the_volume() {
+    let c = Caller::root();
+    let image = Image::new(16, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let fs = image.mount("");
+    let files: Vec<_> = (0..20)
+        .map(|n| create(&fs, fs.root(), format!("{n}").as_bytes()))
+        .collect();
+    let full = create(&fs, fs.root(), b"full");
+    let most = (0..)
+        .find(|n| fs.write(&c, full, n * 1024, &[1; 1024]).is_err())
+        .unwrap();
+    fs.setattr(&c, full, &truncated((most - 8) * 1024)).unwrap();
+    fs.sync().unwrap();
+    let mut group = fs.begin();
+    let value = |n: usize| [&[n as u8; 600][..], b"of this file alone"].concat();
+    let refused = files.iter().enumerate().find_map(|(n, ino)| {
+        let told = group.setxattr(&c, *ino, b"user.x", &value(n), SetXattr::Any);
+        Some((n, told.err()?.kind()))
+    });
+    let (staged, kind) = refused.unwrap();
+    assert_eq!(kind, Kind::NoSpace);
+    assert!(staged >= 8, "{staged}");
+    let told = fs.setxattr(&c, files[19], b"user.x", &value(19), SetXattr::Any);
+    assert_eq!(told.unwrap_err().kind(), Kind::NoSpace);
+    group.commit(&c).unwrap();
+    for (n, ino) in files[..staged].iter().enumerate() {
+        assert_eq!(fs.getxattr(&c, *ino, b"user.x").unwrap(), value(n));
+    }
+    fs.unmount().unwrap();
+    image.assert_clean();
+}
+
+/// A change of the owner takes away what a file may do, also what a step before has given to it.
+#[test]
+fn a_change_of_the_group_takes_capabilities_away() {
+    let c = Caller::root();
+    let image = Image::new(32, &["-t", "ext4", "-b", "1024"]);
+    let fs = image.mount("");
+    let ino = create(&fs, fs.root(), b"f");
+    let name = b"security.capability";
+    for is_staged in [false, true] {
+        let mut group = fs.begin();
+        match is_staged {
+            true => set_xattr(&mut group, ino, name, &[7; 20]),
+            false => set_xattr(&mut fs.clone(), ino, name, &[7; 20]),
+        }
+        group.setattr(&c, ino, &of_group(5)).unwrap();
+        let told = group.getxattr(&c, ino, name).unwrap_err();
+        assert_eq!(told.kind(), Kind::NoData);
+        group.commit(&c).unwrap();
+        let told = fs.getxattr(&c, ino, name).unwrap_err();
+        assert_eq!(told.kind(), Kind::NoData);
     }
     fs.unmount().unwrap();
     image.assert_clean();

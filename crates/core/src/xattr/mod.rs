@@ -1,18 +1,19 @@
 //! Extended attributes: names, who may see and change them, and the four calls.
 //!
-//! `store` decides where an attribute lies (in the inode, else in a block), `shared` lets inodes
-//! with equal attributes have one block. POSIX ACLs pass through here by name and are handled in
-//! `acl.rs`, because they change the mode too.
+//! `store` decides where an attribute lies (in the inode, else in a block), `view` tries changes
+//! out in memory, `shared` lets inodes with equal attributes have one block. POSIX ACLs pass
+//! through here by name and are handled in `acl.rs`, because they change the mode too.
 
 mod shared;
 mod store;
+mod view;
 
 use std::sync::atomic::Ordering;
 
 use stetfs_format::inode::InodeFlags;
 use stetfs_format::xattr::{
     INDEX_POSIX_ACL_ACCESS, INDEX_POSIX_ACL_DEFAULT, INDEX_SECURITY, INDEX_TRUSTED, INDEX_USER,
-    MAX_NAME_LEN, prefix, split_name,
+    MAX_NAME_LEN, Xattr, prefix, split_name,
 };
 use stetfs_journal::Handle;
 
@@ -25,36 +26,55 @@ use crate::volume::Volume;
 
 pub(crate) use shared::SharedBlocks;
 pub(crate) use store::{CREDITS, Change, change, find, release_block};
+pub(crate) use view::View;
 
 /// The longest value that any file system takes (XATTR_SIZE_MAX).
 const VALUE_MAX: usize = 65_536;
 
-/// The suffix of `security.capability`.
-const CAPABILITY: &[u8] = b"capability";
+/// `security.capability`.
+pub(crate) const CAPABILITY: (u8, &[u8]) = (INDEX_SECURITY, b"capability");
 
-/// The value of `name`.
+/// The value of `name`; as `view` has it, if there is one.
 ///
 /// # Errors
 /// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long,
 /// `Access`.
-pub(crate) fn get(vol: &Volume, c: &Caller, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn get(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    name: &[u8],
+    view: Option<&View>,
+) -> Result<Vec<u8>> {
     let (index, suffix) = parse_name(vol, name)?;
     check(vol, c, inode, (index, suffix), Access::READ)?;
     let st = inode.state.read();
     st.check_live()?;
     if let Some(kind) = acl::Kind::of_index(index) {
-        let acl = acl::load(vol, inode, &st, kind)?.ok_or(Error::NoData)?;
-        return Ok(acl.encode_xattr());
+        let acl = match view {
+            None => acl::load(vol, inode, &st, kind)?,
+            Some(view) => acl::decode(inode, view.find(index, suffix))?,
+        };
+        return Ok(acl.ok_or(Error::NoData)?.encode_xattr());
     }
-    find(vol, inode, &st, index, suffix)?.ok_or(Error::NoData)
+    let value = match view {
+        None => find(vol, inode, &st, index, suffix)?,
+        Some(view) => view.find(index, suffix).map(<[u8]>::to_vec),
+    };
+    value.ok_or(Error::NoData)
 }
 
-/// The names that the caller may see, each ended by a NUL.
-pub(crate) fn list(vol: &Volume, c: &Caller, inode: &Inode) -> Result<Vec<u8>> {
+/// The names that the caller may see, each ended by a NUL; as `view` has them, if there is one.
+pub(crate) fn list(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    view: Option<&View>,
+) -> Result<Vec<u8>> {
     let st = inode.state.read();
     st.check_live()?;
     let mut names = Vec::new();
-    store::each(vol, inode, &st, |attribute| {
+    let mut show = |attribute: Xattr<'_>| {
         let hidden = match attribute.index {
             INDEX_USER => !vol.opts.user_xattr,
             INDEX_TRUSTED => !c.privileged,
@@ -66,7 +86,11 @@ pub(crate) fn list(vol: &Volume, c: &Caller, inode: &Inode) -> Result<Vec<u8>> {
             names.extend_from_slice(attribute.name);
             names.push(0);
         }
-    })?;
+    };
+    match view {
+        None => store::each(vol, inode, &st, show)?,
+        Some(view) => view.iter().for_each(&mut show),
+    }
     Ok(names)
 }
 
@@ -82,9 +106,6 @@ pub(crate) fn set(
     value: &[u8],
     how: SetXattr,
 ) -> Result<()> {
-    if value.len() > VALUE_MAX {
-        return Err(Error::ArgTooBig);
-    }
     modify(vol, c, inode, name, Some(value), how)
 }
 
@@ -104,20 +125,40 @@ fn modify(
     value: Option<&[u8]>,
     how: SetXattr,
 ) -> Result<()> {
-    let (index, suffix) = parse_name(vol, name)?;
     let _guard = inode.lock.write();
-    vol.check_writable()?;
-    check(vol, c, inode, (index, suffix), Access::WRITE)?;
+    let name = check_change(vol, c, inode, name, value)?;
     let mut tries = 0;
     loop {
-        match try_modify(vol, c, inode, (index, suffix), value, how) {
+        match apply(vol, c, inode, name, value, how) {
             Err(Error::NoSpace) if vol.alloc.retry_after_commit(&mut tries)? => {}
             result => return result,
         }
     }
 }
 
-fn try_modify(
+/// Index and suffix of an attribute, if the caller may change it so.
+///
+/// # Errors
+/// Those of [`set`], but for those of what the inode has, and of space.
+pub(crate) fn check_change<'n>(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    name: &'n [u8],
+    value: Option<&[u8]>,
+) -> Result<(u8, &'n [u8])> {
+    if value.is_some_and(|value| value.len() > VALUE_MAX) {
+        return Err(Error::ArgTooBig);
+    }
+    let name = parse_name(vol, name)?;
+    vol.check_writable()?;
+    check(vol, c, inode, name, Access::WRITE)?;
+    Ok(name)
+}
+
+/// Makes a change of which [`check_change`] has said that the caller may. He holds the inode's lock
+/// for writing.
+pub(crate) fn apply(
     vol: &Volume,
     c: &Caller,
     inode: &Inode,
@@ -241,7 +282,8 @@ fn check_permission(
 
 /// Whether the file has capabilities, which a change of content takes away.
 pub(crate) fn has_capability(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<bool> {
-    Ok(find(vol, inode, st, INDEX_SECURITY, CAPABILITY)?.is_some())
+    let (index, name) = CAPABILITY;
+    Ok(find(vol, inode, st, index, name)?.is_some())
 }
 
 /// Takes away the file's capabilities, if it has any. The caller stores the inode.
@@ -254,7 +296,7 @@ pub(crate) fn remove_capability(
     if !has_capability(vol, inode, st)? {
         return Ok(());
     }
-    let (index, name, how) = (INDEX_SECURITY, CAPABILITY, SetXattr::Replace);
+    let ((index, name), how) = (CAPABILITY, SetXattr::Replace);
     change(
         vol,
         h,

@@ -13,7 +13,7 @@ use stetfs_format::xattr::{
     MAX_REFCOUNT, Xattr, XattrArea, XattrBlock, block_hash, encode_block, encode_inode, fits_block,
     fits_inode, set_refcount,
 };
-use stetfs_format::{BlockNo, Place};
+use stetfs_format::{BlockNo, Geometry, Place};
 use stetfs_journal::Handle;
 use stetfs_media::{BlockRef, Class};
 
@@ -95,7 +95,96 @@ fn decode<'r>(
 }
 
 /// The attributes of one place, borrowed from it.
-type List<'a> = SmallVec<[Xattr<'a>; 8]>;
+pub(super) type List<'a> = SmallVec<[Xattr<'a>; 8]>;
+
+/// The attributes of an inode, by where they lie.
+pub(super) struct Lists<'a> {
+    pub(super) inside: List<'a>,
+    pub(super) outside: List<'a>,
+}
+
+/// Which places are to be written.
+#[derive(Clone, Copy)]
+pub(super) struct Written {
+    inside: bool,
+    pub(super) outside: bool,
+}
+
+impl<'a> Lists<'a> {
+    /// Makes a change; gives what is to be written then. None: nothing is to be another than
+    /// before, and these lists are of no use any more, as after an error.
+    ///
+    /// # Errors
+    /// `Exists`, `NoData` as `how` demands; `NoSpace` when it does not fit.
+    pub(super) fn make(
+        &mut self,
+        change: &Change<'a>,
+        raw: &stetfs_format::Inode,
+        geo: &Geometry,
+    ) -> Result<Option<Written>> {
+        let was_inside = take(&mut self.inside, change);
+        let was_outside = take(&mut self.outside, change);
+        let old = was_inside.or(was_outside);
+        match (change.how, old) {
+            (SetXattr::Create, Some(_)) => return Err(Error::Exists),
+            (SetXattr::Replace, None) => return Err(Error::NoData),
+            _ if old == change.value => return Ok(None),
+            _ => {}
+        }
+        let (mut inside, mut outside) = (was_inside.is_some(), was_outside.is_some());
+        if let Some(value) = change.value {
+            let new = Xattr {
+                index: change.index,
+                name: change.name,
+                value,
+            };
+            if fits_inode(self.inside.iter().copied().chain([new]), raw, geo) {
+                self.inside.push(new);
+                inside = true;
+            } else if fits_block(self.outside.iter().copied().chain([new]), geo) {
+                self.outside.push(new);
+                outside = true;
+            } else {
+                return Err(Error::NoSpace);
+            }
+        }
+        Ok(Some(Written { inside, outside }))
+    }
+}
+
+/// Copies of the places that an inode's attributes lie in.
+pub(super) struct Places {
+    slot: SmallVec<[u8; 256]>,
+    block: Option<BlockRef>,
+}
+
+impl Places {
+    pub(super) fn read(vol: &Volume, inode: &Inode, st: &InodeState) -> Result<Self> {
+        Ok(Self {
+            slot: vol.read_slot(inode)?,
+            block: match st.raw.file_acl {
+                BlockNo(0) => None,
+                block => Some(vol.journal.read(block, Class::Xattr)?),
+            },
+        })
+    }
+
+    pub(super) fn lists(&self, vol: &Volume, inode: &Inode, st: &InodeState) -> Result<Lists<'_>> {
+        let area = XattrArea::in_inode(&self.slot, &st.raw, &vol.geo);
+        let area = area.map_err(|e| e.at(Place::Inode(inode.ino)))?;
+        let outside = match &self.block {
+            None => List::new(),
+            Some(raw) => decode(vol, inode, st.raw.file_acl, raw)?
+                .area()
+                .iter()
+                .collect(),
+        };
+        Ok(Lists {
+            inside: area.iter().collect(),
+            outside,
+        })
+    }
+}
 
 /// Takes `change`'s attribute out of a list; its old value, if it was there.
 fn take<'a>(list: &mut List<'a>, change: &Change<'_>) -> Option<&'a [u8]> {
@@ -118,64 +207,23 @@ pub(crate) fn change(
     st: &mut InodeState,
     change: Change<'_>,
 ) -> Result<bool> {
-    let slot = vol.read_slot(inode)?;
-    let area =
-        XattrArea::in_inode(&slot, &st.raw, &vol.geo).map_err(|e| e.at(Place::Inode(inode.ino)))?;
-    let mut inside: List<'_> = area.iter().collect();
-    let block = read_block(vol, st)?;
-    let mut outside = List::new();
-    if let Some(raw) = &block {
-        outside = decode(vol, inode, st.raw.file_acl, raw)?
-            .area()
-            .iter()
-            .collect();
+    let places = Places::read(vol, inode, st)?;
+    let mut lists = places.lists(vol, inode, st)?;
+    let Some(written) = lists.make(&change, &st.raw, &vol.geo)? else {
+        return Ok(false);
+    };
+    if written.outside {
+        write_block(vol, h, inode, st, &mut lists.outside, change.privileged)?;
     }
-
-    let was_inside = take(&mut inside, &change);
-    let was_outside = take(&mut outside, &change);
-    let old = was_inside.or(was_outside);
-    match (change.how, old) {
-        (SetXattr::Create, Some(_)) => return Err(Error::Exists),
-        (SetXattr::Replace, None) => return Err(Error::NoData),
-        _ if old == change.value => return Ok(false),
-        _ => {}
-    }
-    let (mut inside_changed, mut outside_changed) = (was_inside.is_some(), was_outside.is_some());
-    if let Some(value) = change.value {
-        let new = Xattr {
-            index: change.index,
-            name: change.name,
-            value,
-        };
-        if fits_inode(inside.iter().copied().chain([new]), &st.raw, &vol.geo) {
-            inside.push(new);
-            inside_changed = true;
-        } else if fits_block(outside.iter().copied().chain([new]), &vol.geo) {
-            outside.push(new);
-            outside_changed = true;
-        } else {
-            return Err(Error::NoSpace);
-        }
-    }
-    if outside_changed {
-        write_block(vol, h, inode, st, &mut outside, change.privileged)?;
-    }
-    if inside_changed {
+    if written.inside {
         let raw = &st.raw;
         vol.write_slot(h, inode, |slot| {
-            encode_inode(slot, &inside, raw, &vol.geo);
+            encode_inode(slot, &lists.inside, raw, &vol.geo);
             raw.encode_into(slot, inode.ino, &vol.geo);
         })?;
     }
     inode.forget_acls();
     Ok(true)
-}
-
-fn read_block(vol: &Volume, st: &InodeState) -> Result<Option<BlockRef>> {
-    match st.raw.file_acl {
-        BlockNo(0) => Ok(None),
-        block => Ok(Some(vol.journal.read(block, Class::Xattr)?)),
-    }
 }
 
 /// Gives the inode a block with these attributes, or none when the list is empty.

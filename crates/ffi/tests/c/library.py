@@ -8,7 +8,8 @@ import sys
 path, image = sys.argv[1], sys.argv[2].encode()
 lib = ctypes.CDLL(path)
 lib.stetfs_message.restype = ctypes.c_char_p
-for name in ("stetfs_read", "stetfs_write", "stetfs_size"):
+of_counts = ("read", "write", "size", "group_getxattr", "group_listxattr")
+for name in map("stetfs_".__add__, of_counts):
     getattr(lib, name).restype = ctypes.c_int64
 lib.stetfs_begin.restype = ctypes.c_void_p
 WRITE, CREATE, EXCLUSIVE, TRUNCATE = 1, 2, 4, 8
@@ -102,7 +103,37 @@ works(lib.stetfs_group_unlink(group, b"/new/too"))
 fails(errno.ENOTEMPTY, lib.stetfs_group_rmdir(group, b"/new"))
 works(lib.stetfs_group_truncate(group, b, at(1)))
 fails(errno.ENOENT, lib.stetfs_open_file(volume, b"/new/other", 0, 0, ctypes.byref(other)))
+
+
+def set_attribute(path, name, value, flags):
+    length = ctypes.c_size_t(len(value))
+    return lib.stetfs_group_setxattr(group, path, name, value, length, flags)
+
+
+def attribute(path, name, length):
+    out = ctypes.create_string_buffer(length)
+    n = works(lib.stetfs_group_getxattr(group, path, name, out, ctypes.c_size_t(length)))
+    return n, out.raw[:n]
+
+
+XATTR_CREATE, XATTR_REPLACE = 1, 2
+for path in (b"/dir", b"/new"):
+    fails(errno.ENODATA, set_attribute(path, b"user.a", b"value", XATTR_REPLACE))
+    works(set_attribute(path, b"user.a", b"value", XATTR_CREATE))
+    fails(errno.EEXIST, set_attribute(path, b"user.a", b"value", XATTR_CREATE))
+    fails(errno.EINVAL, set_attribute(path, b"user.a", b"value", 4))
+    works(set_attribute(path, b"user.b", b"", 0))
+    assert attribute(path, b"user.a", 9) == (5, b"value")
+    assert attribute(path, b"user.a", 0) == (5, b"")
+    fails(errno.ERANGE, lib.stetfs_group_getxattr(group, path, b"user.a", b"1", at(1)))
+    works(lib.stetfs_group_removexattr(group, path, b"user.b"))
+    fails(errno.ENODATA, lib.stetfs_group_removexattr(group, path, b"user.b"))
+    names = ctypes.create_string_buffer(20)
+    assert lib.stetfs_group_listxattr(group, path, names, at(20)) == 7
+    assert names.raw[:7] == b"user.a\0"
 works(lib.stetfs_commit(group))
+for path in (b"/dir", b"/new"):
+    assert attribute(path, b"user.a", 9) == (5, b"value")
 found = opened(volume, b"/way/other", 0)
 assert read(found, 9, 0) == b"content"
 works(lib.stetfs_close_file(found))

@@ -13,7 +13,7 @@
 //! When it fails before 6, the directory is as it was.
 
 use rustix::io::Errno;
-use stetfs::{Caller, Group, Kind, RenameFlags, SetAttr, SetTime};
+use stetfs::{Caller, Group, Kind, RenameFlags, SetAttr, SetTime, SetXattr};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::Time;
 
@@ -291,11 +291,15 @@ impl Staging<'_> {
                     // Theirs are as good as ours.
                     return Ok(());
                 }
-                self.dress(*node, change, new)?;
-                // Groups have no extended attributes.
-                if !set.is_empty() || !gone.is_empty() {
-                    return Err(stetfs::Error::NotSupported);
+                for (name, value) in set {
+                    self.group
+                        .setxattr(self.c, *node, name, value, SetXattr::Any)?;
                 }
+                for name in gone {
+                    self.group.removexattr(self.c, *node, name)?;
+                }
+                // Behind the lists, which change the mode.
+                self.dress(*node, change, new)?;
                 self.stale.files.push(*node);
             }
         }

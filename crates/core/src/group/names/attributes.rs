@@ -1,0 +1,220 @@
+//! Attributes in a group: extended ones, ACLs among them, and what a change of mode or owner makes
+//! of those.
+//!
+//! Each step is tried out on a copy of the file's attributes ([`View`]). So the group sees what
+//! will be, and it is known whether there is room for it and what it takes. The commit tries all of
+//! them again, on what the file has then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stetfs_format::{BlockNo, InodeNo};
+
+use super::{At, Names, Step, Takes};
+use crate::acl::{self, Kind};
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::types::{Caller, SetAttr, SetXattr};
+use crate::volume::Volume;
+use crate::xattr::{self, Change, View};
+
+/// The kind of an attribute's name, and what follows its prefix.
+pub(super) type Name = (u8, Vec<u8>);
+
+/// What the group does to the extended attributes of a file.
+#[derive(Clone)]
+pub(super) struct Xattrs {
+    /// What the file had when the group first changed something.
+    base: View,
+    now: View,
+    /// The attributes that steps name.
+    named: BTreeSet<Name>,
+}
+
+impl Names {
+    /// Gives an attribute a value, or removes it.
+    pub(in crate::group) fn set_xattr(
+        &mut self,
+        at: &At<'_>,
+        ino: InodeNo,
+        name: &[u8],
+        value: Option<&[u8]>,
+        how: SetXattr,
+    ) -> Result<()> {
+        let inode = self.inode(at.vol, ino)?;
+        let (index, suffix) = xattr::check_change(at.vol, at.c, &inode, name, value)?;
+        let value = value.map(<[u8]>::to_vec);
+        self.dress(
+            at,
+            &inode,
+            Step::Xattr(ino, (index, suffix.to_vec()), value),
+            how,
+        )
+    }
+
+    /// Changes attributes, but for the size.
+    pub(in crate::group) fn set_attributes(
+        &mut self,
+        at: &At<'_>,
+        inode: &Arc<Inode>,
+        set: &SetAttr,
+    ) -> Result<()> {
+        let set = SetAttr {
+            size: None,
+            ..set.clone()
+        };
+        self.dress(at, inode, Step::Set(inode.ino, set), SetXattr::Any)
+    }
+
+    fn dress(&mut self, at: &At<'_>, inode: &Arc<Inode>, step: Step, how: SetXattr) -> Result<()> {
+        self.keep(inode)?;
+        let tried = match step.changes_xattrs() {
+            true => Some(self.try_step(at, inode, &step, how)?),
+            false => None,
+        };
+        let rewrites = tried.as_ref().map_or(0, |(_, rewrites)| *rewrites);
+        let takes = Takes {
+            inodes: &[inode],
+            xattrs: (xattr_block(inode).filter(|_| rewrites > 0), rewrites),
+            ..Takes::default()
+        };
+        self.charge(at, &takes)?;
+        if let Some((xattrs, _)) = tried {
+            self.xattrs.insert(inode.ino, xattrs);
+        }
+        self.note(at, step);
+        Ok(())
+    }
+
+    /// The file's attributes as they are after the step, and how many times it writes their block.
+    fn try_step(
+        &self,
+        at: &At<'_>,
+        inode: &Inode,
+        step: &Step,
+        how: SetXattr,
+    ) -> Result<(Xattrs, u32)> {
+        let mut xattrs = match self.xattrs.get(&inode.ino) {
+            Some(xattrs) => xattrs.clone(),
+            None => {
+                let base = View::of(at.vol, inode, &inode.state.read())?;
+                Xattrs {
+                    now: base.clone(),
+                    base,
+                    named: BTreeSet::new(),
+                }
+            }
+        };
+        let rewrites = try_out(at.vol, at.c, inode, &mut xattrs.now, step, how)?;
+        if let Step::Xattr(_, name, _) = step {
+            xattrs.named.insert(name.clone());
+        }
+        Ok((xattrs, rewrites))
+    }
+
+    /// The file's extended attributes in the group, if it changes any.
+    pub(in crate::group) fn xattrs(&self, ino: InodeNo) -> Option<&View> {
+        Some(&self.xattrs.get(&ino)?.now)
+    }
+
+    /// Whether the attributes that steps name are what they were, and there is room for all
+    /// changes; counts anew what they take.
+    pub(super) fn check_xattrs(&mut self, vol: &Volume) -> Result<()> {
+        let mut views = BTreeMap::new();
+        for (ino, xattrs) in &self.xattrs {
+            let inode = self.inode(vol, *ino)?;
+            let now = View::of(vol, &inode, &inode.state.read())?;
+            let is_known =
+                |(index, name): &Name| now.find(*index, name) == xattrs.base.find(*index, name);
+            if !xattrs.named.iter().all(is_known) {
+                return Err(Error::Conflict(*ino));
+            }
+            views.insert(*ino, (inode, now));
+        }
+        self.cost.rewrites = 0;
+        for (c, step) in &self.steps {
+            let (Step::Set(ino, _) | Step::Xattr(ino, ..)) = step else {
+                continue;
+            };
+            let Some((inode, view)) = views.get_mut(ino) else {
+                continue;
+            };
+            let rewrites = try_out(vol, c, inode, view, step, SetXattr::Any)?;
+            if rewrites > 0 {
+                self.cost.rewrites += rewrites;
+                self.cost.blocks.extend(xattr_block(inode));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    /// Whether it may change extended attributes.
+    fn changes_xattrs(&self) -> bool {
+        match self {
+            Self::Xattr(..) => true,
+            Self::Set(_, set) => set.mode.is_some() || set.uid.is_some() || set.gid.is_some(),
+            Self::Name(..) | Self::Remove(..) | Self::Rename(..) => false,
+        }
+    }
+}
+
+/// The block that the inode's attributes lie in, if there is one.
+fn xattr_block(inode: &Inode) -> Option<BlockNo> {
+    let block = inode.state.read().raw.file_acl;
+    (block.0 != 0).then_some(block)
+}
+
+/// Makes of the attributes of a file what a step makes of them; gives how many times it writes
+/// their block.
+fn try_out(
+    vol: &Volume,
+    c: &Caller,
+    inode: &Inode,
+    view: &mut View,
+    step: &Step,
+    how: SetXattr,
+) -> Result<u32> {
+    let st = inode.state.read();
+    let mut rewrites = 0;
+    let mut make = |(index, name), value: Option<&[u8]>, how, view: &mut View| {
+        let change = Change {
+            index,
+            name,
+            value,
+            how,
+            privileged: false,
+        };
+        rewrites += u32::from(view.make(vol, &st, &change)?);
+        Ok::<_, Error>(())
+    };
+    match step {
+        Step::Xattr(_, (index, name), value) => {
+            let name = (*index, &name[..]);
+            match Kind::of_index(*index) {
+                None => make(name, value.as_deref(), how, view)?,
+                // Of lists nobody says whether they must exist.
+                Some(kind) => {
+                    let list = acl::New::checked(c, &st, kind, value.as_deref())?.encode();
+                    make(name, list.as_deref(), SetXattr::Any, view)?;
+                }
+            }
+        }
+        Step::Set(_, set) => {
+            if (set.uid.is_some() || set.gid.is_some()) && !st.is_dir() {
+                make(xattr::CAPABILITY, None, SetXattr::Any, view)?;
+            }
+            let list = (Kind::Access.index(), &b""[..]);
+            if let Some(bits) = set.mode
+                && vol.opts.acl
+                && let Some(acl) = acl::decode(inode, view.find(list.0, list.1))?
+            {
+                let acl = acl::with_mode(&acl, bits)?.encode_disk();
+                make(list, Some(&acl), SetXattr::Any, view)?;
+            }
+        }
+        Step::Name(..) | Step::Remove(..) | Step::Rename(..) => {}
+    }
+    Ok(rewrites)
+}
