@@ -27,10 +27,11 @@ use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::mapping::{self, MapState};
 use crate::namei::What;
+use crate::truncate::TRUNCATE_CREDITS;
 use crate::types::{Access, Attr, Caller, Entry, RenameFlags, SetAttr, SetXattr, WriteFlags};
 use crate::volume::{ROOT_INO, Volume};
 use crate::{atomic, attr, open, path, perm, xattr};
-use names::{At, Names, STEP_CREDITS};
+use names::{At, Names};
 
 mod names;
 
@@ -277,11 +278,12 @@ impl Group {
         c: &Caller,
         step: impl FnOnce(&mut Names, &At<'_>) -> Result<T>,
     ) -> Result<T> {
-        let data = self.data_credits();
+        let (data, last) = (self.data_credits(), self.last_of_cuts());
         let names = &mut self.names;
         self.fs.run(|vol| {
             vol.check_writable()?;
-            step(names, &At { vol, c, data })
+            let at = At { vol, c, data, last };
+            step(names, &at)
         })
     }
 
@@ -310,9 +312,9 @@ impl Group {
             if others == SetAttr::default() {
                 return Ok(());
             }
-            let data = self.data_credits();
-            self.names
-                .set_attributes(&At { vol, c, data }, &inode, &others)
+            let (data, last) = (self.data_credits(), self.last_of_cuts());
+            let at = At { vol, c, data, last };
+            self.names.set_attributes(&at, &inode, &others)
         })
     }
 
@@ -384,6 +386,12 @@ impl Group {
             let mut lookup = |dir, name: &[u8]| names.lookup(vol, c, dir, name);
             path::walk_to_parent(vol, ROOT_INO, path, &mut lookup)
         })
+    }
+
+    /// Blocks of a transaction that changes of names and attributes come to.
+    #[cfg(test)]
+    pub(crate) fn credits_of_names(&self) -> u32 {
+        self.names.credits(self.fs.volume())
     }
 
     /// The mount that it belongs to.
@@ -604,20 +612,20 @@ impl Group {
         Ok(())
     }
 
-    /// What the writes and cuts take of a transaction, beside the least that
-    /// [`last_credits`](Self::last_credits) may be where there are names.
+    /// What the writes and cuts take of a transaction.
     fn data_credits(&self) -> u32 {
-        let data: u32 = self.files.values().map(Staged::credits).sum();
-        data.saturating_add(self.last_credits().saturating_sub(STEP_CREDITS))
+        self.files.values().map(Staged::credits).sum()
+    }
+
+    /// What the last step of a cut may ask for at worst.
+    fn last_of_cuts(&self) -> u32 {
+        let cuts = self.files.values().filter_map(|staged| staged.cut.as_ref());
+        cuts.map(|cut| cut.last).max().unwrap_or(0)
     }
 
     /// What the last of the operations that the commit repeats may ask for at worst.
     fn last_credits(&self) -> u32 {
-        let cuts = self.files.values().filter_map(|staged| staged.cut.as_ref());
-        match (self.needs_all(), cuts.map(|cut| cut.last).max()) {
-            (false, _) => 0,
-            (true, last) => STEP_CREDITS.max(last.unwrap_or(0)),
-        }
+        self.last_of_cuts().max(self.names.asks())
     }
 
     /// What the group takes of a transaction beside this file.
@@ -686,9 +694,10 @@ impl Group {
                 staged.cut = Some(cut_to(vol, c, &staged.inode, *size)?);
             }
         }
-        let data = self.data_credits();
+        let (data, last) = (self.data_credits(), self.last_of_cuts());
         self.names.place_data(vol)?;
-        let (names, last) = (self.names.check(&At { vol, c, data })?, self.last_credits());
+        let names = self.names.check(&At { vol, c, data, last })?;
+        let last = self.last_credits();
         let files = self.files.values_mut();
         let (mut cut, mut whole): (Vec<_>, Vec<_>) = files.partition(|staged| staged.cut.is_some());
         cut.iter()
@@ -843,7 +852,7 @@ fn cut_to(vol: &Volume, c: &Caller, inode: &Inode, size: u64) -> Result<Cut> {
         size,
         c: c.clone(),
         credits: mapping::credits_for_cut(vol, &st, runs, blocks),
-        last: mapping::credits_for_last_cut(vol, &st, blocks),
+        last: mapping::credits_for_last_cut(vol, &st, blocks).max(TRUNCATE_CREDITS),
     })
 }
 

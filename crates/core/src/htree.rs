@@ -223,6 +223,11 @@ pub(crate) fn find(dir: Dir<'_>, name: &[u8]) -> Result<Option<Found>> {
     }
 }
 
+/// The first leaf for a name's hash.
+pub(crate) fn leaf_for(dir: Dir<'_>, name: &[u8]) -> Result<LBlock> {
+    Ok(probe(dir, |hasher| hasher.hash(name).major)?.leaf)
+}
+
 /// Where `name`, which must not exist, can be put: into the first leaf for its hash, if there is
 /// room.
 pub(crate) fn place(dir: Dir<'_>, name: &[u8]) -> Result<Place> {

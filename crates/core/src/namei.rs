@@ -35,8 +35,10 @@ mod rename;
 mod unlink;
 
 pub(crate) use create::{What, create, create_unnamed, make_named};
-pub(crate) use rename::{Moved, check_rights, check_way, rename};
-pub(crate) use unlink::{check_linkable, link, name_dir, rmdir, unlink};
+pub(crate) use rename::{Moved, RENAME_CREDITS, check_rights, check_way, rename};
+pub(crate) use unlink::{
+    LINK_CREDITS, UNLINK_CREDITS, check_linkable, link, name_dir, rmdir, unlink,
+};
 
 /// The most links that an inode can have (EXT4_LINK_MAX).
 pub(crate) const LINK_MAX: u16 = 65_000;
@@ -47,7 +49,7 @@ const ENTRY_CREDITS: u32 = 2;
 /// Blocks that adding a name takes when the directory must grow: at worst a new leaf and three new
 /// index blocks, each with its bitmap, descriptor and two blocks of the map; the old ones; the
 /// directory's inode.
-const GROW_CREDITS: u32 = 32;
+pub(crate) const GROW_CREDITS: u32 = 32;
 
 /// The credits for adding a name at `place`.
 fn entry_credits(place: Place) -> u32 {

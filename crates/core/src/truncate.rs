@@ -20,7 +20,7 @@ use crate::volume::Volume;
 /// Credits that a truncate asks for at first: the inode, the superblock and a neighbour on the
 /// orphan list, the last block and the attribute block, and what freeing a handful of extents
 /// changes. It gets more on the way when it needs more.
-const TRUNCATE_CREDITS: u32 = 40;
+pub(crate) const TRUNCATE_CREDITS: u32 = 40;
 
 /// Sets the file's size. `change` makes the other changes of the inode that belong to the same
 /// operation. The caller holds the inode's lock for writing and has checked everything but the

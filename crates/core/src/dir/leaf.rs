@@ -184,6 +184,14 @@ pub(crate) fn room(block: &[u8], end: usize, need: usize) -> Result<Option<usize
     Ok(None)
 }
 
+/// The most spare bytes that a record has.
+pub(crate) fn longest_room(block: &[u8], end: usize) -> Result<usize, Broken> {
+    records(block, end).try_fold(0, |longest, record| {
+        let record = record?;
+        Ok(longest.max(record.rec_len - record.used()))
+    })
+}
+
 /// Bytes to be written at an offset of a block.
 pub(crate) type Change = (usize, SmallVec<[u8; 48]>);
 

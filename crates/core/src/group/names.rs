@@ -13,37 +13,32 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stetfs_format::dirent::{MAX_NAME_LEN, rec_len};
+use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
-use stetfs_format::width::must_fit_u32;
-use stetfs_format::{BlockNo, InodeNo};
 
 use super::fits_transaction;
 use crate::attr;
-use crate::dir::{self, Dir, Place};
+use crate::dir::{self, Dir};
 use crate::error::{Error, Inconsistent, Result};
 use crate::inode::Inode;
 use crate::namei::{self, LINK_MAX, Moved, What};
 use crate::types::{Caller, RenameFlags, SetAttr, SetXattr, mode};
 use crate::volume::{ROOT_INO, Volume};
-use crate::{open, orphan, perm, readdir, xattr};
+use crate::{open, perm, readdir, xattr};
 use attributes::{Name, Xattrs};
+use cost::{Change, Cost, Takes};
 
 mod attributes;
-
-/// Blocks that a step may ask for at worst, beside what the group comes to: a rename that makes its
-/// directory grow.
-pub(super) const STEP_CREDITS: u32 = 96;
-
-/// The superblock.
-const BASE_CREDITS: u32 = 1;
+mod cost;
 
 /// What a group's steps are staged for.
 pub(super) struct At<'a> {
     pub(super) vol: &'a Volume,
     pub(super) c: &'a Caller,
-    /// Credits of what the group writes to files.
+    /// Credits of what the group writes to files and cuts.
     pub(super) data: u32,
+    /// What the last step of a cut may ask for at worst.
+    pub(super) last: u32,
 }
 
 #[derive(Default)]
@@ -102,167 +97,6 @@ struct Kept {
     flags: InodeFlags,
 }
 
-/// What the steps take: blocks of a transaction, and new ones of directories.
-#[derive(Default)]
-struct Cost {
-    /// Blocks of the inode table, and of attributes.
-    blocks: BTreeSet<BlockNo>,
-    /// How many times a block of attributes is written, which may be in a new place then.
-    rewrites: u32,
-    dirs: BTreeMap<InodeNo, Growth>,
-    /// What was made, which is on the list of orphans until then.
-    made: u32,
-    rest: u32,
-}
-
-/// What the steps do to the blocks of a directory.
-#[derive(Clone, Default)]
-struct Growth {
-    /// What it has.
-    blocks: u32,
-    /// Entries that are changed, added or removed.
-    changed: u32,
-    /// Entries that are added, and their bytes.
-    added: u32,
-    bytes: usize,
-    /// The only one that is, if there is room for it.
-    fits: Option<Vec<u8>>,
-    /// Subdirectories more.
-    subdirs: i32,
-}
-
-/// What a step does to a directory.
-struct Change<'a> {
-    dir: &'a Inode,
-    /// The name that it adds.
-    added: Option<&'a [u8]>,
-    subdirs: i32,
-}
-
-impl<'a> Change<'a> {
-    fn add(dir: &'a Inode, name: &'a [u8], subdirs: i32) -> Self {
-        let added = Some(name);
-        Self {
-            dir,
-            added,
-            subdirs,
-        }
-    }
-
-    fn other(dir: &'a Inode, subdirs: i32) -> Self {
-        Self {
-            dir,
-            added: None,
-            subdirs,
-        }
-    }
-}
-
-impl Growth {
-    fn of(vol: &Volume, dir: &Inode) -> Self {
-        let size = dir.state.read().raw.size;
-        let blocks = u32::try_from(vol.blocks_for(size)).unwrap_or(u32::MAX);
-        Self {
-            blocks,
-            ..Self::default()
-        }
-    }
-
-    /// The directory as it is now.
-    fn look(&mut self, vol: &Volume, dir: &Inode) -> Result<()> {
-        self.blocks = Self::of(vol, dir).blocks;
-        if let Some(name) = self.fits.take()
-            && has_room(vol, dir, &name)?
-        {
-            self.fits = Some(name);
-        }
-        Ok(())
-    }
-
-    fn make(&mut self, vol: &Volume, change: &Change<'_>) -> Result<()> {
-        self.changed += 1;
-        self.subdirs += change.subdirs;
-        let Some(name) = change.added else {
-            return Ok(());
-        };
-        self.added += 1;
-        self.bytes += rec_len(name.len());
-        self.fits = match self.added == 1 && has_room(vol, change.dir, name)? {
-            true => Some(name.to_vec()),
-            false => None,
-        };
-        Ok(())
-    }
-
-    /// New blocks that it may need: leaves, and of an index. A leaf that splits is full, and leaves
-    /// two that take as much again as half a block, but for the longest name.
-    fn new_blocks(&self, vol: &Volume) -> u32 {
-        if self.added == 0 || self.fits.is_some() {
-            return 0;
-        }
-        let half = vol.geo.block_size() / 2;
-        let half = half.saturating_sub(2 * rec_len(MAX_NAME_LEN)).max(64);
-        let filled = must_fit_u32(self.bytes / half).saturating_add(1);
-        let splits = self.added.min(self.blocks.saturating_add(filled));
-        splits + splits / 64 + 3
-    }
-
-    fn credits(&self, vol: &Volume) -> u32 {
-        let changed = self.changed.min(self.blocks);
-        match self.new_blocks(vol) {
-            0 => changed,
-            // Each with the block of the index that names it; bitmaps and descriptors; the map.
-            new => changed + 2 * new + 2 * new.min(vol.geo.groups_count()) + 8,
-        }
-    }
-}
-
-/// Whether an entry fits into the directory as it is. Where the name is there, the group removes it
-/// first.
-fn has_room(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<bool> {
-    let _shared = dir.lock.read();
-    let st = dir.state.read();
-    match dir::place(Dir::open(vol, dir, &st)?, name) {
-        Ok(Place::Room { .. }) | Err(Error::Exists) => Ok(true),
-        Ok(Place::Grow) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-impl Cost {
-    fn credits(&self, vol: &Volume) -> u32 {
-        let dirs: u32 = self.dirs.values().map(|growth| growth.credits(vol)).sum();
-        // An orphan that leaves the list changes its neighbour, which mostly is one of them too.
-        let others = orphan::count(vol).saturating_sub(self.made);
-        let neighbours = self.made.min(others);
-        // With the bitmaps and descriptors of the groups that the new and the old places are in.
-        let rewrites = self.rewrites + 4 * self.rewrites.min(vol.geo.groups_count());
-        let blocks = must_fit_u32(self.blocks.len());
-        BASE_CREDITS + blocks + rewrites + dirs + neighbours + self.rest
-    }
-
-    fn new_blocks(&self, vol: &Volume) -> u32 {
-        let dirs: u32 = self
-            .dirs
-            .values()
-            .map(|growth| growth.new_blocks(vol))
-            .sum();
-        dirs + self.rewrites
-    }
-}
-
-/// What a step takes.
-#[derive(Default)]
-struct Takes<'a> {
-    /// The inodes that it changes, beside those of directories.
-    inodes: &'a [&'a Inode],
-    dirs: &'a [Change<'a>],
-    /// The block of attributes that it writes, if any, and how many times it does.
-    xattrs: (Option<BlockNo>, u32),
-    /// Other blocks.
-    rest: u32,
-}
-
 impl Names {
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty()
@@ -274,6 +108,11 @@ impl Names {
             true => 0,
             false => self.cost.credits(vol),
         }
+    }
+
+    /// What the last of the steps may ask for at worst.
+    pub(super) fn asks(&self) -> u32 {
+        self.cost.asks()
     }
 
     /// Whether the group made it.
@@ -385,43 +224,14 @@ impl Names {
 
     /// Counts what a step takes, and reserves it; changes nothing when there is not so much.
     fn charge(&mut self, at: &At<'_>, takes: &Takes<'_>) -> Result<()> {
-        let vol = at.vol;
-        let (xattrs, rewrites) = takes.xattrs;
-        let inodes = takes.inodes.iter().copied();
-        let inodes = inodes.chain(takes.dirs.iter().map(|change| change.dir));
-        let blocks = inodes.map(|inode| inode.slot.block).chain(xattrs);
-        let fresh: Vec<_> = blocks.filter(|b| self.cost.blocks.insert(*b)).collect();
-        let mut before = Vec::new();
-        let mut fits = Ok(());
-        for change in takes.dirs {
-            let ino = change.dir.ino;
-            let old = self.cost.dirs.get(&ino).cloned();
-            let mut growth = old.clone().unwrap_or_else(|| Growth::of(vol, change.dir));
-            before.push((ino, old));
-            fits = fits.and_then(|()| growth.make(vol, change));
-            fits = fits.and_then(|()| check_subdirs(vol, change.dir, &growth));
-            self.cost.dirs.insert(ino, growth);
-        }
-        self.cost.rest += takes.rest;
-        self.cost.rewrites += rewrites;
-        let wanted = self.cost.credits(vol).saturating_add(at.data);
-        let more = self.cost.new_blocks(vol).saturating_sub(self.reserved);
-        let fits = fits
-            .and_then(|()| fits_transaction(vol, wanted.saturating_add(STEP_CREDITS)))
-            .and_then(|()| reserve(at, more));
-        if fits.is_err() {
-            self.cost.rest -= takes.rest;
-            self.cost.rewrites -= rewrites;
-            for block in fresh {
-                self.cost.blocks.remove(&block);
-            }
-            for (ino, old) in before.into_iter().rev() {
-                match old {
-                    Some(old) => self.cost.dirs.insert(ino, old),
-                    None => self.cost.dirs.remove(&ino),
-                };
-            }
-            return fits;
+        let undo = self.cost.add(at.vol, takes)?;
+        let wanted = self.cost.credits(at.vol).saturating_add(at.data);
+        let last = self.cost.asks().max(at.last);
+        let more = self.cost.new_blocks().saturating_sub(self.reserved);
+        let fits = fits_transaction(at.vol, wanted.saturating_add(last));
+        if let Err(error) = fits.and_then(|()| reserve(at, more)) {
+            self.cost.undo(at.vol, takes, undo);
+            return Err(error);
         }
         self.reserved += more;
         Ok(())
@@ -459,6 +269,7 @@ impl Names {
             dirs: &[Change::add(&dir, name, i32::from(is_dir))],
             // A directory's block has "..".
             rest: u32::from(is_dir),
+            asks: namei::LINK_CREDITS,
             ..Takes::default()
         };
         self.cost.made += 1;
@@ -515,6 +326,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&inode],
             dirs: &[Change::add(&dir, name, 0)],
+            asks: namei::LINK_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -559,6 +371,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&victim],
             dirs: &[Change::other(&dir, 0)],
+            asks: namei::UNLINK_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -585,6 +398,7 @@ impl Names {
         let takes = Takes {
             inodes: &[&victim],
             dirs: &[Change::other(&dir, -1)],
+            asks: namei::UNLINK_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -677,6 +491,7 @@ impl Names {
             dirs: &changes,
             // ".." of what moves.
             rest: u32::from(is_dir) + u32::from(target_is_dir),
+            asks: namei::RENAME_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
@@ -800,13 +615,10 @@ impl Names {
                 return Err(Error::Conflict(*ino));
             }
         }
-        for (ino, growth) in &mut self.cost.dirs {
-            let dir = &self.kept[ino].inode;
-            growth.look(vol, dir)?;
-            check_subdirs(vol, dir, growth)?;
-        }
+        let dir_of = |ino| &*self.kept[&ino].inode;
+        self.cost.look(vol, dir_of)?;
         self.check_xattrs(vol)?;
-        let more = self.cost.new_blocks(vol).saturating_sub(self.reserved);
+        let more = self.cost.new_blocks().saturating_sub(self.reserved);
         reserve(at, more)?;
         self.reserved += more;
         Ok(self.credits(vol))
@@ -902,14 +714,6 @@ fn dotdot(vol: &Volume, dir: &Inode) -> Result<InodeNo> {
 /// The flags that forbid changes.
 fn forbidding(inode: &Inode) -> InodeFlags {
     inode.state.read().raw.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND)
-}
-
-fn check_subdirs(vol: &Volume, dir: &Inode, growth: &Growth) -> Result<()> {
-    match u16::try_from(growth.subdirs) {
-        Ok(more @ 1..LINK_MAX) => namei::check_dir_links(vol, &dir.state.read(), more),
-        Ok(LINK_MAX..) => Err(Error::TooManyLinks),
-        _ => Ok(()),
-    }
 }
 
 fn reserve(at: &At<'_>, blocks: u32) -> Result<()> {

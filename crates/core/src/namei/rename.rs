@@ -35,9 +35,9 @@ use crate::types::{Access, Caller, RenameFlags, mode};
 use crate::volume::Volume;
 use crate::{open, orphan, perm};
 
-/// Blocks that a rename changes besides the new entry: the old one, "..", both directories' and
-/// both inodes' slots, and what freeing the replaced file takes.
-const RENAME_CREDITS: u32 = ENTRY_CREDITS + 1 + 4 + orphan::CREDITS + EVICT_CREDITS;
+/// Blocks that a rename changes where the new directory has room: both entries, "..", both
+/// directories' and both inodes' slots, and what freeing the replaced file takes.
+pub(crate) const RENAME_CREDITS: u32 = 2 * ENTRY_CREDITS + 1 + 4 + orphan::CREDITS + EVICT_CREDITS;
 
 /// A name to be renamed, and what it stands for.
 struct End<'a> {
@@ -322,10 +322,9 @@ fn move_name(
             dir::place(Dir::open(vol, new.dir, &st)?, new.name)?
         }
     };
-    let credits = if ends.target.is_some() {
-        ENTRY_CREDITS
-    } else {
-        entry_credits(place)
+    let grows = match &ends.target {
+        Some(_) => 0,
+        None => entry_credits(place) - ENTRY_CREDITS,
     };
     let plan = match flags.contains(RenameFlags::WHITEOUT) {
         true => Some(Plan::whiteout(vol, c, old.dir)?),
@@ -337,7 +336,7 @@ fn move_name(
         // So that nobody finds the name and not the data, where the old file is gone.
         open::place(vol, &ends.source)?;
     }
-    let h = vol.start(RENAME_CREDITS + credits + more)?;
+    let h = vol.start(RENAME_CREDITS + grows + more)?;
     let is_dir = mode::is_dir(ends.source_mode);
     let cross = old.dir.ino != new.dir.ino;
 
@@ -375,7 +374,7 @@ fn move_name(
     let h = match is_planted(Bug::SplitRename) {
         true => {
             drop(h);
-            vol.start(RENAME_CREDITS + credits)?
+            vol.start(RENAME_CREDITS + grows)?
         }
         false => h,
     };
@@ -434,7 +433,7 @@ fn exchange_names(vol: &Volume, old: &End<'_>, new: &End<'_>, ends: &Ends) -> Re
     if shifts {
         check_dir_links(vol, &gains.state.read(), 1)?;
     }
-    let h = vol.start(RENAME_CREDITS + ENTRY_CREDITS)?;
+    let h = vol.start(RENAME_CREDITS)?;
     let (source, target_entry) = ((&*ends.source, ends.source_mode), (&**target, *target_mode));
     change_entry(vol, &h, new.dir, target_at, Some(source), false)?;
     change_entry(vol, &h, old.dir, &ends.source_at, Some(target_entry), false)?;

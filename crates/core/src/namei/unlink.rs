@@ -23,7 +23,11 @@ use crate::{orphan, perm};
 
 /// Blocks that losing a name changes: the entry's and the directory's, the inode's own, and what
 /// freeing it takes.
-const UNLINK_CREDITS: u32 = ENTRY_CREDITS + 1 + orphan::CREDITS + EVICT_CREDITS;
+pub(crate) const UNLINK_CREDITS: u32 = ENTRY_CREDITS + 1 + orphan::CREDITS + EVICT_CREDITS;
+
+/// Blocks that a new name changes where the directory has room: the entry's and the directory's,
+/// the inode's own, that of "..", and what takes it from the orphans.
+pub(crate) const LINK_CREDITS: u32 = ENTRY_CREDITS + 2 + orphan::CREDITS;
 
 /// Removes the name of anything but a directory. A file without names lives on while it is open.
 ///
@@ -205,9 +209,7 @@ fn try_link(
         st.raw.mode
     };
     check_project(dir, inode)?;
-    // A directory's block has "..".
-    let own = 1 + u32::from(is_dir);
-    let h = vol.start(entry_credits(place) + own + orphan::CREDITS)?;
+    let h = vol.start(LINK_CREDITS - ENTRY_CREDITS + entry_credits(place))?;
     let entry = NewEntry {
         name,
         ino: inode.ino,

@@ -786,3 +786,41 @@ fn a_change_of_the_group_takes_capabilities_away() {
     fs.unmount().unwrap();
     image.assert_clean();
 }
+
+/// A step was refused where a transaction has a hundred blocks, and each directory that got two
+/// names was counted as one that grows.
+#[test]
+fn few_names_are_few_blocks() {
+    let c = Caller::root();
+    let image = Image::new(32, &["-t", "ext4", "-b", "1024", "-J", "size=1"]);
+    let fs = image.mount("");
+    let dirs: Vec<_> = (0..20)
+        .map(|n| {
+            let made = fs.mkdir(&c, fs.root(), format!("d{n}").as_bytes(), 0o755);
+            made.unwrap().ino
+        })
+        .collect();
+    let limit = fs.volume().journal.max_credits();
+    let mut group = fs.begin();
+    for dir in &dirs {
+        for name in [b"first", b"other"] {
+            group.create(&c, *dir, name, 0o644).unwrap();
+        }
+    }
+    // A block each, those of the inode table, and the superblock.
+    let counted = group.credits_of_names();
+    assert!((21..=40).contains(&counted), "{counted} of {limit}");
+    // What does not fit into a directory's block any more is counted.
+    for n in 0..30 {
+        let name = format!("a name that is longer {n}");
+        group.create(&c, dirs[0], name.as_bytes(), 0o644).unwrap();
+    }
+    let grown = group.credits_of_names();
+    assert!(grown > counted + 8, "{grown} of {limit}");
+    let before = fs.stats().journal.commits;
+    group.commit(&c).unwrap();
+    assert!(fs.stats().journal.commits <= before + 2);
+    assert_eq!(tree(&fs).len(), 20 + 40 + 30);
+    fs.unmount().unwrap();
+    image.assert_clean();
+}

@@ -10,8 +10,10 @@ use std::sync::Arc;
 
 use stetfs_format::{BlockNo, InodeNo};
 
-use super::{At, Names, Step, Takes};
+use super::cost::Takes;
+use super::{At, Names, Step};
 use crate::acl::{self, Kind};
+use crate::attr::ATTR_CREDITS;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::types::{Caller, SetAttr, SetXattr};
@@ -76,6 +78,7 @@ impl Names {
         let takes = Takes {
             inodes: &[inode],
             xattrs: (xattr_block(inode).filter(|_| rewrites > 0), rewrites),
+            asks: ATTR_CREDITS,
             ..Takes::default()
         };
         self.charge(at, &takes)?;
