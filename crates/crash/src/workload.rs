@@ -103,6 +103,7 @@ impl Workload {
                     | Op::Commit
                     | Op::Expire
                     | Op::GroupBegin
+                    | Op::GroupSwitch
                     | Op::GroupDo(_)
                     | Op::GroupWrite { .. }
                     | Op::GroupRead { .. }

@@ -17,7 +17,7 @@ use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
 use stetfs_crash::workload::Workload;
 use stetfs_crash::workloads::script::Script;
-use stetfs_crash::workloads::sequences::{Sample, grouped, sequences};
+use stetfs_crash::workloads::sequences::{Sample, sequences, with_groups};
 use stetfs_media::Cause;
 use stetfs_scheme::Ground;
 use stetfs_schemes::{each_example, each_scheme, find, for_use};
@@ -112,11 +112,16 @@ fn some_sequences(target: &Target) -> Vec<Workload> {
     };
     let rules = target.rules();
     let all = [1, 2].map(|length| sequences(length, rules, sample));
-    let spread = all.into_iter().chain([grouped(rules)]).flat_map(|made| {
+    let spread = all.into_iter().chain(with_groups(rules)).flat_map(|made| {
         let step = made.workloads.len().div_ceil(cuts()).max(1);
         made.workloads.into_iter().step_by(step)
     });
     spread.collect()
+}
+
+fn sequences_with_groups(target: &Target) -> impl Iterator<Item = Workload> {
+    let made = with_groups(target.rules()).into_iter();
+    made.flat_map(|made| made.workloads)
 }
 
 /// What the file system does is the same in every scheme, so all scripts are run in one.
@@ -245,7 +250,7 @@ fn every_sequence_with_a_group() {
         if !scheme.about.atomic {
             continue;
         }
-        let all = grouped(target.rules()).workloads.into_iter();
+        let all = sequences_with_groups(&target);
         let all: Vec<_> = all.map(|w| w.in_order(Order::EachHandle)).collect();
         let count = all.len() as u64;
         let counts = assert_right(&target, explored(&target, all, effort, None));
@@ -261,7 +266,8 @@ fn every_sequence_with_a_group_answers_as_the_model() {
     for mode in ["journal", "ordered"] {
         let target = Target::new("jbd2", Some(mode), EXT4_1K).expect("a target");
         let fresh = target.contents().expect("a volume");
-        let (mut wrong, all) = (Vec::new(), grouped(target.rules()).workloads);
+        let all: Vec<_> = sequences_with_groups(&target).collect();
+        let mut wrong = Vec::new();
         for workload in &all {
             if let Err(error) = Record::make(&target, &fresh, workload) {
                 wrong.push(format!("{}: {error:#}", workload));

@@ -140,6 +140,8 @@ pub enum Bug {
     KeptPage,
     /// What is staged in a group is in the file at once.
     ShownGroup,
+    /// A group is committed although another one has written to its file since.
+    UnseenConflict,
     /// The size that is stored covers data that still waits for a place.
     EarlySize,
     /// An inode leaves the cache while data of it waits for a place.
@@ -240,6 +242,7 @@ bugs! {
     TornGroup "torn-group" "group of writes in a handle for each of its files";
     KeptPage "kept-page" "abort of a group leaves a page";
     ShownGroup "shown-group" "what is staged in a group seen by others before the commit";
+    UnseenConflict "unseen-conflict" "group committed over one that wrote to its file since";
     EarlySize "early-size" "stored size covers data that waits for a place";
     EvictedWaiting "evicted-waiting" "inode evicted whose data waits for a place";
     UnplacedRename "unplaced-rename" "data left waiting by a rename over another file";

@@ -88,6 +88,7 @@ pub(crate) const ROW: Registration = Registration {
             Bug::TornGroup,
             Bug::KeptPage,
             Bug::ShownGroup,
+            Bug::UnseenConflict,
         ]),
         Trial::new("jbd2-ordered", "data=ordered", Ground::Block).planted(&[
             Bug::LateOrderedData,

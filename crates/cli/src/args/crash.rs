@@ -63,7 +63,8 @@ pub(crate) struct Crash {
     /// Run sequences of N operations: 1, all; 2, all of a core vocabulary and a share of the
     /// others; 3, a sample. Or a whole list within the bounds of CrashMonkey's ACE: ace1, ace2,
     /// ace3-data, ace3-metadata, ace3-nested; beyond ace1 with --shard. Or groups: sequences of two
-    /// of which one is in a group, of writes where file data is journaled, of names everywhere
+    /// of which one is in a group, and two groups beside each other, of writes where file data is
+    /// journaled, of names everywhere
     #[arg(
         long,
         value_name = "N|LIST",
@@ -271,7 +272,7 @@ pub(crate) struct CrashMerge {
 pub(crate) enum Ops {
     /// Of so many operations of the lab's own vocabulary.
     Own(usize),
-    /// With one in a group.
+    /// With one in a group, and with two groups.
     Groups,
     /// Within the bounds of ACE.
     Ace(Bounds),

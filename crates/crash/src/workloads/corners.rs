@@ -307,3 +307,61 @@ pub(super) fn group_names() -> Vec<Op> {
     let rounds = std::iter::once(begin.to_owned()).chain(rounds);
     ops(rounds.chain(end.map(str::to_owned)))
 }
+
+/// Two groups that are open beside each other, and end in either order: writes to one file and to
+/// two, and what one save, move or removal leaves to the other. What met with a conflict is done
+/// again. Then both begin, and the second stages only when the first is committed.
+pub(super) fn two_groups() -> Vec<Op> {
+    let begin = "create t0; create t1; write t0 0 9000 1; write t1 0 5000 2; mkdir d; mkdir e; \
+        create d/a; write d/a 0 3000 3; sync";
+    let ends = ["group-commit", "group-commit lazy", "group-abort"];
+    let both = |n: usize, first: &str, second: &str| {
+        let begun = format!("group-begin; {first}; group-switch; group-begin; {second}");
+        let (end, other) = (ends[n % ends.len()], ends[n % 2]);
+        // By turns the one that is meant now goes first.
+        match n % 4 < 2 {
+            true => format!("{begun}; {end}; group-switch; {other}"),
+            false => format!("{begun}; group-switch; {end}; group-switch; {other}"),
+        }
+    };
+    let writes = (0..8).map(|n| {
+        let (at, seed, file) = (n * 1100, n * 3 + 10, ["t0", "t1"][n / 2 % 2]);
+        let again = format!("group-write {file} {} 1500 {}", at + 700, seed + 1);
+        let first = format!("group-write t0 {at} 1800 {seed}; group-read t0 0 20000");
+        let met = both(n, &first, &again);
+        format!("{met}; group-begin; {again}; group-read {file} 0 20000; group-commit")
+    });
+    let names = (0..8).map(|n| {
+        let saved = format!(
+            "group-do create d/n{n} excl; group-do open @0 d/n{n}; group-write @0 0 4000 {}; \
+             close @0; group-do rename d/n{n} d/a",
+            n + 40
+        );
+        let other = [
+            format!("group-do create d/m{n} excl; group-do create e/m{n} excl"),
+            format!("group-write d/a 700 2500 {}", n + 50),
+            format!("group-do rename d/a e/a{n}"),
+            format!(
+                "group-do link d/a e/l{n}; group-write t1 {} 900 {n}",
+                n * 800
+            ),
+        ];
+        let met = both(n + 1, &saved, &other[n % other.len()]);
+        format!("{met}; create d/a; append d/a 700 {}", n + 60)
+    });
+    let end = [
+        "mkdir r; group-begin; group-do rmdir r; group-switch; group-begin",
+        "group-do create r/f excl; group-switch; group-commit; group-switch; group-commit",
+        "mkdir r; group-begin; group-do rmdir r; group-switch; group-begin",
+        "group-do create r/f excl; group-commit; group-switch; group-commit; fsyncdir r",
+        "group-begin; group-write t0 0 2000 80; group-switch; group-begin; group-switch",
+        "group-commit lazy; group-switch; group-write t0 1000 2000 81; group-commit",
+        "group-begin; group-write t1 0 2000 82; group-switch; group-begin",
+        "group-do truncate t1 1000; group-write t0 0 9 83; sync; group-commit",
+        "group-switch; group-read t1 0 9000; group-commit; fsync t1",
+    ];
+    let rounds = writes.chain(names);
+    ops(std::iter::once(begin.to_owned())
+        .chain(rounds)
+        .chain(end.map(str::to_owned)))
+}

@@ -2,8 +2,8 @@
 //!
 //! - [`vocabulary`]: the operations of the sequences and what may follow each, after CrashMonkey's
 //!   ACE (Mohan, Martinez, Ponnapalli, Raju, Chidambaram, OSDI 2018).
-//! - [`sequences`]: all sequences of one operation, of two, samples of three; those with a
-//!   group.
+//! - [`sequences`]: all sequences of one operation, of two, samples of three; those with a group,
+//!   and with two.
 //! - [`ace`]: the sequences within ACE's own bounds, up to 1.5 million in a list.
 //! - [`script`]: long workloads by their names.
 //! - `corners`: those among them that have a mistake in mind.
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use ace::Bounds;
 use script::Script;
-use sequences::{Sample, grouped, sequences};
+use sequences::{Sample, sequences, with_groups};
 
 use super::target::Target;
 use super::turns::Order;
@@ -33,7 +33,7 @@ use super::workload::Workload;
 pub struct Choice {
     /// Sequences of so many actions (1, 2, 3).
     pub lengths: Vec<usize>,
-    /// Sequences of two actions of which one is in a group, or both.
+    /// Sequences of two actions of which one is in a group, or both; and those with two groups.
     #[serde(default)]
     pub groups: bool,
     /// The lists within these bounds.
@@ -75,7 +75,8 @@ impl Choice {
         let lengths = self.lengths.iter();
         let short = lengths.map(|length| sequences(*length, rules, self.sample));
         let mut kinds = Vec::new();
-        for made in short.chain(self.groups.then(|| grouped(rules))) {
+        let groups = self.groups.then(|| with_groups(rules));
+        for made in short.chain(groups.into_iter().flatten()) {
             kinds.push(made.workloads);
             chosen.impossible += made.impossible;
             chosen.not_drawn += made.left_out;

@@ -43,6 +43,8 @@ pub enum Script {
     Groups,
     /// Groups that change names, sizes and attributes, and others that are faster.
     GroupNames,
+    /// Two groups beside each other, which meet in files and names, and pass each other by.
+    TwoGroups,
     /// Data that waits for a place while what is done with its files is committed.
     Waits,
     /// Postmark's pool of small files, from a seed.
@@ -55,7 +57,7 @@ pub enum Script {
 
 impl Script {
     /// Those that are written down.
-    pub const WRITTEN: [Self; 19] = [
+    pub const WRITTEN: [Self; 20] = [
         Self::LogAndReplace,
         Self::Groups,
         Self::GroupNames,
@@ -75,13 +77,15 @@ impl Script {
         Self::Postmark(1),
         Self::SqliteRollback,
         Self::SqliteWal,
+        Self::TwoGroups,
     ];
 
     /// Of these, what can be done on a target.
     pub fn written(target: &Target) -> impl Iterator<Item = Self> {
         let can_group = target.can_group();
         let written = Self::WRITTEN.into_iter();
-        written.filter(move |script| can_group || *script != Self::Groups)
+        let is_of_groups = |script| matches!(script, Self::Groups | Self::TwoGroups);
+        written.filter(move |script| can_group || !is_of_groups(*script))
     }
 
     /// A word that names it.
@@ -103,6 +107,7 @@ impl Script {
             Self::Records => "records".to_owned(),
             Self::Groups => "groups".to_owned(),
             Self::GroupNames => "group-names".to_owned(),
+            Self::TwoGroups => "two-groups".to_owned(),
             Self::Waits => "waits".to_owned(),
             Self::Postmark(seed) => format!("postmark{seed}"),
             Self::SqliteRollback => "sqlite-rollback".to_owned(),
@@ -142,6 +147,7 @@ impl Script {
             Self::Records => corners::records(),
             Self::Groups => corners::groups(),
             Self::GroupNames => corners::group_names(),
+            Self::TwoGroups => corners::two_groups(),
             Self::Waits => waits(),
             Self::Postmark(seed) => patterns::postmark(seed),
             Self::SqliteRollback => patterns::sqlite_rollback(),

@@ -6,7 +6,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::vocabulary::{
-    BESIDE, ENDS, NAMED, Persist, STAGED, TOGETHER, VOCABULARY, ops, standard_setup,
+    BESIDE, ENDS, MEETINGS, NAMED, PARTINGS, PASSINGS, Persist, STAGED, TOGETHER, VOCABULARY, ops,
+    standard_setup,
 };
 use crate::turns::Order;
 use crate::workload::Workload;
@@ -79,11 +80,34 @@ pub fn sequences(length: usize, rules: Rules, sample: Sample) -> Sequences {
 /// also with an fsync of its object behind it. Of those with names each alone in all its ends; with
 /// another action before it and a commit, beside it and a commit or an abort, behind it and a lazy
 /// commit; two of them in one commit.
-pub fn grouped(rules: Rules) -> Sequences {
+fn grouped(rules: Rules) -> Sequences {
     let mut maker = Maker::new(rules);
     maker.grouped_writes();
     maker.grouped_names();
     maker.made
+}
+
+/// Two groups that are open beside each other, on a volume with these rules: each way to meet, or
+/// to pass, with each way to part; and once the second begins beside the first, but stages only
+/// behind its commit.
+fn met(rules: Rules) -> Sequences {
+    const KIND: &str = "two-groups";
+    let mut maker = Maker::new(rules);
+    for (first, second) in MEETINGS.iter().chain(&PASSINGS) {
+        let both = format!("group-begin; {first}; group-switch; group-begin; {second}");
+        for parting in PARTINGS {
+            maker.add(KIND, ops(&format!("{both}; {parting}")));
+        }
+        let begun = format!("group-begin; {first}; group-switch; group-begin; group-switch");
+        let behind = format!("{begun}; group-commit; group-switch; {second}; group-commit");
+        maker.add(KIND, ops(&behind));
+    }
+    maker.made
+}
+
+/// All sequences with groups: those with one, and those with two.
+pub fn with_groups(rules: Rules) -> [Sequences; 2] {
+    [grouped(rules), met(rules)]
 }
 
 /// The core with each of these behind its actions, and what is no action.
@@ -296,5 +320,44 @@ mod tests {
         ] {
             assert!(has(format!("{begun} {text}")), "{text}");
         }
+    }
+
+    /// Of two groups that meet the second to be committed gets a conflict, whichever that is, and
+    /// nobody does else: not those that pass, nor a second one that stages behind the commit.
+    #[test]
+    fn two_groups_meet_or_pass() {
+        let rules = Rules {
+            groups: true,
+            ..EXT4_1K.rules()
+        };
+        let answers = |text: &str| -> Vec<_> {
+            let mut model = Maker::new(rules).start;
+            let done = ops(text).into_iter().map(|op| (model.apply(&op), op));
+            let commits = done.filter(|(_, op)| matches!(op, Op::GroupCommit { .. }));
+            commits.map(|(answer, _)| answer.map(drop)).collect()
+        };
+        let meet = MEETINGS.iter().map(|pair| (pair, Err(Errno::BUSY)));
+        for ((first, second), answer) in meet.chain(PASSINGS.iter().map(|pair| (pair, Ok(())))) {
+            let both = format!("group-begin; {first}; group-switch; group-begin; {second}");
+            for parting in &PARTINGS[..4] {
+                let given = answers(&format!("{both}; {parting}"));
+                assert_eq!(given, [Ok(()), answer], "{both}; {parting}");
+            }
+            let aborted = answers(&format!("{both}; {}", PARTINGS[4]));
+            assert_eq!(aborted, [Ok(())], "{both}");
+        }
+        let of = |groups| met(Rules { groups, ..rules }).workloads;
+        let (all, named) = (of(true), of(false));
+        println!(
+            "{} sequences with two groups, {} of names alone",
+            all.len(),
+            named.len()
+        );
+        let pairs = MEETINGS.len() + PASSINGS.len();
+        assert!(all.len() > pairs * PARTINGS.len() && named.len() > 80);
+        let behind = "setup standard; group-begin; group-do chmod A/x 600; group-switch; \
+            group-begin; group-switch; group-commit; group-switch; group-do chown A/x 7 8; \
+            group-commit";
+        assert!(all.iter().any(|workload| workload.to_string() == behind));
     }
 }

@@ -191,6 +191,70 @@ pub(super) const TOGETHER: [&str; 5] = [
 /// How a group ends. The last is open when the volume is unmounted.
 pub(super) const ENDS: [&str; 4] = ["group-commit", "group-commit lazy", "group-abort", ""];
 
+/// What two groups stage that are open beside each other and meet: who is committed second gets
+/// a conflict. Writes to one file meet wherever they go, and so do its cuts.
+pub(super) const MEETINGS: [(&str, &str); 18] = [
+    // One file: one block, two, all of it, behind its end, a cut.
+    ("group-write A/x 600 200 51", "group-write A/x 700 100 52"),
+    ("group-write A/x 700 100 51", "group-write A/x 3000 900 52"),
+    ("group-write A/x 0 5000 51", "group-write A/x 4800 3000 52"),
+    (
+        "group-write A/x 20000 1500 51",
+        "group-write A/x 12000 900 52",
+    ),
+    ("group-write A/x 700 4000 51", "group-do truncate A/x 2500"),
+    ("group-do truncate A/x 700", "group-do truncate A/x 9000"),
+    // Two files of both, the other way round.
+    (
+        "group-write A/x 700 100 51; group-write B/y 700 100 52",
+        "group-write B/y 600 200 53; group-write A/x 600 200 54",
+    ),
+    // One name; the names of one file.
+    ("group-do create A/n excl", "group-do create A/n excl"),
+    ("group-do mkdir A/n", "group-do rename B/y A/n"),
+    (SAVED, SAVED),
+    ("group-do unlink A/x", "group-do unlink A/x"),
+    ("group-do link A/x A/n", "group-do link A/x B/n"),
+    ("group-do link A/x B/n", "group-do unlink A/x"),
+    // A directory that one removes, and the other makes or moves something in.
+    ("group-do rmdir A/d", "group-do create A/d/n excl"),
+    ("group-do rmdir B/e", "group-do rename A/x B/e/x"),
+    // Renames of one file, and against each other; two directories into each other.
+    ("group-do rename A/x A/n", "group-do rename A/x B/n"),
+    ("group-do rename A/x B/y", "group-do rename B/y A/x"),
+    ("group-do rename A/d B/e/d", "group-do rename B/e A/d/e"),
+];
+
+/// The same of two that pass each other by: both happen.
+pub(super) const PASSINGS: [(&str, &str); 9] = [
+    ("group-write A/x 0 5000 51", "group-write B/y 2000 2000 52"),
+    // Writes, and the name or an attribute of their file.
+    ("group-write A/x 700 100 51", "group-do unlink A/x"),
+    ("group-write A/x 0 5000 51", "group-do rename A/x B/n"),
+    ("group-write B/y 700 3000 51", "group-do rename A/x B/y"),
+    ("group-write A/x 700 100 51", SAVED),
+    ("group-write A/x 0 5000 51", "group-do chmod A/x 600"),
+    ("group-do chmod A/x 600", "group-do chown A/x 7 8"),
+    // Two names in one directory.
+    ("group-do create A/n excl", "group-do mkdir A/m"),
+    ("group-do unlink A/x", "group-do rename B/y A/n"),
+];
+
+/// A file that is written anew, and takes the old one's name.
+const SAVED: &str = "group-do create B/n excl; group-do open @0 B/n; group-write @0 0 3000 55; \
+    close @0; group-do rename B/n A/x";
+
+/// How two groups end when both have staged what they do, and the second is meant.
+pub(super) const PARTINGS: [&str; 6] = [
+    "group-switch; group-commit; group-switch; group-commit",
+    "group-commit; group-switch; group-commit",
+    "group-switch; group-commit lazy; group-switch; group-commit",
+    "group-commit lazy; group-switch; group-commit lazy",
+    "group-switch; group-abort; group-switch; group-commit",
+    // The first is open when the volume is unmounted.
+    "group-commit",
+];
+
 /// What happens beside a group that is no action.
 pub(super) const BESIDE: [&str; 2] = ["sync", "remount"];
 

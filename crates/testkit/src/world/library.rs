@@ -34,6 +34,8 @@ pub struct Library {
     caller: Caller,
     slots: [Option<InodeNo>; SLOTS as usize],
     group: Option<Group>,
+    /// The other of two groups.
+    other: Option<Group>,
 }
 
 /// A sync of one file or directory, or of everything, which another thread may do.
@@ -106,6 +108,7 @@ impl Library {
             caller: Caller::root(),
             slots: [None; SLOTS as usize],
             group: None,
+            other: None,
         };
         Ok((library, report))
     }
@@ -121,14 +124,14 @@ impl Library {
         self.options.clock.set(ns.max(0) as u64);
     }
 
-    /// Closes the slots and unmounts. A group may be open then, and is dropped behind it.
+    /// Closes the slots and unmounts. Groups may be open then, and are dropped behind it.
     ///
     /// # Errors
     /// Of the unmount.
     pub fn unmount(&mut self) -> Answer<()> {
         self.close_all();
         let unmounted = self.fs.unmount();
-        self.group = None;
+        (self.group, self.other) = (None, None);
         unmounted
     }
 
@@ -158,6 +161,7 @@ impl Library {
             caller: self.caller.clone(),
             slots: [None; SLOTS as usize],
             group: None,
+            other: None,
         }
     }
 

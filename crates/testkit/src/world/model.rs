@@ -88,6 +88,8 @@ pub struct Node {
     /// A step before which all of its data had to have a place (`auto_da_alloc`): a crash that
     /// leaves what was done behind it leaves the data too.
     placed: usize,
+    /// How many groups that wrote to it were committed.
+    group_commits: usize,
 }
 
 /// Whose data the last operation has made durable when it has returned.
@@ -109,6 +111,8 @@ pub struct Model {
     base: Id,
     slots: [Option<Id>; SLOTS as usize],
     group: Option<Group>,
+    /// The other of two groups.
+    other: Option<Group>,
     rules: Rules,
     step: usize,
     vouched: usize,
@@ -128,6 +132,7 @@ impl Model {
             base: 0,
             slots: [None; SLOTS as usize],
             group: None,
+            other: None,
             rules,
             step: 0,
             vouched: 0,
@@ -213,6 +218,7 @@ impl Model {
             written: self.step,
             is_cut: false,
             placed: self.step,
+            group_commits: 0,
         };
         self.nodes.insert(id, node);
         id
@@ -296,7 +302,7 @@ impl Model {
 
     fn collect(&mut self, id: Id) {
         let unused = self.nodes.get(&id).is_some_and(|n| n.nlink == 0);
-        let staged = self.group.as_ref().is_some_and(|group| group.has(id));
+        let staged = self.groups().any(|group| group.has(id));
         if unused && !staged && !self.slots.contains(&Some(id)) {
             self.nodes.remove(&id);
         }
@@ -751,7 +757,7 @@ impl Model {
 
     /// What a power cut leaves of it: nothing is open, nothing staged.
     pub fn cut_off(&mut self) {
-        self.drop_group();
+        self.drop_groups();
         for slot in 0..SLOTS {
             self.close(slot);
         }
@@ -967,6 +973,7 @@ impl World for Model {
                 Ok(Reply::Done)
             }
             Op::GroupBegin => self.begin_group(),
+            Op::GroupSwitch => self.switch_groups(),
             Op::GroupDo(op) => self.group_do(op),
             Op::GroupWrite {
                 slot,

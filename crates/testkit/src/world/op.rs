@@ -278,6 +278,8 @@ pub enum Op {
     Expire,
     /// A group of changes begins; one that is open is dropped.
     GroupBegin,
+    /// The other of two groups: what is said of a group from now on is said of that one.
+    GroupSwitch,
     /// An operation on paths, which are those that the group sees: staged in it, but for those that
     /// only look ([`Op::fits_group`]). What a group makes is opened so, too.
     GroupDo(Box<Op>),

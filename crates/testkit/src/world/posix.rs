@@ -368,7 +368,7 @@ impl World for Posix {
             Op::Commit | Op::Expire => Ok(()),
             // What there is on a mount is of one open file: F2FS's ioctls.
             Op::GroupBegin | Op::GroupAbort | Op::GroupCommit { .. } => Err(Errno::OPNOTSUPP),
-            Op::GroupDo(_) => Err(Errno::OPNOTSUPP),
+            Op::GroupDo(_) | Op::GroupSwitch => Err(Errno::OPNOTSUPP),
             Op::GroupWrite { .. } | Op::GroupRead { .. } => Err(Errno::OPNOTSUPP),
             Op::Remount => {
                 self.close_all();

@@ -28,7 +28,7 @@ const fn verb(name: &'static str, words: &'static str, does: &'static str) -> Ve
 }
 
 /// Every verb.
-pub const VERBS: [Verb; 45] = [
+pub const VERBS: [Verb; 46] = [
     verb("create", "PATH [MODE] [excl]", "open(O_CREAT) and close"),
     verb("mkdir", "PATH [MODE]", ""),
     verb("mkfifo", "PATH [MODE]", ""),
@@ -91,6 +91,11 @@ pub const VERBS: [Verb; 45] = [
         "group-begin",
         "",
         "a group of changes; one that is open is dropped",
+    ),
+    verb(
+        "group-switch",
+        "",
+        "the other of two groups: from now on these verbs are about that one",
     ),
     verb(
         "group-do",
@@ -288,6 +293,7 @@ impl fmt::Display for Op {
             Op::Commit => f.write_str("commit"),
             Op::Expire => f.write_str("expire"),
             Op::GroupBegin => f.write_str("group-begin"),
+            Op::GroupSwitch => f.write_str("group-switch"),
             Op::GroupDo(op) => write!(f, "group-do {op}"),
             Op::GroupWrite {
                 slot,
@@ -586,6 +592,7 @@ fn read_names_op(name: &str, words: &mut Words<'_>) -> Result<Option<Op>> {
         "commit" => Op::Commit,
         "expire" => Op::Expire,
         "group-begin" => Op::GroupBegin,
+        "group-switch" => Op::GroupSwitch,
         "group-commit" => Op::GroupCommit {
             lazy: words.flag("lazy"),
         },
@@ -728,6 +735,7 @@ mod tests {
     fn groups_read_back() {
         for line in [
             "group-begin",
+            "group-switch",
             "group-do create f 644 excl",
             "group-do rename d/f g exchange",
             "group-do open @0 g",

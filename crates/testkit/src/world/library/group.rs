@@ -230,6 +230,10 @@ impl Library {
                 self.group = Some(self.fs.begin());
                 return Some(Ok(()));
             }
+            Op::GroupSwitch => {
+                std::mem::swap(&mut self.group, &mut self.other);
+                return Some(Ok(()));
+            }
             Op::GroupWrite {
                 slot,
                 offset,

@@ -1,5 +1,5 @@
 //! A group of changes: what is staged happens at its commit, to the files as they are then, names
-//! and attributes first.
+//! and attributes first. There may be two, of which one is meant.
 //!
 //! What the group sees is a copy of the model with everything staged done to it. An operation in
 //! the group is done there, by the rules for all others; the names and links that it has changed
@@ -51,6 +51,8 @@ struct Content {
     cut: Option<u64>,
     writes: Vec<(u64, Vec<u8>)>,
     least: Option<u64>,
+    /// [`Node::group_commits`] when it was first staged.
+    seen: usize,
 }
 
 impl Content {
@@ -122,7 +124,12 @@ fn changed_links(before: &Model, after: &Model) -> Vec<(Id, i64)> {
 impl Model {
     /// Whether a group is open.
     pub fn has_group(&self) -> bool {
-        self.group.is_some()
+        self.groups().next().is_some()
+    }
+
+    /// Those that are open.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.group.iter().chain(&self.other)
     }
 
     /// A step in which nothing happens, since the group would be more than one transaction holds.
@@ -167,6 +174,11 @@ impl Model {
         Ok(Reply::Done)
     }
 
+    pub(super) fn switch_groups(&mut self) -> Outcome {
+        std::mem::swap(&mut self.group, &mut self.other);
+        Ok(Reply::Done)
+    }
+
     pub(super) fn stage(&mut self, slot: u8, offset: u64, payload: Payload) -> Outcome {
         let (id, groups) = (self.slot(slot)?, self.rules.groups);
         let group = self.group()?;
@@ -178,11 +190,21 @@ impl Model {
             return Err(Errno::OPNOTSUPP);
         }
         if !bytes.is_empty() {
-            group.kept.insert(id);
-            let content = group.contents.entry(id).or_default();
-            content.writes.push((offset, bytes));
+            self.content_in_group(id)?.writes.push((offset, bytes));
         }
         Ok(Reply::Done)
+    }
+
+    /// What is staged of a file that the group has not made.
+    fn content_in_group(&mut self, id: Id) -> Result<&mut Content, Errno> {
+        let seen = self.node(id).group_commits;
+        let group = self.group()?;
+        group.kept.insert(id);
+        let first = Content {
+            seen,
+            ..Content::default()
+        };
+        Ok(group.contents.entry(id).or_insert(first))
     }
 
     pub(super) fn read_staged(&mut self, slot: u8, offset: u64, len: usize) -> Outcome {
@@ -240,9 +262,7 @@ impl Model {
             return Ok(());
         }
         let outside = self.content(id).size();
-        let group = self.group()?;
-        group.kept.insert(id);
-        group.contents.entry(id).or_default().resize(size, outside);
+        self.content_in_group(id)?.resize(size, outside);
         Ok(())
     }
 
@@ -378,7 +398,10 @@ impl Model {
             let mut names = names(dir).map(|(name, _)| (*dir, name.clone()));
             names.any(|name| !group.names.contains_key(&name))
         };
-        group.names.iter().any(is_other)
+        let is_written =
+            |(id, content): (&Id, &Content)| self.node(*id).group_commits != content.seen;
+        group.contents.iter().any(is_written)
+            || group.names.iter().any(is_other)
             || group
                 .links
                 .iter()
@@ -398,6 +421,11 @@ impl Model {
             return Err(Errno::BUSY);
         }
         self.apply_group(&group);
+        for id in group.contents.keys() {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.group_commits += 1;
+            }
+        }
         // What gets a name has places for its data before that.
         let step = self.step;
         for id in &group.made {
@@ -425,6 +453,13 @@ impl Model {
             }
         }
         self.end_group();
+    }
+
+    /// Both.
+    pub(super) fn drop_groups(&mut self) {
+        self.drop_group();
+        self.group = self.other.take();
+        self.drop_group();
     }
 
     fn end_group(&mut self) {
