@@ -19,6 +19,87 @@ use stetfs::{
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 
+/// What the server does with a group of changes; operations are those of [`Group`].
+pub trait AtomicGroup: Send {
+    /// As [`Group::files`].
+    fn files(&self) -> Vec<InodeNo>;
+
+    /// As [`Group::size`].
+    fn size(&self, ino: InodeNo) -> Result<u64>;
+
+    /// As [`Group::read`].
+    fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize>;
+
+    /// As [`Group::write`].
+    fn write(&mut self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// As [`Group::unlink`].
+    fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// As [`Group::rename`], without flags.
+    fn rename(&mut self, c: &Caller, from: (InodeNo, &[u8]), to: (InodeNo, &[u8])) -> Result<()>;
+
+    /// As [`Group::setattr`].
+    fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()>;
+
+    /// As [`Group::setxattr`], whether the attribute is there or not.
+    fn setxattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()>;
+
+    /// As [`Group::removexattr`].
+    fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()>;
+
+    /// As [`Group::commit`].
+    fn commit(&mut self, c: &Caller) -> Result<()>;
+}
+
+impl AtomicGroup for Group {
+    fn files(&self) -> Vec<InodeNo> {
+        Group::files(self)
+    }
+
+    fn size(&self, ino: InodeNo) -> Result<u64> {
+        Group::size(self, ino)
+    }
+
+    fn read(&self, ino: InodeNo, offset: u64, out: &mut [u8]) -> Result<usize> {
+        Group::read(self, ino, offset, out)
+    }
+
+    fn write(&mut self, c: &Caller, ino: InodeNo, offset: u64, bytes: &[u8]) -> Result<()> {
+        Group::write(self, c, ino, offset, bytes)
+    }
+
+    fn unlink(&mut self, c: &Caller, dir: InodeNo, name: &[u8]) -> Result<()> {
+        Group::unlink(self, c, dir, name)
+    }
+
+    fn rename(
+        &mut self,
+        c: &Caller,
+        (dir, name): (InodeNo, &[u8]),
+        (new_dir, new_name): (InodeNo, &[u8]),
+    ) -> Result<()> {
+        let none = RenameFlags::empty();
+        Group::rename(self, c, dir, name, new_dir, new_name, none)
+    }
+
+    fn setattr(&mut self, c: &Caller, ino: InodeNo, set: &SetAttr) -> Result<()> {
+        Group::setattr(self, c, ino, set)
+    }
+
+    fn setxattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()> {
+        Group::setxattr(self, c, ino, name, value, SetXattr::Any)
+    }
+
+    fn removexattr(&mut self, c: &Caller, ino: InodeNo, name: &[u8]) -> Result<()> {
+        Group::removexattr(self, c, ino, name)
+    }
+
+    fn commit(&mut self, c: &Caller) -> Result<()> {
+        Group::commit(self, c)
+    }
+}
+
 /// A file system that the server can mount. Workers call it in parallel; clones are the same file
 /// system.
 ///
@@ -262,13 +343,19 @@ pub trait Backend: Clone + Send + Sync + 'static {
         Ok(())
     }
 
-    /// A group of writes to this file, where there are any.
-    fn begin_group(&self, _ino: InodeNo) -> Option<Group> {
+    /// Whether there are groups of changes. If not, whoever asks for one hears what other file
+    /// systems say.
+    fn has_groups(&self) -> bool {
+        false
+    }
+
+    /// A group of writes to this file, if it can have one.
+    fn begin_group(&self, _ino: InodeNo) -> Option<Box<dyn AtomicGroup>> {
         None
     }
 
-    /// A group of changes of names, where there are any.
-    fn begin_names(&self) -> Option<Group> {
+    /// A group of changes of names.
+    fn begin_names(&self) -> Option<Box<dyn AtomicGroup>> {
         None
     }
 
@@ -360,13 +447,19 @@ impl Backend for Fs {
         Fs::marked_write_max(self)
     }
 
-    fn begin_group(&self, ino: InodeNo) -> Option<Group> {
-        let can = Fs::can_group(self, ino).unwrap_or(false);
-        can.then(|| Fs::begin(self))
+    fn has_groups(&self) -> bool {
+        true
     }
 
-    fn begin_names(&self) -> Option<Group> {
-        Some(Fs::begin(self))
+    fn begin_group(&self, ino: InodeNo) -> Option<Box<dyn AtomicGroup>> {
+        match Fs::can_group(self, ino) {
+            Ok(true) => Some(Box::new(Fs::begin(self))),
+            _ => None,
+        }
+    }
+
+    fn begin_names(&self) -> Option<Box<dyn AtomicGroup>> {
+        Some(Box::new(Fs::begin(self)))
     }
 
     fn stats(&self) -> impl Serialize {

@@ -21,13 +21,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
-use stetfs::{Caller, Group, WriteFlags};
+use stetfs::{Caller, WriteFlags};
 use stetfs_format::InodeNo;
 use stetfs_format::width::must_fit_u32;
 
 use crate::Backend;
 use crate::aside::Pages;
 use crate::attr::{inode, node};
+use crate::backend::AtomicGroup;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::ioctl::{READ, WRITE, number};
@@ -53,6 +54,11 @@ pub(crate) const BEGIN: u32 = number(READ, STETFS, 1, 16);
 /// `STETFS_IOC_JOIN_GROUP`.
 pub(crate) const JOIN: u32 = number(WRITE, STETFS, 2, 16);
 
+/// Whether a request is about groups.
+pub(crate) fn are_asked_for(cmd: u32) -> bool {
+    matches!(cmd, START | COMMIT | ABORT | GET_FEATURES | BEGIN | JOIN)
+}
+
 /// What a group is called: nobody guesses it, so who knows it may join.
 pub(crate) type Name = [u8; 16];
 
@@ -63,7 +69,7 @@ struct Shared {
 }
 
 enum State {
-    Open(Box<Group>),
+    Open(Box<dyn AtomicGroup>),
     /// Committed. A worker who had found it before then does what it came for the ordinary way.
     Done,
     /// Aborted. An open file that was in it and was not asked hears of that: what it wrote is gone.
@@ -128,6 +134,14 @@ impl Groups {
 }
 
 impl<B: Backend> FsServer<B> {
+    /// Fails, as where nobody knows these requests, if the file system has no groups.
+    pub(crate) fn check_groups(&self) -> Outcome<()> {
+        match self.fs.has_groups() {
+            true => Ok(()),
+            false => Err(Errno::NOTTY),
+        }
+    }
+
     /// What `F2FS_IOC_GET_FEATURES` answers.
     pub(crate) fn features(&self, ino: InodeNo, handle: u64) -> u32 {
         match self.new_group(ino, handle) {
@@ -137,7 +151,7 @@ impl<B: Backend> FsServer<B> {
     }
 
     /// A group for what is written through this open file, if that can be staged.
-    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Group> {
+    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Box<dyn AtomicGroup>> {
         let how = How::from_bits_truncate(handle);
         if !how.contains(How::WRITES) {
             return Err(Errno::BADF);
@@ -152,7 +166,7 @@ impl<B: Backend> FsServer<B> {
     /// A group that is there already goes on, as F2FS has it. Gives its name.
     pub(crate) fn begin_group(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
         self.leave_lost(ino, handle);
-        let state = Mutex::new(State::Open(Box::new(self.new_group(ino, handle)?)));
+        let state = Mutex::new(State::Open(self.new_group(ino, handle)?));
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
         Ok(self.groups.change(|members| {
@@ -203,6 +217,7 @@ impl<B: Backend> FsServer<B> {
         ticket: &dyn Fn() -> Ticket,
         answer: &mut Answer<'_>,
     ) -> Outcome<Answered> {
+        self.check_groups()?;
         let ino = inode(header.nodeid);
         let files = match self.groups.of(ino, handle) {
             Some(shared) => self.commit_shared(header, (ino, handle), &shared)?,

@@ -62,6 +62,9 @@ impl<B: Backend> FsServer<B> {
         data: &[u8],
     ) -> Outcome<Vec<u8>> {
         let c = caller(from);
+        if groups::are_asked_for(cmd) {
+            self.check_groups()?;
+        }
         let attr = || self.fs.getattr(ino).map_err(|e| errno(&e));
         match cmd {
             GETFLAGS | GETFLAGS_32 => attr().map(|a| a.flags.bits().to_ne_bytes().to_vec()),

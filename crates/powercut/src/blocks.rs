@@ -399,7 +399,11 @@ fn made_durable_by(what: &What) -> Option<Object> {
             Some(*file)
         }
         What::Set { object, .. } | What::Unnamed { object, .. } => Some(*object),
-        What::Close { .. } | What::Fsync { .. } | What::Sync | What::Mark { .. } => None,
+        What::Close { .. }
+        | What::Fsync { .. }
+        | What::Group { .. }
+        | What::Sync
+        | What::Mark { .. } => None,
     }
 }
 

@@ -18,6 +18,9 @@ pub struct Recording {
     pub calls: Vec<Call>,
     /// Threads of processes that made calls, with the names of their programs.
     pub processes: Vec<Process>,
+    /// The program could have groups of changes, which it would have gone without elsewhere.
+    #[serde(default)]
+    pub has_groups: bool,
 }
 
 /// A thread of a process, as `/proc` had it.
@@ -146,6 +149,12 @@ pub enum What {
         /// It was fdatasync.
         datasync: bool,
     },
+    /// A group of changes was committed: all of them at once, and durable. One that was aborted has
+    /// changed nothing, and is no call.
+    Group {
+        /// What it changed, in the order in which that was staged.
+        steps: Vec<Call>,
+    },
     /// sync or syncfs.
     Sync,
     /// The program promised something.
@@ -177,6 +186,9 @@ impl fmt::Display for Attribute {
         }
     }
 }
+
+/// Steps of a group that are shown, at most.
+const STEPS: usize = 4;
 
 impl Call {
     /// The call in the words of the program: `write(config.tmp), 4,096 bytes at 0`.
@@ -220,6 +232,13 @@ impl Call {
                 let data = if *datasync { "fdatasync" } else { "fsync" };
                 format!("{data}({path})")
             }
+            What::Group { steps } => {
+                let mut shown: Vec<_> = steps.iter().take(STEPS).map(Self::text).collect();
+                if let more @ 1.. = steps.len().saturating_sub(STEPS) {
+                    shown.push(format!("and {more} more"));
+                }
+                format!("commit of a group: {}", shown.join("; "))
+            }
             What::Sync => "sync()".to_owned(),
             What::Mark { text } => format!("mark \"{text}\""),
         }
@@ -228,6 +247,17 @@ impl Call {
     /// Whether it makes something durable.
     pub fn is_sync(&self) -> bool {
         matches!(self.what, What::Fsync { .. } | What::Sync)
+    }
+}
+
+impl What {
+    /// The changes of a group, or what it is itself.
+    pub fn each(&self) -> impl Iterator<Item = &Self> {
+        let (alone, steps) = match self {
+            Self::Group { steps } => (None, &steps[..]),
+            other => (Some(other), &[][..]),
+        };
+        alone.into_iter().chain(steps.iter().map(|step| &step.what))
     }
 }
 

@@ -354,6 +354,10 @@ impl<'a> Arranger<'a> {
             What::Set { object, attribute } => self.set(*object, attribute),
             What::Close { file } => self.close(*file),
             What::Fsync { object, datasync } => return self.fsync(*object, *datasync),
+            What::Group { steps } => {
+                steps.iter().for_each(|step| drop(self.take(&step.what)));
+                return (0..self.out.effects.len()).collect();
+            }
             What::Sync => return (0..self.out.effects.len()).collect(),
             What::Mark { .. } => {}
         }

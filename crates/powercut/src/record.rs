@@ -35,6 +35,8 @@ pub struct Plan<'a> {
     pub timeout: Duration,
     /// Lines of the program's standard output that are marks.
     pub marks_from_stdout: Option<Regex>,
+    /// The program may have groups of changes.
+    pub groups: bool,
     /// The user wants to stop.
     pub stop: &'a AtomicBool,
 }
@@ -105,6 +107,10 @@ pub fn record(plan: &Plan<'_>) -> Result<Recorded, Error> {
     };
     let readable = marks.readable()?;
     let recorder = Recorder::new(volume(plan.base)?, marks);
+    let recorder = match plan.groups {
+        true => recorder.with_groups(),
+        false => recorder,
+    };
     let mounted = Mounted::new(recorder.clone(), &stands_for, plan.dir, OnBlock::Auto)?;
     let dir = mounted.dir().display().to_string();
     let command = |words: &[OsString]| {

@@ -3,6 +3,8 @@
 //! Changes are made one at a time, each with its place in the list: so the list is the order in
 //! which they happened. What only reads is not recorded and waits for nobody.
 
+mod group;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,11 +18,13 @@ use stetfs::{
 use stetfs_format::InodeNo;
 use stetfs_format::inode::InodeFlags;
 use stetfs_fuse::Backend;
+use stetfs_fuse::backend::AtomicGroup;
 
 use crate::call::{Attribute, Call, Process, Recording, Slot, What};
 use crate::content::Bytes;
 use crate::marks::Marks;
 use crate::tree::{self, Body, Node, Object, ROOT, Tree};
+use group::Noted;
 
 thread_local! {
     /// Who asked for what this thread does.
@@ -32,6 +36,8 @@ thread_local! {
 pub struct Recorder {
     fs: Fs,
     log: Arc<Mutex<Log>>,
+    /// The program may have groups of changes.
+    has_groups: bool,
 }
 
 /// What is recorded so far.
@@ -73,6 +79,15 @@ impl Recorder {
         Self {
             fs,
             log: Arc::new(Mutex::new(log)),
+            has_groups: false,
+        }
+    }
+
+    /// The same, on which the program may have groups of changes (docs/ATOMIC.md).
+    pub fn with_groups(self) -> Self {
+        Self {
+            has_groups: true,
+            ..self
         }
     }
 
@@ -121,6 +136,7 @@ impl Recorder {
             before: log.before.take().expect("it has begun"),
             calls: std::mem::take(&mut log.calls),
             processes: std::mem::take(&mut log.processes),
+            has_groups: self.has_groups,
         }
     }
 
@@ -275,6 +291,41 @@ impl Log {
         }
     }
 
+    /// `behind`: what the old name stands for now, and the device that it is if it is new.
+    fn renamed(
+        &mut self,
+        from: (Slot, Object),
+        to: (Slot, Option<Object>),
+        behind: Option<(Object, Option<Arc<Node>>)>,
+    ) {
+        let (path, to_path) = (self.path_of_slot(&from.0), self.path_of_slot(&to.0));
+        self.named(&to.0, from.1);
+        let (behind, whiteout) = behind.unzip();
+        if let Some(behind) = behind {
+            self.named(&from.0, behind);
+        }
+        let whiteout = whiteout.flatten();
+        let what = What::Rename {
+            from,
+            to,
+            to_path,
+            behind,
+            whiteout,
+        };
+        self.push(path, what);
+    }
+
+    /// Attributes have changed, or not.
+    fn set(&mut self, ino: InodeNo, before: &Attr, after: &Attr) {
+        let mut note = |attribute| self.on(ino, |object| What::Set { object, attribute });
+        if before.mode != after.mode {
+            note(Attribute::Mode(after.mode));
+        }
+        if (before.uid, before.gid) != (after.uid, after.gid) {
+            note(Attribute::Owner(after.uid, after.gid));
+        }
+    }
+
     fn wrote(&mut self, ino: InodeNo, offset: u64, bytes: &[u8], size: u64) {
         self.bytes += bytes.len() as u64;
         let bytes = Bytes(bytes.into());
@@ -330,6 +381,27 @@ impl Backend for Recorder {
         fn stats() -> impl Serialize;
         fn begin() -> ();
         fn unmount() -> Result<()>;
+    }
+
+    fn is_atomic(&self, ino: InodeNo) -> bool {
+        self.has_groups && Backend::is_atomic(&self.fs, ino)
+    }
+
+    fn marked_write_max(&self) -> u64 {
+        Backend::marked_write_max(&self.fs)
+    }
+
+    fn has_groups(&self) -> bool {
+        self.has_groups
+    }
+
+    fn begin_group(&self, ino: InodeNo) -> Option<Box<dyn AtomicGroup>> {
+        let can = self.has_groups && self.fs.can_group(ino).unwrap_or(false);
+        can.then(|| Noted::boxed(self))
+    }
+
+    fn begin_names(&self) -> Option<Box<dyn AtomicGroup>> {
+        self.has_groups.then(|| Noted::boxed(self))
     }
 
     fn asked_by(&self, pid: u32) {
@@ -469,29 +541,17 @@ impl Backend for Recorder {
                     return;
                 }
                 let (from, to) = (log.slot(dir, name), log.slot(new_dir, new_name));
-                let mut whiteout = None;
                 let behind = match ino_of(fs, c, dir, name) {
                     None => None,
-                    Some(_) if flags.contains(RenameFlags::EXCHANGE) => replaced,
+                    Some(_) if flags.contains(RenameFlags::EXCHANGE) => {
+                        replaced.map(|object| (object, None))
+                    }
                     Some(ino) => {
-                        whiteout = tree::node(fs, ino).ok().map(Arc::new);
-                        Some(log.fresh(ino))
+                        let whiteout = tree::node(fs, ino).ok().map(Arc::new);
+                        Some((log.fresh(ino), whiteout))
                     }
                 };
-                let (path, to_path) = (log.path_of_slot(&from), log.path_of_slot(&to));
-                log.named(&to, object);
-                if let Some(behind) = behind {
-                    log.named(&from, behind);
-                }
-                let (from, to) = ((from, object), (to, replaced));
-                let what = What::Rename {
-                    from,
-                    to,
-                    to_path,
-                    behind,
-                    whiteout,
-                };
-                log.push(path, what);
+                log.renamed((from, object), (to, replaced), behind);
             },
         )
         .map(drop)
@@ -502,13 +562,7 @@ impl Backend for Recorder {
             |fs| Ok((fs.getattr(ino)?, fs.setattr(c, ino, set)?)),
             |log, _, (before, after)| {
                 log.resized(ino, before.size, after.size);
-                let mut note = |attribute| log.on(ino, |object| What::Set { object, attribute });
-                if before.mode != after.mode {
-                    note(Attribute::Mode(after.mode));
-                }
-                if (before.uid, before.gid) != (after.uid, after.gid) {
-                    note(Attribute::Owner(after.uid, after.gid));
-                }
+                log.set(ino, before, after);
             },
         )
         .map(|(_, after)| after)

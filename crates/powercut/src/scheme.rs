@@ -2,28 +2,31 @@
 //! scheme, on simulated media, and what is left is what the scheme recovers there.
 //!
 //! The calls are those of the recording, in their order, each at its time. Nothing is done by the
-//! clock: a commit comes where the program syncs, or ([`Pace::EachCall`]) after each call too, as
-//! the journal's timer may have it.
+//! clock: a commit comes where the program syncs, or ([`Pace::EachCall`]) after each call too, and
+//! between any two handles of a group's commit, as the journal's timer may have it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use stetfs::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use stetfs::{
-    Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, SetAttr, SetXattr, WriteFlags,
+    Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, Schedule, Scheduled, SetAttr,
+    SetXattr, WriteFlags,
 };
 use stetfs_crash::flash;
 use stetfs_crash::media::{Contents, Kind, Media};
 use stetfs_crash::moment::Tapes;
 use stetfs_crash::target::Target;
 use stetfs_format::InodeNo;
+use stetfs_format::inode::InodeFlags;
 use stetfs_media::Image;
 use stetfs_schemes::for_use;
 use stetfs_testkit::image::Variety;
 
-use crate::call::{Attribute, Recording, Slot, What};
+use crate::call::{Attribute, Call, Recording, Slot, What};
 use crate::model::{Had, Model};
 use crate::tree::{Body, Node, Object, Tree};
 
@@ -190,7 +193,7 @@ impl Played {
         let inodes = inodes.context("writing what was there before the program")?;
         fs.sync()?;
         let (start, mut returned) = (media.contents(), vec![media.changes()]);
-        let mut player = Player::new(&fs, recording, inodes);
+        let mut player = Player::new(&fs, recording, inodes, pace);
         for (number, call) in recording.calls.iter().enumerate() {
             let ns = call.time.0 * 1_000_000_000 + i64::from(call.time.1);
             clock.set(ns.max(0) as u64);
@@ -231,6 +234,7 @@ struct Player<'a> {
     fs: &'a Fs,
     caller: Caller,
     inodes: BTreeMap<Object, InodeNo>,
+    pace: Pace,
     /// Files that are open, once each: a recording does not say when a file was opened.
     open: Vec<Object>,
     /// The last call about each object.
@@ -238,10 +242,15 @@ struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    fn new(fs: &'a Fs, recording: &Recording, inodes: BTreeMap<Object, InodeNo>) -> Self {
+    fn new(
+        fs: &'a Fs,
+        recording: &Recording,
+        inodes: BTreeMap<Object, InodeNo>,
+        pace: Pace,
+    ) -> Self {
         let mut last = BTreeMap::new();
         for (number, call) in recording.calls.iter().enumerate() {
-            if let Some(object) = object_of(&call.what) {
+            for object in call.what.each().filter_map(object_of) {
                 last.insert(object, number);
             }
         }
@@ -249,6 +258,7 @@ impl<'a> Player<'a> {
             fs,
             caller: Caller::root(),
             inodes,
+            pace,
             open: Vec::new(),
             last,
         }
@@ -354,6 +364,7 @@ impl<'a> Player<'a> {
                 }
             }
             What::Fsync { object, datasync } => fs.fsync(self.ino(*object)?, *datasync)?,
+            What::Group { steps } => self.commit(number, steps)?,
             What::Sync => fs.sync()?,
             What::Mark { .. } => {}
         }
@@ -378,23 +389,107 @@ impl<'a> Player<'a> {
 
     fn set(&mut self, object: Object, attribute: &Attribute) -> Result<()> {
         let (fs, c, ino) = (self.fs, &self.caller, self.ino(object)?);
-        let set = match attribute {
-            Attribute::Mode(mode) => SetAttr {
-                mode: Some(mode & 0o7777),
-                ..SetAttr::default()
-            },
-            Attribute::Owner(uid, gid) => SetAttr {
-                uid: Some(*uid),
-                gid: Some(*gid),
-                ..SetAttr::default()
-            },
-            Attribute::Xattr(name, Some(value)) => {
-                return Ok(fs.setxattr(c, ino, name, value, SetXattr::Any)?);
+        match (attribute, plain(attribute)) {
+            (Attribute::Xattr(name, Some(value)), _) => {
+                fs.setxattr(c, ino, name, value, SetXattr::Any)?;
             }
-            Attribute::Xattr(name, None) => return Ok(fs.removexattr(c, ino, name)?),
-        };
-        fs.setattr(c, ino, &set)?;
+            (Attribute::Xattr(name, None), _) => fs.removexattr(c, ino, name)?,
+            (_, set) => drop(fs.setattr(c, ino, &set)?),
+        }
         Ok(())
+    }
+
+    /// A group: staged again, and committed. Where commits come after each call, they come within
+    /// this one too, if it took more than one handle.
+    fn commit(&mut self, number: usize, steps: &[Call]) -> Result<()> {
+        let (fs, c) = (self.fs, self.caller.clone());
+        let mut group = fs.begin();
+        for step in steps {
+            match &step.what {
+                What::Write {
+                    file,
+                    offset,
+                    bytes,
+                    ..
+                } => {
+                    let ino = self.opened(*file)?;
+                    self.mark(ino)?;
+                    group.write(&c, ino, *offset, &bytes.0)?;
+                }
+                What::Remove { slot, object } => {
+                    self.keep(number, *object)?;
+                    group.unlink(&c, self.ino(slot.dir)?, &slot.name)?;
+                }
+                What::Rename {
+                    from: (from, _),
+                    to: (to, replaced),
+                    ..
+                } => {
+                    if let Some(replaced) = replaced {
+                        self.keep(number, *replaced)?;
+                    }
+                    let (dir, new_dir) = (self.ino(from.dir)?, self.ino(to.dir)?);
+                    let none = RenameFlags::empty();
+                    group.rename(&c, dir, &from.name, new_dir, &to.name, none)?;
+                }
+                What::Set { object, attribute } => {
+                    let ino = self.ino(*object)?;
+                    match attribute {
+                        Attribute::Xattr(name, Some(value)) => {
+                            group.setxattr(&c, ino, name, value, SetXattr::Any)?;
+                        }
+                        Attribute::Xattr(name, None) => group.removexattr(&c, ino, name)?,
+                        _ => group.setattr(&c, ino, &plain(attribute))?,
+                    }
+                }
+                _ => bail!("no group does this: {}", step.text()),
+            }
+        }
+        let _between = (self.pace == Pace::EachCall).then(|| Scheduled::by(Arc::new(Between)));
+        Ok(group.commit(&c)?)
+    }
+
+    /// The program had a group on the file, so it was marked.
+    fn mark(&self, ino: InodeNo) -> Result<()> {
+        if !self.fs.can_group(ino)? {
+            let flags = self.fs.get_flags(ino)? | InodeFlags::JOURNAL_DATA;
+            self.fs.set_flags(&self.caller, ino, flags)?;
+        }
+        Ok(())
+    }
+}
+
+/// A commit before each handle.
+#[derive(Debug)]
+struct Between;
+
+impl Schedule for Between {
+    fn commits_first(&self) -> bool {
+        true
+    }
+
+    fn splits(&self) -> bool {
+        false
+    }
+
+    fn pass(&self) {}
+
+    fn wait(&self) {}
+}
+
+/// What setattr is told; nothing of extended attributes.
+fn plain(attribute: &Attribute) -> SetAttr {
+    match attribute {
+        Attribute::Mode(mode) => SetAttr {
+            mode: Some(mode & 0o7777),
+            ..SetAttr::default()
+        },
+        Attribute::Owner(uid, gid) => SetAttr {
+            uid: Some(*uid),
+            gid: Some(*gid),
+            ..SetAttr::default()
+        },
+        Attribute::Xattr(..) => SetAttr::default(),
     }
 }
 
@@ -418,6 +513,7 @@ fn object_of(what: &What) -> Option<Object> {
             Some(*object)
         }
         What::Make { .. }
+        | What::Group { .. }
         | What::Unnamed { .. }
         | What::Remove { .. }
         | What::Rename { .. }

@@ -30,6 +30,7 @@ impl Program {
                 before: empty,
                 calls: Vec::new(),
                 processes: Vec::new(),
+                has_groups: false,
             },
             next: 1,
             names: BTreeMap::new(),

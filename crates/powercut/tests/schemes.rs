@@ -1,21 +1,20 @@
 //! What a program did can be done again on every scheme, and what a scheme of ours recovers after a
 //! power cut is something that its mode's model leaves.
 
-use std::sync::Arc;
+mod volume;
 
 use stetfs::{
-    Caller, FallocateMode, Fs, MountOptions, OpenFlags, RenameFlags, Result, SetAttr, SetXattr,
-    WriteFlags,
+    Caller, FallocateMode, OpenFlags, RenameFlags, Result, SetAttr, SetXattr, WriteFlags,
 };
 use stetfs_format::InodeNo;
 use stetfs_fuse::Backend;
 use stetfs_media::Image;
-use stetfs_media::sim::{CrashImage, Keep, SimOptions};
+use stetfs_media::sim::Keep;
 use stetfs_powercut::call::{Call, Recording, What};
 use stetfs_powercut::marks::Marks;
 use stetfs_powercut::recorder::Recorder;
 use stetfs_powercut::scheme::{FLASH_BYTES, Pace, Played, Scheme};
-use stetfs_testkit::image::Variety;
+use volume::{fresh, mounted};
 
 const NONE: WriteFlags = WriteFlags::empty();
 
@@ -93,16 +92,8 @@ fn program(on: &impl Backend) -> Result<()> {
     on.setattr(c, over, &cut).map(drop)
 }
 
-fn fresh(mib: u64) -> Image {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let variety = Variety::find("ext4-4k").unwrap();
-    variety.make_with(file.path(), mib, 4, &[]).unwrap();
-    Image::from_file(file.path()).unwrap()
-}
-
 fn recording(fresh: &Image) -> Recording {
-    let volume = Arc::new(CrashImage::new(fresh.clone(), SimOptions::default()));
-    let (fs, _) = Fs::mount(volume, MountOptions::default()).unwrap();
+    let fs = mounted(fresh);
     let (c, root) = (&Caller::root(), fs.root());
     let old = fs
         .create(c, root, b"before", 0o644, OpenFlags::WRITE)

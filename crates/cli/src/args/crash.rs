@@ -202,6 +202,11 @@ pub(crate) struct CrashProgram {
         requires = "judged"
     )]
     pub(crate) model: Vec<Under>,
+    /// Let the program have groups of changes, as on a mount of stetfs: F2FS's ioctls on marked
+    /// files, which SQLite knows, and `stetfs tx`. Then the --model is a scheme of ours, since no
+    /// other file system keeps them
+    #[arg(long, requires = "program")]
+    pub(crate) groups: bool,
     /// Start from the volume in this file, which is only read
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "program")]
     pub(crate) image: Option<PathBuf>,

@@ -84,6 +84,19 @@ fn check(args: &CrashProgram, command: &str) -> Result<Check> {
     })
 }
 
+/// Fails if one of these knows no groups of changes, which the program had.
+fn check_models(models: &[Under]) -> Result<()> {
+    let mut models = models.iter();
+    match models.find(|model| matches!(model, Under::Rules(_))) {
+        None => Ok(()),
+        Some(model) => Err(Failure::new(format!(
+            "{model} has no groups of changes: a program that asks for one is refused there, and \
+             goes another way than the one that is recorded with --groups"
+        ))
+        .advise("--model stet, or another scheme of ours; or record it without --groups")),
+    }
+}
+
 /// `stetfs crash --check CMD -- PROGRAM`, and `--recording FILE`
 pub(super) fn run(args: &Crash) -> Result<ExitCode> {
     let of_program = &args.program;
@@ -98,6 +111,10 @@ pub(super) fn run(args: &Crash) -> Result<ExitCode> {
         saved.during(|| file.display().to_string())
     });
     let saved = saved.transpose()?;
+    let has_groups = |saved: &Saved| saved.recording.has_groups;
+    if saved.as_ref().map_or(of_program.groups, has_groups) && of_program.save.is_none() {
+        check_models(&of_program.model)?;
+    }
     let command = match (&of_program.check, &saved) {
         (Some(command), _) => command,
         (None, Some(saved)) => &saved.check,
@@ -176,6 +193,7 @@ fn recorded(
         program: &args.words,
         timeout,
         marks_from_stdout: args.marks_from_stdout.clone(),
+        groups: args.groups,
         stop: &interrupt.stop,
     });
     let recorded = match recorded {

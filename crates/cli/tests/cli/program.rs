@@ -9,7 +9,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::mounted::can_mount;
-use crate::run::{Lab, Ran, has, json, stetfs, tool};
+use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool};
+use crate::tx::can_tx;
 
 /// Runs `stetfs crash` in a directory of its own.
 pub(crate) struct Trial {
@@ -226,6 +227,90 @@ fn schemes_of_ours_keep_what_they_promise_and_no_more() {
     trial
         .run(&["--model", "null"], late, &check)
         .fails(2, &["no scheme null"]);
+}
+
+/// Two files that a program changes in one group, where it can have one.
+const TWO_FILES: &str = "
+import fcntl, os
+COMMIT, BEGIN, JOIN = 0xf502, 0x8010e701, 0x4010e702
+a, b = (os.open(os.environ['STETFS_DIR'] + '/' + name, os.O_RDWR) for name in 'ab')
+try:
+    name = bytearray(16)
+    fcntl.ioctl(a, BEGIN, name)
+    fcntl.ioctl(b, JOIN, bytes(name))
+except OSError as error:
+    print('no group:', error.strerror)
+for file in a, b:
+    os.pwrite(file, b'1' * 9000, 0)
+try:
+    fcntl.ioctl(b, COMMIT)
+except OSError:
+    os.fsync(a)
+    os.fsync(b)
+with open(os.environ['STETFS_MARKS'], 'w') as marks:
+    marks.write('done\\n')
+";
+
+/// A group of changes is one call, which our schemes keep whole; without the option, and on other
+/// file systems, there is none.
+#[test]
+fn a_group_is_one_call_where_there_are_groups() {
+    let Some(trial) = Trial::new() else { return };
+    if !has("python3") || !has("chattr") || !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: files are marked as root, and the program is in Python");
+        return;
+    }
+    let two = trial.file("two.py", TWO_FILES);
+    let program = format!("exec python3 {two}");
+    let check = format!("cmp -s a b || exit 1; {KEPT}grep -q 1 a");
+    let setup = "chattr +j {dir}; head -c 9000 /dev/zero | tr '\\0' 0 > {dir}/a; \
+        cp {dir}/a {dir}/b";
+    let recorded = |options: &[&str], code| {
+        let options = [&["--setup", setup][..], options].concat();
+        let ran = trial.run(&options, &program, &check);
+        assert_eq!(ran.code, code, "{ran:#?}");
+        fs::read_to_string(trial.lab.str("kept")).unwrap()
+    };
+    let explored = |model: &str| {
+        let recording = trial.lab.str("kept");
+        stetfs(&["crash", "--recording", &recording, "--model", model])
+    };
+    let models = "stet,jbd2-ordered,ubj";
+    let text = recorded(&["--groups", "--model", models], 0);
+    assert_eq!(text.matches("\"Group\"").count(), 1);
+    explored("ext4-journal").fails(2, &["ext4-journal has no groups", "--model stet"]);
+    let alone = ["--groups", "--setup", setup];
+    let ran = trial.run(&alone, &program, &check);
+    ran.fails(2, &["ext4-ordered has no groups"]);
+    let text = recorded(&["--model", "stet"], 1);
+    assert!(text.contains("no group: Inappropriate ioctl") && !text.contains("\"Group\""));
+    assert_eq!(explored("ext4-ordered").code, 1);
+}
+
+/// A command under `stetfs tx` has changed everything or nothing in each state.
+#[test]
+fn a_transaction_of_a_command_is_whole() {
+    let Some(trial) = Trial::new() else { return };
+    if !can_tx() {
+        return;
+    }
+    let script = "cd $STETFS_DIR; echo 1 > conf; echo 1 > tmp; mv tmp data; rm old; mkdir sub; \
+        echo 1 > sub/new";
+    let program = format!("{STETFS} tx . -- sh -c '{script}' && {PROMISE}");
+    let check = format!(
+        "now=$(cat conf data; ls -d old sub sub/new 2>&-); \
+         test \"$(echo $now)\" = '1 1 sub sub/new' && exit; \
+         test \"$(echo $now)\" = '0 0 old' || exit 1; {KEPT}exit 2"
+    );
+    let setup = "cd {dir}; echo 0 > conf; echo 0 > data; echo 0 > old";
+    let options = ["--groups", "--model", "stet,jbd2-ordered", "--setup", setup];
+    let options = [&options[..], &["--json", "-"]].concat();
+    let ran = trial.run(&options, &program, &check);
+    assert_eq!(ran.code, 0, "{ran:#?}");
+    let report = json(&ran.out);
+    for model in report["models"].as_array().unwrap() {
+        assert!(model["counts"]["states"].as_u64() > Some(20), "{report:#}");
+    }
 }
 
 #[test]

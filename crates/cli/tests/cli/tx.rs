@@ -18,7 +18,7 @@ use crate::mounted::{Mount, can_mount};
 use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool, wait_until};
 
 /// Whether transactions can be made here.
-fn can_tx() -> bool {
+pub(crate) fn can_tx() -> bool {
     if !can_mount() {
         return false;
     }

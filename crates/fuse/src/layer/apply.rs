@@ -13,7 +13,7 @@
 //! When it fails before 6, the directory is as it was.
 
 use rustix::io::Errno;
-use stetfs::{Caller, Group, Kind, RenameFlags, SetAttr, SetTime, SetXattr};
+use stetfs::{Caller, Kind, SetAttr, SetTime};
 use stetfs_format::InodeNo;
 use stetfs_format::inode::Time;
 
@@ -23,6 +23,7 @@ use super::plan::{self, About, Change, Found, Plan, Tree, What, Xattr};
 use crate::Backend;
 use crate::aside::Pages;
 use crate::attr::node;
+use crate::backend::AtomicGroup;
 use crate::errno::errno;
 use crate::fs::FsServer;
 
@@ -137,7 +138,7 @@ impl<B: Backend> FsServer<B> {
             let staged = Staging {
                 c,
                 at,
-                group: &mut group,
+                group: &mut *group,
                 trashed: &mut trashed,
                 stale: &mut stale,
             }
@@ -243,7 +244,7 @@ impl<B: Backend> FsServer<B> {
 struct Staging<'a> {
     c: &'a Caller,
     at: &'a Where,
-    group: &'a mut Group,
+    group: &'a mut dyn AtomicGroup,
     /// How many directories are in the trash.
     trashed: &'a mut u64,
     stale: &'a mut Stale,
@@ -276,8 +277,7 @@ impl Staging<'_> {
                         self.stale.files.push(old.node);
                     }
                 }
-                let none = RenameFlags::empty();
-                self.group.rename(self.c, *upper, name, *dir, name, none)?;
+                self.group.rename(self.c, (*upper, name), (*dir, name))?;
                 self.is_stale(*dir, name);
             }
             What::Inside { .. } => {}
@@ -292,8 +292,7 @@ impl Staging<'_> {
                     return Ok(());
                 }
                 for (name, value) in set {
-                    self.group
-                        .setxattr(self.c, *node, name, value, SetXattr::Any)?;
+                    self.group.setxattr(self.c, *node, name, value)?;
                 }
                 for name in gone {
                     self.group.removexattr(self.c, *node, name)?;
@@ -319,9 +318,8 @@ impl Staging<'_> {
         }
         let there = self.trashed.to_string();
         *self.trashed += 1;
-        let (there, none) = (there.as_bytes(), RenameFlags::empty());
-        self.group
-            .rename(self.c, dir, name, self.at.trash, there, none)
+        let trashed = (self.at.trash, there.as_bytes());
+        self.group.rename(self.c, (dir, name), trashed)
     }
 
     /// Gives a directory the attributes of its layer.

@@ -146,9 +146,7 @@ impl<B: Backend> FsServer<B> {
         if !How::from_bits_truncate(handle).contains(How::WRITES) {
             return Err(Errno::BADF);
         }
-        if self.fs.begin_names().is_none() {
-            return Err(Errno::NOTTY);
-        }
+        self.check_groups()?;
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
         let mut active = self.layer.active.lock();
