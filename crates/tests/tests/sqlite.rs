@@ -27,10 +27,17 @@ fn extension() -> PathBuf {
     found
 }
 
-/// A shell that has loaded the extension and opened `uri`, and prints each line at once.
+/// A shell that has loaded the extension and opened `uri`, prints each line at once, and ends at
+/// the first error.
 fn shell(uri: &str) -> Child {
+    shell_with(uri, &["-bail"])
+}
+
+fn shell_with(uri: &str, options: &[&str]) -> Child {
     let mut child = Command::new("stdbuf")
-        .args(["-oL", "sqlite3", "-bail", "-init", "/dev/null", ":memory:"])
+        .args(["-oL", "sqlite3", "-init", "/dev/null"])
+        .args(options)
+        .arg(":memory:")
         .env("SQLITE_TMPDIR", std::env::temp_dir())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -49,7 +56,10 @@ fn say(child: &mut Child, text: &str) {
 }
 
 fn ask(uri: &str, sql: &str) -> Output {
-    let mut child = shell(uri);
+    ask_shell(shell(uri), sql)
+}
+
+fn ask_shell(mut child: Child, sql: &str) -> Output {
     let mut stdin = child.stdin.take().expect("a pipe");
     let sql = sql.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(sql.as_bytes()));
@@ -238,6 +248,97 @@ fn a_group_on_a_mount_has_no_journal() {
     }
     mounted.unmount().expect("an unmount");
     check(&image).expect("it is clean");
+}
+
+/// The mark goes while the database is open. The next transaction has a journal; one that has
+/// staged something fails, and leaves nothing.
+#[test]
+fn a_database_whose_mark_goes_has_a_journal() {
+    skip_unless!(needs(true, true, &PROGRAMS));
+    let dir = scratch().expect("a directory");
+    let (image, mount) = (made(dir.path(), "image"), dir.path().join("mnt"));
+    fs::create_dir(&mount).expect("a directory");
+    let mounted = Mounted::start(SERVE, &image, &mount, "data=ordered").expect("a mount");
+    run("chattr", &["+j".as_ref(), mount.as_os_str()]).expect("a mark");
+    let file = mount.join("a.db").display().to_string();
+    let uri = format!("file:{file}?vfs=stetfs-mount");
+    let when = format!(".shell sleep 0.02; stat -c %y {}", mount.display());
+    let (marks, unmarks) = (format!(".shell chattr +j {file}"), ".shell chattr -j");
+    let sql = format!(
+        "CREATE TABLE t (x); INSERT INTO t VALUES (1);\n{when}\nUPDATE t SET x = 2;\n{when}\n\
+        {unmarks} {file}\nUPDATE t SET x = 3;\n{when}\n\
+        {marks}\nUPDATE t SET x = 4;\n{when}\nSELECT x FROM t;\n"
+    );
+    let said = answer(&uri, &sql);
+    let said: Vec<_> = said.lines().collect();
+    let changed = said[..4].windows(2).map(|pair| pair[0] != pair[1]);
+    assert_eq!(
+        changed.collect::<Vec<_>>(),
+        [false, true, false],
+        "{said:?}"
+    );
+    assert_eq!(said[4..], ["4"]);
+    let few = FILL.replace("300", "30");
+    let sql = format!(
+        "PRAGMA cache_size = 5; BEGIN; {few}\nUPDATE t SET x = 5;\n{unmarks} {file}\nCOMMIT;\n\
+        SELECT x FROM t; UPDATE t SET x = 6; SELECT x FROM t; PRAGMA integrity_check;\n"
+    );
+    let output = ask_shell(shell_with(&uri, &[]), &sql);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("disk I/O error"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "4\n6\nok\n");
+    mounted.unmount().expect("an unmount");
+    check(&image).expect("it is clean");
+}
+
+/// Rows of many pages.
+const FILL: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
+    INSERT INTO t SELECT randomblob(3000) FROM n;";
+
+/// A connection that keeps its lock is told that the volume is full, and goes on.
+#[test]
+fn a_full_mount_says_so() {
+    skip_unless!(needs(true, true, &PROGRAMS));
+    let dir = scratch().expect("a directory");
+    for (options, locking) in [
+        ("data=ordered", "EXCLUSIVE"),
+        ("data=ordered", "NORMAL"),
+        ("scheme=stet,atomic=all", "EXCLUSIVE"),
+    ] {
+        let (image, mount) = (made(dir.path(), "image"), dir.path().join("mnt"));
+        let _ = fs::create_dir(&mount);
+        let mounted = Mounted::start(SERVE, &image, &mount, options).expect("a mount");
+        run("chattr", &["+j".as_ref(), mount.as_os_str()]).expect("a mark");
+        let uri = format!("file:{}/a.db?vfs=stetfs-mount", mount.display());
+        let fill = format!(".shell head -c 200M /dev/zero >{}/fill", mount.display());
+        answer(&uri, &format!("CREATE TABLE t (x); {FILL} {FILL}"));
+        // Each is told: of what is new, of more than a group takes, of what makes it longer.
+        let sql = format!(
+            "PRAGMA locking_mode = {locking}; PRAGMA cache_size = 5;\n{fill}\n\
+            INSERT INTO t VALUES (zeroblob(9000000));\n\
+            UPDATE t SET x = randomblob(length(x));\n\
+            UPDATE t SET x = zeroblob(40000);\n\
+            SELECT count(*), max(length(x)) FROM t; UPDATE t SET x = 7 WHERE rowid = 3;\n\
+            BEGIN; UPDATE t SET x = 8 WHERE rowid < 9; ROLLBACK;\n\
+            SELECT count(*) FROM t WHERE length(x) != 3000; PRAGMA integrity_check;\n"
+        );
+        let output = ask_shell(shell_with(&uri, &[]), &sql);
+        let what = format!("{options}, {locking}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = errors.matches("database or disk is full").count();
+        assert!(
+            told == 3 && !errors.contains("I/O"),
+            "{what}: {said}{errors}"
+        );
+        let wanted = "600|3000\n1\nok\n";
+        assert!(said.ends_with(wanted), "{what}: {said}{errors}");
+        let again = answer(&uri, "SELECT count(*) FROM t; PRAGMA integrity_check;");
+        assert_eq!(again, "600\nok\n", "{what}");
+        mounted.unmount().expect("an unmount");
+        check(&image).unwrap_or_else(|e| panic!("{what}: {e:#}"));
+    }
 }
 
 #[test]

@@ -7,10 +7,14 @@
 //! pager does itself where it was built with `SQLITE_ENABLE_BATCH_ATOMIC_WRITE`, which Debian's,
 //! for one, was not.
 //!
-//! The journal is written after all, and durable before any of the pages, when the group cannot
-//! have more; when a super-journal makes the transaction one with those of other databases, since
-//! their common commit is in the journals; and when the database is to become shorter while pages
-//! are staged, which no group can hold.
+//! The journal is written after all, and durable before any of the pages, when no group can be
+//! begun, or it cannot have more; when a super-journal makes the transaction one with those of
+//! other databases, since their common commit is in the journals; and on a mount when the database
+//! is to become shorter while pages are staged, which groups there do not hold.
+//!
+//! When a change fails nevertheless, the group is dropped at once: the database is as it was before
+//! the transaction. SQLite rolls back then, which writes what is there already, and which may be
+//! long after (`PRAGMA locking_mode = EXCLUSIVE`).
 #![forbid(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -88,6 +92,9 @@ enum Staged {
     Unjournaled,
     /// Those that SQLite itself has asked to be one.
     Asked,
+    /// Nobody's any more: a change has failed, and all that comes before the next sync is SQLite's
+    /// rollback.
+    Undone,
 }
 
 /// A database.
@@ -109,10 +116,47 @@ impl Database {
     /// Drops what is staged of a transaction that has let go of its journal, which is how SQLite
     /// gives one up that has failed. Without locks (`nolock=1`) nothing else tells.
     fn drop_abandoned(&mut self) {
-        let is_unjournaled = self.staged == Staged::Unjournaled;
-        if is_unjournaled && matches!(*lock(&self.journal), Journal::None) {
+        let has_journal = matches!(self.staged, Staged::Unjournaled | Staged::Undone);
+        if has_journal && matches!(*lock(&self.journal), Journal::None) {
             self.abort_group();
         }
+    }
+
+    fn has_group(&self) -> bool {
+        matches!(self.staged, Staged::Unjournaled | Staged::Asked)
+    }
+
+    /// Begins the transaction's group, if its journal is kept back.
+    fn begin(&mut self) -> Result<()> {
+        let is_kept = matches!(*lock(&self.journal), Journal::Kept(_));
+        if self.staged == Staged::Nobodys && is_kept {
+            self.file.begin_group()?;
+            self.staged = Staged::Unjournaled;
+        }
+        Ok(())
+    }
+
+    /// Makes a change, behind the journal if the group cannot have it.
+    fn change(&mut self, change: impl Fn(&mut dyn File) -> Result<()>) -> Result<()> {
+        match change(&mut *self.file) {
+            Err(e) if self.staged == Staged::Unjournaled && e != Failure::Full => {
+                self.write_journal()?;
+                change(&mut *self.file)
+            }
+            changed => changed,
+        }
+    }
+
+    /// SQLite gives up a transaction of which anything fails. What is not staged of it is behind a
+    /// journal that was written.
+    fn or_undo(&mut self, done: Result<()>) -> Result<()> {
+        if done.is_err() && self.staged != Staged::Asked {
+            self.abort_group();
+            if matches!(*lock(&self.journal), Journal::Kept(_)) {
+                self.staged = Staged::Undone;
+            }
+        }
+        done
     }
 
     /// From now on the journal protects what is staged, and what else will be written.
@@ -138,26 +182,20 @@ impl File for Database {
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.drop_abandoned();
-        let is_kept = matches!(*lock(&self.journal), Journal::Kept(_));
-        if self.staged == Staged::Nobodys && is_kept {
-            self.file.begin_group()?;
-            self.staged = Staged::Unjournaled;
-        }
-        match self.file.write(offset, bytes) {
-            Err(e) if e != Failure::Full && self.staged == Staged::Unjournaled => {
-                self.write_journal()?;
-                self.file.write(offset, bytes)
-            }
-            done => done,
-        }
+        let begun = self.begin().or_else(|_| self.write_journal());
+        let written = begun.and_then(|()| self.change(|file| file.write(offset, bytes)));
+        self.or_undo(written)
     }
 
+    /// SQLite cuts what it does not need any more when the transaction is over; that is in no
+    /// group.
     fn truncate(&mut self, size: u64) -> Result<()> {
         self.drop_abandoned();
-        if self.staged != Staged::Nobodys {
-            self.write_journal()?;
+        if self.staged != Staged::Unjournaled {
+            return self.file.truncate(size);
         }
-        self.file.truncate(size)
+        let cut = self.change(|file| file.truncate(size));
+        self.or_undo(cut)
     }
 
     fn sync(&mut self, flags: c_int) -> Result<()> {
@@ -183,7 +221,7 @@ impl File for Database {
     }
 
     fn begin_group(&mut self) -> Result<()> {
-        if self.staged != Staged::Nobodys {
+        if self.has_group() {
             return Err(Failure::Other);
         }
         self.file.begin_group()?;
@@ -192,7 +230,7 @@ impl File for Database {
     }
 
     fn commit_group(&mut self) -> Result<()> {
-        if self.staged != Staged::Nobodys {
+        if self.has_group() {
             self.file.commit_group()?;
             self.staged = Staged::Nobodys;
         }
@@ -200,19 +238,24 @@ impl File for Database {
     }
 
     fn abort_group(&mut self) {
-        if self.staged != Staged::Nobodys {
+        if self.has_group() {
             self.file.abort_group();
-            self.staged = Staged::Nobodys;
         }
+        self.staged = Staged::Nobodys;
     }
 
     fn end_transaction(&mut self, is_one_of_several: bool) -> Result<()> {
         self.drop_abandoned();
-        match (self.staged, is_one_of_several) {
+        let ended = match (self.staged, is_one_of_several) {
             (Staged::Unjournaled, true) => self.write_journal(),
             (Staged::Unjournaled, false) => self.commit_group(),
-            (Staged::Nobodys | Staged::Asked, _) => Ok(()),
-        }
+            (Staged::Undone, _) => {
+                self.staged = Staged::Nobodys;
+                return Ok(());
+            }
+            (Staged::Nobodys | Staged::Asked, _) => return Ok(()),
+        };
+        self.or_undo(ended)
     }
 }
 

@@ -101,7 +101,7 @@ impl Files for OnMount {
         let mut file = MountFile {
             file,
             fd: (fd >= 0).then_some(fd),
-            end: None,
+            group: None,
             is_dirty: true,
         };
         if !file.fd().is_some_and(has_atomic_writes) {
@@ -152,10 +152,17 @@ struct MountFile {
     file: BelowFile,
     /// The descriptor, if it can have groups.
     fd: Option<RawFd>,
-    /// In a group: how far what is staged reaches. The mount need not tell.
-    end: Option<u64>,
+    group: Option<Staged>,
     /// Something was written since it was durable.
     is_dirty: bool,
+}
+
+/// What is known of a group. The mount need not tell.
+struct Staged {
+    /// How long the file was.
+    size: u64,
+    /// How far what is staged reaches.
+    end: u64,
 }
 
 impl MountFile {
@@ -175,13 +182,17 @@ impl File for MountFile {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.is_dirty = true;
         self.file.write(offset, bytes)?;
-        if let Some(end) = &mut self.end {
+        if let Some(Staged { end, .. }) = &mut self.group {
             *end = (*end).max(offset + bytes.len() as u64);
         }
         Ok(())
     }
 
+    /// A mount stages writes alone.
     fn truncate(&mut self, size: u64) -> Result<()> {
+        if self.group.is_some() {
+            return Err(Failure::Other);
+        }
         self.is_dirty = true;
         self.file.truncate(size)
     }
@@ -196,7 +207,8 @@ impl File for MountFile {
     }
 
     fn size(&mut self) -> Result<u64> {
-        Ok(self.file.size()?.max(self.end.unwrap_or(0)))
+        let end = self.group.as_ref().map_or(0, |staged| staged.end);
+        Ok(self.file.size()?.max(end))
     }
 
     fn unlock(&mut self, level: Level) -> Result<()> {
@@ -208,24 +220,31 @@ impl File for MountFile {
     }
 
     fn begin_group(&mut self) -> Result<()> {
+        let size = self.file.size()?;
         let fd = self.fd().ok_or(Failure::Other)?;
         start_atomic_write(fd).map_err(|_| Failure::Other)?;
-        self.end = Some(0);
+        self.group = Some(Staged { size, end: 0 });
         Ok(())
     }
 
     fn commit_group(&mut self) -> Result<()> {
         let fd = self.fd().ok_or(Failure::Other)?;
         commit_atomic_write(fd).map_err(|_| Failure::Other)?;
-        self.end = None;
+        self.group = None;
         self.is_dirty = false;
         Ok(())
     }
 
+    /// Where the kernel has a writeback cache, it believes that the file has got longer; a cut
+    /// tells it better. Nobody else changes the size: SQLite has it locked.
     fn abort_group(&mut self) {
         // It fails if there is none.
         let _ = self.fd().map(abort_atomic_write);
-        self.end = None;
+        if let Some(Staged { size, end }) = self.group.take()
+            && end > size
+        {
+            let _ = self.file.truncate(size);
+        }
     }
 
     unsafe fn control(&mut self, operation: c_int, argument: *mut c_void) -> c_int {

@@ -219,9 +219,12 @@ impl File for VolumeFile {
             through_handle: true,
             ..SetAttr::default()
         };
-        let Open { volume, ino } = &self.open;
-        let cut = volume.fs.setattr(&Caller::root(), *ino, &set);
-        volume.called("truncate", cut).map(drop)
+        let (Open { volume, ino }, caller) = (&self.open, Caller::root());
+        let cut = match &mut self.group {
+            Some(group) => group.setattr(&caller, *ino, &set),
+            None => volume.fs.setattr(&caller, *ino, &set).map(drop),
+        };
+        volume.called("truncate", cut)
     }
 
     fn sync(&mut self, _flags: c_int) -> Result<()> {

@@ -80,6 +80,12 @@ fn transact(db: &Connection, number: i64, shares: bool) {
         {other} {grow}; {shrink}; COMMIT"
     );
     db.execute_batch(&all).unwrap();
+    // Every fifth is followed by one that cuts the database while its pages are staged.
+    if number % 5 == 0 {
+        let page = if number % 2 == 0 { 2048 } else { 4096 };
+        db.execute_batch(&format!("PRAGMA main.page_size = {page}; VACUUM main"))
+            .unwrap();
+    }
 }
 
 /// Which transaction the rows of a database are of: all of the same.
