@@ -541,7 +541,9 @@ impl Group {
     /// Gives back what it holds.
     fn end(&mut self) {
         for (ino, staged) in std::mem::take(&mut self.files) {
-            self.fs.volume().alloc.release(staged.reserved.into());
+            let alloc = &self.fs.volume().alloc;
+            alloc.unstage(staged.reserved.into());
+            alloc.release(staged.reserved.into());
             // A volume that is down keeps no files open. Where one cannot be freed, the volume
             // takes note of that.
             let _ = self.fs.release(ino);
@@ -602,6 +604,7 @@ impl Group {
             return Err(e);
         }
         staged.reserved += new;
+        vol.alloc.stage(new.into());
         if !c.privileged {
             staged.unprivileged.get_or_insert_with(|| c.clone());
         }
@@ -910,6 +913,7 @@ fn prepare(vol: &Volume, c: &Caller, files: &mut [&mut Staged]) -> Result<Vec<Pr
         let more = new.saturating_sub(staged.reserved);
         file::reserve_blocks(vol, c, more, converts)?;
         staged.reserved += more;
+        vol.alloc.stage(more.into());
         for (offset, bytes) in &staged.pieces {
             let skip = u64_as_usize(*offset) & (vol.geo.block_size() - 1);
             atomic::read_ahead(vol, inode, (vol.block_of(*offset), skip), bytes)?;
@@ -939,6 +943,7 @@ fn write(vol: &Volume, files: &mut [&mut Staged], prepared: &[Prepared]) -> Resu
                 .fetch_add(usize_as_u64(bytes.len()), Ordering::Relaxed);
         }
         staged.reserved -= reserved;
+        vol.alloc.unstage(reserved.into());
         file::finish_write(vol, &h, inode, staged.end(), reserved, WriteFlags::empty())?;
         staged.seen = inode.group_commits.fetch_add(1, Ordering::Relaxed) + 1;
     }

@@ -13,6 +13,7 @@ use crate::caller::{caller, caller_with_groups};
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::opens::How;
+use crate::room::STAGED;
 use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
 
@@ -252,6 +253,9 @@ impl<B: Backend> FsServer<B> {
             return Ok(Answered::Now);
         }
         let ino = inode(node);
+        if self.grows_into_what_is_kept(c, ino, from) {
+            return Err(Errno::NOSPC);
+        }
         if let Some(staged) = self.write_group(c, ino, from, data, flags) {
             let written = abi::WriteOut {
                 size: staged?,
@@ -259,9 +263,6 @@ impl<B: Backend> FsServer<B> {
             };
             answer.record(&written)?;
             return Ok(Answered::Now);
-        }
-        if self.grows_into_what_is_kept(c, ino, from) {
-            return Err(Errno::NOSPC);
         }
         let write = |c: &Caller| {
             let written = self.fs.write_with(c, ino, from.offset, data, flags);
@@ -344,11 +345,17 @@ impl<B: Backend> FsServer<B> {
         Ok(())
     }
 
-    /// Whether a direct write makes its file longer, and so would take what dirty pages may need.
+    /// Whether a direct write makes its file longer, staged or not, and so would take what dirty
+    /// pages may need.
     fn grows_into_what_is_kept(&self, c: &Caller, ino: InodeNo, from: &abi::WriteIn) -> bool {
-        let end = from.offset.saturating_add(from.size.into());
+        let len = u64::from(from.size);
+        let end = from.offset.saturating_add(len);
+        let takes = match self.groups.has(ino, from.fh) {
+            true => len * STAGED,
+            false => len,
+        };
         self.options.writeback
-            && self.room.is_kept_from(c, from.size.into())
+            && self.room.is_kept_from(c, takes)
             && self.fs.getattr(ino).is_ok_and(|attr| end > attr.size)
     }
 

@@ -109,6 +109,11 @@ impl Groups {
         Some(member.group.clone())
     }
 
+    /// Whether what is written through this open file is staged.
+    pub(crate) fn has(&self, ino: InodeNo, handle: u64) -> bool {
+        self.of(ino, handle).is_some()
+    }
+
     fn named(&self, name: &Name) -> Option<Arc<Shared>> {
         let members = self.members.lock();
         let member = members.values().find(|m| m.group.name == *name)?;

@@ -8,7 +8,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use support::Volume;
+use stetfs_sys::file_ioctl::{commit_atomic_write, start_atomic_write};
+use support::{Volume, open};
 
 /// What one writer got confirmed, and where it was told that there is no place.
 struct Written {
@@ -160,5 +161,45 @@ fn on_a_full_volume() {
     volume.unmount(server);
     let server = volume.mount("");
     check(&volume.path("database"), 5, 4 << 20);
+    volume.unmount(server);
+}
+
+/// What a group has staged has its room, and so has what the kernel has taken of others before: the
+/// staged write is told, and neither the commit nor a write-back that comes later.
+#[test]
+fn a_group_takes_nothing_that_is_kept_for_dirty_pages() {
+    need!(support::root_and_fuse());
+    // A journal that has more in one transaction than there will be room for.
+    let volume = Volume::new(64, &["-b", "4096", "-m", "0", "-J", "size=20"]);
+    let server = volume.mount("");
+    let path = volume.marked().join("group");
+    let (cached, group) = (File::create(volume.path("cached")).unwrap(), open(&path));
+    let room = || {
+        let free = rustix::fs::statvfs(&volume.dir).unwrap();
+        free.f_bavail * free.f_frsize
+    };
+    let ballast = File::create(volume.path("ballast")).unwrap();
+    let most = room() - (7 << 19);
+    assert!(!fill(&ballast, 1, 1 << 16, most).refused);
+    // The server looks once a second.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    start_atomic_write(&group).unwrap();
+    let mut end = 0;
+    let refused = loop {
+        match group.write_all_at(&chunk(2, end, 1 << 16), end) {
+            Ok(()) => end += 1 << 16,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC), "after {end}");
+    let written = fill(&cached, 3, 1 << 16, 1 << 20);
+    assert!(!written.sync_failed, "confirmed by write(2) and lost");
+    assert!(written.bytes > 0 && end > 0);
+    commit_atomic_write(&group).unwrap();
+    drop((cached, group, ballast));
+    volume.unmount(server);
+    let server = volume.mount("");
+    check(&volume.path("cached"), 3, written.bytes);
+    check(&path, 2, end);
     volume.unmount(server);
 }

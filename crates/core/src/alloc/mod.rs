@@ -294,6 +294,17 @@ impl Alloc {
         Ok(())
     }
 
+    /// `n` blocks that were promised are for what is staged: no commit but that of its group takes
+    /// them.
+    pub(crate) fn stage(&self, n: u64) {
+        self.space.stage(n);
+    }
+
+    /// They are not any more.
+    pub(crate) fn unstage(&self, n: u64) {
+        self.space.unstage(n);
+    }
+
     /// Takes back a promise of `n` blocks.
     pub(crate) fn release(&self, n: u64) {
         if n > 0 {

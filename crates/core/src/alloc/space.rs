@@ -8,7 +8,8 @@
 //!   map itself: at worst, three for one data block (a new indirect block at each of three levels;
 //!   for extents, a split at the leaf and above). So [`Space::reserve`] lets the reservations grow
 //!   only as long as four times their number is available. A forced commit turns reservations into
-//!   placed blocks, which is how a volume can be filled in spite of that;
+//!   placed blocks, which is how a volume can be filled in spite of that; but not those of what is
+//!   *staged* in groups, which nothing places before their commit;
 //! - *root's*: `s_r_blocks_count`, for `s_def_resuid`, `s_def_resgid` and the privileged;
 //! - *the pool*: 2 % of the volume, at most 4,096 blocks, none on volumes without extents, as
 //!   `s_resv_clusters` in the kernel (`ext4_set_resv_clusters`); never given to an ordinary
@@ -38,6 +39,8 @@ pub(crate) enum Source {
 struct Counts {
     available: u64,
     reserved: u64,
+    /// Of those: for what is staged.
+    staged: u64,
     pinned: u64,
     /// Free in damaged groups, where nothing is allocated.
     set_aside: u64,
@@ -111,6 +114,18 @@ impl Space {
         c.reserved = c.reserved.saturating_sub(n);
     }
 
+    /// `n` blocks that were promised are for what is staged.
+    pub(crate) fn stage(&self, n: u64) {
+        self.counts.lock().staged += n;
+    }
+
+    /// They are not any more.
+    pub(crate) fn unstage(&self, n: u64) {
+        let mut c = self.counts.lock();
+        debug_assert!(n <= c.staged, "{n} of {} staged blocks", c.staged);
+        c.staged = c.staged.saturating_sub(n);
+    }
+
     /// Takes up to `want` blocks out of the account; returns how many, 0 for none. A reservation is
     /// taken in full.
     pub(crate) fn take(&self, want: u64, source: Source) -> u64 {
@@ -182,10 +197,12 @@ impl Space {
         (free, free.saturating_sub(self.kept(false)))
     }
 
-    /// Blocks that writers can still be promised, once what pins some of them is durable.
+    /// Blocks that writers can still be promised, once commits have placed what they can, and what
+    /// pins some of them is durable.
     pub(crate) fn room(&self, privileged: bool) -> u64 {
         let c = *self.counts.lock();
-        (c.available + c.pinned).saturating_sub(c.reserved + self.kept(privileged))
+        let spoken_for = c.reserved + c.staged * MAP_BLOCKS_PER_DATA;
+        (c.available + c.pinned).saturating_sub(spoken_for + self.kept(privileged))
     }
 
     /// Free blocks in the bitmaps, for the superblock's count.
@@ -225,6 +242,23 @@ mod tests {
             assert_eq!(space.take(3, Source::Pool), 3);
         }
         assert_eq!(space.free(), (0, 0));
+    }
+
+    #[test]
+    fn what_is_staged_keeps_the_room_for_its_map() {
+        let space = Space::new(1_000, 400, 0, true);
+        assert!(space.reserve(40, false));
+        assert_eq!(space.room(false), 340);
+        space.stage(40);
+        let room = space.room(false);
+        // One by one, as when a commit places each.
+        for _ in 0..room {
+            assert!(space.reserve(1, false));
+            assert_eq!(space.take(1, Source::Reserved), 1);
+        }
+        assert_eq!(space.room(false), 0);
+        space.unstage(40);
+        assert_eq!(space.room(false), 120);
     }
 
     #[test]
