@@ -15,8 +15,8 @@
 //! or was opened with O_DIRECT. Pages of the kernel's cache belong to all who have the file open.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -62,10 +62,30 @@ pub(crate) fn are_asked_for(cmd: u32) -> bool {
 /// What a group is called: nobody guesses it, so who knows it may join.
 pub(crate) type Name = [u8; 16];
 
+/// Draws one.
+pub(crate) fn new_name() -> Outcome<Name> {
+    let mut name = Name::default();
+    rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
+    Ok(name)
+}
+
 /// A group that open files share, and the workers who serve them.
 struct Shared {
-    name: Name,
+    /// Once somebody has asked.
+    name: OnceLock<Name>,
     state: Mutex<State>,
+}
+
+impl Shared {
+    fn name(&self) -> Outcome<Name> {
+        match self.name.get() {
+            Some(name) => Ok(*name),
+            None => {
+                let name = new_name()?;
+                Ok(*self.name.get_or_init(|| name))
+            }
+        }
+    }
 }
 
 enum State {
@@ -116,7 +136,9 @@ impl Groups {
 
     fn named(&self, name: &Name) -> Option<Arc<Shared>> {
         let members = self.members.lock();
-        let member = members.values().find(|m| m.group.name == *name)?;
+        let member = members
+            .values()
+            .find(|m| m.group.name.get() == Some(name))?;
         Some(member.group.clone())
     }
 
@@ -168,18 +190,30 @@ impl<B: Backend> FsServer<B> {
         group.ok_or(Errno::NOTSUP)
     }
 
-    /// A group that is there already goes on, as F2FS has it. Gives its name.
+    /// What `F2FS_IOC_START_ATOMIC_WRITE` does.
+    pub(crate) fn start_group(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
+        self.begin(ino, handle).map(drop)
+    }
+
+    /// What `STETFS_IOC_BEGIN_GROUP` does: the same, and it gives the name.
     pub(crate) fn begin_group(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
+        self.begin(ino, handle)?.name()
+    }
+
+    /// A group that is there already goes on, as F2FS has it.
+    fn begin(&self, ino: InodeNo, handle: u64) -> Outcome<Arc<Shared>> {
         self.leave_lost(ino, handle);
-        let state = Mutex::new(State::Open(self.new_group(ino, handle)?));
-        let mut name = [0; 16];
-        rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
+        let group = self.new_group(ino, handle)?;
+        let group = Arc::new(Shared {
+            name: OnceLock::new(),
+            state: Mutex::new(State::Open(group)),
+        });
         Ok(self.groups.change(|members| {
-            let member = members.entry((ino, handle)).or_insert_with(|| Member {
-                group: Arc::new(Shared { name, state }),
+            let member = members.entry((ino, handle)).or_insert(Member {
+                group,
                 has_begun: true,
             });
-            member.group.name
+            member.group.clone()
         }))
     }
 

@@ -106,7 +106,7 @@ impl<B: Backend> FsServer<B> {
                 Ok(Vec::new())
             }
             groups::GET_FEATURES => Ok(self.features(ino, handle).to_ne_bytes().to_vec()),
-            groups::START => self.begin_group(ino, handle).map(|_| Vec::new()),
+            groups::START => self.start_group(ino, handle).map(|()| Vec::new()),
             groups::BEGIN => self.begin_group(ino, handle).map(|name| name.to_vec()),
             layer::BEGIN_LAYER => self.begin_layer(ino, handle).map(|name| name.to_vec()),
             groups::JOIN => self.join_group(ino, handle, data).map(|()| Vec::new()),

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::rand::GetRandomFlags;
 use stetfs::{Caller, Kind};
 use stetfs_format::InodeNo;
 
@@ -24,7 +23,7 @@ use crate::attr::{inode, node};
 use crate::caller::caller_with_groups;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
-use crate::groups::{Name, STETFS};
+use crate::groups::{Name, STETFS, new_name};
 use crate::ioctl::{READ, WRITE, number};
 use crate::opens::How;
 use crate::wire::abi::{self, InHeader};
@@ -147,8 +146,7 @@ impl<B: Backend> FsServer<B> {
             return Err(Errno::BADF);
         }
         self.check_groups()?;
-        let mut name = [0; 16];
-        rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
+        let name = new_name()?;
         let mut active = self.layer.active.lock();
         if active.is_some() {
             return Err(Errno::BUSY);
