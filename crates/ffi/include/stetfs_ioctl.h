@@ -20,7 +20,8 @@ struct stetfs_group {
 /*
  * What is written through this open file from now on is staged in a new group; or in the one that
  * it has begun before, which goes on. Closing the file aborts the group.
- * EBADF: it is not open for writing; EOPNOTSUPP: it can have no group.
+ * EBADF: it is not open for writing; EOPNOTSUPP: it can have no group; EBUSY: not while somebody has
+ * it open for writing through the page cache.
  */
 #define STETFS_IOC_BEGIN_GROUP _IOR(0xe7, 1, struct stetfs_group)
 
@@ -40,7 +41,10 @@ struct stetfs_group {
  */
 #define STETFS_IOC_COMMIT_GROUP _IO(0xf5, 2)
 
-/* Nothing that is staged in the group of this open file happens. */
+/*
+ * Nothing that is staged in the group of this open file happens. With a writeback cache the kernel
+ * believes that the files have got longer; ftruncate(2) to the right size tells it (ATOMIC.md).
+ */
 #define STETFS_IOC_ABORT_GROUP _IO(0xf5, 5)
 
 /*

@@ -153,21 +153,26 @@ impl<B: Backend> FsServer<B> {
         // Pages that were read before would be stale after an asynchronous direct write, of which
         // nobody tells the kernel then.
         opened.set(Opened::KEEP_CACHE, flags & libc::O_DIRECT == 0);
-        // One write(2) is then one request, which pages in the cache are not; and those who only
-        // read, and who map it, have the cache all the same.
-        let is_atomic = how.contains(How::WRITES) && self.fs.is_atomic(ino);
+        let led = How::led(self.options.writeback);
         let is_short = self.options.writeback && how.is_cached_writer() && self.room.is_short();
-        if is_atomic || is_short {
-            how |= How::DIRECT;
-            how.set(How::LED, self.options.writeback);
-            opened |= Opened::DIRECT_IO;
+        if is_short || self.is_direct(ino, how) {
+            how |= led;
         }
-        self.opens.opened(ino, how);
+        let how = self.opens.opened(ino, how, led);
+        opened.set(Opened::DIRECT_IO, how.contains(How::LED));
         abi::OpenOut {
             fh: self.groups.handle(how),
             open_flags: opened.bits(),
             backing_id: 0,
         }
+    }
+
+    /// Whether each write is to be a request, which pages in the cache are not: of a file that is
+    /// marked; and of one that can have groups, if it is opened with O_DIRECT, whatever fcntl(2)
+    /// sets later. Those who only read have the cache all the same, and so have maps.
+    fn is_direct(&self, ino: InodeNo, how: How) -> bool {
+        let can_group = || how.contains(How::DIRECT) && self.fs.begin_group(ino).is_some();
+        how.contains(How::WRITES) && (self.fs.is_atomic(ino) || can_group())
     }
 
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {

@@ -12,9 +12,12 @@
 //! (`Documentation/userspace-api/ioctl/ioctl-number.rst`).
 //!
 //! Only a file whose writes come here as they are made can have a group: one that is marked atomic,
-//! or was opened with O_DIRECT. Pages of the kernel's cache belong to all who have the file open.
+//! or was opened with O_DIRECT. Pages of the kernel's cache belong to all who have the file open;
+//! and who writes through it writes whole pages later. So a file has either groups or such writers
+//! ([`Hold`]).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +35,7 @@ use crate::backend::AtomicGroup;
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::ioctl::{READ, WRITE, number};
-use crate::opens::How;
+use crate::opens::{Hold, How};
 use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Ticket};
 
@@ -74,6 +77,8 @@ struct Shared {
     /// Once somebody has asked.
     name: OnceLock<Name>,
     state: Mutex<State>,
+    /// On the files that were in it, also on those that were closed.
+    holds: Mutex<Vec<Hold>>,
 }
 
 impl Shared {
@@ -178,16 +183,17 @@ impl<B: Backend> FsServer<B> {
     }
 
     /// A group for what is written through this open file, if that can be staged.
-    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Box<dyn AtomicGroup>> {
+    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<(Box<dyn AtomicGroup>, Hold)> {
         let how = How::from_bits_truncate(handle);
         if !how.contains(How::WRITES) {
             return Err(Errno::BADF);
         }
-        let group = how
-            .contains(How::DIRECT)
-            .then(|| self.fs.begin_group(ino))
-            .flatten();
-        group.ok_or(Errno::NOTSUP)
+        if !how.contains(How::LED) {
+            return Err(Errno::NOTSUP);
+        }
+        let group = self.fs.begin_group(ino).ok_or(Errno::NOTSUP)?;
+        let hold = Hold::on(&self.opens, ino).ok_or(Errno::BUSY)?;
+        Ok((group, hold))
     }
 
     /// What `F2FS_IOC_START_ATOMIC_WRITE` does.
@@ -203,10 +209,11 @@ impl<B: Backend> FsServer<B> {
     /// A group that is there already goes on, as F2FS has it.
     fn begin(&self, ino: InodeNo, handle: u64) -> Outcome<Arc<Shared>> {
         self.leave_lost(ino, handle);
-        let group = self.new_group(ino, handle)?;
+        let (group, hold) = self.new_group(ino, handle)?;
         let group = Arc::new(Shared {
             name: OnceLock::new(),
             state: Mutex::new(State::Open(group)),
+            holds: Mutex::new(vec![hold]),
         });
         Ok(self.groups.change(|members| {
             let member = members.entry((ino, handle)).or_insert(Member {
@@ -230,7 +237,7 @@ impl<B: Backend> FsServer<B> {
     /// What is written through this open file from now on is part of the group of that name.
     pub(crate) fn join_group(&self, ino: InodeNo, handle: u64, name: &[u8]) -> Outcome<()> {
         self.leave_lost(ino, handle);
-        self.new_group(ino, handle)?;
+        let (_, hold) = self.new_group(ino, handle)?;
         let name = name.first_chunk().ok_or(Errno::INVAL)?;
         let group = self.groups.named(name).ok_or(Errno::NOENT)?;
         // It may end meanwhile; whoever ends it has this lock.
@@ -238,14 +245,19 @@ impl<B: Backend> FsServer<B> {
         if !matches!(*state, State::Open(_)) {
             return Err(Errno::NOENT);
         }
-        let is_new = self.groups.change(|members| {
-            let member = members.entry((ino, handle)).or_insert_with(|| Member {
-                group: group.clone(),
-                has_begun: false,
-            });
-            Arc::ptr_eq(&member.group, &group)
-        });
-        if is_new { Ok(()) } else { Err(Errno::BUSY) }
+        self.groups
+            .change(|members| match members.entry((ino, handle)) {
+                Entry::Occupied(other) if Arc::ptr_eq(&other.get().group, &group) => Ok(()),
+                Entry::Occupied(_) => Err(Errno::BUSY),
+                Entry::Vacant(place) => {
+                    group.holds.lock().push(hold);
+                    place.insert(Member {
+                        group: group.clone(),
+                        has_begun: false,
+                    });
+                    Ok(())
+                }
+            })
     }
 
     /// Without a group it is an fsync, as F2FS has it. One that cannot be committed stays.

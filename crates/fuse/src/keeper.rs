@@ -124,7 +124,7 @@ impl<B: Backend> Keeper<B> {
         }
     }
 
-    /// Has the kernel forget files of which it has old times.
+    /// Has the kernel forget files of which it may have wrong times and a wrong size.
     fn have_forgotten(&self, files: Vec<InodeNo>) {
         if let Some(notifier) = self.notifier.get()
             && !files.is_empty()

@@ -7,6 +7,7 @@
 //! other open file has. It comes back with each request.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bitflags::bitflags;
 use parking_lot::Mutex;
@@ -21,8 +22,11 @@ bitflags! {
         const WRITES = 1;
         /// Past the page cache: by O_DIRECT, or because this server said so.
         const DIRECT = 1 << 1;
-        /// Because this server said so.
+        /// Because this server said so, which no fcntl(2) changes.
         const LED = 1 << 2;
+        /// Beside a writeback cache, for which the kernel keeps times and sizes: those of its own
+        /// may be wrong then.
+        const UNTIMED = 1 << 3;
     }
 }
 
@@ -30,6 +34,21 @@ impl How {
     /// A file handle that says this, with the number of the open file.
     pub(crate) fn numbered(self, number: u64) -> u64 {
         number << Self::all().bits().count_ones() | self.bits()
+    }
+
+    /// How this server leads an open file past the page cache.
+    pub(crate) fn led(writeback: bool) -> Self {
+        let untimed = if writeback {
+            Self::UNTIMED
+        } else {
+            Self::empty()
+        };
+        Self::DIRECT | Self::LED | untimed
+    }
+
+    /// Its writes may be kept by the kernel: fcntl(2) can take O_DIRECT away.
+    fn may_write_late(self) -> bool {
+        self.contains(Self::WRITES) && !self.contains(Self::LED)
     }
 
     /// Its writes are kept by the kernel and sent later.
@@ -49,7 +68,7 @@ struct Shard {
     files: HashMap<InodeNo, Open>,
     /// Files that got a cached writer since they were last looked for.
     fresh: Vec<InodeNo>,
-    /// Files that are no longer open, of which the kernel has old times.
+    /// Files that are no longer open, of which the kernel may have wrong times and a wrong size.
     stale: Vec<InodeNo>,
 }
 
@@ -61,15 +80,73 @@ struct Open {
     cached: bool,
     /// For writing through the page cache.
     cached_writers: u32,
+    /// The same, and those for whom that may come.
+    late_writers: u32,
+    /// Holds by groups: there are none of those meanwhile.
+    holds: u32,
     /// The kernel has been told to ask for its attributes soon.
     watched: bool,
     /// Its pages have taken new blocks while the volume was nearly full.
     grows: bool,
     /// Pages of it found no place, and no writer was told yet.
     lost: bool,
-    /// It was written past the page cache because this server said so: a kernel with a writeback
-    /// cache believes its own times, and does not change them then.
-    led: bool,
+    /// The kernel may have wrong times and a wrong size of it.
+    untimed: bool,
+}
+
+impl Shard {
+    /// Forgets a file that nobody has open, but for holds.
+    fn all_closed(&mut self, ino: InodeNo) {
+        let Some(open) = self.files.remove(&ino) else {
+            return;
+        };
+        if open.untimed {
+            self.stale.push(ino);
+        }
+        if open.holds > 0 {
+            let left = Open {
+                holds: open.holds,
+                // As of any file that nobody has open.
+                cached: true,
+                ..Open::default()
+            };
+            self.files.insert(ino, left);
+        }
+    }
+}
+
+/// That a file is part of a group: whoever opens it for writing is led past the page cache.
+pub(crate) struct Hold {
+    opens: Arc<Opens>,
+    ino: InodeNo,
+}
+
+impl Hold {
+    /// None while the kernel may have writes to this open file that it will send later, in whole
+    /// pages.
+    pub(crate) fn on(opens: &Arc<Opens>, ino: InodeNo) -> Option<Self> {
+        let mut shard = opens.shard(ino).lock();
+        let open = shard.files.get_mut(&ino)?;
+        if open.late_writers > 0 {
+            return None;
+        }
+        open.holds += 1;
+        let opens = opens.clone();
+        Some(Self { opens, ino })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut shard = self.opens.shard(self.ino).lock();
+        let Some(open) = shard.files.get_mut(&self.ino) else {
+            return;
+        };
+        open.holds = open.holds.saturating_sub(1);
+        if open.all == 0 {
+            shard.all_closed(self.ino);
+        }
+    }
 }
 
 impl Opens {
@@ -77,12 +154,17 @@ impl Opens {
         &self.shards[u32_as_usize(ino.0) % self.shards.len()]
     }
 
-    pub(crate) fn opened(&self, ino: InodeNo, how: How) {
+    /// Counts an open file; how it is opened: as `led` if it must be.
+    pub(crate) fn opened(&self, ino: InodeNo, mut how: How, led: How) -> How {
         let mut shard = self.shard(ino).lock();
         let open = shard.files.entry(ino).or_default();
+        if open.holds > 0 && how.contains(How::WRITES) {
+            how |= led;
+        }
         open.all += 1;
         open.cached |= !how.contains(How::DIRECT);
-        open.led |= how.contains(How::LED);
+        open.untimed |= how.contains(How::UNTIMED);
+        open.late_writers += u32::from(how.may_write_late());
         if how.is_cached_writer() {
             open.cached_writers += 1;
             let is_first = open.cached_writers == 1;
@@ -90,6 +172,7 @@ impl Opens {
                 shard.fresh.push(ino);
             }
         }
+        how
     }
 
     pub(crate) fn closed(&self, ino: InodeNo, how: How) {
@@ -100,13 +183,11 @@ impl Opens {
         open.all = open.all.saturating_sub(1);
         let writer = u32::from(how.is_cached_writer());
         open.cached_writers = open.cached_writers.saturating_sub(writer);
+        let late = u32::from(how.may_write_late());
+        open.late_writers = open.late_writers.saturating_sub(late);
         open.watched &= open.cached_writers > 0;
         if open.all == 0 {
-            let is_stale = open.led;
-            shard.files.remove(&ino);
-            if is_stale {
-                shard.stale.push(ino);
-            }
+            shard.all_closed(ino);
         }
     }
 
@@ -150,7 +231,8 @@ impl Opens {
         found
     }
 
-    /// The files that were closed since the last call and of which the kernel has old times.
+    /// The files that were closed since the last call and of which the kernel may have wrong times
+    /// and a wrong size.
     pub(crate) fn take_stale(&self) -> Vec<InodeNo> {
         let shards = self.shards.iter();
         shards
@@ -211,15 +293,17 @@ impl Opens {
 mod tests {
     use super::*;
 
+    const LED: How = How::DIRECT.union(How::LED);
+
     #[test]
     fn writers_through_the_page_cache_are_counted() {
         let opens = Opens::default();
         let (ino, read, write) = (InodeNo(12), How::empty(), How::WRITES);
-        opens.opened(ino, read);
+        opens.opened(ino, read, LED);
         assert!(!opens.has_cached_writer(ino) && opens.is_cached(ino));
-        opens.opened(ino, write);
-        opens.opened(ino, write);
-        opens.opened(ino, write | How::DIRECT);
+        opens.opened(ino, write, LED);
+        opens.opened(ino, write, LED);
+        opens.opened(ino, write | How::DIRECT, LED);
         opens.closed(ino, write);
         assert!(opens.has_cached_writer(ino));
         opens.closed(ino, write);
@@ -228,7 +312,7 @@ mod tests {
         assert!(opens.is_cached(ino), "its pages are still there");
         opens.closed(ino, write | How::DIRECT);
         assert!(opens.shard(ino).lock().files.is_empty());
-        opens.opened(ino, write | How::DIRECT);
+        opens.opened(ino, write | How::DIRECT, LED);
         assert!(!opens.is_cached(ino));
     }
 
@@ -236,15 +320,40 @@ mod tests {
     fn only_files_that_stay_open_are_watched() {
         let opens = Opens::default();
         let (short, long) = (InodeNo(12), InodeNo(13));
-        opens.opened(short, How::WRITES);
-        opens.opened(long, How::WRITES);
+        opens.opened(short, How::WRITES, LED);
+        opens.opened(long, How::WRITES, LED);
         opens.closed(short, How::WRITES);
         assert_eq!(opens.watch_fresh(), [long]);
         assert!(opens.is_watched(long) && !opens.is_watched(short));
         // Not told a second time, and not watched any more when nobody writes.
         assert!(opens.watch_fresh().is_empty());
-        opens.opened(long, How::empty());
+        opens.opened(long, How::empty(), LED);
         opens.closed(long, How::WRITES);
         assert!(!opens.is_watched(long));
+    }
+
+    #[test]
+    fn a_file_has_groups_or_writers_through_the_page_cache() {
+        let opens = Arc::new(Opens::default());
+        let (ino, late) = (InodeNo(12), How::WRITES | How::DIRECT);
+        assert!(Hold::on(&opens, ino).is_none(), "it is not open");
+        for how in [How::WRITES, late] {
+            opens.opened(ino, how, LED);
+            assert!(Hold::on(&opens, ino).is_none());
+            opens.closed(ino, how);
+        }
+        let led = How::WRITES | LED;
+        opens.opened(ino, led, LED);
+        let holds = [Hold::on(&opens, ino), Hold::on(&opens, ino)];
+        assert!(holds.iter().all(Option::is_some));
+        // Also when the file was closed meanwhile.
+        opens.closed(ino, led);
+        assert_eq!(opens.opened(ino, How::WRITES, LED), led);
+        assert_eq!(opens.opened(ino, How::empty(), LED), How::empty());
+        opens.closed(ino, led);
+        opens.closed(ino, How::empty());
+        drop(holds);
+        assert!(opens.shard(ino).lock().files.is_empty());
+        assert_eq!(opens.opened(ino, How::WRITES, LED), How::WRITES);
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use stetfs_sys::file_ioctl::{
@@ -129,9 +130,135 @@ fn files_that_can_have_none_say_so() {
     let server = volume.mount("data=journal");
     let file = open(&plain);
     assert!(!has_atomic_writes(&file), "its pages are everybody's");
+    // Nor when it is set later: some may be in the cache.
+    fcntl_setfl(&file, OFlags::DIRECT).unwrap();
+    assert!(!has_atomic_writes(&file), "some of its pages are");
+    drop(file);
+    let direct = direct(&plain);
+    support::wait_until("the file is closed", || has_atomic_writes(&direct));
+    drop(direct);
+    volume.unmount(server);
+}
+
+/// Opens it with O_DIRECT.
+fn direct(path: &Path) -> File {
     let mut how = File::options();
-    let direct = how.write(true).custom_flags(libc::O_DIRECT);
-    assert!(has_atomic_writes(direct.open(&plain).unwrap()));
+    how.read(true).write(true).custom_flags(libc::O_DIRECT);
+    how.open(path).unwrap()
+}
+
+/// Begins a group when nobody writes the file through the cache any more: the server hears of a
+/// close a little later.
+fn start_when_closed(file: &File) {
+    support::wait_until("its writers have closed it", || {
+        match start_atomic_write(file) {
+            Err(e) => assert_eq!(e, Errno::BUSY),
+            Ok(()) => return true,
+        }
+        false
+    });
+}
+
+/// O_DIRECT was a promise of the moment: who cleared it wrote to the cache, which everybody sees.
+#[test]
+fn a_group_by_o_direct_stays_past_the_cache() {
+    need!(support::root_and_fuse());
+    for options in ["data=journal", "scheme=stet,nowriteback"] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount(options);
+        let path = volume.path("plain");
+        fs::write(&path, pages(&[1])).unwrap();
+        let owner = direct(&path);
+        start_when_closed(&owner);
+        fcntl_setfl(&owner, OFlags::empty()).unwrap();
+        owner.write_all_at(&pages(&[2]), 0).unwrap();
+        assert!(fs::read(&path).unwrap() == pages(&[1]), "{options}");
+        assert!(read(&owner, PAGE) == pages(&[2]), "{options}: its own");
+        abort_atomic_write(&owner).unwrap();
+        for file in [&owner, &open(&path)] {
+            assert!(read(file, PAGE) == pages(&[1]), "{options}: aborted");
+        }
+        drop(owner);
+        volume.unmount(server);
+    }
+}
+
+/// The kernel writes whole pages back, with what they held when somebody wrote to them: what was
+/// committed meanwhile was lost.
+#[test]
+fn a_file_has_groups_or_writers_through_the_cache() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("data=journal");
+    let path = volume.path("plain");
+    fs::write(&path, pages(&[1])).unwrap();
+    let (owner, writer) = (direct(&path), open(&path));
+    writer.write_all_at(b"late", 0).unwrap();
+    assert!(!has_atomic_writes(&owner));
+    assert_eq!(start_atomic_write(&owner), Err(Errno::BUSY));
+    drop(writer);
+    start_when_closed(&owner);
+    // Who comes while there is a group has no cache.
+    owner.write_all_at(&pages(&[2]), 0).unwrap();
+    let writer = open(&path);
+    writer.write_all_at(b"late", 8).unwrap();
+    commit_atomic_write(&owner).unwrap();
+    writer.write_all_at(b"and later", 16).unwrap();
+    writer.sync_all().unwrap();
+    let mut wanted = pages(&[2]);
+    wanted[16..25].copy_from_slice(b"and later");
+    assert!(fs::read(&path).unwrap() == wanted);
+    // A file that has joined may be closed; its group goes on.
+    let first = volume.marked().join("first");
+    let first = open(&first);
+    let name = begin_group(&first).unwrap();
+    drop(writer);
+    join_group(&owner, name).unwrap();
+    owner.write_all_at(&pages(&[3]), 0).unwrap();
+    drop(owner);
+    let writer = open(&path);
+    writer.write_all_at(b"late", 0).unwrap();
+    commit_atomic_write(&first).unwrap();
+    writer.sync_all().unwrap();
+    assert!(fs::read(&path).unwrap() == pages(&[3]));
+    // Afterwards there is one again.
+    drop((first, writer));
+    let (owner, writer) = (direct(&path), open(&path));
+    writer.write_all_at(b"late", 0).unwrap();
+    assert_eq!(start_atomic_write(&owner), Err(Errno::BUSY));
+    drop((owner, writer));
+    volume.unmount(server);
+}
+
+/// What SQLite asks, and goes on with its journal.
+#[test]
+fn a_mark_that_goes_takes_groups_along() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("data=ordered");
+    let path = volume.marked().join("file");
+    let chattr = |mark: &str| drop(run(Command::new("chattr").arg(mark).arg(&path)));
+    let file = open(&path);
+    start_atomic_write(&file).unwrap();
+    file.write_all_at(&pages(&[1]), 0).unwrap();
+    chattr("-j");
+    assert!(!has_atomic_writes(&file));
+    assert_eq!(commit_atomic_write(&file), Err(Errno::NOTSUP));
+    abort_atomic_write(&file).unwrap();
+    assert_eq!(start_atomic_write(&file), Err(Errno::NOTSUP));
+    file.write_all_at(&pages(&[2]), 0).unwrap();
+    assert!(fs::read(&path).unwrap() == pages(&[2]));
+    // Who opens it now has the cache, so that nobody has groups until that is closed.
+    let cached = open(&path);
+    cached.write_all_at(b"late", 0).unwrap();
+    chattr("+j");
+    assert_eq!(start_atomic_write(&cached), Err(Errno::NOTSUP));
+    assert_eq!(start_atomic_write(&file), Err(Errno::BUSY));
+    drop(cached);
+    start_when_closed(&file);
+    file.write_all_at(&pages(&[3]), 0).unwrap();
+    commit_atomic_write(&file).unwrap();
+    assert!(fs::read(&path).unwrap() == pages(&[3]));
     drop(file);
     volume.unmount(server);
 }
