@@ -275,7 +275,7 @@ fn readers_and_maps_see_what_was_written() {
     std::io::Write::write_all(&mut &log, b"end").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 20_003);
     drop((file, reader, log));
-    if stetfs_fuse_kernel() >= (6, 18) {
+    if support::kernel() >= (6, 18) {
         wait_until("the kernel has asked for times", || {
             fs::metadata(&path).unwrap().modified().unwrap() > before
         });
@@ -284,16 +284,6 @@ fn readers_and_maps_see_what_was_written() {
     let server = volume.mount("ro");
     assert!(fs::metadata(&path).unwrap().modified().unwrap() > before);
     volume.unmount(server);
-}
-
-/// The kernel's version.
-fn stetfs_fuse_kernel() -> (u32, u32) {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy().into_owned();
-    let mut parts = release
-        .split(['.', '-'])
-        .filter_map(|part| part.parse().ok());
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
 #[test]

@@ -482,3 +482,44 @@ fn an_append_goes_behind_what_is_staged() {
         volume.unmount(server);
     }
 }
+
+/// With a writeback cache the kernel takes the size of a regular file from nobody, but from its own
+/// calls: after an abort it keeps the size that the group would have given, until the file is cut
+/// or forgotten. The volume has the right one.
+#[test]
+fn a_cut_tells_the_kernel_of_an_abort() {
+    need!(support::root_and_fuse());
+    for (options, mark) in [("", true), ("data=journal", false), ("nowriteback", true)] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount(options);
+        let dir = if mark {
+            volume.marked()
+        } else {
+            volume.dir.clone()
+        };
+        let path = dir.join("file");
+        fs::write(&path, b"begin").unwrap();
+        let file = if mark { open(&path) } else { direct(&path) };
+        let shown = || fs::metadata(&path).unwrap().len();
+        let stage = || {
+            start_when_closed(&file);
+            file.write_all_at(b"more", shown()).unwrap();
+            abort_atomic_write(&file).unwrap();
+        };
+        stage();
+        let is_told = options == "nowriteback";
+        assert_eq!(shown(), if is_told { 5 } else { 9 }, "{options}");
+        file.set_len(5).unwrap();
+        assert_eq!(shown(), 5, "{options}");
+        let log = File::options().append(true).open(&path).unwrap();
+        io::Write::write_all(&mut &log, b"end").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"beginend", "{options}");
+        drop(log);
+        stage();
+        drop(file);
+        if is_told || support::kernel() >= (6, 18) {
+            support::wait_until("the kernel has forgotten it", || shown() == 8);
+        }
+        volume.unmount(server);
+    }
+}

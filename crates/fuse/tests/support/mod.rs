@@ -294,3 +294,13 @@ pub(crate) fn umount(dir: &Path) {
 pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
+
+/// The kernel's version.
+pub(crate) fn kernel() -> (u32, u32) {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy().into_owned();
+    let mut parts = release
+        .split(['.', '-'])
+        .filter_map(|part| part.parse().ok());
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
