@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mutants ftl-long fuzz clean
+.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,7 +121,12 @@ sqlite-kills: ## The sqlite3 shell with the extension, killed a thousand times a
 	STETFS_SQLITE_KILLS=$(or $(KILLS),1000) $(CARGO) test --locked -p stetfs-tests --test sqlite -- what_was_committed
 
 postgres: build ## PostgreSQL without full_page_writes on files that are marked atomic, killed again and again (ROUNDS=20); needs root
-	@scripts/postgres.sh target/release/stetfs $(or $(ROUNDS),20)
+	@scripts/deps.sh databases
+	@scripts/postgres.sh $(STETFS) $(or $(ROUNDS),20)
+
+mariadb: build ## MariaDB without InnoDB's doublewrite buffer on such files, killed again and again (ROUNDS=20); needs root
+	@scripts/deps.sh databases
+	@scripts/mariadb.sh $(STETFS) $(or $(ROUNDS),20)
 
 mutants: ## Whether the tests and the explorer notice changes of the code, made by the thousand (a day; SHARD=1/8 for a part); needs cargo-gamma
 	@scripts/deps.sh test

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes sure that the programs which a make target runs are there.
 #
-#   scripts/deps.sh build|demo|test|mtd|bench|fuzz|programs
+#   scripts/deps.sh build|demo|test|mtd|bench|fuzz|programs|databases
 #
 # What is missing is installed with apt-get where that is possible (root on a Debian system); otherwise
 # the script says exactly what to install. Programs that only some tests use are "wanted": without them
 # those tests say that they are skipped. The others are "needed": without them the script fails.
 set -euo pipefail
 
-goal=${1:?usage: scripts/deps.sh build|demo|test|mtd|bench|fuzz|programs}
+goal=${1:?usage: scripts/deps.sh build|demo|test|mtd|bench|fuzz|programs|databases}
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 # command:package or /file:package, a list for each goal
@@ -29,14 +29,18 @@ needed_mtd=("${needed_build[@]}" qemu-system-x86_64:qemu-system-x86 busybox:busy
 needed_programs=("${needed_build[@]}" mke2fs:e2fsprogs /usr/bin/python3:python3 git:git dpkg-deb:dpkg
     redis-server:redis-server redis-cli:redis-tools /usr/lib/python3/dist-packages/lmdb:python3-lmdb
     /usr/lib/python3/dist-packages/plyvel:python3-plyvel /usr/share/doc/python3-gdbm:python3-gdbm
-    /usr/share/doc/librocksdb7.8:librocksdb7.8 hg:mercurial /usr/lib/postgresql:postgresql)
+    /usr/share/doc/librocksdb7.8:librocksdb7.8 hg:mercurial /usr/lib/postgresql:postgresql
+    mariadbd:mariadb-server setpriv:util-linux)
+needed_databases=("${needed_build[@]}" mke2fs:e2fsprogs e2fsck:e2fsprogs setpriv:util-linux pgrep:procps
+    /usr/lib/postgresql:postgresql pg_config:postgresql-common mariadbd:mariadb-server sysbench:sysbench)
 wanted_programs=(fusermount3:fuse3 /usr/share/doc/python3-venv:python3-venv)
 wanted_build=()
 wanted_mtd=()
 wanted_fuzz=()
+wanted_databases=()
 
 case $goal in
-build | demo | test | mtd | bench | fuzz | programs) ;;
+build | demo | test | mtd | bench | fuzz | programs | databases) ;;
 *)
     echo "deps: no such goal: $goal" >&2
     exit 2

@@ -142,6 +142,14 @@ for fsync in ["on", "off"]:
         f"fsync={fsync}", setup=True, budget="70s", options=("--size", "256M", "--timeout", "120"),
         shard="1/200", check_timeout=60,
     )
+for state in ["on", "off"]:
+    # It is started for each state, too.
+    ROWS[f"mariadb-doublewrite-{state}"] = row(
+        f"MariaDB, innodb_doublewrite={state.upper()}", "mariadb-server",
+        "it starts; committed transactions are there, others whole or not", "mariadb.sh",
+        f"innodb_doublewrite={state}", setup=True, budget="60s",
+        options=("--size", "256M", "--timeout", "120"), shard="1/60", check_timeout=60,
+    )
 
 
 def version(row):
