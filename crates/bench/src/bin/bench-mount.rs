@@ -1,5 +1,6 @@
-//! Measures mounts: the kernel's ext4, stetfs and the floor on the same workloads and the same kind
-//! of device, interleaved, medians of several rounds, ratios, JSON. See `bench-mount --help`.
+//! Measures mounts: the kernel's file systems, stetfs and the floor on the same workloads and the
+//! same kind of device, interleaved, medians of several rounds, ratios, JSON. See `bench-mount
+//! --help`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,9 +13,9 @@ use stetfs_bench::rows::{Done, Effort, ROWS, Row};
 use stetfs_bench::systems::{Bench, How, Medium, Running, System, Traffic};
 use stetfs_testkit::host;
 
-/// Mounts beside each other: the kernel's ext4, stetfs, and a floor that keeps everything in
-/// memory, on the same workloads and the same kind of device. Needs root (device, mount, names'
-/// cache).
+/// Mounts beside each other: the kernel's ext4, XFS and Btrfs, stetfs, and a floor that keeps
+/// everything in memory, on the same workloads and the same kind of device. Needs root (device,
+/// mount, names' cache).
 #[derive(Parser)]
 struct Args {
     /// The device under kernel and stetfs
@@ -30,7 +31,7 @@ struct Args {
     /// Size of that
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     nvm: u64,
-    /// Whose columns: kernel, stetfs, floor
+    /// Whose columns: kernel (its ext4), xfs and btrfs (with their own defaults), stetfs, floor
     #[arg(long, value_delimiter = ',', default_value = "kernel,stetfs,floor")]
     systems: Vec<Whose>,
     /// Only rows whose name contains one of these
@@ -66,6 +67,8 @@ struct Args {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Whose {
     Kernel,
+    Xfs,
+    Btrfs,
     Stetfs,
     Floor,
 }
@@ -114,9 +117,16 @@ fn columns(args: &Args) -> Vec<System> {
         }
     }
     systems.extend(args.schemes().map(How::Scheme).map(System::Stetfs));
-    if with(Whose::Floor) {
-        systems.push(System::Floor);
-    }
+    let alone = [
+        (Whose::Xfs, System::Xfs),
+        (Whose::Btrfs, System::Btrfs),
+        (Whose::Floor, System::Floor),
+    ];
+    systems.extend(
+        alone
+            .into_iter()
+            .filter_map(|(whose, system)| with(whose).then_some(system)),
+    );
     systems
 }
 
@@ -156,13 +166,18 @@ fn add(report: &mut Report, row: &Row, column: &str, (done, traffic): (Done, Tra
 
 fn ratios(args: &Args) -> Vec<(String, String)> {
     let mut pairs = Vec::new();
+    let mut pair = |ours: &str, other: &str| pairs.push((format!("stetfs-{ours}"), other.into()));
     for mode in &args.modes {
-        pairs.push((format!("stetfs-{mode}"), format!("kernel-{mode}")));
-        pairs.push((format!("stetfs-{mode}"), "floor".to_owned()));
+        for other in [&format!("kernel-{mode}"), "xfs", "btrfs", "floor"] {
+            pair(mode, other);
+        }
     }
     for scheme in args.schemes() {
         for mode in &args.modes {
-            pairs.push((format!("stetfs-{scheme}"), format!("kernel-{mode}")));
+            pair(&scheme, &format!("kernel-{mode}"));
+        }
+        for other in ["xfs", "btrfs"] {
+            pair(&scheme, other);
         }
     }
     pairs
