@@ -32,6 +32,7 @@ fi
 
 programs=${1:?usage: scripts/install.sh path/to/programs | --remove}
 program=$programs/stetfs
+ffi=$(dirname "$0")/../crates/ffi
 # Without the sections for debuggers, which are most of a file.
 for name in stetfs stetfs-lab; do
     install -D --strip -m755 "$programs/$name" "$bin/$name"
@@ -39,18 +40,20 @@ done
 # For programs in C, and for SQLite's .load.
 install -D --strip -m644 "$programs/libstetfs_ffi.so" "$lib/libstetfs.so"
 install -d "$include"
-install -m644 "$(dirname "$0")"/../crates/ffi/include/*.h "$include/"
+install -m644 "$ffi"/include/*.h "$include/"
 install -d "$lib/pkgconfig"
+# As cargo-c makes it of the same Cargo.toml, but for what a static library would need.
 cat >"$lib/pkgconfig/stetfs.pc" <<EOF
 prefix=$prefix
+exec_prefix=\${prefix}
+libdir=\${exec_prefix}/lib
 includedir=\${prefix}/include
-libdir=\${prefix}/lib
 
 Name: stetfs
-Description: A journaling file system on the ext4 format, in the process that uses it
+Description: $(sed -n 's/^description = "\(.*\)"$/\1/p' "$ffi/Cargo.toml")
 Version: $("$program" --version | awk '{ print $2; exit }')
-Cflags: -I\${includedir}
 Libs: -L\${libdir} -lstetfs
+Cflags: -I\${includedir}
 EOF
 
 pages=$(mktemp -d)
