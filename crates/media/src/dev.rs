@@ -152,7 +152,7 @@ pub trait BlockDev: Send + Sync {
         Ok(())
     }
 
-    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does, and makes this and every write
+    /// Writes as [`write_vectored_at`](Self::write_vectored_at) does, and makes this and all writes
     /// that returned before durable, as [`flush`](Self::flush) does: in one request where there is
     /// one that does both.
     fn write_flushed(
