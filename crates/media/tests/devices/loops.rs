@@ -30,6 +30,14 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
 pub(crate) struct Loop(pub(crate) PathBuf);
 
 impl Loop {
+    /// One of 8 MiB whose file lies on a file system that has room for 1 MiB of it.
+    fn on_full_host(scratch: &Scratch) -> Option<(Mount, Self)> {
+        let full = scratch.path("full");
+        let full = Mount::new("tmpfs", "size=1m", Path::new("none"), &full)?;
+        let device = Self::over(&scratch.image("full/a", 8 << 20), 512)?;
+        Some((full, device))
+    }
+
     /// Says why not and gives nothing where there are no loop devices or we may not use them.
     pub(crate) fn over(image: &Path, sector: u32) -> Option<Self> {
         let args = [
@@ -182,12 +190,7 @@ fn what_the_kernel_has_mounted_is_busy() {
 #[test]
 fn a_failed_flush_is_never_forgotten() {
     let scratch = Scratch::new();
-    let Some(_full) = Mount::new("tmpfs", "size=1m", Path::new("none"), &scratch.path("full"))
-    else {
-        return;
-    };
-    let image = scratch.image("full/a", 8 << 20);
-    let Some(device) = Loop::over(&image, 512) else {
+    let Some((_full, device)) = Loop::on_full_host(&scratch) else {
         return;
     };
     let dev = FileDev::options().open(&device.0).expect("it opens");
@@ -220,12 +223,7 @@ fn a_failed_flush_is_never_forgotten() {
 #[test]
 fn a_write_that_failed_with_its_flush_is_never_forgotten() {
     let scratch = Scratch::new();
-    let Some(_full) = Mount::new("tmpfs", "size=1m", Path::new("none"), &scratch.path("full"))
-    else {
-        return;
-    };
-    let image = scratch.image("full/a", 8 << 20);
-    let Some(device) = Loop::over(&image, 512) else {
+    let Some((_full, device)) = Loop::on_full_host(&scratch) else {
         return;
     };
     let dev = FileDev::options()
