@@ -349,13 +349,13 @@ pub trait Backend: Clone + Send + Sync + 'static {
         false
     }
 
-    /// A group of writes to this file, if it can have one.
-    fn begin_group(&self, _ino: InodeNo) -> Option<Box<dyn AtomicGroup>> {
-        None
+    /// Whether writes to this file can be in a group.
+    fn can_group(&self, _ino: InodeNo) -> bool {
+        false
     }
 
-    /// A group of changes of names.
-    fn begin_names(&self) -> Option<Box<dyn AtomicGroup>> {
+    /// A group of changes, where there are any.
+    fn new_group(&self) -> Option<Box<dyn AtomicGroup>> {
         None
     }
 
@@ -451,14 +451,11 @@ impl Backend for Fs {
         true
     }
 
-    fn begin_group(&self, ino: InodeNo) -> Option<Box<dyn AtomicGroup>> {
-        match Fs::can_group(self, ino) {
-            Ok(true) => Some(Box::new(Fs::begin(self))),
-            _ => None,
-        }
+    fn can_group(&self, ino: InodeNo) -> bool {
+        Fs::can_group(self, ino).unwrap_or(false)
     }
 
-    fn begin_names(&self) -> Option<Box<dyn AtomicGroup>> {
+    fn new_group(&self) -> Option<Box<dyn AtomicGroup>> {
         Some(Box::new(Fs::begin(self)))
     }
 

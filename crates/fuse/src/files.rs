@@ -171,8 +171,8 @@ impl<B: Backend> FsServer<B> {
     /// marked; and of one that can have groups, if it is opened with O_DIRECT, whatever fcntl(2)
     /// sets later. Those who only read have the cache all the same, and so have maps.
     fn is_direct(&self, ino: InodeNo, how: How) -> bool {
-        let can_group = || how.contains(How::DIRECT) && self.fs.begin_group(ino).is_some();
-        how.contains(How::WRITES) && (self.fs.is_atomic(ino) || can_group())
+        how.contains(How::WRITES)
+            && (self.fs.is_atomic(ino) || how.contains(How::DIRECT) && self.fs.can_group(ino))
     }
 
     pub(crate) fn release_file(&self, ino: InodeNo, handle: u64) -> Outcome<()> {

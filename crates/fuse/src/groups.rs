@@ -188,10 +188,10 @@ impl<B: Backend> FsServer<B> {
         if !how.contains(How::WRITES) {
             return Err(Errno::BADF);
         }
-        if !how.contains(How::LED) {
+        if !how.contains(How::LED) || !self.fs.can_group(ino) {
             return Err(Errno::NOTSUP);
         }
-        let group = self.fs.begin_group(ino).ok_or(Errno::NOTSUP)?;
+        let group = self.fs.new_group().ok_or(Errno::NOTSUP)?;
         let hold = Hold::on(&self.opens, ino).ok_or(Errno::BUSY)?;
         Ok((group, hold))
     }

@@ -395,12 +395,11 @@ impl Backend for Recorder {
         self.has_groups
     }
 
-    fn begin_group(&self, ino: InodeNo) -> Option<Box<dyn AtomicGroup>> {
-        let can = self.has_groups && self.fs.can_group(ino).unwrap_or(false);
-        can.then(|| Noted::boxed(self))
+    fn can_group(&self, ino: InodeNo) -> bool {
+        self.has_groups && Backend::can_group(&self.fs, ino)
     }
 
-    fn begin_names(&self) -> Option<Box<dyn AtomicGroup>> {
+    fn new_group(&self) -> Option<Box<dyn AtomicGroup>> {
         self.has_groups.then(|| Noted::boxed(self))
     }
 

@@ -389,12 +389,12 @@ impl<'a> Player<'a> {
 
     fn set(&mut self, object: Object, attribute: &Attribute) -> Result<()> {
         let (fs, c, ino) = (self.fs, &self.caller, self.ino(object)?);
-        match (attribute, plain(attribute)) {
-            (Attribute::Xattr(name, Some(value)), _) => {
+        match attribute {
+            Attribute::Xattr(name, Some(value)) => {
                 fs.setxattr(c, ino, name, value, SetXattr::Any)?;
             }
-            (Attribute::Xattr(name, None), _) => fs.removexattr(c, ino, name)?,
-            (_, set) => drop(fs.setattr(c, ino, &set)?),
+            Attribute::Xattr(name, None) => fs.removexattr(c, ino, name)?,
+            _ => drop(fs.setattr(c, ino, &plain(attribute))?),
         }
         Ok(())
     }

@@ -32,7 +32,8 @@ fn program(on: &impl Backend) -> Result<()> {
     }
     on.sync()?;
     let staged = |digit: u8| {
-        let mut group = on.begin_group(files[0]).expect("a group");
+        assert!(on.can_group(files[0]));
+        let mut group = on.new_group().expect("a group");
         for ino in &files {
             group.write(c, *ino, 0, &[digit; 9000])?;
         }
@@ -44,7 +45,7 @@ fn program(on: &impl Backend) -> Result<()> {
     let (mut first, mut second) = (staged(b'2')?, staged(b'9')?);
     first.commit(c)?;
     assert_eq!(second.commit(c).unwrap_err().kind(), Kind::Busy);
-    let mut names = on.begin_names().expect("a group of names");
+    let mut names = on.new_group().expect("a group of names");
     names.unlink(c, root, b"a")?;
     names.rename(c, (root, b"b"), (root, b"c"))?;
     let mode = Some(0o600);
@@ -156,6 +157,6 @@ fn without_the_option_there_are_no_groups() {
     let flags = InodeFlags::EXTENTS | InodeFlags::JOURNAL_DATA;
     recorder.set_flags(c, ino, flags).unwrap();
     assert!(!recorder.has_groups() && !recorder.is_atomic(ino));
-    assert!(recorder.begin_group(ino).is_none() && recorder.begin_names().is_none());
+    assert!(!recorder.can_group(ino) && recorder.new_group().is_none());
     assert!(!recorder.end().has_groups);
 }

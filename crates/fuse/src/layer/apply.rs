@@ -130,7 +130,7 @@ impl<B: Backend> FsServer<B> {
         self.fs.sync().map_err(|e| told(&e, b""))?;
         let mut group = self
             .fs
-            .begin_names()
+            .new_group()
             .ok_or_else(|| Told::new(Errno::NOTSUP, b""))?;
         let mut trashed = 0;
         let mut stale = Stale::default();
