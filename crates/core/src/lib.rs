@@ -62,7 +62,7 @@ mod volume;
 mod world;
 mod xattr;
 
-pub use alloc::Damage as AllocationDamage;
+pub use alloc::{Damage as AllocationDamage, ROOM_PER_BLOCK};
 pub use device::{Media, OpenError, open_device, open_media, open_overlay};
 pub use error::{Error, Inconsistent, Kind, Result};
 pub use fs::{Fs, NvmStats, Stats};

@@ -13,7 +13,6 @@ use crate::caller::{caller, caller_with_groups};
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::opens::How;
-use crate::room::STAGED;
 use crate::wire::abi::{self, InHeader, Opened, Set, WriteKind};
 use crate::wire::{Answer, Answered, Ticket};
 
@@ -356,7 +355,7 @@ impl<B: Backend> FsServer<B> {
         let len = u64::from(from.size);
         let end = from.offset.saturating_add(len);
         let takes = match self.groups.has(ino, from.fh) {
-            true => len * STAGED,
+            true => len * stetfs::ROOM_PER_BLOCK,
             false => len,
         };
         self.options.writeback

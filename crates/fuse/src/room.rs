@@ -36,10 +36,6 @@ const SHORT_PART: u64 = 16;
 const SHORT_MIN: u64 = 1 << 20;
 const SHORT_MAX: u64 = 256 << 20;
 
-/// What is staged in a group keeps such a multiple of its length from others, for its map
-/// (`alloc/space.rs` of the core).
-pub(crate) const STAGED: u64 = 4;
-
 /// What of the volume is free, in relation to what the kernel may hold.
 pub(crate) struct Room<B> {
     fs: B,

@@ -49,6 +49,7 @@ use crate::error::{Error, Inconsistent, Result};
 use crate::types::Caller;
 pub use damage::Damage;
 use groups::Group;
+pub use space::ROOM_PER_BLOCK;
 pub(crate) use space::Source;
 use space::Space;
 pub(crate) use verified::Verified;

@@ -20,6 +20,10 @@ use stetfs_sync::Mutex;
 /// Blocks of the map that placing one data block can need at worst.
 const MAP_BLOCKS_PER_DATA: u64 = 3;
 
+/// Blocks that are kept from others for each block of data that is promised, as what a group stages
+/// is until it commits: itself, and those of the map.
+pub const ROOM_PER_BLOCK: u64 = 1 + MAP_BLOCKS_PER_DATA;
+
 /// What an allocation takes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -88,7 +92,7 @@ impl Space {
         let mut c = self.counts.lock();
         let reserved = c.reserved + n;
         let fits = reserved + self.kept(privileged) <= c.available
-            && reserved * (1 + MAP_BLOCKS_PER_DATA) <= c.available;
+            && reserved * ROOM_PER_BLOCK <= c.available;
         if fits {
             c.reserved = reserved;
         }
@@ -100,7 +104,7 @@ impl Space {
     /// lasts for a transaction that splits at a fifth of the volume's blocks.
     pub(crate) fn has_room_for_maps(&self) -> bool {
         let c = self.counts.lock();
-        c.reserved * (1 + MAP_BLOCKS_PER_DATA) + self.pool / 2 <= c.available
+        c.reserved * ROOM_PER_BLOCK + self.pool / 2 <= c.available
     }
 
     /// Takes back a promise.
@@ -140,8 +144,8 @@ impl Space {
                 want.min(c.available)
             }
             Source::Free { privileged } => {
-                let spoken_for = (c.reserved + self.kept(privileged))
-                    .max(c.reserved * (1 + MAP_BLOCKS_PER_DATA));
+                let spoken_for =
+                    (c.reserved + self.kept(privileged)).max(c.reserved * ROOM_PER_BLOCK);
                 want.min(c.available.saturating_sub(spoken_for))
             }
             Source::Pool => want.min(c.available),
