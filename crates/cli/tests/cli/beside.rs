@@ -1,7 +1,6 @@
 //! `stetfs lab` becomes the program that is installed beside stetfs.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use crate::run::{Lab, STETFS, tool};
 
@@ -9,10 +8,12 @@ use crate::run::{Lab, STETFS, tool};
 fn a_part_that_is_a_program_of_its_own() {
     let dir = Lab::new();
     let stetfs = dir.str("stetfs");
-    fs::copy(STETFS, &stetfs).expect("a copy");
-    let lab = dir.path("stetfs-lab");
-    fs::write(&lab, "#!/bin/sh\necho \"$0|$*\"\nexit 7\n").expect("a program");
-    fs::set_permissions(&lab, PermissionsExt::from_mode(0o755)).expect("its mode");
+    let (script, lab) = (dir.str("script"), dir.path("stetfs-lab"));
+    fs::write(&script, "#!/bin/sh\necho \"$0|$*\"\nexit 7\n").expect("a script");
+    // Written by another process: a program that this one has open for writing cannot be run, nor
+    // while a child of another test has not closed what it inherited.
+    tool("install", &[STETFS, &stetfs]).ok();
+    tool("install", &[&script, &dir.str("stetfs-lab")]).ok();
     let ran = tool(&stetfs, &["lab", "--help", "-x", "fig4"]);
     assert_eq!(ran.code, 7, "{ran:?}");
     assert_eq!(ran.out.trim(), format!("{}|--help -x fig4", lab.display()));
