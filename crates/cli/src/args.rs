@@ -160,6 +160,9 @@ Mount options, for -o (name or name=value, separated by commas):
   dirty_expire=SECONDS                in the modes ordered and writeback, how long new data may wait
                                       for a place in the volume while nobody syncs it (default 30,
                                       as in the kernel; 0 or nodelalloc: until the next commit)
+  max_batch_time=MICROSECONDS         how long an fsync may wait for others who will soon want one
+                                      too, at most as long as a commit takes on average (default
+                                      15000, as in the kernel; 0: not at all)
   noauto_da_alloc                     so may data of a file that replaces another by a rename, or
                                       that was cut to nothing and is closed
   memory=SIZE                         bound of all caches together (default 256M); the process takes

@@ -29,6 +29,11 @@ pub struct MountOptions {
     /// (`dirty_expire=` seconds; `nodelalloc` means 0: data is part of the next commit). With
     /// `commit` at `Duration::MAX` nothing looks at the time.
     pub dirty_expire: Duration,
+    /// How long a commit may wait for others who will soon sync too (`max_batch_time=`
+    /// microseconds; 0: not at all). It never waits longer than a commit takes on average, from
+    /// the end of the last one on, nor for more than had waited for that. With `commit` at
+    /// `Duration::MAX` it waits for nobody.
+    pub max_batch_time: Duration,
     /// A file that takes another one's name by a rename, or that was cut to nothing and is closed,
     /// has its data placed then, and does not wait (`auto_da_alloc`, `noauto_da_alloc`).
     pub auto_da_alloc: bool,
@@ -146,6 +151,10 @@ const COMMIT_DEFAULT: Duration = Duration::from_secs(5);
 /// (`dirty_expire_interval`, /proc/sys/vm/dirty_expire_centisecs).
 const DIRTY_EXPIRE_DEFAULT: Duration = Duration::from_secs(30);
 
+/// How long a commit may wait for others when nothing else is said, as in the kernel
+/// (EXT4_DEF_MAX_BATCH_TIME).
+const MAX_BATCH_TIME_DEFAULT: Duration = Duration::from_millis(15);
+
 /// The scheme when none is given: the kernel's.
 pub(crate) const SCHEME_DEFAULT: &str = "jbd2";
 
@@ -164,6 +173,7 @@ impl Default for MountOptions {
             data: None,
             commit: COMMIT_DEFAULT,
             dirty_expire: DIRTY_EXPIRE_DEFAULT,
+            max_batch_time: MAX_BATCH_TIME_DEFAULT,
             auto_da_alloc: true,
             errors: None,
             atime: Atime::Relative,
@@ -249,8 +259,8 @@ impl MountOptions {
             "nodelalloc" => self.dirty_expire = Duration::ZERO,
             "auto_da_alloc" => self.auto_da_alloc = true,
             "noauto_da_alloc" => self.auto_da_alloc = false,
-            "scheme" | "data" | "commit" | "dirty_expire" | "errors" | "memory" | "durability"
-            | "nvm" | "atomic" => {
+            "scheme" | "data" | "commit" | "dirty_expire" | "max_batch_time" | "errors"
+            | "memory" | "durability" | "nvm" | "atomic" => {
                 return Err(OptionError::NoValue(name.to_owned()));
             }
             _ => match stetfs_schemes::find_option(name) {
@@ -289,6 +299,12 @@ impl MountOptions {
             "dirty_expire" => {
                 let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;
                 self.dirty_expire = Duration::from_secs(seconds.into());
+            }
+            "max_batch_time" => {
+                let micros: u32 = value
+                    .parse()
+                    .map_err(|_| wrong("a number of microseconds"))?;
+                self.max_batch_time = Duration::from_micros(micros.into());
             }
             "auto_da_alloc" => {
                 self.auto_da_alloc = match value {
@@ -362,8 +378,8 @@ mod tests {
     #[test]
     fn the_usual_line() {
         let o = MountOptions::parse(
-            "ro,scheme=jbd2,data=journal,commit=9,dirty_expire=7,noauto_da_alloc,\
-                errors=remount-ro,noatime,memory=64M",
+            "ro,scheme=jbd2,data=journal,commit=9,dirty_expire=7,max_batch_time=30,\
+                noauto_da_alloc,errors=remount-ro,noatime,memory=64M",
         )
         .unwrap();
         assert!(o.read_only);
@@ -371,6 +387,7 @@ mod tests {
         assert_eq!(o.data.as_deref(), Some("journal"));
         assert_eq!(o.commit, Duration::from_secs(9));
         assert_eq!(o.dirty_expire, Duration::from_secs(7));
+        assert_eq!(o.max_batch_time, Duration::from_micros(30));
         assert!(!o.auto_da_alloc);
         assert_eq!(o.errors, Some(OnError::RemountReadOnly));
         assert_eq!(o.atime, Atime::Never);
@@ -399,6 +416,7 @@ mod tests {
         for bad in [
             "commit=x",
             "dirty_expire=soon",
+            "max_batch_time=-1",
             "auto_da_alloc=2",
             "errors=explode",
             "memory=1",

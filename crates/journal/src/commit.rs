@@ -20,7 +20,7 @@ use stetfs_media::Class;
 use crate::cache::Buffer;
 use crate::error::{JournalError, Result};
 use crate::file_data::FileData;
-use crate::gate::{Begin, Gate, Load};
+use crate::gate::{Begin, Gate, Load, Wish};
 use crate::handle::{Handle, Owner};
 use crate::journal::Journal;
 use crate::page::Page;
@@ -54,11 +54,16 @@ impl Journal {
     /// Must not be called with an open handle in the same thread: it would wait for itself. In a
     /// [`Span`](crate::Span) it is refused.
     pub fn commit(self: &Arc<Self>, tid: Tid) -> Result<()> {
+        self.commit_as(tid, Wish::Durable)
+    }
+
+    /// As [`commit`](Self::commit), for another reason perhaps.
+    pub(crate) fn commit_as(self: &Arc<Self>, tid: Tid, wish: Wish) -> Result<()> {
         if in_span() {
             let why = "a commit was asked for in the middle of a group".to_owned();
             return Err(JournalError::Unusable(why));
         }
-        match self.gate().begin_commit(tid)? {
+        match self.gate().begin_commit(tid, wish)? {
             Begin::Done { waited } => {
                 count(&self.counters().shared_commits, u64::from(waited));
                 Ok(())

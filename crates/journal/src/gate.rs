@@ -11,13 +11,15 @@
 //! ```
 //!
 //! Where a commit is work of a medium, the running transaction collects until the one before is
-//! durable, and all who wait share the next commit. Where it is work of processors ([`Pace`]), a
-//! small one is closed meanwhile, on another processor.
+//! durable, and all who wait share the next commit; whoever is about to commit waits for those who
+//! will soon ask (`pace.rs`). Where it is work of processors ([`Pace`]), a small one is closed
+//! meanwhile, on another processor.
 //!
 //! Invariants: at most one transaction commits, and at most one more is closed; they commit in
 //! order; a handle never joins a locked transaction; the credits of open handles and the blocks
 //! already joined never exceed the limit; `committed` only grows.
 
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -26,6 +28,7 @@ use stetfs_format::Tid;
 
 use crate::error::{JournalError, Result};
 use crate::gate_sync::{self, Condvar, Mutex, MutexGuard};
+use crate::pace::{Batch, Pace};
 use stetfs_planted::{Bug, is_planted};
 
 /// What a transaction collects while it runs (generic, so that the gate is tested alone).
@@ -38,31 +41,16 @@ pub(crate) trait Load: Default {
     fn is_empty(&self) -> bool;
 }
 
-/// How a gate treats those who wait.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
-    /// A transaction with at most so many blocks of memory is closed while another commits.
-    pub(crate) overlap: u32,
-    /// How often a waiting thread looks before it lets the kernel wake it, which takes tens of
-    /// microseconds.
-    pub(crate) looks: u32,
-}
-
-impl Pace {
-    /// For commits that are work of processors: a look takes some 15 ns, a transaction a few
-    /// microseconds.
-    pub(crate) const PROCESSORS: Self = Self {
-        overlap: 64,
-        looks: 1024,
-    };
-}
-
 pub(crate) struct Gate<T> {
     pace: Pace,
     state: Mutex<State<T>>,
     changed: Condvar,
     /// How often something has happened that somebody may wait for.
     turns: AtomicU32,
+    /// How many threads look for a commit to end, and how many may: no more than half of the
+    /// processors, so that those they wait for can run.
+    lookers: AtomicU32,
+    most_lookers: u32,
     /// The newest durable transaction, for a look without the lock.
     committed: AtomicU32,
 }
@@ -84,6 +72,16 @@ struct State<T> {
     committed: Tid,
     stopped: Option<JournalError>,
     waiters: u32,
+    batch: Batch,
+}
+
+/// Why somebody wants a commit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// What he did must be durable.
+    Durable,
+    /// The transaction has no room left.
+    Room,
 }
 
 /// What a transaction may grow to.
@@ -116,9 +114,13 @@ pub(crate) enum Begin<T> {
 
 impl<T: Load> Gate<T> {
     pub(crate) fn new(first: Tid, pace: Pace) -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         Self {
             pace,
             turns: AtomicU32::new(0),
+            lookers: AtomicU32::new(0),
+            most_lookers: processors / 2,
             state: Mutex::new(State {
                 running: first,
                 load: Arc::new(T::default()),
@@ -131,6 +133,7 @@ impl<T: Load> Gate<T> {
                 committed: first.previous(),
                 stopped: None,
                 waiters: 0,
+                batch: Batch::new(processors, Instant::now()),
             }),
             changed: Condvar::new(),
             committed: AtomicU32::new(first.previous().0),
@@ -166,7 +169,7 @@ impl<T: Load> Gate<T> {
     pub(crate) fn join_early(&self, tid: Tid) -> Option<Arc<T>> {
         let mut state = self.state.lock();
         let is_shared = state.open > 0 || state.closing.is_some() || state.committing.is_some();
-        let may_join = self.pace.overlap > 0 && !state.locked && state.stopped.is_none();
+        let may_join = self.pace.overlap() > 0 && !state.locked && state.stopped.is_none();
         (is_shared && may_join && state.running == tid).then(|| {
             state.open += 1;
             Arc::clone(&state.load)
@@ -198,17 +201,19 @@ impl<T: Load> Gate<T> {
     }
 
     /// Waits until `tid` is durable or becomes the one who commits it.
-    pub(crate) fn begin_commit(&self, tid: Tid) -> Result<Begin<T>> {
+    pub(crate) fn begin_commit(&self, tid: Tid, wish: Wish) -> Result<Begin<T>> {
         let mut state = self.state.lock();
         let mut waited = false;
+        self.note(&mut state, tid, wish);
         loop {
             if state.committed.is_at_or_after(tid) {
                 return Ok(Begin::Done { waited });
             }
             state.check()?;
             let is_next = state.running == tid && !(state.open == 0 && state.load.is_empty());
-            let overlaps = is_next && state.load.pinned() <= self.pace.overlap;
-            let is_idle = state.committing.is_none() || self.pace.overlap > 0 && overlaps;
+            let overlap = self.pace.overlap();
+            let overlaps = is_next && state.load.pinned() <= overlap;
+            let is_idle = state.committing.is_none() || overlap > 0 && overlaps;
             if state.closing.is_none() && is_idle {
                 break;
             }
@@ -220,6 +225,7 @@ impl<T: Load> Gate<T> {
             return Ok(Begin::Done { waited });
         }
         state.closing = Some(tid);
+        state = self.gather(state);
         state.locked = true;
         while state.open > 0 {
             state = self.wait(state);
@@ -237,10 +243,54 @@ impl<T: Load> Gate<T> {
         })
     }
 
+    /// Counts somebody who wants transaction `tid` to be committed.
+    fn note(&self, state: &mut State<T>, tid: Tid, wish: Wish) {
+        if !matches!(self.pace, Pace::Medium { .. }) || state.committed.is_at_or_after(tid) {
+            return;
+        }
+        match wish {
+            Wish::Durable => state.batch.ask(tid == state.running),
+            Wish::Room => state.batch.expect_nobody(),
+        }
+        if state.closing == Some(state.running) && state.batch.is_complete() {
+            self.notify(state);
+        }
+    }
+
+    /// As if `callers` had waited for a commit that took an hour and has just ended.
+    #[cfg(test)]
+    pub(crate) fn expect(&self, callers: u32) {
+        self.state
+            .lock()
+            .batch
+            .expect(callers, Duration::from_secs(3600));
+    }
+
+    /// Somebody commits the running transaction, and waits for others.
+    #[cfg(test)]
+    pub(crate) fn gathers(&self) -> bool {
+        let state = self.state.lock();
+        state.closing == Some(state.running) && !state.locked
+    }
+
+    /// Waits until nobody is missing who will want the same commit.
+    fn gather<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+        let Pace::Medium { batch } = self.pace else {
+            return state;
+        };
+        let deadline = state.batch.deadline(batch);
+        let is_over = |state: &State<T>| state.batch.is_complete() || state.stopped.is_some();
+        while !(batch.is_zero() || is_over(&state)) && Instant::now() < deadline {
+            state = self.wait_until(state, Some(deadline));
+        }
+        state
+    }
+
     /// Lets the next transaction run; the closed one is in the committer's hands.
     pub(crate) fn switch(&self) {
         let mut state = self.state.lock();
         state.running = state.running.next();
+        state.batch.switch();
         state.load = Arc::new(T::default());
         state.since = None;
         state.locked = false;
@@ -255,6 +305,9 @@ impl<T: Load> Gate<T> {
         }
         state.check()?;
         state.committing = state.closing.take();
+        if let Pace::Medium { .. } = self.pace {
+            state.batch.begin(Instant::now());
+        }
         self.notify(&state);
         Ok(())
     }
@@ -273,6 +326,9 @@ impl<T: Load> Gate<T> {
         }
         match result {
             Ok(()) => {
+                if let Pace::Medium { .. } = self.pace {
+                    state.batch.end(Instant::now());
+                }
                 state.committed = tid;
                 self.committed
                     .store(tid.0, std::sync::atomic::Ordering::Release);
@@ -342,23 +398,56 @@ impl<T: Load> Gate<T> {
     }
 
     /// Waits until something has happened, or for no reason.
-    fn wait<'a>(&self, state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
+        self.wait_until(state, None)
+    }
+
+    /// The same, but no longer than until `deadline`.
+    fn wait_until<'a>(
+        &'a self,
+        state: MutexGuard<'a, State<T>>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State<T>> {
         let turn = self.turns.load(Relaxed);
         let has_turned = || self.turns.load(Relaxed) != turn;
-        let mut looks = 0..self.pace.looks;
-        let mut state = gate_sync::unlocked(state, || {
-            looks.any(|_| {
-                std::hint::spin_loop();
-                has_turned()
-            });
-        });
-        if has_turned() {
+        let is_over = || has_turned() || deadline.is_some_and(|at| Instant::now() >= at);
+        let mut state = match self.pace {
+            Pace::Medium { batch } => {
+                let patience = state.batch.patience(batch);
+                gate_sync::unlocked(state, || self.look(patience, is_over))
+            }
+            Pace::Processors { looks, .. } => gate_sync::unlocked(state, || {
+                (0..looks).any(|_| {
+                    std::hint::spin_loop();
+                    has_turned()
+                });
+            }),
+        };
+        if is_over() {
             return state;
         }
         state.waiters += 1;
-        let mut state = self.changed.wait(state);
+        let mut state = match deadline {
+            None => self.changed.wait(state),
+            Some(at) => gate_sync::wait_until(&self.changed, &self.state, state, at),
+        };
         state.waiters -= 1;
         state
+    }
+
+    /// Lets others run and looks again and again until `is_over`, but no longer than `patience`,
+    /// and not at all if too many do.
+    fn look(&self, patience: Duration, is_over: impl Fn() -> bool) {
+        if patience.is_zero() {
+            return;
+        }
+        if self.lookers.fetch_add(1, Relaxed) < self.most_lookers {
+            let until = Instant::now() + patience;
+            while !is_over() && Instant::now() < until {
+                std::thread::yield_now();
+            }
+        }
+        self.lookers.fetch_sub(1, Relaxed);
     }
 
     fn notify(&self, state: &State<T>) {

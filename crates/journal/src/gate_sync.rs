@@ -6,8 +6,22 @@ pub(crate) use {
     parking_lot::MutexGuard, stetfs_sync::Condvar, stetfs_sync::Mutex, stetfs_sync::unlocked,
 };
 
+#[cfg(not(shuttle))]
+use std::time::Instant;
+
+/// Lets go of the lock until somebody notifies, until `deadline`, or for no reason.
+#[cfg(not(shuttle))]
+pub(crate) fn wait_until<'a, T>(
+    changed: &Condvar,
+    _: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+    deadline: Instant,
+) -> MutexGuard<'a, T> {
+    changed.wait_until(guard, deadline)
+}
+
 #[cfg(shuttle)]
-pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, unlocked};
+pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, unlocked, wait_until};
 
 #[cfg(shuttle)]
 mod with_shuttle {
@@ -21,6 +35,18 @@ mod with_shuttle {
     /// Waiting is the scheduler's part.
     pub(crate) fn unlocked<T>(guard: MutexGuard<'_, T>, _: impl FnOnce()) -> MutexGuard<'_, T> {
         guard
+    }
+
+    /// Time passes when others have run.
+    pub(crate) fn wait_until<'a, T>(
+        _: &Condvar,
+        mutex: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+        _: std::time::Instant,
+    ) -> MutexGuard<'a, T> {
+        drop(guard);
+        shuttle::thread::yield_now();
+        mutex.lock()
     }
 
     impl<T> Mutex<T> {

@@ -6,12 +6,14 @@
 //! transaction after it was closed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use stetfs_format::Tid;
 
 use crate::error::JournalError;
-use crate::gate::{Begin, Gate, Join, Limits, Load, Pace};
+use crate::gate::{Begin, Gate, Join, Limits, Load, Wish};
 use crate::gate_sync::Mutex;
+use crate::pace::Pace;
 
 #[cfg(shuttle)]
 use shuttle::thread;
@@ -83,13 +85,17 @@ impl World {
                     self.gate.leave(2);
                     return Ok(tid);
                 }
-                Join::Full(tid) => self.commit(tid)?,
+                Join::Full(tid) => self.commit_as(tid, Wish::Room)?,
             }
         }
     }
 
     fn commit(&self, tid: Tid) -> Result<(), JournalError> {
-        match self.gate.begin_commit(tid)? {
+        self.commit_as(tid, Wish::Durable)
+    }
+
+    fn commit_as(&self, tid: Tid, wish: Wish) -> Result<(), JournalError> {
+        match self.gate.begin_commit(tid, wish)? {
             Begin::Done { .. } => Ok(()),
             Begin::Closed { tid, load } => {
                 let changes = {
@@ -124,12 +130,14 @@ impl World {
 }
 
 /// Commits that wait for a medium, and commits that overlap.
-const PACES: [Pace; 2] = [
-    Pace {
-        overlap: 0,
-        looks: 0,
+const PACES: [Pace; 3] = [
+    Pace::Medium {
+        batch: Duration::ZERO,
     },
-    Pace {
+    Pace::Medium {
+        batch: Duration::from_secs(3600),
+    },
+    Pace::Processors {
         overlap: 2,
         looks: 50,
     },
@@ -237,6 +245,30 @@ fn a_commit_waits_for_an_operation_that_grows() {
             .expect("it does not panic")
             .expect("it commits");
         assert!(world.is_durable(1));
+    }
+}
+
+/// Two threads whose commits have missed each other come together: one change of each is in the
+/// transaction. One that wants room does not wait for the other.
+#[cfg(not(shuttle))]
+#[test]
+fn a_commit_waits_for_who_is_expected() {
+    for wish in [Wish::Durable, Wish::Room] {
+        let world = World::new(None, PACES[1]);
+        let tid = world.change(1).expect("nothing has failed");
+        world.gate.expect(2);
+        let first = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || world.commit(tid))
+        };
+        while !world.gate.gathers() {
+            assert!(!first.is_finished(), "it waits for nobody");
+            thread::yield_now();
+        }
+        assert_eq!(world.change(2).expect("it has room"), tid);
+        world.commit_as(tid, wish).expect("nothing fails");
+        first.join().expect("no panic").expect("nothing fails");
+        assert_eq!(*world.durable.lock(), [(tid, vec![1, 2])]);
     }
 }
 

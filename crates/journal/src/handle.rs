@@ -14,7 +14,7 @@ use stetfs_media::{Block, BlockRef, Class};
 use crate::broken::{self, Broken};
 use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Wrote};
-use crate::gate::Join;
+use crate::gate::{Join, Wish};
 use crate::journal::Journal;
 use crate::page::Page;
 use crate::span;
@@ -142,7 +142,7 @@ impl Journal {
                     let journal = Arc::clone(self);
                     return Ok(Handle::new(journal, load, tid, credits, Owner::Itself));
                 }
-                Join::Full(tid) => self.commit(tid)?,
+                Join::Full(tid) => self.commit_as(tid, Wish::Room)?,
             }
         }
     }

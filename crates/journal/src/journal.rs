@@ -15,7 +15,8 @@ use crate::broken;
 use crate::cache::Cache;
 use crate::error::{JournalError, Result};
 use crate::file_data::{FileData, Files};
-use crate::gate::{Gate, Limits, Pace};
+use crate::gate::{Gate, Limits};
+use crate::pace::Pace;
 use crate::page::Page;
 use crate::placer::Placer;
 use crate::stats::{Counters, JournalStats, count};
@@ -33,6 +34,9 @@ pub struct Config {
     /// How long data without a place may wait past commits where these need not have it
     /// (`dirty_expire=`); zero: not at all.
     pub dirty_expire: Duration,
+    /// How long a commit may wait for others who will soon want one (`max_batch_time=`); zero: not
+    /// at all. No longer than a commit takes on average.
+    pub max_batch_time: Duration,
 }
 
 /// The transaction layer of one mounted volume.
@@ -88,7 +92,12 @@ impl Journal {
         // A commit in memory is over before somebody has gone to sleep.
         let pace = match dev.pmem().is_some() || opened.scheme.cache().is_some() {
             true => Pace::PROCESSORS,
-            false => Pace::default(),
+            // Without a thread in the background everything happens in one order.
+            false => Pace::Medium {
+                batch: config
+                    .commit_interval
+                    .map_or(Duration::ZERO, |_| config.max_batch_time),
+            },
         };
         let journal = Arc::new(Self {
             memory: dev.pmem().cloned(),

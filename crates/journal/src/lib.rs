@@ -39,6 +39,7 @@ mod gate_sync;
 mod gate_tests;
 mod handle;
 mod journal;
+mod pace;
 mod page;
 mod placer;
 mod span;

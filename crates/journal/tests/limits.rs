@@ -92,6 +92,7 @@ fn open_on(
         commit_interval,
         memory: caches,
         dirty_expire: Duration::ZERO,
+        max_batch_time: Duration::ZERO,
     };
     let opened = find("jbd2").unwrap().open(args).unwrap();
     Journal::open(opened, &config)

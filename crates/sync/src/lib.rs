@@ -4,6 +4,8 @@
 
 pub mod schedule;
 
+use std::time::Instant;
+
 pub use schedule::{Schedule, Scheduled};
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -112,6 +114,19 @@ impl Condvar {
         unlocked(guard, || {
             schedule::ask(|schedule| schedule.wait());
         })
+    }
+
+    /// The same, but no longer than until `deadline`.
+    pub fn wait_until<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        deadline: Instant,
+    ) -> MutexGuard<'a, T> {
+        if schedule::is_mine() {
+            return self.wait(guard);
+        }
+        self.0.wait_until(&mut guard, deadline);
+        guard
     }
 
     /// Wakes all who wait.

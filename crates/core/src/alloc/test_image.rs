@@ -161,6 +161,7 @@ impl TestImage {
             commit_interval: None,
             memory: 64 << 20,
             dirty_expire: Duration::ZERO,
+            max_batch_time: Duration::ZERO,
         };
         let opened = find("null").and_then(|null| null.open(args));
         let journal = Journal::open(opened.expect("a scheme"), &config);

@@ -262,6 +262,7 @@ fn mount_planned(
         commit_interval: (opts.commit < Duration::MAX).then_some(opts.commit),
         memory: usize::try_from(opts.memory / 2).unwrap_or(usize::MAX),
         dirty_expire: opts.dirty_expire,
+        max_batch_time: opts.max_batch_time,
     };
     let journal_blocks = plan.args.log.iter().map(|e| u64::from(e.len)).sum();
     let opened = plan.scheme.open(plan.args)?;
