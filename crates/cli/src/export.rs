@@ -126,7 +126,7 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
         Ok(waiting)
     };
     let ended = stetfs_fuse::export(Arc::new(ByteDev::new(dev)), &file, &dir, options, ready)?;
-    ftl.checkpoint().during(shown)?;
+    ftl.close().during(shown)?;
     drop(held);
     match ended {
         Ended::Unmounted => tracing::info!("{}: released", file.display()),
@@ -145,7 +145,11 @@ fn serve(args: &NandExport, verbose: u8) -> Result<()> {
 fn open(file: &Path, synchronous: bool) -> Result<Arc<Ftl>> {
     stetfs_fuse::wait_for_release(file, RELEASE_WAIT);
     let nand = NandFile::options().synchronous(synchronous).open(file)?;
-    let ftl = Ftl::mount(Arc::new(nand), MountOptions::default());
+    let options = MountOptions {
+        checkpoint_at_end: true,
+        ..MountOptions::default()
+    };
+    let ftl = Ftl::mount(Arc::new(nand), options);
     Ok(Arc::new(ftl.during(|| file.display().to_string())?))
 }
 

@@ -131,6 +131,7 @@ fn forget_log(image: &Path, disk: &Disk) -> Result<()> {
     let owner = disk.private_log_owner();
     let dev = stetfs::open_device(image, &MountOptions::default(), false)?;
     stetfs::forget_private_log(&*dev).during(|| shown.to_string())?;
+    dev.close().during(|| shown.to_string())?;
     let scheme = owner.as_deref().unwrap_or("(unknown)");
     eprintln!("stetfs: {shown}: GIVEN UP: what scheme {scheme} had committed and not brought home");
     eprintln!(

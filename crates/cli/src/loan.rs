@@ -96,7 +96,8 @@ impl Loan {
             }
             self.write_changed(at, old, new)?;
         }
-        Ok(self.dev.flush(Cause::Home)?)
+        self.dev.flush(Cause::Home)?;
+        Ok(self.dev.close()?)
     }
 
     fn write_changed(&self, at: u64, old: &[u8], new: &[u8]) -> Result<()> {

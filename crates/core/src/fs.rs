@@ -127,7 +127,8 @@ impl Fs {
     /// [`Error::ShutDown`].
     ///
     /// # Errors
-    /// Of the journal or the device; the image then needs recovery, and nothing confirmed is lost.
+    /// Of the journal or the device; the image may then need recovery, and nothing confirmed is
+    /// lost.
     pub fn unmount(&self) -> Result<()> {
         mount::unmount(&self.0)
     }

@@ -366,5 +366,10 @@ impl Media {
 }
 
 fn mount(nand: Arc<dyn stetfs_media::nand::Nand>) -> Result<Ftl> {
-    Ftl::mount(nand, Default::default()).context("mounting the flash translation layer")
+    // As for a user's volume: the power is cut in its checkpoint at the unmount, too.
+    let options = stetfs_ftl::MountOptions {
+        checkpoint_at_end: true,
+        ..Default::default()
+    };
+    Ftl::mount(nand, options).context("mounting the flash translation layer")
 }

@@ -42,8 +42,8 @@ pub struct MountOptions {
     /// Whether nothing is changed on the part. What a power cut has left behind stays, and reads
     /// work all the same.
     pub read_only: bool,
-    /// Whether dropping the layer writes a checkpoint: it keeps the counts of what has been done,
-    /// and the next mount has nothing to scan. When that fails, the next mount scans.
+    /// Whether [`close`](BlockDev::close) writes a checkpoint: it keeps the counts of what has been
+    /// done, and the next mount has nothing to scan. Without it, the next mount scans.
     pub checkpoint_at_end: bool,
 }
 
@@ -214,14 +214,6 @@ impl Ftl {
     }
 }
 
-impl Drop for Ftl {
-    fn drop(&mut self) {
-        if self.checkpoint_at_end {
-            let _ = self.checkpoint();
-        }
-    }
-}
-
 impl State {
     /// What a write that has returned still needs.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
@@ -356,6 +348,14 @@ impl BlockDev for Ftl {
             None => state.flush(),
         };
         done.map_err(|stop| stop.into_media(Op::Flush, 0, 0))
+    }
+
+    /// What takes no writes any more has none to keep for the next mount.
+    fn close(&self) -> Result<(), MediaError> {
+        match self.checkpoint_at_end && !self.read_only() {
+            true => self.checkpoint(),
+            false => Ok(()),
+        }
     }
 
     /// Until it is written, it reads as zeros; after a power cut before the next flush perhaps as

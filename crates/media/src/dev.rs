@@ -192,6 +192,13 @@ pub trait BlockDev: Send + Sync {
         Ok(())
     }
 
+    /// Ends the use of the device: writes what only makes the next use begin sooner. An unmount
+    /// calls it, when everything is durable and nothing else will be written. Nothing is lost
+    /// without it, and whoever goes on writing afterwards may.
+    fn close(&self) -> Result<(), MediaError> {
+        Ok(())
+    }
+
     /// Tells the device that a range is no longer needed; what a later read of it gives is
     /// undefined. [`MediaError::Unsupported`] where the device cannot.
     fn discard(&self, offset: u64, len: u64) -> Result<(), MediaError>;

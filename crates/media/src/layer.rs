@@ -122,6 +122,10 @@ impl<L: Layer + ?Sized> BlockDev for L {
         self.below().check_backing()
     }
 
+    fn close(&self) -> Result<(), MediaError> {
+        self.below().close()
+    }
+
     fn read_at(&self, offset: u64, out: &mut [u8], tag: Tag) -> Result<(), MediaError> {
         Layer::read_at(self, offset, out, tag)
     }

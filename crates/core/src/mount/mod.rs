@@ -13,7 +13,8 @@
 //! 4. Unlinked inodes and interrupted truncates are finished (`orphan.rs`).
 //!
 //! At unmount: everything is committed, the journal brings it home and marks itself empty, and only
-//! then the superblock says "clean" (counts, `VALID_FS`, no "needs recovery").
+//! then the superblock says "clean" (counts, `VALID_FS`, no "needs recovery"). The last is that the
+//! device is closed.
 //!
 //! A read-only mount of a dirty volume recovers it when the device can be written, as the kernel
 //! does.
@@ -597,8 +598,8 @@ fn finish_orphans(vol: &Arc<Volume>, report: &mut MountReport) -> Result<()> {
 /// on.
 ///
 /// # Errors
-/// An error of the journal or the device: the image then needs recovery, which loses nothing that
-/// was confirmed.
+/// An error of the journal or the device: the image may then need recovery, which loses nothing
+/// that was confirmed.
 pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     vol.check_up()?;
     vol.state.fetch_or(VolumeState::CLOSING, Ordering::Relaxed);
@@ -636,9 +637,10 @@ pub(crate) fn unmount(vol: &Volume) -> Result<()> {
     release(vol)
 }
 
-/// Gives the multiple-mount protection back.
+/// Gives the multiple-mount protection back, and the device.
 fn release(vol: &Volume) -> Result<()> {
-    vol.protection.get().map_or(Ok(()), Protection::release)
+    vol.protection.get().map_or(Ok(()), Protection::release)?;
+    Ok(vol.dev.close()?)
 }
 
 /// Files that were unlinked while open and never closed: nobody can reach them any more.

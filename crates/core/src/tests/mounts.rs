@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use stetfs_format::FeatureIncompat;
-use stetfs_media::{BlockDev, Cause, Class, Tag};
+use stetfs_ftl::{Ftl, FtlOptions, Inspection, MountOptions as FtlMount};
+use stetfs_media::nand::{Nand, NandOptions, NandSim, parts};
+use stetfs_media::sim::Fault;
+use stetfs_media::{BlockDev, Cause, Class, Op, Tag};
 use stetfs_scheme::DataMode;
 
 use crate::mount::superblock;
@@ -546,4 +549,78 @@ fn a_volume_carries_its_mount_options() {
     let image = crashed(&["-t", "ext4"], "");
     carry(&image, b"scheme=stet,log=jbd2");
     assert_eq!(mount(&image, "").0, "stet");
+}
+
+/// A volume on flash, and the part.
+fn on_flash(image: &Image, options: &str) -> (Arc<NandSim>, Arc<Ftl>, Fs) {
+    let part = NandOptions {
+        record: false,
+        ..NandOptions::new(parts::JFTL.flawless())
+    };
+    let nand = Arc::new(part.build());
+    let mount = FtlMount {
+        checkpoint_at_end: true,
+        ..FtlMount::default()
+    };
+    let ftl = Ftl::create(nand.clone(), [7; 16], &FtlOptions::default(), mount);
+    let ftl = Arc::new(ftl.unwrap());
+    let mut content = vec![0; image.dev.size() as usize];
+    image
+        .dev
+        .read_at(0, &mut content, Tag::read(Class::Data))
+        .unwrap();
+    ftl.write_at(0, &content, Tag::new(Class::Data, Cause::Home))
+        .unwrap();
+    let mut options = MountOptions::parse(options).unwrap();
+    options.commit = std::time::Duration::MAX;
+    let (fs, _) = Fs::mount(ftl.clone(), options).unwrap();
+    let c = Caller::root();
+    let file = fs.create(&c, fs.root(), b"file", 0o644, RW).unwrap();
+    fs.write(&c, file.ino, 0, &[7; 50_000]).unwrap();
+    fs.release(file.ino).unwrap();
+    (nand, ftl, fs)
+}
+
+/// The translation layer wrote its checkpoint when the last who held it let go: when the process
+/// ended before a thread of its own did, the next mount had to scan the part, and the counts of
+/// what had been done were lost.
+#[test]
+fn an_unmount_closes_the_device_whoever_still_holds_it() {
+    let image = Image::new(12, &["-t", "ext4", "-b", "1024"]);
+    for options in ["scheme=jbd2", "scheme=jftl", "nobarrier"] {
+        let (nand, ftl, fs) = on_flash(&image, options);
+        let scanned = |nand: &Arc<NandSim>| {
+            let found = Inspection::new(nand.clone()).unwrap();
+            (found.report.data_pages, found.info().stats.host_pages)
+        };
+        assert!(scanned(&nand).0 > 0, "{options}: nothing to scan before");
+        fs.unmount().unwrap();
+        assert_eq!(scanned(&nand), (0, ftl.stats().host_pages), "{options}");
+        // Once is enough.
+        let before = nand.meter().snapshot();
+        drop((fs, ftl));
+        let after = nand.meter().snapshot() - &before;
+        assert_eq!(after.total().writes, 0, "{options}");
+    }
+}
+
+#[test]
+fn an_unmount_says_that_the_device_could_not_be_closed() {
+    let image = Image::new(12, &["-t", "ext4", "-b", "1024"]);
+    let (nand, _, fs) = on_flash(&image, "scheme=jbd2");
+    let before = nand.meter().snapshot();
+    fs.unmount().unwrap();
+    let programs = (nand.meter().snapshot() - &before).total().writes;
+    let (nand, _, fs) = on_flash(&image, "scheme=jbd2");
+    // The last two are the anchors, of which one is enough.
+    nand.inject(Fault::nth(Op::Write, programs - 3).for_good());
+    let failed = fs.unmount().expect_err("the checkpoint is not there");
+    assert_eq!(failed.kind(), crate::Kind::Io);
+    // The volume is clean all the same.
+    let mount = FtlMount {
+        read_only: true,
+        ..FtlMount::default()
+    };
+    let sb = superblock::load(&Ftl::mount(nand, mount).unwrap()).unwrap();
+    assert!(!sb.feature_incompat.contains(FeatureIncompat::RECOVER));
 }
