@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use stetfs_fuse::mountinfo::{self, MountEntry};
-use stetfs_media::{FileOptions, loop_backing_file};
+use stetfs_media::{FileOptions, loop_backing_file, loop_whole_file};
 
 use crate::failure::{Explain, Failure, Result};
 
@@ -27,11 +27,15 @@ pub(crate) fn mount_of(image: &Path) -> Result<Option<MountEntry>> {
     let mut numbers: Vec<String> = Vec::new();
     let mut paths = vec![real.clone()];
     if let Some(meta) = meta.as_ref().filter(is_block) {
-        numbers.push(number(meta.rdev()));
-        paths.extend(backing_file(meta.rdev()));
+        let number = number(meta.rdev());
+        paths.extend(loop_whole_file(&Path::new("/sys/dev/block").join(&number)));
+        numbers.push(number);
     } else {
-        // Mounted by the kernel, or by us on a device that only stands for it.
-        numbers.extend(loop_devices_of(&real).flat_map(|dir| numbers_of(&dir)));
+        // Mounted by the kernel, or by us on a device that only stands for it, or is of a part.
+        for dir in loop_devices_of(&real) {
+            numbers.extend(numbers_of(&dir));
+            paths.push(node_of(&dir));
+        }
     }
     let is_it = |m: &MountEntry| {
         numbers.contains(&m.device) || m.source == real || paths.contains(&m.image())
@@ -46,17 +50,6 @@ fn number(device: u64) -> String {
         rustix::fs::major(device),
         rustix::fs::minor(device)
     )
-}
-
-/// The file that a loop device is of, all of it.
-fn backing_file(device: u64) -> Option<PathBuf> {
-    let dir = PathBuf::from(format!("/sys/dev/block/{}", number(device)));
-    let is_zero =
-        |name| std::fs::read_to_string(dir.join(name)).is_ok_and(|text| text.trim() == "0");
-    if !is_zero("loop/offset") || !is_zero("loop/sizelimit") {
-        return None;
-    }
-    loop_backing_file(&dir)
 }
 
 /// The directories in sysfs of the loop devices whose backing file is `image`.
@@ -126,7 +119,12 @@ fn lasting_loop_device_of(image: &Path) -> Option<String> {
 /// The loop device whose backing file is `image`, mounted or not: both have caches of their own.
 fn loop_device_of(image: &Path) -> Option<String> {
     let dir = loop_devices_of(image).next()?;
-    Some(format!("/dev/{}", dir.file_name()?.to_string_lossy()))
+    Some(node_of(&dir).display().to_string())
+}
+
+/// A device's node, by its directory in sysfs.
+fn node_of(dir: &Path) -> PathBuf {
+    Path::new("/dev").join(dir.file_name().unwrap_or_default())
 }
 
 /// How a user ends this mount.

@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use stetfs_media::loop_backing_file;
+use stetfs_media::loop_whole_file;
 use stetfs_sys::loop_ioctl;
 
 const CONTROL: &str = "/dev/loop-control";
@@ -57,8 +57,8 @@ impl Label {
     }
 }
 
-/// The file that a loop device is attached to, if `device` is one.
+/// The file that a loop device is of, all of it, if `device` is one.
 pub(crate) fn backing_file(device: &Path) -> Option<PathBuf> {
     let name = device.strip_prefix("/dev").ok()?.to_str()?;
-    loop_backing_file(&Path::new("/sys/block").join(name))
+    loop_whole_file(&Path::new("/sys/block").join(name))
 }

@@ -42,7 +42,8 @@ impl MountEntry {
         all.into_iter().any(|f| f == flag)
     }
 
-    /// The image: the source, or the file that it is a loop device of.
+    /// The image: the source, or the file that it is a loop device of. One that is of a part of a
+    /// file is an image by itself: other parts are other volumes.
     pub fn image(&self) -> PathBuf {
         backing_file(&self.source).unwrap_or_else(|| self.source.clone())
     }

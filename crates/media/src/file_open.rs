@@ -347,6 +347,13 @@ pub fn loop_backing_file(sysfs: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(path)))
 }
 
+/// The same, where the device is of all of the file.
+pub fn loop_whole_file(sysfs: &Path) -> Option<PathBuf> {
+    let is_zero = |name| fs::read_to_string(sysfs.join(name)).is_ok_and(|text| text.trim() == "0");
+    let is_whole = is_zero("loop/offset") && is_zero("loop/sizelimit");
+    loop_backing_file(sysfs).filter(|_| is_whole)
+}
+
 /// What the block device of this number is on, if it is a loop device or a partition of one.
 fn backing_of(device: u64) -> Option<Backing> {
     let dir = fs::canonicalize(format!("/sys/dev/block/{}", device_number(device))).ok()?;

@@ -94,7 +94,8 @@ fn a_loop_device_and_its_backing_file() {
     }
 }
 
-/// Two partitions of one file are two volumes.
+/// Two partitions of one file are two volumes. The unmount of one took the other for a server that
+/// had not released the file.
 #[test]
 fn parts_of_one_file_are_used_beside_each_other() {
     if !can() {
@@ -114,7 +115,9 @@ fn parts_of_one_file_are_used_beside_each_other() {
     let also_up = Mount::up(&lab, &second.0, "second", "noloop");
     mount(&lab, &overlapping.0, "third", "ro").fails(1, &["in use"]);
     mount(&lab, &disk, "third", "ro").fails(1, &["is mounted on"]);
-    drop((up, also_up));
+    stetfs(&["umount", "--timeout", "5", &up.0]).ok();
+    fs::write(lab.path("second/file"), "still there").unwrap();
+    stetfs(&["umount", "--timeout", "5", &also_up.0]).ok();
     for device in [&first, &second] {
         assert_clean(&device.0);
     }
