@@ -16,7 +16,7 @@ pub trait Schedule: fmt::Debug + Send + Sync {
     fn commits_first(&self) -> bool;
 
     /// What the caller's handle does could go on in another one, whether this one is full or not:
-    /// whether it does.
+    /// whether it does. Not always: one that ends before its first step has done nothing.
     fn splits(&self) -> bool;
 
     /// The caller is about to do something that others may see. They may do so before.
