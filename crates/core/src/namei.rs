@@ -93,7 +93,7 @@ fn named_inode(vol: &Volume, found: &Found) -> Result<Arc<Inode>> {
 /// The inode that an entry of `dir`, whose lock the caller holds, names; it will be locked too. A
 /// directory that is below itself would be locked before one above it by another caller, and both
 /// would wait without end: only the directory that ".." names may have it.
-fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
+pub(crate) fn named_child(vol: &Volume, dir: &Inode, found: &Found) -> Result<Arc<Inode>> {
     if found.ino == dir.ino {
         // Only "." may lead back to the directory.
         return Err(Inconsistent::NotBelowRoot(dir.ino).into());

@@ -165,7 +165,7 @@ impl Names {
         }
         match self.made(dir.ino) {
             true => Ok(None),
-            false => find(vol, dir, name),
+            false => find_child(vol, dir, name),
         }
     }
 
@@ -703,6 +703,15 @@ impl Names {
 fn find(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
     let _shared = dir.lock.read();
     Ok(namei::find(vol, dir, name)?.map(|found| found.ino))
+}
+
+/// The same of what may have a name there: the operation that the commit repeats would find out
+/// when the group is half done.
+fn find_child(vol: &Volume, dir: &Inode, name: &[u8]) -> Result<Option<InodeNo>> {
+    let _shared = dir.lock.read();
+    let found = namei::find(vol, dir, name)?;
+    let child = found.map(|found| namei::named_child(vol, dir, &found));
+    Ok(child.transpose()?.map(|child| child.ino))
 }
 
 fn dotdot(vol: &Volume, dir: &Inode) -> Result<InodeNo> {

@@ -301,6 +301,8 @@ fn entries_of_inodes_that_have_no_name() {
             v.fs.unlink(&c, d, &name),
             v.fs.rmdir(&c, d, &name),
             v.fs.rename(&c, d, &name, ROOT, b"moved", RenameFlags::empty()),
+            // When it is staged, and not at the commit.
+            (v.fs.begin()).rename(&c, d, &name, ROOT, b"moved", RenameFlags::empty()),
         ];
         for result in results {
             let error = result.unwrap_err();
