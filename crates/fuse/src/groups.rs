@@ -209,6 +209,9 @@ impl<B: Backend> FsServer<B> {
     /// A group that is there already goes on, as F2FS has it.
     fn begin(&self, ino: InodeNo, handle: u64) -> Outcome<Arc<Shared>> {
         self.leave_lost(ino, handle);
+        if let Some(there) = self.groups.of(ino, handle) {
+            return Ok(there);
+        }
         let (group, hold) = self.new_group(ino, handle)?;
         let group = Arc::new(Shared {
             name: OnceLock::new(),
