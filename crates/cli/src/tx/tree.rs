@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use serde::Serialize;
 use stetfs_format::width::low16;
-use stetfs_fuse::layer::plan::{About, Change, Found, Tree, What, Xattr, listed};
+use stetfs_fuse::layer::plan::{About, Change, Child, Found, Tree, What, Xattr, listed};
 
 use crate::failure::Result;
 use crate::output::{self, JsonList};
@@ -23,10 +23,9 @@ impl Tree for Mounted {
     type Node = PathBuf;
     type Error = io::Error;
 
-    fn names(&self, dir: &PathBuf) -> io::Result<Vec<Vec<u8>>> {
-        fs::read_dir(dir)?
-            .map(|entry| Ok(entry?.file_name().into_vec()))
-            .collect()
+    fn children(&self, dir: &PathBuf) -> io::Result<Vec<Child<PathBuf>>> {
+        let child = |entry: fs::DirEntry| (entry.file_name().into_vec(), entry.path());
+        fs::read_dir(dir)?.map(|entry| entry.map(child)).collect()
     }
 
     fn child(&self, dir: &PathBuf, name: &[u8]) -> io::Result<Option<PathBuf>> {

@@ -19,7 +19,7 @@ use stetfs_format::inode::Time;
 
 use super::Where;
 use super::notes::Notes;
-use super::plan::{self, About, Change, Found, Plan, Tree, What, Xattr};
+use super::plan::{self, About, Change, Child, Found, Plan, Tree, What, Xattr};
 use crate::Backend;
 use crate::aside::Pages;
 use crate::attr::node;
@@ -69,15 +69,15 @@ impl<B: Backend> Tree for Volume<'_, B> {
     type Node = InodeNo;
     type Error = stetfs::Error;
 
-    fn names(&self, dir: &InodeNo) -> stetfs::Result<Vec<Vec<u8>>> {
-        let mut names = Vec::new();
+    fn children(&self, dir: &InodeNo) -> stetfs::Result<Vec<Child<InodeNo>>> {
+        let mut children = Vec::new();
         self.0.readdir(*dir, 0, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
-                names.push(entry.name.to_vec());
+                children.push((entry.name.to_vec(), entry.ino));
             }
             true
         })?;
-        Ok(names)
+        Ok(children)
     }
 
     fn child(&self, dir: &InodeNo, name: &[u8]) -> stetfs::Result<Option<InodeNo>> {
@@ -209,21 +209,14 @@ impl<B: Backend> FsServer<B> {
 
     /// The same for everything in a directory that goes.
     fn check_others_below(&self, dir: InodeNo, path: &mut Vec<u8>) -> Result<(), Told> {
-        let mut all = Vec::new();
         let mut dirs = vec![(dir, std::mem::take(path))];
         while let Some((dir, path)) = dirs.pop() {
             let noted = self.layer.noted(|notes| notes.has_names(dir));
             if noted.map_err(|e| Told::new(e, &path))? {
                 return Err(Told::new(Errno::BUSY, &path));
             }
-            let read = self.fs.readdir(dir, 0, &mut |entry| {
-                if entry.name != b"." && entry.name != b".." {
-                    all.push((entry.ino, entry.name.to_vec()));
-                }
-                true
-            });
-            read.map_err(|e| Told::new(errno(&e), &path))?;
-            for (ino, name) in all.drain(..) {
+            let children = Volume(&self.fs).children(&dir);
+            for (name, ino) in children.map_err(|e| Told::new(errno(&e), &path))? {
                 let path = [&path[..], b"/", &name].concat();
                 let noted = self.layer.noted(|notes| notes.has_file(ino));
                 if noted.map_err(|e| Told::new(e, &path))? {

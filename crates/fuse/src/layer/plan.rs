@@ -30,11 +30,11 @@ pub trait Tree {
     /// What goes wrong.
     type Error;
 
-    /// The names in a directory, without `.` and `..`.
+    /// What is in a directory, but for `.` and `..`.
     ///
     /// # Errors
     /// It cannot be read.
-    fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>, Self::Error>;
+    fn children(&self, dir: &Self::Node) -> Result<Vec<Child<Self::Node>>, Self::Error>;
 
     /// The file of that name, if there is one.
     ///
@@ -54,6 +54,9 @@ pub trait Tree {
     /// They cannot be read.
     fn xattrs(&self, node: &Self::Node) -> Result<Vec<Xattr>, Self::Error>;
 }
+
+/// A name, and the file that it stands for.
+pub type Child<N> = (Vec<u8>, N);
 
 /// The name and the value of an extended attribute.
 pub type Xattr = (Vec<u8>, Vec<u8>);
@@ -204,13 +207,7 @@ pub fn plan<T: Tree>(
             conflicts: Vec::new(),
         },
     };
-    let found = |node: &T::Node| {
-        Ok(Found {
-            about: tree.about(node).map_err(|e| Error::Tree(Vec::new(), e))?,
-            node: node.clone(),
-        })
-    };
-    let (upper, dir) = (found(upper)?, found(dir)?);
+    let (upper, dir) = (planner.found(upper.clone())?, planner.found(dir.clone())?);
     let (_, own) = planner.marks(&upper.node)?;
     planner.merge(&upper, &dir, own)?;
     Ok(planner.plan)
@@ -268,18 +265,15 @@ impl<T: Tree> Planner<'_, T> {
         self.plan.changes.push(Change { path, what });
     }
 
-    fn found(&self, dir: &T::Node, name: &[u8]) -> Answer<T, Option<Found<T::Node>>> {
-        let Some(node) = self.err(self.tree.child(dir, name))? else {
-            return Ok(None);
-        };
+    fn found(&self, node: T::Node) -> Answer<T, Found<T::Node>> {
         let about = self.err(self.tree.about(&node))?;
-        Ok(Some(Found { node, about }))
+        Ok(Found { node, about })
     }
 
-    fn names(&self, dir: &T::Node) -> Answer<T, Vec<Vec<u8>>> {
-        let mut names = self.err(self.tree.names(dir))?;
-        names.sort_unstable();
-        Ok(names)
+    fn children(&self, dir: &T::Node) -> Answer<T, Vec<Child<T::Node>>> {
+        let mut children = self.err(self.tree.children(dir))?;
+        children.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(children)
     }
 
     /// What overlayfs has noted of a file of the layer, and its other attributes.
@@ -307,16 +301,14 @@ impl<T: Tree> Planner<'_, T> {
         dir: &Found<T::Node>,
         own: Vec<Xattr>,
     ) -> Answer<T, ()> {
-        for name in self.names(&upper.node)? {
+        for (name, node) in self.children(&upper.node)? {
             self.at(&name, |p| {
                 if p.depth == 1 && name == PLACE.as_bytes() {
                     p.plan.conflicts.push(name.clone());
                     return Ok(());
                 }
-                match p.found(&upper.node, &name)? {
-                    Some(new) => p.entry(&upper.node, new, &dir.node, &name),
-                    None => Ok(()),
-                }
+                let new = p.found(node)?;
+                p.entry(&upper.node, new, &dir.node, &name)
             })?;
         }
         let old = self.err(self.tree.xattrs(&dir.node))?;
@@ -345,7 +337,8 @@ impl<T: Tree> Planner<'_, T> {
         dir: &T::Node,
         name: &[u8],
     ) -> Answer<T, ()> {
-        let old = self.found(dir, name)?;
+        let old = self.err(self.tree.child(dir, name))?;
+        let old = old.map(|node| self.found(node)).transpose()?;
         let dir = dir.clone();
         if new.about.is_whiteout() {
             if let Some(old) = old {
@@ -380,11 +373,9 @@ impl<T: Tree> Planner<'_, T> {
         if !dir.about.is_dir() {
             return Ok(());
         }
-        for name in self.names(&dir.node)? {
+        for (name, node) in self.children(&dir.node)? {
             self.at(&name, |p| {
-                let Some(new) = p.found(&dir.node, &name)? else {
-                    return Ok(());
-                };
+                let new = p.found(node)?;
                 if new.about.is_whiteout() {
                     p.plan.whiteouts.push((dir.node.clone(), name.clone()));
                     return Ok(());

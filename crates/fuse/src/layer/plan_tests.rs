@@ -69,13 +69,13 @@ impl Tree for Memory {
     type Node = String;
     type Error = ();
 
-    fn names(&self, dir: &String) -> Result<Vec<Vec<u8>>, ()> {
+    fn children(&self, dir: &String) -> Result<Vec<Child<String>>, ()> {
         let below = format!("{dir}/");
-        let name = |path: &String| {
+        let child = |path: &String| {
             let name = path.strip_prefix(&below)?;
-            (!name.contains('/')).then(|| name.as_bytes().to_vec())
+            (!name.contains('/')).then(|| (name.as_bytes().to_vec(), path.clone()))
         };
-        Ok(self.0.keys().filter_map(name).collect())
+        Ok(self.0.keys().filter_map(child).collect())
     }
 
     fn child(&self, dir: &String, name: &[u8]) -> Result<Option<String>, ()> {
