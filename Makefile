@@ -11,7 +11,7 @@ STETFS  := $(TARGET)/release/stetfs
 # e2fsprogs live in /sbin, which an ordinary user's path often lacks.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
+.PHONY: help build extension demo test test-mtd lint doc install uninstall bench-mount bench-lib bench-ageing bench-scale bench-snoop bench-crash bench-tx lab-tables lab-check stress-export crash-joblib crash-programs planted explored crash-groups traces sqlite-kills postgres mariadb mutants ftl-long fuzz clean
 
 help: ## This list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ bench-snoop: ## Pages that the kernel's ext4 programs on an exported NAND part, 
 	@scripts/deps.sh bench
 	$(CARGO) build --release --locked -p stetfs-cli
 	@scripts/snoop.sh $(STETFS)
+
+bench-tx: build ## What `stetfs tx` adds to a command, and what the server takes of that (root; ROUNDS=5)
+	@scripts/bench-tx.sh $(STETFS) $(or $(ROUNDS),5)
 
 bench-crash: build ## States that `stetfs crash -- PROGRAM` judges in a second, and how much recording slows a program (ROUNDS=3)
 	@scripts/bench-crash.sh $(STETFS) $(or $(ROUNDS),3)

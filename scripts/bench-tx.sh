@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What `stetfs tx` adds to a command, in milliseconds: the command alone, as a transaction, and as
+# one that fails at its end, which has all but the server's part, by turns on a volume of which the
+# image is in memory. `server` is the ioctl that lays the layer over the directory, by strace in a
+# run of its own. Medians of ROUNDS.
+#
+#   scripts/bench-tx.sh STETFS [ROUNDS [FILES]]
+set -euo pipefail
+stetfs=$(realpath "${1:?usage: scripts/bench-tx.sh STETFS [ROUNDS [FILES]]}")
+rounds=${2:-5} files=${3:-1000} options=${STETFS_OPTIONS:-scheme=stet}
+dir=$(mktemp -d -p /dev/shm)
+at=$dir/mnt/d
+finish() {
+    ! mountpoint -q "$dir/mnt" || "$stetfs" umount "$dir/mnt" || true
+    rm -rf --one-file-system "$dir"
+}
+trap finish EXIT
+
+median() { sort -g | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
+# Files of 2 KB; it ends with its last argument.
+cat >"$dir/write.py" <<'PY'
+import os, sys
+for n in range(int(sys.argv[2])):
+    with open(os.path.join(sys.argv[1], f"file{n}"), "wb") as f:
+        f.write(b"x" * 2000)
+sys.exit(int(sys.argv[3]))
+PY
+# command ROW CODE: sets `words` to what is run.
+command() {
+    case $1$2 in
+        empty0) words=(true) ;;
+        empty1) words=(false) ;;
+        *) words=(python3 "$dir/write.py" "$at" "$files" "$2") ;;
+    esac
+}
+# run ROW WAY CODE BEFORE...: once, with these words before the command, in a new directory.
+run() {
+    local row=$1 way=$2 code=$3 from to is=0
+    shift 3
+    rm -rf "$at"
+    mkdir "$at"
+    [ "$row" != rewrite ] || python3 "$dir/write.py" "$at" "$files" 0
+    sync "$dir/mnt"
+    command "$row" "$code"
+    from=$(date +%s%N)
+    "$@" "${words[@]}" || is=$?
+    to=$(date +%s%N)
+    [ "$is" = "$code" ] || { echo "$row, $way: exit code $is" >&2; exit 1; }
+    awk -v ns=$((to - from)) 'BEGIN { printf "%.2f\n", ns / 1e6 }' >>"$dir/$row.$way"
+}
+
+mkdir "$dir/mnt"
+"$stetfs" mkfs "$dir/volume.img" --size 512M >/dev/null
+"$stetfs" mount -o "$options" "$dir/volume.img" "$dir/mnt"
+printf '%-8s %9s %9s %9s %9s %9s\n' '' plain tx added failed server
+for row in empty create rewrite; do
+    for ((n = 0; n < rounds; n++)); do
+        run $row plain 0 env
+        run $row tx 0 env "$stetfs" tx "$at" --
+        run $row failed 1 env "$stetfs" tx "$at" --
+        run $row traced 0 strace -qq -T -e trace=ioctl -o "$dir/trace" "$stetfs" tx "$at" --
+        # LAY_OVER is 4 of type 0xe7 (stetfs_ioctl.h).
+        sed -nE 's/.*0xe7, 0x4, .*<([0-9.]+)>$/\1/p' "$dir/trace" |
+            awk '{ printf "%.2f\n", $1 * 1000 }' >>"$dir/$row.server"
+    done
+    plain=$(median <"$dir/$row.plain") tx=$(median <"$dir/$row.tx")
+    added=$(awk -v a="$tx" -v b="$plain" 'BEGIN { printf "%.2f", a - b }')
+    failed=$(median <"$dir/$row.failed") server=$(median <"$dir/$row.server")
+    printf '%-8s %9s %9s %9s %9s %9s\n' $row "$plain" "$tx" "$added" "$failed" "$server"
+done
