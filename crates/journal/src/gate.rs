@@ -278,11 +278,15 @@ impl<T: Load> Gate<T> {
         let Pace::Medium { batch } = self.pace else {
             return state;
         };
+        if batch.is_zero() || state.batch.is_complete() {
+            return state;
+        }
         let deadline = state.batch.deadline(batch);
         let is_over = |state: &State<T>| state.batch.is_complete() || state.stopped.is_some();
-        while !(batch.is_zero() || is_over(&state)) && Instant::now() < deadline {
+        while !is_over(&state) && Instant::now() < deadline {
             state = self.wait_until(state, Some(deadline));
         }
+        state.batch.waited();
         state
     }
 

@@ -2,12 +2,12 @@
 //!
 //! Threads that sync again and again share commits only if they come back together. Otherwise the
 //! one that missed a commit has the next one for itself, and the others miss that. So whoever is
-//! about to commit waits for those that were there when the last commit ended, and no longer than
-//! a commit takes on average, from that end on. jbd2 does so too (`jbd2_journal_stop`,
+//! about to commit waits for those that were there when the last commit ended, and no longer than a
+//! commit takes on average, from that end on. jbd2 does so too (`jbd2_journal_stop`,
 //! `max_batch_time`), but always sleeps that long, unless one thread is all that syncs. Here those
-//! who ask are counted: nobody waits for more than were there, and a thread that stays away is
-//! missed once. Of more threads than processors some always come while a commit is under way, and
-//! nobody is waited for.
+//! who ask are counted: nobody waits for more than were there, a thread that stays away is missed
+//! once, and after waits in vain it is waited more seldom. Of more threads than processors some
+//! always come while a commit is under way, and nobody is waited for.
 
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,9 @@ impl Pace {
 /// takes a small part of that.
 const QUICK: Duration = Duration::from_micros(100);
 
+/// Threads that come as they like are waited for in vain with one commit in 65 at most.
+const MOST_IN_VAIN: u32 = 6;
+
 /// Who waits for commits of a medium, and how long these take.
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -60,6 +63,11 @@ pub(crate) struct Batch {
     /// How many waited when the last commit ended; none if that is more than can run at once.
     expected: u32,
     processors: u32,
+    /// Waits in vain since the last one that was not, up to [`MOST_IN_VAIN`].
+    in_vain: u32,
+    /// How many commits will not wait for anybody because of that: 2 after one wait in vain, 4
+    /// after the second.
+    left_out: u32,
     /// How long a commit takes: the last one counts for a quarter (jbd2's
     /// `j_average_commit_time`).
     average: Duration,
@@ -71,6 +79,8 @@ impl Batch {
     pub(crate) fn new(processors: u32, now: Instant) -> Self {
         Self {
             processors,
+            in_vain: 0,
+            left_out: 0,
             asked: 0,
             before: 0,
             expected: 0,
@@ -99,9 +109,13 @@ impl Batch {
 
     pub(crate) fn end(&mut self, now: Instant) {
         self.expected = match self.before + self.asked {
-            all if all <= self.processors => all,
+            all if all > 1 && all <= self.processors => all,
             _ => 0,
         };
+        if self.expected > 0 && self.left_out > 0 {
+            self.left_out -= 1;
+            self.expected = 0;
+        }
         self.average = (self.average * 3 + now.duration_since(self.began)) / 4;
         self.ended = now;
     }
@@ -115,6 +129,17 @@ impl Batch {
     /// The next commit waits for nobody.
     pub(crate) fn expect_nobody(&mut self) {
         self.expected = 0;
+    }
+
+    /// A commit has waited until nobody was missing, or in vain.
+    pub(crate) fn waited(&mut self) {
+        match self.is_complete() {
+            true => self.in_vain = 0,
+            false => {
+                self.in_vain = (self.in_vain + 1).min(MOST_IN_VAIN);
+                self.left_out = 1 << self.in_vain;
+            }
+        }
     }
 
     /// Nobody is missing.
@@ -179,6 +204,37 @@ mod tests {
         commit(&mut batch, &mut now, 0);
         batch.ask(true);
         assert!(batch.is_complete());
+    }
+
+    #[test]
+    fn after_waits_in_vain_it_is_waited_more_seldom() {
+        let mut now = Instant::now();
+        let mut batch = Batch::new(2, now);
+        // Two who never come together; commits between two waits.
+        let mut until_next_wait = |batch: &mut Batch| {
+            let mut n = 0;
+            loop {
+                batch.ask(true);
+                let is_complete = batch.is_complete();
+                if !is_complete {
+                    batch.waited();
+                }
+                commit(batch, &mut now, 1);
+                // Who asked meanwhile has the next one for itself.
+                batch.asked = 0;
+                if !is_complete {
+                    return n;
+                }
+                n += 1;
+            }
+        };
+        let mut waits: Vec<u32> = (0..8).map(|_| until_next_wait(&mut batch)).collect();
+        assert_eq!(waits.remove(0), 1, "after the first commit");
+        assert_eq!(waits, [2, 4, 8, 16, 32, 64, 64]);
+        batch.ask(true);
+        batch.ask(true);
+        batch.waited();
+        assert_eq!(batch.in_vain, 0, "nobody was missing");
     }
 
     #[test]
