@@ -44,15 +44,46 @@ pub(crate) trait Load: Default {
 pub(crate) struct Gate<T> {
     pace: Pace,
     state: Mutex<State<T>>,
-    changed: Condvar,
-    /// How often something has happened that somebody may wait for.
-    turns: AtomicU32,
+    /// Who wants to join while a transaction is being closed.
+    joiners: Queue,
+    /// Who closes a transaction: until nobody is missing, its handles are closed, it is its turn.
+    closer: Queue,
+    /// Who waits for a commit, of a transaction with an even number and of one with an odd number:
+    /// before anybody is woken to commit one, the last but one is durable.
+    callers: [Queue; 2],
     /// How many threads look for a commit to end, and how many may: no more than half of the
-    /// processors, so that those they wait for can run.
+    /// processors, so that those they wait for can run. Who closes one is not counted.
     lookers: AtomicU32,
     most_lookers: u32,
     /// The newest durable transaction, for a look without the lock.
     committed: AtomicU32,
+}
+
+/// Those who wait for the same.
+#[derive(Default)]
+struct Queue {
+    changed: Condvar,
+    /// How often something has happened that they may wait for.
+    turns: AtomicU32,
+    /// How many sleep; changed under the gate's lock.
+    sleepers: AtomicU32,
+}
+
+impl Queue {
+    fn notify_all(&self) {
+        self.turns.fetch_add(1, Relaxed);
+        if self.sleepers.load(Relaxed) > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Wakes one of those who sleep. Whatever it finds, it acts on it or tells the others.
+    fn notify_one(&self) {
+        self.turns.fetch_add(1, Relaxed);
+        if self.sleepers.load(Relaxed) > 0 {
+            self.changed.notify_one();
+        }
+    }
 }
 
 struct State<T> {
@@ -71,7 +102,6 @@ struct State<T> {
     committing: Option<Tid>,
     committed: Tid,
     stopped: Option<JournalError>,
-    waiters: u32,
     batch: Batch,
 }
 
@@ -118,7 +148,9 @@ impl<T: Load> Gate<T> {
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         Self {
             pace,
-            turns: AtomicU32::new(0),
+            joiners: Queue::default(),
+            closer: Queue::default(),
+            callers: Default::default(),
             lookers: AtomicU32::new(0),
             most_lookers: processors / 2,
             state: Mutex::new(State {
@@ -132,10 +164,8 @@ impl<T: Load> Gate<T> {
                 committing: None,
                 committed: first.previous(),
                 stopped: None,
-                waiters: 0,
                 batch: Batch::new(processors, Instant::now()),
             }),
-            changed: Condvar::new(),
             committed: AtomicU32::new(first.previous().0),
         }
     }
@@ -148,7 +178,7 @@ impl<T: Load> Gate<T> {
             if !state.locked {
                 break;
             }
-            state = self.wait(state);
+            state = self.wait(&self.joiners, state);
         }
         let used = state.load.blocks().saturating_add(state.granted);
         let too_many = used > 0 && used.saturating_add(credits) > limits.blocks;
@@ -196,7 +226,7 @@ impl<T: Load> Gate<T> {
         state.open -= 1;
         state.granted -= credits;
         if state.open == 0 && state.locked {
-            self.notify(&state);
+            self.closer.notify_all();
         }
     }
 
@@ -218,23 +248,25 @@ impl<T: Load> Gate<T> {
                 break;
             }
             waited = true;
-            state = self.wait(state);
+            state = self.wait(self.callers(tid), state);
         }
         if state.running != tid || (state.open == 0 && state.load.is_empty()) {
-            // A transaction that is yet to come, or an empty one: nothing to make durable.
+            // A transaction that is yet to come, or an empty one: nothing to make durable. Only one
+            // of those who wait for it may have been woken.
+            self.callers(tid).notify_all();
             return Ok(Begin::Done { waited });
         }
         state.closing = Some(tid);
         state = self.gather(state);
         state.locked = true;
         while state.open > 0 {
-            state = self.wait(state);
+            state = self.wait(&self.closer, state);
         }
         if let Err(error) = state.check() {
             // The operation that was waited for may have stopped it, because it is half done.
             state.closing = None;
             state.locked = false;
-            self.notify(&state);
+            self.notify_everyone();
             return Err(error);
         }
         Ok(Begin::Closed {
@@ -253,7 +285,7 @@ impl<T: Load> Gate<T> {
             Wish::Room => state.batch.expect_nobody(),
         }
         if state.closing == Some(state.running) && state.batch.is_complete() {
-            self.notify(state);
+            self.closer.notify_all();
         }
     }
 
@@ -273,18 +305,22 @@ impl<T: Load> Gate<T> {
         state.closing == Some(state.running) && !state.locked
     }
 
-    /// Waits until nobody is missing who will want the same commit.
+    /// Waits until nobody is missing who will want the same commit. If nobody is expected, those
+    /// who can run on this processor go first: some will want it too.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
         let Pace::Medium { batch } = self.pace else {
             return state;
         };
-        if batch.is_zero() || state.batch.is_complete() {
+        if batch.is_zero() {
             return state;
+        }
+        if state.batch.is_complete() {
+            return gate_sync::let_others_run(&self.state, state);
         }
         let deadline = state.batch.deadline(batch);
         let is_over = |state: &State<T>| state.batch.is_complete() || state.stopped.is_some();
         while !is_over(&state) && Instant::now() < deadline {
-            state = self.wait_until(state, Some(deadline));
+            state = self.wait_until(&self.closer, state, Some(deadline));
         }
         state.batch.waited();
         state
@@ -298,21 +334,22 @@ impl<T: Load> Gate<T> {
         state.load = Arc::new(T::default());
         state.since = None;
         state.locked = false;
-        self.notify(&state);
+        self.joiners.notify_all();
     }
 
     /// Waits until the closed transaction is the one to commit. Fails when the one before it did.
     pub(crate) fn take_turn(&self) -> Result<()> {
         let mut state = self.state.lock();
         while state.committing.is_some() {
-            state = self.wait(state);
+            state = self.wait(&self.closer, state);
         }
         state.check()?;
         state.committing = state.closing.take();
-        if let Pace::Medium { .. } = self.pace {
-            state.batch.begin(Instant::now());
+        match self.pace {
+            Pace::Medium { .. } => state.batch.begin(Instant::now()),
+            // The next one may be closed meanwhile.
+            Pace::Processors { .. } => self.callers(state.running).notify_one(),
         }
-        self.notify(&state);
         Ok(())
     }
 
@@ -336,17 +373,25 @@ impl<T: Load> Gate<T> {
                 state.committed = tid;
                 self.committed
                     .store(tid.0, std::sync::atomic::Ordering::Release);
+                self.callers(tid).notify_all();
+                match state.closing {
+                    Some(_) => self.closer.notify_all(),
+                    // One of them commits it, for all.
+                    None => self.callers(state.running).notify_one(),
+                }
             }
-            Err(error) => state.stop(error),
+            Err(error) => {
+                state.stop(error);
+                self.notify_everyone();
+            }
         }
-        self.notify(&state);
     }
 
     /// Stops everything with `error`; the first one is kept.
     pub(crate) fn stop(&self, error: JournalError) {
         let mut state = self.state.lock();
         state.stop(error);
-        self.notify(&state);
+        self.notify_everyone();
     }
 
     /// Stops with `error` if nobody is at work, nothing waits to be committed, and all else
@@ -357,7 +402,7 @@ impl<T: Load> Gate<T> {
         let idle = state.open == 0 && !is_committing && state.load.is_empty() && is_settled();
         if idle {
             state.stop(error);
-            self.notify(&state);
+            self.notify_everyone();
         }
         idle
     }
@@ -402,23 +447,31 @@ impl<T: Load> Gate<T> {
     }
 
     /// Waits until something has happened, or for no reason.
-    fn wait<'a>(&'a self, state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {
-        self.wait_until(state, None)
+    fn wait<'a>(
+        &'a self,
+        queue: &'a Queue,
+        state: MutexGuard<'a, State<T>>,
+    ) -> MutexGuard<'a, State<T>> {
+        self.wait_until(queue, state, None)
     }
 
     /// The same, but no longer than until `deadline`.
     fn wait_until<'a>(
         &'a self,
+        queue: &'a Queue,
         state: MutexGuard<'a, State<T>>,
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, State<T>> {
-        let turn = self.turns.load(Relaxed);
-        let has_turned = || self.turns.load(Relaxed) != turn;
+        let turn = queue.turns.load(Relaxed);
+        let has_turned = || queue.turns.load(Relaxed) != turn;
         let is_over = || has_turned() || deadline.is_some_and(|at| Instant::now() >= at);
-        let mut state = match self.pace {
+        let state = match self.pace {
             Pace::Medium { batch } => {
                 let patience = state.batch.patience(batch);
-                gate_sync::unlocked(state, || self.look(patience, is_over))
+                gate_sync::unlocked(state, || match std::ptr::eq(queue, &self.closer) {
+                    true => look(patience, is_over),
+                    false => self.look_if_few_do(patience, is_over),
+                })
             }
             Pace::Processors { looks, .. } => gate_sync::unlocked(state, || {
                 (0..looks).any(|_| {
@@ -430,34 +483,35 @@ impl<T: Load> Gate<T> {
         if is_over() {
             return state;
         }
-        state.waiters += 1;
-        let mut state = match deadline {
-            None => self.changed.wait(state),
-            Some(at) => gate_sync::wait_until(&self.changed, &self.state, state, at),
+        queue.sleepers.fetch_add(1, Relaxed);
+        let state = match deadline {
+            None => queue.changed.wait(state),
+            Some(at) => gate_sync::wait_until(&queue.changed, &self.state, state, at),
         };
-        state.waiters -= 1;
+        queue.sleepers.fetch_sub(1, Relaxed);
         state
     }
 
-    /// Lets others run and looks again and again until `is_over`, but no longer than `patience`,
-    /// and not at all if too many do.
-    fn look(&self, patience: Duration, is_over: impl Fn() -> bool) {
-        if patience.is_zero() {
-            return;
-        }
+    /// [Looks](look), unless too many do.
+    fn look_if_few_do(&self, patience: Duration, is_over: impl Fn() -> bool) {
         if self.lookers.fetch_add(1, Relaxed) < self.most_lookers {
-            let until = Instant::now() + patience;
-            while !is_over() && Instant::now() < until {
-                std::thread::yield_now();
-            }
+            look(patience, is_over);
         }
         self.lookers.fetch_sub(1, Relaxed);
     }
 
-    fn notify(&self, state: &State<T>) {
-        self.turns.fetch_add(1, Relaxed);
-        if state.waiters > 0 {
-            self.changed.notify_all();
+    /// Those who wait for a transaction to be committed.
+    fn callers(&self, tid: Tid) -> &Queue {
+        &self.callers[usize::from(tid.0 & 1 == 1)]
+    }
+
+    /// Of what nobody goes on from.
+    fn notify_everyone(&self) {
+        for queue in [&self.joiners, &self.closer]
+            .into_iter()
+            .chain(&self.callers)
+        {
+            queue.notify_all();
         }
     }
 }
@@ -475,6 +529,17 @@ impl<T> State<T> {
             JournalError::Aborted(_) | JournalError::Shutdown | JournalError::ReadOnly => error,
             cause => JournalError::Aborted(Arc::new(cause)),
         });
+    }
+}
+
+/// Lets others run and looks again and again until `is_over`, but no longer than `patience`.
+fn look(patience: Duration, is_over: impl Fn() -> bool) {
+    if patience.is_zero() {
+        return;
+    }
+    let until = Instant::now() + patience;
+    while !is_over() && Instant::now() < until {
+        std::thread::yield_now();
     }
 }
 

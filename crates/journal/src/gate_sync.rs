@@ -9,6 +9,15 @@ pub(crate) use {
 #[cfg(not(shuttle))]
 use std::time::Instant;
 
+/// Lets go of the lock while others run on this processor.
+#[cfg(not(shuttle))]
+pub(crate) fn let_others_run<'a, T>(
+    _: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+) -> MutexGuard<'a, T> {
+    unlocked(guard, std::thread::yield_now)
+}
+
 /// Lets go of the lock until somebody notifies, until `deadline`, or for no reason.
 #[cfg(not(shuttle))]
 pub(crate) fn wait_until<'a, T>(
@@ -21,7 +30,7 @@ pub(crate) fn wait_until<'a, T>(
 }
 
 #[cfg(shuttle)]
-pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, unlocked, wait_until};
+pub(crate) use with_shuttle::{Condvar, Mutex, MutexGuard, let_others_run, unlocked, wait_until};
 
 #[cfg(shuttle)]
 mod with_shuttle {
@@ -37,6 +46,15 @@ mod with_shuttle {
         guard
     }
 
+    pub(crate) fn let_others_run<'a, T>(
+        mutex: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+    ) -> MutexGuard<'a, T> {
+        drop(guard);
+        shuttle::thread::yield_now();
+        mutex.lock()
+    }
+
     /// Time passes when others have run.
     pub(crate) fn wait_until<'a, T>(
         _: &Condvar,
@@ -44,9 +62,7 @@ mod with_shuttle {
         guard: MutexGuard<'a, T>,
         _: std::time::Instant,
     ) -> MutexGuard<'a, T> {
-        drop(guard);
-        shuttle::thread::yield_now();
-        mutex.lock()
+        let_others_run(mutex, guard)
     }
 
     impl<T> Mutex<T> {
@@ -60,12 +76,12 @@ mod with_shuttle {
     }
 
     impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(shuttle::sync::Condvar::new())
-        }
-
         pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
             self.0.wait(guard).expect("no thread panics under the lock")
+        }
+
+        pub(crate) fn notify_one(&self) {
+            self.0.notify_one();
         }
 
         pub(crate) fn notify_all(&self) {

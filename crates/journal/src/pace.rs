@@ -7,7 +7,8 @@
 //! `max_batch_time`), but always sleeps that long, unless one thread is all that syncs. Here those
 //! who ask are counted: nobody waits for more than were there, a thread that stays away is missed
 //! once, and after waits in vain it is waited more seldom. Of more threads than processors some
-//! always come while a commit is under way, and nobody is waited for.
+//! always come while a commit is under way, and nobody is waited for: but those who can run at once
+//! go first.
 
 use std::time::{Duration, Instant};
 

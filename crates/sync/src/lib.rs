@@ -129,6 +129,11 @@ impl Condvar {
         guard
     }
 
+    /// Wakes one of those who wait.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     /// Wakes all who wait.
     pub fn notify_all(&self) {
         self.0.notify_all();
