@@ -26,7 +26,7 @@ pub(crate) fn filebench(
     let loops = match personality {
         Personality::Fileserver => 60,
         Personality::Webproxy => 160,
-        Personality::Varmail => 200,
+        Personality::Varmail => 1_000,
     };
     let shrink = u32::try_from(effort.shrink).unwrap_or(u32::MAX);
     let mut bench = Filebench::new(personality, loops / shrink, 42);
