@@ -21,7 +21,8 @@ struct stetfs_group {
  * What is written through this open file from now on is staged in a new group; or in the one that
  * it has begun before, which goes on. Closing the file aborts the group.
  * EBADF: it is not open for writing; EOPNOTSUPP: it can have no group; EBUSY: not while somebody has
- * it open for writing through the page cache.
+ * it open for writing through the page cache. Before it says so it waits for a second, since
+ * the server hears of a close after close(2) has returned.
  */
 #define STETFS_IOC_BEGIN_GROUP _IOR(0xe7, 1, struct stetfs_group)
 

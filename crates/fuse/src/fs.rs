@@ -38,8 +38,9 @@ use crate::aside::Aside;
 use crate::attr::{self, decode_rdev, inode, no_entry};
 use crate::caller::{caller, creator};
 use crate::errno::errno;
-use crate::groups::{self, Groups};
+use crate::groups::{self, Ask, Groups};
 use crate::keeper::{Bell, Keeper};
+use crate::late::Late;
 use crate::layer::{self, Layer};
 use crate::opens::Opens;
 use crate::options::{Allow, FuseOptions, Transport};
@@ -84,7 +85,8 @@ pub(crate) struct FsServer<B> {
     pub(crate) fs: B,
     pub(crate) options: FuseOptions,
     pub(crate) opens: Arc<Opens>,
-    pub(crate) groups: Groups,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) late: Late,
     pub(crate) layer: Layer,
     pub(crate) room: Arc<Room<B>>,
     pub(crate) bell: Arc<Bell>,
@@ -169,7 +171,8 @@ impl<B: Backend> FsServer<B> {
             options,
             closing,
             opens: Arc::default(),
-            groups: Groups::default(),
+            groups: Arc::default(),
+            late: Late::default(),
             layer: Layer::default(),
             room: Arc::new(room),
             bell: Arc::default(),
@@ -478,6 +481,10 @@ impl<B: Backend> Server for FsServer<B> {
             }
             What::Ioctl { from: i, data } if i.cmd == layer::LAY_OVER => {
                 return self.lay_over(from, data, ticket, answer);
+            }
+            What::Ioctl { from: i, data } if let Some(ask) = Ask::by_ioctl(i.cmd, data) => {
+                let member = (inode(from.nodeid), i.fh);
+                return self.ask_for_group(member, ask?, ticket, answer);
             }
             What::Write { from: w, data } => {
                 return self.write_file(from, w, data, ticket, answer);

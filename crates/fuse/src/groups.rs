@@ -57,11 +57,6 @@ pub(crate) const BEGIN: u32 = number(READ, STETFS, 1, 16);
 /// `STETFS_IOC_JOIN_GROUP`.
 pub(crate) const JOIN: u32 = number(WRITE, STETFS, 2, 16);
 
-/// Whether a request is about groups.
-pub(crate) fn are_asked_for(cmd: u32) -> bool {
-    matches!(cmd, START | COMMIT | ABORT | GET_FEATURES | BEGIN | JOIN)
-}
-
 /// What a group is called: nobody guesses it, so who knows it may join.
 pub(crate) type Name = [u8; 16];
 
@@ -70,6 +65,40 @@ pub(crate) fn new_name() -> Outcome<Name> {
     let mut name = Name::default();
     rustix::rand::getrandom(&mut name, GetRandomFlags::empty())?;
     Ok(name)
+}
+
+/// What is asked of an open file that may have a group, and needs a [`Hold`] on the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// What `F2FS_IOC_GET_FEATURES` answers.
+    Features,
+    /// What `F2FS_IOC_START_ATOMIC_WRITE` does.
+    Start,
+    /// What `STETFS_IOC_BEGIN_GROUP` does: the same, and it gives the name.
+    Begin,
+    /// What `STETFS_IOC_JOIN_GROUP` does.
+    Join(Name),
+}
+
+impl Ask {
+    /// None for any other request.
+    pub(crate) fn by_ioctl(cmd: u32, data: &[u8]) -> Option<Outcome<Self>> {
+        Some(Ok(match cmd {
+            GET_FEATURES => Self::Features,
+            START => Self::Start,
+            BEGIN => Self::Begin,
+            JOIN => match data.first_chunk() {
+                Some(name) => Self::Join(*name),
+                None => return Some(Err(Errno::INVAL)),
+            },
+            _ => return None,
+        }))
+    }
+}
+
+/// An ioctl's answer with this behind it.
+fn ioctl_answer(told: Vec<u8>) -> Vec<u8> {
+    [bytemuck::bytes_of(&abi::IoctlOut::default()), &told].concat()
 }
 
 /// A group that open files share, and the workers who serve them.
@@ -82,6 +111,14 @@ struct Shared {
 }
 
 impl Shared {
+    /// What whoever has begun it is told.
+    fn told(&self, ask: Ask) -> Outcome<Vec<u8>> {
+        match ask {
+            Ask::Begin => Ok(self.name()?.to_vec()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     fn name(&self) -> Outcome<Name> {
         match self.name.get() {
             Some(name) => Ok(*name),
@@ -163,6 +200,62 @@ impl Groups {
         self.count.store(members.len(), Ordering::Release);
         done
     }
+
+    /// Does what is asked, with a hold on the file.
+    fn enter(
+        &self,
+        member: (InodeNo, u64),
+        ask: Ask,
+        group: Box<dyn AtomicGroup>,
+        hold: Option<Hold>,
+    ) -> Outcome<Vec<u8>> {
+        match (ask, hold) {
+            (Ask::Features, hold) => {
+                let features = if hold.is_some() { ATOMIC_WRITE } else { 0 };
+                Ok(features.to_ne_bytes().to_vec())
+            }
+            (_, None) => Err(Errno::BUSY),
+            (Ask::Start | Ask::Begin, Some(hold)) => self.begin(member, group, hold).told(ask),
+            (Ask::Join(name), Some(hold)) => self.join(member, hold, &name),
+        }
+    }
+
+    fn begin(&self, at: (InodeNo, u64), group: Box<dyn AtomicGroup>, hold: Hold) -> Arc<Shared> {
+        let group = Arc::new(Shared {
+            name: OnceLock::new(),
+            state: Mutex::new(State::Open(group)),
+            holds: Mutex::new(vec![hold]),
+        });
+        self.change(|members| {
+            let member = members.entry(at).or_insert(Member {
+                group,
+                has_begun: true,
+            });
+            member.group.clone()
+        })
+    }
+
+    /// What is written through this open file from now on is part of the group of that name.
+    fn join(&self, at: (InodeNo, u64), hold: Hold, name: &Name) -> Outcome<Vec<u8>> {
+        let group = self.named(name).ok_or(Errno::NOENT)?;
+        // It may end meanwhile; whoever ends it has this lock.
+        let state = group.state.lock();
+        if !matches!(*state, State::Open(_)) {
+            return Err(Errno::NOENT);
+        }
+        self.change(|members| match members.entry(at) {
+            Entry::Occupied(other) if Arc::ptr_eq(&other.get().group, &group) => Ok(Vec::new()),
+            Entry::Occupied(_) => Err(Errno::BUSY),
+            Entry::Vacant(place) => {
+                group.holds.lock().push(hold);
+                place.insert(Member {
+                    group: group.clone(),
+                    has_begun: false,
+                });
+                Ok(Vec::new())
+            }
+        })
+    }
 }
 
 impl<B: Backend> FsServer<B> {
@@ -174,16 +267,48 @@ impl<B: Backend> FsServer<B> {
         }
     }
 
-    /// What `F2FS_IOC_GET_FEATURES` answers.
-    pub(crate) fn features(&self, ino: InodeNo, handle: u64) -> u32 {
-        match self.new_group(ino, handle) {
-            Ok(_) => ATOMIC_WRITE,
-            Err(_) => 0,
+    /// Answers what needs a hold on the file: at once, or when its writers through the page cache
+    /// have had a moment to be gone.
+    pub(crate) fn ask_for_group(
+        &self,
+        member: (InodeNo, u64),
+        ask: Ask,
+        ticket: &dyn Fn() -> Ticket,
+        answer: &mut Answer<'_>,
+    ) -> Outcome<Answered> {
+        self.check_groups()?;
+        let (ino, handle) = member;
+        if ask != Ask::Features {
+            self.leave_lost(ino, handle);
         }
+        let told = match (
+            ask,
+            self.groups.of(ino, handle),
+            self.new_group(ino, handle),
+        ) {
+            // One that is there already goes on, as F2FS has it.
+            (Ask::Start | Ask::Begin, Some(there), _) => there.told(ask),
+            (_, _, Ok(group)) => {
+                let groups = self.groups.clone();
+                let enter = move |hold| groups.enter(member, ask, group, hold);
+                if let Some(hold) = Hold::on(&self.opens, ino) {
+                    enter(Some(hold))
+                } else {
+                    let ticket = ticket();
+                    let rest = move |hold| ticket.answer_bytes(enter(hold).map(ioctl_answer));
+                    self.late.when_closed(&self.opens, ino, Box::new(rest));
+                    return Ok(Answered::Later);
+                }
+            }
+            (Ask::Features, _, Err(_)) => Ok(0_u32.to_ne_bytes().to_vec()),
+            (_, _, Err(e)) => Err(e),
+        };
+        answer.bytes(&ioctl_answer(told?))?;
+        Ok(Answered::Now)
     }
 
     /// A group for what is written through this open file, if that can be staged.
-    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<(Box<dyn AtomicGroup>, Hold)> {
+    fn new_group(&self, ino: InodeNo, handle: u64) -> Outcome<Box<dyn AtomicGroup>> {
         let how = How::from_bits_truncate(handle);
         if !how.contains(How::WRITES) {
             return Err(Errno::BADF);
@@ -191,40 +316,7 @@ impl<B: Backend> FsServer<B> {
         if !how.contains(How::LED) || !self.fs.can_group(ino) {
             return Err(Errno::NOTSUP);
         }
-        let group = self.fs.new_group().ok_or(Errno::NOTSUP)?;
-        let hold = Hold::on(&self.opens, ino).ok_or(Errno::BUSY)?;
-        Ok((group, hold))
-    }
-
-    /// What `F2FS_IOC_START_ATOMIC_WRITE` does.
-    pub(crate) fn start_group(&self, ino: InodeNo, handle: u64) -> Outcome<()> {
-        self.begin(ino, handle).map(drop)
-    }
-
-    /// What `STETFS_IOC_BEGIN_GROUP` does: the same, and it gives the name.
-    pub(crate) fn begin_group(&self, ino: InodeNo, handle: u64) -> Outcome<Name> {
-        self.begin(ino, handle)?.name()
-    }
-
-    /// A group that is there already goes on, as F2FS has it.
-    fn begin(&self, ino: InodeNo, handle: u64) -> Outcome<Arc<Shared>> {
-        self.leave_lost(ino, handle);
-        if let Some(there) = self.groups.of(ino, handle) {
-            return Ok(there);
-        }
-        let (group, hold) = self.new_group(ino, handle)?;
-        let group = Arc::new(Shared {
-            name: OnceLock::new(),
-            state: Mutex::new(State::Open(group)),
-            holds: Mutex::new(vec![hold]),
-        });
-        Ok(self.groups.change(|members| {
-            let member = members.entry((ino, handle)).or_insert(Member {
-                group,
-                has_begun: true,
-            });
-            member.group.clone()
-        }))
+        self.fs.new_group().ok_or(Errno::NOTSUP)
     }
 
     /// Whoever begins or joins another group knows that the one it was in was aborted.
@@ -235,32 +327,6 @@ impl<B: Backend> FsServer<B> {
         if matches!(*shared.state.lock(), State::Lost) {
             self.groups.leave((ino, handle), &shared);
         }
-    }
-
-    /// What is written through this open file from now on is part of the group of that name.
-    pub(crate) fn join_group(&self, ino: InodeNo, handle: u64, name: &[u8]) -> Outcome<()> {
-        self.leave_lost(ino, handle);
-        let (_, hold) = self.new_group(ino, handle)?;
-        let name = name.first_chunk().ok_or(Errno::INVAL)?;
-        let group = self.groups.named(name).ok_or(Errno::NOENT)?;
-        // It may end meanwhile; whoever ends it has this lock.
-        let state = group.state.lock();
-        if !matches!(*state, State::Open(_)) {
-            return Err(Errno::NOENT);
-        }
-        self.groups
-            .change(|members| match members.entry((ino, handle)) {
-                Entry::Occupied(other) if Arc::ptr_eq(&other.get().group, &group) => Ok(()),
-                Entry::Occupied(_) => Err(Errno::BUSY),
-                Entry::Vacant(place) => {
-                    group.holds.lock().push(hold);
-                    place.insert(Member {
-                        group: group.clone(),
-                        has_begun: false,
-                    });
-                    Ok(())
-                }
-            })
     }
 
     /// Without a group it is an fsync, as F2FS has it. One that cannot be committed stays.

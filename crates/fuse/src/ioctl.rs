@@ -62,9 +62,6 @@ impl<B: Backend> FsServer<B> {
         data: &[u8],
     ) -> Outcome<Vec<u8>> {
         let c = caller(from);
-        if groups::are_asked_for(cmd) {
-            self.check_groups()?;
-        }
         let attr = || self.fs.getattr(ino).map_err(|e| errno(&e));
         match cmd {
             GETFLAGS | GETFLAGS_32 => attr().map(|a| a.flags.bits().to_ne_bytes().to_vec()),
@@ -105,12 +102,9 @@ impl<B: Backend> FsServer<B> {
                 self.shut_down(&c, mode.ok_or(Errno::INVAL)?, from.pid)?;
                 Ok(Vec::new())
             }
-            groups::GET_FEATURES => Ok(self.features(ino, handle).to_ne_bytes().to_vec()),
-            groups::START => self.start_group(ino, handle).map(|()| Vec::new()),
-            groups::BEGIN => self.begin_group(ino, handle).map(|name| name.to_vec()),
             layer::BEGIN_LAYER => self.begin_layer(ino, handle).map(|name| name.to_vec()),
-            groups::JOIN => self.join_group(ino, handle, data).map(|()| Vec::new()),
             groups::ABORT => {
+                self.check_groups()?;
                 self.abort_group(ino, handle);
                 Ok(Vec::new())
             }

@@ -31,6 +31,7 @@ mod groups;
 mod ioctl;
 mod keeper;
 mod label;
+mod late;
 mod names;
 mod opens;
 mod pages;

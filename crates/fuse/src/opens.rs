@@ -70,7 +70,19 @@ struct Shard {
     fresh: Vec<InodeNo>,
     /// Files that are no longer open, of which the kernel may have wrong times and a wrong size.
     stale: Vec<InodeNo>,
+    /// Those who wait for the last close of a file's late writers.
+    waiting: Vec<Waiting>,
 }
+
+/// Somebody who waits for a hold.
+struct Waiting {
+    ino: InodeNo,
+    number: u64,
+    rest: Rest,
+}
+
+/// What is done with a hold; without one, when the file was not closed in time.
+pub(crate) type Rest = Box<dyn FnOnce(Option<Hold>) + Send>;
 
 /// How often a file is open.
 #[derive(Clone, Copy, Default)]
@@ -125,7 +137,10 @@ impl Hold {
     /// None while the kernel may have writes to this open file that it will send later, in whole
     /// pages.
     pub(crate) fn on(opens: &Arc<Opens>, ino: InodeNo) -> Option<Self> {
-        let mut shard = opens.shard(ino).lock();
+        Self::of(&mut opens.shard(ino).lock(), opens, ino)
+    }
+
+    fn of(shard: &mut Shard, opens: &Arc<Opens>, ino: InodeNo) -> Option<Self> {
         let open = shard.files.get_mut(&ino)?;
         if open.late_writers > 0 {
             return None;
@@ -175,10 +190,18 @@ impl Opens {
         how
     }
 
-    pub(crate) fn closed(&self, ino: InodeNo, how: How) {
+    /// Counts a close. Those who have waited for it go on.
+    pub(crate) fn closed(self: &Arc<Self>, ino: InodeNo, how: How) {
+        for (hold, rest) in self.count_closed(ino, how) {
+            rest(hold);
+        }
+    }
+
+    /// Gives those who go on, with their holds. No lock is held when they do.
+    fn count_closed(self: &Arc<Self>, ino: InodeNo, how: How) -> Vec<(Option<Hold>, Rest)> {
         let mut shard = self.shard(ino).lock();
         let Some(open) = shard.files.get_mut(&ino) else {
-            return;
+            return Vec::new();
         };
         open.all = open.all.saturating_sub(1);
         let writer = u32::from(how.is_cached_writer());
@@ -186,8 +209,47 @@ impl Opens {
         let late = u32::from(how.may_write_late());
         open.late_writers = open.late_writers.saturating_sub(late);
         open.watched &= open.cached_writers > 0;
+        let goes_on = late > 0 && open.late_writers == 0;
         if open.all == 0 {
             shard.all_closed(ino);
+        }
+        if !goes_on || shard.waiting.is_empty() {
+            return Vec::new();
+        }
+        let (now, later) = std::mem::take(&mut shard.waiting)
+            .into_iter()
+            .partition(|waiting: &Waiting| waiting.ino == ino);
+        shard.waiting = later;
+        now.into_iter()
+            .map(|waiting| (Hold::of(&mut shard, self, ino), waiting.rest))
+            .collect()
+    }
+
+    /// Does the rest with a hold, as soon as the file has no late writers any more; until then it
+    /// is known by `number`.
+    pub(crate) fn when_held(self: &Arc<Self>, ino: InodeNo, number: u64, rest: Rest) {
+        let hold = {
+            let mut shard = self.shard(ino).lock();
+            let hold = Hold::of(&mut shard, self, ino);
+            if hold.is_none() {
+                shard.waiting.push(Waiting { ino, number, rest });
+                return;
+            }
+            hold
+        };
+        rest(hold);
+    }
+
+    /// Whoever still waits by this number goes on without a hold.
+    pub(crate) fn give_up(&self, ino: InodeNo, number: u64) {
+        let waiting = {
+            let mut shard = self.shard(ino).lock();
+            let is_it = |waiting: &Waiting| waiting.number == number;
+            let at = shard.waiting.iter().position(is_it);
+            at.map(|at| shard.waiting.remove(at))
+        };
+        if let Some(waiting) = waiting {
+            (waiting.rest)(None);
         }
     }
 
@@ -297,7 +359,7 @@ mod tests {
 
     #[test]
     fn writers_through_the_page_cache_are_counted() {
-        let opens = Opens::default();
+        let opens = Arc::new(Opens::default());
         let (ino, read, write) = (InodeNo(12), How::empty(), How::WRITES);
         opens.opened(ino, read, LED);
         assert!(!opens.has_cached_writer(ino) && opens.is_cached(ino));
@@ -318,7 +380,7 @@ mod tests {
 
     #[test]
     fn only_files_that_stay_open_are_watched() {
-        let opens = Opens::default();
+        let opens = Arc::new(Opens::default());
         let (short, long) = (InodeNo(12), InodeNo(13));
         opens.opened(short, How::WRITES, LED);
         opens.opened(long, How::WRITES, LED);
@@ -355,5 +417,39 @@ mod tests {
         drop(holds);
         assert!(opens.shard(ino).lock().files.is_empty());
         assert_eq!(opens.opened(ino, How::WRITES, LED), How::WRITES);
+    }
+    #[test]
+    fn who_waits_for_a_hold_gets_one_at_the_last_close() {
+        let opens = Arc::new(Opens::default());
+        let (ino, other, led) = (InodeNo(12), InodeNo(28), How::WRITES | LED);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let wait = |ino, number| {
+            let told = told.clone();
+            let rest = move |hold: Option<Hold>| told.lock().push((number, hold.is_some()));
+            opens.when_held(ino, number, Box::new(rest));
+        };
+        for ino in [ino, other] {
+            opens.opened(ino, led, LED);
+            opens.opened(ino, How::WRITES, LED);
+        }
+        opens.opened(ino, How::WRITES, LED);
+        for (ino, number) in [(ino, 1), (other, 2), (ino, 3), (ino, 4)] {
+            wait(ino, number);
+        }
+        opens.closed(ino, How::WRITES);
+        opens.give_up(ino, 3);
+        assert_eq!(*told.lock(), [(3, false)], "one writes it still");
+        opens.closed(ino, How::WRITES);
+        assert_eq!(*told.lock(), [(3, false), (1, true), (4, true)]);
+        opens.give_up(ino, 1);
+        wait(ino, 5);
+        assert_eq!(told.lock()[3..], [(5, true)], "at once");
+        opens.closed(other, How::WRITES);
+        assert_eq!(told.lock()[4..], [(2, true)]);
+        for ino in [ino, other] {
+            opens.closed(ino, led);
+        }
+        // Both are in one shard.
+        assert!(opens.shard(ino).lock().files.is_empty(), "no hold is left");
     }
 }

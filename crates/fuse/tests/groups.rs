@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{Advice, OFlags, fadvise, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use serde_json::Value;
 use stetfs_sys::file_ioctl::{
     abort_atomic_write, begin_group, commit_atomic_write, has_atomic_writes, join_group,
     start_atomic_write,
@@ -227,6 +228,72 @@ fn a_file_has_groups_or_writers_through_the_cache() {
     writer.write_all_at(b"late", 0).unwrap();
     assert_eq!(start_atomic_write(&owner), Err(Errno::BUSY));
     drop((owner, writer));
+    volume.unmount(server);
+}
+
+/// close(2) returns before the server hears of it: the kernel says so behind the pages that it is
+/// writing back, of whatever files. Who began a group meanwhile was told that somebody has the file
+/// open (EBUSY).
+#[test]
+fn a_close_counts_when_it_has_returned() {
+    need!(support::root_and_fuse());
+    for options in ["data=journal", "data=journal,threads=1", "scheme=stet"] {
+        let volume = Volume::new(64, &[]);
+        let server = volume.mount(options);
+        let path = volume.path("plain");
+        fs::write(&path, pages(&[1; 16])).unwrap();
+        let first = open(&volume.marked().join("first"));
+        let ways: [&dyn Fn(&File); 3] = [
+            &|file| start_atomic_write(file).unwrap(),
+            &|file| assert!(has_atomic_writes(file)),
+            &|file| {
+                join_group(file, begin_group(&first).unwrap()).unwrap();
+                abort_atomic_write(&first).unwrap();
+            },
+        ];
+        let other = open(&volume.path("other"));
+        for way in ways.iter().cycle().take(12) {
+            let (owner, writer) = (direct(&path), open(&path));
+            // So many requests that the kernel queues them.
+            for page in 0..300 {
+                other
+                    .write_all_at(b"dirty", 2 * page * PAGE as u64)
+                    .unwrap();
+            }
+            fadvise(&other, 0, None, Advice::DontNeed).unwrap();
+            drop(writer);
+            way(&owner);
+            // So that the next writer has the cache again.
+            abort_atomic_write(&owner).unwrap();
+        }
+        drop((first, other));
+        volume.unmount(server);
+    }
+}
+
+/// One worker answers all of this: a request that waits for a close does not hold it.
+#[test]
+fn a_group_waits_beside_other_requests() {
+    need!(support::root_and_fuse());
+    let volume = Volume::new(64, &[]);
+    let server = volume.mount("data=journal,threads=1");
+    let path = volume.path("plain");
+    let writer = open(&path);
+    let owner = direct(&path);
+    let has_come = || {
+        let stats = stetfs_fuse::query_stats(&volume.dir).unwrap();
+        let stats: Value = serde_json::from_str(&stats).unwrap();
+        stats["server"]["requests"]["ioctl"] == 1
+    };
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| start_atomic_write(&owner));
+        support::wait_until("the request comes", has_come);
+        writer.write_all_at(b"in time", 0).unwrap();
+        drop(writer);
+        waiting.join().unwrap().unwrap();
+    });
+    assert!(read(&owner, 7) == b"in time");
+    drop(owner);
     volume.unmount(server);
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::fs::{SeekFrom, XattrFlags};
 use serde_json::Value;
+use stetfs_sys::file_ioctl::begin_group;
 use support::Volume;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -134,6 +135,18 @@ fn work(volume: &Volume) -> Vec<u8> {
             });
         }
     });
+    // Groups that wait until somebody has closed the file: writers from before it was marked.
+    for name in ["group-1", "group-2", "group-3"].map(path) {
+        let writer = File::create(&name).expect("made");
+        support::run(std::process::Command::new("chattr").arg("+j").arg(&name));
+        let owner = File::options().write(true).open(&name).expect("opened");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| begin_group(&owner).expect("begun"));
+            scope.spawn(move || drop(writer));
+            let name = waiting.join().expect("its name");
+            assert_eq!(begin_group(&owner), Ok(name), "it goes on");
+        });
+    }
     File::open(path("big"))
         .expect("opened")
         .read_to_end(&mut seen)

@@ -91,16 +91,22 @@ impl Ticket {
 
     /// Answers with a record.
     pub fn answer<T: bytemuck::Pod>(self, result: Result<T, Errno>) {
+        self.answer_bytes(result.map(|record| bytemuck::bytes_of(&record).to_vec()));
+    }
+
+    /// Answers with records that are bytes already.
+    pub fn answer_bytes(self, result: Result<Vec<u8>, Errno>) {
         match self.0 {
             To::Kernel(channel, unique) => {
-                let mut buffer = vec![0; super::answer::HEADER + size_of::<T>()];
+                let len = result.as_ref().map_or(0, Vec::len);
+                let mut buffer = vec![0; super::answer::HEADER + len];
                 let mut answer = Answer::new(&mut buffer);
-                let result = result.and_then(|record| answer.record(&record));
+                let result = result.and_then(|bytes| answer.bytes(&bytes));
                 channel.answer(unique, result.map(|()| answer));
             }
             // A worker who does not wait any more has a mount that is gone.
             To::Worker(worker) => {
-                let _ = worker.send(result.map(|record| bytemuck::bytes_of(&record).to_vec()));
+                let _ = worker.send(result);
             }
         }
     }
