@@ -24,7 +24,7 @@ for type in fuse.stetfs fuseblk.stetfs; do
 done
 
 if [ "${1:-}" = --remove ]; then
-    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib/libstetfs.so" "$lib/pkgconfig/stetfs.pc" "$include"/stetfs{,_ioctl}.h \
+    rm -fv -- "$bin/stetfs" "$bin/stetfs-lab" "$lib"/libstetfs.so{,.[0-9]*} "$lib/pkgconfig/stetfs.pc" "$include"/stetfs{,_ioctl}.h \
         "$man"/man1/stetfs.1 "$man"/man1/stetfs-*.1 "$man"/man8/{u,}mount.fuse.stetfs.8 \
         "$bash_completion/stetfs" "$zsh_completion/_stetfs" "$fish_completion/stetfs.fish" "${helpers[@]}"
     exit 0
@@ -37,8 +37,17 @@ ffi=$(dirname "$0")/../crates/ffi
 for name in stetfs stetfs-lab; do
     install -D --strip -m755 "$programs/$name" "$bin/$name"
 done
-# For programs in C, and for SQLite's .load.
-install -D --strip -m644 "$programs/libstetfs_ffi.so" "$lib/libstetfs.so"
+version=$("$program" --version | awk '{ print $2; exit }')
+# For programs in C, and for SQLite's .load. A file for each version; the dynamic linker looks for the soname, cc for
+# what -lstetfs means.
+library=$lib/libstetfs.so.$version
+install -D --strip -m644 "$programs/libstetfs_ffi.so" "$library"
+soname=$(LC_ALL=C readelf -d "$library" | sed -n 's/.*Library soname: \[\(.*\)\]$/\1/p')
+for name in "${soname:?"$library has none"}" libstetfs.so; do
+    ln -sfn "${library##*/}" "$lib/$name"
+done
+# So that it is found at once.
+[ -n "$dest" ] || PATH=$PATH:/sbin:/usr/sbin ldconfig 2>/dev/null || true
 install -d "$include"
 install -m644 "$ffi"/include/*.h "$include/"
 install -d "$lib/pkgconfig"
@@ -51,7 +60,7 @@ includedir=\${prefix}/include
 
 Name: stetfs
 Description: $(sed -n 's/^description = "\(.*\)"$/\1/p' "$ffi/Cargo.toml")
-Version: $("$program" --version | awk '{ print $2; exit }')
+Version: $version
 Libs: -L\${libdir} -lstetfs
 Cflags: -I\${includedir}
 EOF
@@ -76,4 +85,4 @@ for helper in "${helpers[@]}"; do
         echo "not installed (no permission): $helper; as root: ln -s $prefix/bin/stetfs $helper" >&2
     fi
 done
-echo "installed $bin/stetfs, $bin/stetfs-lab and $lib/libstetfs.so"
+echo "installed $bin/stetfs, $bin/stetfs-lab and $library"

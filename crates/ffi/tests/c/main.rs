@@ -68,12 +68,14 @@ fn the_example_moves_money() {
     let [image, program] = ["image", "accounts"].map(|name| dir.path().join(name));
     EXT4_4K.make(&image, 48, 4).expect("a volume");
     let (source, include) = (here("examples/accounts.c"), here("include"));
-    let directory = text(library().parent().expect("a directory"));
+    // The program looks for it by its soname.
+    let soname = dir.path().join("libstetfs.so.0.1");
+    std::os::unix::fs::symlink(library(), soname).expect("a link");
     let args = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"];
     let mut args: Vec<String> = args.map(str::to_owned).into();
     args.extend([text(&include), text(&source), text(&library())]);
     args.extend([
-        format!("-Wl,-rpath,{directory}"),
+        format!("-Wl,-rpath,{}", text(dir.path())),
         "-o".to_owned(),
         text(&program),
     ]);
