@@ -151,7 +151,7 @@ impl Journal {
         let Some(load) = self.gate().join_early(tid) else {
             return Ok(());
         };
-        let handle = Handle::new(Arc::clone(self), load, tid, 0, Owner::Itself);
+        let handle = Handle::new(Arc::clone(self), load, tid, 0, Owner::Early);
         let placed = self.place_file(&handle, file);
         // As at a commit: the transaction cannot become durable like this.
         placed.inspect_err(|error| self.abort(error.clone()))

@@ -60,6 +60,9 @@ pub struct Handle {
 pub(crate) enum Owner {
     /// The handle.
     Itself,
+    /// The handle; it does what a commit would do, for which those who left it undone have been
+    /// charged.
+    Early,
     /// The span that it is in, which has its credits.
     Span,
     /// The commit.
@@ -109,9 +112,10 @@ impl Journal {
         Ok(part.map(start))
     }
 
-    /// Opens a handle for an operation that changes at most `credits` blocks. Waits while the
-    /// running transaction is being closed; commits it first when it is full, and has some of what
-    /// waits for a place join it when that is too much. In a [`Span`] none of these.
+    /// Opens a handle for an operation that changes at most `credits` blocks, which debug builds
+    /// see to. Waits while the running transaction is being closed; commits it first when it is
+    /// full, and has some of what waits for a place join it when that is too much. In a [`Span`]
+    /// none of these.
     pub fn start(self: &Arc<Self>, credits: u32) -> Result<Handle> {
         if let Some(handle) = self.start_in_span(credits)? {
             return Ok(handle);
@@ -415,7 +419,9 @@ impl Handle {
         }
         let extended = match self.owner {
             Owner::Span => span::take(more),
-            Owner::Itself | Owner::Commit => self.journal.extend(more, self.splits.get()),
+            Owner::Itself | Owner::Early | Owner::Commit => {
+                self.journal.extend(more, self.splits.get())
+            }
         };
         if extended {
             self.credits.set(self.credits.get() + more);
@@ -448,7 +454,14 @@ impl Handle {
     }
 
     fn charge(&self, blocks: u32) {
-        self.used.set(self.used.get().saturating_add(blocks));
+        let used = self.used.get().saturating_add(blocks);
+        self.used.set(used);
+        // Or the transaction could come to more than the log has room for (jbd2 asserts it too).
+        debug_assert!(
+            used <= self.credits.get() || self.owner == Owner::Early,
+            "an operation changes {used} blocks and has credits for {}",
+            self.credits.get()
+        );
         self.txn.add_blocks(blocks);
     }
 }
@@ -474,7 +487,7 @@ impl Drop for Handle {
             }
         }
         match self.owner {
-            Owner::Itself => self.journal.leave(self.credits.get()),
+            Owner::Itself | Owner::Early => self.journal.leave(self.credits.get()),
             Owner::Span => span::leave(self.credits.get(), self.used.get()),
             Owner::Commit => {}
         }

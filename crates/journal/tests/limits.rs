@@ -1,6 +1,7 @@
 //! What the journal keeps in memory stays within its bound, however long the log is; a panic above
-//! it stops it, without leaving anybody waiting; and who writes home beside those who commit takes
-//! nothing from the log that is not home.
+//! it stops it, without leaving anybody waiting; an operation that changes more than it has asked
+//! for is found; and who writes home beside those who commit takes nothing from the log that is not
+//! home.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -221,12 +222,26 @@ fn a_short_log_bounds_the_data_of_a_transaction() {
     journal.attach(weak);
     let file = journal.file(InodeNo(12));
     for n in 0..4000 {
-        let handle = journal.start(1).unwrap();
+        // What a run of new blocks may take.
+        let handle = journal.start(4).unwrap();
         handle
             .write_data(&file, LBlock(n), 0, &[1; 10], Old::Hole)
             .unwrap();
         drop(handle);
         assert!(file.unplaced() <= 15 * 1024 / 12 + 1, "block {n}");
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "an operation changes 2 blocks and has credits for 1")]
+fn an_operation_changes_no_more_than_it_has_asked_for() {
+    let (_, journal) = open(1 << 20);
+    let handle = journal.start(1).unwrap();
+    // The same block twice is one.
+    for (block, n) in [(5000, 1), (5000, 2), (5001, 3)] {
+        let block = BlockNo(block);
+        handle.write(block, Class::Directory, 0, &[n]).unwrap();
     }
 }
 

@@ -80,7 +80,7 @@ fn run_ops(kind: usize, ops: &[Op]) {
             image = image.reopen();
         }
         let alloc = &image.alloc;
-        let h = image.journal.start(20).expect("a handle");
+        let h = image.journal.start(100).expect("a handle");
         match *op {
             Op::Allocate { goal, want } => {
                 let goal = BlockNo(goal % alloc.geo().blocks_count);

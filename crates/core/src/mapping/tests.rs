@@ -53,7 +53,7 @@ impl TestFile {
         &mut self,
         change: impl FnOnce(&Alloc, &Handle, &mut RawInode) -> Result<T>,
     ) -> Result<T> {
-        let h = self.image.journal.start(200)?;
+        let h = self.image.journal.start(500)?;
         let result = change(&self.image.alloc, &h, &mut self.raw);
         store_inode(&self.image, &h, &self.raw);
         result
