@@ -107,7 +107,7 @@ planted: ## Whether the crash explorer finds every bug that can be planted (long
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-crash --test planted -- --ignored --nocapture
 
-crash-groups: ## Power cuts of all sequences with a group, in every scheme (hours; STETFS_LAB_SCHEME=jbd2: one)
+crash-groups: ## Power cuts of all sequences with a group, in every scheme (hours; STETFS_LAB_SCHEME=jbd2: one, STETFS_LAB_SHARD=1/9: a part)
 	@scripts/deps.sh test
 	$(CARGO) test --locked -p stetfs-crash --test power_cuts -- --ignored --nocapture every_sequence_with_a_group
 

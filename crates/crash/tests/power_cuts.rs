@@ -12,6 +12,7 @@ use stetfs_crash::campaign::Campaign;
 use stetfs_crash::lies::{Liar, Lie};
 use stetfs_crash::record::{Front, Record};
 use stetfs_crash::report::{Counts, Fault, Report};
+use stetfs_crash::sharing::Shard;
 use stetfs_crash::states::Effort;
 use stetfs_crash::target::Target;
 use stetfs_crash::turns::Order;
@@ -226,12 +227,15 @@ fn what_is_committed_is_not_written_over() {
 
 /// All sequences with a group, each handle a transaction of its own, in every trial with an order
 /// of writes of its own, but with few states at each moment and no second cuts: what
-/// `stetfs crash --ops groups` looks at in full takes days. `STETFS_LAB_SCHEME=NAME` takes one.
+/// `stetfs crash --ops groups` looks at in full takes days. `STETFS_LAB_SCHEME=NAME` takes one
+/// scheme, `STETFS_LAB_SHARD=I/N` one of N parts of the sequences.
 #[test]
 #[ignore = "takes hours; make crash-groups"]
 fn every_sequence_with_a_group() {
     skip_unless!(needs(false, false, &["mke2fs", "e2fsck"]));
     let only = std::env::var("STETFS_LAB_SCHEME").ok();
+    let shard = std::env::var("STETFS_LAB_SHARD").ok();
+    let shard = shard.map_or(Shard::WHOLE, |text| text.parse().expect("a shard"));
     let effort = Effort {
         exhaustive: 2,
         prefixes: 3,
@@ -250,7 +254,8 @@ fn every_sequence_with_a_group() {
         if !scheme.about.atomic {
             continue;
         }
-        let all = sequences_with_groups(&target);
+        let all = sequences_with_groups(&target).zip(0..);
+        let all = all.filter(|(_, n)| shard.has(*n)).map(|(w, _)| w);
         let all: Vec<_> = all.map(|w| w.in_order(Order::EachHandle)).collect();
         let count = all.len() as u64;
         let counts = assert_right(&target, explored(&target, all, effort, None));
