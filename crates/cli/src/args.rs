@@ -9,7 +9,7 @@ mod export;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
 use crate::failure::EXIT_CODES;
 use crate::place::Place;
@@ -337,12 +337,25 @@ pub(crate) struct Tx {
     /// Wait for the end of another transaction on the volume
     #[arg(short, long)]
     pub(crate) wait: bool,
-    /// Set for the process that runs the command.
-    #[arg(long, hide = true)]
-    pub(crate) inside: bool,
+    /// Where the changes are kept until the command ends: on the volume, or in memory, where a
+    /// command that makes many small files is faster
+    #[arg(long, value_name = "WHERE", default_value = "volume")]
+    pub(crate) layer: Layer,
+    /// Set for the process that runs the command: what the server calls the transaction.
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub(crate) inside: Option<String>,
     /// The command, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) words: Vec<OsString>,
+}
+
+/// Where a transaction keeps its changes until the command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Layer {
+    /// Room for them is all that it takes
+    Volume,
+    /// At most half of the machine's memory
+    Memory,
 }
 
 /// Show what a volume is: superblock, journal, scheme, state

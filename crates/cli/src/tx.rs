@@ -8,9 +8,10 @@
 //!
 //! Two processes: this one, which stays outside, and a second of the same program, which makes the
 //! view and runs the command in it (`inside.rs`). `place.rs` has what lies in the directory
-//! meanwhile, `tree.rs` the list of `--dry-run`.
+//! meanwhile, `memory.rs` a layer that does not, `tree.rs` the list of `--dry-run`.
 
 mod inside;
+mod memory;
 mod place;
 mod tree;
 
@@ -32,7 +33,7 @@ use stetfs_fuse::layer::plan::{self, Plan, plan};
 use stetfs_fuse::mountinfo;
 use stetfs_sys::file_ioctl::{LayOver, lay_over};
 
-use crate::args::Tx;
+use crate::args::{Layer, Tx};
 use crate::failure::{Explain, Failure, Result};
 use crate::shown::shown;
 use place::Place;
@@ -55,8 +56,8 @@ fn failed(what: impl Into<String>) -> Failure {
 }
 
 pub(crate) fn run(args: &Tx) -> Result<ExitCode> {
-    if args.inside {
-        return inside::run(args);
+    if let Some(name) = &args.inside {
+        return inside::run(args, name);
     }
     transaction(args).map_err(|e| match e.code {
         crate::failure::EXIT_FAILED => e.exit(EXIT_FAILED),
@@ -69,7 +70,7 @@ fn transaction(args: &Tx) -> Result<ExitCode> {
     let dir = dir.during(|| args.dir.display().to_string())?;
     check(&dir)?;
     let interrupt = Interrupt::listen()?;
-    let place = Place::take(&dir, args.wait)?;
+    let place = Place::take(&dir, args.wait, args.layer)?;
     let done = change(args, &dir, &place, &interrupt);
     let removed = place.remove();
     let code = done?;
@@ -113,14 +114,17 @@ fn check(dir: &Path) -> Result<()> {
 /// Runs the command, and makes its changes.
 fn change(args: &Tx, dir: &Path, place: &Place, interrupt: &Interrupt) -> Result<ExitCode> {
     let mut second = Command::new(std::env::current_exe()?);
-    second.args(["tx", "--inside"]);
+    second.args(["tx", "--inside", &place::word(&place.name)]);
+    if args.layer == Layer::Memory {
+        second.args(["--layer", "memory"]);
+    }
     if args.json {
         // Standard output is for the list.
         second.stdout(Stdio::from(rustix::io::dup(rustix::stdio::stderr())?));
     }
     second.arg(dir).arg("--").args(&args.words);
     let status = interrupt.wait(&mut second.spawn()?)?;
-    let ended = match place.end()?.trim_end().split_once(' ') {
+    let ended = match place.end()?.as_deref().and_then(|end| end.split_once(' ')) {
         Some(("exit", code)) => code.parse().ok(),
         Some(("signal", signal)) => signal.parse().ok().map(|n: u8| EXIT_SIGNAL + n),
         // It has said why.
@@ -148,7 +152,7 @@ fn list(args: &Tx, dir: &Path, place: &Place) -> Result<()> {
     let planned = plan(&Mounted, &place.upper(), &dir.to_path_buf());
     let planned: Plan<PathBuf> = planned.map_err(|e| match e {
         plan::Error::Tree(path, e) => Failure::from(e).context(at(&path)),
-        plan::Error::TooDeep(path) => too_deep(&at(&path)),
+        plan::Error::TooDeep(path) => too_deep(dir, &path),
     })?;
     tree::list(&planned.changes, args.json)?;
     match planned.conflicts.first() {
@@ -157,10 +161,20 @@ fn list(args: &Tx, dir: &Path, place: &Place) -> Result<()> {
     }
 }
 
-fn too_deep(path: &str) -> Failure {
+fn too_deep(dir: &Path, path: &[u8]) -> Failure {
+    let at = below(dir, path);
     failed(format!(
-        "{path}: directories lie too deep for one transaction"
+        "{at}: directories lie too deep for one transaction"
     ))
+}
+
+/// A file by its path from the directory, to be shown.
+fn below(dir: &Path, path: &[u8]) -> String {
+    let dir = shown(dir.as_os_str().as_bytes());
+    match path {
+        [] => dir.to_string(),
+        path => format!("{dir}/{}", shown(path)),
+    }
 }
 
 fn conflict(at: &str, path: &[u8]) -> Failure {
@@ -179,18 +193,17 @@ fn apply(dir: &Path, place: &Place) -> Result<()> {
         name: place.name,
         path: [0; 1008],
     };
-    let Err(e) = lay_over(&place.opened, &mut what) else {
-        return Ok(());
-    };
-    let path = what.path.split(|byte| *byte == 0).next();
-    let path = path.unwrap_or_default();
-    let at = match path {
-        [] => shown(dir.as_os_str().as_bytes()),
-        path => format!("{}/{}", shown(dir.as_os_str().as_bytes()), shown(path)),
-    };
-    Err(match e {
+    lay_over(&place.opened, &mut what).map_err(|e| refused(dir, e, &what.path))
+}
+
+/// Why the server has not done what it was asked for, because of the file that has this path from
+/// the directory, which a NUL ends.
+fn refused(dir: &Path, e: Errno, path: &[u8]) -> Failure {
+    let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    let at = below(dir, path);
+    match e {
         Errno::BUSY => conflict(&at, path),
-        Errno::NAMETOOLONG => too_deep(&at),
+        Errno::NAMETOOLONG => too_deep(dir, path),
         Errno::FBIG => failed(format!(
             "{at}: the changes are more than one transaction of this volume holds; nothing was \
                 changed"
@@ -203,7 +216,7 @@ fn apply(dir: &Path, place: &Place) -> Result<()> {
             "{at}: the volume's server has lost the transaction; nothing was changed"
         )),
         e => failed(format!("{at}: {}; nothing was changed", words(e))),
-    })
+    }
 }
 
 /// An errno in words.

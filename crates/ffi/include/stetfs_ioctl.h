@@ -68,4 +68,59 @@ struct stetfs_lay_over {
 #define STETFS_IOC_BEGIN_LAYER _IOR(0xe7, 3, struct stetfs_group)
 #define STETFS_IOC_LAY_OVER _IOWR(0xe7, 4, struct stetfs_lay_over)
 
+/*
+ * A layer that is not on the volume is made in DIR/.stetfs-tx/upper, an empty directory, before
+ * LAY_OVER: by FILL_LAYER, of the open directory DIR, as often as it takes, with the rights of the
+ * caller.
+ *
+ * A batch is a row of records. Behind each are its name and its data, and as many bytes as make all
+ * of it a multiple of 8. It ends with a record of kind 0, or where there is no room for another.
+ *
+ * MAKE  makes a file in the open directory, and opens it. The data are a struct stetfs_record_file,
+ *       and behind it the target of a symbolic link. The first record of all, without a name, opens
+ *       the layer itself.
+ * LINK  gives a file another name in the open directory: the file of that number, from 0 on, among
+ *       those with `has_links`.
+ * DATA  writes the data at the offset `number`; without data, the length becomes `number`.
+ * XATTR gives an extended attribute to what is open: the data are its value, or, if `number` is 1,
+ *       a part of it, and the next record has more.
+ * DONE  says that what was opened last is done. It gets its permissions and times now.
+ *
+ * EINVAL: a record is not like this; ECANCELED: the layer's file was closed; otherwise as in making
+ * such a file on the volume, `path` says which. Nothing of DIR itself changes.
+ */
+struct stetfs_record {
+	__u16 kind;
+	__u16 name_len;
+	__u32 data_len;
+	__u64 number;
+};
+
+#define STETFS_RECORD_MAKE 1
+#define STETFS_RECORD_LINK 2
+#define STETFS_RECORD_DATA 3
+#define STETFS_RECORD_XATTR 4
+#define STETFS_RECORD_DONE 5
+
+struct stetfs_record_file {
+	__u32 mode;
+	__u32 uid;
+	__u32 gid;
+	__u32 major;
+	__u32 minor;
+	__u32 has_links;
+	__s64 atime;
+	__s64 mtime;
+	__u32 atime_ns;
+	__u32 mtime_ns;
+};
+
+struct stetfs_fill_layer {
+	__u8 name[16];
+	__u8 path[1008];
+	__u8 records[15344];
+};
+
+#define STETFS_IOC_FILL_LAYER _IOWR(0xe7, 5, struct stetfs_fill_layer)
+
 #endif

@@ -486,6 +486,9 @@ impl<B: Backend> Server for FsServer<B> {
                 let member = (inode(from.nodeid), i.fh);
                 return self.ask_for_group(member, ask?, ticket, answer);
             }
+            What::Ioctl { from: i, data } if i.cmd == layer::FILL_LAYER => {
+                self.fill_layer(from, data, answer)?;
+            }
             What::Write { from: w, data } => {
                 return self.write_file(from, w, data, ticket, answer);
             }

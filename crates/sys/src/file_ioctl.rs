@@ -40,6 +40,18 @@ pub struct LayOver {
     pub path: [u8; 1008],
 }
 
+/// `STETFS_IOC_FILL_LAYER`.
+const FILL_LAYER: Opcode = opcode::read_write::<FillLayer>(0xe7, 5);
+
+/// `struct stetfs_fill_layer`.
+#[repr(C)]
+pub struct FillLayer {
+    /// Of the layer, and set when it fails: at which file.
+    pub what: LayOver,
+    /// A batch of records.
+    pub records: [u8; 15_344],
+}
+
 /// `struct file_clone_range`.
 #[repr(C)]
 struct FileCloneRange {
@@ -109,6 +121,13 @@ pub fn lay_over(dir: impl AsFd, what: &mut LayOver) -> Result<(), Errno> {
     // SAFETY: the number says that as many bytes are read and written as a `LayOver` has, and the
     // kernel's FUSE copies no more; every bit pattern is valid in it.
     unsafe { ioctl::ioctl(dir, Updater::<LAY_OVER, LayOver>::new(what)) }
+}
+
+/// Makes what a batch of records says in the layer of that name, in this directory (stetfs).
+pub fn fill_layer(dir: impl AsFd, what: &mut FillLayer) -> Result<(), Errno> {
+    // SAFETY: the number says that as many bytes are read and written as a `FillLayer` has, and the
+    // kernel's FUSE copies no more; every bit pattern is valid in it.
+    unsafe { ioctl::ioctl(dir, Updater::<FILL_LAYER, FillLayer>::new(what)) }
 }
 
 /// Gives `len` bytes from `to` on in a file the content of those from `from` on, by sharing the

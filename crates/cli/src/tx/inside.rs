@@ -27,16 +27,17 @@ use rustix::process::Signal;
 use stetfs_fuse::layer::plan::{PLACE, UPPER};
 use stetfs_sys::namespace::unshare_mounts;
 
-use super::place::{MOUNTS, WORK, open_lock};
+use super::memory::Memory;
+use super::place::{MOUNTS, WORK, named, open_lock};
 use super::{EXIT_FAILED, EXIT_NOT_FOUND, EXIT_NOT_RUN, Interrupt, failed, words};
-use crate::args::Tx;
+use crate::args::{Layer, Tx};
 use crate::failure::{Explain, Failure, Result};
 
 /// How long what the command leaves behind may take to end.
 const MOMENT: Duration = Duration::from_millis(500);
 
-pub(super) fn run(args: &Tx) -> Result<ExitCode> {
-    let ran = run_in_view(args);
+pub(super) fn run(args: &Tx, name: &str) -> Result<ExitCode> {
+    let ran = run_in_view(args, name);
     ran.map_err(|e| match e.code {
         crate::failure::EXIT_FAILED => e.exit(EXIT_FAILED),
         _ => e,
@@ -44,7 +45,7 @@ pub(super) fn run(args: &Tx) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_in_view(args: &Tx) -> Result<()> {
+fn run_in_view(args: &Tx, name: &str) -> Result<()> {
     // When the first process dies, the command is ended as by a signal to this one.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     let interrupt = Interrupt::listen()?;
@@ -53,7 +54,7 @@ fn run_in_view(args: &Tx) -> Result<()> {
     let before = std::env::current_dir();
     let is_ours = unshare()?;
     std::env::set_current_dir(dir)?;
-    mount(is_ours)?;
+    let memory = mount(args, name, is_ours)?;
     let mut command = Command::new(&args.words[0]);
     command.args(&args.words[1..]);
     match before {
@@ -66,9 +67,20 @@ fn run_in_view(args: &Tx) -> Result<()> {
     }
     let mut child = command.spawn().map_err(|e| not_run(args, &e))?;
     let status = interrupt.wait(&mut child)?;
+    let is_full = memory.as_ref().is_some_and(Memory::is_full);
     leave(dir)?;
-    writeln!(lock, "{}", end(status))?;
+    match memory {
+        Some(memory) if status.success() => memory.hand_over()?,
+        // It may have failed for that.
+        Some(_) if is_full => full().tell(),
+        _ => {}
+    }
+    writeln!(lock, "{name} {}", end(status))?;
     Ok(())
+}
+
+fn full() -> Failure {
+    failed("the layer in memory is full").advise("--layer volume takes as much as the volume has")
 }
 
 /// How a process ended.
@@ -118,8 +130,8 @@ fn no_view(what: &str, e: Errno) -> Failure {
     )
 }
 
-/// Mounts the overlays over the working directory.
-fn mount(is_root: bool) -> Result<()> {
+/// Mounts the overlays over the working directory; gives the layer, if it is in memory.
+fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)?;
     let mounts = format!("{PLACE}/{MOUNTS}");
@@ -150,10 +162,18 @@ fn mount(is_root: bool) -> Result<()> {
     } else {
         ""
     };
+    let (layer, memory) = match args.layer {
+        Layer::Volume => (PLACE, None),
+        Layer::Memory => {
+            let name = named(name).ok_or(Errno::INVAL)?;
+            (&*mounts, Some(Memory::make(&args.dir, name, at, is_root)?))
+        }
+    };
     let options = format!(
-        "lowerdir={inner},upperdir={PLACE}/{UPPER},workdir={PLACE}/{WORK},index=off,volatile{off}"
+        "lowerdir={inner},upperdir={layer}/{UPPER},workdir={layer}/{WORK},index=off,volatile{off}"
     );
-    overlay(options, none, ".")
+    overlay(options, none, ".")?;
+    Ok(memory)
 }
 
 /// Unmounts the overlay. Whoever uses it still could go on changing what is being made durable.

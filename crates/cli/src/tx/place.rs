@@ -4,7 +4,7 @@
 //! | | |
 //! |---|---|
 //! | `lock` | open as long as the transaction lasts; the server closes it when this process dies. How the command ended is written to it |
-//! | `upper`, `work` | overlayfs's: the layer that the command writes to |
+//! | `upper`, `work` | overlayfs's: the layer that the command writes to; or, of a layer in memory, where the server makes it |
 //! | `trash` | directories that the transaction removes go here in one piece |
 //! | `mounts` | where a tmpfs is mounted, out of sight, for the mount points below the layer |
 //!
@@ -25,6 +25,7 @@ use stetfs_fuse::layer::plan::{PLACE, TRASH, UPPER};
 use stetfs_sys::file_ioctl::begin_layer;
 
 use super::{failed, tree};
+use crate::args::Layer;
 use crate::failure::{Explain, Failure, Result};
 
 /// What overlayfs needs for itself.
@@ -54,7 +55,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Makes it, when what an earlier transaction left there is removed.
-    pub(super) fn take(dir: &Path, waits: bool) -> Result<Self> {
+    pub(super) fn take(dir: &Path, waits: bool, layer: Layer) -> Result<Self> {
         let opened = File::open(dir).during(|| dir.display().to_string())?;
         let path = dir.join(PLACE);
         loop {
@@ -90,7 +91,7 @@ impl Place {
                 lock,
                 name,
             };
-            if let Err(e) = place.fill() {
+            if let Err(e) = place.fill(layer) {
                 let _ = place.remove();
                 return Err(e);
             }
@@ -99,7 +100,7 @@ impl Place {
     }
 
     /// Makes everything in it anew.
-    fn fill(&self) -> Result<()> {
+    fn fill(&self, layer: Layer) -> Result<()> {
         for entry in fs::read_dir(&self.dir).during(|| self.dir.display().to_string())? {
             let entry = entry.during(|| self.dir.display().to_string())?;
             if entry.file_name() != LOCK {
@@ -114,35 +115,24 @@ impl Place {
                 .create(&path)
                 .during(|| path.display().to_string())?;
         }
-        self.dress()
+        let upper = self.upper();
+        match layer {
+            Layer::Volume => dress(&upper, &self.opened, self.dir.parent().unwrap_or(&self.dir)),
+            // The server does that when it has made what is in it.
+            Layer::Memory => undress(&upper).map(drop),
+        }
     }
 
-    /// The layer's root stands for the directory, with all of its attributes.
-    fn dress(&self) -> Result<()> {
-        let path = self.dir.join(UPPER);
-        let at = || path.display().to_string();
-        let upper = File::open(&path).during(at)?;
-        let meta = self.opened.metadata()?;
-        fchown(&upper, Some(meta.uid()), Some(meta.gid())).during(at)?;
-        for name in tree::xattr_names(&path).during(at)? {
-            rustix::fs::fremovexattr(&upper, &*name).during(at)?;
-        }
-        upper
-            .set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
-            .during(at)?;
-        let below = self.dir.parent().unwrap_or(&self.dir);
-        for (name, value) in tree::xattrs(below).during(at)? {
-            rustix::fs::fsetxattr(&upper, &*name, &value, XattrFlags::empty()).during(at)?;
-        }
-        rustix::fs::futimens(&upper, &times(&meta)).during(at)
-    }
-
-    /// What the process that ran the command wrote of its end.
-    pub(super) fn end(&self) -> Result<String> {
+    /// What the process that ran the command wrote of its end; one of an earlier transaction may
+    /// write something too.
+    pub(super) fn end(&self) -> Result<Option<String>> {
         let mut bytes = vec![0; END_MAX];
         let n = self.lock.read_at(&mut bytes, 0)?;
         bytes.truncate(n);
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let end = String::from_utf8_lossy(&bytes);
+        let end = end.trim_end().split_once(' ');
+        let own = end.filter(|(name, _)| *name == word(&self.name));
+        Ok(own.map(|(_, end)| end.to_owned()))
     }
 
     /// Where the layer is.
@@ -157,6 +147,42 @@ impl Place {
             again.map_or_else(|| remove_tree(&self.dir), Ok)
         })
     }
+}
+
+/// A transaction's name as a word.
+pub(super) fn word(name: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*name))
+}
+
+/// The name that a word is of.
+pub(super) fn named(word: &str) -> Option<[u8; 16]> {
+    u128::from_str_radix(word, 16).ok().map(u128::to_be_bytes)
+}
+
+/// A layer's root stands for the directory, which is open and has that path, with all of its
+/// attributes.
+pub(super) fn dress(upper: &Path, dir: &File, path: &Path) -> Result<()> {
+    let at = || upper.display().to_string();
+    let meta = dir.metadata()?;
+    let opened = undress(upper)?;
+    fchown(&opened, Some(meta.uid()), Some(meta.gid())).during(at)?;
+    opened
+        .set_permissions(Permissions::from_mode(meta.mode() & 0o7777))
+        .during(at)?;
+    for (name, value) in tree::xattrs(path).during(at)? {
+        rustix::fs::fsetxattr(&opened, &*name, &value, XattrFlags::empty()).during(at)?;
+    }
+    rustix::fs::futimens(&opened, &times(&meta)).during(at)
+}
+
+/// Takes away what a new directory has inherited, and gives it open.
+fn undress(upper: &Path) -> Result<File> {
+    let at = || upper.display().to_string();
+    let opened = File::open(upper).during(at)?;
+    for name in tree::xattr_names(upper).during(at)? {
+        rustix::fs::fremovexattr(&opened, &*name).during(at)?;
+    }
+    Ok(opened)
 }
 
 /// Where the end of the command is written to, opened by who runs it.
@@ -236,7 +262,7 @@ fn under_way(dir: &Path) -> Failure {
     .advise("wait for its end, or let stetfs tx do so: --wait")
 }
 
-fn too_old(dir: &Path) -> Failure {
+pub(super) fn too_old(dir: &Path) -> Failure {
     failed(format!(
         "{}: the server of this mount makes no transactions of commands",
         dir.display()

@@ -59,7 +59,7 @@ impl Tree for Mounted {
 }
 
 /// The most that all names, or one value, can take (XATTR_LIST_MAX, XATTR_SIZE_MAX).
-const XATTR_MAX: usize = 65_536;
+pub(super) const XATTR_MAX: usize = 65_536;
 
 /// The names of a file's extended attributes.
 pub(super) fn xattr_names(path: &Path) -> io::Result<Vec<Vec<u8>>> {

@@ -73,7 +73,7 @@ impl<'a> What<'a> {
         let (mode, rdev, target): (_, _, &[u8]) = match self {
             What::File(bits) => (permissions(bits) | mode::S_IFREG, (0, 0), &[]),
             What::Directory(bits) => (bits & 0o1777 | mode::S_IFDIR, (0, 0), &[]),
-            What::Node(bits, rdev) => (node_mode(c, bits)?, rdev, &[]),
+            What::Node(bits, rdev) => (node_mode(c, bits, rdev)?, rdev, &[]),
             What::Symlink(target) => {
                 check_target(vol, target)?;
                 (0o777 | mode::S_IFLNK, (0, 0), target)
@@ -88,8 +88,8 @@ impl<'a> What<'a> {
     }
 }
 
-/// What mknod can make, as far as the caller may.
-fn node_mode(c: &Caller, file_mode: u16) -> Result<u16> {
+/// What mknod can make, as far as the caller may. A whiteout is no device that anybody could use.
+fn node_mode(c: &Caller, file_mode: u16, rdev: (u32, u32)) -> Result<u16> {
     let kind = match file_mode & mode::S_IFMT {
         0 => mode::S_IFREG,
         mode::S_IFDIR => return Err(Error::NotPermitted),
@@ -98,7 +98,8 @@ fn node_mode(c: &Caller, file_mode: u16) -> Result<u16> {
         }
         _ => return Err(Error::Invalid),
     };
-    if mode::is_device(kind) && c.checks && !c.privileged {
+    let is_whiteout = kind == WHITEOUT_MODE && rdev == (0, 0);
+    if mode::is_device(kind) && !is_whiteout && c.checks && !c.privileged {
         return Err(Error::NotPermitted);
     }
     Ok(permissions(file_mode) | kind)

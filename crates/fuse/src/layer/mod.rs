@@ -1,26 +1,31 @@
 //! `stetfs tx`: a layer of overlayfs that is laid over the directory below it in one transaction.
 //!
 //! [`plan`] has the rules of what a layer means, `notes.rs` who else has changed something since
-//! the layer began, `apply.rs` the transaction. This file is the two requests, by ioctl: BEGIN on a
-//! file beside the layer, whose end is the layer's end, and LAY_OVER on the directory
+//! the layer began, `apply.rs` the transaction. A layer that is not on the volume comes by
+//! [`records`], from which `make.rs` makes it. This file is the requests, by ioctl: BEGIN on a file
+//! beside the layer, whose end is the layer's end, and FILL and LAY_OVER on the directory
 //! (`crates/ffi/include/stetfs_ioctl.h`).
 //!
 //! The kernel has checked nothing of what a layer changes, so the volume does it, for who asks.
 
 mod apply;
+mod make;
 mod notes;
 pub mod plan;
+pub mod records;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use stetfs::{Caller, Kind};
 use stetfs_format::InodeNo;
+use stetfs_format::width::usize_as_u64;
 
 use crate::Backend;
 use crate::attr::{inode, node};
-use crate::caller::caller_with_groups;
+use crate::caller::{caller, caller_with_groups};
 use crate::errno::errno;
 use crate::fs::{FsServer, Outcome};
 use crate::groups::{Name, STETFS, new_name};
@@ -29,6 +34,7 @@ use crate::opens::How;
 use crate::wire::abi::{self, InHeader};
 use crate::wire::{Answer, Answered, Request, Ticket};
 use apply::Told;
+use make::Making;
 use notes::Notes;
 use plan::{PLACE, TRASH, UPPER};
 
@@ -38,6 +44,8 @@ pub(crate) const BEGIN_LAYER: u32 = number(READ, STETFS, 3, 16);
 pub(crate) const LAY_OVER: u32 = number(WRITE | READ, STETFS, 4, 1024);
 /// `struct stetfs_lay_over`.
 const LAY_OVER_LEN: usize = 1024;
+/// `STETFS_IOC_FILL_LAYER`: the same, and a batch of records.
+pub(crate) const FILL_LAYER: u32 = number(WRITE | READ, STETFS, 5, 1024 + 15_344);
 
 /// The layer that is under way.
 struct Active {
@@ -45,6 +53,13 @@ struct Active {
     /// The open file that it ends with.
     owner: (InodeNo, u64),
     notes: Notes,
+    making: Arc<Mutex<Making>>,
+}
+
+impl Active {
+    fn making(&self) -> Arc<Mutex<Making>> {
+        Arc::clone(&self.making)
+    }
 }
 
 /// At most one layer at a time.
@@ -79,21 +94,28 @@ impl Layer {
         if !self.is_active.load(Ordering::Acquire) {
             return;
         }
-        let mut active = self.active.lock();
-        if active.as_ref().is_some_and(|a| a.owner == (ino, handle)) {
-            *active = None;
-            self.is_active.store(false, Ordering::Release);
-        }
+        let is_owner = |active: &&Active| active.owner == (ino, handle);
+        let making = self
+            .active
+            .lock()
+            .as_ref()
+            .filter(is_owner)
+            .map(Active::making);
+        let Some(making) = making else {
+            return;
+        };
+        // What is being made of it is made before there can be another one.
+        let _making = making.lock();
+        *self.active.lock() = None;
+        self.is_active.store(false, Ordering::Release);
     }
 
     /// Fails unless a layer of that name is under way that ends with this file.
-    fn check(&self, name: &Name, lock: InodeNo) -> Outcome<()> {
+    fn check(&self, name: &Name, lock: InodeNo) -> Outcome<Arc<Mutex<Making>>> {
         let active = self.active.lock();
-        let is_it = |active: &Active| active.name == *name && active.owner.0 == lock;
-        match active.as_ref().is_some_and(is_it) {
-            true => Ok(()),
-            false => Err(Errno::CANCELED),
-        }
+        let is_it = |active: &&Active| active.name == *name && active.owner.0 == lock;
+        let making = active.as_ref().filter(is_it).map(Active::making);
+        making.ok_or(Errno::CANCELED)
     }
 
     /// Looks at what was noted.
@@ -137,6 +159,7 @@ struct Where {
     place: InodeNo,
     upper: InodeNo,
     trash: InodeNo,
+    lock: InodeNo,
 }
 
 impl<B: Backend> FsServer<B> {
@@ -155,9 +178,50 @@ impl<B: Backend> FsServer<B> {
             name,
             owner: (ino, handle),
             notes: Notes::default(),
+            making: Arc::default(),
         });
         self.layer.is_active.store(true, Ordering::Release);
         Ok(name)
+    }
+
+    /// Makes what a batch of records says in the layer in this directory.
+    pub(crate) fn fill_layer(
+        &self,
+        header: &InHeader,
+        data: &[u8],
+        answer: &mut Answer<'_>,
+    ) -> Outcome<()> {
+        let name = *data.first_chunk().ok_or(Errno::INVAL)?;
+        let batch = data.get(LAY_OVER_LEN..).ok_or(Errno::INVAL)?;
+        let c = Caller {
+            checks: true,
+            ..match header.uid {
+                // Whose groups do not matter.
+                0 => caller(header),
+                _ => caller_with_groups(header),
+            }
+        };
+        let at = self.find_layer(&c, inode(header.nodeid), &name)?;
+        if self.room.wants_a_look() {
+            self.bell.ring();
+        }
+        if self.options.writeback && self.room.is_kept_from(&c, usize_as_u64(batch.len())) {
+            return Err(Errno::NOSPC);
+        }
+        let making = self.layer.check(&name, at.lock)?;
+        let mut making = making.lock();
+        // It may have ended meanwhile.
+        self.layer.check(&name, at.lock)?;
+        let Err(e) = making.take(&self.fs, &c, &at, batch) else {
+            if making.is_done() {
+                // The kernel knows the layer's root from when it was empty.
+                self.attributes_changed(at.upper);
+            }
+            return answer.record(&Laid::new(&name, Ok(())));
+        };
+        let (errno, path) = (errno(&e), making.path());
+        tracing::debug!("a layer: {}: {e}", path.escape_ascii());
+        answer.record(&Laid::new(&name, Err(Told { errno, path })))
     }
 
     /// Lays the layer in this directory over it.
@@ -213,9 +277,11 @@ impl<B: Backend> FsServer<B> {
         if !c.privileged && place.attr.uid != c.uid {
             return Err(Errno::PERM);
         }
-        self.layer.check(name, find(place.ino, "lock")?.ino)?;
+        let lock = find(place.ino, "lock")?.ino;
+        self.layer.check(name, lock)?;
         Ok(Where {
             dir,
+            lock,
             place: place.ino,
             upper: find(place.ino, UPPER)?.ino,
             trash: find(place.ino, TRASH)?.ino,
@@ -230,5 +296,7 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_header() {
         assert_eq!((BEGIN_LAYER, LAY_OVER), (0x8010_e703, 0xc400_e704));
+        assert_eq!(FILL_LAYER, 0xfff0_e705);
+        assert_eq!(LAY_OVER_LEN + records::BATCH_LEN, 0x3ff0);
     }
 }

@@ -17,7 +17,7 @@ pub const UPPER: &str = "upper";
 pub const TRASH: &str = "trash";
 
 /// How deep directories may lie in a layer.
-const DEPTH_MAX: usize = 1000;
+pub const DEPTH_MAX: usize = 1000;
 
 const S_IFMT: u16 = 0o170_000;
 const S_IFDIR: u16 = 0o040_000;
@@ -87,7 +87,8 @@ impl About {
         self.mode & S_IFMT == S_IFDIR
     }
 
-    fn is_whiteout(&self) -> bool {
+    /// Whether it removes the name that it has.
+    pub fn is_whiteout(&self) -> bool {
         self.mode & S_IFMT == S_IFCHR && self.rdev == (0, 0)
     }
 }

@@ -1,0 +1,231 @@
+//! A layer that a command has written to elsewhere, made on the volume from records, with the
+//! rights of who sends them: as if they had made it through the mount, but for the requests.
+//!
+//! It is made so that nothing has to be undone: while a directory is filled, nobody but its owner
+//! can use it, and it has no default ACL and no set-group-ID bit that new files would inherit.
+//! What would be lost by a write (set-user-ID, capabilities) or refused after another change comes
+//! behind it:
+//!
+//! 1. the file, with its owner and group;
+//! 2. its data, or what is in a directory;
+//! 3. its extended attributes, ACLs too;
+//! 4. its permissions and times.
+
+use stetfs::{Attr, Caller, Entry, Error, SetAttr, SetTime, SetXattr, WriteFlags, mode};
+use stetfs_format::InodeNo;
+use stetfs_format::inode::Time;
+use stetfs_format::width::{u64_as_usize, usize_as_u64};
+
+use super::Where;
+use super::plan::{About, DEPTH_MAX};
+use super::records::{Record, decode};
+use crate::Backend;
+
+/// The longest value that an extended attribute can have (XATTR_SIZE_MAX).
+const VALUE_MAX: usize = 65_536;
+
+/// A layer that is being made.
+#[derive(Default)]
+pub(super) struct Making {
+    /// The first record has come.
+    has_begun: bool,
+    /// What is open, each in the one before.
+    open: Vec<Open>,
+    /// Files that get more names, by their numbers.
+    linked: Vec<InodeNo>,
+    /// The parts of an extended attribute's value that have come.
+    value: Vec<u8>,
+}
+
+struct Open {
+    ino: InodeNo,
+    name: Vec<u8>,
+    about: About,
+}
+
+impl Making {
+    /// The path of what is open.
+    pub(super) fn path(&self) -> Vec<u8> {
+        let names = self.open.iter().skip(1).map(|open| &open.name[..]);
+        names.collect::<Vec<_>>().join(&b'/')
+    }
+
+    /// Whether all of it is made.
+    pub(super) fn is_done(&self) -> bool {
+        self.has_begun && self.open.is_empty()
+    }
+
+    /// Does what the records of a batch say. A record that is not valid, or makes no sense where
+    /// it is, is [`Error::Invalid`]. When one fails, those before it have happened, and it is open
+    /// if it has a path.
+    pub(super) fn take<B: Backend>(
+        &mut self,
+        fs: &B,
+        c: &Caller,
+        at: &Where,
+        mut batch: &[u8],
+    ) -> stetfs::Result<()> {
+        while let Some(record) = decode(&mut batch).map_err(|_| Error::Invalid)? {
+            self.step(fs, c, at, &record)?;
+        }
+        Ok(())
+    }
+
+    fn step<B: Backend>(
+        &mut self,
+        fs: &B,
+        c: &Caller,
+        at: &Where,
+        record: &Record<'_>,
+    ) -> stetfs::Result<()> {
+        match *record {
+            Record::Make {
+                name,
+                about,
+                has_links,
+                target,
+            } => {
+                let dir = self.parent(name, &about)?;
+                // Open already, so that it has a path if it cannot be made.
+                self.open.push(Open {
+                    ino: at.upper,
+                    name: name.to_vec(),
+                    about,
+                });
+                let attr = match dir {
+                    None => fs.getattr(at.upper)?,
+                    Some(dir) => make(fs, c, (dir, name), &about, target)?.attr,
+                };
+                if let Some(open) = self.open.last_mut() {
+                    open.ino = attr.ino;
+                }
+                if has_links {
+                    self.linked.push(attr.ino);
+                }
+                own(fs, c, &attr, &about)?;
+            }
+            Record::Link { name, number } => {
+                let dir = self.dir()?;
+                let file = self.linked.get(u64_as_usize(number));
+                fs.link(c, *file.ok_or(Error::Invalid)?, dir, name)?;
+            }
+            Record::Data { offset, bytes } => {
+                let open = self.open.last().ok_or(Error::Invalid)?;
+                if !mode::is_reg(open.about.mode) {
+                    return Err(Error::Invalid);
+                }
+                write(fs, c, open.ino, offset, bytes)?;
+            }
+            Record::Xattr {
+                name,
+                value,
+                goes_on,
+            } => {
+                let open = self.open.last().ok_or(Error::Invalid)?;
+                self.value.extend_from_slice(value);
+                if self.value.len() > VALUE_MAX {
+                    return Err(Error::ArgTooBig);
+                }
+                if !goes_on {
+                    let value = std::mem::take(&mut self.value);
+                    fs.setxattr(c, open.ino, name, &value, SetXattr::Any)?;
+                }
+            }
+            Record::Done => {
+                let open = self.open.last().ok_or(Error::Invalid)?;
+                finish(fs, c, open)?;
+                self.open.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that a file of that name is to be made in; none for the layer itself, which
+    /// is there.
+    fn parent(&mut self, name: &[u8], about: &About) -> stetfs::Result<Option<InodeNo>> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return match name.is_empty() && about.is_dir() {
+                true => Ok(None),
+                false => Err(Error::Invalid),
+            };
+        }
+        if self.open.len() > DEPTH_MAX {
+            return Err(Error::NameTooLong);
+        }
+        self.dir().map(Some)
+    }
+
+    /// The open directory.
+    fn dir(&self) -> stetfs::Result<InodeNo> {
+        let open = self.open.last().filter(|open| open.about.is_dir());
+        open.map(|dir| dir.ino).ok_or(Error::Invalid)
+    }
+}
+
+fn make<B: Backend>(
+    fs: &B,
+    c: &Caller,
+    (dir, name): (InodeNo, &[u8]),
+    about: &About,
+    target: &[u8],
+) -> stetfs::Result<Entry> {
+    match about.mode & mode::S_IFMT {
+        mode::S_IFDIR => fs.mkdir(c, dir, name, 0o700),
+        mode::S_IFLNK => fs.symlink(c, dir, name, target),
+        kind => fs.mknod(c, dir, name, kind | 0o600, about.rdev),
+    }
+}
+
+/// Gives what was just made its owner and group.
+fn own<B: Backend>(fs: &B, c: &Caller, attr: &Attr, about: &About) -> stetfs::Result<()> {
+    let set = SetAttr {
+        uid: (attr.uid != about.uid).then_some(about.uid),
+        gid: (attr.gid != about.gid).then_some(about.gid),
+        ..SetAttr::default()
+    };
+    match set == SetAttr::default() {
+        true => Ok(()),
+        false => fs.setattr(c, attr.ino, &set).map(drop),
+    }
+}
+
+/// Writes all of it; without bytes, sets the length.
+fn write<B: Backend>(
+    fs: &B,
+    c: &Caller,
+    ino: InodeNo,
+    offset: u64,
+    bytes: &[u8],
+) -> stetfs::Result<()> {
+    if bytes.is_empty() {
+        let set = SetAttr {
+            size: Some(offset),
+            through_handle: true,
+            ..SetAttr::default()
+        };
+        return fs.setattr(c, ino, &set).map(drop);
+    }
+    let (mut at, mut rest) = (offset, bytes);
+    while !rest.is_empty() {
+        let (_, n) = fs.write_with(c, ino, at, rest, WriteFlags::empty())?;
+        if n == 0 {
+            return Err(Error::NoSpace);
+        }
+        at += usize_as_u64(n);
+        rest = rest.get(n..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Gives what is done its permissions and times.
+fn finish<B: Backend>(fs: &B, c: &Caller, open: &Open) -> stetfs::Result<()> {
+    let time = |(sec, nsec)| Some(SetTime::At(Time { sec, nsec }));
+    let is_link = mode::is_lnk(open.about.mode);
+    let set = SetAttr {
+        mode: (!is_link).then_some(open.about.mode & 0o7777),
+        atime: time(open.about.atime),
+        mtime: time(open.about.mtime),
+        ..SetAttr::default()
+    };
+    fs.setattr(c, open.ino, &set).map(drop)
+}

@@ -1,0 +1,279 @@
+//! The records by which a layer that is not on the volume is made there: bytes <-> types, no I/O
+//! (`crates/ffi/include/stetfs_ioctl.h`, FILL_LAYER).
+//!
+//! A batch is a row of records. Each is a [`Head`], a name and data, and as many bytes more as make
+//! it a multiple of 8. A batch ends with a record of kind 0, or where there is no room for a head.
+//! A record is valid if and only if
+//!
+//! 1. its kind is one of those below;
+//! 2. its name and its data end before the batch does;
+//! 3. the data of MAKE begin with a [`File`] that has a mode of 16 bits and times of less than a
+//!    second beside the seconds; what follows is the target of a symbolic link, and of nothing
+//!    else.
+//!
+//! All numbers are the machine's own.
+
+use bytemuck::{Pod, Zeroable};
+use stetfs_format::width::{low16, must_fit_u32, u32_as_usize, usize_as_u64};
+
+use super::plan::About;
+
+/// How many bytes of records a batch has.
+pub const BATCH_LEN: usize = 15_344;
+
+const S_IFMT: u16 = 0o170_000;
+const S_IFLNK: u16 = 0o120_000;
+
+/// A step in making a tree. What was made last and is not done yet is *open*.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// Makes a file in the open directory, and opens it. The first one, without a name, opens the
+    /// layer itself.
+    Make {
+        /// Its name.
+        name: &'a [u8],
+        /// Type, owner and device, and what it gets when it is done: permissions and times.
+        about: About,
+        /// It gets more names, by [`Record::Link`].
+        has_links: bool,
+        /// Of a symbolic link.
+        target: &'a [u8],
+    },
+    /// Gives another name, in the open directory, to a file: its number among those that have
+    /// links.
+    Link {
+        /// The name.
+        name: &'a [u8],
+        /// The number, from 0 on.
+        number: u64,
+    },
+    /// Writes to the open file; without bytes, its length is the offset.
+    Data {
+        /// Where.
+        offset: u64,
+        /// What.
+        bytes: &'a [u8],
+    },
+    /// Gives an extended attribute to what is open.
+    Xattr {
+        /// The name.
+        name: &'a [u8],
+        /// The value, or a part of it.
+        value: &'a [u8],
+        /// The next record has more of the value.
+        goes_on: bool,
+    },
+    /// What is open is done.
+    Done,
+}
+
+/// A record that is not valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Invalid;
+
+const MAKE: u16 = 1;
+const LINK: u16 = 2;
+const DATA: u16 = 3;
+const XATTR: u16 = 4;
+const DONE: u16 = 5;
+
+/// `struct stetfs_record`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Head {
+    kind: u16,
+    name_len: u16,
+    data_len: u32,
+    number: u64,
+}
+
+const HEAD: usize = size_of::<Head>();
+
+/// `struct stetfs_record_file`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct File {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+    major: u32,
+    minor: u32,
+    has_links: u32,
+    atime: i64,
+    mtime: i64,
+    atime_ns: u32,
+    mtime_ns: u32,
+}
+
+const FILE: usize = size_of::<File>();
+
+impl File {
+    fn new(about: &About, has_links: bool) -> Self {
+        Self {
+            mode: about.mode.into(),
+            uid: about.uid,
+            gid: about.gid,
+            major: about.rdev.0,
+            minor: about.rdev.1,
+            has_links: has_links.into(),
+            atime: about.atime.0,
+            mtime: about.mtime.0,
+            atime_ns: about.atime.1,
+            mtime_ns: about.mtime.1,
+        }
+    }
+
+    fn about(&self) -> Result<About, Invalid> {
+        const SECOND: u32 = 1_000_000_000;
+        if self.mode > u16::MAX.into() || self.atime_ns >= SECOND || self.mtime_ns >= SECOND {
+            return Err(Invalid);
+        }
+        Ok(About {
+            mode: low16(self.mode),
+            uid: self.uid,
+            gid: self.gid,
+            rdev: (self.major, self.minor),
+            atime: (self.atime, self.atime_ns),
+            mtime: (self.mtime, self.mtime_ns),
+        })
+    }
+}
+
+/// Puts a record at the beginning of `room`; its length, or none if there is no room for it.
+pub fn encode(record: &Record<'_>, room: &mut [u8]) -> Option<usize> {
+    let file;
+    let ((kind, number), name, data): (_, &[u8], [&[u8]; 2]) = match *record {
+        Record::Make {
+            name,
+            ref about,
+            has_links,
+            target,
+        } => {
+            file = File::new(about, has_links);
+            ((MAKE, 0), name, [bytemuck::bytes_of(&file), target])
+        }
+        Record::Link { name, number } => ((LINK, number), name, [b"", b""]),
+        Record::Data { offset, bytes } => ((DATA, offset), b"", [bytes, b""]),
+        Record::Xattr {
+            name,
+            value,
+            goes_on,
+        } => ((XATTR, goes_on.into()), name, [value, b""]),
+        Record::Done => ((DONE, 0), b"", [b"", b""]),
+    };
+    let data_len = data[0].len() + data[1].len();
+    let len = whole(HEAD + name.len() + data_len);
+    let room = room.get_mut(..len)?;
+    let head = Head {
+        kind,
+        name_len: u16::try_from(name.len()).ok()?,
+        data_len: must_fit_u32(data_len),
+        number,
+    };
+    let mut rest = room;
+    for part in [bytemuck::bytes_of(&head), name, data[0], data[1]] {
+        let (at, behind) = rest.split_at_mut(part.len());
+        at.copy_from_slice(part);
+        rest = behind;
+    }
+    rest.fill(0);
+    Some(len)
+}
+
+/// Puts a record of data at the beginning of `room`, which `read` reads straight into its place;
+/// its length, and how many bytes there are. None when `read` gives none, or there is no room.
+///
+/// # Errors
+/// Those of `read`.
+pub fn encode_data<E>(
+    offset: u64,
+    room: &mut [u8],
+    read: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+) -> Result<Option<(usize, u64)>, E> {
+    let most = room.len() / 8 * 8;
+    let Some((head, data)) = room[..most].split_at_mut_checked(HEAD) else {
+        return Ok(None);
+    };
+    let n = if data.is_empty() { 0 } else { read(data)? };
+    if n == 0 {
+        return Ok(None);
+    }
+    head.copy_from_slice(bytemuck::bytes_of(&Head {
+        kind: DATA,
+        name_len: 0,
+        data_len: must_fit_u32(n),
+        number: offset,
+    }));
+    let len = whole(HEAD + n);
+    room[HEAD + n..len].fill(0);
+    Ok(Some((len, usize_as_u64(n))))
+}
+
+/// How many bytes a record of data can have in a batch of which the first `len` bytes are filled.
+pub fn data_room(len: usize) -> usize {
+    BATCH_LEN.saturating_sub(len + HEAD)
+}
+
+/// Ends a batch, of which the first `len` bytes are records.
+pub fn end(batch: &mut [u8], len: usize) {
+    if let Some(head) = batch.get_mut(len..len + HEAD) {
+        head.fill(0);
+    }
+}
+
+fn whole(len: usize) -> usize {
+    len.next_multiple_of(8)
+}
+
+/// Takes the next record of a batch; none at its end.
+///
+/// # Errors
+/// It is not valid.
+pub(super) fn decode<'a>(batch: &mut &'a [u8]) -> Result<Option<Record<'a>>, Invalid> {
+    let Some((head, rest)) = batch.split_at_checked(HEAD) else {
+        return Ok(None);
+    };
+    let head: Head = bytemuck::pod_read_unaligned(head);
+    if head.kind == 0 {
+        return Ok(None);
+    }
+    let (name, behind) = rest.split_at_checked(head.name_len.into()).ok_or(Invalid)?;
+    let (data, _) = behind
+        .split_at_checked(u32_as_usize(head.data_len))
+        .ok_or(Invalid)?;
+    *batch = batch
+        .get(whole(HEAD + name.len() + data.len())..)
+        .unwrap_or_default();
+    let record = match head.kind {
+        MAKE => {
+            let (file, target) = data.split_at_checked(FILE).ok_or(Invalid)?;
+            let file: File = bytemuck::pod_read_unaligned(file);
+            let about = file.about()?;
+            if !target.is_empty() && about.mode & S_IFMT != S_IFLNK {
+                return Err(Invalid);
+            }
+            Record::Make {
+                name,
+                about,
+                has_links: file.has_links != 0,
+                target,
+            }
+        }
+        LINK => Record::Link {
+            name,
+            number: head.number,
+        },
+        DATA => Record::Data {
+            offset: head.number,
+            bytes: data,
+        },
+        XATTR => Record::Xattr {
+            name,
+            value: data,
+            goes_on: head.number != 0,
+        },
+        DONE => Record::Done,
+        _ => return Err(Invalid),
+    };
+    Ok(Some(record))
+}
