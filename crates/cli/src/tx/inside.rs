@@ -1,12 +1,13 @@
 //! The second process of a transaction: it has mounts of its own, in which overlayfs stands over
 //! the directory, runs the command there, and says how it ended.
 //!
-//! An upper layer may not lie below its own lower one. So there are two overlays: an inner one,
-//! read-only, of the directory alone, and the outer one, of the inner one and the layer. The inner
-//! one also hides the transaction's own place: it has a whiteout of it above. (Kernels stack two
-//! overlays at most; so the volume's directory may not be part of an overlay itself.)
+//! An upper layer may not lie below its own lower one. So for a layer on the volume there are two
+//! overlays: an inner one, read-only, of the directory alone, and the outer one, of the inner one
+//! and the layer. (Kernels stack two overlays at most; so the volume's directory may not be part of
+//! an overlay itself.) With a layer in memory one is enough, and each copy of a file takes fewer
+//! requests. The transaction's own place is hidden by a whiteout of it in a layer between.
 //!
-//! The outer one is `volatile`: nothing that the command writes need be durable before all of it
+//! The one that is written to is `volatile`: nothing that the command writes need be durable before all of it
 //! is, so that its fsyncs cost nothing. What it writes is in the server before the overlay is gone:
 //! the kernel's FUSE writes a file's pages when it is closed or unmapped.
 //!
@@ -138,39 +139,38 @@ fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
     let (none, at) = (MountFlags::empty(), Path::new(&mounts));
     let tmpfs = rustix::mount::mount("stetfs-tx", at, "tmpfs", none, c"mode=700");
     tmpfs.map_err(|e| no_view("a tmpfs", e))?;
-    for name in ["above", "inner"] {
-        fs::create_dir(at.join(name))?;
-    }
-    let whiteout = at.join("above").join(PLACE);
+    let above = at.join("above");
+    fs::create_dir(&above)?;
     let kind = FileType::CharacterDevice;
-    rustix::fs::mknodat(CWD, &whiteout, kind, Mode::empty(), 0)?;
+    rustix::fs::mknodat(CWD, above.join(PLACE), kind, Mode::empty(), 0)?;
     let how = if is_root { "" } else { ",userxattr" };
     let overlay = |options: String, flags, target: &str| {
         let options = std::ffi::CString::new(options + how)?;
         let mounted = rustix::mount::mount("stetfs-tx", target, "overlay", flags, &*options);
         mounted.map_err(|e| no_view("overlayfs", e))
     };
-    let inner = format!("{mounts}/inner");
-    overlay(
-        format!("lowerdir={mounts}/above:."),
-        MountFlags::RDONLY,
-        &inner,
-    )?;
+    let seen = format!("{mounts}/above:.");
+    let (lower, layer, memory) = match args.layer {
+        Layer::Volume => {
+            let inner = format!("{mounts}/inner");
+            fs::create_dir(&inner)?;
+            overlay(format!("lowerdir={seen}"), MountFlags::RDONLY, &inner)?;
+            (inner, PLACE, None)
+        }
+        Layer::Memory => {
+            let name = named(name).ok_or(Errno::INVAL)?;
+            let memory = Memory::make(&args.dir, name, at, is_root)?;
+            (seen, &*mounts, Some(memory))
+        }
+    };
     // With `userxattr` these two are off, and must not be named.
     let off = if is_root {
         ",metacopy=off,redirect_dir=off"
     } else {
         ""
     };
-    let (layer, memory) = match args.layer {
-        Layer::Volume => (PLACE, None),
-        Layer::Memory => {
-            let name = named(name).ok_or(Errno::INVAL)?;
-            (&*mounts, Some(Memory::make(&args.dir, name, at, is_root)?))
-        }
-    };
     let options = format!(
-        "lowerdir={inner},upperdir={layer}/{UPPER},workdir={layer}/{WORK},index=off,volatile{off}"
+        "lowerdir={lower},upperdir={layer}/{UPPER},workdir={layer}/{WORK},index=off,volatile{off}"
     );
     overlay(options, none, ".")?;
     Ok(memory)
