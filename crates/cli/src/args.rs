@@ -337,10 +337,12 @@ pub(crate) struct Tx {
     /// Wait for the end of another transaction on the volume
     #[arg(short, long)]
     pub(crate) wait: bool,
-    /// Where the changes are kept until the command ends: on the volume, or in memory, where a
-    /// command that makes many small files is faster
+    /// Where the changes are kept until the command ends
     #[arg(long, value_name = "WHERE", default_value = "volume")]
     pub(crate) layer: Layer,
+    /// What a layer in memory may take: 512M, 4G [default: half of the machine's memory]
+    #[arg(long, value_name = "SIZE", requires = "layer")]
+    pub(crate) layer_size: Option<Size>,
     /// Set for the process that runs the command: what the server calls the transaction.
     #[arg(long, hide = true, value_name = "NAME")]
     pub(crate) inside: Option<String>,
@@ -352,9 +354,9 @@ pub(crate) struct Tx {
 /// Where a transaction keeps its changes until the command ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Layer {
-    /// Room for them is all that it takes
+    /// On the volume: as much as it has room for
     Volume,
-    /// At most half of the machine's memory
+    /// In memory: faster for many small files
     Memory,
 }
 

@@ -117,6 +117,9 @@ fn change(args: &Tx, dir: &Path, place: &Place, interrupt: &Interrupt) -> Result
     second.args(["tx", "--inside", &place::word(&place.name)]);
     if args.layer == Layer::Memory {
         second.args(["--layer", "memory"]);
+        if let Some(size) = args.layer_size {
+            second.args(["--layer-size", &size.0.to_string()]);
+        }
     }
     if args.json {
         // Standard output is for the list.

@@ -13,6 +13,7 @@
 //!
 //! Paths in mount options are relative, so that no directory's name can be taken for an option.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -81,7 +82,8 @@ fn run_in_view(args: &Tx, name: &str) -> Result<()> {
 }
 
 fn full() -> Failure {
-    failed("the layer in memory is full").advise("--layer volume takes as much as the volume has")
+    failed("the layer in memory was full when the command ended")
+        .advise("give it more (--layer-size), or keep it on the volume (--layer volume)")
 }
 
 /// How a process ended.
@@ -137,7 +139,9 @@ fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
     rustix::mount::mount_change("/", private)?;
     let mounts = format!("{PLACE}/{MOUNTS}");
     let (none, at) = (MountFlags::empty(), Path::new(&mounts));
-    let tmpfs = rustix::mount::mount("stetfs-tx", at, "tmpfs", none, c"mode=700");
+    let size = args.layer_size.map(|size| format!(",size={}", size.0));
+    let options = CString::new(format!("mode=700{}", size.unwrap_or_default()))?;
+    let tmpfs = rustix::mount::mount("stetfs-tx", at, "tmpfs", none, &*options);
     tmpfs.map_err(|e| no_view("a tmpfs", e))?;
     let above = at.join("above");
     fs::create_dir(&above)?;
@@ -145,7 +149,7 @@ fn mount(args: &Tx, name: &str, is_root: bool) -> Result<Option<Memory>> {
     rustix::fs::mknodat(CWD, above.join(PLACE), kind, Mode::empty(), 0)?;
     let how = if is_root { "" } else { ",userxattr" };
     let overlay = |options: String, flags, target: &str| {
-        let options = std::ffi::CString::new(options + how)?;
+        let options = CString::new(options + how)?;
         let mounted = rustix::mount::mount("stetfs-tx", target, "overlay", flags, &*options);
         mounted.map_err(|e| no_view("overlayfs", e))
     };

@@ -31,13 +31,13 @@ pub(crate) fn can_tx() -> bool {
 }
 
 /// A mounted volume of so many MiB, with an empty directory.
-struct Ground {
-    mount: Mount,
-    dir: String,
+pub(crate) struct Ground {
+    pub(crate) mount: Mount,
+    pub(crate) dir: String,
 }
 
 impl Ground {
-    fn new(size: &str, options: &str) -> Self {
+    pub(crate) fn new(size: &str, options: &str) -> Self {
         let lab = Lab::new();
         // Ordinary users come here too.
         fs::set_permissions(lab.path("."), Permissions::from_mode(0o755)).unwrap();
@@ -50,7 +50,7 @@ impl Ground {
         Self { mount, dir }
     }
 
-    fn small() -> Self {
+    pub(crate) fn small() -> Self {
         Self::new("32M", "scheme=jbd2,data=ordered")
     }
 
@@ -58,21 +58,21 @@ impl Ground {
         tx(&[], &self.dir, script)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).unwrap();
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         Path::new(&self.dir).join(name)
     }
 
     /// Nothing of a transaction is left, also when the volume is mounted anew; e2fsck is content.
     #[track_caller]
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         assert!(!self.path(".stetfs-tx").exists());
         let before = tree(Path::new(&self.dir));
         self.mount.down();
@@ -83,7 +83,7 @@ impl Ground {
 }
 
 /// Runs a script as a transaction on a directory, in which it is.
-fn tx(options: &[&str], dir: &str, script: &str) -> Ran {
+pub(crate) fn tx(options: &[&str], dir: &str, script: &str) -> Ran {
     let script = format!("cd '{dir}'; {script}");
     let mut all = vec!["tx"];
     all.extend(options);
@@ -92,10 +92,10 @@ fn tx(options: &[&str], dir: &str, script: &str) -> Ran {
 }
 
 /// The same, left to run.
-fn start(dir: &str, script: &str) -> Child {
+pub(crate) fn start(layer: &str, dir: &str, script: &str) -> Child {
     let script = format!("cd '{dir}'; {script}");
     Command::new(STETFS)
-        .args(["tx", dir, "--", "sh", "-ec", &script])
+        .args(["tx", "--layer", layer, dir, "--", "sh", "-ec", &script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -104,22 +104,25 @@ fn start(dir: &str, script: &str) -> Child {
 }
 
 /// Waits until its script says a line.
-fn said(child: &mut Child) -> String {
+pub(crate) fn said(child: &mut Child) -> String {
     let mut line = String::new();
     let out = child.stdout.as_mut().unwrap();
     BufReader::new(out).read_line(&mut line).unwrap();
     line
 }
 
-fn ended(child: Child) -> (Option<i32>, String) {
+pub(crate) fn ended(child: Child) -> (Option<i32>, String) {
     let out = child.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&out.stderr).into_owned();
     (out.status.code(), err)
 }
 
+/// Both kinds of layers.
+pub(crate) const LAYERS: [&str; 2] = ["volume", "memory"];
+
 /// Everything below a directory that is not chance: types, modes, owners, links, contents,
 /// attributes.
-fn tree(dir: &Path) -> BTreeMap<String, String> {
+pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];
     while let Some(at) = dirs.pop() {
@@ -143,11 +146,12 @@ fn tree(dir: &Path) -> BTreeMap<String, String> {
             }
             xattrs.sort();
             // Times that were set, not made.
-            let mtime = meta.mtime().min(1_500_000_000);
+            let made = (1_500_000_000, 0);
+            let mtime = made.min((meta.mtime(), meta.mtime_nsec()));
             let links = if meta.is_dir() { 0 } else { meta.nlink() };
             let name = path.strip_prefix(dir).unwrap().display().to_string();
             let line = format!(
-                "{:o} {}:{} {links} {mtime} {:x} {} {xattrs:?}",
+                "{:o} {}:{} {links} {mtime:?} {:x} {} {xattrs:?}",
                 meta.mode(),
                 meta.uid(),
                 meta.gid(),
@@ -205,10 +209,29 @@ const CASES: &[&str] = &[
     "chmod 755 t; rm t/*; rmdir t; mkdir t; chown 1:1 t; echo x >t/t",
     "python3 -c 'import mmap
 f = open(\"f\", \"r+b\"); m = mmap.mmap(f.fileno(), 0); f.close(); m[0:3] = b\"MAP\"'",
+    ": >e; chmod 6755 e; mkdir -m 1777 s; mkdir -m 2775 s/g; chown :8 s/g; echo x >s/g/y
+        chown 3:4 s/g/y; chmod 6754 s/g/y; mknod b b 7 300; echo x >0; chmod 0 0; mkdir -m 0 00",
+    "mkdir l; echo 1 >l/a; ln l/a l/b; ln l/a c; ln -s q l/s; ln -P l/s l/s2; mkfifo l/p
+        ln l/p p2; ln f l/f; echo 2 >>f; ln d/h l/h; rm d/h; ln -s \"$(seq -s / 900)\" long",
+    "touch -d '2001-02-03 04:05:06.123456789' d/h n; mkdir q; echo x >q/x; rm q/x
+        touch -d '2003-01-01 00:00:00.000000001' q . ; touch -h -d '1901-12-14 1:2:3.4' link",
+    "echo x >t/u; setfacl -b t/u; mkdir t/v; setfacl -b t/v; echo y >t/v/w; cp -a t t2
+        setfattr -n security.capability -v 0x0100000200200000000000000000000000000000 f
+        echo x >cap; chown 5:6 cap; setfattr -n user.e cap; setfattr -n trusted.l -v \
+        \"$(seq 700)\" cap; setfattr -n security.capability -v \
+        0x0100000200200000000000000000000000000000 cap",
+    "seq 90000 >many; for n in 15327 15328 15329 4096 30656; do seq 9999 | head -c $n >$n; done
+        seq 90000 >>many; truncate -s 300k h; echo mid | dd of=h bs=1 seek=100000 conv=notrunc \
+        status=none; truncate -s 5000 tail; echo x >>tail; truncate -s 50000 tail",
+    "python3 -c 'import os, socket
+socket.socket(socket.AF_UNIX).bind(\"so\")
+for name in [b\"\\xff\\n \\x01\", b\"n\" * 255, b\"...\", b\"-\"]:
+    with open(name, \"w\") as f: f.write(\"x\")
+    os.mkdir(name[:254] + b\"d\")'",
 ];
 
 /// As many at once as 1,000 files are.
-fn compare(options: &str) {
+fn compare(layer: &str, options: &str) {
     let ground = Ground::new("128M", options);
     let plain = Lab::new();
     let mut pairs = Vec::new();
@@ -226,7 +249,7 @@ fn compare(options: &str) {
         let held = fs::File::open(there.join("f")).unwrap();
         let script = format!("cd '{}'; {case}", here.display());
         tool("sh", &["-ec", &script]).ok();
-        let ran = tx(&[], there.to_str().unwrap(), case);
+        let ran = tx(&["--layer", layer], there.to_str().unwrap(), case);
         assert_eq!(ran.code, 0, "{case}: {ran:#?}");
         // By their names first: reading the directories would tell the kernel what they hold.
         let after = tree(&here);
@@ -254,19 +277,26 @@ fn compare(options: &str) {
 #[test]
 fn every_kind_of_change_happens_as_without_a_transaction() {
     if can_tx() && has("setfattr") && has("setfacl") && has("python3") {
-        compare("scheme=jbd2,data=ordered");
+        compare("volume", "scheme=jbd2,data=ordered");
     }
 }
 
 #[test]
 fn so_it_does_with_other_schemes_and_caches() {
     if can_tx() && has("setfattr") && has("setfacl") && has("python3") {
-        compare("scheme=stet,nowriteback");
+        compare("volume", "scheme=stet,nowriteback");
+    }
+}
+
+#[test]
+fn so_it_does_from_a_layer_in_memory() {
+    if can_tx() && has("setfattr") && has("setfacl") && has("python3") {
+        compare("memory", "scheme=jbd2,data=ordered");
     }
 }
 
 /// What a directory's `stat` says that a transaction without effect must leave.
-fn times(path: &str) -> (i64, i64, u32) {
+pub(crate) fn times(path: &str) -> (i64, i64, u32) {
     let meta = fs::metadata(path).unwrap();
     (meta.mtime(), meta.mtime_nsec(), meta.mode())
 }
@@ -280,16 +310,19 @@ fn a_command_that_fails_leaves_nothing() {
     ground.write("f", "old");
     let before = (tree(Path::new(&ground.dir)), times(&ground.dir));
     let all = "rm f; mkdir d; echo new >f; chmod 700 .";
-    for (end, code, words) in [
-        ("exit 3", 3, vec![]),
-        ("kill -9 $$", 137, vec![]),
+    for (layer, end, code, words) in [
+        ("volume", "exit 3", 3, vec![]),
+        ("memory", "exit 3", 3, vec![]),
+        ("volume", "kill -9 $$", 137, vec![]),
         (
+            "memory",
             "sleep 3 >/dev/null 2>&1 </dev/null & exit 0",
             125,
             vec!["left processes that use it", "(sleep)"],
         ),
     ] {
-        ground.tx(&format!("{all}; {end}")).fails(code, &words);
+        let ran = tx(&["--layer", layer], &ground.dir, &format!("{all}; {end}"));
+        ran.fails(code, &words);
         let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
         assert_eq!(now, before, "{end}");
     }
@@ -303,15 +336,15 @@ fn a_command_that_fails_leaves_nothing() {
     stetfs(&["tx", &ground.dir]).fails(2, &[]);
     stetfs(&["tx", "/proc", "--", "true"]).fails(125, &["not on a mounted stetfs volume"]);
     // A signal to stetfs ends the command, and the transaction.
-    let mut child = start(
-        &ground.dir,
-        &format!("{all}; trap 'exit 0' TERM; echo x; read y"),
-    );
-    said(&mut child);
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    assert_eq!(ended(child).0, Some(128 + 15));
-    let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
-    assert_eq!(now, before);
+    for layer in LAYERS {
+        let script = format!("{all}; trap 'exit 0' TERM; echo x; read y");
+        let mut child = start(layer, &ground.dir, &script);
+        said(&mut child);
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert_eq!(ended(child).0, Some(128 + 15));
+        let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
+        assert_eq!(now, before);
+    }
     ground.end();
 }
 
@@ -321,20 +354,26 @@ fn who_is_killed_leaves_nothing_and_the_next_one_works() {
         return;
     }
     let ground = Ground::small();
-    ground.write("f", "old");
-    let mut child = start(&ground.dir, "rm f; mkdir d; chmod 0 d; echo x; read y");
-    assert_eq!(said(&mut child), "x\n");
-    child.kill().unwrap();
-    drop(child.stdin.take());
-    child.wait().unwrap();
-    assert_eq!(ground.read("f"), "old");
-    assert!(
-        ground.path(".stetfs-tx").exists(),
-        "there is nothing to remove"
-    );
-    ground.tx("echo new >f").ok();
-    assert_eq!(ground.read("f"), "new\n");
-    assert!(!ground.path("d").exists());
+    for (layer, next) in LAYERS.iter().zip(["memory", "volume"]) {
+        ground.write("f", "old");
+        let mut child = start(
+            layer,
+            &ground.dir,
+            "rm f; mkdir d; chmod 0 d; echo x; read y",
+        );
+        assert_eq!(said(&mut child), "x\n");
+        child.kill().unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(ground.read("f"), "old");
+        assert!(
+            ground.path(".stetfs-tx").exists(),
+            "there is nothing to remove"
+        );
+        tx(&["--layer", next], &ground.dir, "echo new >f").ok();
+        assert_eq!(ground.read("f"), "new\n");
+        assert!(!ground.path("d").exists());
+    }
     ground.end();
 }
 
@@ -346,7 +385,7 @@ fn one_at_a_time() {
     let ground = Ground::small();
     let other = ground.mount.file("other");
     fs::create_dir(&other).unwrap();
-    let mut first = start(&ground.dir, "echo 1 >f; echo x; read y");
+    let mut first = start("memory", &ground.dir, "echo 1 >f; echo x; read y");
     said(&mut first);
     for dir in [&ground.dir, &other] {
         let words = ["another transaction is under way", "--wait"];
@@ -386,12 +425,16 @@ fn changes_of_others_are_conflicts() {
         ("mkdir .stetfs-tx", "true", "needs this name for itself"),
     ];
     let ground = Ground::small();
-    for (number, (own, others, words)) in cases.iter().enumerate() {
+    let both = LAYERS
+        .iter()
+        .flat_map(|layer| cases.iter().map(move |case| (layer, case)));
+    for (number, (layer, (own, others, words))) in both.enumerate() {
         let dir = ground.path(&number.to_string());
         let dir = dir.to_str().unwrap();
         let setup = format!("mkdir -p {dir}/d/e; cd {dir}; echo f >f; echo g >d/e/g");
         tool("sh", &["-ec", &setup]).ok();
-        let mut child = start(dir, &format!("{own}; echo x >also; echo x; read y || true"));
+        let script = format!("{own}; echo x >also; echo x; read y || true");
+        let mut child = start(layer, dir, &script);
         said(&mut child);
         tool("sh", &["-ec", &format!("cd {dir}; {others}")]).ok();
         let after = |dir| {
@@ -407,16 +450,21 @@ fn changes_of_others_are_conflicts() {
         assert_eq!(after(dir), before, "{own} and {others}");
     }
     // What is elsewhere is none, also in the same directory.
-    let mut child = start(&ground.dir, "echo x >mine; rm -r 0; echo x; read y || true");
-    said(&mut child);
-    ground.write("theirs", "other");
-    ground.write("1/also", "other");
-    let theirs = times(&ground.dir);
-    drop(child.stdin.take());
-    assert_eq!(ended(child), (Some(0), String::new()));
-    assert_eq!(ground.read("theirs"), "other");
-    assert_eq!(ground.read("mine"), "x\n");
-    assert!(times(&ground.dir) >= theirs, "the times of what others did");
+    for layer in LAYERS {
+        let script = "echo x >mine; rm -r 0; echo x; read y || true";
+        let mut child = start(layer, &ground.dir, script);
+        said(&mut child);
+        ground.write("theirs", layer);
+        ground.write("1/also", "other");
+        let theirs = times(&ground.dir);
+        drop(child.stdin.take());
+        assert_eq!(ended(child), (Some(0), String::new()));
+        assert_eq!(ground.read("theirs"), layer);
+        assert_eq!(ground.read("mine"), "x\n");
+        assert!(times(&ground.dir) >= theirs, "the times of what others did");
+        fs::remove_file(ground.path("mine")).unwrap();
+        fs::create_dir(ground.path("0")).unwrap();
+    }
     ground.end();
 }
 
@@ -430,7 +478,6 @@ fn a_dry_run_lists_and_changes_nothing() {
     let before = (tree(Path::new(&ground.dir)), times(&ground.dir));
     let script = "echo said; echo new >n; echo new >f; rm g; rm -r big; chmod 700 t; mkdir m
         echo x >m/x; rm -r d; mkdir d; ln -s x d/s; printf x >\"a\nb\"";
-    let out = tx(&["--dry-run"], &ground.dir, script).ok();
     let expected = "said
 added      a\\nb
 removed    big/
@@ -443,7 +490,10 @@ added      m/x
 added      n
 attributes t/
 ";
-    assert_eq!(out, expected);
+    for layer in LAYERS {
+        let ran = tx(&["--dry-run", "--layer", layer], &ground.dir, script);
+        assert_eq!(ran.ok(), expected, "{layer}");
+    }
     let ran = tx(&["-n", "--json"], &ground.dir, script);
     assert_eq!(ran.err, "said\n");
     let list = json(&ran.ok());
@@ -452,6 +502,10 @@ attributes t/
     let expected = serde_json::json!({"change": "changed", "kind": "file", "path": "f"});
     assert_eq!(f.unwrap(), &expected);
     assert_eq!(tx(&["-n"], &ground.dir, "true").ok(), "");
+    assert_eq!(
+        tx(&["-n", "--layer", "memory"], &ground.dir, "true").ok(),
+        ""
+    );
     let now = (tree(Path::new(&ground.dir)), times(&ground.dir));
     assert_eq!(now, before);
     ground.end();
@@ -589,8 +643,11 @@ fn any_name_of_a_directory_will_do() {
     let dir = ground.path("a,b:c\\d upper=\"e f");
     let dir = dir.to_str().unwrap();
     fs::create_dir(dir).unwrap();
-    tx(&[], dir, "echo x >f").ok();
-    assert_eq!(fs::read_to_string(format!("{dir}/f")).unwrap(), "x\n");
+    for layer in LAYERS {
+        tx(&["--layer", layer], dir, &format!("echo {layer} >f")).ok();
+        let f = fs::read_to_string(format!("{dir}/f")).unwrap();
+        assert_eq!(f, format!("{layer}\n"));
+    }
     // The root of the volume, and a working directory below.
     let script = "pwd; echo y >g";
     let out = Command::new(STETFS)
@@ -631,8 +688,10 @@ fn what_one_transaction_does_not_hold_is_refused() {
         "nothing was changed",
         "a larger journal",
     ];
-    tx(&[], &dir, each).fails(125, &words);
-    assert_eq!(tree(Path::new(&dir)), all);
+    for layer in LAYERS {
+        tx(&["--layer", layer], &dir, each).fails(125, &words);
+        assert_eq!(tree(Path::new(&dir)), all, "{layer}");
+    }
     mount.down();
 }
 
@@ -642,7 +701,8 @@ fn a_crash_leaves_all_or_nothing() {
         return;
     }
     const FILES: usize = 40;
-    for options in ["scheme=jbd2,data=ordered", "scheme=stet"] {
+    let schemes = ["scheme=jbd2,data=ordered", "scheme=stet"];
+    for (options, layer) in schemes.into_iter().zip(LAYERS) {
         let ground = Ground::new("32M", options);
         let setup = format!("mkdir d; for i in $(seq {FILES}); do echo 0 >d/$i; done; echo 0 >n");
         tool("sh", &["-ec", &format!("cd {}; {setup}", ground.dir)]).ok();
@@ -658,7 +718,7 @@ fn a_crash_leaves_all_or_nothing() {
                     "for i in $(seq {FILES}); do [ $((i % 2)) = 0 ] || rm d/$i; echo {round} >d/$i
                     done; rm -rf t; mkdir -p t/u; echo {round} >t/u/v; echo {round} >n"
                 );
-                tx(&[], &dir, &script).ok();
+                tx(&["--layer", layer], &dir, &script).ok();
             }
         });
         let mut seen = std::collections::BTreeSet::new();
