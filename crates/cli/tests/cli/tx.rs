@@ -513,56 +513,67 @@ attributes t/
 
 #[test]
 fn an_ordinary_user_can_in_directories_of_their_own() {
-    if !can_tx() || !has("setpriv") {
+    if !can_tx() || !has("setpriv") || !has("setfacl") {
         return;
     }
-    let ground = Ground::small();
-    tool(
-        "sh",
-        &[
-            "-ec",
-            &format!("cd {}; {BEFORE}; chown -hR 1000:1000 .", ground.dir),
-        ],
-    )
-    .ok();
-    let as_user = |dir: &str, script: &str| {
-        let who = ["--reuid", "1000", "--regid", "1000", "--clear-groups"];
-        let script = format!("cd '{dir}'; {script}");
-        let mut all = who.to_vec();
-        all.extend([STETFS, "tx", dir, "--", "sh", "-ec", &script]);
-        tool("setpriv", &all)
-    };
-    let ran = as_user(
-        &ground.dir,
-        "id -u; rm -r big; mkdir big; echo new >f; chmod 700 d; rm g",
-    );
-    if ran.err.contains("a namespace of users") {
-        eprintln!(
-            "SKIPPED: ordinary users have no namespaces here: {}",
-            ran.err
+    for layer in LAYERS {
+        let ground = Ground::small();
+        let setup = format!("cd {}; {BEFORE}; chown -hR 1000:1000 .", ground.dir);
+        tool("sh", &["-ec", &setup]).ok();
+        let as_user = |dir: &str, script: &str| {
+            let script = format!("cd '{dir}'; {script}");
+            let tx = [STETFS, "tx", "--layer", layer, dir, "--", "sh", "-ec"];
+            let who = ["--reuid", "1000", "--regid", "1000", "--groups", "50"];
+            tool("setpriv", &[&who[..], &tx, &[&script]].concat())
+        };
+        // In memory nothing is kept of other users and groups, as `t` and `d` have in their ACLs.
+        if layer == "memory" {
+            as_user(&ground.dir, "chmod 700 t").fails(1, &["'t': Invalid argument"]);
+            let setup = format!("cd {}; setfacl -k t; setfacl -b d", ground.dir);
+            tool("sh", &["-ec", &setup]).ok();
+        }
+        let script = "id -u; rm -r big; mkdir big; echo new >f; chmod 700 t; rm g; chmod 4755 f
+            rm -r d; mkdir d; echo x >d/x; ln d/x x; ln -s x s; mkfifo p; setfattr -n user.a -v b x";
+        let ran = as_user(&ground.dir, script);
+        if ran.err.contains("a namespace of users") {
+            eprintln!(
+                "SKIPPED: ordinary users have no namespaces here: {}",
+                ran.err
+            );
+            return;
+        }
+        assert_eq!(ran.ok(), "1000\n");
+        assert_eq!(ground.read("f"), "new\n");
+        assert!(!ground.path("g").exists() && !ground.path("big/1").exists());
+        let of = |name: &str| {
+            let meta = fs::symlink_metadata(ground.path(name)).unwrap();
+            (meta.mode() & 0o7777, meta.uid(), meta.gid())
+        };
+        assert_eq!(of("t"), (0o700, 1000, 1000));
+        assert_eq!(of("f"), (0o4755, 1000, 1000));
+        assert_eq!(of("s").1, 1000);
+        assert!(
+            tree(Path::new(&ground.dir))
+                .values()
+                .all(|line| !line.contains("overlay"))
         );
-        return;
+        // Not in those of others.
+        fs::create_dir(ground.path("roots")).unwrap();
+        let roots = ground.path("roots");
+        as_user(roots.to_str().unwrap(), "true").fails(125, &["belongs to another user"]);
+        as_user(&ground.dir, "echo x >roots/x").fails(2, &["roots/x"]);
+        // In there, there is no group but the first one of the user.
+        let setup = format!("cd {}; echo x >other; chgrp 50 other", ground.dir);
+        tool("sh", &["-ec", &setup]).ok();
+        as_user(&ground.dir, "echo y >>other").fails(2, &["other"]);
+        tool("chgrp", &["50", &ground.dir]).ok();
+        let ran = as_user(&ground.dir, "true");
+        match layer {
+            "volume" => assert_eq!(ran.ok(), ""),
+            _ => ran.fails(125, &["cannot be like the directory", "--layer volume"]),
+        }
+        ground.end();
     }
-    assert_eq!(ran.ok(), "1000\n");
-    assert_eq!(ground.read("f"), "new\n");
-    assert!(!ground.path("g").exists() && !ground.path("big/1").exists());
-    let of = |name: &str| {
-        let meta = fs::metadata(ground.path(name)).unwrap();
-        (meta.mode() & 0o7777, meta.uid(), meta.gid())
-    };
-    assert_eq!(of("d"), (0o700, 1000, 1000));
-    assert_eq!(of("f").1, 1000);
-    assert!(
-        tree(Path::new(&ground.dir))
-            .values()
-            .all(|line| !line.contains("overlay"))
-    );
-    // Not in those of others.
-    fs::create_dir(ground.path("roots")).unwrap();
-    let roots = ground.path("roots");
-    as_user(roots.to_str().unwrap(), "true").fails(125, &["belongs to another user"]);
-    as_user(&ground.dir, "echo x >roots/x").fails(2, &["roots/x"]);
-    ground.end();
 }
 
 /// A layer that no command has made, laid over the directory by who is not allowed to.
