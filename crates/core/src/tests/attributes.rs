@@ -214,6 +214,11 @@ fn xattrs_move_between_inode_and_block() {
         refused!(fs.getxattr(&c, ino, b"user.nope"), NoData);
         refused!(fs.removexattr(&c, ino, b"user.nope"), NoData);
         refused!(fs.setxattr(&c, ino, b"user.", b"", SetXattr::Any), Invalid);
+        // No name in C has one, and a list of names would be another.
+        refused!(
+            fs.setxattr(&c, ino, b"user.x\0y", b"", SetXattr::Any),
+            Invalid
+        );
         refused!(
             fs.setxattr(&c, ino, b"os2.x", b"", SetXattr::Any),
             NotSupported

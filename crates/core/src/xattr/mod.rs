@@ -38,7 +38,7 @@ pub(crate) const CAPABILITY: (u8, &[u8]) = (INDEX_SECURITY, b"capability");
 ///
 /// # Errors
 /// `NoData`, `NotSupported` for an unknown namespace, `Range` for a name that is too long,
-/// `Access`.
+/// `Invalid` for one with a NUL, `Access`.
 pub(crate) fn get(
     vol: &Volume,
     c: &Caller,
@@ -198,6 +198,9 @@ pub(crate) fn apply(
 fn parse_name<'n>(vol: &Volume, name: &'n [u8]) -> Result<(u8, &'n [u8])> {
     if name.is_empty() || name.len() > MAX_NAME_LEN {
         return Err(Error::Range);
+    }
+    if name.contains(&0) {
+        return Err(Error::Invalid);
     }
     // A prefix alone is refused after the permissions were checked, as in the kernel.
     let bare = [

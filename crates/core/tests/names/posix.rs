@@ -338,6 +338,11 @@ fn what_a_new_file_inherits() {
     let dev =
         v.fs.mknod(&ann.c, dir, b"dev", mode::S_IFCHR | 0o600, (1, 3));
     assert_eq!(dev.map(|e| e.ino).map_err(kind), Err(Kind::NotPermitted));
+    let dev = v.fs.mknod(&ann.c, dir, b"dev", mode::S_IFBLK, (0, 0));
+    assert_eq!(dev.map(|e| e.ino).map_err(kind), Err(Kind::NotPermitted));
+    // A whiteout, as the kernel's vfs_mknod has it.
+    v.fs.mknod(&ann.c, dir, b"gone", mode::S_IFCHR, (0, 0))
+        .unwrap();
     let dev =
         v.fs.mknod(&root.c, dir, b"dev", mode::S_IFBLK | 0o600, (259, 70_000))
             .unwrap();
