@@ -27,3 +27,4 @@ mod run;
 mod shared;
 mod twice;
 mod tx;
+mod tx_memory;

@@ -87,7 +87,7 @@ pub(crate) fn unmount(dir: &str) {
 }
 
 /// Waits, two minutes at most.
-pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < deadline, "never: {what}");
