@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What `stetfs tx` adds to a command, in milliseconds: the command alone, as a transaction, and as
 # one that fails at its end, which has all but the server's part, by turns on a volume of which the
-# image is in memory. `server` is the ioctl that lays the layer over the directory, by strace in a
-# run of its own. Medians of ROUNDS.
+# image is in memory. With the layer on the volume, and in memory. `server` is the ioctl that lays
+# the layer over the directory, by strace in a run of its own. Medians of ROUNDS.
 #
 #   scripts/bench-tx.sh STETFS [ROUNDS [FILES]]
 set -euo pipefail
@@ -52,19 +52,26 @@ run() {
 mkdir "$dir/mnt"
 "$stetfs" mkfs "$dir/volume.img" --size 512M >/dev/null
 "$stetfs" mount -o "$options" "$dir/volume.img" "$dir/mnt"
-printf '%-8s %9s %9s %9s %9s %9s\n' '' plain tx added failed server
+printf '%-8s %-7s %9s %9s %9s %9s %9s\n' '' layer plain tx added failed server
 for row in empty create rewrite; do
     for ((n = 0; n < rounds; n++)); do
         run $row plain 0 env
-        run $row tx 0 env "$stetfs" tx "$at" --
-        run $row failed 1 env "$stetfs" tx "$at" --
-        run $row traced 0 strace -qq -T -e trace=ioctl -o "$dir/trace" "$stetfs" tx "$at" --
-        # LAY_OVER is 4 of type 0xe7 (stetfs_ioctl.h).
-        sed -nE 's/.*0xe7, 0x4, .*<([0-9.]+)>$/\1/p' "$dir/trace" |
-            awk '{ printf "%.2f\n", $1 * 1000 }' >>"$dir/$row.server"
+        for layer in volume memory; do
+            tx=(env "$stetfs" tx --layer $layer "$at" --)
+            run $row $layer.tx 0 "${tx[@]}"
+            run $row $layer.failed 1 "${tx[@]}"
+            run $row $layer.traced 0 strace -qq -T -e trace=ioctl -o "$dir/trace" "${tx[@]}"
+            # LAY_OVER is 4 of type 0xe7 (stetfs_ioctl.h).
+            sed -nE 's/.*0xe7, 0x4, .*<([0-9.]+)>$/\1/p' "$dir/trace" |
+                awk '{ printf "%.2f\n", $1 * 1000 }' >>"$dir/$row.$layer.server"
+        done
     done
-    plain=$(median <"$dir/$row.plain") tx=$(median <"$dir/$row.tx")
-    added=$(awk -v a="$tx" -v b="$plain" 'BEGIN { printf "%.2f", a - b }')
-    failed=$(median <"$dir/$row.failed") server=$(median <"$dir/$row.server")
-    printf '%-8s %9s %9s %9s %9s %9s\n' $row "$plain" "$tx" "$added" "$failed" "$server"
+    plain=$(median <"$dir/$row.plain")
+    for layer in volume memory; do
+        tx=$(median <"$dir/$row.$layer.tx") failed=$(median <"$dir/$row.$layer.failed")
+        server=$(median <"$dir/$row.$layer.server")
+        added=$(awk -v a="$tx" -v b="$plain" 'BEGIN { printf "%.2f", a - b }')
+        printf '%-8s %-7s %9s %9s %9s %9s %9s\n' $row $layer "$plain" "$tx" "$added" "$failed" \
+            "$server"
+    done
 done

@@ -311,6 +311,7 @@ pub(crate) struct Fsck {
 /// crash or a power cut, too, it is there as a whole or not at all. What the command changes
 /// elsewhere happens as ever. If others change meanwhile what the command changed, nothing happens.
 /// One transaction at a time on a volume. An ordinary user can do this in directories of their own.
+/// Until the command ends its changes are kept beside DIR on the volume, or in memory (--layer).
 /// docs/ATOMIC.md has the limits.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -323,6 +324,7 @@ was changed for another reason:
 Examples:
   stetfs tx mnt/app -- make -C mnt/app install
   stetfs tx --dry-run mnt/app -- ./upgrade.sh       what would it change?
+  stetfs tx --layer memory mnt/app -- tar -xC mnt/app -f app.tar   many small files
   cd mnt/site && stetfs tx . -- sh -c 'git pull && make'")]
 pub(crate) struct Tx {
     /// A directory on a mounted stetfs volume

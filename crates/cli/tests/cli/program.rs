@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::mounted::can_mount;
 use crate::run::{Lab, Ran, STETFS, has, json, stetfs, tool};
-use crate::tx::can_tx;
+use crate::tx::{LAYERS, can_tx};
 
 /// Runs `stetfs crash` in a directory of its own.
 pub(crate) struct Trial {
@@ -296,20 +296,22 @@ fn a_transaction_of_a_command_is_whole() {
     }
     let script = "cd $STETFS_DIR; echo 1 > conf; echo 1 > tmp; mv tmp data; rm old; mkdir sub; \
         echo 1 > sub/new";
-    let program = format!("{STETFS} tx . -- sh -c '{script}' && {PROMISE}");
     let check = format!(
         "now=$(cat conf data; ls -d old sub sub/new 2>&-); \
          test \"$(echo $now)\" = '1 1 sub sub/new' && exit; \
          test \"$(echo $now)\" = '0 0 old' || exit 1; {KEPT}exit 2"
     );
     let setup = "cd {dir}; echo 0 > conf; echo 0 > data; echo 0 > old";
-    let options = ["--groups", "--model", "stet,jbd2-ordered", "--setup", setup];
-    let options = [&options[..], &["--json", "-"]].concat();
-    let ran = trial.run(&options, &program, &check);
-    assert_eq!(ran.code, 0, "{ran:#?}");
-    let report = json(&ran.out);
-    for model in report["models"].as_array().unwrap() {
-        assert!(model["counts"]["states"].as_u64() > Some(20), "{report:#}");
+    for (layer, model) in LAYERS.into_iter().zip(["stet,jbd2-ordered", "stet"]) {
+        let program = format!("{STETFS} tx --layer {layer} . -- sh -c '{script}' && {PROMISE}");
+        let options = ["--groups", "--model", model, "--setup", setup];
+        let options = [&options[..], &["--json", "-"]].concat();
+        let ran = trial.run(&options, &program, &check);
+        assert_eq!(ran.code, 0, "{ran:#?}");
+        let report = json(&ran.out);
+        for model in report["models"].as_array().unwrap() {
+            assert!(model["counts"]["states"].as_u64() > Some(20), "{report:#}");
+        }
     }
 }
 

@@ -533,7 +533,8 @@ fn an_ordinary_user_can_in_directories_of_their_own() {
             tool("sh", &["-ec", &setup]).ok();
         }
         let script = "id -u; rm -r big; mkdir big; echo new >f; chmod 700 t; rm g; chmod 4755 f
-            rm -r d; mkdir d; echo x >d/x; ln d/x x; ln -s x s; mkfifo p; setfattr -n user.a -v b x";
+            rm -r d; mkdir d; echo x >d/x; ln d/x x; ln -s x s; mkfifo p
+            setfattr -n user.a -v b x";
         let ran = as_user(&ground.dir, script);
         if ran.err.contains("a namespace of users") {
             eprintln!(

@@ -164,7 +164,8 @@ def ask(number, what):
 def fill(*records, of=None):
     batch = b"".join(records)
     assert len(batch) <= 15344
-    return ask(FILL_LAYER, bytearray((of or name) + bytes(1008) + batch + bytes(15344 - len(batch))))
+    batch += bytes(15344 - len(batch))
+    return ask(FILL_LAYER, bytearray((of or name) + bytes(1008) + batch))
 def lay_over():
     return ask(LAY_OVER, bytearray(name + bytes(1008)))
 
@@ -204,7 +205,8 @@ print(fill(data(b"", 9000), data(b"end", 8997), xattr(b"user.x", long, 1), xattr
 print(fill(done, make(b"s", 0o120777, target=b"to"), done, done, link(b"l", 0)))
 print(fill(make(b"w", CHR), done, make(b"p", 0o10600), done, done))
 print(lay_over())
-print(oct(os.stat("d").st_mode), oct(os.stat("l").st_mode), os.stat("l").st_nlink, os.stat("l").st_uid)
+d, l = os.stat("d"), os.stat("l")
+print(oct(d.st_mode), oct(l.st_mode), l.st_nlink, l.st_uid)
 print(os.stat("d").st_mtime_ns, os.stat("d/f").st_mtime_ns, os.lstat("d/s").st_atime_ns)
 text = open("l", "rb").read()
 print(len(text), text[:5], text[-3:], set(text[5:-3]), os.getxattr("l", "user.x") == long + long)
@@ -358,7 +360,8 @@ for n in range(600):
         at = random.randrange(len(batch))
         if random.random() < 0.5:
             at = at // 8 * 8 + random.randrange(4)
-        batch[min(at, len(batch) - 1)] = random.choice([0, 1, 2, 3, 4, 5, 0xff, random.randrange(256)])
+        byte = random.choice([0, 1, 2, 3, 4, 5, 0xff, random.randrange(256)])
+        batch[min(at, len(batch) - 1)] = byte
     said[fill(bytes(batch)).split(" /")[0][:16]] += 1
     said[fill(bytes(batch)).split(" /")[0][:16]] += 1
     os.close(lock)

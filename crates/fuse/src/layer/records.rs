@@ -277,3 +277,133 @@ pub(super) fn decode<'a>(batch: &mut &'a [u8]) -> Result<Option<Record<'a>>, Inv
     };
     Ok(Some(record))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(mode: u16) -> About {
+        About {
+            mode,
+            uid: 1,
+            gid: 2,
+            rdev: (3, 4),
+            atime: (-5, 6),
+            mtime: (7, 999_999_999),
+        }
+    }
+
+    /// One of each kind.
+    fn all() -> [Record<'static>; 6] {
+        [
+            Record::Make {
+                name: b"name",
+                about: about(0o100_644),
+                has_links: true,
+                target: b"",
+            },
+            Record::Data {
+                offset: 1 << 40,
+                bytes: b"bytes",
+            },
+            Record::Xattr {
+                name: b"user.x",
+                value: b"value",
+                goes_on: true,
+            },
+            Record::Done,
+            Record::Link {
+                name: b"other",
+                number: 9,
+            },
+            Record::Make {
+                name: b"link",
+                about: about(S_IFLNK),
+                has_links: false,
+                target: b"target",
+            },
+        ]
+    }
+
+    fn batch() -> Vec<u8> {
+        let mut batch = vec![0xff; 400];
+        let mut len = 0;
+        for record in all() {
+            len += encode(&record, &mut batch[len..]).unwrap();
+        }
+        end(&mut batch, len);
+        batch
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_header() {
+        assert_eq!((HEAD, FILE), (16, 48));
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded() {
+        let batch = batch();
+        let mut rest = &batch[..];
+        for record in all() {
+            assert_eq!(decode(&mut rest), Ok(Some(record)));
+        }
+        assert_eq!(decode(&mut rest), Ok(None));
+        // Data that are read into their place are the same.
+        let mut room = [0xff; 64];
+        let read = |to: &mut [u8]| -> Result<usize, ()> {
+            assert_eq!(to.len(), 48);
+            to[..5].copy_from_slice(b"bytes");
+            Ok(5)
+        };
+        let (len, n) = encode_data(1 << 40, &mut room, read).unwrap().unwrap();
+        assert_eq!((len, n), (24, 5));
+        assert_eq!(decode(&mut &room[..len]), Ok(Some(all()[1])));
+        assert_eq!(
+            encode_data(0, &mut room[..16], |_| Ok::<_, ()>(1)),
+            Ok(None)
+        );
+        assert_eq!(data_room(BATCH_LEN - 16), 0);
+    }
+
+    #[test]
+    fn what_has_no_room_is_not_encoded() {
+        let mut room = [0; 400];
+        for record in all() {
+            let len = encode(&record, &mut room).unwrap();
+            assert_eq!(len % 8, 0);
+            assert_eq!(encode(&record, &mut room[..len - 1]), None);
+            assert_eq!(encode(&record, &mut room[..len]), Some(len));
+        }
+    }
+
+    /// Whatever a batch holds, it comes to an end, and nothing beyond it is read.
+    #[test]
+    fn damaged_batches_end() {
+        let good = batch();
+        let mut invalid = 0;
+        for at in 0..good.len() {
+            for byte in [0, 1, 2, 3, 4, 5, 6, 0x7f, 0x80, 0xff] {
+                let mut bad = good.clone();
+                bad[at] = byte;
+                let mut rest = &bad[..];
+                let mut left = rest.len();
+                loop {
+                    match decode(&mut rest) {
+                        Ok(Some(_)) => assert!(rest.len() < left),
+                        Ok(None) => break,
+                        Err(Invalid) => {
+                            invalid += 1;
+                            break;
+                        }
+                    }
+                    left = rest.len();
+                }
+            }
+        }
+        assert!(invalid > 200, "{invalid}");
+        for len in 0..good.len() {
+            let mut rest = &good[..len];
+            while let Ok(Some(_)) = decode(&mut rest) {}
+        }
+    }
+}
