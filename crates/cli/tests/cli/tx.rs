@@ -240,7 +240,9 @@ fn compare(layer: &str, options: &str) {
         let there = ground.path(&number.to_string());
         for dir in [&here, &there] {
             fs::create_dir(dir).unwrap();
-            let script = format!("cd '{}'; {BEFORE}", dir.display());
+            // What is made in the directory inherits something, too.
+            let inherits = "setfacl -d -m u:9:rx .";
+            let script = format!("cd '{}'; {BEFORE}; {inherits}", dir.display());
             tool("sh", &["-ec", &script]).ok();
         }
         // The kernel knows of everything that it is to hear of.
