@@ -7,10 +7,10 @@
 //! an overlay itself.) With a layer in memory one is enough, and each copy of a file takes fewer
 //! requests. The transaction's own place is hidden by a whiteout of it in a layer between.
 //!
-//! The one that is written to is `volatile`: nothing that the command writes need be durable before
-//! all of it is, so that its fsyncs cost nothing. What it writes is in the server before the overlay
-//! is gone: the kernel's FUSE writes a file's pages when it is closed or unmapped; what is in memory
-//! is handed over then (`memory.rs`).
+//! The one that is written to is `volatile`: nothing that the command writes need be durable
+//! before all of it is, so that its fsyncs cost nothing. What it writes is in the server before
+//! the overlay is gone: the kernel's FUSE writes a file's pages when it is closed or unmapped; what
+//! is in memory is handed over then (`memory.rs`).
 //!
 //! Paths in mount options are relative, so that no directory's name can be taken for an option.
 
