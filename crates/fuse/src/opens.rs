@@ -418,6 +418,7 @@ mod tests {
         assert!(opens.shard(ino).lock().files.is_empty());
         assert_eq!(opens.opened(ino, How::WRITES, LED), How::WRITES);
     }
+
     #[test]
     fn who_waits_for_a_hold_gets_one_at_the_last_close() {
         let opens = Arc::new(Opens::default());

@@ -267,6 +267,7 @@ impl Sender<'_> {
             false => Ok(()),
         }
     }
+
     /// How many bytes of data from `at` on go into the batch; a new one where there is little room.
     fn data_len(&mut self, at: u64, end: u64) -> Result<usize> {
         loop {
