@@ -305,6 +305,12 @@ impl<T: Load> Gate<T> {
         state.closing == Some(state.running) && !state.locked
     }
 
+    /// How many sleep until a transaction is committed, or one with a number as even or odd.
+    #[cfg(test)]
+    pub(crate) fn sleepers(&self, tid: Tid) -> u32 {
+        self.callers(tid).sleepers.load(Relaxed)
+    }
+
     /// Waits until nobody is missing who will want the same commit. If nobody is expected, those
     /// who can run on this processor go first: some will want it too.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, State<T>>) -> MutexGuard<'a, State<T>> {

@@ -272,6 +272,39 @@ fn a_commit_waits_for_who_is_expected() {
     }
 }
 
+/// Two wait for a transaction of which the only handle changes nothing, while another one commits.
+fn waits_for_nothing(pace: Pace) {
+    let world = World::new(None, pace);
+    let first = world.change(1).expect("nothing has failed");
+    let Ok(Begin::Closed { tid, .. }) = world.gate.begin_commit(first, Wish::Durable) else {
+        panic!("nobody else commits");
+    };
+    world.gate.switch();
+    world.gate.take_turn().expect("it is the first");
+    let Ok(Join::Joined { tid: next, .. }) = world.gate.join(1, LIMITS) else {
+        panic!("the next one runs");
+    };
+    let callers = [(); 2].map(|()| {
+        let world = Arc::clone(&world);
+        thread::spawn(move || world.commit(next))
+    });
+    while cfg!(not(shuttle)) && pace.overlap() == 0 && world.gate.sleepers(next) < 2 {
+        thread::yield_now();
+    }
+    world.gate.leave(1);
+    world.gate.finish(tid, Ok(()));
+    for caller in callers {
+        let done = caller.join().expect("it does not panic");
+        done.expect("there is nothing to make durable");
+    }
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn all_hear_that_there_is_nothing_to_commit() {
+    PACES.into_iter().for_each(waits_for_nothing);
+}
+
 #[cfg(not(shuttle))]
 #[test]
 fn real_threads() {
@@ -290,6 +323,7 @@ fn random_schedules() {
         shuttle::check_random(move || run(3, 3, None, pace), 20_000);
         shuttle::check_random(move || run(3, 3, Some(Tid(2)), pace), 20_000);
         shuttle::check_random(move || stopped_half_done(false, pace), 20_000);
+        shuttle::check_random(move || waits_for_nothing(pace), 20_000);
     }
 }
 
