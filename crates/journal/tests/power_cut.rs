@@ -166,8 +166,13 @@ fn transaction(
     freed: &mut BTreeMap<u64, Tid>,
     rng: &mut Rng,
 ) -> Tid {
-    let handle = journal.start(9).expect("a handle");
+    // A block of data that is logged, and a place for it.
+    const MOST: u32 = 6;
+    let handle = journal.start(MOST).expect("a handle");
     for _ in 0..1 + rng.below(4) {
+        if !handle.has_credits(MOST) {
+            break;
+        }
         let block = WORLD.start + rng.below(WORLD.end - WORLD.start);
         if freed.get(&block) == Some(&handle.tid()) {
             // A freed block may be used again only when the transaction that freed it has
