@@ -110,7 +110,7 @@ impl Layer {
         self.is_active.store(false, Ordering::Release);
     }
 
-    /// Fails unless a layer of that name is under way that ends with this file.
+    /// What is made of a layer; fails unless it has that name, is under way and ends with this file.
     fn check(&self, name: &Name, lock: InodeNo) -> Outcome<Arc<Mutex<Making>>> {
         let active = self.active.lock();
         let is_it = |active: &&Active| active.name == *name && active.owner.0 == lock;
@@ -160,6 +160,7 @@ struct Where {
     upper: InodeNo,
     trash: InodeNo,
     lock: InodeNo,
+    making: Arc<Mutex<Making>>,
 }
 
 impl<B: Backend> FsServer<B> {
@@ -208,8 +209,7 @@ impl<B: Backend> FsServer<B> {
         if self.options.writeback && self.room.is_kept_from(&c, usize_as_u64(batch.len())) {
             return Err(Errno::NOSPC);
         }
-        let making = self.layer.check(&name, at.lock)?;
-        let mut making = making.lock();
+        let mut making = at.making.lock();
         // It may have ended meanwhile.
         self.layer.check(&name, at.lock)?;
         let Err(e) = making.take(&self.fs, &c, &at, batch) else {
@@ -278,8 +278,8 @@ impl<B: Backend> FsServer<B> {
             return Err(Errno::PERM);
         }
         let lock = find(place.ino, "lock")?.ino;
-        self.layer.check(name, lock)?;
         Ok(Where {
+            making: self.layer.check(name, lock)?,
             dir,
             lock,
             place: place.ino,

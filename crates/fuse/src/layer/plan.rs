@@ -9,6 +9,8 @@
 //! user. It is mounted without its options `redirect_dir`, `metacopy` and `index`, so that every
 //! upper file is whole.
 
+use stetfs::mode;
+
 /// The directory, in the one that is changed, that the layer and its helpers are in.
 pub const PLACE: &str = ".stetfs-tx";
 /// The layer, in [`PLACE`].
@@ -18,10 +20,6 @@ pub const TRASH: &str = "trash";
 
 /// How deep directories may lie in a layer.
 pub const DEPTH_MAX: usize = 1000;
-
-const S_IFMT: u16 = 0o170_000;
-const S_IFDIR: u16 = 0o040_000;
-const S_IFCHR: u16 = 0o020_000;
 
 /// What is read to make a plan: a volume, or a mounted directory.
 pub trait Tree {
@@ -84,12 +82,12 @@ pub struct About {
 impl About {
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
-        self.mode & S_IFMT == S_IFDIR
+        mode::is_dir(self.mode)
     }
 
     /// Whether it removes the name that it has.
     pub fn is_whiteout(&self) -> bool {
-        self.mode & S_IFMT == S_IFCHR && self.rdev == (0, 0)
+        self.mode & mode::S_IFMT == mode::S_IFCHR && self.rdev == (0, 0)
     }
 }
 

@@ -19,7 +19,7 @@ fn about(mode: u16) -> About {
     }
 }
 
-const DIR: u16 = S_IFDIR | 0o755;
+const DIR: u16 = mode::S_IFDIR | 0o755;
 const FILE: u16 = 0o100_644;
 
 impl Memory {
@@ -36,7 +36,7 @@ impl Memory {
                 "f" => (FILE, vec![]),
                 "c" => (FILE, vec![mark("origin")]),
                 "m" => (DIR, vec![mark("origin")]),
-                _ => (S_IFCHR, vec![]),
+                _ => (mode::S_IFCHR, vec![]),
             };
             tree.0.insert(path.to_owned(), (about(mode), xattrs));
         }
@@ -152,7 +152,7 @@ fn what_is_gone_below_or_reserved_is_a_conflict() {
 #[test]
 fn attributes_of_directories_that_stay_are_taken_over() {
     let mut tree = Memory::new(&["d /l/d", "d /u/d", "d /l/t", "d /u/t", "f /u/t/f"]);
-    tree.0.get_mut("/u/d").unwrap().0.mode = S_IFDIR | 0o700;
+    tree.0.get_mut("/u/d").unwrap().0.mode = mode::S_IFDIR | 0o700;
     let x = |name: &str| (name.as_bytes().to_vec(), b"1".to_vec());
     tree.0.get_mut("/u/d").unwrap().1 = vec![x("user.new"), x("user.overlay.impure")];
     tree.0.get_mut("/l/d").unwrap().1 = vec![x("user.old")];
@@ -162,7 +162,7 @@ fn attributes_of_directories_that_stay_are_taken_over() {
     let What::Attributes { new, xattrs, .. } = &plan.changes[0].what else {
         panic!("{:?}", plan.changes[0]);
     };
-    assert_eq!(new.mode, S_IFDIR | 0o700);
+    assert_eq!(new.mode, mode::S_IFDIR | 0o700);
     assert_eq!(xattrs, &(vec![x("user.new")], vec![b"user.old".to_vec()]));
     // A directory's times change with what is in it.
     let listed: Vec<_> = listed(&plan.changes).map(|c| &c.path[..]).collect();

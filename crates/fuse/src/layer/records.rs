@@ -14,15 +14,13 @@
 //! All numbers are the machine's own.
 
 use bytemuck::{Pod, Zeroable};
+use stetfs::mode;
 use stetfs_format::width::{low16, must_fit_u32, u32_as_usize, usize_as_u64};
 
 use super::plan::About;
 
 /// How many bytes of records a batch has.
 pub const BATCH_LEN: usize = 15_344;
-
-const S_IFMT: u16 = 0o170_000;
-const S_IFLNK: u16 = 0o120_000;
 
 /// A step in making a tree. What was made last and is not done yet is *open*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,7 +247,7 @@ pub(super) fn decode<'a>(batch: &mut &'a [u8]) -> Result<Option<Record<'a>>, Inv
             let (file, target) = data.split_at_checked(FILE).ok_or(Invalid)?;
             let file: File = bytemuck::pod_read_unaligned(file);
             let about = file.about()?;
-            if !target.is_empty() && about.mode & S_IFMT != S_IFLNK {
+            if !target.is_empty() && !mode::is_lnk(about.mode) {
                 return Err(Invalid);
             }
             Record::Make {
@@ -318,7 +316,7 @@ mod tests {
             },
             Record::Make {
                 name: b"link",
-                about: about(S_IFLNK),
+                about: about(mode::S_IFLNK),
                 has_links: false,
                 target: b"target",
             },
