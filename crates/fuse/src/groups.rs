@@ -281,27 +281,29 @@ impl<B: Backend> FsServer<B> {
         if ask != Ask::Features {
             self.leave_lost(ino, handle);
         }
-        let told = match (
-            ask,
-            self.groups.of(ino, handle),
-            self.new_group(ino, handle),
-        ) {
-            // One that is there already goes on, as F2FS has it.
-            (Ask::Start | Ask::Begin, Some(there), _) => there.told(ask),
-            (_, _, Ok(group)) => {
-                let groups = self.groups.clone();
-                let enter = move |hold| groups.enter(member, ask, group, hold);
-                if let Some(hold) = Hold::on(&self.opens, ino) {
-                    enter(Some(hold))
-                } else {
-                    let ticket = ticket();
-                    let rest = move |hold| ticket.answer_bytes(enter(hold).map(ioctl_answer));
-                    self.late.when_closed(&self.opens, ino, Box::new(rest));
-                    return Ok(Answered::Later);
+        // One that is there already goes on, as F2FS has it.
+        let there = match ask {
+            Ask::Start | Ask::Begin => self.groups.of(ino, handle),
+            Ask::Features | Ask::Join(_) => None,
+        };
+        let told = match there {
+            Some(there) => there.told(ask),
+            None => match self.new_group(ino, handle) {
+                Ok(group) => {
+                    let groups = self.groups.clone();
+                    let enter = move |hold| groups.enter(member, ask, group, hold);
+                    if let Some(hold) = Hold::on(&self.opens, ino) {
+                        enter(Some(hold))
+                    } else {
+                        let ticket = ticket();
+                        let rest = move |hold| ticket.answer_bytes(enter(hold).map(ioctl_answer));
+                        self.late.when_closed(&self.opens, ino, Box::new(rest));
+                        return Ok(Answered::Later);
+                    }
                 }
-            }
-            (Ask::Features, _, Err(_)) => Ok(0_u32.to_ne_bytes().to_vec()),
-            (_, _, Err(e)) => Err(e),
+                Err(_) if ask == Ask::Features => Ok(0_u32.to_ne_bytes().to_vec()),
+                Err(e) => Err(e),
+            },
         };
         answer.bytes(&ioctl_answer(told?))?;
         Ok(Answered::Now)
