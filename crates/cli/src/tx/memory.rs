@@ -6,20 +6,21 @@
 //! The walk makes each directory the working one, so that no path gets too long.
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::{DirBuilder, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat, XattrFlags};
 use rustix::io::Errno;
-use stetfs_format::width::{low16, must_fit, u64_as_usize, usize_as_u64};
-use stetfs_fuse::layer::plan::{About, DEPTH_MAX, UPPER};
+use stetfs_format::width::{must_fit, u64_as_usize, usize_as_u64};
+use stetfs_fuse::layer::plan::{DEPTH_MAX, UPPER};
 use stetfs_fuse::layer::records::{self, BATCH_LEN, Record};
 use stetfs_sys::file_ioctl::{FillLayer, LayOver, fill_layer};
 
 use super::place::{WORK, dress, too_old};
-use super::tree::XATTR_MAX;
+use super::tree::{self, about};
 use super::{refused, too_deep};
 use crate::failure::{Explain, Failure, Result};
 
@@ -103,8 +104,6 @@ impl Memory {
             len: 0,
             path: Vec::new(),
             linked: HashMap::new(),
-            names: vec![0; XATTR_MAX],
-            value: vec![0; XATTR_MAX],
         }
     }
 }
@@ -128,8 +127,6 @@ struct Sender<'a> {
     path: Vec<u8>,
     /// The numbers of files that have several names, by their inodes.
     linked: HashMap<u64, u64>,
-    names: Vec<u8>,
-    value: Vec<u8>,
 }
 
 impl Sender<'_> {
@@ -284,15 +281,9 @@ impl Sender<'_> {
     }
 
     fn xattrs(&mut self, file: &CStr) -> Result<()> {
-        let names = match rustix::fs::llistxattr(file, &mut self.names[..]) {
-            Ok(0) | Err(Errno::NOTSUP) => return Ok(()),
-            Ok(len) => self.names[..len].to_vec(),
-            Err(e) => return Err(self.at(e)),
-        };
-        let names = names.split(|byte| *byte == 0);
-        for name in names.filter(|name| !name.is_empty() && *name != LABEL) {
-            let len = rustix::fs::lgetxattr(file, name, &mut self.value[..]);
-            let value = self.value[..len.map_err(|e| self.at(e))?].to_vec();
+        let all = tree::xattrs(Path::new(OsStr::from_bytes(file.to_bytes())));
+        let all = all.map_err(|e| self.at(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+        for (name, value) in all.iter().filter(|(name, _)| name != LABEL) {
             let mut rest = &value[..];
             loop {
                 let (value, behind) = rest.split_at(rest.len().min(VALUE_PART));
@@ -309,20 +300,6 @@ impl Sender<'_> {
             }
         }
         Ok(())
-    }
-}
-
-fn about(stat: &Stat) -> About {
-    About {
-        mode: low16(stat.st_mode),
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        rdev: (
-            rustix::fs::major(stat.st_rdev),
-            rustix::fs::minor(stat.st_rdev),
-        ),
-        atime: (stat.st_atime, must_fit(stat.st_atime_nsec)),
-        mtime: (stat.st_mtime, must_fit(stat.st_mtime_nsec)),
     }
 }
 

@@ -4,12 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::buffer::spare_capacity;
+use rustix::fs::Stat;
 use rustix::io::Errno;
 use serde::Serialize;
-use stetfs_format::width::low16;
+use stetfs_format::width::{low16, must_fit};
 use stetfs_fuse::layer::plan::{About, Change, Child, Found, Tree, What, Xattr, listed};
 
 use crate::failure::Result;
@@ -38,19 +39,7 @@ impl Tree for Mounted {
     }
 
     fn about(&self, path: &PathBuf) -> io::Result<About> {
-        let meta = fs::symlink_metadata(path)?;
-        let nanoseconds = |n: i64| u32::try_from(n).unwrap_or_default();
-        Ok(About {
-            mode: low16(meta.mode()),
-            uid: meta.uid(),
-            gid: meta.gid(),
-            rdev: (
-                rustix::fs::major(meta.rdev()),
-                rustix::fs::minor(meta.rdev()),
-            ),
-            atime: (meta.atime(), nanoseconds(meta.atime_nsec())),
-            mtime: (meta.mtime(), nanoseconds(meta.mtime_nsec())),
-        })
+        Ok(about(&rustix::fs::lstat(path)?))
     }
 
     fn xattrs(&self, path: &PathBuf) -> io::Result<Vec<Xattr>> {
@@ -58,15 +47,29 @@ impl Tree for Mounted {
     }
 }
 
+/// What the layer's rules are about, of what the system says of a file.
+pub(super) fn about(stat: &Stat) -> About {
+    About {
+        mode: low16(stat.st_mode),
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        rdev: (
+            rustix::fs::major(stat.st_rdev),
+            rustix::fs::minor(stat.st_rdev),
+        ),
+        atime: (stat.st_atime, must_fit(stat.st_atime_nsec)),
+        mtime: (stat.st_mtime, must_fit(stat.st_mtime_nsec)),
+    }
+}
+
 /// The most that all names, or one value, can take (XATTR_LIST_MAX, XATTR_SIZE_MAX).
-pub(super) const XATTR_MAX: usize = 65_536;
+const XATTR_MAX: usize = 65_536;
 
 /// The names of a file's extended attributes.
 pub(super) fn xattr_names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
-    let mut names = vec![0; XATTR_MAX];
-    match rustix::fs::llistxattr(path, &mut names[..]) {
-        Ok(len) => names.truncate(len),
-        Err(Errno::NOTSUP) => names.clear(),
+    let mut names = Vec::with_capacity(XATTR_MAX);
+    match rustix::fs::llistxattr(path, spare_capacity(&mut names)) {
+        Ok(_) | Err(Errno::NOTSUP) => {}
         Err(e) => return Err(e.into()),
     }
     let names = names.split(|byte| *byte == 0).filter(|n| !n.is_empty());
@@ -77,13 +80,12 @@ pub(super) fn xattr_names(path: &Path) -> io::Result<Vec<Vec<u8>>> {
 pub(super) fn xattrs(path: &Path) -> io::Result<Vec<Xattr>> {
     let mut all = Vec::new();
     for name in xattr_names(path)? {
-        let mut value = vec![0; XATTR_MAX];
-        match rustix::fs::lgetxattr(path, &*name, &mut value[..]) {
-            Ok(len) => value.truncate(len),
-            Err(Errno::NODATA) => continue,
+        let mut value = Vec::with_capacity(XATTR_MAX);
+        match rustix::fs::lgetxattr(path, &*name, spare_capacity(&mut value)) {
+            Ok(_) => all.push((name, value)),
+            Err(Errno::NODATA) => {}
             Err(e) => return Err(e.into()),
         }
-        all.push((name, value));
     }
     Ok(all)
 }
