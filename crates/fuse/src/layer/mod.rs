@@ -110,7 +110,8 @@ impl Layer {
         self.is_active.store(false, Ordering::Release);
     }
 
-    /// What is made of a layer; fails unless it has that name, is under way and ends with this file.
+    /// What is made of the layer of that name. Fails unless it is under way and ends with this
+    /// file.
     fn check(&self, name: &Name, lock: InodeNo) -> Outcome<Arc<Mutex<Making>>> {
         let active = self.active.lock();
         let is_it = |active: &&Active| active.name == *name && active.owner.0 == lock;
