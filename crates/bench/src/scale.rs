@@ -7,8 +7,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::mem;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +37,51 @@ pub struct Scale {
 
 /// A figure: what was done, its unit, and how much of it.
 pub type Figure = (&'static str, &'static str, f64);
+
+/// How many files this process may have open beside those it needs itself: as many as the system
+/// lets it ask for.
+fn descriptors() -> Result<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let all = rustix::process::Rlimit {
+        current: now.maximum,
+        ..now
+    };
+    setrlimit(Resource::Nofile, all).context("as many open files as the limit allows")?;
+    let most = now.maximum.unwrap_or(u64::MAX);
+    ensure!(
+        most > 2 * OWN,
+        "this process may have only {most} files open"
+    );
+    Ok(most - OWN)
+}
+
+/// Descriptors that are left for other things.
+const OWN: u64 = 1000;
+
+/// A process that has files open and does nothing else: `cat`, which waits for its input's end.
+struct Holder(Child);
+
+impl Holder {
+    fn of(files: Vec<File>) -> Result<Self> {
+        for file in &files {
+            rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty())?;
+        }
+        let mut cat = Command::new("cat");
+        let cat = cat.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        Ok(Self(cat.context("cat, to hold open files")?))
+    }
+
+    fn end(mut self) -> Result<()> {
+        drop(self.0.stdin.take());
+        let status = self.0.wait()?;
+        ensure!(
+            status.success(),
+            "cat, which held open files, ended with {status}"
+        );
+        Ok(())
+    }
+}
 
 /// A mounted system and the files on it.
 pub struct Population<'a> {
@@ -156,36 +203,42 @@ impl<'a> Population<'a> {
 
     /// What it costs to open so many files and to use them while all are open.
     ///
+    /// What one process may have open is limited: the files are opened here in parts, and all parts
+    /// but the last are handed to a process each that holds them. The parts are of every so many
+    /// files, so that those which are used lie among all.
+    ///
     /// # Errors
     /// What the file system says; there are fewer files, or the system lets fewer be open.
     pub fn open(&mut self, files: u64) -> Result<Vec<Figure>> {
         ensure!(files <= self.count, "there are only {} files", self.count);
-        let limit = rustix::process::Rlimit {
-            current: Some(files + 1000),
-            maximum: Some(files + 1000),
-        };
-        let resource = rustix::process::Resource::Nofile;
-        let now = rustix::process::getrlimit(resource);
-        if now.current.is_some_and(|current| current < files + 1000) {
-            rustix::process::setrlimit(resource, limit)
-                .with_context(|| format!("{files} open files"))?;
-        }
+        let parts = files.div_ceil(descriptors()?);
         self.running.remount()?;
         let step = self.count / files;
-        let start = Instant::now();
-        let numbers = (0..files).map(|n| n * step);
-        let open = |number| {
+        let open = |number: u64| {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).open(self.file(number))
+            options
+                .read(true)
+                .write(true)
+                .open(self.file(number * step))
         };
-        let opened: Vec<File> = numbers.map(open).collect::<std::io::Result<_>>()?;
-        let seconds = start.elapsed().as_secs_f64();
-        let mut figures = vec![("open", "op/s", files as f64 / seconds)];
+        let (mut spent, mut holders, mut opened) = (Duration::ZERO, Vec::new(), Vec::new());
+        for part in 0..parts {
+            if part > 0 {
+                holders.push(Holder::of(mem::take(&mut opened))?);
+            }
+            let start = Instant::now();
+            let numbers = (part..files).step_by(parts as usize);
+            opened = numbers.map(open).collect::<std::io::Result<Vec<File>>>()?;
+            spent += start.elapsed();
+        }
+        let mut figures = vec![("open", "op/s", files as f64 / spent.as_secs_f64())];
         let used = self.scale.samples.div_ceil(20);
-        let page = [b'y'; BLOCK];
+        let mut page = [b'y'; BLOCK];
         let start = Instant::now();
-        for _ in 0..used {
-            let file = &opened[self.rng.below(files) as usize];
+        for number in 0..used {
+            // Nothing that is there already: a scheme may see that.
+            page[..8].copy_from_slice(&number.to_le_bytes());
+            let file = &opened[self.rng.below(opened.len() as u64) as usize];
             file.write_all_at(&page, 0)?;
             file.sync_data()?;
         }
@@ -198,6 +251,7 @@ impl<'a> Population<'a> {
                 file.set_len(self.scale.bytes as u64)?;
             }
         }
+        holders.into_iter().try_for_each(Holder::end)?;
         Ok(figures)
     }
 
